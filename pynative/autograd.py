@@ -1,0 +1,100 @@
+"""The tape: record a forward now, ask for its backward later (DESIGN, decision 5).
+
+MindSpore's PyNative tape is private. This is the one file that names it, so that the day it moves, or a device
+needs the public `GradOperation` instead, one file changes.
+
+Where a parameter's gradient goes
+---------------------------------
+A parameter that belongs to a flat gradient buffer has two attributes: `main_grad`, the Tensor view of its piece of the
+buffer, and `main_grad_is_empty`, true until something was added since the buffer was last emptied. An operator with a
+hand-written backward adds into `main_grad` itself (`add_weight_gradient`) and returns None to the tape; anything else
+ends in the tape's own `_grad` and is moved over by `collect_gradients`. Nothing is zeroed: the first contribution
+overwrites.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from mindspore import Tensor, ops
+from mindspore._c_expression import run_backward
+from mindspore.common._grad_function import _Function
+from mindspore.graph.api import _pynative_executor
+
+Function = _Function
+"""An operator with its own backward: static `forward(ctx, *inputs)` and `backward(ctx, *output_gradients)`."""
+
+
+@contextmanager
+def recording(enabled: bool = True) -> Iterator[None]:
+    """Within the block, operators are (or are not) written to the tape; the earlier setting comes back after it."""
+    before = _pynative_executor.grad_flag()
+    _pynative_executor.set_grad_flag(enabled)
+    try:
+        yield
+    finally:
+        _pynative_executor.set_grad_flag(before)
+
+
+def no_grad():
+    """Within the block nothing is recorded."""
+    return recording(False)
+
+
+def leaf(tensor: Tensor) -> Tensor:
+    """A tensor of the same values that starts a new graph and receives a gradient, for the input of a stage."""
+    with no_grad():
+        start = ops.stop_gradient(tensor)
+    start.requires_grad_()
+    return start
+
+
+def backward(outputs: Sequence[Tensor], gradients: Sequence[Tensor], keep_graph: bool = False) -> None:
+    """Run the graphs that ended in `outputs` backwards from `gradients` (same shapes and types).
+
+    Gradients of leaves are added to their `_grad`; those of buffered parameters into `main_grad`.
+    """
+    run_backward(tuple(outputs), tuple(gradients), keep_graph, False, ())
+
+
+def take_gradient(tensor: Tensor) -> Tensor | None:
+    """The gradient that backward left in a leaf, which then forgets it."""
+    gradient, tensor._grad = tensor._grad, None
+    return gradient
+
+
+def _copy_in_place(target: Tensor, source: Tensor) -> None:
+    ops.assign(target, source.astype(target.dtype))
+
+
+def _add_in_place(target: Tensor, source: Tensor) -> None:
+    # In-place arithmetic methods of Tensor silently do nothing on a CPU; assign_add does what it says.
+    ops.assign_add(target, source.astype(target.dtype))
+
+
+def add_weight_gradient(parameter: Tensor, compute: Callable[[Tensor | None], Tensor]) -> Tensor | None:
+    """Add a parameter's gradient where it belongs; the return value is what a `Function.backward` gives the tape.
+
+    `compute(out)` returns the gradient; when `out` is a Tensor of the parameter's shape it must hold the result.
+    """
+    main_grad = getattr(parameter, "main_grad", None)
+    if main_grad is None:
+        return compute(None)
+    if parameter.main_grad_is_empty:
+        compute(main_grad)
+        parameter.main_grad_is_empty = False
+    else:
+        _add_in_place(main_grad, compute(None))
+    return None
+
+
+def collect_gradients(parameters: Iterable[Tensor]) -> None:
+    """Move what the tape left in `_grad` of buffered parameters into their `main_grad`."""
+    for parameter in parameters:
+        gradient = take_gradient(parameter)
+        if gradient is None:
+            continue
+        if parameter.main_grad_is_empty:
+            _copy_in_place(parameter.main_grad, gradient)
+            parameter.main_grad_is_empty = False
+        else:
+            _add_in_place(parameter.main_grad, gradient)

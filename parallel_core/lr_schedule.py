@@ -1,0 +1,103 @@
+"""Learning rate and weight decay as functions of the samples seen; Megatron's `OptimizerParamScheduler`.
+
+It advances by the global batch after an update, not at all on a skipped one; so iteration i uses the value at
+i x global batch samples, and with a warm-up from 0 the first update has learning rate 0.
+"""
+
+import math
+from dataclasses import dataclass
+
+_DECAY_STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
+
+
+@dataclass(kw_only=True)
+class OptimizerParamScheduler:
+    """All steps are counted in samples."""
+
+    max_lr: float
+    min_lr: float = 0.0
+    init_lr: float = 0.0
+    lr_warmup_steps: int = 0
+    lr_decay_steps: int
+    lr_decay_style: str = "linear"
+    start_wd: float
+    end_wd: float
+    wd_incr_steps: int
+    wd_incr_style: str = "constant"
+    wsd_decay_steps: int | None = None
+    lr_wsd_decay_style: str = "exponential"
+    num_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if self.lr_decay_style not in _DECAY_STYLES:
+            raise ValueError(f"--lr-decay-style {self.lr_decay_style}: one of {', '.join(_DECAY_STYLES)}")
+        if self.lr_warmup_steps >= self.lr_decay_steps:
+            raise ValueError(
+                f"--lr-warmup-* gives {self.lr_warmup_steps} samples, which must be fewer than the "
+                f"{self.lr_decay_steps} of --lr-decay-*: shorten the warm-up or lengthen the decay"
+            )
+        if self.lr_decay_style == "WSD" and self.wsd_decay_steps is None:
+            raise ValueError("--lr-decay-style WSD: needs --lr-wsd-decay-iters or --lr-wsd-decay-samples")
+
+    def step(self, increment: int) -> None:
+        """Advance by `increment` samples."""
+        self.num_steps += increment
+
+    def get_lr(self, max_lr: float | None = None, min_lr: float | None = None) -> float:
+        """The learning rate now, for a parameter group with its own maximum and minimum if given."""
+        top = self.max_lr if max_lr is None else max_lr
+        floor = self.min_lr if min_lr is None else min_lr
+        if self.lr_warmup_steps > 0 and self.num_steps <= self.lr_warmup_steps:
+            return self.init_lr + (top - self.init_lr) * self.num_steps / self.lr_warmup_steps
+        if self.lr_decay_style == "constant":
+            return top
+        if self.num_steps > self.lr_decay_steps:
+            return floor
+        if self.lr_decay_style == "inverse-square-root":
+            warm_up = max(self.lr_warmup_steps, 1)
+            return max(floor, top * math.sqrt(warm_up) / math.sqrt(max(self.num_steps, 1)))
+        return floor + self._decay_coefficient() * (top - floor)
+
+    def _decay_coefficient(self) -> float:
+        ratio = (self.num_steps - self.lr_warmup_steps) / (self.lr_decay_steps - self.lr_warmup_steps)
+        if self.lr_decay_style == "linear":
+            return 1.0 - ratio
+        if self.lr_decay_style == "cosine":
+            return 0.5 * (math.cos(math.pi * ratio) + 1.0)
+        return self._anneal_coefficient()
+
+    def _anneal_coefficient(self) -> float:
+        """Warm-up, stable, decay (Hu et al., MiniCPM, 2024): 1 until the last `wsd_decay_steps` samples."""
+        assert self.wsd_decay_steps is not None
+        into = self.num_steps - (self.lr_decay_steps - self.wsd_decay_steps)
+        if into <= 0:
+            return 1.0
+        ratio = into / self.wsd_decay_steps
+        return {
+            "linear": lambda: 1.0 - ratio,
+            "cosine": lambda: 0.5 * (math.cos(math.pi * ratio) + 1.0),
+            "exponential": lambda: 2.0 * 0.5**ratio - 1.0,
+            "minus_sqrt": lambda: 1.0 - math.sqrt(ratio),
+        }[self.lr_wsd_decay_style]()
+
+    def get_wd(self) -> float:
+        """The weight decay now."""
+        if self.num_steps > self.wd_incr_steps:
+            return self.end_wd
+        if self.wd_incr_style == "constant":
+            return self.end_wd
+        ratio = self.num_steps / self.wd_incr_steps
+        rise = {"linear": ratio, "cosine": 0.5 * (math.cos(math.pi * (1.0 - ratio)) + 1.0)}[self.wd_incr_style]
+        return self.start_wd + rise * (self.end_wd - self.start_wd)
+
+    def state_dict(self) -> dict[str, float | int | str | None]:
+        """What a checkpoint keeps."""
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict, *, override: bool = False) -> None:
+        """Take the count of samples, and unless `override` everything else too, from a checkpoint.
+
+        `override` is --override-opt-param-scheduler: the command line's schedule stays, at the checkpoint's position.
+        """
+        known = {name: value for name, value in state.items() if name in vars(self)}
+        vars(self).update({"num_steps": state["num_steps"]} if override else known)

@@ -1,0 +1,68 @@
+"""All sections together: what follows from several of them, and what must hold between them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from parallel_core.config.base import Config, Unjudged, complain, judge
+from parallel_core.config.dataset import DatasetConfig
+from parallel_core.config.lora import LoraConfig
+from parallel_core.config.model import ModelConfig
+from parallel_core.config.moe import MoEConfig
+from parallel_core.config.optimizer import OptimizerConfig
+from parallel_core.config.parallel import ParallelConfig
+from parallel_core.config.rules import RULES
+from parallel_core.config.training import TrainingConfig
+
+
+@dataclass(kw_only=True)
+class AllConfig:
+    """The one source of truth of a run. Building it fills what follows from several sections and checks every rule.
+
+    Raises `ConfigError` (a `ValueError`) with all findings. The model section afterwards knows its siblings.
+    """
+
+    model_config: ModelConfig
+    training_config: TrainingConfig = field(default_factory=TrainingConfig)
+    optimizer_config: OptimizerConfig = field(default_factory=OptimizerConfig)
+    parallel_config: ParallelConfig = field(default_factory=ParallelConfig)
+    dataset_config: DatasetConfig = field(default_factory=DatasetConfig)
+    moe_config: MoEConfig = field(default_factory=MoEConfig)
+    lora_config: LoraConfig = field(default_factory=LoraConfig)
+
+    def __post_init__(self) -> None:
+        model = self.model_config
+        model.parallel_config, model.dataset_config = self.parallel_config, self.dataset_config
+        model.training_config, model.moe_config = self.training_config, self.moe_config
+        model.lora_config = self.lora_config
+        self._derive()
+        complain(judge(RULES, self))
+
+    def _derive(self) -> None:
+        data, parallel, schedule = self.dataset_config, self.parallel_config, self.optimizer_config
+        data.fill("global_batch_size", lambda: data.batch_size * parallel.data_parallel_size)
+        data.fill("micro_batch_num", lambda: max(1, data.global_batch_size
+                                                 // (data.batch_size * parallel.data_parallel_size)))
+        if self.training_config.train_samples is None:
+            schedule.fill("lr_decay_iters", lambda: self.training_config.training_iters or None)
+        else:
+            schedule.fill("lr_decay_samples", lambda: self.training_config.train_samples)
+            self._iterations_of_samples()
+        parallel.fill("expert_tensor_parallel_size", lambda: parallel.tensor_model_parallel_size)
+        self.moe_config.fill("moe_ffn_hidden_size", lambda: self.model_config.ffn_hidden_size)
+
+    def _iterations_of_samples(self) -> None:
+        with suppress(Unjudged):
+            self.training_config.training_iters = (self.training_config.train_samples
+                                                   // self.dataset_config.global_batch_size)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Sections by name, fields by name, without the links between sections."""
+        return {section.name: _plain(getattr(self, section.name)) for section in fields(self)}
+
+
+def _plain(section: Config) -> dict[str, Any]:
+    values = {entry.name: getattr(section, entry.name) for entry in fields(section) if entry.repr}
+    return {name: _plain(value) if isinstance(value, Config) else value for name, value in values.items()}

@@ -1,0 +1,68 @@
+"""What the network reads: files, tokenizer, batch sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallel_core.config.base import Config, option
+
+
+@dataclass(kw_only=True)
+class DatasetConfig(Config):
+    """Data files, tokenizer, batches and masks."""
+
+    batch_size: int = option("--micro-batch-size", 1, at_least=1)
+    """Samples of one micro-batch on one data-parallel rank."""
+    global_batch_size: int | None = option("--global-batch-size", None, at_least=1)
+    """Samples of one optimizer step; one micro-batch on each data-parallel rank if not given."""
+    micro_batch_num: int | None = option("--micro-batch-num", None, at_least=1)
+    """Micro-batches of one optimizer step on each data-parallel rank."""
+    rampup_batch_size: list[int] | None = option("--rampup-batch-size", None)
+    """First global batch size, its increment, and over how many samples it grows to `global_batch_size`."""
+
+    data_path: list[str] | None = option("--data-path", None)
+    """Prefixes of indexed datasets, or weight and prefix in turn, split by `split`."""
+    split: str | None = option("--split", None)
+    """Shares of training, validation and test documents, such as 969,30,1."""
+    train_data_path: list[str] | None = option("--train-data-path", None)
+    """Prefixes of the training data alone."""
+    valid_data_path: list[str] | None = option("--valid-data-path", None)
+    """Prefixes of the validation data alone."""
+    test_data_path: list[str] | None = option("--test-data-path", None)
+    """Prefixes of the test data alone."""
+    data_cache_path: str | None = option("--data-cache-path", None)
+    """Where the indices of shuffled samples are kept."""
+    mock_data: bool = option("--mock-data", False)
+    """Train on made-up tokens."""
+    mmap_bin_files: bool = option("--no-mmap-bin-files", True)
+    """Map data files into memory instead of reading them."""
+    num_workers: int = option("--num-workers", 2, at_least=0)
+    """Worker threads of the data loader."""
+    dataloader_type: str | None = option("--dataloader-type", None, choices=("single", "cyclic"))
+    """One pass in order, or shuffled passes without end."""
+    data_sharding: bool = option("--no-data-sharding", True)
+    """With the cyclic loader, give each data-parallel rank a fixed part of the samples."""
+    drop_remainder: bool = option("--drop-remainder", True)
+    """Leave out the last batch if it is not full."""
+
+    tokenizer_type: str | None = option("--tokenizer-type", None)
+    """Which tokenizer reads the files below."""
+    vocab_file: str | None = option("--vocab-file", None)
+    """The byte-pair tokenizer's vocabulary."""
+    merge_file: str | None = option("--merge-file", None)
+    """The byte-pair tokenizer's merges."""
+    tokenizer_model: str | None = option("--tokenizer-model", None)
+    """The tokenizer's model file or directory."""
+    pad_token_id: int | None = option("--pad-token-id", None)
+    """Id that fills up samples; its positions carry no loss."""
+    eos_token_id: int | None = option("--eos-token-id", None)
+    """Id that ends a document, when the tokenizer does not say."""
+
+    reset_position_ids: bool = option("--reset-position-ids", False)
+    """Count positions from each document's start."""
+    reset_attention_mask: bool = option("--reset-attention-mask", False)
+    """Keep tokens from attending to earlier documents."""
+    eod_mask_loss: bool = option("--eod-mask-loss", False)
+    """Leave the ends of documents out of the loss."""
+    create_attention_mask_in_dataloader: bool = option("--no-create-attention-mask-in-dataloader", True)
+    """Let the loader build the mask; otherwise attention is causal without one."""

@@ -1,0 +1,194 @@
+"""What the network is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from parallel_core.config.base import Config, option
+
+if TYPE_CHECKING:
+    from parallel_core.config.dataset import DatasetConfig
+    from parallel_core.config.lora import LoraConfig
+    from parallel_core.config.moe import MoEConfig
+    from parallel_core.config.parallel import ParallelConfig
+    from parallel_core.config.training import TrainingConfig
+
+ACTIVATIONS = ("gelu", "geglu", "swiglu", "squared_relu", "relu", "silu")
+GATED_ACTIVATIONS = ("geglu", "swiglu")
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(kw_only=True)
+class FlashAttentionConfig(Config):
+    """Arguments of the fused attention operator."""
+
+    pre_tokens: int = option("--pre-tockens", 1048576)
+    """How many tokens before its own a query may see, in a sliding window."""
+    next_tokens: int = option("--next-tockens", 0)
+    """How many tokens after its own a query may see."""
+    input_layout: str = option("--shape-order", "SBH", choices=("SBH", "BSH", "BSND", "BNSD", "TND"))
+    """Order of the dimensions in the operator's inputs."""
+
+
+@dataclass(kw_only=True)
+class ModelConfig(Config):
+    """Shape, numerics and initialisation of the transformer; the section also knows its sibling sections."""
+
+    vocab_size: int = option("--padded-vocab-size", at_least=1)
+    """Rows of the embedding table: the tokenizer's vocabulary, padded to divide by the tensor-parallel size."""
+    unpadded_vocab_size: int | None = option("--vocab-size", None, at_least=1)
+    """Ids that the tokenizer can produce; `vocab_size` if not given."""
+    make_vocab_size_divisible_by: int = option("--make-vocab-size-divisible-by", 128, at_least=1)
+    """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
+    num_layers: int = option("--num-layers", at_least=1)
+    """Transformer layers of the whole model, without layers that do nothing."""
+    hidden_size: int = option("--hidden-size", at_least=1)
+    """Width of the residual stream."""
+    seq_length: int = option("--seq-length", at_least=1)
+    """Tokens of one training sample."""
+    max_position_embeddings: int | None = option("--max-position-embeddings", None, at_least=1)
+    """Rows of the position table; `seq_length` if not given."""
+    num_attention_heads: int = option("--num-attention-heads", at_least=1)
+    """Query heads of a layer."""
+    group_query_attention: bool = option("--group-query-attention", False)
+    """Whether query heads share key/value heads."""
+    num_query_groups: int | None = option("--num-query-groups", None, at_least=1)
+    """Key/value heads of a layer; as many as query heads without `group_query_attention`."""
+    kv_channels: int | None = option("--kv-channels", None, at_least=1)
+    """Width of one head; `hidden_size / num_attention_heads` if not given."""
+    ffn_hidden_size: int | None = option("--ffn-hidden-size", None, at_least=1)
+    """Width of the feed-forward block; 4 `hidden_size` if not given, two thirds of it (a multiple of 64) with swiglu."""
+
+    hidden_act: str = option("--hidden-act", "gelu", choices=ACTIVATIONS)
+    """Activation of the feed-forward block; `swiglu` and `geglu` gate one half of a doubled first linear by the other."""
+    bias_gelu_fusion: bool = option("--no-bias-gelu-fusion", True)
+    """True is the tanh form of gelu, False the erf form (always the erf form where linears have no bias)."""
+    normalization: str = option("--normalization", "LayerNorm", choices=("LayerNorm", "RMSNorm", "FusedRMSNorm"))
+    """Kind of every norm; FusedRMSNorm is RMSNorm by the device's fused operator where there is one."""
+    norm_epsilon: float = option("--norm-epsilon", 1e-5, above=0)
+    """Added to the variance inside a norm's square root."""
+    apply_layernorm_1p: bool = option("--apply-layernorm-1p", False)
+    """Store norm weights minus one, so that weight decay pulls them to one."""
+    qk_layernorm: bool = option("--qk-layernorm", False)
+    """Normalise each query and key head before rotary positions."""
+    use_sandwich_norm: bool = option("--use-sandwich-norm", False)
+    """Normalise also what attention and feed-forward block put out, before it is added to the residual."""
+    attn_post_norm_scale: float = option("--attn-post-norm-scale", 1.0, at_least=0, at_most=1)
+    """Initial weight of the sandwich norm after attention."""
+    ffn_post_norm_scale: float = option("--ffn-post-norm-scale", 1.0, at_least=0, at_most=1)
+    """Initial weight of the sandwich norm after the feed-forward block."""
+    use_final_norm: bool = option("--no-final-norm", True)
+    """Normalise the last layer's output."""
+    apply_residual_connection_post_norm: bool = option("--apply-residual-connection-post-layernorm", False)
+    """Take the residual after the norm instead of before it."""
+
+    position_embedding_type: str = option("--position-embedding-type", "learned_absolute",
+                                          choices=("learned_absolute", "rope", "none"))
+    """How tokens learn where they are."""
+    use_rotary_embedding: bool = option("--use-rotary-position-embeddings", False)
+    """The older spelling of `position_embedding_type` rope: kept equal to it."""
+    rotary_base: float = option("--rotary-base", 10000.0, above=0)
+    """Base of the geometric series of rotary wavelengths."""
+    rotary_percent: float = option("--rotary-percent", 1.0, above=0, at_most=1)
+    """Share of each head that rotates; the rest passes."""
+    rotary_interleaved: bool = option("--rotary-interleaved", False)
+    """Rotate neighbouring pairs of channels instead of the two halves of a head."""
+    rotary_seq_len_interpolation_factor: float | None = option("--rotary-seq-len-interpolation-factor", None, above=0)
+    """Positions are divided by this."""
+    use_rope_scaling: bool = option("--use-rope-scaling", False)
+    """Stretch long rotary wavelengths as Llama 3.1 does."""
+    rope_scaling_factor: float = option("--rope-scaling-factor", 8.0, above=0)
+    """By how much `use_rope_scaling` stretches the longest wavelengths."""
+
+    add_bias_linear: bool = option("--disable-bias-linear", True)
+    """Whether linears have a bias; the three fields below follow it."""
+    qkv_has_bias: bool | None = option("--add-qkv-bias", None)
+    """Whether the query/key/value projection has a bias; `add_bias_linear` if not given."""
+    out_proj_has_bias: bool | None = option("--add-dense-bias", None)
+    """Whether the attention output projection has a bias; `add_bias_linear` if not given."""
+    mlp_has_bias: bool | None = option("--disable-bias-linear", None)
+    """Whether the feed-forward linears have biases; `add_bias_linear` if not given."""
+    untie_embeddings_and_output_weights: bool = option("--untie-embeddings-and-output-weights", False)
+    """Give the output layer a weight of its own."""
+
+    attention_dropout_rate: float = option("--attention-dropout", 0.1, at_least=0, below=1)
+    """Dropout on attention probabilities."""
+    hidden_dropout_rate: float = option("--hidden-dropout", 0.1, at_least=0, below=1)
+    """Dropout on the embedding and on what each block adds to the residual."""
+    apply_query_key_layer_scaling: bool = option("--apply-query-key-layer-scaling", False)
+    """Divide attention scores by the layer's number and undo it in a float32 softmax."""
+    attention_softmax_in_fp32: bool = option("--attention-softmax-in-fp32", False)
+    """Compute the attention softmax in float32."""
+    masked_softmax_fusion: bool = option("--no-masked-softmax-fusion", True)
+    """Scale, mask and softmax in one operator; the unfused form masks in the compute type instead."""
+
+    init_method_std: float = option("--init-method-std", 0.02, above=0)
+    """Standard deviation of initial weights; output projections divide it by sqrt(2 `num_layers`)."""
+    embedding_init_method_std: float | None = option("--embedding-init-method-std", None, above=0)
+    """Standard deviation of initial embeddings; `init_method_std` if not given."""
+    params_dtype: str = option("--params-dtype", "float32", choices=DTYPES)
+    """Type in which weights are kept by the model."""
+    compute_dtype: str | None = option("--compute-dtype", None, choices=DTYPES)
+    """Type in which layers compute; `params_dtype` if not given."""
+    embedding_init_dtype: str | None = option("--embedding-dtype", None, choices=DTYPES)
+    """Type in which embeddings are initialised; `params_dtype` if not given."""
+    fp16_lm_cross_entropy: bool = option("--fp16-lm-cross-entropy", False)
+    """Compute the loss in float16 instead of float32."""
+    fp32_residual_connection: bool = option("--fp32-residual-connection", False)
+    """Keep the residual stream in float32."""
+
+    transformer_impl: str = option("--transformer-impl", "transformer_engine", choices=("local", "transformer_engine"))
+    """Which of Megatron's implementations was asked for: both mean the same mathematics and run the same layers here."""
+    use_flash_attention: bool = option("--use-flash-attn", False)
+    """Attention without a score matrix of sequence by sequence."""
+    fa_config: FlashAttentionConfig = field(default_factory=FlashAttentionConfig)
+    """Arguments of the fused attention operator."""
+    apply_rope_fusion: bool = option("--no-rope-fusion", True)
+    """Rotary positions by the device's fused operator."""
+    apply_swiglu_fusion: bool = option("--use-fused-swiglu", True)
+    """Swiglu by the device's fused operator."""
+    recompute_granularity: str | None = option("--recompute-granularity", None, choices=("selective", "full"))
+    """What is computed again in the backward pass: attention's core, or whole layers."""
+    recompute_method: str | None = option("--recompute-method", None, choices=("uniform", "block"))
+    """Which layers a full recompute covers."""
+    recompute_num_layers: int | None = option("--recompute-num-layers", None, at_least=1)
+    """Layers of a recomputed group (uniform), or recomputed layers of a stage (block)."""
+
+    parallel_config: ParallelConfig = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    """The sibling section, set by `AllConfig`."""
+    dataset_config: DatasetConfig = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    """The sibling section, set by `AllConfig`."""
+    training_config: TrainingConfig = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    """The sibling section, set by `AllConfig`."""
+    moe_config: MoEConfig = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    """The sibling section, set by `AllConfig`."""
+    lora_config: LoraConfig = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    """The sibling section, set by `AllConfig`."""
+
+    def derive(self) -> None:
+        self.fill("unpadded_vocab_size", lambda: self.vocab_size)
+        self.fill("max_position_embeddings", lambda: self.seq_length)
+        self.fill("kv_channels", lambda: self.hidden_size // self.num_attention_heads)
+        self.fill("num_query_groups", lambda: self.num_attention_heads)
+        self.fill("ffn_hidden_size", self._default_ffn_hidden_size)
+        for bias in ("qkv_has_bias", "out_proj_has_bias", "mlp_has_bias"):
+            self.fill(bias, lambda: self.add_bias_linear)
+        self.fill("embedding_init_method_std", lambda: self.init_method_std)
+        self.fill("compute_dtype", lambda: self.params_dtype)
+        self.fill("embedding_init_dtype", lambda: self.params_dtype)
+        if self.add_bias_linear is False:
+            self.bias_gelu_fusion = False
+
+    def _default_ffn_hidden_size(self) -> int:
+        if self.hidden_act == "swiglu":
+            return int((4 * self.hidden_size * 2 / 3) / 64) * 64
+        return 4 * self.hidden_size
+
+    @property
+    def gated_linear_unit(self) -> bool:
+        """Whether the first feed-forward linear is doubled, one half gating the other."""
+        return self.hidden_act in GATED_ACTIVATIONS
+
+
+TransformerConfig = ModelConfig

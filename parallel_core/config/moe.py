@@ -1,0 +1,61 @@
+"""What a mixture of experts is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from parallel_core.config.base import Config, option
+
+
+@dataclass(kw_only=True)
+class MoEConfig(Config):
+    """Experts, router and token dispatch; without `num_experts` the model is dense."""
+
+    num_experts: int | None = option("--num-experts", None, at_least=1)
+    """Experts of a layer; none: feed-forward blocks are dense."""
+    moe_layer_freq: Any = option("--moe-layer-freq", 1)
+    """Every how many layers one has experts, or a list with 1 for such layers and 0 for dense ones."""
+    moe_ffn_hidden_size: int | None = option("--moe-ffn-hidden-size", None, at_least=1)
+    """Width of one expert; `ffn_hidden_size` if not given."""
+    moe_shared_expert_intermediate_size: int | None = option("--moe-shared-expert-intermediate-size", None, at_least=1)
+    """Width of all shared experts together; none: no shared expert."""
+    moe_shared_expert_gate: bool = option("--moe-shared-expert-gate", False)
+    """Weigh the shared experts' output by a learned gate."""
+    moe_grouped_gemm: bool = option("--moe-grouped-gemm", False)
+    """Compute a rank's experts in one grouped product."""
+    moe_router_topk: int = option("--moe-router-topk", 2, at_least=1)
+    """Experts each token goes to."""
+    moe_router_load_balancing_type: str = option("--moe-router-load-balancing-type", "aux_loss")
+    """How tokens are kept spread over experts."""
+    moe_aux_loss_coeff: float = option("--moe-aux-loss-coeff", 0.0, at_least=0)
+    """Weight of the balancing loss."""
+    moe_z_loss_coeff: float | None = option("--moe-z-loss-coeff", None, at_least=0)
+    """Weight of the loss on the size of router logits."""
+    moe_router_score_function: str = option("--moe-router-score-function", "softmax", choices=("softmax", "sigmoid"))
+    """What turns router logits into scores."""
+    moe_router_pre_softmax: bool = option("--moe-router-pre-softmax", False)
+    """Score all experts before the best are chosen, not only the chosen ones."""
+    moe_router_topk_scaling_factor: float | None = option("--moe-router-topk-scaling-factor", None, above=0)
+    """The chosen experts' scores are multiplied by this."""
+    moe_router_num_groups: int | None = option("--moe-router-num-groups", None, at_least=1)
+    """Groups of experts for group-limited routing."""
+    moe_router_group_topk: int | None = option("--moe-router-group-topk", None, at_least=1)
+    """Groups a token's experts may come from."""
+    moe_router_enable_expert_bias: bool = option("--moe-router-enable-expert-bias", False)
+    """Balance by a bias on each expert's score that is moved after every step."""
+    moe_router_bias_update_rate: float = option("--moe-router-bias-update-rate", 1e-3, at_least=0)
+    """By how much that bias moves."""
+    moe_router_dtype: str | None = option("--moe-router-dtype", None, choices=("fp32", "fp64"))
+    """Type in which the router computes."""
+    moe_input_jitter_eps: float | None = option("--moe-input-jitter-eps", None, at_least=0)
+    """The router's input is multiplied by noise within this of one."""
+    moe_token_dispatcher_type: str = option("--moe-token-dispatcher-type", "allgather",
+                                            choices=("allgather", "alltoall"))
+    """How tokens travel to the ranks of their experts."""
+    moe_expert_capacity_factor: float | None = option("--moe-expert-capacity-factor", None)
+    """Tokens an expert takes, as a multiple of an even share; none or negative: all."""
+    moe_pad_expert_input_to_capacity: bool = option("--moe-pad-expert-input-to-capacity", False)
+    """Fill every expert's input up to its capacity."""
+    moe_token_drop_policy: str = option("--moe-token-drop-policy", "probs", choices=("probs", "position"))
+    """Which tokens an overfull expert drops: the least probable or the last."""

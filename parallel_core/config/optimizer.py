@@ -1,0 +1,71 @@
+"""How weights change: the optimizer, its learning rate and its weight decay over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallel_core.config.base import Config, option
+
+
+@dataclass(kw_only=True)
+class OptimizerConfig(Config):
+    """Optimizer and schedule; a schedule is counted in iterations, or in samples when training is."""
+
+    optimizer_type: str = option("--optimizer", "adam", choices=("adam", "sgd"))
+    """The update rule."""
+    learning_rate: float = option("--lr", 1e-3, at_least=0)
+    """Highest learning rate, reached after the warm-up."""
+    min_lr: float = option("--min-lr", 0.0, at_least=0)
+    """Lowest learning rate, reached at the end of the decay."""
+    betas: tuple[float, ...] = option("--adam-beta1", (0.9, 0.999))
+    """Decay rates of Adam's two moments."""
+    eps: float = option("--adam-eps", 1e-8, above=0)
+    """Added to the root of Adam's second moment."""
+    sgd_momentum: float = option("--sgd-momentum", 0.9, at_least=0, below=1)
+    """Momentum of plain gradient descent."""
+    decoupled_weight_decay: bool = option("--no-decoupled-weight-decay", True)
+    """Shrink weights directly instead of adding to the gradient."""
+    weight_decay: float = option("--weight-decay", 0.01, at_least=0)
+    """Weight decay, for matrices only."""
+    start_weight_decay: float | None = option("--start-weight-decay", None, at_least=0)
+    """Weight decay at the first iteration; `weight_decay` if not given."""
+    end_weight_decay: float | None = option("--end-weight-decay", None, at_least=0)
+    """Weight decay at the last iteration; `weight_decay` if not given."""
+    weight_decay_incr_style: str = option("--weight-decay-incr-style", "constant",
+                                          choices=("constant", "linear", "cosine"))
+    """How weight decay goes from its start to its end."""
+    clip_grad: float = option("--clip-grad", 1.0, at_least=0)
+    """Gradients are scaled down to this global norm; 0 leaves them alone."""
+
+    lr_decay_style: str = option("--lr-decay-style", "linear",
+                                 choices=("constant", "linear", "cosine", "inverse-square-root", "WSD"))
+    """How the learning rate falls."""
+    lr_decay_iters: int | None = option("--lr-decay-iters", None, at_least=1)
+    """Iterations until `min_lr`; those of the training if not given."""
+    lr_decay_samples: int | None = option("--lr-decay-samples", None, at_least=1)
+    """Samples until `min_lr`; those of the training if not given."""
+    lr_warmup_iters: int = option("--lr-warmup-iters", 0, at_least=0)
+    """Iterations over which the learning rate rises."""
+    lr_warmup_samples: int = option("--lr-warmup-samples", 0, at_least=0)
+    """Samples over which the learning rate rises."""
+    lr_warmup_fraction: float | None = option("--lr-warmup-fraction", None, at_least=0, at_most=1)
+    """Share of the decay over which the learning rate rises."""
+    lr_warmup_init: float = option("--lr-warmup-init", 0.0, at_least=0)
+    """Learning rate at the first iteration of the warm-up."""
+    lr_wsd_decay_style: str = option("--lr-wsd-decay-style", "exponential",
+                                     choices=("exponential", "linear", "cosine", "minus_sqrt"))
+    """How the last part of a WSD schedule falls."""
+    lr_wsd_decay_iters: int | None = option("--lr-wsd-decay-iters", None, at_least=1)
+    """Iterations of the last part of a WSD schedule."""
+    lr_wsd_decay_samples: int | None = option("--lr-wsd-decay-samples", None, at_least=1)
+    """Samples of the last part of a WSD schedule."""
+    override_opt_param_scheduler: bool = option("--override-opt_param-scheduler", False)
+    """On resuming, take the schedule from the flags."""
+    use_checkpoint_opt_param_scheduler: bool = option("--use-checkpoint-opt_param-scheduler", False)
+    """On resuming, take the schedule from the checkpoint."""
+    overlap_param_gather: bool = option("--overlap-param-gather", False)
+    """Gather the distributed optimizer's weights while the forward pass runs."""
+
+    def derive(self) -> None:
+        self.fill("start_weight_decay", lambda: self.weight_decay)
+        self.fill("end_weight_decay", lambda: self.weight_decay)

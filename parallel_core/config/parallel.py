@@ -1,0 +1,95 @@
+"""How the work is split over processes, and how one process runs its part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from parallel_core.config.base import Config, option
+
+CONTEXT_PARALLEL_ALGORITHMS = ("megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo")
+
+
+@dataclass(kw_only=True)
+class ParallelConfig(Config):
+    """Degrees of parallelism, the pipeline's layout, and the process's device and threads."""
+
+    world_size: int = option("--world-size", 1, at_least=1)
+    """Processes of the job."""
+    data_parallel_size: int | None = option("--data-parallel-size", None, at_least=1)
+    """Copies of the model: what the other sizes leave of `world_size`."""
+    tensor_model_parallel_size: int = option("--tensor-model-parallel-size", 1, at_least=1)
+    """Ranks that share each layer."""
+    pipeline_model_parallel_size: int = option("--pipeline-model-parallel-size", 1, at_least=1)
+    """Stages of the pipeline."""
+    context_parallel_size: int = option("--context-parallel-size", 1, at_least=1)
+    """Ranks that share each sequence."""
+    expert_model_parallel_size: int = option("--expert-model-parallel-size", 1, at_least=1)
+    """Ranks that share the experts of a layer."""
+    expert_tensor_parallel_size: int | None = option("--expert-tensor-parallel-size", None, at_least=1)
+    """Ranks that share each expert; the tensor-parallel size if not given."""
+    sequence_parallel: bool = option("--sequence-parallel", False)
+    """Cut activations along the sequence between the tensor-parallel regions."""
+    context_parallel_algo: str = option("--context-parallel-algo", "megatron_cp_algo",
+                                        choices=CONTEXT_PARALLEL_ALGORITHMS)
+    """Ring attention, all-to-all over heads, or the second inside the first."""
+    ulysses_degree_in_cp: int | None = option("--ulysses-degree-in-cp", None, at_least=1)
+    """Ranks of the inner all-to-all of the hybrid algorithm."""
+
+    virtual_pipeline_model_parallel_size: int | None = option("--virtual-pipeline-model-parallel-size", None,
+                                                              at_least=1)
+    """Model chunks on each stage of an interleaved pipeline."""
+    num_layers_per_virtual_pipeline_stage: int | None = option("--num-layers-per-virtual-pipeline-stage", None,
+                                                               at_least=1)
+    """Layers of one chunk: the other way to ask for interleaving."""
+    num_layer_list: list[Any] | None = option("--num-layer-list", None)
+    """Layers of each stage, or for each chunk the layers of each stage."""
+    noop_layers: list[int] | None = option("--noop-layers", None)
+    """Numbers of layers that do nothing, there to even out the stages."""
+    decoder_first_pipeline_num_layers: int | None = option("--decoder-first-pipeline-num-layers", None, at_least=0)
+    """Layers of the first stage; the rest is divided evenly."""
+    decoder_last_pipeline_num_layers: int | None = option("--decoder-last-pipeline-num-layers", None, at_least=0)
+    """Layers of the last stage; the rest is divided evenly."""
+    standalone_embedding_stage: bool = option("--standalone-embedding-stage", False)
+    """Give the embedding a pipeline stage of its own."""
+    overlap_p2p_comm: bool = option("--no-overlap-p2p-communication", True)
+    """Send to the next stage while computing."""
+    pipeline_schedule: str | None = option("--pipeline-schedule", None, choices=("gpipe", "1f1b", "interleaved",
+                                                                                  "zb-h1"))
+    """Order of the pipeline's work; 1f1b, or interleaved with virtual stages, if not given."""
+    recompute: Any = option("--recompute", None)
+    """Layers to compute again in the backward pass, by stage."""
+    select_recompute: Any = option("--select-recompute", None)
+    """Operators to compute again in the backward pass, by stage."""
+    select_comm_recompute: Any = option("--select-comm-recompute", None)
+    """Collectives to run again in the backward pass, by stage."""
+
+    device_target: str = option("--device-target", "CPU", choices=("CPU", "Ascend"))
+    """The kind of device a process computes on."""
+    kernels: str | None = option("--kernels", None, choices=("host", "ops"))
+    """Operators in numpy (`host`) or MindSpore (`ops`); `host` on a CPU and `ops` on Ascend if not given."""
+    collectives: str | None = option("--collectives", None, choices=("shared_memory", "native"))
+    """Transport between processes; `shared_memory` on a CPU and `native` on Ascend if not given."""
+    threads: int | None = option("--threads", None, at_least=1)
+    """Threads of one process on a CPU."""
+    distributed_timeout_minutes: float = option("--distributed-timeout-minutes", 10.0, above=0)
+    """How long a rank waits for another before it names it and gives up."""
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Ranks that hold one copy of the model and of a sequence."""
+        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+
+    def derive(self) -> None:
+        self.fill("data_parallel_size", lambda: max(1, self.world_size // self.model_parallel_size))
+
+    def rules(self) -> Iterator[str]:
+        if self.world_size != self.data_parallel_size * self.model_parallel_size:
+            yield (f"--tensor-model-parallel-size {self.tensor_model_parallel_size} x --pipeline-model-parallel-size "
+                   f"{self.pipeline_model_parallel_size} x --context-parallel-size {self.context_parallel_size} = "
+                   f"{self.model_parallel_size}: must divide the {self.world_size} processes that were started; "
+                   f"start a multiple of {self.model_parallel_size} processes or lower one of these sizes")
+
+
+ModelParallelConfig = ParallelConfig

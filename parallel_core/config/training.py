@@ -1,0 +1,144 @@
+"""How long and how training runs: steps, precision, gradients, checkpoints, log, profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from parallel_core.config.base import Config, option
+
+
+@dataclass(kw_only=True)
+class TrainingConfig(Config):
+    """The training loop and what surrounds it."""
+
+    seed: int = option("--seed", 1234)
+    """Start of every random stream."""
+    training_iters: int = option("--train-iters", 0, at_least=0)
+    """Optimizer steps."""
+    train_samples: int | None = option("--train-samples", None, at_least=1)
+    """Samples to train on; when given, schedules are counted in samples."""
+    exit_interval: int | None = option("--exit-interval", None, at_least=1)
+    """Stop at the next iteration that this divides."""
+    exit_duration_in_mins: int | None = option("--exit-duration-in-mins", None, at_least=1)
+    """Stop after this many minutes."""
+    log_interval: int = option("--log-interval", 100, at_least=1)
+    """Iterations from one log line to the next."""
+    eval_interval: int | None = option("--eval-interval", 1000, at_least=1)
+    """Iterations from one evaluation to the next."""
+    eval_iters: int = option("--eval-iters", 100, at_least=0)
+    """Batches of one evaluation; 0: no evaluation."""
+    tensorboard_dir: str | None = option("--tensorboard-dir", None)
+    """Where scalars are written for TensorBoard."""
+    calculate_per_token_loss: bool = option("--calculate-per-token-loss", False)
+    """Divide by the tokens of the global batch once instead of averaging micro-batches."""
+    check_for_nan_in_grad: bool = option("--no-check-for-nan-in-loss-and-grad", True)
+    """Stop when a loss or gradient norm is not finite."""
+
+    output_dir: str | None = option("--save", None)
+    """Where checkpoints are written."""
+    load_checkpoint: str | None = option("--load", None)
+    """Checkpoint to start from."""
+    save_interval: int | None = option("--save-interval", None, at_least=1)
+    """Iterations from one checkpoint to the next."""
+    keep_checkpoint_max: int = option("--keep-checkpoint-max", 5, at_least=1)
+    """Newest checkpoints that are kept."""
+    prefix: str = option("--ckpt-prefix", "network")
+    """Start of checkpoint names."""
+    ckpt_format: str = option("--ckpt-format", "torch_dist")
+    """Which of Megatron's checkpoint layouts was asked for; one layout is written here, any of these names gives it."""
+    no_save_optim: bool = option("--no-save-optim", False)
+    """Leave the optimizer out of checkpoints."""
+    no_save_rng: bool = option("--no-save-rng", False)
+    """Leave random states out of checkpoints."""
+    no_load_optim: bool = option("--no-load-optim", False)
+    """Start the optimizer anew."""
+    no_load_rng: bool = option("--no-load-rng", False)
+    """Start random states anew."""
+    finetune: bool = option("--finetune", False)
+    """Load weights only and count iterations from zero."""
+    resume_training: bool = option("--resume-training", False)
+    """Go on where `load_checkpoint` stopped."""
+    crc_check: bool = option("--resume-crc-check", False)
+    """Verify the checkpoint's checksums before it is used."""
+    new_dataset: bool = option("--new-dataset", False)
+    """On resuming, start the data from its beginning."""
+
+    bf16: bool = option("--bf16", False)
+    """Compute in bfloat16 with float32 master weights."""
+    fp16: bool = option("--fp16", False)
+    """Compute in float16 with float32 master weights and a loss scale."""
+    loss_scale: float | None = option("--loss-scale", None, above=0)
+    """Fixed loss scale; none: it adapts."""
+    loss_scale_value: float = option("--initial-loss-scale", 2.0**32, above=0)
+    """First value of an adapting loss scale."""
+    loss_scale_window: float = option("--loss-scale-window", 1000.0, above=0)
+    """Clean steps after which the scale grows."""
+    loss_scale_factor: float = option("--loss-scale-factor", 2.0, above=1)
+    """By how much the scale grows, and shrinks on overflow."""
+    loss_scale_hysteresis: int = option("--hysteresis", 2, at_least=1)
+    """Overflows before the scale shrinks."""
+    min_loss_scale: float = option("--min-loss-scale", 1.0, above=0)
+    """The scale never falls below this."""
+
+    accumulate_allreduce_grads_in_fp32: bool = option("--accumulate-allreduce-grads-in-fp32", False)
+    """Add up and reduce gradients in float32."""
+    wrap_with_ddp: bool = option("--wrap-with-ddp", True)
+    """Keep gradients in flat buckets."""
+    bucket_size: int | None = option("--ddp-bucket-size", None, at_least=1)
+    """Gradients in one bucket, a number of elements."""
+    enable_mem_align: bool = option("--enable-mem-align", False)
+    """Begin every parameter's gradient at an aligned address."""
+    overlap_grad_reduce: bool = option("--overlap-grad-reduce", False)
+    """Reduce each bucket as soon as it is full."""
+    delay_grad_reduce: bool = option("--delay-grad-reduce", False)
+    """On later stages, wait with that until the first stage is through."""
+    use_distributed_optimizer: bool = option("--use-distributed-optimizer", False)
+    """Share optimizer states out over data-parallel ranks."""
+
+    profile: bool = option("--profile", False)
+    """Record a profile."""
+    profile_save_path: str | None = option("--profile-save-path", None)
+    """Where the profile is written."""
+    profile_step_start: int = option("--profile-step-start", 10, at_least=0)
+    """First iteration that is profiled."""
+    profile_step_end: int = option("--profile-step-end", 12, at_least=0)
+    """First iteration that no longer is."""
+    profile_level: str = option("--profile-level", "level0",
+                                choices=("level_none", "level0", "level1", "level2"))
+    """How much detail is recorded."""
+    profile_with_stack: bool = option("--profile-with-stack", False)
+    """Record Python stacks."""
+    profile_memory: bool = option("--profile-with-memory", False)
+    """Record memory."""
+    profile_framework: str | None = option("--profile-framework", None, choices=("all", "time"))
+    """What is recorded of the framework's own work."""
+    profile_communication: bool = option("--profile-communication", False)
+    """Record collectives."""
+    profile_parallel_strategy: bool = option("--profile-parallel-strategy", False)
+    """Record how operators are split."""
+    profile_aicore_metrics: int = option("--profile-aicore-metrics", 0, at_least=-1, at_most=6)
+    """Which counters of the device's cores are recorded."""
+    profile_l2_cache: bool = option("--profile-l2-cache", False)
+    """Record cache hits."""
+    profile_hbm_ddr: bool = option("--profile-hbm-ddr", False)
+    """Record memory bandwidth."""
+    profile_pcie: bool = option("--profile-pcie", False)
+    """Record host traffic."""
+    profile_data_process: bool = option("--profile-data-process", False)
+    """Record the data pipeline."""
+    profile_data_simplification: bool = option("--profile-data-simplification", False)
+    """Remove raw data once it is analysed."""
+    profile_op_time: bool = option("--profile-op-time", True)
+    """Record the time of operators."""
+    profile_offline_analyse: bool = option("--profile-offline-analyse", False)
+    """Leave the analysis for later."""
+    profile_dynamic_profiler_config_path: str | None = option("--profile-dynamic-profiler-config-path", None)
+    """File that switches the profile on and off while training runs."""
+
+    def rules(self) -> Iterator[str]:
+        if self.bf16 and self.fp16:
+            yield "--bf16 --fp16: only one of the two can be the compute type; remove one"
+        if self.profile and self.profile_step_end < self.profile_step_start:
+            yield (f"--profile-step-end {self.profile_step_end}: must not come before --profile-step-start "
+                   f"{self.profile_step_start}; raise it")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from parallel_core.config.base import Config, option
-
-if TYPE_CHECKING:
-    from parallel_core.config.dataset import DatasetConfig
-    from parallel_core.config.lora import LoraConfig
-    from parallel_core.config.moe import MoEConfig
-    from parallel_core.config.parallel import ParallelConfig
-    from parallel_core.config.training import TrainingConfig
+from parallel_core.config.dataset import DatasetConfig
+from parallel_core.config.lora import LoraConfig
+from parallel_core.config.moe import MoEConfig
+from parallel_core.config.parallel import ParallelConfig
+from parallel_core.config.training import TrainingConfig
 
 ACTIVATIONS = ("gelu", "geglu", "swiglu", "squared_relu", "relu", "silu")
 GATED_ACTIVATIONS = ("geglu", "swiglu")

@@ -1,0 +1,1 @@
+"""The execution: MindSpore cells that carry the plan out. The only package that imports MindSpore."""

@@ -1,0 +1,128 @@
+"""One anonymous piece of memory that all ranks of a host map: who owns what in it, and how a peer finds it.
+
+The memory is a `memfd`: it has no name in any file system, so the kernel frees it with its last user, `kill -9`
+included. It is large but sparse: a page costs memory once it is written.
+
+Every rank owns one region and hands out pieces of it to itself, without asking anybody. A piece is published under a
+64-bit key in the region's directory, where peers look it up. All numbers that ranks wait for are 64-bit words with one
+writer and only ever growing, so that nothing needs a lock.
+
+    region of a rank:   board (one page) | failure text (one page) | directory | pieces ...
+"""
+
+import mmap
+import os
+import platform
+import threading
+from hashlib import blake2b
+
+import numpy as np
+
+PAGE = 4096
+REGION = 4 << 30
+DIRECTORY = 2 * PAGE
+DIRECTORY_ENTRIES = 8191
+PIECES = DIRECTORY + 16 * (DIRECTORY_ENTRIES + 1)
+
+# Words of a rank's board, as indices into it.
+SLEEPING = 0
+FAILED = 8
+BLOCKED = 16
+IDLE_ROUNDS = 24
+TARGETS = 32
+MAX_TARGETS = 64
+LABEL = 2048  # bytes: what the rank waits for, as text
+FAILURE = PAGE  # bytes: why the rank failed, as text
+
+_fence_lock = threading.Lock()
+
+
+def fence() -> None:
+    """Order what this rank wrote before against what it reads or writes after (an atomic operation does that)."""
+    _fence_lock.acquire()
+    _fence_lock.release()
+
+
+def publish_fence() -> None:
+    """Order data before the counter that announces it. x86-64 keeps stores in order by itself."""
+    if not _STORES_KEEP_ORDER:
+        fence()
+
+
+_STORES_KEEP_ORDER = platform.machine() in ("x86_64", "AMD64")
+
+
+def key_of(*parts: object) -> int:
+    """A 63-bit key for a piece, the same on every rank that names the same parts."""
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little") >> 1
+
+
+class Arena:
+    """The mapped memory of a job of `world_size` ranks, seen by `rank`."""
+
+    def __init__(self, descriptor: int, rank: int, world_size: int):
+        self.rank = rank
+        self.world_size = world_size
+        self.memory = mmap.mmap(descriptor, world_size * REGION)
+        self.words = memoryview(self.memory).cast("q")
+        self.bytes = np.frombuffer(self.memory, np.uint8)
+        self._next_free = self.board(rank) * 8 + PIECES
+        self._found: dict[tuple[int, int], int] = {}
+
+    @staticmethod
+    def create(world_size: int) -> int:
+        """A descriptor of fresh zeroed memory for `world_size` ranks."""
+        descriptor = os.memfd_create("pynative-collectives")
+        os.ftruncate(descriptor, world_size * REGION)
+        return descriptor
+
+    @staticmethod
+    def board(rank: int) -> int:
+        """Index of the first word of a rank's board."""
+        return rank * REGION // 8
+
+    def allocate(self, key: int, size: int) -> int:
+        """Take `size` bytes of this rank's own region and publish them under `key`; returns their byte offset."""
+        offset = self._next_free
+        self._next_free += -(-size // PAGE) * PAGE
+        if self._next_free > (self.rank + 1) * REGION:
+            raise MemoryError(f"rank {self.rank} uses too many groups: its {REGION >> 30} GB of shared memory are full")
+        directory = self.board(self.rank) + DIRECTORY // 8
+        count = self.words[directory]
+        if count == DIRECTORY_ENTRIES:
+            raise MemoryError(f"rank {self.rank} uses too many groups: more than {DIRECTORY_ENTRIES} channels")
+        self.words[directory + 2 * (count + 1)] = key
+        self.words[directory + 2 * (count + 1) + 1] = offset
+        publish_fence()
+        self.words[directory] = count + 1
+        return offset
+
+    def find(self, rank: int, key: int) -> int | None:
+        """Byte offset of what `rank` published under `key`, None if it has not yet."""
+        if (rank, key) not in self._found:
+            directory = self.board(rank) + DIRECTORY // 8
+            for entry in range(1, self.words[directory] + 1):
+                self._found[rank, self.words[directory + 2 * entry]] = self.words[directory + 2 * entry + 1]
+        return self._found.get((rank, key))
+
+    def directory_growth(self, rank: int) -> tuple[int, int]:
+        """(word, value): the word that reaches the value when `rank` publishes one more piece."""
+        directory = self.board(rank) + DIRECTORY // 8
+        return directory, self.words[directory] + 1
+
+    def write_text(self, offset: int, text: str, limit: int) -> None:
+        """Store `text` (cut to `limit` bytes, its length included) at a byte offset of this rank's board."""
+        start = self.board(self.rank) * 8 + offset
+        raw = text.encode()[: limit - 8]
+        self.memory[start + 8 : start + 8 + len(raw)] = raw
+        self.words[start // 8] = len(raw)
+
+    def read_text(self, rank: int, offset: int) -> str:
+        """The text another rank stored at that offset of its board."""
+        start = self.board(rank) * 8 + offset
+        return self.memory[start + 8 : start + 8 + self.words[start // 8]].decode(errors="replace")
+
+    def close(self) -> None:
+        """Unmap; the last rank's unmapping frees the memory."""
+        self.words.release()
+        del self.words, self.bytes, self.memory

@@ -1,0 +1,26 @@
+"""What a collective raises when the ranks of a job no longer agree, or are no longer all there."""
+
+from collections.abc import Sequence
+
+
+class CollectiveError(RuntimeError):
+    """A job of several ranks cannot go on: after one of these, every later call of this backend raises it again."""
+
+
+class CollectiveMismatch(CollectiveError):
+    """Ranks called different things, or wait for each other in a circle; the text names both call sites."""
+
+
+class PeerLost(CollectiveError):
+    """A rank that this one needs has ended, has failed, or did not arrive in time.
+
+    `ranks` are the global ranks concerned.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()):
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+
+class PeerLate(PeerLost):
+    """A rank is alive but did not reach the call within the time-out (`--distributed-timeout-minutes`)."""

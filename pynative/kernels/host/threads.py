@@ -1,0 +1,141 @@
+"""Where host kernels run: a pool of our own over row blocks, a BLAS of one thread, memory that is kept.
+
+Why not BLAS's threads: they speed up matrix products only, and sleep through everything between them. Splitting rows
+ourselves makes norms, activations, softmax and the optimizer parallel too; numpy releases the GIL in all of them.
+
+Results don't depend on the number of threads where a kernel reduces over rows: the blocks of a reduction are fixed by
+the shape, only who computes them varies.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+BLOCK_BYTES = 256 * 1024
+"""Size of an elementwise block: an input, an output and a scratch of it stay in a core's level-2 cache together."""
+
+MATMUL_ROWS = 32
+"""Pieces of a split matrix product are multiples of this, so that BLAS uses the same inner kernel in each."""
+
+MATMUL_WORK = 4_000_000
+"""Multiply-adds below which handing work to another thread costs more than it brings (about 0.1 ms)."""
+
+_jobs: SimpleQueue = SimpleQueue()
+_threads = 1
+_workers: list[Thread] = []
+
+
+def set_threads(count: int) -> None:
+    """Use `count` threads, the calling one included, for all host kernels of this process."""
+    global _threads
+    if count < 1:
+        raise ValueError(f"threads is {count}: host kernels need at least 1 thread")
+    set_blas_threads(1)
+    while len(_workers) < count - 1:
+        _workers.append(Thread(target=_serve, args=(_jobs,), name=f"kernels-{len(_workers) + 1}", daemon=True))
+        _workers[-1].start()
+    _threads = count
+
+
+def _serve(jobs: SimpleQueue) -> None:
+    while True:
+        drain, finished = jobs.get()
+        finished.put(_outcome(drain))
+
+
+def _outcome(drain: Callable[[], None]) -> BaseException | None:
+    try:
+        drain()
+    except BaseException as error:  # handed to the thread that waits
+        return error
+    return None
+
+
+def _forget_workers() -> None:
+    """After a fork: threads don't survive it, so the child starts its own."""
+    global _jobs
+    _jobs = SimpleQueue()
+    _workers.clear()
+    set_threads(_threads)
+
+
+os.register_at_fork(after_in_child=_forget_workers)
+
+
+def run(work: Callable[..., None], tasks: Sequence[tuple]) -> None:
+    """Call `work(*task)` for every task; tasks are taken in order by whichever thread is free."""
+    remaining = iter(tasks)  # `next` of a list's iterator is atomic under the GIL
+
+    def drain() -> None:
+        with np.errstate(all="ignore"):  # overflow to inf and 1/inf are part of sigmoid written with exp
+            for task in remaining:
+                work(*task)
+
+    helpers = min(_threads, len(tasks)) - 1
+    if helpers <= 0:
+        return drain()
+    finished: SimpleQueue = SimpleQueue()
+    for _ in range(helpers):
+        _jobs.put((drain, finished))
+    outcomes = [_outcome(drain)] + [finished.get() for _ in range(helpers)]
+    for error in outcomes:
+        if error is not None:
+            raise error
+    return None
+
+
+def spans(rows: int, size: int) -> list[tuple[int, int]]:
+    """Consecutive (start, stop) of at most `size` rows that cover `rows`."""
+    return [(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+
+def row_blocks(rows: int, row_bytes: int) -> list[tuple[int, int]]:
+    """Row spans of about BLOCK_BYTES; they depend on the shape alone."""
+    return spans(rows, max(1, BLOCK_BYTES // max(row_bytes, 1)))
+
+
+def matmul_spans(rows: int, multiply_adds: int) -> list[tuple[int, int]]:
+    """One span of the result's rows per thread, or a single one when the product is small."""
+    pieces = _threads if multiply_adds >= MATMUL_WORK else 1
+    size = -(-rows // pieces)
+    return spans(rows, max(MATMUL_ROWS, -(-size // MATMUL_ROWS) * MATMUL_ROWS))
+
+
+def _loaded_libraries(word: str) -> Iterator[ctypes.CDLL]:
+    with open("/proc/self/maps") as maps:
+        paths = {line.split()[-1] for line in maps if word in line.lower() and ".so" in line}
+    yield from (ctypes.CDLL(path) for path in sorted(paths))
+
+
+_SET_THREADS_SYMBOLS = tuple(
+    f"{prefix}openblas_set_num_threads{suffix}" for prefix in ("", "scipy_") for suffix in ("", "64_", "_64", "64")
+)
+
+
+def set_blas_threads(count: int) -> bool:
+    """Tell every loaded OpenBLAS to use `count` threads; False when none was found (then OPENBLAS_NUM_THREADS counts).
+    """
+    found = False
+    for library in _loaded_libraries("openblas"):
+        for symbol in _SET_THREADS_SYMBOLS:
+            setter: Any = getattr(library, symbol, None)
+            if setter is not None:
+                setter(ctypes.c_int(count))
+                found = True
+    return found
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _NEVER_TRIM = -1, -4, 2**31 - 1  # glibc's malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Let malloc reuse large blocks instead of returning them, which would make each activation fault in anew."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, _NEVER_TRIM)

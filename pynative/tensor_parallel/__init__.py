@@ -1,0 +1,25 @@
+"""Tensor parallelism: layers cut over a group, the collectives between them, and a loss over a cut vocabulary."""
+
+from pynative.tensor_parallel.cross_entropy import VocabParallelCrossEntropy, vocab_parallel_cross_entropy
+from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
+from pynative.tensor_parallel.mappings import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_tensor_model_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+    scatter_to_tensor_model_parallel_region,
+)
+from pynative.tensor_parallel.random import get_rng_tracer, set_rng_seed
+
+__all__ = [
+    "ColumnParallelLinear",
+    "RowParallelLinear",
+    "VocabParallelCrossEntropy",
+    "VocabParallelEmbedding",
+    "copy_to_tensor_model_parallel_region",
+    "gather_from_tensor_model_parallel_region",
+    "get_rng_tracer",
+    "reduce_from_tensor_model_parallel_region",
+    "scatter_to_tensor_model_parallel_region",
+    "set_rng_seed",
+    "vocab_parallel_cross_entropy",
+]

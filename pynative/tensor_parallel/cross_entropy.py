@@ -1,0 +1,47 @@
+"""Cross entropy over a vocabulary cut over the tensor-parallel group: only per-token numbers travel."""
+
+from mindspore import Tensor, nn, ops
+
+from pynative import kernels, parallel_state
+from pynative.autograd import Function
+from pynative.collectives import Group
+
+
+class _VocabParallelCrossEntropy(Function):
+    """loss = log(sum_j exp(z_j)) - z_target.
+
+    Each rank takes exponentials relative to its own maximum m_r in one pass over its logits; with the maximum m of all
+    ranks, rank r's exponentials count exp(m_r - m) times.
+    """
+
+    @staticmethod
+    def forward(ctx, logits, target, first_id, group):
+        exp, own_max, own_sum, target_logit = kernels.softmax_statistics(logits, target, first_id)
+        highest = group.all_reduce(own_max, op="max")
+        factor = ops.exp(own_max - highest)
+        total, target_logit = group.all_reduce(ops.stack((own_sum * factor, target_logit)))
+        ctx.first_id, ctx.exp, ctx.target, ctx.probability_factor = first_id, exp, target, factor / total
+        return ops.log(total) + highest - target_logit
+
+    @staticmethod
+    def backward(ctx, dloss):
+        exp, ctx.exp = ctx.exp, None  # overwritten with the gradient
+        scale = ctx.probability_factor * dloss
+        return kernels.cross_entropy_gradient(exp, scale, ctx.target, ctx.first_id, dloss), None, None, None
+
+
+def vocab_parallel_cross_entropy(vocab_parallel_logits: Tensor, target: Tensor, group: Group) -> Tensor:
+    """logits [..., v/t], target [...] int -> loss of each token [...], float32."""
+    first_id = group.rank * vocab_parallel_logits.shape[-1]
+    return _VocabParallelCrossEntropy.apply(vocab_parallel_logits, target, first_id, group)
+
+
+class VocabParallelCrossEntropy(nn.Cell):
+    """`vocab_parallel_cross_entropy` as a cell over the tensor-parallel group."""
+
+    def construct(self, vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        """logits [b, s, v/t] (or [s, b, v/t]) and target of the same leading shape -> per-token losses."""
+        if label_smoothing:
+            raise ValueError(f"label_smoothing {label_smoothing}: not available for a cut vocabulary yet; use 0")
+        group = parallel_state.get_tensor_model_parallel_group()
+        return vocab_parallel_cross_entropy(vocab_parallel_logits, target, group)

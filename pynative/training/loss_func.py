@@ -1,0 +1,26 @@
+"""Losses: per-token losses to one number per micro-batch."""
+
+from mindspore import Tensor, nn
+
+from pynative.tensor_parallel.cross_entropy import VocabParallelCrossEntropy
+
+__all__ = ["LossWithMask", "VocabParallelCrossEntropy"]
+
+
+class LossWithMask(nn.Cell):
+    """sum(loss x mask) / max(sum(mask), 1): the mean over the tokens that count.
+
+    How micro-batches and replicas are averaged is not decided here (see `parallel_core.averaging`).
+    """
+
+    def __init__(self, loss_func: nn.Cell) -> None:
+        super().__init__()
+        self.loss_func = loss_func
+
+    def construct(self, logits: Tensor, label: Tensor, loss_mask: Tensor | None = None) -> Tensor:
+        """logits [..., v/t], label and mask [...] -> a scalar, float32."""
+        losses = self.loss_func(logits, label)
+        if loss_mask is None:
+            return losses.mean()
+        mask = loss_mask.astype(losses.dtype)
+        return (losses * mask).sum() / mask.sum().clip(1.0, None)

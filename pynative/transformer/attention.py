@@ -1,0 +1,90 @@
+"""Multi-head and grouped-query attention (Vaswani et al., 2017; Ainslie et al., 2023), heads cut over tensor parallelism.
+
+s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tensor-parallel size.
+"""
+
+import enum
+import math
+
+from mindspore import Tensor, nn
+
+from pynative import kernels, parallel_state
+from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+from pynative.tensor_parallel.random import get_rng_tracer
+from pynative.transformer.enums import AttnMaskType, is_causal
+from pynative.transformer.mlp import scaled_normal
+from pynative.transformer.norm import get_norm
+from pynative.transformer.rope import rotary_embedding
+
+ATTENTION_DROPOUT = 0
+"""Place of the attention's mask among a layer's dropout masks."""
+
+
+class CoreAttention(nn.Cell):
+    """softmax(q k^T / sqrt(d)) v, with this rank's heads."""
+
+    def __init__(self, config, layer_number: int, attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
+        super().__init__()
+        self.layer_number = layer_number
+        self.causal = is_causal(attn_mask_type)
+        self.scale = 1.0 / math.sqrt(config.kv_channels)
+        self.dropout_rate = config.attention_dropout_rate
+        size = parallel_state.get_tensor_model_parallel_world_size()
+        self.first_head = parallel_state.get_tensor_model_parallel_rank() * (config.num_attention_heads // size)
+
+    def construct(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """q [s, b, n/t, d], k and v [s, b, g/t, d], mask [b, 1, s, s] (True: left out) or None -> [s, b, n/t x d].
+
+        A mask that is given says everything: causal order must be part of it, as Megatron's masks have it.
+        """
+        rate = self.dropout_rate if self.training else 0.0
+        return kernels.attention(
+            query,
+            key,
+            value,
+            scale=self.scale,
+            causal=self.causal,
+            mask=attention_mask,
+            dropout_rate=rate,
+            dropout_key=get_rng_tracer().key(self.layer_number, ATTENTION_DROPOUT) if rate else None,
+            head_offset=self.first_head,
+        )
+
+
+class ParallelAttention(nn.Cell):
+    """linear_qkv -> optional head norms -> optional rotation -> core attention -> linear_proj.
+
+    linear_qkv's rows are grouped by key/value group: its n/g query heads, its key head, its value head.
+    """
+
+    def __init__(self, config, layer_number: int, attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
+        super().__init__()
+        size = parallel_state.get_tensor_model_parallel_world_size()
+        heads, groups, self.head_size = config.num_attention_heads, config.num_query_groups, config.kv_channels
+        self.local_groups, self.heads_per_group = groups // size, heads // groups
+        self.linear_qkv = ColumnParallelLinear(
+            config.hidden_size, (heads + 2 * groups) * self.head_size, config=config, bias=config.qkv_has_bias
+        )
+        self.q_layernorm = get_norm(config, self.head_size) if config.qk_layernorm else None
+        self.k_layernorm = get_norm(config, self.head_size) if config.qk_layernorm else None
+        self.rotary = rotary_embedding(config)
+        self.core_attention = CoreAttention(config, layer_number, attn_mask_type)
+        self.linear_proj = RowParallelLinear(
+            heads * self.head_size,
+            config.hidden_size,
+            config=config,
+            init_method=scaled_normal(config),
+            bias=config.out_proj_has_bias,
+        )
+
+    def construct(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """[s, b, h] -> ([s, b, h], the bias still to be added)."""
+        qkv, _ = self.linear_qkv(hidden_states)
+        query, key, value = kernels.split_qkv(qkv, self.local_groups, self.heads_per_group, self.head_size)
+        if self.q_layernorm is not None:
+            query, key = self.q_layernorm(query), self.k_layernorm(key)
+        if self.rotary is not None:
+            cos, sin = self.rotary(query.shape[0])
+            query = kernels.rotary(query, cos, sin, self.rotary.interleaved)
+            key = kernels.rotary(key, cos, sin, self.rotary.interleaved)
+        return self.linear_proj(self.core_attention(query, key, value, attention_mask))

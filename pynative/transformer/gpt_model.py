@@ -1,0 +1,91 @@
+"""GPT: a causal language model whose last stage gives the loss."""
+
+from mindspore import Tensor
+
+from pynative.tensor_parallel.cross_entropy import VocabParallelCrossEntropy
+from pynative.training.loss_func import LossWithMask
+from pynative.transformer.enums import AttnMaskType
+from pynative.transformer.eos_mask import EosMask
+from pynative.transformer.language_model import ParallelLMLogits, get_language_model
+from pynative.transformer.module import Module
+
+
+class GPTModel(Module):
+    """One pipeline stage of a GPT.
+
+    Args:
+        config: the ModelConfig.
+        num_tokentypes: 0; GPT has none.
+        parallel_output: leave logits cut over the vocabulary, as the loss wants them.
+        pre_process, post_process: whether this is the first, the last stage.
+        eod, reset_position_ids: with an end-of-document token, masks and positions that are not given are made from it.
+    """
+
+    model_key = "gpt_model"
+
+    def __init__(
+        self,
+        config,
+        num_tokentypes: int = 0,
+        parallel_output: bool = True,
+        pre_process: bool = True,
+        post_process: bool = True,
+        *,
+        eod: int | None = None,
+        reset_position_ids: bool = False,
+    ) -> None:
+        super().__init__(config, not config.untie_embeddings_and_output_weights)
+        self.parallel_output = parallel_output
+        self.pre_process, self.post_process = pre_process, post_process
+        self.eod_mask = None
+        if eod is not None:
+            self.eod_mask = EosMask(config.dataset_config.batch_size, config.seq_length, eod, reset_position_ids)
+        self.language_model, _ = get_language_model(
+            config, AttnMaskType.causal, num_tokentypes, pre_process=pre_process, post_process=post_process
+        )
+        if post_process:
+            self.parallel_lm_logits = ParallelLMLogits(config, bias=False)
+            self.loss = LossWithMask(VocabParallelCrossEntropy())
+        if self.share_embeddings_and_output_weights:
+            self.initialize_word_embeddings()
+
+    def construct(
+        self,
+        tokens: Tensor,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        loss_mask: Tensor | None = None,
+        retriever_input_ids: None = None,
+        retriever_position_ids: None = None,
+        retriever_attn_mask: None = None,
+        labels: Tensor | None = None,
+        tokentype_ids: None = None,
+        inference_params: None = None,
+    ) -> Tensor:
+        """tokens, position_ids, labels, loss_mask [b, s] -> the loss; logits [b, s, v/t] without labels; and on a stage
+        that is not the last, hidden states [s, b, h]."""
+        if self.eod_mask is not None and (position_ids is None or attention_mask is None):
+            position_ids, attention_mask = self.eod_mask(tokens)
+        hidden_states = self.language_model(
+            tokens,
+            position_ids,
+            attention_mask,
+            tokentype_ids=tokentype_ids,
+            retriever_input_ids=retriever_input_ids,
+            retriever_position_ids=retriever_position_ids,
+            retriever_attn_mask=retriever_attn_mask,
+            inference_params=inference_params,
+        )
+        return self._head(hidden_states, labels, loss_mask) if self.post_process else hidden_states
+
+    def _head(self, hidden_states: Tensor, labels: Tensor | None, loss_mask: Tensor | None) -> Tensor:
+        if self.share_embeddings_and_output_weights:
+            weight = self.shared_embedding_or_output_weight()
+        else:
+            weight = self.language_model.output_layer.weight
+        logits = self.parallel_lm_logits(hidden_states, weight, self.parallel_output)
+        if labels is None:
+            return logits.swapaxes(0, 1).contiguous()
+        # The small tensors are turned to the logits' [s, b], not the logits to theirs.
+        turned_mask = None if loss_mask is None else loss_mask.swapaxes(0, 1).contiguous()
+        return self.loss(logits, labels.swapaxes(0, 1).contiguous(), turned_mask)

@@ -1,0 +1,57 @@
+"""One transformer layer: attention and feed-forward, each normed before and added to the residual stream."""
+
+import enum
+
+from mindspore import Tensor, nn
+
+from pynative import kernels
+from pynative.tensor_parallel.random import get_rng_tracer
+from pynative.transformer.attention import ParallelAttention
+from pynative.transformer.enums import AttnMaskType
+from pynative.transformer.mlp import ParallelMLP
+from pynative.transformer.norm import get_norm
+
+AFTER_ATTENTION, AFTER_MLP = 1, 2
+"""Places of the hidden dropout masks among a layer's dropout masks."""
+
+
+class ParallelTransformerLayer(nn.Cell):
+    """x + attention(norm(x)), then x + mlp(norm(x)).
+
+    With sandwich norm each result is normed once more before it is added. `layer_number` is global and starts at 1.
+    """
+
+    def __init__(self, config, layer_number: int, self_attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
+        super().__init__()
+        self.layer_number = layer_number
+        self.hidden_dropout = config.hidden_dropout_rate
+        self.residual_after_norm = config.apply_residual_connection_post_norm
+        self.input_layernorm = get_norm(config)
+        self.self_attention = ParallelAttention(config, layer_number, self_attn_mask_type)
+        self.pre_mlp_layernorm = get_norm(config)
+        self.mlp = ParallelMLP(config)
+        self.post_attention_layernorm = self.post_mlp_layernorm = None
+        if config.use_sandwich_norm:
+            self.post_attention_layernorm = get_norm(config, gain=config.attn_post_norm_scale)
+            self.post_mlp_layernorm = get_norm(config, gain=config.ffn_post_norm_scale)
+
+    def _join(self, result: tuple[Tensor, Tensor | None], residual: Tensor, norm: nn.Cell | None, place: int) -> Tensor:
+        """residual + dropout(norm(output + bias))."""
+        output, bias = result
+        if norm is not None:
+            if bias is not None:
+                output, bias = kernels.bias_dropout_add(output, bias, None, 0.0, None), None
+            output = norm(output)
+        rate = self.hidden_dropout if self.training else 0.0
+        key = get_rng_tracer().key(self.layer_number, place) if rate else None
+        return kernels.bias_dropout_add(output, bias, residual, rate, key)
+
+    def construct(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """[s, b, h] -> [s, b, h]."""
+        normed = self.input_layernorm(hidden_states)
+        residual = normed if self.residual_after_norm else hidden_states
+        attended = self.self_attention(normed, attention_mask)
+        hidden_states = self._join(attended, residual, self.post_attention_layernorm, AFTER_ATTENTION)
+        normed = self.pre_mlp_layernorm(hidden_states)
+        residual = normed if self.residual_after_norm else hidden_states
+        return self._join(self.mlp(normed), residual, self.post_mlp_layernorm, AFTER_MLP)

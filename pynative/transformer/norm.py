@@ -1,0 +1,53 @@
+"""LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019)."""
+
+from mindspore import Tensor, nn
+
+from parallel_core.initial_values import Constant
+from parallel_core.sharding import ShardSpec
+from pynative import kernels
+from pynative.transformer.parameter import make_parameter
+
+
+class LayerNorm(nn.Cell):
+    """(x - mean) / sqrt(variance + epsilon) * weight + bias over the last axis, epsilon inside the root."""
+
+    def __init__(self, size: int, *, config, gain: float = 1.0) -> None:
+        super().__init__()
+        self.epsilon = config.norm_epsilon
+        self.zero_centered = config.apply_layernorm_1p
+        self.weight = _gain(size, config, gain)
+        self.bias = make_parameter(ShardSpec(shape=(size,)), Constant(0.0), config.params_dtype)
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Any shape ending in `size`, the same shape back."""
+        return kernels.layer_norm(x, self.weight, self.bias, self.epsilon, zero_centered=self.zero_centered)
+
+
+class RMSNorm(nn.Cell):
+    """x / sqrt(mean(x^2) + epsilon) * weight over the last axis."""
+
+    def __init__(self, size: int, *, config, gain: float = 1.0) -> None:
+        super().__init__()
+        self.epsilon = config.norm_epsilon
+        self.zero_centered = config.apply_layernorm_1p
+        self.weight = _gain(size, config, gain)
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Any shape ending in `size`, the same shape back."""
+        return kernels.rms_norm(x, self.weight, self.epsilon, zero_centered=self.zero_centered)
+
+
+def _gain(size: int, config, gain: float):
+    """--apply-layernorm-1p stores the gain less one."""
+    value = gain - 1.0 if config.apply_layernorm_1p else gain
+    return make_parameter(ShardSpec(shape=(size,)), Constant(value), config.params_dtype)
+
+
+_NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm, "FusedRMSNorm": RMSNorm}
+
+
+def get_norm(config, size: int | None = None, gain: float = 1.0) -> nn.Cell:
+    """The config's norm over `size` (default: hidden size), its weight starting at `gain`."""
+    if config.normalization not in _NORMS:
+        raise ValueError(f"--normalization {config.normalization}: one of {', '.join(_NORMS)}")
+    return _NORMS[config.normalization](size or config.hidden_size, config=config, gain=gain)

@@ -1,0 +1,69 @@
+"""Parameters that know their cut, and their values once the model around them is complete.
+
+A parameter's value depends on its global name, and the name on where the parameter ends up in the model; so layers make
+their parameters as zeros with a `shard` (ShardSpec) and an `initial` recipe, and `name_parameters` and
+`initialize_parameters` run over the finished model.
+"""
+
+from collections.abc import Iterator
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from parallel_core.initial_values import Constant, Normal
+from parallel_core.sharding import ShardSpec
+from pynative import parallel_state
+
+
+def make_parameter(spec: ShardSpec, initial: Normal | Constant, dtype: str = "float32") -> Parameter:
+    """This rank's shard of a parameter, zero until `initialize_parameters`."""
+    shape = spec.local_shape(parallel_state.get_tensor_model_parallel_world_size())
+    parameter = Parameter(Tensor(np.zeros(1, np.float32)).astype(getattr(ms, dtype)), name="unnamed")
+    # numpy's zeros take no memory until something is written, and the flat buffer will bring its own.
+    parameter.set_data(Tensor.from_numpy(np.zeros(shape, np.float32)).astype(getattr(ms, dtype)), slice_shape=True)
+    parameter.shard = spec
+    parameter.initial = initial
+    parameter.is_shared_copy = False
+    return parameter
+
+
+def _global_name(path: str) -> str:
+    """A parameter's path below the language model, which is where Megatron's names start."""
+    return path.rpartition("language_model.")[2]
+
+
+def name_parameters(model: nn.Cell) -> list[Parameter]:
+    """Give every parameter of the model its global name; the parameters, in the model's order, each once.
+
+    A parameter of a user's own cell that has no `shard` is taken as replicated.
+    """
+    parameters = []
+    for path, parameter in model.parameters_and_names():
+        if not hasattr(parameter, "shard"):
+            parameter.shard = ShardSpec(shape=tuple(parameter.shape))
+            parameter.is_shared_copy = False
+        if not parameter.shard.name:
+            parameter.shard = parameter.shard.named(_global_name(path))
+        parameters.append(parameter)
+    return parameters
+
+
+def initialize_parameters(model: nn.Cell, seed: int) -> None:
+    """Write the initial values: functions of (seed, global name, global index), whatever the layout."""
+    rank = parallel_state.get_tensor_model_parallel_rank()
+    size = parallel_state.get_tensor_model_parallel_world_size()
+    for parameter in name_parameters(model):
+        if hasattr(parameter, "initial"):
+            values = parameter.initial.shard(seed, parameter.shard, rank, size)
+            write_parameter(parameter, values)
+
+
+def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
+    """Overwrite a parameter in place: its memory, which others may view, stays where it is."""
+    ms.ops.assign(parameter, Tensor.from_numpy(np.ascontiguousarray(values, np.float32)).astype(parameter.dtype))
+
+
+def trainable(model: nn.Cell) -> Iterator[Parameter]:
+    """The model's parameters that receive a gradient."""
+    return (p for p in model.get_parameters() if p.requires_grad)

@@ -1,0 +1,59 @@
+"""The stack of layers that one pipeline stage holds."""
+
+import enum
+
+from mindspore import Tensor, nn
+
+from parallel_core.partition import layer_ranges
+from pynative import parallel_state
+from pynative.transformer.enums import AttnMaskType
+from pynative.transformer.layer import ParallelTransformerLayer
+from pynative.transformer.norm import get_norm
+
+
+class LayerStack(nn.Cell):
+    """Layers under their global numbers, so that a parameter's path is its global name on every stage."""
+
+    def __init__(self, layers: dict[int, nn.Cell]) -> None:
+        super().__init__()
+        for number, layer in layers.items():
+            self.insert_child_to_cell(str(number), layer)
+
+    def construct(self, hidden_states: Tensor, *context) -> Tensor:
+        """Each layer on the result of the one before."""
+        for layer in self.cells():
+            hidden_states = layer(hidden_states, *context)
+        return hidden_states
+
+
+class ParallelTransformer(nn.Cell):
+    """This stage's layers, and on the last stage the final norm."""
+
+    def __init__(
+        self,
+        config,
+        self_attn_mask_type: enum.Enum = AttnMaskType.causal,
+        pre_process: bool = True,
+        post_process: bool = True,
+        post_norm: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.pre_process = pre_process
+        self.input_tensor: Tensor | None = None
+        stage = parallel_state.get_pipeline_model_parallel_rank()
+        stages = parallel_state.get_pipeline_model_parallel_world_size()
+        owned = layer_ranges(config.num_layers, stages, config.parallel_config.num_layer_list)[stage]
+        self.layers = LayerStack({n: ParallelTransformerLayer(config, n + 1, self_attn_mask_type) for n in owned})
+        wanted = config.use_final_norm if post_norm is None else post_norm
+        self.final_layernorm = get_norm(config) if post_process and wanted else None
+
+    def set_input_tensor(self, input_tensor: Tensor | None) -> None:
+        """What the stage before sent, [s, b, h]; used instead of the argument by every stage but the first."""
+        self.input_tensor = input_tensor
+
+    def construct(self, hidden_states: Tensor | None, attention_mask: Tensor | None = None) -> Tensor:
+        """[s, b, h] -> [s, b, h]."""
+        if not self.pre_process:
+            hidden_states = self.input_tensor
+        hidden_states = self.layers(hidden_states, attention_mask)
+        return hidden_states if self.final_layernorm is None else self.final_layernorm(hidden_states)

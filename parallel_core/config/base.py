@@ -144,9 +144,10 @@ class Config:
     def _wrong_fields(self) -> Iterator[str]:
         hints = _hints(type(self))
         for entry in fields(self):
-            if "flag" not in entry.metadata:
+            value = getattr(self, entry.name)
+            if "flag" not in entry.metadata or isinstance(value, Invalid):
                 continue
-            error = _field_error(entry.metadata, hints[entry.name], getattr(self, entry.name))
+            error = _field_error(entry.metadata, hints[entry.name], value)
             if error:
                 setattr(self, entry.name, Invalid())
                 yield error

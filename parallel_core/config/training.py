@@ -83,7 +83,7 @@ class TrainingConfig(Config):
 
     accumulate_allreduce_grads_in_fp32: bool = option("--accumulate-allreduce-grads-in-fp32", False)
     """Add up and reduce gradients in float32."""
-    wrap_with_ddp: bool = option("--wrap-with-ddp", True)
+    wrap_with_ddp: bool = option("--no-wrap-with-ddp", True)
     """Keep gradients in flat buckets."""
     bucket_size: int | None = option("--ddp-bucket-size", None, at_least=1)
     """Gradients in one bucket, a number of elements."""
@@ -135,6 +135,10 @@ class TrainingConfig(Config):
     """Leave the analysis for later."""
     profile_dynamic_profiler_config_path: str | None = option("--profile-dynamic-profiler-config-path", None)
     """File that switches the profile on and off while training runs."""
+
+    def derive(self) -> None:
+        if self.bf16:
+            self.accumulate_allreduce_grads_in_fp32 = True
 
     def rules(self) -> Iterator[str]:
         if self.bf16 and self.fp16:

@@ -1,0 +1,7 @@
+"""From what the user asked for - Megatron flags, YAML, JSON - to config objects. Starts nothing, needs no device."""
+
+from mapping.arguments import get_args, initialize_megatron, parse_args, set_args
+from mapping.from_args import init_configs_from_args
+from parallel_core.config import ConfigError
+
+__all__ = ["ConfigError", "get_args", "init_configs_from_args", "initialize_megatron", "parse_args", "set_args"]

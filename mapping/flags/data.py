@@ -1,0 +1,36 @@
+"""Flags: data and tokenizer."""
+
+from mapping.flags.flag import group, off, switch, value, values
+
+FLAGS = group(
+    "data and tokenizer",
+    value("--micro-batch-size", int, None, "dataset_config.batch_size"),
+    value("--global-batch-size", int, None, "dataset_config.global_batch_size"),
+    values("--rampup-batch-size", int, None, "dataset_config.rampup_batch_size", nargs=3),
+    values("--data-path", str, None, "dataset_config.data_path", nargs="*"),
+    value("--split", str, None, "dataset_config.split"),
+    values("--train-data-path", str, None, "dataset_config.train_data_path", nargs="*"),
+    values("--valid-data-path", str, None, "dataset_config.valid_data_path", nargs="*"),
+    values("--test-data-path", str, None, "dataset_config.test_data_path", nargs="*"),
+    value("--data-cache-path", str, None, "dataset_config.data_cache_path"),
+    switch("--mock-data", "dataset_config.mock_data"),
+    off("--no-mmap-bin-files", "mmap_bin_files", "dataset_config.mmap_bin_files"),
+    value("--num-workers", int, 2, "dataset_config.num_workers"),
+    value("--dataloader-type", str, None, "dataset_config.dataloader_type", choices=("single", "cyclic", "external")),
+    off("--no-data-sharding", "data_sharding", "dataset_config.data_sharding"),
+    value("--tokenizer-type", str, None, "dataset_config.tokenizer_type",
+          choices=("BertWordPieceLowerCase", "BertWordPieceCase", "GPT2BPETokenizer", "SentencePieceTokenizer",
+                   "GPTSentencePieceTokenizer", "HuggingFaceTokenizer", "Llama2Tokenizer", "TikTokenizer",
+                   "MultimodalTokenizer", "NullTokenizer", "NullMultimodalTokenizer", "SFTTokenizer")),
+    value("--vocab-file", str, None, "dataset_config.vocab_file"),
+    value("--merge-file", str, None, "dataset_config.merge_file"),
+    value("--tokenizer-model", str, None, "dataset_config.tokenizer_model"),
+    switch("--reset-position-ids", "dataset_config.reset_position_ids"),
+    switch("--reset-attention-mask", "dataset_config.reset_attention_mask"),
+    switch("--eod-mask-loss", "dataset_config.eod_mask_loss"),
+    off("--no-create-attention-mask-in-dataloader", "create_attention_mask_in_dataloader", "dataset_config.create_attention_mask_in_dataloader"),
+    value("--micro-batch-num", int, None, "dataset_config.micro_batch_num"),
+    value("--pad-token-id", int, None, "dataset_config.pad_token_id"),
+    value("--eos-token-id", int, None, "dataset_config.eos_token_id"),
+    off("--no-drop-remainder", "drop_remainder", "dataset_config.drop_remainder"),
+)

@@ -1,0 +1,50 @@
+"""Readers of values that are more than a number or a word. Each raises `ValueError` for what it cannot read."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from parallel_core.config.model import DTYPES
+
+
+def literal(text: str) -> Any:
+    """A Python literal: number, list, dictionary."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, TypeError) as error:
+        raise ValueError(text) from error
+
+
+def integers(text: str) -> list[int]:
+    """`1,2,3`."""
+    return [int(part) for part in text.split(",") if part.strip()]
+
+
+def layer_list(text: str) -> list[Any]:
+    """`4,4,4,2` or `[[4,4],[4,2]]`."""
+    if text.lstrip().startswith("["):
+        return list(literal(text))
+    return integers(text)
+
+
+def dtype(text: str) -> str:
+    """`float32`, `torch.bfloat16`, `fp16`, ..."""
+    short = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
+    name = text.removeprefix("torch.")
+    name = short.get(name, name)
+    if name not in DTYPES:
+        raise ValueError(text)
+    return name
+
+
+def layer_frequency(text: str) -> int | list[int]:
+    """`2`, or an expression of lists of 0 and 1 such as `([0]*1+[1]*3)*2`."""
+    tree = ast.parse(text, mode="eval")
+    allowed = (ast.Expression, ast.BinOp, ast.Add, ast.Mult, ast.List, ast.Load, ast.Constant)
+    if not all(isinstance(node, allowed) for node in ast.walk(tree)):
+        raise ValueError(text)
+    result = eval(compile(tree, "layer frequency", "eval"), {"__builtins__": {}})
+    if not isinstance(result, int | list):
+        raise ValueError(text)
+    return result

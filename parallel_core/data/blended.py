@@ -1,0 +1,166 @@
+"""Mixtures of data sets, and the builder that turns `--data-path` and `--split` into train, valid and test data."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parallel_core.data.blending import blending_index, exhaustive_blending_index
+from parallel_core.data.dataset_config import Blend, GPTDatasetConfig, Interval, Split, normalize
+from parallel_core.data.gpt_dataset import GPTDataset, MockGPTDataset, Sample, Sequences
+from parallel_core.data.index_cache import Arrays, cached, fingerprint
+
+
+class BlendedDataset:
+    """Samples drawn from several data sets in fixed proportions."""
+
+    def __init__(
+        self, datasets: Sequence[GPTDataset], weights: Sequence[float], size: int | None, config: GPTDatasetConfig
+    ) -> None:
+        """`size` None: `weights` are the data sets' numbers of samples, all of which are used once."""
+        self.datasets = list(datasets)
+        self.size = size
+        self.weights = list(weights) if size is None else normalize(weights)
+        split = self.datasets[0].index_split.name
+        stem = fingerprint({"weights": self.weights, "size": size}) + f"-BlendedDataset-{split}"
+        index = cached(config.path_to_cache, stem, ("dataset_index", "dataset_sample_index"), self._build_index)
+        self.dataset_index, self.dataset_sample_index = index["dataset_index"], index["dataset_sample_index"]
+        self._check_that_parts_suffice(split)
+
+    def _build_index(self) -> Arrays:
+        if self.size is None:
+            dataset_index, sample_index = exhaustive_blending_index([int(weight) for weight in self.weights])
+        else:
+            dataset_index, sample_index = blending_index(self.weights, self.size)
+        return {"dataset_index": dataset_index, "dataset_sample_index": sample_index}
+
+    def _check_that_parts_suffice(self, split: str) -> None:
+        needed = np.bincount(self.dataset_index, minlength=len(self.datasets))
+        for part, count in zip(self.datasets, needed.tolist(), strict=True):
+            if count > len(part):
+                raise ValueError(
+                    f"the {split} blend takes {count} samples of a part that has {len(part)}; "
+                    "raise mid_level_dataset_surplus"
+                )
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.dataset_index)
+
+    def __getitem__(self, i: int) -> Sample:
+        """Sample `i`, and under "dataset_id" the number of the data set that it is from."""
+        part = int(self.dataset_index[i])
+        return {"dataset_id": np.array(part), **self.datasets[part][int(self.dataset_sample_index[i])]}
+
+
+Dataset = GPTDataset | BlendedDataset
+
+
+class BlendedMegatronDatasetBuilder:
+    """Builds the data sets of the three splits from a GPTDatasetConfig, as Megatron's class of this name."""
+
+    def __init__(
+        self,
+        cls: type[GPTDataset],
+        sizes: Sequence[int | None],
+        is_built_on_rank: Callable[[], bool],
+        config: GPTDatasetConfig,
+    ) -> None:
+        """`sizes` are the samples needed of train, valid and test; None for one epoch, only in blends without weights.
+
+        Where `is_built_on_rank()` is false nothing is opened and every split is None.
+        """
+        self.cls = cls
+        self.sizes = list(sizes)
+        self.is_built_on_rank = is_built_on_rank
+        self.config = config
+
+    def build(self) -> list[Dataset | None]:
+        """Train, valid and test data; None for a split that gets no share of the data.
+
+        Raises ValueError for files that are missing or damaged, ids outside the vocabulary, and a split that is asked
+        for samples and has no tokens.
+        """
+        if not self.is_built_on_rank():
+            return [None] * len(Split)
+        if self.config.blend_per_split is not None:
+            return [
+                self._build_split(split, blend, (0.0, 1.0)) if blend is not None else None
+                for split, blend in zip(Split, self.config.blend_per_split, strict=True)
+            ]
+        blend: Blend = self.config.blend or ([""], None)  # mock data has no path
+        return [
+            self._build_split(split, blend, interval) if interval is not None else None
+            for split, interval in zip(Split, self.config.split_intervals, strict=True)
+        ]
+
+    def _build_split(self, split: Split, blend: Blend, interval: Interval) -> Dataset:
+        prefixes, weights = blend
+        size = self.sizes[split.value]
+        # Megatron ignores the weight of an only prefix when each split has its own.
+        if len(prefixes) == 1 and (weights is None or self.config.blend_per_split is not None):
+            return self._build_part(prefixes[0], split, interval, size)
+        if weights is None:
+            return self._build_blend_by_size(prefixes, split, interval, size)
+        if size is None:
+            raise ValueError(f"the {split.name} data are a blend with weights: the number of samples must be given")
+        return self._build_weighted_blend(prefixes, normalize(_check_weights(weights)), split, interval, size)
+
+    def _build_blend_by_size(
+        self, prefixes: Sequence[str], split: Split, interval: Interval, size: int | None
+    ) -> BlendedDataset:
+        parts = [self._build_part(prefix, split, interval, None) for prefix in prefixes]
+        lengths = [len(part) for part in parts]
+        for prefix, length in zip(prefixes, lengths, strict=True):
+            _check_part(prefix, split, length, size)
+        return BlendedDataset(parts, lengths, None if size is None else min(size, sum(lengths)), self.config)
+
+    def _build_weighted_blend(
+        self, prefixes: Sequence[str], weights: Sequence[float], split: Split, interval: Interval, size: int
+    ) -> BlendedDataset:
+        shares = [math.ceil(size * weight) for weight in weights]
+        # A little more than its share of each part, because blending may take one sample more than rounding says.
+        built = [math.ceil(share * (1 + self.config.mid_level_dataset_surplus)) for share in shares]
+        parts = [
+            self._build_part(prefix, split, interval, needed) for prefix, needed in zip(prefixes, built, strict=True)
+        ]
+        for prefix, part in zip(prefixes, parts, strict=True):
+            _check_part(prefix, split, len(part), size)
+        return BlendedDataset(parts, weights, sum(shares), self.config)
+
+    def _build_part(self, prefix: str, split: Split, interval: Interval, size: int | None) -> GPTDataset:
+        sequences = self._open(prefix)
+        indices = _cut(len(sequences.sequence_lengths), interval)
+        return self.cls(sequences, indices, size, split, self.config, prefix or "the mock data")
+
+    def _open(self, prefix: str) -> Sequences:
+        return self.cls.open(prefix or None, self.config)
+
+
+def _cut(number: int, interval: Interval) -> NDArray[np.int32]:
+    begin, end = (round(fraction * float(number)) for fraction in interval)
+    return np.arange(begin, end, dtype=np.int32)
+
+
+def _check_weights(weights: Sequence[float]) -> Sequence[float]:
+    if not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise ValueError(f"--data-path: weights must be positive, not {list(weights)}; leave out what has weight 0")
+    return weights
+
+
+def _check_part(prefix: str, split: Split, length: int, size: int | None) -> None:
+    if length == 0 and size != 0:
+        raise ValueError(
+            f"the {split.name} split of {prefix} has no sample: take it out of the blend, or give it a larger share "
+            "in --split"
+        )
+
+
+def build_train_valid_test_datasets(
+    config: GPTDatasetConfig, sizes: Sequence[int | None]
+) -> tuple[Dataset | None, Dataset | None, Dataset | None]:
+    """Train, valid and test data of `config` with at least `sizes` samples (mock data when `config.mock`)."""
+    cls = MockGPTDataset if config.mock else GPTDataset
+    train, valid, test = BlendedMegatronDatasetBuilder(cls, sizes, lambda: True, config).build()
+    return train, valid, test

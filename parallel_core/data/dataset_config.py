@@ -1,0 +1,123 @@
+"""What a user asks of the training data, under Megatron's names, and the `--data-path` and `--split` notations."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from parallel_core.data.tokenizers import MegatronTokenizer
+
+Blend = tuple[list[str], list[float] | None]
+"""Prefixes of data sets, and their weights or None to weigh them by their sizes."""
+
+Interval = tuple[float, float]
+"""Begin and end as fractions of a data set."""
+
+
+class Split(Enum):
+    """The three parts of the data."""
+
+    train = 0
+    valid = 1
+    test = 2
+
+
+@dataclass(kw_only=True)
+class GPTDatasetConfig:
+    """Where the samples come from and what they look like."""
+
+    random_seed: int
+    """Seed of the order of documents and samples."""
+    sequence_length: int
+    """Tokens in a sample, s."""
+    tokenizer: MegatronTokenizer
+    """Gives the ids of end of document and padding, and the size of the vocabulary."""
+    blend: Blend | None = None
+    """Data that all three splits are cut from (`--data-path`)."""
+    blend_per_split: Sequence[Blend | None] | None = None
+    """Data of train, valid and test (`--train-data-path` and so on), each used whole; instead of `blend`."""
+    split: str | None = None
+    """Relative sizes of train, valid and test, such as "969,30,1"; needed with `blend` and with `mock`."""
+    mock: bool = False
+    """Whether to make numbers up instead of reading files (`--mock-data`)."""
+    path_to_cache: str | Path | None = None
+    """Directory that keeps the indices from one run to the next (`--data-cache-path`)."""
+    mid_level_dataset_surplus: float = 0.005
+    """Fraction by which each part of a blend is made longer than its weight asks for, against rounding."""
+    reset_position_ids: bool = False
+    """Whether positions start from 0 again after each end of document."""
+    reset_attention_mask: bool = False
+    """Whether tokens see only their own document."""
+    eod_mask_loss: bool = False
+    """Whether the prediction that follows an end of document doesn't count."""
+    create_attention_mask: bool = False
+    """Whether samples carry an attention mask, s * s bytes each; most attention operators need none."""
+    drop_last_partial_validation_sequence: bool = True
+    """Whether the tokens left over at the end of the validation data are dropped (else: padded to a sample)."""
+    add_extra_token_to_sequence: bool = True
+    """Whether a sample reads s + 1 tokens, so that its last label is a real one."""
+
+    def __post_init__(self) -> None:
+        sources = [self.blend is not None, self.blend_per_split is not None, self.mock]
+        if sum(sources) != 1:
+            raise ValueError(
+                "training data: give exactly one of --data-path, --train-data-path with --valid-data-path and "
+                f"--test-data-path, or --mock-data ({sum(sources)} were given)"
+            )
+        if self.blend_per_split is None and self.split is None:
+            raise ValueError('--split is missing: relative sizes of train, valid and test, such as "969,30,1"')
+        if self.blend_per_split is not None and self.split is not None:
+            raise ValueError("--split cuts up --data-path; leave it out when each split has a path of its own")
+        if self.sequence_length < 1:
+            raise ValueError(f"--seq-length {self.sequence_length}: a sample needs at least one token")
+
+    @property
+    def split_intervals(self) -> list[Interval | None]:
+        """The part of the data that each split gets; None for one that gets nothing."""
+        assert self.split is not None
+        return parse_split(self.split)
+
+
+def parse_split(split: str) -> list[Interval | None]:
+    """ "90,8,2" as [(0.0, 0.9), (0.9, 0.98), (0.98, 1.0)]; None where the share is 0. Missing shares are 0."""
+    shares = [float(share) for share in re.findall(r"[.0-9]+", split)]
+    if not 1 <= len(shares) <= len(Split) or "-" in split or not sum(shares):
+        raise ValueError(
+            f'--split {split}: expected up to three shares, for train, valid and test, none negative, as in "969,30,1"'
+        )
+    shares += [0.0] * (len(Split) - len(shares))
+    ends = [0.0]
+    for share in normalize(shares):
+        ends.append(ends[-1] + share)
+    return [(begin, end) if end > begin else None for begin, end in pairwise(ends)]
+
+
+def parse_blend(words: Sequence[str]) -> Blend:
+    """The blend that the words of `--data-path` name: `PREFIX ...`, or `WEIGHT PREFIX WEIGHT PREFIX ...`."""
+    numbers = [_is_number(word) for word in words]
+    if words and not any(numbers):
+        return [word.strip() for word in words], None
+    if not words or numbers != [True, False] * (len(words) // 2):
+        raise ValueError(
+            f"--data-path {' '.join(words)}: expected prefixes, or a weight before every prefix "
+            "(a prefix that is a number can be written ./1)"
+        )
+    return [word.strip() for word in words[1::2]], [float(word) for word in words[::2]]
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def normalize(weights: Sequence[float]) -> list[float]:
+    """`weights` divided by their sum, in the order of operations of Megatron: its indices depend on the last bit."""
+    values = np.array(weights, dtype=np.float64)
+    return (values / np.sum(values)).tolist()

@@ -1,0 +1,42 @@
+"""Files that appear whole or not at all."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+class ReplacingFile:
+    """A file being written under a temporary name in the folder of `path`, which it replaces when published."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # The name is new in every process, so ranks that write the same file at once don't meet.
+        self._temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.tmp")
+        self.file: BinaryIO = self._temporary.open("xb")
+
+    def publish(self) -> None:
+        """Bring the bytes to the disk, then give the file its name in one step."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        os.replace(self._temporary, self.path)
+
+    def discard(self) -> None:
+        """Remove what was written; does nothing once published."""
+        self.file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """A file to write, which becomes `path` when the block ends and vanishes when the block fails."""
+    replacement = ReplacingFile(path)
+    try:
+        yield replacement.file
+        replacement.publish()
+    finally:
+        replacement.discard()

@@ -1,0 +1,180 @@
+"""Samples of s tokens for a left-to-right language model, equal to Megatron's GPTDataset."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parallel_core.data.dataset_config import GPTDatasetConfig, Split
+from parallel_core.data.gpt_index import IndexRequest, cached_gpt_index
+from parallel_core.data.indexed_dataset import IndexedDataset
+from parallel_core.data.tokenizers import MegatronTokenizer
+
+Sample = dict[str, np.ndarray]
+"""tokens [s] int32, labels [s] int32, position_ids [s] int32, loss_mask [s] float32 (1 counts), and, where
+`create_attention_mask` asks for it, attention_mask [1, s, s] bool (True is masked out)."""
+
+_TOKENS_CHECKED = 1 << 22
+"""Ids that are compared with the vocabulary when a data set is opened: enough to find a wrong tokenizer at once."""
+
+
+class Sequences(Protocol):
+    """What a GPTDataset reads: an IndexedDataset, or something that behaves like one."""
+
+    @property
+    def sequence_lengths(self) -> NDArray[np.int32]:
+        """[n] tokens in each sequence."""
+
+    def get(self, i: int, offset: int = 0, length: int | None = None) -> NDArray[np.number]:
+        """`length` tokens (None: all that are left) of sequence `i` from token `offset`."""
+
+
+class GPTDataset:
+    """The samples of one split of one data set."""
+
+    def __init__(
+        self,
+        dataset: Sequences,
+        indices: NDArray[np.int32],
+        num_samples: int | None,
+        index_split: Split,
+        config: GPTDatasetConfig,
+        dataset_path: str | None = None,
+    ) -> None:
+        """`indices` are the sequences of this split, `num_samples` how many samples are needed (None: one epoch).
+
+        Raises ValueError when samples are needed and the split has no tokens.
+        """
+        self.dataset = dataset
+        self.num_samples = num_samples
+        self.index_split = index_split
+        self.config = config
+        self._pad = -1 if config.tokenizer.pad is None else config.tokenizer.pad
+        if num_samples and not dataset.sequence_lengths[indices].any():
+            raise ValueError(
+                f"{num_samples} samples are needed of the {index_split.name} split of {dataset_path or 'the data'}, "
+                f"which has no tokens ({len(indices)} of {len(dataset.sequence_lengths)} sequences): give that split a "
+                "larger share in --split, or more data, or ask for no evaluation with --eval-iters 0"
+            )
+        index = cached_gpt_index(self._index_request(indices), config.path_to_cache, index_split.name)
+        self.document_index, self.sample_index = index.document_index, index.sample_index
+        self.shuffle_index = index.shuffle_index
+
+    def _index_request(self, indices: NDArray[np.int32]) -> IndexRequest:
+        valid = self.index_split is Split.valid
+        return IndexRequest(
+            lengths=self.dataset.sequence_lengths,
+            documents=indices,
+            num_samples=self.num_samples,
+            sequence_length=self.config.sequence_length,
+            seed=self.config.random_seed,
+            extra_token=self.config.add_extra_token_to_sequence,
+            drop_last_partial=self.config.drop_last_partial_validation_sequence or not valid,
+        )
+
+    @staticmethod
+    def open(path_prefix: str | Path | None, config: GPTDatasetConfig) -> Sequences:
+        """The token files that `path_prefix` names. Raises ValueError when their ids exceed the vocabulary."""
+        assert path_prefix is not None
+        dataset = IndexedDataset(path_prefix)
+        largest = int(dataset.tokens[:_TOKENS_CHECKED].max(initial=0))
+        if largest >= config.tokenizer.vocab_size:
+            raise ValueError(
+                f"{path_prefix} has token id {largest}, but the vocabulary has {config.tokenizer.vocab_size} entries: "
+                "it was made with another tokenizer; give the one it was made with, or preprocess the text again"
+            )
+        return dataset
+
+    def __len__(self) -> int:
+        """Number of samples; at least `num_samples`."""
+        return len(self.sample_index) - 1
+
+    def __getitem__(self, i: int) -> Sample:
+        """Sample `i` in the shuffled order."""
+        text = self._text(int(self.shuffle_index[i]))
+        if self.config.add_extra_token_to_sequence:
+            tokens, labels = text[:-1].copy(), text[1:].copy()
+        else:
+            tokens, labels = text, np.append(text[1:], np.int32(self._pad))
+        sample = self._masks_and_positions(tokens)
+        padding = labels == self._pad
+        if padding.any():
+            sample["loss_mask"] = np.where(padding, np.float32(0), sample["loss_mask"])
+        # Padding may have no row in the embedding.
+        tokens[tokens == self._pad] = 0
+        labels[padding] = 0
+        return {"tokens": tokens, "labels": labels, **sample}
+
+    def _text(self, k: int) -> NDArray[np.int32]:
+        """[s, or s + 1 with the extra token] the tokens of sample `k` before shuffling, padded at the end."""
+        (first, begin), (last, end) = self.sample_index[k].tolist(), self.sample_index[k + 1].tolist()
+        end += self.config.add_extra_token_to_sequence
+        text = np.full(self.config.sequence_length + self.config.add_extra_token_to_sequence, self._pad, np.int32)
+        filled = 0
+        for at in range(first, last + 1):
+            offset = begin if at == first else 0
+            part = self.dataset.get(int(self.document_index[at]), offset, end - offset if at == last else None)
+            text[filled : filled + len(part)] = part
+            filled += len(part)
+        return text
+
+    def _masks_and_positions(self, tokens: NDArray[np.int32]) -> Sample:
+        config, sample = self.config, dict(self._plain_masks_and_positions)
+        if not (config.reset_position_ids or config.reset_attention_mask or config.eod_mask_loss):
+            return sample
+        is_eod = tokens == config.tokenizer.eod
+        if config.eod_mask_loss:
+            sample["loss_mask"] = np.where(is_eod, np.float32(0), np.float32(1))
+        starts = _document_starts(is_eod)
+        if config.reset_position_ids:
+            sample["position_ids"] = sample["position_ids"] - starts
+        if config.reset_attention_mask and config.create_attention_mask:
+            sample["attention_mask"] = sample["attention_mask"] | (starts[:, None] != starts[None, :])
+        return sample
+
+    @cached_property
+    def _plain_masks_and_positions(self) -> Sample:
+        """Those of a sample that is one document; shared by all such samples, so read-only."""
+        s = self.config.sequence_length
+        plain: Sample = {"loss_mask": np.ones(s, np.float32), "position_ids": np.arange(s, dtype=np.int32)}
+        if self.config.create_attention_mask:
+            plain["attention_mask"] = ~np.tri(s, dtype=bool)[None]
+        for array in plain.values():
+            array.flags.writeable = False
+        return plain
+
+
+def _document_starts(is_eod: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """[s] where the document of each token begins; an end of document belongs to the document it ends."""
+    starts = np.zeros(len(is_eod), np.int32)
+    starts[1:] = np.where(is_eod[:-1], np.arange(1, len(is_eod)), 0)
+    return np.maximum.accumulate(starts)
+
+
+class MockSequences:
+    """Made-up text: 100,000 sequences 1, 2, 3, ..., each of a random length and closed by an end of document."""
+
+    def __init__(self, tokenizer: MegatronTokenizer) -> None:
+        self._tokenizer = tokenizer
+        # Megatron's lengths. Its ids reach 4095 whatever the vocabulary; ours start over at the end of a smaller one.
+        self.sequence_lengths = np.random.default_rng(seed=0).integers(1, 4096, size=100_000, dtype=np.int32)
+
+    def get(self, i: int, offset: int = 0, length: int | None = None) -> NDArray[np.number]:
+        """`length` tokens (None: all that are left) of sequence `i` from token `offset`."""
+        whole = int(self.sequence_lengths[i])
+        end = whole if length is None else offset + length
+        tokens = np.arange(offset + 1, end + 1) % self._tokenizer.vocab_size
+        if end == whole and end > offset:
+            tokens[-1] = self._tokenizer.eod
+        return tokens
+
+
+class MockGPTDataset(GPTDataset):
+    """A GPTDataset that needs no files (`--mock-data`)."""
+
+    @staticmethod
+    def open(path_prefix: str | Path | None, config: GPTDatasetConfig) -> Sequences:
+        """The made-up text; `path_prefix` plays no role."""
+        return MockSequences(config.tokenizer)

@@ -8,6 +8,8 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from pynative.autograd import add_weight_gradient
+
 _BFLOAT16 = np.dtype(mindspore.dtype_to_nptype(mindspore.bfloat16))
 
 
@@ -41,3 +43,14 @@ def delivered(result: np.ndarray, out: Tensor | None, like: Tensor) -> Tensor:
     if not np.shares_memory(memory, result):
         memory[...] = result.reshape(memory.shape)
     return out
+
+
+def add_summed_gradient(parameter: Tensor, gradient: np.ndarray) -> Tensor | None:
+    """`add_weight_gradient` of a gradient that is computed already."""
+
+    def compute(out: Tensor | None) -> Tensor:
+        memory = destination(out, gradient.shape)
+        memory[...] = gradient
+        return delivered(memory, out, parameter)
+
+    return add_weight_gradient(parameter, compute)

@@ -9,24 +9,14 @@ Row means are matrix-vector products with `weight`: mean(g * x^) = (dy * x^) wei
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.autograd import Function, add_weight_gradient
-from pynative.kernels.host.arrays import as_float32, delivered, destination, tensor_like
+from pynative.autograd import Function
+from pynative.kernels.host.arrays import add_summed_gradient, as_float32, tensor_like
 from pynative.kernels.host.threads import row_blocks, run
 
 
 def _scale(weight: Tensor, zero_centered: bool) -> np.ndarray:
     values = as_float32(weight)
     return values + np.float32(1) if zero_centered else values
-
-
-def _vector(result: np.ndarray, parameter: Tensor) -> Tensor | None:
-    """Add a parameter's gradient, already summed, to where it belongs."""
-
-    def compute(out: Tensor | None) -> Tensor:
-        destination(out, result.shape)[...] = result
-        return delivered(result, out, parameter)
-
-    return add_weight_gradient(parameter, compute)
 
 
 class _Norm:
@@ -91,7 +81,8 @@ class _NormFunction(Function):
     def forward(ctx, x, weight, bias, epsilon, zero_centered, centred):
         ctx.norm = _Norm(_scale(weight, zero_centered), None if bias is None else as_float32(bias), epsilon, centred)
         rows = as_float32(x).reshape(-1, x.shape[-1])
-        y, mean, inverse_deviation = np.empty(x.shape, np.float32), *np.zeros((2, len(rows)), np.float32)
+        y = np.empty(x.shape, np.float32)
+        mean, inverse_deviation = np.zeros((2, len(rows)), np.float32)
         ctx.norm.forward(rows, y.reshape(rows.shape), mean, inverse_deviation)
         ctx.save_for_backward(x, from_numpy(mean), from_numpy(inverse_deviation))
         ctx.parameters = (weight, bias)
@@ -102,13 +93,12 @@ class _NormFunction(Function):
         x, mean, inverse_deviation = ctx.saved_tensors
         weight, bias = ctx.parameters
         rows = as_float32(x).reshape(-1, x.shape[-1])
-        dx = np.empty(x.shape, np.float32)
-        scale_gradient, shift_gradient = ctx.norm.backward(
-            as_float32(dy).reshape(rows.shape), rows, mean.asnumpy(), inverse_deviation.asnumpy(), dx.reshape(rows.shape)
-        )
-        weight_gradient = _vector(scale_gradient, weight)
-        bias_gradient = None if bias is None else _vector(shift_gradient, bias)
-        return tensor_like(dx, dy), weight_gradient, bias_gradient, None, None, None
+        dy_rows, dx = as_float32(dy).reshape(rows.shape), np.empty(rows.shape, np.float32)
+        statistics = mean.asnumpy(), inverse_deviation.asnumpy()
+        scale_gradient, shift_gradient = ctx.norm.backward(dy_rows, rows, *statistics, dx)
+        weight_gradient = add_summed_gradient(weight, scale_gradient)
+        bias_gradient = None if bias is None else add_summed_gradient(bias, shift_gradient)
+        return tensor_like(dx.reshape(x.shape), dy), weight_gradient, bias_gradient, None, None, None
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:

@@ -1,0 +1,255 @@
+"""The operators that a GPT model is made of: one name, two implementations.
+
+`host` computes with numpy inside `autograd.Function` (the default on a CPU), `ops` with MindSpore operators (what an
+Ascend runs). `use` selects for the whole process, like a device: it is a property of the hardware, not of a model.
+
+Letters in shapes: s sequence, b batch, h hidden, n heads, g key/value groups, d head size, f feed-forward size,
+i inputs, o outputs, v vocabulary, t tensor-parallel size; `...` any leading axes. Activations are [s, b, ...] tensors
+of float32, float16 or bfloat16. Operators are recorded on the tape unless said otherwise; gradients of parameters go
+where `autograd.add_weight_gradient` puts them. Dropout keys are tuples of non-negative integers (`dropout.py`).
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+import mindspore
+from mindspore import Tensor
+
+from pynative.kernels.dropout import Key
+from pynative.kernels.linear import Linear
+
+IMPLEMENTATIONS = ("host", "ops")
+
+_active: ModuleType
+
+
+def use(implementation: str | None = None, threads: int | None = None) -> None:
+    """Select the implementation for this process; call it before any operator.
+
+    implementation: "host", "ops", or None for the device's own: host on a CPU, ops elsewhere.
+    threads: CPU threads that host kernels use (None: 1); a ValueError for less than 1.
+    """
+    global _active
+    if implementation is None:
+        implementation = "host" if mindspore.get_context("device_target") == "CPU" else "ops"
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"kernels is {implementation!r}: choose one of {', '.join(IMPLEMENTATIONS)}")
+    _active = import_module(f"{__name__}.{implementation}")
+    _active.prepare(1 if threads is None else threads)
+
+
+def active() -> str:
+    """Name of the implementation in use."""
+    return _active.__name__.rsplit(".", 1)[1]
+
+
+# Linear layers -------------------------------------------------------------------------------------------------------
+
+
+def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [..., i], weight [o, i], bias [o] -> x weight^T + bias [..., o]. Not recorded."""
+    return _active.linear_forward(x, weight, bias)
+
+
+def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
+    """dy [..., o], weight [o, i] -> [..., i]. Not recorded."""
+    return _active.linear_input_gradient(dy, weight)
+
+
+def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
+    """dy [..., o], x [..., i] -> [o, i], written into `out` when given. Not recorded."""
+    return _active.linear_weight_gradient(dy, x, out)
+
+
+def bias_gradient(dy: Tensor, out: Tensor | None = None) -> Tensor:
+    """dy [..., o] -> its sum over the leading axes [o], written into `out` when given. Not recorded."""
+    return _active.bias_gradient(dy, out)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [..., i], weight [o, i], bias [o] -> [..., o]."""
+    return Linear.apply(x, weight, bias)
+
+
+# Norms and activations -----------------------------------------------------------------------------------------------
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
+    """Layer norm over the last axis of x [..., h] (h = d for head norms); weight, bias [h].
+
+    zero_centered: the weight is stored minus 1 (Megatron's --apply-layernorm-1p).
+    """
+    return _active.layer_norm(x, weight, bias, epsilon, zero_centered)
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
+    """x / sqrt(mean(x^2) + epsilon) * weight over the last axis of x [..., h]; weight [h]."""
+    return _active.rms_norm(x, weight, epsilon, zero_centered)
+
+
+def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """activation(x + bias): x [..., f] -> [..., f]; "swiglu": x [..., 2f] = [gate | up] -> silu(gate) * up [..., f].
+
+    activation: "gelu_tanh", "gelu_erf", "silu", "relu", "squared_relu" or "swiglu".
+    """
+    return _active.bias_activation(x, bias, activation)
+
+
+# Attention -----------------------------------------------------------------------------------------------------------
+
+
+def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Megatron's fused rows [s, b, g * (n/g + 2) * d] -> q [s, b, n, d], k [s, b, g, d], v [s, b, g, d].
+
+    Within a group come its n/g query heads, then its key, then its value.
+    """
+    return _active.split_qkv(qkv, groups, heads_per_group, head_size)
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """Rotate the first r elements of each head of x [s, b, n, d] by angles whose cos and sin are [s, r] or [s, b, r].
+
+    Element i is paired with i + r/2 or, `interleaved`, 2i with 2i + 1; the angles' last axis is laid out likewise.
+    """
+    return _active.rotary(x, cos, sin, interleaved)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    causal: bool = True,
+    mask: Tensor | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: Key | None = None,
+    head_offset: int = 0,
+) -> Tensor:
+    """softmax(scale q k^T, masked scores -10000) v: q [s, b, n, d], k and v [s, b, g, d] -> [s, b, n * d].
+
+    Query head j uses group j // (n/g). mask: bool [b or 1, 1, s, s], True = masked out; given, it alone decides and
+    `causal` is not looked at. head_offset: number of the first head among all ranks' heads, for dropout.
+    """
+    return _active.attention(
+        q, k, v, scale=scale, causal=causal, mask=mask,
+        dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset,
+    )  # fmt: skip
+
+
+# Residual branches and dropout ---------------------------------------------------------------------------------------
+
+
+def bias_dropout_add(
+    x: Tensor, bias: Tensor | None, residual: Tensor, rate: float = 0.0, key: Key | None = None
+) -> Tensor:
+    """residual + dropout(x + bias): x, residual [..., h], bias [h]."""
+    return _active.bias_dropout_add(x, bias, residual, rate, key or ())
+
+
+def dropout(x: Tensor, rate: float, key: Key) -> Tensor:
+    """x * mask / (1 - rate), the mask of `key` (`dropout_mask`); x itself at rate 0."""
+    return _active.dropout(x, rate, key) if rate else x
+
+
+# Vocabulary ----------------------------------------------------------------------------------------------------------
+
+
+def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
+    """ids int [...], weight [v/t, h], the rows of ids first_id ... -> [..., h]; zeros for ids of other ranks."""
+    return _active.embedding(ids, weight, first_id)
+
+
+def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What cross entropy needs of this rank's columns: logits [..., v/t], target int [...]. Not recorded.
+
+    Returns exp(logits - maximum) [..., v/t], and [...] each: the rows' maximum, the exponentials' sum, the logit of
+    the target, 0 where the target's column is another rank's. All float32.
+    """
+    return _active.softmax_statistics(logits, target, first_id)
+
+
+def cross_entropy_gradient(
+    exponentials: Tensor, scale_per_row: Tensor, target: Tensor, first_id: int, target_weight_per_row: Tensor
+) -> Tensor:
+    """exponentials * scale[..., None], minus target_weight at the target's column. Overwrites `exponentials`.
+
+    exponentials [..., v/t] of `softmax_statistics`; scale, target, target_weight [...]. Not recorded.
+    """
+    return _active.cross_entropy_gradient(exponentials, scale_per_row, target, first_id, target_weight_per_row)
+
+
+# Flat buffers: in place, not recorded --------------------------------------------------------------------------------
+
+
+def adamw_(
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    *,
+    learning_rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+    step: int,
+    grad_scale: float = 1.0,
+) -> None:
+    """AdamW (Loshchilov & Hutter 2019) on flat float32 tensors of one shape; `step` counts from 1.
+
+    param <- param (1 - learning_rate weight_decay) - learning_rate m / (sqrt(v) + epsilon), m and v the averages of
+    grad_scale * grad and of its square, divided by 1 - beta^step.
+    """
+    _active.adamw_(
+        param, grad, exp_avg, exp_avg_sq, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon,
+        weight_decay=weight_decay, step=step, grad_scale=grad_scale,
+    )  # fmt: skip
+
+
+def sgd_(
+    param: Tensor,
+    grad: Tensor,
+    momentum_buffer: Tensor,
+    *,
+    learning_rate: float,
+    momentum: float,
+    weight_decay: float,
+    grad_scale: float = 1.0,
+) -> None:
+    """buffer <- momentum * buffer + grad_scale * grad + weight_decay * param; param <- param - learning_rate * buffer.
+
+    Flat float32 tensors of one shape; the buffer starts at zero.
+    """
+    _active.sgd_(
+        param, grad, momentum_buffer, learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay,
+        grad_scale=grad_scale,
+    )  # fmt: skip
+
+
+def squared_norm(x: Tensor) -> float:
+    """Sum of squares of x, summed over chunks in float64."""
+    return _active.squared_norm(x)
+
+
+def is_finite(x: Tensor) -> bool:
+    """Whether x has neither infinities nor NaN."""
+    return _active.is_finite(x)
+
+
+def scale_(x: Tensor, factor: float) -> None:
+    """x <- x * factor."""
+    _active.scale_(x, factor)
+
+
+def add_(x: Tensor, y: Tensor) -> None:
+    """x <- x + y, of one shape; y may have another type."""
+    _active.add_(x, y)
+
+
+def fill_(x: Tensor, value: float) -> None:
+    """x <- value."""
+    _active.fill_(x, value)
+
+
+use("host")

@@ -1,0 +1,60 @@
+"""Rows of a table by id, and the gradient that adds them up again, on the host."""
+
+import numpy as np
+from mindspore import Tensor
+
+from pynative.autograd import Function, add_weight_gradient
+from pynative.kernels.host.arrays import as_float32, delivered, destination, tensor_like
+from pynative.kernels.host.threads import row_blocks, run
+
+
+def _gather(table: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    """out[i] = table[rows[i]], zeros where rows[i] is outside of the table."""
+
+    def block(start: int, stop: int) -> None:
+        wanted, result = rows[start:stop], out[start:stop]
+        if len(table):
+            np.take(table, wanted, axis=0, out=result, mode="clip")
+        result[(wanted < 0) | (wanted >= len(table))] = 0
+
+    run(block, row_blocks(len(rows), table.shape[1] * 4))
+
+
+def _scatter_sum(rows: np.ndarray, gradients: np.ndarray, out: np.ndarray) -> None:
+    """out[j] = sum of gradients[i] with rows[i] == j, ids outside of out left aside.
+
+    Equal ids are brought together by a stable sort and summed in one reduceat: np.add.at is many times slower.
+    """
+    out[...] = 0
+    order = np.argsort(rows, kind="stable")
+    first, stop = np.searchsorted(rows[order], (0, len(out)))
+    order = order[first:stop]
+    if not len(order):
+        return
+    present, starts = np.unique(rows[order], return_index=True)
+    out[present] = np.add.reduceat(gradients[order], starts, axis=0)
+
+
+class _Embedding(Function):
+    @staticmethod
+    def forward(ctx, ids, weight, first_id):
+        table, rows = as_float32(weight), ids.asnumpy().reshape(-1) - first_id
+        y = np.empty((*ids.shape, table.shape[1]), np.float32)
+        _gather(table, rows, y.reshape(len(rows), -1))
+        ctx.rows, ctx.weight = rows, weight
+        return tensor_like(y, weight)
+
+    @staticmethod
+    def backward(ctx, dy):
+        gradients = as_float32(dy).reshape(len(ctx.rows), -1)
+
+        def compute(out: Tensor | None) -> Tensor:
+            total = destination(out, ctx.weight.shape)
+            _scatter_sum(ctx.rows, gradients, total)
+            return delivered(total, out, ctx.weight)
+
+        return None, add_weight_gradient(ctx.weight, compute), None
+
+
+def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
+    return _Embedding.apply(ids, weight, first_id)

@@ -1,0 +1,109 @@
+"""Optimizer updates and sums over flat float32 buffers, in place, a cache-sized chunk at a time, on the host."""
+
+from collections.abc import Callable
+from math import sqrt
+
+import numpy as np
+from mindspore import Tensor
+
+from pynative.kernels.host.threads import run, spans
+
+CHUNK = 16 * 1024
+"""Elements of a chunk: with four buffers and two scratch arrays it occupies 384 KB of cache."""
+
+
+def _in_chunks(update: Callable[..., None], *buffers: Tensor) -> None:
+    """Call `update` on corresponding chunks of the buffers' memory."""
+    arrays = [buffer.asnumpy().reshape(-1) for buffer in buffers]
+
+    def chunk(start: int, stop: int) -> None:
+        update(*(array[start:stop] for array in arrays))
+
+    run(chunk, spans(arrays[0].size, CHUNK))
+
+
+def adamw_(
+    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, learning_rate: float, beta1: float,
+    beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float,
+) -> None:  # fmt: skip
+    gradient_factor, square_factor = (1 - beta1) * grad_scale, sqrt(1 - beta2) * grad_scale
+    step_size = learning_rate / (1 - beta1**step)
+    inverse_correction = 1 / sqrt(1 - beta2**step)
+    decay = 1 - learning_rate * weight_decay
+
+    def update(p: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray) -> None:
+        scratch = g * np.float32(gradient_factor)
+        m *= np.float32(beta1)
+        m += scratch
+        np.multiply(g, np.float32(square_factor), out=scratch)
+        np.square(scratch, out=scratch)
+        v *= np.float32(beta2)
+        v += scratch
+        np.sqrt(v, out=scratch)
+        scratch *= np.float32(inverse_correction)
+        scratch += np.float32(epsilon)
+        np.divide(m, scratch, out=scratch)
+        scratch *= np.float32(step_size)
+        p *= np.float32(decay)
+        p -= scratch
+
+    _in_chunks(update, param, grad, exp_avg, exp_avg_sq)
+
+
+def sgd_(
+    param: Tensor, grad: Tensor, momentum_buffer: Tensor, *, learning_rate: float, momentum: float,
+    weight_decay: float, grad_scale: float,
+) -> None:  # fmt: skip
+    def update(p: np.ndarray, g: np.ndarray, buffer: np.ndarray) -> None:
+        scratch = g * np.float32(grad_scale)
+        if weight_decay:
+            scratch += np.float32(weight_decay) * p
+        buffer *= np.float32(momentum)
+        buffer += scratch
+        np.multiply(buffer, np.float32(learning_rate), out=scratch)
+        p -= scratch
+
+    _in_chunks(update, param, grad, momentum_buffer)
+
+
+def _partial_sums(x: Tensor, measure: Callable[[np.ndarray], float]) -> np.ndarray:
+    """`measure` of each chunk of x, in float64."""
+    array = x.asnumpy().reshape(-1)
+    chunks = spans(array.size, 4 * CHUNK)
+    partial = np.zeros(len(chunks), np.float64)
+
+    def chunk(index: int, start: int, stop: int) -> None:
+        partial[index] = measure(array[start:stop].astype(np.float32, copy=False))
+
+    run(chunk, [(index, *span) for index, span in enumerate(chunks)])
+    return partial
+
+
+def squared_norm(x: Tensor) -> float:
+    return float(_partial_sums(x, lambda chunk: np.dot(chunk, chunk)).sum())
+
+
+def is_finite(x: Tensor) -> bool:
+    zeros = np.zeros(4 * CHUNK, np.float32)  # inf * 0 and nan * 0 are nan, so the product tells without an array
+    return bool(np.isfinite(_partial_sums(x, lambda chunk: np.dot(chunk, zeros[: chunk.size]))).all())
+
+
+def scale_(x: Tensor, factor: float) -> None:
+    def update(part: np.ndarray) -> None:
+        part *= np.float32(factor)
+
+    _in_chunks(update, x)
+
+
+def add_(x: Tensor, y: Tensor) -> None:
+    def update(part: np.ndarray, other: np.ndarray) -> None:
+        part += other.astype(part.dtype, copy=False)
+
+    _in_chunks(update, x, y)
+
+
+def fill_(x: Tensor, value: float) -> None:
+    def update(part: np.ndarray) -> None:
+        part.fill(value)
+
+    _in_chunks(update, x)

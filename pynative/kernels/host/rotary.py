@@ -1,0 +1,93 @@
+"""Heads out of Megatron's fused q/k/v rows, and rotary position embedding (Su et al. 2021), on the host."""
+
+import numpy as np
+from mindspore import Tensor, from_numpy
+
+from pynative.autograd import Function
+from pynative.kernels.host.arrays import as_float32, tensor_like
+from pynative.kernels.host.threads import row_blocks, run
+
+
+def _group_parts(rows: np.ndarray, layout: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Views of rows [r, g*(m+2)*d] as q [r, g, m, d], k [r, g, 1, d], v [r, g, 1, d]; m query heads a group."""
+    groups, heads_per_group, head_size = layout
+    grouped = rows.reshape(len(rows), groups, heads_per_group + 2, head_size)
+    return grouped[:, :, :-2], grouped[:, :, -2:-1], grouped[:, :, -1:]
+
+
+class _SplitQkv(Function):
+    @staticmethod
+    def forward(ctx, qkv, groups, heads_per_group, head_size):
+        ctx.layout, ctx.shape = (groups, heads_per_group, head_size), qkv.shape
+        array = qkv.asnumpy()
+        parts = _group_parts(array.reshape(-1, array.shape[-1]), ctx.layout)
+        heads = tuple(np.empty(part.shape, array.dtype) for part in parts)
+
+        def block(start: int, stop: int) -> None:
+            for head, part in zip(heads, parts, strict=True):
+                head[start:stop] = part[start:stop]
+
+        run(block, row_blocks(len(parts[0]), array.shape[-1] * array.itemsize))
+        return tuple(from_numpy(head.reshape(*ctx.shape[:-1], -1, head_size)) for head in heads)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        dtype = gradients[0].asnumpy().dtype
+        merged = np.empty(ctx.shape, dtype)
+        parts = _group_parts(merged.reshape(-1, ctx.shape[-1]), ctx.layout)
+        sources = tuple(g.asnumpy().reshape(part.shape) for g, part in zip(gradients, parts, strict=True))
+
+        def block(start: int, stop: int) -> None:
+            for part, source in zip(parts, sources, strict=True):
+                part[start:stop] = source[start:stop]
+
+        run(block, row_blocks(len(parts[0]), ctx.shape[-1] * dtype.itemsize))
+        return from_numpy(merged), None, None, None
+
+
+def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    return _SplitQkv.apply(qkv, groups, heads_per_group, head_size)
+
+
+def _pair(rotated: int, interleaved: bool) -> tuple[slice, slice]:
+    """Which elements of a head form the two coordinates of the rotated planes."""
+    if interleaved:
+        return slice(0, rotated, 2), slice(1, rotated, 2)
+    return slice(0, rotated // 2), slice(rotated // 2, rotated)
+
+
+def _rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool, inverse: bool) -> np.ndarray:
+    """y1 = x1 cos1 - x2 sin1, y2 = x2 cos2 + x1 sin2; `inverse` applies the transpose, which is the gradient."""
+    rotated = cos.shape[-1]
+    one, two = _pair(rotated, interleaved)
+    angles_shape = (len(x), -1, 1, rotated)  # broadcasts over heads, and over the batch if the angles have none
+    cos, sin = cos.reshape(angles_shape), sin.reshape(angles_shape)
+    sin_one, sin_two = (-sin[..., two], -sin[..., one]) if inverse else (sin[..., one], sin[..., two])
+    y = np.empty(x.shape, np.float32)
+
+    def block(start: int, stop: int) -> None:
+        rows = slice(start, stop)
+        part, result = x[rows], y[rows]
+        np.multiply(part[..., one], cos[rows][..., one], out=result[..., one])
+        result[..., one] -= part[..., two] * sin_one[rows]
+        np.multiply(part[..., two], cos[rows][..., two], out=result[..., two])
+        result[..., two] += part[..., one] * sin_two[rows]
+        result[..., rotated:] = part[..., rotated:]
+
+    run(block, row_blocks(len(x), x[0].nbytes))
+    return y
+
+
+class _Rotary(Function):
+    @staticmethod
+    def forward(ctx, x, cos, sin, interleaved):
+        ctx.angles, ctx.interleaved = (as_float32(cos), as_float32(sin)), interleaved
+        return tensor_like(_rotate(as_float32(x), *ctx.angles, interleaved, inverse=False), x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return tensor_like(_rotate(as_float32(dy), *ctx.angles, ctx.interleaved, inverse=True), dy), None, None, None
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    return _Rotary.apply(x, cos, sin, interleaved)

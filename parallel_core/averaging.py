@@ -1,0 +1,48 @@
+"""How micro-batches and replicas are averaged: the one home of every factor (DESIGN, decision 7).
+
+A backward pass starts from a seed, gradients are summed over micro-batches and data-parallel ranks, and the sum is
+multiplied once, inside the optimizer's update. Two rules, Megatron's:
+
+    default                        an average of averages: each micro-batch's mean loss counts the same
+    --calculate-per-token-loss     each token of the global batch counts the same
+
+The *reported* loss is under both the sum over the global batch's tokens divided by their number.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MicroBatchWeight:
+    """What a micro-batch's loss is made of: the number of tokens that count in it, and whether it is already their mean."""
+
+    tokens: float
+    is_mean: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging:
+    """The factors of one training step."""
+
+    per_token: bool
+    """--calculate-per-token-loss."""
+    micro_batches: int
+    """Micro-batches of one replica."""
+    replicas: int
+    """Data-parallel (times context-parallel) size."""
+
+    def seed(self, weight: MicroBatchWeight) -> float:
+        """The gradient from which a micro-batch's backward starts."""
+        if self.per_token:
+            return weight.tokens if weight.is_mean else 1.0
+        mean = 1.0 if weight.is_mean else 1.0 / max(weight.tokens, 1.0)
+        return mean / self.micro_batches
+
+    def gradient_scale(self, global_tokens: float) -> float:
+        """What the gradient summed over micro-batches and replicas is multiplied with."""
+        return 1.0 / max(global_tokens, 1.0) if self.per_token else 1.0 / self.replicas
+
+    @staticmethod
+    def loss_sum(loss: float, weight: MicroBatchWeight) -> float:
+        """A micro-batch's share of the reported loss, before the division by the global number of tokens."""
+        return loss * weight.tokens if weight.is_mean else loss

@@ -1,0 +1,1 @@
+"""Data parallelism: parameters and gradients in flat buffers, and their reduction."""

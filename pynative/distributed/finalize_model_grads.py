@@ -1,0 +1,22 @@
+"""After the last backward of a step: sum what several ranks hold a share of."""
+
+from mindspore import nn
+
+from pynative import parallel_state
+from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
+
+
+def finalize_model_grads(model: nn.Cell, buffer: ParamAndGradBuffer) -> None:
+    """Sum gradients over the replicas, then a tied embedding's over the first and last stage."""
+    buffer.zero_unused_gradients()
+    buffer.all_reduce_gradients(parallel_state.get_data_parallel_group(with_context_parallel=True))
+    _all_reduce_embedding_grads(model)
+
+
+def _all_reduce_embedding_grads(model: nn.Cell) -> None:
+    if not getattr(model, "tie_word_embeddings", False) or not parallel_state.is_rank_in_embedding_group():
+        return
+    group = parallel_state.get_embedding_group()
+    if group.size > 1:
+        gradient = model.shared_embedding_or_output_weight().main_grad
+        group.all_reduce(gradient, out=gradient)

@@ -1,0 +1,1 @@
+"""Training: the loop, a step of it, its data, losses and callbacks."""

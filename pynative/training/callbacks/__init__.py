@@ -1,0 +1,17 @@
+"""What happens around the steps of a run (DESIGN, decision 8)."""
+
+from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.checkpoint import CheckpointCallback
+from pynative.training.callbacks.evaluation import EvaluationCallback
+from pynative.training.callbacks.finite import FiniteCallback
+from pynative.training.callbacks.log import LogCallback, MetricsCallback
+
+__all__ = [
+    "Callback",
+    "CheckpointCallback",
+    "EvaluationCallback",
+    "FiniteCallback",
+    "LogCallback",
+    "MetricsCallback",
+    "TrainingState",
+]

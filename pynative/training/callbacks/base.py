@@ -1,0 +1,45 @@
+"""The events of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mindspore import nn
+
+    from parallel_core.config import AllConfig
+    from pynative.training.train_step import StepResult, TrainOneStepCell
+
+
+@dataclass
+class TrainingState:
+    """What callbacks see; `iteration` counts finished steps, from a checkpoint's on."""
+
+    config: AllConfig
+    model: nn.Cell
+    step_cell: TrainOneStepCell
+    iteration: int = 0
+    consumed_samples: int = 0
+    samples_per_epoch: int | None = None
+    result: StepResult | None = None
+    step_seconds: float = 0.0
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """The step's figures by the names of the log line."""
+    should_stop: bool = False
+
+
+class Callback:
+    """Override what you need; methods run in the order in which callbacks were given, on every rank."""
+
+    def on_train_begin(self, state: TrainingState) -> None:
+        """Before the first step."""
+
+    def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
+        """Gradients are reduced and lie, unscaled, in `main_grad`; the update follows."""
+
+    def on_step_end(self, state: TrainingState) -> None:
+        """After a step; `state.result` is its outcome."""
+
+    def on_train_end(self, state: TrainingState) -> None:
+        """After the last step of a run that succeeded."""

@@ -1,0 +1,28 @@
+"""Save every so many iterations and at the end."""
+
+from pathlib import Path
+
+from pynative.checkpointing import save_checkpoint
+from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.log import log
+
+
+class CheckpointCallback(Callback):
+    """--save, --save-interval."""
+
+    def __init__(self, directory: Path, interval: int | None) -> None:
+        self.directory, self.interval = directory, interval
+        self._saved_iteration: int | None = None
+
+    def on_step_end(self, state: TrainingState) -> None:
+        if self.interval and state.iteration % self.interval == 0:
+            self._save(state)
+
+    def on_train_end(self, state: TrainingState) -> None:
+        if self._saved_iteration != state.iteration:
+            self._save(state)
+
+    def _save(self, state: TrainingState) -> None:
+        path = save_checkpoint(self.directory, state)
+        self._saved_iteration = state.iteration
+        log(f"Saved checkpoint {path}")

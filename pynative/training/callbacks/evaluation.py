@@ -1,0 +1,20 @@
+"""Evaluate on held-out data every so many iterations."""
+
+import math
+from collections.abc import Iterator
+
+from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.log import log
+
+
+class EvaluationCallback(Callback):
+    """--eval-interval, --eval-iters."""
+
+    def __init__(self, data_iterator: Iterator, interval: int, batches: int) -> None:
+        self.data_iterator, self.interval, self.batches = data_iterator, interval, batches
+
+    def on_step_end(self, state: TrainingState) -> None:
+        if state.iteration % self.interval == 0:
+            loss = state.step_cell.evaluate(self.data_iterator, self.batches)
+            state.metrics["validation_loss"] = loss
+            log(f"Evaluation: Step: {state.iteration}, Loss: {loss:.16f}, Perplexity: {math.exp(min(loss, 20.0)):.4f}")

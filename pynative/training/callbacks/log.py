@@ -1,0 +1,87 @@
+"""A line an iteration on every rank, and the same figures as JSON lines from rank 0."""
+
+import json
+import resource
+import time
+from collections import deque
+from pathlib import Path
+
+import mindspore as ms
+
+from parallel_core.costs import training_flops
+from pynative import parallel_state
+from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.log import log
+
+_RECENT = 20  # iterations whose mean time the estimate of the time left is made from
+
+
+def peak_memory_mb() -> float:
+    """Most memory this process has held: of the device, or on a CPU resident in main memory."""
+    if ms.get_context("device_target") == "CPU":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+    return ms.runtime.max_memory_allocated() / 2.0**20
+
+
+class LogCallback(Callback):
+    """Fills `state.metrics` and logs it every `interval` iterations, and the first and last."""
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+
+    def on_step_end(self, state: TrainingState) -> None:
+        self._recent.append(state.step_seconds)
+        state.metrics = self._figures(state)
+        total = state.config.training_config.training_iters
+        if state.iteration % self.interval == 0 or state.iteration in (1, total):
+            log(_line(state.metrics))
+
+    def _figures(self, state: TrainingState) -> dict[str, float | int | bool]:
+        result, config = state.result, state.config
+        batch = config.dataset_config.global_batch_size
+        left = config.training_config.training_iters - state.iteration
+        flops = training_flops(config.model_config, batch) / state.step_seconds / parallel_state.get_world_group().size
+        return {
+            "epoch": state.consumed_samples // state.samples_per_epoch if state.samples_per_epoch else 0,
+            "step": state.iteration,
+            "loss": result.loss,
+            "finite_grads": result.is_finite,
+            "loss_scale": result.loss_scale,
+            "learning_rate": result.learning_rate,
+            "weight_decay": result.weight_decay,
+            "grad_norm": result.gradient_norm,
+            "tokens_per_second": batch * config.model_config.seq_length / state.step_seconds,
+            "tflops": flops / 1e12,
+            "memory_mb": peak_memory_mb(),
+            "eta_seconds": left * sum(self._recent) / len(self._recent),
+            "milliseconds": state.step_seconds * 1e3,
+        }
+
+
+def _line(metrics: dict) -> str:
+    eta = time.strftime("%H:%M:%S", time.gmtime(metrics["eta_seconds"]))
+    days = f"{int(metrics['eta_seconds'] // 86400)}d " if metrics["eta_seconds"] >= 86400 else ""
+    return (
+        f"Epoch: {metrics['epoch']}, Step: {metrics['step']}, Loss: {metrics['loss']:.16f}, "
+        f"Finite_grads: {metrics['finite_grads']}, Loss_scale: {metrics['loss_scale']}, "
+        f"Learning_rate: {metrics['learning_rate']:.8e}, Grad_norm: {metrics['grad_norm']:.6f}, "
+        f"Tokens/s: {metrics['tokens_per_second']:.1f}, TFLOP/s: {metrics['tflops']:.4f}, "
+        f"Memory: {metrics['memory_mb']:.0f} MB, ETA: {days}{eta}, Time: {metrics['milliseconds']:.2f} ms"
+    )
+
+
+class MetricsCallback(Callback):
+    """Appends `state.metrics` to a file of JSON lines; give it to rank 0 only."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_begin(self, state: TrainingState) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if state.iteration == 0:
+            self.path.unlink(missing_ok=True)
+
+    def on_step_end(self, state: TrainingState) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(state.metrics) + "\n")

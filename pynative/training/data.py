@@ -1,0 +1,62 @@
+"""From datasets, MindSpore's or anybody's, to the iterator that a step draws from."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from mindspore import Tensor
+
+from parallel_core.config import AllConfig
+from parallel_core.data.loader import StepLoader
+from pynative import parallel_state
+
+
+def get_train_valid_test_num_samples(config: AllConfig) -> tuple[int, int, int]:
+    """How many samples a run draws from each split."""
+    training, batch = config.training_config, config.dataset_config.global_batch_size
+    evaluations = training.training_iters // training.eval_interval + 1 if training.eval_interval else 0
+    return training.training_iters * batch, evaluations * training.eval_iters * batch, training.eval_iters * batch
+
+
+def build_pretraining_data_loader(dataset: Any, consumed_samples: int, config: AllConfig) -> StepLoader:
+    """This replica's steps of `dataset`, from the first sample that was not consumed yet."""
+    return StepLoader(
+        dataset,
+        consumed_samples=consumed_samples,
+        micro_batch_size=config.dataset_config.batch_size,
+        micro_batch_num=config.dataset_config.micro_batch_num,
+        data_parallel_rank=parallel_state.get_data_parallel_rank(),
+        data_parallel_size=parallel_state.get_data_parallel_world_size(),
+    )
+
+
+def _rounds(loader: Iterable) -> Iterator:
+    """The loader over and over; a MindSpore dataset as dicts of tensors."""
+    while True:
+        empty = True
+        source = loader.create_dict_iterator() if hasattr(loader, "create_dict_iterator") else loader
+        for item in source:
+            empty = False
+            yield item
+        if empty or source is iter(source):
+            raise ValueError(
+                "the training data ended before --train-iters was reached: pass a loader that can be iterated again "
+                "(not a one-time iterator), give it more data, or lower --train-iters"
+            )
+
+
+def endless(loader: Iterable, skip: int = 0) -> Iterator:
+    """An iterator that starts a loader again at its end, after dropping the first `skip` items."""
+    rounds = _rounds(loader)
+    for _ in range(skip):
+        next(rounds)
+    return rounds
+
+
+def to_tensors(data_iterator: Iterator) -> dict[str, Tensor]:
+    """The default `get_batch_func`: the loader's arrays as the model's keyword arguments."""
+    return {
+        name: value if isinstance(value, Tensor) else Tensor.from_numpy(value) for name, value in next(data_iterator).items()
+    }
+
+
+GetBatch = Callable[[Iterator], dict[str, Tensor]]

@@ -1,0 +1,96 @@
+"""Two ways to say what a micro-batch's forward is: a batch function with the model's arguments, or Megatron's form."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from parallel_core.averaging import MicroBatchWeight
+from pynative.pipeline_parallel.stage import LossOf
+
+
+def _cut(value: Any, micro_batch: int, micro_batches: int, name: str) -> Any:
+    """A micro-batch's rows of one batch entry."""
+    if not isinstance(value, Tensor | np.ndarray):
+        return value
+    rows = value.shape[0]
+    if rows % micro_batches:
+        raise ValueError(
+            f"get_batch_func: {name!r} has {rows} rows, which --global-batch-size cuts into {micro_batches} micro-batches: "
+            f"return micro_batch_num x micro_batch_size rows along dimension 0"
+        )
+    size = rows // micro_batches
+    piece = value[micro_batch * size : (micro_batch + 1) * size]
+    return piece.contiguous() if isinstance(piece, Tensor) else Tensor.from_numpy(np.ascontiguousarray(piece))
+
+
+def _tokens(arguments: dict[str, Any]) -> float:
+    """How many tokens of a micro-batch count: those of its loss mask, or all labels."""
+    mask = arguments.get("loss_mask")
+    if mask is not None:
+        return float(mask.asnumpy().sum(dtype=np.float64))
+    labels = arguments.get("labels")
+    return float(np.prod(labels.shape)) if labels is not None else 1.0
+
+
+class BatchedForwardStep:
+    """`get_batch_func(data_iterator)` gives the model's keyword arguments for all micro-batches of this rank at once."""
+
+    def __init__(self, get_batch_func: Callable[[Iterator], dict[str, Any]], micro_batches: int) -> None:
+        self.get_batch_func, self.micro_batches = get_batch_func, micro_batches
+
+    def begin(self, data_iterator: Iterator) -> None:
+        """Fetch a step's batch."""
+        self.batch = self.get_batch_func(data_iterator)
+
+    def __call__(self, model: nn.Cell, micro_batch: int) -> tuple[Tensor, LossOf]:
+        """Run the model on a micro-batch's rows; its result on the last stage is the mean loss."""
+        arguments = {name: _cut(value, micro_batch, self.micro_batches, name) for name, value in self.batch.items()}
+        return model(**arguments), lambda loss: (loss, MicroBatchWeight(_tokens(arguments)), None)
+
+
+class MegatronForwardStep:
+    """`forward_step_func(data_iterator, model)` gives the model's output and a function from it to the loss.
+
+    That function returns (loss, {name: reported}) or (sum of losses, number of tokens, {name: reported}); what is
+    reported is a number, or a pair (sum, count).
+    """
+
+    def __init__(self, forward_step_func: Callable) -> None:
+        self.forward_step_func = forward_step_func
+
+    def begin(self, data_iterator: Iterator) -> None:
+        """A micro-batch is drawn whenever one runs."""
+        self.data_iterator = data_iterator
+
+    def __call__(self, model: nn.Cell, micro_batch: int) -> tuple[Tensor, LossOf]:
+        """Run the user's function on the next micro-batch."""
+        output, loss_func = self.forward_step_func(self.data_iterator, model)
+        return output, lambda result: self._read(loss_func(result))
+
+    @staticmethod
+    def _read(returned: tuple) -> tuple[Tensor, MicroBatchWeight, tuple[float, float] | None]:
+        match returned:
+            case (loss, dict(report)):
+                weight = MicroBatchWeight(1.0)
+            case (loss, tokens, dict(report)):
+                weight = MicroBatchWeight(float(_number(tokens)[0]), is_mean=False)
+            case _:
+                raise ValueError(
+                    "forward_step_func: its loss function must return (loss, dict) or (loss sum, number of tokens, dict), "
+                    f"got {type(returned).__name__} of {len(returned) if isinstance(returned, tuple) else 1}"
+                )
+        values = _number(next(iter(report.values()))) if report else None
+        if values is None:
+            return loss, weight, None
+        return loss, weight, (values[0], values[1] if len(values) > 1 else 1.0)
+
+
+def _number(value: Any) -> list[float]:
+    """A number, a tensor, or a pair of either as floats."""
+    if isinstance(value, Tensor):
+        return [float(v) for v in value.asnumpy().reshape(-1)]
+    if isinstance(value, tuple | list):
+        return [number for part in value for number in _number(part)]
+    return [float(value)]

@@ -1,0 +1,186 @@
+"""`pretrain`: from a configuration, a model and data to a trained model.
+
+Read it as the table of contents: model -> gradients -> optimizer -> checkpoint -> data -> loop -> log.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindspore import nn
+
+from parallel_core.config import AllConfig, ConfigError
+from parallel_core.config.unsupported import unsupported
+from pynative import parallel_state
+from pynative.checkpointing import load_checkpoint
+from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
+from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
+from pynative.tensor_parallel.random import get_rng_tracer
+from pynative.training.callbacks import (
+    Callback,
+    CheckpointCallback,
+    EvaluationCallback,
+    FiniteCallback,
+    LogCallback,
+    MetricsCallback,
+    TrainingState,
+)
+from pynative.training.data import (
+    build_pretraining_data_loader,
+    endless,
+    get_train_valid_test_num_samples,
+    to_tensors,
+)
+from pynative.training.forward_step import BatchedForwardStep, MegatronForwardStep
+from pynative.training.log import log
+from pynative.training.train_step import TrainOneStepCell
+from pynative.training.utils import set_parallel_context, set_seed
+from pynative.transformer.parameter import initialize_parameters, trainable
+
+DEFAULT_OUTPUT = "output"
+
+
+def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig) -> nn.Cell:
+    """This stage's model with its initial values."""
+    model = model_provider_func(
+        pre_process=parallel_state.is_pipeline_first_stage(), post_process=parallel_state.is_pipeline_last_stage()
+    )
+    if not hasattr(model, "set_input_tensor"):
+        raise ValueError(
+            f"model_provider_func: {type(model).__name__} has no set_input_tensor(tensor), which gives a pipeline stage its "
+            f"input; derive it from pynative.transformer.Module or add the method"
+        )
+    initialize_parameters(model, config.training_config.seed)
+    return model
+
+
+@dataclass
+class _Data:
+    """Iterators of the training and validation data, and the size of an epoch if it is known."""
+
+    train: Iterator
+    valid: Iterator | None
+    samples_per_epoch: int | None
+
+
+def _data(provider: Callable | None, loader: Iterable | None, state: TrainingState) -> _Data:
+    config = state.config
+    if loader is not None:
+        steps = len(loader) if hasattr(loader, "__len__") else None
+        batch = config.dataset_config.global_batch_size
+        skip = 0 if config.training_config.new_dataset else state.iteration
+        return _Data(endless(loader, skip), None, steps * batch if steps else None)
+    if provider is None:
+        raise ValueError("pretrain: pass train_valid_test_datasets_provider or train_data_loader")
+    train, valid, _ = provider(get_train_valid_test_num_samples(config))
+    if train is None:
+        raise ValueError("train_valid_test_datasets_provider: gave no training dataset; check --data-path and --split")
+    consumed = 0 if config.training_config.new_dataset else state.consumed_samples
+    train_iterator = endless(build_pretraining_data_loader(train, consumed, config))
+    valid_iterator = endless(build_pretraining_data_loader(valid, 0, config)) if valid is not None else None
+    return _Data(train_iterator, valid_iterator, getattr(train, "samples_per_epoch", None))
+
+
+def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callback]) -> list[Callback]:
+    training = config.training_config
+    callbacks: list[Callback] = [LogCallback(training.log_interval)]
+    if valid is not None and training.eval_iters and training.eval_interval:
+        callbacks.append(EvaluationCallback(valid, training.eval_interval, training.eval_iters))
+    if parallel_state.get_global_rank() == 0:
+        callbacks.append(MetricsCallback(Path(training.output_dir or DEFAULT_OUTPUT) / "metrics.jsonl"))
+    if training.check_for_nan_in_grad:
+        callbacks.append(FiniteCallback())
+    callbacks += more
+    if training.output_dir:
+        callbacks.append(CheckpointCallback(Path(training.output_dir), training.save_interval))
+    return callbacks
+
+
+def train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Callback]) -> None:
+    """The loop: steps until --train-iters, callbacks around them."""
+    training = state.config.training_config
+    for callback in callbacks:
+        callback.on_train_begin(state)
+
+    def before_update(gradient_scale: float) -> None:
+        for callback in callbacks:
+            callback.on_gradients(state, gradient_scale)
+
+    while state.iteration < training.training_iters and not state.should_stop:
+        get_rng_tracer().iteration = state.iteration
+        started = time.perf_counter()
+        state.result = state.step_cell(data_iterator, before_update)
+        state.step_seconds = time.perf_counter() - started
+        state.iteration += 1
+        state.consumed_samples += state.config.dataset_config.global_batch_size
+        for callback in callbacks:
+            callback.on_step_end(state)
+    for callback in callbacks:
+        callback.on_train_end(state)
+
+
+def pretrain(
+    train_valid_test_datasets_provider: Callable | None,
+    model_provider_func: Callable[..., nn.Cell],
+    model_type: Any = None,
+    forward_step_func: Callable | None = None,
+    process_non_loss_data_func: None = None,
+    extra_args_provider: Any = None,
+    args_defaults: dict[str, Any] | None = None,
+    *,
+    all_config: AllConfig,
+    train_data_loader: Iterable | None = None,
+    get_batch_func: Callable[[Iterator], dict[str, Any]] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> TrainingState:
+    """Train.
+
+    Args:
+        train_valid_test_datasets_provider: (numbers of samples of the three splits) -> three datasets whose items are
+            dicts of arrays. Or None, with `train_data_loader`.
+        model_provider_func: (pre_process, post_process) -> this stage's cell: the loss on the last stage, hidden states
+            [s, b, h] otherwise; it has `set_input_tensor`.
+        model_type: a model that is not a decoder is refused.
+        forward_step_func: Megatron's form, (data_iterator, model) -> (output, loss function), instead of get_batch_func.
+        process_non_loss_data_func, extra_args_provider, args_defaults: places of Megatron's signature. Flags are read
+            before this is called, by `initialize_megatron`, which takes the latter two.
+        all_config: the configuration.
+        train_data_loader: a MindSpore dataset or any iterable; an item is what get_batch_func draws for one step.
+        get_batch_func: (data_iterator) -> the cell's keyword arguments for all micro-batches of this rank, cut along
+            dimension 0. Default: the loader's dict as it is.
+        callbacks: more of them.
+
+    Returns:
+        the state at the end: model, figures of the last step.
+    """
+    errors = [str(row) for row in unsupported(all_config)]
+    if process_non_loss_data_func is not None:
+        errors.append("process_non_loss_data_func: not available; pass None and use a callback's on_step_end")
+    if getattr(model_type, "name", "encoder_or_decoder") != "encoder_or_decoder":
+        errors.append(f"model_type {model_type}: only a decoder (encoder_or_decoder) trains here")
+    if errors:
+        raise ConfigError(errors)
+    if not parallel_state.model_parallel_is_initialized():
+        set_parallel_context(all_config.parallel_config)
+        set_seed(all_config.training_config.seed)
+
+    model = get_model(model_provider_func, all_config)
+    buffer = ParamAndGradBuffer(trainable(model))
+    optimizer = get_optimizer(all_config.optimizer_config, buffer)
+    scheduler = get_optimizer_param_scheduler(all_config)
+    if forward_step_func is not None:
+        forward_step = MegatronForwardStep(forward_step_func)
+    else:
+        forward_step = BatchedForwardStep(get_batch_func or to_tensors, all_config.dataset_config.micro_batch_num)
+    step_cell = TrainOneStepCell(model, buffer, optimizer, scheduler, forward_step, all_config)
+    state = TrainingState(all_config, model, step_cell)
+    if all_config.training_config.load_checkpoint:
+        load_checkpoint(Path(all_config.training_config.load_checkpoint), state)
+        log(f"Loaded {all_config.training_config.load_checkpoint} at iteration {state.iteration}")
+    data = _data(train_valid_test_datasets_provider, train_data_loader, state)
+    state.samples_per_epoch = data.samples_per_epoch
+    train(state, data.train, _callbacks(all_config, data.valid, callbacks))
+    log("Training success!")
+    return state

@@ -29,6 +29,7 @@ SLEEPING = 0
 FAILED = 8
 BLOCKED = 16
 IDLE_ROUNDS = 24
+ANY_FAILED = 28  # of rank 0's board only; whoever fails sets it
 TARGETS = 32
 MAX_TARGETS = 64
 LABEL = 2048  # bytes: what the rank waits for, as text
@@ -43,13 +44,13 @@ def fence() -> None:
     _fence_lock.release()
 
 
-def publish_fence() -> None:
-    """Order data before the counter that announces it. x86-64 keeps stores in order by itself."""
-    if not _STORES_KEEP_ORDER:
+def order_memory() -> None:
+    """Order data against the counter that announces it. x86-64 keeps stores, and loads, in order by itself."""
+    if not _IN_ORDER:
         fence()
 
 
-_STORES_KEEP_ORDER = platform.machine() in ("x86_64", "AMD64")
+_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 
 def key_of(*parts: object) -> int:
@@ -93,7 +94,7 @@ class Arena:
             raise MemoryError(f"rank {self.rank} uses too many groups: more than {DIRECTORY_ENTRIES} channels")
         self.words[directory + 2 * (count + 1)] = key
         self.words[directory + 2 * (count + 1) + 1] = offset
-        publish_fence()
+        order_memory()
         self.words[directory] = count + 1
         return offset
 
@@ -106,7 +107,7 @@ class Arena:
         return self._found.get((rank, key))
 
     def directory_growth(self, rank: int) -> tuple[int, int]:
-        """(word, value): the word that reaches the value when `rank` publishes one more piece."""
+        """(word, value): the word that reaches the value when `rank` publishes one more piece. Ask before `find`."""
         directory = self.board(rank) + DIRECTORY // 8
         return directory, self.words[directory] + 1
 

@@ -4,7 +4,18 @@ from collections.abc import Sequence
 
 
 class CollectiveError(RuntimeError):
-    """A job of several ranks cannot go on: after one of these, every later call of this backend raises it again."""
+    """A job of several ranks cannot go on: after one of these, every later call of this backend raises it again.
+
+    `ranks` are the global ranks that caused it, where that is known.
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()):
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+    def again(self) -> "CollectiveError":
+        """An equal error, to be raised once more."""
+        return type(self)(str(self), self.ranks)
 
 
 class CollectiveMismatch(CollectiveError):
@@ -12,14 +23,7 @@ class CollectiveMismatch(CollectiveError):
 
 
 class PeerLost(CollectiveError):
-    """A rank that this one needs has ended, has failed, or did not arrive in time.
-
-    `ranks` are the global ranks concerned.
-    """
-
-    def __init__(self, message: str, ranks: Sequence[int] = ()):
-        super().__init__(message)
-        self.ranks = tuple(ranks)
+    """A rank that this one needs has ended, has failed, or did not arrive in time."""
 
 
 class PeerLate(PeerLost):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pynative.collectives.arena import PAGE, Arena, key_of, publish_fence
+from pynative.collectives.arena import PAGE, Arena, key_of, order_memory
 
 Target = tuple[int, int, int]
 CACHE_LINE_WORDS = 8
@@ -65,7 +65,7 @@ class Outbox:
         assert len(header) <= PAGE, f"a ledger record of {len(header)} bytes does not fit a page"
         if header:
             self.arena.memory[start : start + len(header)] = header
-        publish_fence()
+        order_memory()
         self.posted += 1
         self.arena.words[self._base // 8] = self.posted
         for rank in self.readers:
@@ -98,9 +98,10 @@ class Inbox:
     def arrival(self) -> Target:
         """What must happen before the next post can be read."""
         if self._base is None:
+            growth = self.arena.directory_growth(self.writer)
             self._base = self.arena.find(self.writer, self._key)
             if self._base is None:
-                return (self.writer, *self.arena.directory_growth(self.writer))
+                return (self.writer, *growth)
         return (self.writer, self._base // 8, self.consumed + 1)
 
     def arrived(self) -> bool:
@@ -111,6 +112,7 @@ class Inbox:
     def header(self) -> int:
         """Byte offset of the header of the next post, which must have arrived."""
         assert self._base is not None
+        order_memory()
         return self.layout.header(self._base, self._readers, self.consumed)
 
     def view(self, dtype: np.dtype, count: int, start: int = 0) -> np.ndarray:
@@ -120,6 +122,7 @@ class Inbox:
     def give_back(self) -> None:
         """The post was read: its slot may be written again."""
         assert self._base is not None
+        order_memory()
         self.consumed += 1
         self.arena.words[self._base // 8 + CACHE_LINE_WORDS * self._mine] = self.consumed
         self._ring(self.writer)

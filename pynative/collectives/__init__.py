@@ -1,0 +1,55 @@
+"""Collectives: one interface, two backends. `connect()` gives the Backend; `backend.group(ranks)` a Group.
+
+Read interface.py for what there is, shared_memory.py for how the operations work, mailbox.py and arena.py for the
+memory, waiting.py for waiting and for everything that can go wrong in it, ledger.py for what ranks must agree on.
+"""
+
+import os
+
+from pynative.collectives.engine import Completed, Work
+from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerLate, PeerLost
+from pynative.collectives.host import HostBackend, address_from_environment
+from pynative.collectives.interface import Backend, Group, Recv, Send
+from pynative.collectives.trace import Trace
+
+__all__ = [
+    "Backend",
+    "CollectiveError",
+    "CollectiveMismatch",
+    "Completed",
+    "Group",
+    "PeerLate",
+    "PeerLost",
+    "Recv",
+    "Send",
+    "Trace",
+    "Work",
+    "connect",
+    "is_scheduler",
+]
+
+BACKENDS = ("shared_memory", "native")
+
+
+def connect(
+    backend: str = "shared_memory",
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    address: str | None = None,
+    timeout_minutes: float = 10.0,
+) -> Backend:
+    """Meet the other ranks of the job. Rank, size and address not given come from msrun's environment.
+
+    `address` is any text that the ranks of the job share and no other job on this host has. Raises ValueError for
+    a job that the backend cannot serve, PeerLate if a rank does not come within `timeout_minutes`.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"--collectives {backend}: choose from {', '.join(BACKENDS)}")
+    where = address_from_environment(rank, world_size, address, timeout_minutes)
+    return HostBackend(where)
+
+
+def is_scheduler() -> bool:
+    """Whether this process is msrun's scheduler, which the shared_memory backend has no use for: it may exit with 0."""
+    return os.environ.get("MS_ROLE") == "MS_SCHED"

@@ -1,0 +1,142 @@
+"""Outstanding work and how it moves on, without a thread.
+
+An operation is a generator: it does what it can and yields the targets it waits for (`mailbox.Target`, all of them
+needed). Operations that must not overtake each other share a lane; the first of every lane may move whenever this rank
+is inside any call of ours that waits. So work posted in any order on several channels completes whatever is waited for first.
+"""
+
+import time
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from pynative.collectives.arena import Arena
+from pynative.collectives.mailbox import Target
+from pynative.collectives.trace import Count
+from pynative.collectives.waiting import WaitingRoom
+
+Steps = Generator[Sequence[Target], None, Any]
+Lane = deque["Work"]
+
+
+class Work:
+    """One issued operation. `wait()` returns its result, or raises what went wrong."""
+
+    def __init__(self, engine: "Engine", lane: Lane, steps: Steps, label: object, count: Count):
+        self.label = label
+        self.targets: Sequence[Target] = ()
+        self.finished = False
+        self._engine = engine
+        self._lane = lane
+        self._steps = steps
+        self._count = count
+        self._result: Any = None
+
+    def wait(self) -> Any:
+        """Block until the operation is complete: its result (a Tensor; None for a send or a barrier)."""
+        if not self.finished:
+            start = time.perf_counter()
+            self._engine.finish(self)
+            self._count.seconds += time.perf_counter() - start
+        return self._result
+
+    def done(self) -> bool:
+        """Whether it is complete, after moving everything on that can move."""
+        if not self.finished:
+            self._engine.progress()
+        return self.finished
+
+    def ready(self, words: memoryview) -> bool:
+        """Whether all targets are reached."""
+        return all(words[word] >= value for _, word, value in self.targets)
+
+    def step(self, words: memoryview) -> bool:
+        """Move on as far as possible; whether anything moved."""
+        moved = False
+        while self.ready(words):
+            moved = True
+            try:
+                self.targets = next(self._steps)
+            except StopIteration as stop:
+                self._result = stop.value
+                self.finished = True
+                break
+        return moved
+
+
+class Completed:
+    """Work that needed no other rank."""
+
+    finished = True
+
+    def __init__(self, result: Any):
+        self._result = result
+
+    def wait(self) -> Any:
+        """The result."""
+        return self._result
+
+    def done(self) -> bool:
+        """True."""
+        return True
+
+
+class Engine:
+    """All outstanding work of this rank."""
+
+    def __init__(self, arena: Arena, waiting: WaitingRoom, timeout: float):
+        self.arena = arena
+        self.waiting = waiting
+        self.timeout = timeout
+        self._busy: list[Lane] = []
+
+    def issue(self, lane: Lane, steps: Steps, label: object, count: Count) -> Work:
+        """Start an operation behind what its lane still holds; `str(label)` names it, `count` gets its time."""
+        start = time.perf_counter()
+        work = Work(self, lane, steps, label, count)
+        lane.append(work)
+        if len(lane) == 1:
+            self._busy.append(lane)
+            self._guarded(self._drain, lane)
+        count.seconds += time.perf_counter() - start
+        return work
+
+    def progress(self) -> bool:
+        """Move every lane on, in the order of issue; whether anything moved."""
+        return any([self._guarded(self._drain, lane) for lane in tuple(self._busy)])
+
+    def finish(self, work: Work) -> None:
+        """Move everything on until `work` is complete."""
+        self._guarded(self._finish, work)
+
+    def unfinished(self) -> list[str]:
+        """Labels of what is outstanding."""
+        return [str(work.label) for lane in self._busy for work in lane]
+
+    def _drain(self, lane: Lane) -> bool:
+        moved = False
+        while lane and lane[0].step(self.arena.words):
+            moved = True
+            if not lane[0].finished:
+                break
+            lane.popleft()
+        if not lane:
+            self._busy.remove(lane)
+        return moved
+
+    def _finish(self, work: Work) -> None:
+        deadline = 0.0
+        while not work.finished:
+            if self.progress():
+                continue
+            deadline = deadline or time.monotonic() + self.timeout
+            self.waiting.pause(work._lane[0], [lane[0] for lane in self._busy], deadline)
+
+    def _guarded(self, action, argument):
+        """Whatever goes wrong inside an operation stops this rank's collectives for good, and tells the others."""
+        self.waiting.raise_failure()
+        try:
+            return action(argument)
+        except BaseException as error:
+            self.waiting.fail(error)
+            raise

@@ -1,0 +1,295 @@
+"""What a collective is, whatever carries it: arguments checked, the call recorded, degree one answered at once.
+
+A backend adds the transport: for each operation a generator (`engine.Steps`) that yields what it waits for and returns the
+result.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mindspore import Tensor
+
+from pynative.collectives import arrays
+from pynative.collectives.engine import Completed, Engine, Lane, Steps, Work
+from pynative.collectives.ledger import Call, call_site
+from pynative.collectives.trace import TRAFFIC, Trace
+
+
+@dataclass(frozen=True)
+class Send:
+    """`x` goes to rank `to` (index in the group)."""
+
+    x: Tensor
+    to: int
+
+
+@dataclass(frozen=True)
+class Recv:
+    """A tensor of that shape and type comes from rank `source` (index in the group)."""
+
+    shape: Sequence[int]
+    dtype: object
+    source: int
+
+
+class Backend(ABC):
+    """The connection of this process to its job."""
+
+    rank: int
+    world_size: int
+    world: "Group"
+    trace: Trace
+
+    @abstractmethod
+    def group(self, ranks: Sequence[int], name: str = "") -> "Group":
+        """The group of these global ranks, in this order; the same object whenever asked for the same ranks.
+
+        Members (or all ranks) may make their groups in any order. `name` is for messages and the trace.
+        """
+
+    @abstractmethod
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks that this one stops because of `error`: their next or present call raises PeerLost."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the job, together with the other ranks, after everything that was sent has been received."""
+
+
+class Group(ABC):
+    """Some ranks of the job. `ranks` are global, `rank` is this rank's index among them.
+
+    Operations take and return MindSpore tensors of float32, float16, bfloat16, int32, int64 or bool. With
+    `async_op=True` they return a Work, and the input must stay unchanged until its `wait()`. A group of one
+    returns the input itself. Reductions run in group order, 16-bit floats in float32, so all ranks get equal bits.
+    All raise CollectiveMismatch, PeerLost or PeerLate, on every rank, and ValueError before anything was sent.
+    """
+
+    def __init__(self, engine: Engine, trace: Trace, world_rank: int, ranks: Sequence[int], name: str):
+        self.ranks = tuple(ranks)
+        self.rank = self.ranks.index(world_rank)
+        self.size = len(self.ranks)
+        self.name = name or "-".join(map(str, ranks))
+        self._engine = engine
+        self._trace = trace
+        self._lane: Lane = Lane()
+        self._calls: dict[object, int] = {}
+
+    def all_reduce(self, x: Tensor, op: str = "sum", *, out: Tensor | None = None, async_op: bool = False):
+        """The sum, max or min over the ranks (for bools, sum is or); written into `out` if given (may be x)."""
+        self._check_reduction(op)
+        if out is not None and (out.shape != x.shape or out.dtype != x.dtype):
+            raise ValueError(f"all_reduce: out is {_typed(out)}, x is {_typed(x)}; they must be alike")
+        if self.size == 1:
+            return self._alone(x if out is None or out is x else _copied(x, out), async_op)
+        call = self._call("all_reduce", f"op={op} {_typed(x)}")
+        return self._run("all_reduce", call, self._all_reduce(call, x, op, out), async_op, _bytes(x))
+
+    def all_gather(self, x: Tensor, axis: int = 0, *, async_op: bool = False):
+        """The ranks' x concatenated along `axis` in group order."""
+        axis = self._check_axis("all_gather", x, axis)
+        if self.size == 1:
+            return self._alone(x, async_op)
+        call = self._call("all_gather", f"axis={axis} {_typed(x)}")
+        return self._run("all_gather", call, self._all_gather(call, x, axis), async_op, _bytes(x))
+
+    def reduce_scatter(self, x: Tensor, axis: int = 0, op: str = "sum", *, async_op: bool = False):
+        """This rank's part, of `size` equal parts along `axis`, of the reduction over the ranks."""
+        self._check_reduction(op)
+        axis = self._check_axis("reduce_scatter", x, axis)
+        self._check_divides("reduce_scatter", x, axis)
+        if self.size == 1:
+            return self._alone(x, async_op)
+        call = self._call("reduce_scatter", f"op={op} axis={axis} {_typed(x)}")
+        return self._run("reduce_scatter", call, self._reduce_scatter(call, x, axis, op), async_op, _bytes(x))
+
+    def broadcast(self, x: Tensor, source: int, *, async_op: bool = False):
+        """The x of rank `source` (index in the group); the x of the others only gives shape and type."""
+        self._check_rank("broadcast", source)
+        if self.size == 1:
+            return self._alone(x, async_op)
+        call = self._call("broadcast", f"source={source} {_typed(x)}")
+        steps = self._broadcast(call, x, source)
+        return self._run("broadcast", call, steps, async_op, _bytes(x), source == self.rank)
+
+    def all_to_all(
+        self,
+        x: Tensor,
+        *,
+        input_splits: Sequence[int] | None = None,
+        output_splits: Sequence[int] | None = None,
+        async_op: bool = False,
+    ):
+        """Rows of x (axis 0) to every rank, rows from every rank, in group order.
+
+        `input_splits[i]` rows go to rank i, `output_splits[i]` come from it; without both, equal parts.
+        """
+        rows = self._check_splits(x, input_splits, output_splits)
+        if self.size == 1:
+            return self._alone(x, async_op)
+        row = f"{arrays.NAMES[x.dtype]}[*{''.join(f', {n}' for n in x.shape[1:])}]"
+        call = self._call("all_to_all", row)
+        call.rows = rows
+        sent = _bytes(x) * (sum(rows[0]) - rows[0][self.rank]) // max(1, sum(rows[0]))
+        return self._run("all_to_all", call, self._all_to_all(call, x), async_op, sent)
+
+    def send(self, x: Tensor, to: int, *, async_op: bool = False):
+        """x to rank `to` (index in the group). Returns once it is on its way, not once it was received."""
+        self._check_peer("send", to)
+        call = self._call("message", _typed(x), ("to", to))
+        return self._run("send", call, self._send(call, x, to), async_op, _bytes(x), lane=self._send_lane(to))
+
+    def recv(self, shape: Sequence[int], dtype, source: int, *, async_op: bool = False):
+        """The next tensor from rank `source` (index in the group), which must have this shape and type."""
+        self._check_peer("recv", source)
+        call = self._call("message", _described(shape, dtype), ("from", source))
+        steps = self._recv(call, tuple(shape), dtype, source)
+        return self._run("recv", call, steps, async_op, 0, lane=self._recv_lane(source))
+
+    def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Work | Completed]:
+        """Post all messages; their Works in order. No order of waiting deadlocks."""
+        return [
+            self.send(message.x, message.to, async_op=True)
+            if isinstance(message, Send)
+            else self.recv(message.shape, message.dtype, message.source, async_op=True)
+            for message in messages
+        ]
+
+    def barrier(self) -> None:
+        """Return once all ranks have come."""
+        if self.size > 1:
+            call = self._call("barrier", "")
+            self._run("barrier", call, self._barrier(call), False, 0)
+
+    # Transport: one generator for each operation.
+
+    @abstractmethod
+    def _all_reduce(self, call: Call, x: Tensor, op: str, out: Tensor | None) -> Steps: ...
+
+    @abstractmethod
+    def _all_gather(self, call: Call, x: Tensor, axis: int) -> Steps: ...
+
+    @abstractmethod
+    def _reduce_scatter(self, call: Call, x: Tensor, axis: int, op: str) -> Steps: ...
+
+    @abstractmethod
+    def _broadcast(self, call: Call, x: Tensor, source: int) -> Steps: ...
+
+    @abstractmethod
+    def _all_to_all(self, call: Call, x: Tensor) -> Steps: ...
+
+    @abstractmethod
+    def _send(self, call: Call, x: Tensor, to: int) -> Steps: ...
+
+    @abstractmethod
+    def _recv(self, call: Call, shape: tuple[int, ...], dtype, source: int) -> Steps: ...
+
+    @abstractmethod
+    def _barrier(self, call: Call) -> Steps: ...
+
+    @abstractmethod
+    def _send_lane(self, to: int) -> Lane:
+        """What a send to that rank must not overtake."""
+
+    @abstractmethod
+    def _recv_lane(self, source: int) -> Lane:
+        """What a receive from that rank must not overtake."""
+
+    # Shared parts.
+
+    def _call(self, operation: str, details: str, channel: object = "collective") -> Call:
+        number = self._calls[channel] = self._calls.get(channel, 0) + 1
+        return Call(f"{operation} {details}", call_site(), number)
+
+    def _run(
+        self,
+        operation: str,
+        call: Call,
+        steps: Steps,
+        async_op: bool,
+        size: int,
+        is_source: bool = False,
+        lane: Lane | None = None,
+    ):
+        count = self._trace.of(self.name, operation)
+        count.calls += 1
+        count.bytes += TRAFFIC[operation](size, self.size, is_source)
+        label = _Label(operation, self.name, call)
+        work = self._engine.issue(self._lane if lane is None else lane, steps, label, count)
+        return work if async_op else work.wait()
+
+    def _alone(self, x: Tensor, async_op: bool):
+        return Completed(x) if async_op else x
+
+    def _check_reduction(self, op: str) -> None:
+        if op not in arrays.REDUCTIONS:
+            raise ValueError(f"op={op!r}: a reduction is one of {', '.join(arrays.REDUCTIONS)}")
+
+    def _check_axis(self, operation: str, x: Tensor, axis: int) -> int:
+        if not -x.ndim <= axis < x.ndim:
+            raise ValueError(f"{operation}: axis={axis}, but x is {_typed(x)}")
+        return axis % x.ndim
+
+    def _check_divides(self, operation: str, x: Tensor, axis: int) -> None:
+        if x.shape[axis] % self.size:
+            raise ValueError(f"{operation}: axis {axis} of {_typed(x)} does not divide by the {self.size} ranks")
+
+    def _check_rank(self, operation: str, rank: int) -> None:
+        if not 0 <= rank < self.size:
+            raise ValueError(f"{operation}: {rank} is not an index of group {self.name} of {self.size} ranks")
+
+    def _check_peer(self, operation: str, rank: int) -> None:
+        self._check_rank(operation, rank)
+        if rank == self.rank:
+            raise ValueError(f"{operation}: rank {rank} of group {self.name} is this rank itself")
+
+    def _check_splits(self, x: Tensor, input_splits, output_splits) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        if x.ndim == 0:
+            raise ValueError("all_to_all: x has no rows, it is a single number")
+        if (input_splits is None) != (output_splits is None):
+            raise ValueError("all_to_all: give both input_splits and output_splits, or neither for equal parts")
+        if input_splits is None:
+            self._check_divides("all_to_all", x, 0)
+            input_splits = output_splits = (x.shape[0] // self.size,) * self.size
+        rows = tuple(map(int, input_splits)), tuple(map(int, output_splits))
+        if any(len(splits) != self.size or min(splits) < 0 for splits in rows) or sum(rows[0]) != x.shape[0]:
+            raise ValueError(
+                f"all_to_all: input_splits={rows[0]}, output_splits={rows[1]}: each needs {self.size} counts, none "
+                f"negative, and the input's must add up to the {x.shape[0]} rows of x"
+            )
+        if rows[0][self.rank] != rows[1][self.rank]:
+            raise ValueError(f"all_to_all: this rank keeps {rows[0][self.rank]} rows but expects {rows[1][self.rank]}")
+        return rows
+
+
+class _Label:
+    """Names a piece of work in messages; the text is made only when one is needed."""
+
+    def __init__(self, operation: str, group: str, call: Call):
+        self._parts = operation, group, call
+
+    def __str__(self) -> str:
+        operation, group, call = self._parts
+        return f"{operation} of group {group}: {call}"
+
+
+def _described(shape: Sequence[int], dtype) -> str:
+    if dtype not in arrays.NAMES:
+        raise ValueError(f"collectives carry {', '.join(arrays.NAMES.values())}, not {dtype}")
+    return f"{arrays.NAMES[dtype]}{list(shape)}"
+
+
+def _typed(x: Tensor) -> str:
+    return _described(x.shape, x.dtype)
+
+
+def _bytes(x: Tensor) -> int:
+    return x.size * arrays.TYPES[x.dtype].itemsize
+
+
+def _copied(x: Tensor, out: Tensor) -> Tensor:
+    arrays.writable(out)[...] = arrays.to_numpy(x)
+    return out
+
+

@@ -1,0 +1,91 @@
+"""The ledger: what every rank says it calls, compared before any data is believed.
+
+A record travels in the header of an operation's first post. Two ranks agree if number and signature are equal; the
+call site is carried along for the message. A rank's record, packed, starts with exactly the bytes its peers expect, so
+that agreement is one comparison.
+"""
+
+import os
+import struct
+import sys
+from dataclasses import dataclass
+
+from pynative.collectives.errors import CollectiveMismatch
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_SIGNATURE_LIMIT = 2048
+_SITE_LIMIT = 512
+_HEAD = struct.Struct("<QHHH")
+_sites: dict[tuple[object, int], str] = {}
+
+
+@dataclass
+class Call:
+    """One call of one rank: `number` counts the calls of its channel, `signature` is what all ranks must agree on.
+
+    `rows` are the row counts of an all_to_all, which differ by rank: (sent to each rank, expected from each rank).
+    """
+
+    signature: str
+    site: str
+    number: int = 0
+    rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+    def packed(self) -> bytes:
+        """The record as bytes, at most a page."""
+        signature = self.signature.encode()[:_SIGNATURE_LIMIT]
+        site = self.site.encode()[-_SITE_LIMIT:]
+        rows = [*self.rows[0], *self.rows[1]]
+        head = _HEAD.pack(self.number, len(signature), len(site), len(rows))
+        return head + signature + site + struct.pack(f"<{len(rows)}q", *rows)
+
+    @staticmethod
+    def unpacked(memory, start: int) -> "Call":
+        """The record at byte `start` of `memory`."""
+        number, signature_size, site_size, row_count = _HEAD.unpack(memory[start : start + _HEAD.size])
+        start += _HEAD.size
+        signature = memory[start : start + signature_size].decode()
+        start += signature_size
+        site = memory[start : start + site_size].decode(errors="replace")
+        start += site_size
+        rows = struct.unpack(f"<{row_count}q", memory[start : start + 8 * row_count])
+        return Call(signature, site, number, (rows[: row_count // 2], rows[row_count // 2 :]))
+
+    def agrees(self, memory, start: int) -> bool:
+        """Whether the record at byte `start` of `memory` has this number and signature."""
+        signature = self.signature.encode()[:_SIGNATURE_LIMIT]
+        number, size, _, _ = _HEAD.unpack(memory[start : start + _HEAD.size])
+        start += _HEAD.size
+        return number == self.number and memory[start : start + size] == signature
+
+    def __str__(self) -> str:
+        return f"{self.signature} (call {self.number}) at {self.site}"
+
+
+def check(memory, start: int, mine: Call, my_rank: int, peer: int, group: str) -> None:
+    """Compare this rank's call with the record of global rank `peer` at byte `start` of `memory`.
+
+    Raises CollectiveMismatch naming both calls.
+    """
+    if not mine.agrees(memory, start):
+        raise mismatch(mine, Call.unpacked(memory, start), my_rank, peer, group)
+
+
+def mismatch(mine: Call, theirs: Call, my_rank: int, peer: int, group: str, what: str = "") -> CollectiveMismatch:
+    """The error that names both calls, the lower rank first so that all ranks tell the same story."""
+    (low, low_call), (high, high_call) = sorted([(my_rank, mine), (peer, theirs)], key=lambda pair: pair[0])
+    return CollectiveMismatch(
+        f"the ranks of group {group} disagree{what}: rank {low} calls {low_call}, rank {high} calls {high_call}",
+        [low, high],
+    )
+
+
+def call_site() -> str:
+    """`file:line` of the nearest frame outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    where = (frame.f_code, frame.f_lasti)
+    if where not in _sites:
+        _sites[where] = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return _sites[where]

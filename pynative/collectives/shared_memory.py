@@ -1,0 +1,341 @@
+"""Collectives between the ranks of one host, through memory that they all map.
+
+Every rank posts what others need and reads what they posted. Small sums: everybody posts all and sums all, in the
+same order. Large ones: everybody sums its own part of a block and posts the result, block after block, so that
+memory in use is bounded and stays in the processor's caches.
+
+Steps of all operations: wait for room, write, post; wait for the peers' posts, check the ledger, read, give back.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from mindspore import Tensor
+
+from pynative.collectives.arena import Arena
+from pynative.collectives.arrays import empty, reduce_into, to_numpy, to_tensor, writable
+from pynative.collectives.engine import Engine, Lane, Steps
+from pynative.collectives.interface import Group
+from pynative.collectives.ledger import Call, check, mismatch
+from pynative.collectives.mailbox import COLLECTIVE, POINT_TO_POINT, Inbox, Outbox, Target, view
+from pynative.collectives.trace import Trace
+
+SMALL = 32 << 10
+"""Bytes up to which an all_reduce is one post of everything."""
+
+Waits = Generator[Sequence[Target], None, None]
+
+
+class Piece(NamedTuple):
+    """Entries [start, stop) of a flat array."""
+
+    start: int
+    stop: int
+
+
+def pieces(count: int, largest: int) -> list[Piece]:
+    """`count` entries in pieces of at most `largest`; one empty piece if there are none."""
+    return [Piece(start, min(start + largest, count)) for start in range(0, max(count, 1), largest)]
+
+
+class SharedMemoryGroup(Group):
+    """A group whose ranks all map the same arena."""
+
+    def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str):
+        super().__init__(engine, trace, engine.arena.rank, ranks, name)
+        self.arena: Arena = engine.arena
+        self.peers = [i for i in range(self.size) if i != self.rank]
+        self._room_for_each = COLLECTIVE.slot_bytes // max(1, self.size - 1) // 64 * 64
+        self._outboxes: dict[int | None, tuple[Outbox, Lane]] = {}
+        self._inboxes: dict[int, tuple[Inbox, Lane]] = {}
+        if self.size > 1:
+            ring = engine.waiting.ring
+            others = [self.ranks[i] for i in self.peers]
+            self._out = Outbox(self.arena, (self.ranks, "collective"), others, COLLECTIVE, ring)
+            self._in = {i: self._collective_inbox(i) for i in self.peers}
+
+    def _collective_inbox(self, writer: int) -> Inbox:
+        readers = [rank for rank in self.ranks if rank != self.ranks[writer]]
+        name = (self.ranks, "collective")
+        return Inbox(self.arena, name, self.ranks[writer], readers, COLLECTIVE, self._engine.waiting.ring)
+
+    # The steps that all operations are made of.
+
+    def _room(self, outbox: Outbox) -> Waits:
+        targets = outbox.room()
+        if targets:
+            yield targets
+
+    def _arrivals(self, inboxes: Sequence[Inbox]) -> Waits:
+        while targets := [inbox.arrival() for inbox in inboxes if not inbox.arrived()]:
+            yield targets
+
+    def _agree(self, call: Call) -> Waits:
+        """The peers' first posts of an operation, compared with this rank's call."""
+        yield from self._arrivals(list(self._in.values()))
+        for inbox in self._in.values():
+            check(self.arena.memory, inbox.header(), call, self.ranks[self.rank], inbox.writer, self.name)
+
+    def _place(self, peer: int) -> int:
+        """Byte in a post's payload where what goes from any rank to `peer` starts, seen by this rank as writer."""
+        return self._room_for_each * (peer - (peer > self.rank))
+
+    def _mine_from(self, peer: int) -> int:
+        """Byte in `peer`'s post where what goes to this rank starts."""
+        return self._room_for_each * (self.rank - (self.rank > peer))
+
+    def _write(self, start: int, values: np.ndarray) -> None:
+        """Put a flat array at byte `start` of the next post's payload."""
+        view(self.arena, self._out.payload() + start, values.dtype, values.size)[...] = values
+
+    # Collectives.
+
+    def _barrier(self, call: Call) -> Steps:
+        yield from self._room(self._out)
+        self._out.post(call.packed())
+        yield from self._agree(call)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        for inbox in self._in.values():
+            inbox.give_back()
+
+    def _all_reduce(self, call: Call, x: Tensor, op: str, out: Tensor | None) -> Steps:
+        source = to_numpy(x).reshape(-1)
+        target = empty(x.shape, x.dtype) if out is None else writable(out)
+        small = source.nbytes <= SMALL
+        reduce = self._reduce_whole if small else self._reduce_blocks
+        yield from reduce(call, source, target.reshape(-1), op, x.dtype)
+        return to_tensor(target, x.dtype) if out is None else out
+
+    def _reduce_whole(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, dtype) -> Waits:
+        yield from self._room(self._out)
+        mine = view(self.arena, self._out.payload(), source.dtype, source.size)
+        mine[...] = source
+        self._out.post(call.packed())
+        yield from self._agree(call)
+        parts = [mine if i == self.rank else self._in[i].view(source.dtype, source.size) for i in range(self.size)]
+        reduce_into(target, parts, op, dtype)
+        self._give_back()
+
+    def _reduce_blocks(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, dtype) -> Waits:
+        """Block k is cut in one part a rank. Parts of block k + 1 are posted before block k is read, to keep all busy.
+
+        In place is safe: a block is read into the outbox before any of it is written.
+        """
+        blocks = pieces(source.size, self._room_for_each // source.itemsize * self.size)
+        for k in range(len(blocks) + 2):
+            if k < len(blocks):
+                yield from self._post_parts(source, self._parts(blocks[k]), call.packed() if k == 0 else b"")
+            if 1 <= k <= len(blocks):
+                yield from self._agree(call) if k == 1 else self._arrivals(list(self._in.values()))
+                part = self._parts(blocks[k - 1])[self.rank]
+                yield from self._post_sum(source[part.start : part.stop], target[part.start : part.stop], op, dtype)
+            if k >= 2:
+                yield from self._read_sums(target, self._parts(blocks[k - 2]))
+
+    def _parts(self, block: Piece) -> list[Piece]:
+        """A block cut into one part for each rank; the last ones may be short or empty."""
+        length = -(-(block.stop - block.start) // self.size)
+        starts = [min(block.start + i * length, block.stop) for i in range(self.size + 1)]
+        return [Piece(starts[i], starts[i + 1]) for i in range(self.size)]
+
+    def _post_parts(self, source: np.ndarray, parts: Sequence[Piece], header: bytes) -> Waits:
+        yield from self._room(self._out)
+        for i in self.peers:
+            self._write(self._place(i), source[parts[i].start : parts[i].stop])
+        self._out.post(header)
+
+    def _sum_parts(self, own: np.ndarray, target: np.ndarray, op: str, dtype) -> None:
+        """target = the reduction, in group order, of this rank's `own` part and what the peers posted for it."""
+        parts = [
+            own if i == self.rank else self._in[i].view(own.dtype, own.size, self._mine_from(i))
+            for i in range(self.size)
+        ]
+        reduce_into(target, parts, op, dtype)
+        self._give_back()
+
+    def _post_sum(self, own: np.ndarray, target: np.ndarray, op: str, dtype) -> Waits:
+        yield from self._room(self._out)
+        total = view(self.arena, self._out.payload(), own.dtype, own.size)
+        self._sum_parts(own, total, op, dtype)
+        self._out.post()
+        np.copyto(target, total)
+
+    def _read_sums(self, target: np.ndarray, parts: Sequence[Piece]) -> Waits:
+        yield from self._arrivals(list(self._in.values()))
+        for i, inbox in self._in.items():
+            start, stop = parts[i]
+            np.copyto(target[start:stop], inbox.view(target.dtype, stop - start))
+        self._give_back()
+
+    def _reduce_scatter(self, call: Call, x: Tensor, axis: int, op: str) -> Steps:
+        source = _split_axis(to_numpy(x), axis, self.size)
+        shape = tuple(n // self.size if i == axis else n for i, n in enumerate(x.shape))
+        target = empty(shape, x.dtype)
+        flat, count = target.reshape(-1), target.size
+        todo = pieces(count, self._room_for_each // source.itemsize)
+        for k in range(len(todo) + 1):
+            if k < len(todo):
+                parts = [Piece(i * count + todo[k].start, i * count + todo[k].stop) for i in range(self.size)]
+                yield from self._post_parts(source, parts, call.packed() if k == 0 else b"")
+            if k > 0:
+                yield from self._agree(call) if k == 1 else self._arrivals(list(self._in.values()))
+                start, stop = todo[k - 1]
+                own = source[self.rank * count + start : self.rank * count + stop]
+                self._sum_parts(own, flat[start:stop], op, x.dtype)
+        return to_tensor(target, x.dtype)
+
+    def _all_gather(self, call: Call, x: Tensor, axis: int) -> Steps:
+        source = to_numpy(x).reshape(-1)
+        target = np.empty((self.size, source.size), source.dtype)
+        target[self.rank] = source
+        todo = pieces(source.size, COLLECTIVE.slot_bytes // source.itemsize)
+        for k in range(len(todo) + 1):
+            if k < len(todo):
+                yield from self._room(self._out)
+                self._write(0, source[todo[k].start : todo[k].stop])
+                self._out.post(call.packed() if k == 0 else b"")
+            if k > 0:
+                yield from self._agree(call) if k == 1 else self._arrivals(list(self._in.values()))
+                start, stop = todo[k - 1]
+                for i, inbox in self._in.items():
+                    target[i, start:stop] = inbox.view(source.dtype, stop - start)
+                self._give_back()
+        return to_tensor(_join_axis(target, x.shape, axis), x.dtype)
+
+    def _broadcast(self, call: Call, x: Tensor, source: int) -> Steps:
+        is_source = source == self.rank
+        target = to_numpy(x) if is_source else empty(x.shape, x.dtype)
+        flat = target.reshape(-1)
+        todo = pieces(flat.size, COLLECTIVE.slot_bytes // flat.itemsize)
+        for k, (start, stop) in enumerate(todo):
+            if is_source or k == 0:
+                yield from self._room(self._out)
+                if is_source:
+                    self._write(0, flat[start:stop])
+                self._out.post(call.packed() if k == 0 else b"")
+            if k == 0:
+                yield from self._agree(call)
+                for i in self.peers:
+                    if i != source:
+                        self._in[i].give_back()
+            if not is_source:
+                yield from self._arrivals([self._in[source]])
+                flat[start:stop] = self._in[source].view(flat.dtype, stop - start)
+                self._in[source].give_back()
+        return x if is_source else to_tensor(target, x.dtype)
+
+    def _all_to_all(self, call: Call, x: Tensor) -> Steps:
+        source = to_numpy(x).reshape(-1)
+        row = int(np.prod(x.shape[1:], dtype=np.int64))
+        largest = max(1, self._room_for_each // source.itemsize)
+        target = empty((sum(call.rows[1]), *x.shape[1:]), x.dtype)
+        out_parts, in_parts = _row_parts(call.rows[0], row), _row_parts(call.rows[1], row)
+        flat = target.reshape(-1)
+        flat[slice(*in_parts[self.rank])] = source[slice(*out_parts[self.rank])]
+        rounds = {self.rank: self._rounds(call.rows[0], row, largest, self.rank)}
+        k = 0
+        while k == 0 or k < max(rounds.values()):
+            if k < rounds[self.rank]:
+                windows = [_window(part, k, largest) for part in out_parts]
+                yield from self._post_parts(source, windows, call.packed() if k == 0 else b"")
+            if k == 0:
+                yield from self._agree(call)
+                for i in self.peers:
+                    rounds[i] = self._rounds(self._agreed_rows(call, i), row, largest, i)
+            active = [i for i in self.peers if k < rounds[i]]
+            yield from self._arrivals([self._in[i] for i in active])
+            for i in active:
+                start, stop = _window(in_parts[i], k, largest)
+                flat[start:stop] = self._in[i].view(flat.dtype, stop - start, self._mine_from(i))
+                self._in[i].give_back()
+            k += 1
+        return to_tensor(target, x.dtype)
+
+    def _rounds(self, rows: Sequence[int], row: int, largest: int, owner: int) -> int:
+        """Posts that a rank needs for its rows."""
+        return max(1, *(-(-count * row // largest) for i, count in enumerate(rows) if i != owner))
+
+    def _agreed_rows(self, call: Call, peer: int) -> tuple[int, ...]:
+        """The rows that `peer` sends to each rank, after checking them against what this rank sends and expects."""
+        theirs = Call.unpacked(self.arena.memory, self._in[peer].header())
+        sent, expected = call.rows
+        if theirs.rows[0][self.rank] != expected[peer] or theirs.rows[1][self.rank] != sent[peer]:
+            what = (
+                f" about rows: rank {self.ranks[self.rank]} sends {sent[peer]} and expects {expected[peer]}, "
+                f"rank {self.ranks[peer]} expects {theirs.rows[1][self.rank]} and sends {theirs.rows[0][self.rank]}"
+            )
+            raise mismatch(call, theirs, self.ranks[self.rank], self.ranks[peer], self.name, what)
+        return theirs.rows[0]
+
+    # Point to point: a channel for each pair and direction, used by this group alone.
+
+    def _send_lane(self, to: int) -> Lane:
+        if to not in self._outboxes:
+            name = (self.ranks, "message", self.rank, to)
+            outbox = Outbox(self.arena, name, [self.ranks[to]], POINT_TO_POINT, self._engine.waiting.ring)
+            self._outboxes[to] = outbox, Lane()
+        return self._outboxes[to][1]
+
+    def _recv_lane(self, source: int) -> Lane:
+        if source not in self._inboxes:
+            name, me = (self.ranks, "message", source, self.rank), self.ranks[self.rank]
+            ring = self._engine.waiting.ring
+            self._inboxes[source] = Inbox(self.arena, name, self.ranks[source], [me], POINT_TO_POINT, ring), Lane()
+        return self._inboxes[source][1]
+
+    def _send(self, call: Call, x: Tensor, to: int) -> Steps:
+        outbox = self._outboxes[to][0]
+        source = to_numpy(x).reshape(-1)
+        for k, (start, stop) in enumerate(pieces(source.size, POINT_TO_POINT.slot_bytes // source.itemsize)):
+            yield from self._room(outbox)
+            view(self.arena, outbox.payload(), source.dtype, stop - start)[...] = source[start:stop]
+            outbox.post(call.packed() if k == 0 else b"")
+
+    def _recv(self, call: Call, shape: tuple[int, ...], dtype, source: int) -> Steps:
+        inbox = self._inboxes[source][0]
+        target = empty(shape, dtype)
+        flat = target.reshape(-1)
+        for k, (start, stop) in enumerate(pieces(flat.size, POINT_TO_POINT.slot_bytes // flat.itemsize)):
+            yield from self._arrivals([inbox])
+            if k == 0:
+                check(self.arena.memory, inbox.header(), call, self.ranks[self.rank], inbox.writer, self.name)
+            flat[start:stop] = inbox.view(flat.dtype, stop - start)
+            inbox.give_back()
+        return to_tensor(target, dtype)
+
+    def unreceived(self) -> list[str]:
+        """What this rank sent in the group and nobody took, as text."""
+        return [
+            f"rank {self.ranks[self.rank]} sent rank {outbox.readers[0]} messages in group {self.name}, "
+            f"of which {outbox.unread()} posts were never received"
+            for outbox, _ in self._outboxes.values()
+            if outbox.unread()
+        ]
+
+
+def _window(part: Piece, k: int, largest: int) -> Piece:
+    """The k-th stretch of `largest` entries of a part, short or empty at its end."""
+    return Piece(min(part.start + k * largest, part.stop), min(part.start + (k + 1) * largest, part.stop))
+
+
+def _split_axis(array: np.ndarray, axis: int, size: int) -> np.ndarray:
+    """`size` equal parts along `axis`, one after the other, flat."""
+    if axis:
+        array = np.concatenate(np.split(array, size, axis), axis=None)
+    return array.reshape(-1)
+
+
+def _join_axis(parts: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray:
+    """Undo `_split_axis`: row i of `parts` holds rank i's array of that shape."""
+    if axis == 0:
+        return parts.reshape(len(parts) * shape[0], *shape[1:])
+    return np.concatenate([part.reshape(shape) for part in parts], axis=axis)
+
+
+def _row_parts(rows: Sequence[int], row: int) -> list[Piece]:
+    """Where each rank's rows, of `row` entries, lie in the flat array."""
+    ends = np.cumsum(rows) * row
+    return [Piece(int(end) - count * row, int(end)) for end, count in zip(ends, rows, strict=True)]

@@ -1,0 +1,213 @@
+"""How a rank waits for others: cheaply, noticing death, lateness, failure and deadlock, and naming who.
+
+A wait looks at its words for some microseconds, then lets other processes run, then sleeps in `poll` on its doorbell
+and on the process descriptors (pidfd) of the ranks it waits for, so that a message and a death both wake it. A rank that
+sleeps says in its board what it waits for. If everybody whom it needs, and whom those need, sleeps as well and
+none of them can move, the program is deadlocked, and that is an error at once and not after the time-out.
+"""
+
+import contextlib
+import json
+import os
+import select
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pynative.collectives import arena as layout
+from pynative.collectives.arena import Arena, fence
+from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerLate, PeerLost
+from pynative.collectives.rendezvous import Meeting
+
+if TYPE_CHECKING:
+    from pynative.collectives.engine import Work
+
+LOOKS = 200
+YIELDS = 60
+SLEEP_MILLISECONDS = 100
+KINDS: tuple[type[CollectiveError], ...] = (CollectiveMismatch, PeerLost, PeerLate)
+
+
+class WaitingRoom:
+    """This rank's doorbell, the process descriptors of the others, and the board on which all say how they are."""
+
+    def __init__(self, arena: Arena, meeting: Meeting):
+        self.arena = arena
+        self.rank = arena.rank
+        self.pids = meeting.pids
+        self.failure: CollectiveError | None = None
+        self._doorbells = meeting.doorbells
+        self._processes = [-1 if rank == self.rank else _watch(pid) for rank, pid in enumerate(meeting.pids)]
+        self._sleeping = [Arena.board(rank) + layout.SLEEPING for rank in range(arena.world_size)]
+        self._board = Arena.board(self.rank)
+        self._suspicion: dict[int, tuple[int, int]] | None = None
+
+    def ring(self, rank: int) -> None:
+        """Wake `rank` if it sleeps; called after every word that it may wait for."""
+        fence()
+        if self.arena.words[self._sleeping[rank]]:
+            os.eventfd_write(self._doorbells[rank], 1)
+
+    def pause(self, work: "Work", heads: Sequence["Work"], deadline: float) -> None:
+        """Return when something may have moved: `heads` are all that can, `work` is what the caller needs.
+
+        Raises PeerLost, PeerLate, CollectiveMismatch.
+        """
+        words = self.arena.words
+        for _ in range(LOOKS):
+            if any(head.ready(words) for head in heads):
+                return
+        for _ in range(YIELDS):
+            os.sched_yield()
+            if any(head.ready(words) for head in heads):
+                return
+        self._sleep(work, heads, deadline)
+
+    def _sleep(self, work: "Work", heads: Sequence["Work"], deadline: float) -> None:
+        words = self.arena.words
+        self._say_blocked(work, heads)
+        try:
+            while not any(head.ready(words) for head in heads):
+                self._poll(work, heads)
+                self.raise_failure()
+                if time.monotonic() > deadline:
+                    raise self._late(work)
+                words[self._board + layout.IDLE_ROUNDS] += 1
+                self._check_deadlock(work)
+        finally:
+            words[self._board + layout.BLOCKED] += 1
+
+    def _say_blocked(self, work: "Work", heads: Sequence["Work"]) -> None:
+        """An odd number at BLOCKED says that targets and label are valid; their number above the maximum: unknown."""
+        words, board = self.arena.words, self._board
+        targets = [target for head in heads for target in head.targets]
+        words[board + layout.TARGETS] = len(targets)
+        for i, target in enumerate(targets[: layout.MAX_TARGETS]):
+            start = board + layout.TARGETS + 1 + 3 * i
+            words[start], words[start + 1], words[start + 2] = target
+        self.arena.write_text(layout.LABEL, str(work.label), layout.PAGE - layout.LABEL)
+        fence()
+        words[board + layout.BLOCKED] += 1
+        self._suspicion = None
+
+    def _poll(self, work: "Work", heads: Sequence["Work"]) -> None:
+        """Sleep until the doorbell, a death among the ranks waited for, or the next look at the clock."""
+        words = self.arena.words
+        poll = select.poll()
+        poll.register(self._doorbells[self.rank], select.POLLIN)
+        missing = {rank for rank, word, value in work.targets if words[word] < value}
+        for rank in missing:
+            poll.register(self._processes[rank], select.POLLIN)
+        words[self._sleeping[self.rank]] = 1
+        fence()
+        try:
+            may_go_on = words[layout.ANY_FAILED] or any(head.ready(words) for head in heads)
+            events = [] if may_go_on else poll.poll(SLEEP_MILLISECONDS)
+        finally:
+            words[self._sleeping[self.rank]] = 0
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._doorbells[self.rank])
+        gone = {descriptor for descriptor, _ in events} - {self._doorbells[self.rank]}
+        dead = [rank for rank in missing if self._processes[rank] in gone]
+        if dead and not work.ready(words):
+            self.raise_failure()
+            raise self._lost(dead, work)
+
+    def _lost(self, ranks: Sequence[int], work: "Work") -> PeerLost:
+        names = ", ".join(f"rank {rank} (pid {self.pids[rank]})" for rank in sorted(ranks))
+        return PeerLost(f"{names} ended; rank {self.rank} waits for it in {work.label}", sorted(ranks))
+
+    def _late(self, work: "Work") -> PeerLate:
+        words = self.arena.words
+        ranks = sorted({rank for rank, word, value in work.targets if words[word] < value})
+        names = ", ".join(f"rank {rank} (pid {self.pids[rank]}, {self._whereabouts(rank)})" for rank in ranks)
+        return PeerLate(
+            f"rank {self.rank} waited in {work.label}, longer than the time-out, for {names}; "
+            "--distributed-timeout-minutes sets the time",
+            ranks,
+        )
+
+    def _whereabouts(self, rank: int) -> str:
+        if self.arena.words[Arena.board(rank) + layout.BLOCKED] % 2:
+            return f"waiting in {self.arena.read_text(rank, layout.LABEL)}"
+        return "in no collective"
+
+    # Deadlock: the ranks that this one needs, directly or not, all sleep, and have all looked twice since.
+
+    def _check_deadlock(self, work: "Work") -> None:
+        sleepers = self._everyone_needed()
+        if sleepers is None or self._suspicion is None or sleepers.keys() != self._suspicion.keys():
+            self._suspicion = sleepers
+            return
+        before = self._suspicion
+        if any(sleepers[rank][0] != before[rank][0] for rank in sleepers):
+            self._suspicion = sleepers
+        elif all(sleepers[rank][1] >= before[rank][1] + 2 for rank in sleepers):
+            story = "; ".join(f"rank {rank} waits in {self.arena.read_text(rank, layout.LABEL)}" for rank in sleepers)
+            raise CollectiveMismatch(f"the ranks wait for each other and none can go on: {story}")
+
+    def _everyone_needed(self) -> dict[int, tuple[int, int]] | None:
+        """{rank: (its BLOCKED word, its idle rounds)} of the closure of who waits for whom; None if one of them runs."""
+        words = self.arena.words
+        needed: dict[int, tuple[int, int]] = {}
+        open_ranks = [self.rank]
+        while open_ranks:
+            rank = open_ranks.pop()
+            if rank in needed:
+                continue
+            board = Arena.board(rank)
+            blocked, count = words[board + layout.BLOCKED], words[board + layout.TARGETS]
+            if blocked % 2 == 0 or count > layout.MAX_TARGETS:
+                return None
+            needed[rank] = blocked, words[board + layout.IDLE_ROUNDS]
+            start = board + layout.TARGETS + 1
+            targets = [tuple(words[start + 3 * i : start + 3 * i + 3]) for i in range(count)]
+            open_ranks += [other for other, word, value in targets if words[word] < value]
+        return dict(sorted(needed.items()))
+
+    # Failure: one rank's is everybody's.
+
+    def fail(self, error: BaseException) -> None:
+        """Stop this rank's collectives for good and tell every rank why; the first reason stays."""
+        if self.failure is not None:
+            return
+        if not isinstance(error, CollectiveError):
+            story = f"rank {self.rank} (pid {self.pids[self.rank]}) failed: {type(error).__name__}: {error}"
+            error = PeerLost(story, [self.rank])
+        self.failure = error
+        record = {"kind": type(error).__name__, "story": str(error)[:3000], "ranks": getattr(error, "ranks", ())}
+        self.arena.write_text(layout.FAILURE, json.dumps(record, ensure_ascii=False), layout.PAGE)
+        fence()
+        self.arena.words[self._board + layout.FAILED] = 1
+        self.arena.words[layout.ANY_FAILED] = 1
+        for rank in range(self.arena.world_size):
+            self.ring(rank)
+
+    def raise_failure(self) -> None:
+        """Raise what stopped this rank, or what another rank said had stopped it."""
+        if self.arena.words[layout.ANY_FAILED]:
+            self.failure = self.failure or self._failure_of_another()
+            raise self.failure.again()
+
+    def _failure_of_another(self) -> CollectiveError:
+        boards = [Arena.board(rank) for rank in range(self.arena.world_size)]
+        rank = next(rank for rank, board in enumerate(boards) if self.arena.words[board + layout.FAILED])
+        record = json.loads(self.arena.read_text(rank, layout.FAILURE))
+        kind = next(kind for kind in KINDS if kind.__name__ == record["kind"])
+        return kind(record["story"], record["ranks"])
+
+    def close(self) -> None:
+        """Release the descriptors."""
+        for descriptor in [*self._doorbells, *self._processes]:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _watch(pid: int) -> int:
+    """A descriptor that turns readable when the process ends; of one that has ended already, one that is so now."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        read_end, write_end = os.pipe()
+        os.close(write_end)
+        return read_end

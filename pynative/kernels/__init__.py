@@ -18,29 +18,35 @@ from mindspore import Tensor
 from pynative.kernels.dropout import Key
 from pynative.kernels.linear import Linear
 
-IMPLEMENTATIONS = ("host", "ops")
+MODULES = {
+    ("host", "CPU"): "pynative.kernels.host",
+    ("ops", "CPU"): "pynative.kernels.ops",
+    ("ops", "Ascend"): "pynative.kernels.ops.fused",
+}
+"""Which module has the operators of an implementation on a device; a device's first entry is its default."""
 
 _active: ModuleType
 
 
 def use(implementation: str | None = None, threads: int | None = None) -> None:
-    """Select the implementation for this process; call it before any operator.
+    """Select the implementation for this process; call it before any operator (without a call: the host's, 1 thread).
 
-    implementation: "host", "ops", or None for the device's own: host on a CPU, ops elsewhere.
-    threads: CPU threads that host kernels use (None: 1); a ValueError for less than 1.
+    implementation: "host", "ops", or None for the device's own: host on a CPU, ops on an Ascend.
+    threads: CPU threads that host kernels use, the calling one included (None: 1).
     """
     global _active
-    if implementation is None:
-        implementation = "host" if mindspore.get_context("device_target") == "CPU" else "ops"
-    if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"kernels is {implementation!r}: choose one of {', '.join(IMPLEMENTATIONS)}")
-    _active = import_module(f"{__name__}.{implementation}")
+    device = mindspore.get_context("device_target")
+    offered = {name: module for (name, target), module in MODULES.items() if target == device}
+    chosen = implementation or next(iter(offered), "none")
+    if chosen not in offered:
+        raise ValueError(f"kernels {chosen!r} don't exist for {device}: choose one of {', '.join(offered) or 'none'}")
+    _active = import_module(offered[chosen])
     _active.prepare(1 if threads is None else threads)
 
 
 def active() -> str:
     """Name of the implementation in use."""
-    return _active.__name__.rsplit(".", 1)[1]
+    return _active.__name__.split(".")[2]
 
 
 # Linear layers -------------------------------------------------------------------------------------------------------
@@ -252,4 +258,5 @@ def fill_(x: Tensor, value: float) -> None:
     _active.fill_(x, value)
 
 
-use("host")
+_active = import_module(MODULES["host", "CPU"])
+_active.prepare(threads=1)

@@ -1,0 +1,106 @@
+"""`ops` with an Ascend's fused operators where it has them. Not run on hardware: nobody here had one.
+
+The signatures are those of MindSpore 2.10. What isn't defined here is the composed operator.
+"""
+
+import mindspore
+from mindspore import Tensor, mint, ops
+from mindspore.ops.auto_generate import AdamW
+
+from pynative.kernels.dropout import Key
+from pynative.kernels.ops import (
+    add_,
+    bias_dropout_add,
+    bias_gradient,
+    cross_entropy_gradient,
+    dropout,
+    embedding,
+    fill_,
+    is_finite,
+    linear_forward,
+    linear_input_gradient,
+    linear_weight_gradient,
+    prepare,
+    rotary,
+    scale_,
+    sgd_,
+    softmax_statistics,
+    split_qkv,
+    squared_norm,
+)
+from pynative.kernels.ops.activation import ACTIVATIONS
+from pynative.kernels.ops.attention import attention as composed_attention
+from pynative.kernels.ops.attention import causal_mask
+from pynative.kernels.ops.norm import scale as norm_scale
+
+__all__ = [
+    "adamw_", "add_", "attention", "bias_activation", "bias_dropout_add", "bias_gradient", "cross_entropy_gradient",
+    "dropout", "embedding", "fill_", "is_finite", "layer_norm", "linear_forward", "linear_input_gradient",
+    "linear_weight_gradient", "prepare", "rms_norm", "rotary", "scale_", "sgd_", "softmax_statistics", "split_qkv",
+    "squared_norm",
+]  # fmt: skip
+
+_adamw = AdamW()
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool) -> Tensor:
+    """aclnnLayerNorm."""
+    weight = norm_scale(weight, zero_centered).astype(x.dtype)
+    return mint.nn.functional.layer_norm(x, x.shape[-1:], weight, bias.astype(x.dtype), epsilon)
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) -> Tensor:
+    """aclnnRmsNorm."""
+    return ops.rms_norm(x, norm_scale(weight, zero_centered).astype(x.dtype), epsilon)[0]
+
+
+FUSED_ACTIVATIONS = {
+    **ACTIVATIONS,
+    "gelu_tanh": lambda x: mint.nn.functional.gelu(x, approximate="tanh"),
+    "gelu_erf": lambda x: mint.nn.functional.gelu(x, approximate="none"),
+    "swiglu": lambda x: ops.swiglu(x, -1),
+}
+
+
+def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """aclnnGelu, aclnnSwiGlu."""
+    return FUSED_ACTIVATIONS[activation](x if bias is None else x + bias)
+
+
+_LEFT_UP_CAUSAL, _DENSE_MASK = 2, 0  # flash_attention_score's sparse_mode
+_COMPRESSED_MASK_SIZE = 2048  # the triangle that sparse_mode 2 wants, whatever the sequence length
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, mask: Tensor | None,
+    dropout_rate: float, dropout_key: Key, head_offset: int,
+) -> Tensor:  # fmt: skip
+    """aclnnFlashAttentionScore: 16-bit types only, and masked scores are -inf there.
+
+    Float32, and dropout (so that masks stay those of every other device), take the composed operator.
+    """
+    if q.dtype == mindspore.float32 or dropout_rate:
+        return composed_attention(
+            q, k, v, scale=scale, causal=causal, mask=mask,
+            dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,
+        )  # fmt: skip
+    mode = _DENSE_MASK
+    if mask is None and causal:
+        mask, mode = causal_mask(_COMPRESSED_MASK_SIZE), _LEFT_UP_CAUSAL
+    elif mask is not None and len(mask) == 1:
+        mask = mask.reshape(mask.shape[-2:])
+    rows = (x.reshape(*x.shape[:2], -1) for x in (q, k, v))
+    return ops.flash_attention_score(
+        *rows, q.shape[2], attn_mask=mask, scalar_value=scale, input_layout="SBH", sparse_mode=mode
+    )
+
+
+def adamw_(
+    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, learning_rate: float, beta1: float,
+    beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float,
+) -> None:  # fmt: skip
+    """aclnnApplyAdamWV2, which counts steps from 0."""
+    _adamw(
+        param, exp_avg, exp_avg_sq, exp_avg_sq, grad * grad_scale, Tensor(step - 1, mindspore.float32),
+        learning_rate, beta1, beta2, weight_decay, epsilon, False, False,
+    )  # fmt: skip

@@ -1,0 +1,38 @@
+"""The matrix products of a linear layer y = x W^T + bias and the sum of its bias gradient, of MindSpore operators."""
+
+from mindspore import Tensor, ops
+
+# The transpose flags avoid the copies that transposing a tensor first would make.
+_product = ops.MatMul()
+_product_with_transposed = ops.MatMul(transpose_b=True)
+_transposed_product = ops.MatMul(transpose_a=True)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _delivered(result: Tensor, out: Tensor | None) -> Tensor:
+    if out is None:
+        return result
+    ops.assign(out, result.astype(out.dtype))
+    return out
+
+
+def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    y = _product_with_transposed(_rows(x), weight)
+    if bias is not None:
+        y = y + bias
+    return y.reshape(*x.shape[:-1], -1)
+
+
+def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
+    return _product(_rows(dy), weight).reshape(*dy.shape[:-1], -1)
+
+
+def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
+    return _delivered(_transposed_product(_rows(dy), _rows(x)), out)
+
+
+def bias_gradient(dy: Tensor, out: Tensor | None = None) -> Tensor:
+    return _delivered(_rows(dy).sum(axis=0), out)

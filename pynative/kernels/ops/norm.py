@@ -1,0 +1,29 @@
+"""Layer norm and RMS norm of MindSpore operators; statistics in float32 whatever the type of the input."""
+
+from functools import cache
+
+import mindspore
+from mindspore import Tensor, ops
+
+FLOAT32 = mindspore.float32
+
+
+@cache
+def _layer_norm(epsilon: float) -> ops.LayerNorm:
+    return ops.LayerNorm(begin_norm_axis=-1, begin_params_axis=-1, epsilon=epsilon)
+
+
+def scale(weight: Tensor, zero_centered: bool) -> Tensor:
+    """The factor a norm multiplies with, in float32."""
+    return weight.astype(FLOAT32) + 1 if zero_centered else weight.astype(FLOAT32)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool) -> Tensor:
+    y, _, _ = _layer_norm(epsilon)(x.astype(FLOAT32), scale(weight, zero_centered), bias.astype(FLOAT32))
+    return y.astype(x.dtype)
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) -> Tensor:
+    wide = x.astype(FLOAT32)
+    inverse = ops.rsqrt(ops.mean(ops.square(wide), -1, True) + epsilon)
+    return (wide * inverse * scale(weight, zero_centered)).astype(x.dtype)

@@ -1,0 +1,27 @@
+"""Heads out of Megatron's fused q/k/v rows, and rotary position embedding, of MindSpore operators."""
+
+from mindspore import Tensor, ops
+
+
+def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    leading = qkv.shape[:-1]
+    grouped = qkv.reshape(*leading, groups, heads_per_group + 2, head_size)
+    q, k, v = ops.split(grouped, [heads_per_group, 1, 1], -2)
+    return tuple(part.reshape(*leading, -1, head_size) for part in (q, k, v))
+
+
+def _rotate_half(x: Tensor, interleaved: bool) -> Tensor:
+    """Each plane turned by 90 degrees: (x1, x2) -> (-x2, x1)."""
+    if interleaved:
+        return ops.stack((-x[..., 1::2], x[..., ::2]), -1).reshape(x.shape)
+    one, two = ops.chunk(x, 2, -1)
+    return ops.cat((-two, one), -1)
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    rotated = cos.shape[-1]
+    shape = (x.shape[0], -1, 1, rotated)
+    cos, sin = cos.reshape(shape).astype(x.dtype), sin.reshape(shape).astype(x.dtype)
+    turning, passing = x[..., :rotated], x[..., rotated:]
+    turned = turning * cos + _rotate_half(turning, interleaved) * sin
+    return ops.cat((turned, passing), -1) if rotated < x.shape[-1] else turned

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, ops
 
 from pynative import kernels
 from pynative.collectives import Group
@@ -57,7 +57,7 @@ class ParamAndGradBuffer:
     def _adopt(self, piece: Piece) -> None:
         parameter = piece.parameter
         home = self.parameters.view(piece.start, tuple(parameter.shape))
-        kernels.copy_(home, parameter)
+        ops.assign(home, parameter)
         parameter.set_data(home)
         parameter.main_grad = self.gradients.view(piece.start, tuple(parameter.shape))
         parameter.main_grad_is_empty = True

@@ -75,7 +75,6 @@ class Sgd(FlatOptimizer):
             learning_rate=learning_rate,
             momentum=self.config.sgd_momentum,
             weight_decay=weight_decay,
-            step=self.steps,
             grad_scale=grad_scale,
         )
 

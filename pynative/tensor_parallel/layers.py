@@ -16,7 +16,7 @@ from pynative.tensor_parallel.mappings import (
     reduce_from_tensor_model_parallel_region,
     scatter_to_tensor_model_parallel_region,
 )
-from pynative.transformer.parameter import make_parameter
+from pynative.parameter import make_parameter
 
 Initial = Normal | Constant | str | None
 
@@ -171,7 +171,7 @@ class RowParallelLinear(nn.Cell):
         y = linear_with_grad_accumulation_and_async_allreduce(x, self.weight)
         y = reduce_from_tensor_model_parallel_region(y, self.group)
         if self.bias is not None and not self.skip_bias_add:
-            y = kernels.bias_dropout_add(y, self.bias, None, 0.0, None)
+            y = y + self.bias
         return y, self.bias if self.skip_bias_add else None
 
 

@@ -7,6 +7,7 @@ from mindspore import Tensor
 
 from parallel_core.config import AllConfig
 from parallel_core.data.loader import StepLoader
+from parallel_core.data.sampler import MegatronPretrainingRandomSampler, MegatronPretrainingSampler
 from pynative import parallel_state
 
 
@@ -19,25 +20,30 @@ def get_train_valid_test_num_samples(config: AllConfig) -> tuple[int, int, int]:
 
 def build_pretraining_data_loader(dataset: Any, consumed_samples: int, config: AllConfig) -> StepLoader:
     """This replica's steps of `dataset`, from the first sample that was not consumed yet."""
-    return StepLoader(
-        dataset,
-        consumed_samples=consumed_samples,
-        micro_batch_size=config.dataset_config.batch_size,
-        micro_batch_num=config.dataset_config.micro_batch_num,
-        data_parallel_rank=parallel_state.get_data_parallel_rank(),
-        data_parallel_size=parallel_state.get_data_parallel_world_size(),
-    )
+    data = config.dataset_config
+    place = {
+        "micro_batch_size": data.batch_size,
+        "data_parallel_rank": parallel_state.get_data_parallel_rank(),
+        "data_parallel_size": parallel_state.get_data_parallel_world_size(),
+    }
+    sampler: MegatronPretrainingSampler | MegatronPretrainingRandomSampler
+    if data.dataloader_type == "cyclic":
+        sampler = MegatronPretrainingRandomSampler(
+            len(dataset), consumed_samples, data_sharding=data.data_sharding, **place
+        )
+    else:
+        sampler = MegatronPretrainingSampler(len(dataset), consumed_samples, **place)
+    return StepLoader(dataset, sampler, data.micro_batch_num, vocab_size=config.model_config.vocab_size)
 
 
 def _rounds(loader: Iterable) -> Iterator:
     """The loader over and over; a MindSpore dataset as dicts of tensors."""
     while True:
-        empty = True
-        source = loader.create_dict_iterator() if hasattr(loader, "create_dict_iterator") else loader
-        for item in source:
-            empty = False
+        count = 0
+        for item in loader.create_dict_iterator() if hasattr(loader, "create_dict_iterator") else loader:
+            count += 1
             yield item
-        if empty or source is iter(source):
+        if not count or iter(loader) is loader:
             raise ValueError(
                 "the training data ended before --train-iters was reached: pass a loader that can be iterated again "
                 "(not a one-time iterator), give it more data, or lower --train-iters"
@@ -54,9 +60,8 @@ def endless(loader: Iterable, skip: int = 0) -> Iterator:
 
 def to_tensors(data_iterator: Iterator) -> dict[str, Tensor]:
     """The default `get_batch_func`: the loader's arrays as the model's keyword arguments."""
-    return {
-        name: value if isinstance(value, Tensor) else Tensor.from_numpy(value) for name, value in next(data_iterator).items()
-    }
+    arrays = next(data_iterator)
+    return {n: v if isinstance(v, Tensor) else Tensor.from_numpy(v) for n, v in arrays.items() if n != "dataset_id"}
 
 
 GetBatch = Callable[[Iterator], dict[str, Tensor]]

@@ -37,7 +37,7 @@ from pynative.training.forward_step import BatchedForwardStep, MegatronForwardSt
 from pynative.training.log import log
 from pynative.training.train_step import TrainOneStepCell
 from pynative.training.utils import set_parallel_context, set_seed
-from pynative.transformer.parameter import initialize_parameters, trainable
+from pynative.parameter import initialize_parameters, trainable
 
 DEFAULT_OUTPUT = "output"
 

@@ -7,7 +7,7 @@ from parallel_core.sharding import ShardSpec
 from pynative import kernels
 from pynative.tensor_parallel.layers import VocabParallelEmbedding
 from pynative.tensor_parallel.random import get_rng_tracer
-from pynative.transformer.parameter import make_parameter
+from pynative.parameter import make_parameter
 
 EMBEDDING_LAYER = 0
 """Layers are numbered from 1; the embedding's dropout mask belongs to number 0."""

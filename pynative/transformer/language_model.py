@@ -11,7 +11,7 @@ from pynative.tensor_parallel.layers import ColumnParallelLinear, linear_with_gr
 from pynative.tensor_parallel.mappings import gather_from_tensor_model_parallel_region
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
-from pynative.transformer.parameter import make_parameter
+from pynative.parameter import make_parameter
 from pynative.transformer.transformer import ParallelTransformer
 
 

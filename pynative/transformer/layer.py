@@ -39,9 +39,7 @@ class ParallelTransformerLayer(nn.Cell):
         """residual + dropout(norm(output + bias))."""
         output, bias = result
         if norm is not None:
-            if bias is not None:
-                output, bias = kernels.bias_dropout_add(output, bias, None, 0.0, None), None
-            output = norm(output)
+            output, bias = norm(output if bias is None else output + bias), None
         rate = self.hidden_dropout if self.training else 0.0
         key = get_rng_tracer().key(self.layer_number, place) if rate else None
         return kernels.bias_dropout_add(output, bias, residual, rate, key)

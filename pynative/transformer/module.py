@@ -4,7 +4,7 @@ from mindspore import Parameter, Tensor, nn
 
 from parallel_core.initial_values import Normal
 from parallel_core.sharding import ShardSpec
-from pynative.transformer.parameter import make_parameter
+from pynative.parameter import make_parameter
 
 
 class SharedEmbeddingWeight(nn.Cell):

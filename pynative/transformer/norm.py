@@ -5,7 +5,7 @@ from mindspore import Tensor, nn
 from parallel_core.initial_values import Constant
 from parallel_core.sharding import ShardSpec
 from pynative import kernels
-from pynative.transformer.parameter import make_parameter
+from pynative.parameter import make_parameter
 
 
 class LayerNorm(nn.Cell):

@@ -1,0 +1,184 @@
+"""Is our curve the same as your Megatron's? Give weights, tokens and the curve of a run of yours.
+
+    python examples/gpt/compare_with_megatron.py CASE_DIR [--nproc N] [flags, such as --tensor-model-parallel-size 2]
+
+CASE_DIR holds, under Megatron-Core's parameter names and layouts:
+
+    config.json        "megatron_cli": the run's flags, a list; "padded_vocab_size"
+    weights.npz        initial weights, whole arrays
+    tokens.npy         int [iterations x global batch, sequence + 1], in the order in which they are consumed
+    loss_mask.npy      optional, [same rows, sequence], 1 = counts
+    curve.json         per iteration "lm_loss" and "grad_norm" (before clipping)
+    grads_step1.npz    optional: gradients of iteration 1, averaged, before clipping
+    weights_final.npz  optional
+
+The case runs through msrun and `pretrain()`. One line of JSON tells how far the two runs are apart.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+OUR_CURVE, OUR_GRADIENTS, OUR_WEIGHTS = "curve.json", "grads_step1.npz", "weights_final.npz"
+
+
+def case_flags(case: Path) -> list[str]:
+    """The run's flags, with the vocabulary it was trained with whatever the layout."""
+    config = json.loads((case / "config.json").read_text())
+    flags = [str(flag) for flag in config["megatron_cli"]]
+    return [*flags, "--padded-vocab-size", str(config["padded_vocab_size"])]
+
+
+# One of the launched processes ----------------------------------------------------------------------------------------
+
+
+class Rows:
+    """The case's token rows as a dataset."""
+
+    def __init__(self, case: Path) -> None:
+        self.tokens = np.load(case / "tokens.npy").astype(np.int32)
+        mask = case / "loss_mask.npy"
+        self.mask = np.load(mask) if mask.exists() else np.ones_like(self.tokens[:, 1:])
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
+        tokens = self.tokens[row]
+        return {
+            "tokens": tokens[:-1],
+            "labels": tokens[1:],
+            "loss_mask": self.mask[row].astype(np.float32),
+            "position_ids": np.arange(len(tokens) - 1, dtype=np.int32),
+        }
+
+
+def run_case(case: Path, out: Path, flags: list[str]) -> None:
+    """Train the case as one of the launched processes; rank 0 leaves curve, gradients and weights in `out`."""
+    from mapping import init_configs_from_args, initialize_megatron
+    from pynative import parallel_state
+    from pynative.checkpointing import gather_weights, load_weights
+    from pynative.training.callbacks import Callback
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+
+    class Recorder(Callback):
+        """Keeps what is compared."""
+
+        def on_train_begin(self, state) -> None:
+            load_weights(state.model, dict(np.load(case / "weights.npz")))
+            self.curve = []
+
+        def on_gradients(self, state, gradient_scale) -> None:
+            if state.iteration == 0:
+                gradients = gather_weights(state.model, of=lambda parameter: parameter.main_grad)
+                if parallel_state.get_global_rank() == 0:
+                    np.savez(out / OUR_GRADIENTS, **{name: g * gradient_scale for name, g in gradients.items()})
+
+        def on_step_end(self, state) -> None:
+            self.curve.append({"lm_loss": state.result.loss, "grad_norm": state.result.gradient_norm})
+
+        def on_train_end(self, state) -> None:
+            weights = gather_weights(state.model)
+            if parallel_state.get_global_rank() == 0:
+                np.savez(out / OUR_WEIGHTS, **weights)
+                (out / OUR_CURVE).write_text(json.dumps(self.curve))
+
+    all_config = init_configs_from_args(initialize_megatron(argv=flags))
+    rows = Rows(case)
+    pretrain(
+        lambda samples: (rows, None, None),
+        lambda pre_process=True, post_process=True: GPTModel(
+            all_config.model_config, pre_process=pre_process, post_process=post_process
+        ),
+        all_config=all_config,
+        callbacks=[Recorder()],
+    )
+
+
+# The process that the user started ------------------------------------------------------------------------------------
+
+
+def largest_difference(ours: Path, theirs: Path, relative: bool) -> float | None:
+    """Over all parameters, the largest difference; `relative` to each parameter's largest entry."""
+    if not theirs.exists():
+        return None
+    mine, reference = np.load(ours), np.load(theirs)
+    if set(mine.files) != set(reference.files):
+        raise ValueError(f"{theirs}: parameters differ from ours: {sorted(set(mine.files) ^ set(reference.files))}")
+
+    def difference(name: str) -> float:
+        largest = float(np.abs(reference[name]).max()) if relative else 1.0
+        return float(np.abs(mine[name] - reference[name]).max()) / max(largest, np.finfo(np.float32).tiny)
+
+    return max(difference(name) for name in mine.files)
+
+
+def compare(case: Path, out: Path) -> dict[str, float | int | None]:
+    """How far our run is from the recorded one."""
+    ours, theirs = json.loads((out / OUR_CURVE).read_text()), json.loads((case / "curve.json").read_text())
+    steps = min(len(ours), len(theirs))
+
+    def column(rows: list[dict], name: str) -> np.ndarray:
+        return np.array([row[name] for row in rows[:steps]], np.float64)
+
+    loss, reference = column(ours, "lm_loss"), column(theirs, "lm_loss")
+    norm, norm_reference = column(ours, "grad_norm"), column(theirs, "grad_norm")
+    return {
+        "max_abs_lm_loss": float(np.abs(loss - reference).max()),
+        "max_rel_lm_loss": float((np.abs(loss - reference) / np.abs(reference)).max()),
+        "max_rel_grad_norm": float((np.abs(norm - norm_reference) / norm_reference).max()),
+        "max_abs_final_weight": largest_difference(out / OUR_WEIGHTS, case / OUR_WEIGHTS, relative=False),
+        "max_rel_grad_step1": largest_difference(out / OUR_GRADIENTS, case / OUR_GRADIENTS, relative=True),
+        "steps": steps,
+    }
+
+
+def launch(case: Path, processes: int, flags: list[str]) -> dict:
+    """Run the case in `processes` processes and compare."""
+    from pynative.launch import msrun_command, quiet_environment
+
+    for name in ("config.json", "weights.npz", "tokens.npy", "curve.json"):
+        if not (case / name).exists():
+            raise SystemExit(f"error: {case / name} does not exist; {case} is no case folder (see --help)")
+    started = time.time()
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch)
+        (out / "flags.json").write_text(json.dumps([*case_flags(case), *flags]))
+        command = msrun_command(__file__, ["--worker", str(case), "--out", scratch], processes, out / "log")
+        done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), cwd=scratch)
+        if done.returncode:
+            sys.stderr.write(done.stdout[-20000:] + done.stderr[-20000:])
+            raise SystemExit(f"error: the run of {case.name} failed with exit code {done.returncode}")
+        figures = compare(case, out)
+    run = {"case": case.name, "world": processes, "flags": " ".join(flags)}
+    return {**run, **figures, "seconds": round(time.time() - started, 1)}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("case", type=Path, help="the folder with the recorded run")
+    parser.add_argument("--nproc", type=int, default=1, help="number of processes")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    options, flags = parser.parse_known_args(argv)
+    if options.worker:
+        run_case(options.case, options.out, json.loads((options.out / "flags.json").read_text()))
+    else:
+        print(json.dumps(launch(options.case.resolve(), options.nproc, flags)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Make training data for the GPT example: text to Megatron's `.bin`/`.idx` files.
+
+    python examples/gpt/prepare_data.py --output-prefix data/stdlib                  # the running Python's own sources
+    python examples/gpt/prepare_data.py --output-prefix data/mine --corpus DIR_OR_FILE
+
+Without `--corpus` the text is Python's standard library: several MB that every machine has. The files are written as
+`PREFIX_text_document.bin` and `.idx`, and left alone when they were made from the same text and vocabulary before.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+# So that the script runs from a checkout as it is.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from parallel_core.data.files import replacing
+from parallel_core.data.indexed_dataset import IndexedDataset
+from parallel_core.data.preprocess import Document, output_prefix, preprocess, read_documents
+from parallel_core.data.tokenizers import GPT2BPETokenizer
+
+VOCABULARY = Path(__file__).resolve().parent / "vocab"
+"""4096 entries, learnt from the standard library by parallel_core.data.tokenizers.train_bpe."""
+
+SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings"}
+"""Installed packages, tests, and character tables: not the standard library's text."""
+
+SEED = 1234
+"""Of the order of documents, so that the validation split is not the end of the alphabet."""
+
+PIECES = 500
+"""No document is longer than this part of the text: splits are made of whole documents, and the text may be one file."""
+
+
+def standard_library() -> list[Document]:
+    """The sources of the running Python's standard library, a document per file."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    files = [file for file in sorted(root.rglob("*.py")) if SKIPPED_FOLDERS.isdisjoint(file.relative_to(root).parts)]
+    if not files:
+        raise ValueError(f"{root} has no Python sources; give text of your own with --corpus DIR_OR_FILE")
+    return [document for file in files for document in read_documents(file)]
+
+
+def choose(documents: Iterable[Document], max_megabytes: float | None) -> list[Document]:
+    """The documents that have text, shuffled, as many as `max_megabytes` (10^6 bytes) hold; None: all."""
+    chosen = [document for document in documents if document["text"].strip()]
+    random.Random(SEED).shuffle(chosen)
+    if max_megabytes is None:
+        return chosen
+    kept, size = [], 0
+    for document in chosen:
+        size += len(document["text"].encode("utf-8", errors="replace"))
+        if kept and size > max_megabytes * 1e6:
+            break
+        kept.append(document)
+    return kept
+
+
+def cut_long(documents: Sequence[Document]) -> list[Document]:
+    """The documents with long ones cut, at the end of a line where there is one."""
+    limit = max(1000, sum(len(document["text"]) for document in documents) // PIECES)
+    return [{"text": piece} for document in documents for piece in cut_text(document["text"], limit)]
+
+
+def cut_text(text: str, limit: int) -> Iterator[str]:
+    """Pieces of at most `limit` characters that together are `text`."""
+    begin = 0
+    while begin < len(text):
+        end = begin + limit
+        if end < len(text):
+            end = text.rfind("\n", begin, end) + 1 or end
+        yield text[begin:end]
+        begin = end
+
+
+def fingerprint(documents: Sequence[Document], vocabulary_files: Sequence[Path]) -> str:
+    """A hash of all that the token files depend on."""
+    digest = sha256()
+    for file in vocabulary_files:
+        digest.update(file.read_bytes())
+    for document in documents:
+        digest.update(document["text"].encode("utf-8", errors="surrogatepass") + b"\x00")
+    return digest.hexdigest()
+
+
+def is_ready(prefix: str, record: Path, made_from: str) -> bool:
+    """Whether whole token files are there that were made from the same input."""
+    try:
+        IndexedDataset(prefix)
+        return json.loads(record.read_text())["made_from"] == made_from
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def prepare(args: argparse.Namespace) -> str:
+    """Write the token files unless they are there; returns the prefix to train on."""
+    started = time.monotonic()
+    source = standard_library() if args.corpus is None else read_documents(args.corpus)
+    documents = cut_long(choose(source, args.max_megabytes))
+    if not documents:
+        raise ValueError(f"{args.corpus or 'the standard library'} has no text in it; give other text with --corpus")
+    made_from = fingerprint(documents, [args.vocab_file, args.merge_file])
+    prefix = output_prefix(args.output_prefix, "text")
+    record = Path(f"{prefix}.json")
+    if is_ready(prefix, record, made_from):
+        print(f"{prefix} is there already, made from the same text and vocabulary")
+        return prefix
+    tokenizer = GPT2BPETokenizer(args.vocab_file, args.merge_file)
+    tokens = preprocess(documents, args.output_prefix, tokenizer, workers=args.workers)["text"]
+    with replacing(record) as file:
+        file.write(json.dumps({"made_from": made_from, "documents": len(documents), "tokens": tokens}).encode())
+    megabytes = sum(len(document["text"]) for document in documents) / 1e6
+    print(
+        f"{len(documents)} documents, {megabytes:.1f} million characters -> {tokens} tokens of a vocabulary of "
+        f"{tokenizer.vocab_size} in {time.monotonic() - started:.1f} s: {prefix}.bin and .idx"
+    )
+    return prefix
+
+
+def parse_arguments(arguments: list[str] | None = None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    """The parser and what it read."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--output-prefix", type=Path, required=True, help="start of the names of the files written")
+    parser.add_argument(
+        "--corpus", type=Path, help="a .jsonl file (key: text), a text file, or a directory; default: Python's sources"
+    )
+    parser.add_argument(
+        "--max-megabytes", type=float, help="text to use at most; default: 6 of Python's sources, all of --corpus"
+    )
+    parser.add_argument("--vocab-file", type=Path, default=VOCABULARY / "vocab.json", help="GPT-2's vocab.json format")
+    parser.add_argument("--merge-file", type=Path, default=VOCABULARY / "merges.txt", help="GPT-2's merges.txt format")
+    parser.add_argument("--workers", type=int, default=1, help="processes that tokenise; 1 is best below 50 MB")
+    args = parser.parse_args(arguments)
+    if args.corpus is None and args.max_megabytes is None:
+        args.max_megabytes = 6.0
+    return parser, args
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Command line; a user's mistake exits with status 2."""
+    parser, args = parse_arguments(arguments)
+    try:
+        prefix = prepare(args)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    print(f"train on it with --data-path {os.path.relpath(prefix)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Pre-train a GPT: flags -> configs -> processes -> data -> model -> training.
+
+Start it with `bash examples/gpt/pretrain_gpt.sh`, or with msrun and Megatron's flags.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from mapping import init_configs_from_args, initialize_megatron
+from parallel_core.config import ConfigError
+from parallel_core.data.from_config import build_gpt_datasets, check_data
+from pynative.training.training import pretrain
+from pynative.training.utils import set_parallel_context, set_seed
+from pynative.transformer.gpt_model import GPTModel
+
+
+def main() -> None:
+    """What every rank runs."""
+    all_config = init_configs_from_args(initialize_megatron())
+    check_data(all_config)
+    set_parallel_context(all_config.parallel_config)
+    set_seed(all_config.training_config.seed)
+
+    def train_valid_test_datasets_provider(samples):
+        return build_gpt_datasets(all_config, samples)
+
+    def model_provider(pre_process=True, post_process=True):
+        return GPTModel(all_config.model_config, pre_process=pre_process, post_process=post_process)
+
+    pretrain(train_valid_test_datasets_provider, model_provider, all_config=all_config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Pre-train a GPT with Megatron's flags. Without arguments: a small model on Python's own library, on two processes.
+#
+#   bash examples/gpt/pretrain_gpt.sh [more Megatron flags]
+#
+#   DEVICE=CPU|Ascend   NPROC=processes   TP= PP= CP= sizes   CORPUS=dir-or-file: your own text   OUTPUT=dir: results
+#
+# To train your own model, replace the blocks below by your script's. With --data-path PREFIX nothing is prepared.
+set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+ROOT=$(cd "$HERE/../.." && pwd)
+
+DEVICE=${DEVICE:-CPU}
+TP=${TP:-}; PP=${PP:-1}; CP=${CP:-1}
+# Two processes unless told otherwise; with neither TP nor NPROC they share each layer.
+NPROC=${NPROC:-$(( ${TP:-2} * PP * CP > 2 ? ${TP:-2} * PP * CP : 2 ))}
+TP=${TP:-$(( PP * CP == 1 ? NPROC : 1 ))}
+OUTPUT=${OUTPUT:-$ROOT/output}
+DATA_PREFIX=$OUTPUT/corpus/corpus_text_document
+
+if [ "$DEVICE" = Ascend ]; then
+    export HCCL_BUFFSIZE=${HCCL_BUFFSIZE:-200}            # MB of buffer between two devices
+    export HCCL_EXEC_TIMEOUT=${HCCL_EXEC_TIMEOUT:-600}    # seconds a device waits for another
+    export HCCL_CONNECT_TIMEOUT=${HCCL_CONNECT_TIMEOUT:-600}
+    export CUDA_DEVICE_MAX_CONNECTIONS=1
+    # ASCEND_RT_VISIBLE_DEVICES chooses devices, e.g. '0,1'.
+fi
+export GLOG_v=${GLOG_v:-3}                                # MindSpore's own log: errors only
+
+DISTRIBUTED_ARGS=(
+    --worker_num="$NPROC"
+    --local_worker_num="$NPROC"
+    --master_addr="${MASTER_ADDR:-127.0.0.1}"
+    --master_port="${MASTER_PORT:-8848}"
+    --log_dir="$OUTPUT/msrun_log"
+    --join=True
+    --cluster_time_out=300
+    --tail_worker_log=0
+)
+
+GPT_MODEL_ARGS=(
+    --num-layers 4
+    --hidden-size 192
+    --num-attention-heads 6
+    --seq-length 256
+    --max-position-embeddings 256
+    --attention-dropout 0.0
+    --hidden-dropout 0.0
+)
+
+TRAINING_ARGS=(
+    --micro-batch-size 4
+    --global-batch-size 16
+    --train-iters 300
+    --optimizer adam
+    --lr 2e-3
+    --min-lr 2e-4
+    --lr-decay-style cosine
+    --lr-warmup-iters 20
+    --weight-decay 0.1
+    --adam-beta1 0.9
+    --adam-beta2 0.95
+    --clip-grad 1.0
+    --init-method-std 0.02
+    --seed 1234
+)
+
+MODEL_PARALLEL_ARGS=(
+    --tensor-model-parallel-size "$TP"
+    --pipeline-model-parallel-size "$PP"
+    --context-parallel-size "$CP"
+    --device-target "$DEVICE"
+)
+
+DATA_ARGS=(
+    --data-path "$DATA_PREFIX"
+    --split 969,30,1
+    --tokenizer-type GPT2BPETokenizer
+    --vocab-file "$HERE/vocab/vocab.json"
+    --merge-file "$HERE/vocab/merges.txt"
+)
+
+EVAL_AND_LOGGING_ARGS=(
+    --log-interval 1
+    --save "$OUTPUT"
+    --save-interval 300
+    --eval-interval 100
+    --eval-iters 4
+)
+
+case " $* " in
+    *" --data-path "* | *" --train-data-path "* | *" --mock-data "*)   # the reader's own data
+        DATA_ARGS=("${DATA_ARGS[@]:2}") ;;
+    *)  python "$HERE/prepare_data.py" ${CORPUS:+--corpus "$CORPUS"} --output-prefix "$OUTPUT/corpus/corpus" ;;
+esac
+
+msrun "${DISTRIBUTED_ARGS[@]}" "$HERE/pretrain_gpt.py" \
+    "${GPT_MODEL_ARGS[@]}" \
+    "${TRAINING_ARGS[@]}" \
+    "${MODEL_PARALLEL_ARGS[@]}" \
+    "${DATA_ARGS[@]}" \
+    "${EVAL_AND_LOGGING_ARGS[@]}" \
+    "$@"
+
+python "$HERE/plot_loss.py" "$OUTPUT/metrics.jsonl"
+python "$HERE/generate.py" --load "$OUTPUT" --prompt "def " --max-new-tokens 120

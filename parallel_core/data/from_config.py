@@ -1,0 +1,62 @@
+"""From the configuration to the datasets of a GPT's training."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from parallel_core.config import AllConfig
+from parallel_core.data.blended import Dataset, build_train_valid_test_datasets
+from parallel_core.data.dataset_config import Blend, GPTDatasetConfig, parse_blend
+from parallel_core.data.tokenizers import MegatronTokenizer, build_tokenizer
+
+DEFAULT_SPLIT = "969,30,1"
+MOCK_TOKENIZER = "NullTokenizer"
+
+
+def tokenizer_of(config: AllConfig) -> MegatronTokenizer:
+    """The tokenizer that the flags describe."""
+    data, model = config.dataset_config, config.model_config
+    vocab_size = model.unpadded_vocab_size or model.vocab_size
+    kind = data.tokenizer_type or MOCK_TOKENIZER
+    # NullTokenizer adds an id for the end of a document to the ids it is told of.
+    told = vocab_size - 1 if kind == MOCK_TOKENIZER else vocab_size
+    tokenizer = build_tokenizer(kind, vocab_file=data.vocab_file, merge_file=data.merge_file, vocab_size=told)
+    if tokenizer.vocab_size > model.vocab_size:
+        raise ValueError(
+            f"--tokenizer-type {kind} has {tokenizer.vocab_size} entries, the model's vocabulary {model.vocab_size}: raise "
+            f"--vocab-size to at least {tokenizer.vocab_size}, or leave it out"
+        )
+    return tokenizer
+
+
+def _blends(config: AllConfig) -> dict[str, Blend | Sequence[Blend | None] | str | None]:
+    data = config.dataset_config
+    per_split = (data.train_data_path, data.valid_data_path, data.test_data_path)
+    if any(per_split):
+        return {"blend_per_split": [parse_blend(paths) if paths else None for paths in per_split], "split": data.split}
+    blend = parse_blend(data.data_path) if data.data_path else None
+    return {"blend": blend, "split": data.split or DEFAULT_SPLIT}
+
+
+def gpt_dataset_config(config: AllConfig, tokenizer: MegatronTokenizer | None = None) -> GPTDatasetConfig:
+    """What the flags say of the data; raises ValueError where they say too little."""
+    data = config.dataset_config
+    return GPTDatasetConfig(
+        random_seed=config.training_config.seed,
+        sequence_length=config.model_config.seq_length,
+        tokenizer=tokenizer or tokenizer_of(config),
+        mock=data.mock_data,
+        path_to_cache=Path(data.data_cache_path) if data.data_cache_path else None,
+        reset_position_ids=data.reset_position_ids,
+        reset_attention_mask=data.reset_attention_mask,
+        eod_mask_loss=data.eod_mask_loss,
+        # Without documents to keep apart, attention is causal without a mask, at a fraction of the cost.
+        create_attention_mask=data.reset_attention_mask and data.create_attention_mask_in_dataloader,
+        **_blends(config),
+    )
+
+
+def build_gpt_datasets(
+    config: AllConfig, samples: Sequence[int | None]
+) -> tuple[Dataset | None, Dataset | None, Dataset | None]:
+    """Train, validation and test data with at least that many samples each."""
+    return build_train_valid_test_datasets(gpt_dataset_config(config), samples)

@@ -1,0 +1,38 @@
+"""Start a script on several processes of this host with msrun, from Python: what the shell example does."""
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def msrun_command(script: str | Path, arguments: Sequence[str], processes: int, log_dir: str | Path) -> list[str]:
+    """The command line; worker r's output goes to `log_dir`/worker_r.log."""
+    beside_python = Path(sys.executable).with_name("msrun")
+    msrun = str(beside_python) if beside_python.exists() else shutil.which("msrun")
+    if msrun is None:
+        raise FileNotFoundError("msrun, which MindSpore installs, is not on the PATH: activate its environment")
+    return [
+        msrun,
+        f"--worker_num={processes}",
+        f"--local_worker_num={processes}",
+        f"--master_port={free_port()}",
+        f"--log_dir={log_dir}",
+        "--join=True",
+        str(script),
+        *arguments,
+    ]
+
+
+def quiet_environment() -> dict[str, str]:
+    """This process's environment with MindSpore's C++ log down to errors."""
+    return {"GLOG_v": "3", **os.environ}

@@ -1,0 +1,22 @@
+"""Packaging. Three packages, imported as `mapping`, `parallel_core` and `pynative`."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="megatron-pynative",
+    version="0.1.0",
+    description="A Megatron-compatible training core on MindSpore's dynamic graph",
+    long_description=open("README.md", encoding="utf-8").read(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.13",
+    packages=find_packages(include=["mapping*", "parallel_core*", "pynative*"]),
+    # MindSpore's wheel is built against NumPy 1.x and its tensors break under 2.x, which its own metadata doesn't say.
+    install_requires=["mindspore==2.10.*", "numpy>=1.26,<2", "pyyaml", "regex"],
+    extras_require={
+        "test": ["pytest", "hypothesis", "ruff", "mypy", "types-PyYAML"],
+        "hf": ["transformers"],
+        "tb": ["tensorboard"],
+        "plot": ["matplotlib"],
+    },
+)

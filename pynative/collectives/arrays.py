@@ -4,92 +4,104 @@ bfloat16 travels as its bits (uint16). Reductions of 16-bit floats are summed in
 once, so that every rank gets the same bits.
 """
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
-TYPES = {
-    ms.float32: np.dtype(np.float32),
-    ms.float16: np.dtype(np.float16),
-    ms.bfloat16: np.dtype(np.uint16),
-    ms.int32: np.dtype(np.int32),
-    ms.int64: np.dtype(np.int64),
-    ms.bool_: np.dtype(np.bool_),
-}
-"""MindSpore's types and how they are stored on the way."""
 
-NAMES = {dtype: str(dtype).lower() for dtype in TYPES}
+
+class Kind(NamedTuple):
+    """How one of MindSpore's types travels: its name, the type itself, and numpy's type of the same bits."""
+
+    name: str
+    type: object
+    storage: np.dtype
+
+
+KINDS = {
+    kind.type: kind
+    for kind in (
+        Kind("float32", ms.float32, np.dtype(np.float32)),
+        Kind("float16", ms.float16, np.dtype(np.float16)),
+        Kind("bfloat16", ms.bfloat16, np.dtype(np.uint16)),
+        Kind("int32", ms.int32, np.dtype(np.int32)),
+        Kind("int64", ms.int64, np.dtype(np.int64)),
+        Kind("bool", ms.bool_, np.dtype(np.bool_)),
+    )
+}
 
 REDUCTIONS: dict[str, Callable] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 """`numpy.add` of bools is the logical or."""
 
 
-def to_numpy(x: Tensor) -> np.ndarray:
+def kind_of(dtype) -> Kind:
+    """The kind of a MindSpore type. Raises ValueError for one that does not travel."""
+    kind = KINDS.get(dtype)
+    if kind is None:
+        raise ValueError(f"collectives carry {', '.join(kind.name for kind in KINDS.values())}, not {dtype}")
+    return kind
+
+
+def to_numpy(x: Tensor, kind: Kind) -> np.ndarray:
     """The tensor's own memory (a copy if it is not contiguous), bfloat16 as uint16."""
     array = x.asnumpy()
-    return array.view(np.uint16) if x.dtype == ms.bfloat16 else array
+    return array.view(np.uint16) if kind.name == "bfloat16" else array
 
 
-def to_tensor(array: np.ndarray, dtype) -> Tensor:
+def to_tensor(array: np.ndarray, kind: Kind) -> Tensor:
     """A tensor over a contiguous array's memory."""
-    return ms.from_numpy(array.view(_bfloat16()) if dtype == ms.bfloat16 else array)
+    return ms.from_numpy(array.view(_bfloat16()) if kind.name == "bfloat16" else array)
 
 
-def writable(x: Tensor) -> np.ndarray:
+def writable(x: Tensor, kind: Kind) -> np.ndarray:
     """The tensor's own memory, to be written. Raises ValueError if it is not contiguous."""
     if not x.is_contiguous():
         raise ValueError("out: a tensor that is not contiguous has no memory of its own; pass a contiguous one")
-    return to_numpy(x)
+    return to_numpy(x, kind)
 
 
-def empty(shape: Sequence[int], dtype) -> np.ndarray:
-    """A new array for a tensor of that shape and MindSpore type."""
-    return np.empty(shape, TYPES[dtype])
-
-
+@functools.cache
 def _bfloat16() -> np.dtype:
     """numpy's name for bfloat16, which MindSpore registers."""
-    if "bfloat16" not in _cache:
-        _cache["bfloat16"] = ms.Tensor([0.0], ms.bfloat16).asnumpy().dtype
-    return _cache["bfloat16"]
+    return ms.Tensor([0.0], ms.bfloat16).asnumpy().dtype
 
 
-_cache: dict[str, np.dtype] = {}
-
-
-def reduce_into(target: np.ndarray, parts: Sequence[np.ndarray], op: str, dtype) -> None:
+def reduce_into(target: np.ndarray, parts: Sequence[np.ndarray], op: str, kind: Kind) -> None:
     """target = parts[0] op parts[1] op ..., in that order; `target` may be the first of the parts."""
+    if kind.name in ("int32", "int64", "bool"):
+        _fold(target, parts, op)
+        return
     with np.errstate(over="ignore", invalid="ignore"):
-        _reduce_into(target, parts, op, dtype)
+        if kind.name == "float32":
+            _fold(target, parts, op)
+        else:
+            wide = [_widen(part, kind) for part in parts]
+            _fold(wide[0], wide, op)
+            _narrow_into(target, wide[0], kind)
 
 
-def _reduce_into(target: np.ndarray, parts: Sequence[np.ndarray], op: str, dtype) -> None:
-    if dtype in (ms.float16, ms.bfloat16):
-        total = _widen(parts[0], dtype)
-        for part in parts[1:]:
-            REDUCTIONS[op](total, _widen(part, dtype), out=total)
-        _narrow_into(target, total, dtype)
-    elif len(parts) == 1:
-        np.copyto(target, parts[0])
-    else:
-        REDUCTIONS[op](parts[0], parts[1], out=target)
-        for part in parts[2:]:
-            REDUCTIONS[op](target, part, out=target)
+def _fold(target: np.ndarray, parts: Sequence[np.ndarray], op: str) -> None:
+    reduce = REDUCTIONS[op]
+    reduce(parts[0], parts[1], out=target)
+    for part in parts[2:]:
+        reduce(target, part, out=target)
 
 
-def _widen(array: np.ndarray, dtype) -> np.ndarray:
-    if dtype == ms.float16:
+def _widen(array: np.ndarray, kind: Kind) -> np.ndarray:
+    if kind.name == "float16":
         return array.astype(np.float32)
     bits = array.astype(np.uint32)
     bits <<= 16
     return bits.view(np.float32)
 
 
-def _narrow_into(target: np.ndarray, values: np.ndarray, dtype) -> None:
+def _narrow_into(target: np.ndarray, values: np.ndarray, kind: Kind) -> None:
     """Round to nearest, ties to even; a NaN stays one."""
-    if dtype == ms.float16:
+    if kind.name == "float16":
         np.copyto(target, values, casting="same_kind")
         return
     bits = values.view(np.uint32)

@@ -48,7 +48,10 @@ class Work:
 
     def ready(self, words: memoryview) -> bool:
         """Whether all targets are reached."""
-        return all(words[word] >= value for _, word, value in self.targets)
+        for _, word, value in self.targets:
+            if words[word] < value:
+                return False
+        return True
 
     def step(self, words: memoryview) -> bool:
         """Move on as far as possible; whether anything moved."""

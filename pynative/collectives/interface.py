@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mindspore import Tensor
 
-from pynative.collectives import arrays
+from pynative.collectives.arrays import REDUCTIONS, Kind, kind_of, to_numpy, writable
 from pynative.collectives.engine import Completed, Engine, Lane, Steps, Work
 from pynative.collectives.ledger import Call, call_site
 from pynative.collectives.trace import TRAFFIC, Trace
@@ -79,20 +79,22 @@ class Group(ABC):
     def all_reduce(self, x: Tensor, op: str = "sum", *, out: Tensor | None = None, async_op: bool = False):
         """The sum, max or min over the ranks (for bools, sum is or); written into `out` if given (may be x)."""
         self._check_reduction(op)
-        if out is not None and (out.shape != x.shape or out.dtype != x.dtype):
+        kind = kind_of(x.dtype)
+        if out is not None and out is not x and _typed(out) != _typed(x):
             raise ValueError(f"all_reduce: out is {_typed(out)}, x is {_typed(x)}; they must be alike")
         if self.size == 1:
-            return self._alone(x if out is None or out is x else _copied(x, out), async_op)
-        call = self._call("all_reduce", f"op={op} {_typed(x)}")
-        return self._run("all_reduce", call, self._all_reduce(call, x, op, out), async_op, _bytes(x))
+            return self._alone(x if out is None or out is x else _copied(x, out, kind), async_op)
+        call = self._call("all_reduce", f"op={op} {_described(x.shape, kind)}")
+        return self._run("all_reduce", call, self._all_reduce(call, x, kind, op, out), async_op, _bytes(x, kind))
 
     def all_gather(self, x: Tensor, axis: int = 0, *, async_op: bool = False):
         """The ranks' x concatenated along `axis` in group order."""
         axis = self._check_axis("all_gather", x, axis)
         if self.size == 1:
             return self._alone(x, async_op)
-        call = self._call("all_gather", f"axis={axis} {_typed(x)}")
-        return self._run("all_gather", call, self._all_gather(call, x, axis), async_op, _bytes(x))
+        kind = kind_of(x.dtype)
+        call = self._call("all_gather", f"axis={axis} {_described(x.shape, kind)}")
+        return self._run("all_gather", call, self._all_gather(call, x, kind, axis), async_op, _bytes(x, kind))
 
     def reduce_scatter(self, x: Tensor, axis: int = 0, op: str = "sum", *, async_op: bool = False):
         """This rank's part, of `size` equal parts along `axis`, of the reduction over the ranks."""
@@ -101,17 +103,19 @@ class Group(ABC):
         self._check_divides("reduce_scatter", x, axis)
         if self.size == 1:
             return self._alone(x, async_op)
-        call = self._call("reduce_scatter", f"op={op} axis={axis} {_typed(x)}")
-        return self._run("reduce_scatter", call, self._reduce_scatter(call, x, axis, op), async_op, _bytes(x))
+        kind = kind_of(x.dtype)
+        call = self._call("reduce_scatter", f"op={op} axis={axis} {_described(x.shape, kind)}")
+        return self._run("reduce_scatter", call, self._reduce_scatter(call, x, kind, axis, op), async_op, _bytes(x, kind))
 
     def broadcast(self, x: Tensor, source: int, *, async_op: bool = False):
         """The x of rank `source` (index in the group); the x of the others only gives shape and type."""
         self._check_rank("broadcast", source)
         if self.size == 1:
             return self._alone(x, async_op)
-        call = self._call("broadcast", f"source={source} {_typed(x)}")
-        steps = self._broadcast(call, x, source)
-        return self._run("broadcast", call, steps, async_op, _bytes(x), source == self.rank)
+        kind = kind_of(x.dtype)
+        call = self._call("broadcast", f"source={source} {_described(x.shape, kind)}")
+        steps = self._broadcast(call, x, kind, source)
+        return self._run("broadcast", call, steps, async_op, _bytes(x, kind), source == self.rank)
 
     def all_to_all(
         self,
@@ -128,24 +132,27 @@ class Group(ABC):
         rows = self._check_splits(x, input_splits, output_splits)
         if self.size == 1:
             return self._alone(x, async_op)
-        row = f"{arrays.NAMES[x.dtype]}[*{''.join(f', {n}' for n in x.shape[1:])}]"
-        call = self._call("all_to_all", row)
+        kind = kind_of(x.dtype)
+        call = self._call("all_to_all", f"rows of {_described(x.shape[1:], kind)}")
         call.rows = rows
-        sent = _bytes(x) * (sum(rows[0]) - rows[0][self.rank]) // max(1, sum(rows[0]))
-        return self._run("all_to_all", call, self._all_to_all(call, x), async_op, sent)
+        sent = _bytes(x, kind) * (sum(rows[0]) - rows[0][self.rank]) // max(1, sum(rows[0]))
+        return self._run("all_to_all", call, self._all_to_all(call, x, kind), async_op, sent)
 
     def send(self, x: Tensor, to: int, *, async_op: bool = False):
         """x to rank `to` (index in the group). Returns once it is on its way, not once it was received."""
         self._check_peer("send", to)
-        call = self._call("message", _typed(x), ("to", to))
-        return self._run("send", call, self._send(call, x, to), async_op, _bytes(x), lane=self._send_lane(to))
+        kind = kind_of(x.dtype)
+        call = self._call("message", _described(x.shape, kind), ("to", to))
+        lane = self._send_lane(to)
+        return self._run("send", call, self._send(call, x, kind, to), async_op, _bytes(x, kind), lane=lane)
 
     def recv(self, shape: Sequence[int], dtype, source: int, *, async_op: bool = False):
         """The next tensor from rank `source` (index in the group), which must have this shape and type."""
         self._check_peer("recv", source)
-        call = self._call("message", _described(shape, dtype), ("from", source))
-        steps = self._recv(call, tuple(shape), dtype, source)
-        return self._run("recv", call, steps, async_op, 0, lane=self._recv_lane(source))
+        kind = kind_of(dtype)
+        call = self._call("message", _described(shape, kind), ("from", source))
+        lane = self._recv_lane(source)
+        return self._run("recv", call, self._recv(call, tuple(shape), kind, source), async_op, 0, lane=lane)
 
     def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Work | Completed]:
         """Post all messages; their Works in order. No order of waiting deadlocks."""
@@ -165,25 +172,25 @@ class Group(ABC):
     # Transport: one generator for each operation.
 
     @abstractmethod
-    def _all_reduce(self, call: Call, x: Tensor, op: str, out: Tensor | None) -> Steps: ...
+    def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Steps: ...
 
     @abstractmethod
-    def _all_gather(self, call: Call, x: Tensor, axis: int) -> Steps: ...
+    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int) -> Steps: ...
 
     @abstractmethod
-    def _reduce_scatter(self, call: Call, x: Tensor, axis: int, op: str) -> Steps: ...
+    def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str) -> Steps: ...
 
     @abstractmethod
-    def _broadcast(self, call: Call, x: Tensor, source: int) -> Steps: ...
+    def _broadcast(self, call: Call, x: Tensor, kind: Kind, source: int) -> Steps: ...
 
     @abstractmethod
-    def _all_to_all(self, call: Call, x: Tensor) -> Steps: ...
+    def _all_to_all(self, call: Call, x: Tensor, kind: Kind) -> Steps: ...
 
     @abstractmethod
-    def _send(self, call: Call, x: Tensor, to: int) -> Steps: ...
+    def _send(self, call: Call, x: Tensor, kind: Kind, to: int) -> Steps: ...
 
     @abstractmethod
-    def _recv(self, call: Call, shape: tuple[int, ...], dtype, source: int) -> Steps: ...
+    def _recv(self, call: Call, shape: tuple[int, ...], kind: Kind, source: int) -> Steps: ...
 
     @abstractmethod
     def _barrier(self, call: Call) -> Steps: ...
@@ -223,8 +230,8 @@ class Group(ABC):
         return Completed(x) if async_op else x
 
     def _check_reduction(self, op: str) -> None:
-        if op not in arrays.REDUCTIONS:
-            raise ValueError(f"op={op!r}: a reduction is one of {', '.join(arrays.REDUCTIONS)}")
+        if op not in REDUCTIONS:
+            raise ValueError(f"op={op!r}: a reduction is one of {', '.join(REDUCTIONS)}")
 
     def _check_axis(self, operation: str, x: Tensor, axis: int) -> int:
         if not -x.ndim <= axis < x.ndim:
@@ -274,22 +281,18 @@ class _Label:
         return f"{operation} of group {group}: {call}"
 
 
-def _described(shape: Sequence[int], dtype) -> str:
-    if dtype not in arrays.NAMES:
-        raise ValueError(f"collectives carry {', '.join(arrays.NAMES.values())}, not {dtype}")
-    return f"{arrays.NAMES[dtype]}{list(shape)}"
+def _described(shape: Sequence[int], kind: Kind) -> str:
+    return f"{kind.name}{list(shape)}"
 
 
 def _typed(x: Tensor) -> str:
-    return _described(x.shape, x.dtype)
+    return _described(x.shape, kind_of(x.dtype))
 
 
-def _bytes(x: Tensor) -> int:
-    return x.size * arrays.TYPES[x.dtype].itemsize
+def _bytes(x: Tensor, kind: Kind) -> int:
+    return x.size * kind.storage.itemsize
 
 
-def _copied(x: Tensor, out: Tensor) -> Tensor:
-    arrays.writable(out)[...] = arrays.to_numpy(x)
+def _copied(x: Tensor, out: Tensor, kind: Kind) -> Tensor:
+    writable(out, kind)[...] = to_numpy(x, kind)
     return out
-
-

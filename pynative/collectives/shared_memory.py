@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Tensor
 
 from pynative.collectives.arena import Arena
-from pynative.collectives.arrays import empty, reduce_into, to_numpy, to_tensor, writable
+from pynative.collectives.arrays import Kind, reduce_into, to_numpy, to_tensor, writable
 from pynative.collectives.engine import Engine, Lane, Steps
 from pynative.collectives.interface import Group
 from pynative.collectives.ledger import Call, check, mismatch
@@ -101,25 +101,25 @@ class SharedMemoryGroup(Group):
         for inbox in self._in.values():
             inbox.give_back()
 
-    def _all_reduce(self, call: Call, x: Tensor, op: str, out: Tensor | None) -> Steps:
-        source = to_numpy(x).reshape(-1)
-        target = empty(x.shape, x.dtype) if out is None else writable(out)
+    def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Steps:
+        source = to_numpy(x, kind).reshape(-1)
+        target = np.empty(x.shape, kind.storage) if out is None else writable(out, kind)
         small = source.nbytes <= SMALL
         reduce = self._reduce_whole if small else self._reduce_blocks
-        yield from reduce(call, source, target.reshape(-1), op, x.dtype)
-        return to_tensor(target, x.dtype) if out is None else out
+        yield from reduce(call, source, target.reshape(-1), op, kind)
+        return to_tensor(target, kind) if out is None else out
 
-    def _reduce_whole(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, dtype) -> Waits:
+    def _reduce_whole(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> Waits:
         yield from self._room(self._out)
         mine = view(self.arena, self._out.payload(), source.dtype, source.size)
         mine[...] = source
         self._out.post(call.packed())
         yield from self._agree(call)
         parts = [mine if i == self.rank else self._in[i].view(source.dtype, source.size) for i in range(self.size)]
-        reduce_into(target, parts, op, dtype)
+        reduce_into(target, parts, op, kind)
         self._give_back()
 
-    def _reduce_blocks(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, dtype) -> Waits:
+    def _reduce_blocks(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> Waits:
         """Block k is cut in one part a rank. Parts of block k + 1 are posted before block k is read, to keep all busy.
 
         In place is safe: a block is read into the outbox before any of it is written.
@@ -131,7 +131,7 @@ class SharedMemoryGroup(Group):
             if 1 <= k <= len(blocks):
                 yield from self._agree(call) if k == 1 else self._arrivals(list(self._in.values()))
                 part = self._parts(blocks[k - 1])[self.rank]
-                yield from self._post_sum(source[part.start : part.stop], target[part.start : part.stop], op, dtype)
+                yield from self._post_sum(source[part.start : part.stop], target[part.start : part.stop], op, kind)
             if k >= 2:
                 yield from self._read_sums(target, self._parts(blocks[k - 2]))
 
@@ -147,19 +147,19 @@ class SharedMemoryGroup(Group):
             self._write(self._place(i), source[parts[i].start : parts[i].stop])
         self._out.post(header)
 
-    def _sum_parts(self, own: np.ndarray, target: np.ndarray, op: str, dtype) -> None:
+    def _sum_parts(self, own: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> None:
         """target = the reduction, in group order, of this rank's `own` part and what the peers posted for it."""
         parts = [
             own if i == self.rank else self._in[i].view(own.dtype, own.size, self._mine_from(i))
             for i in range(self.size)
         ]
-        reduce_into(target, parts, op, dtype)
+        reduce_into(target, parts, op, kind)
         self._give_back()
 
-    def _post_sum(self, own: np.ndarray, target: np.ndarray, op: str, dtype) -> Waits:
+    def _post_sum(self, own: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> Waits:
         yield from self._room(self._out)
         total = view(self.arena, self._out.payload(), own.dtype, own.size)
-        self._sum_parts(own, total, op, dtype)
+        self._sum_parts(own, total, op, kind)
         self._out.post()
         np.copyto(target, total)
 
@@ -170,10 +170,10 @@ class SharedMemoryGroup(Group):
             np.copyto(target[start:stop], inbox.view(target.dtype, stop - start))
         self._give_back()
 
-    def _reduce_scatter(self, call: Call, x: Tensor, axis: int, op: str) -> Steps:
-        source = _split_axis(to_numpy(x), axis, self.size)
+    def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str) -> Steps:
+        source = _split_axis(to_numpy(x, kind), axis, self.size)
         shape = tuple(n // self.size if i == axis else n for i, n in enumerate(x.shape))
-        target = empty(shape, x.dtype)
+        target = np.empty(shape, kind.storage)
         flat, count = target.reshape(-1), target.size
         todo = pieces(count, self._room_for_each // source.itemsize)
         for k in range(len(todo) + 1):
@@ -184,11 +184,11 @@ class SharedMemoryGroup(Group):
                 yield from self._agree(call) if k == 1 else self._arrivals(list(self._in.values()))
                 start, stop = todo[k - 1]
                 own = source[self.rank * count + start : self.rank * count + stop]
-                self._sum_parts(own, flat[start:stop], op, x.dtype)
-        return to_tensor(target, x.dtype)
+                self._sum_parts(own, flat[start:stop], op, kind)
+        return to_tensor(target, kind)
 
-    def _all_gather(self, call: Call, x: Tensor, axis: int) -> Steps:
-        source = to_numpy(x).reshape(-1)
+    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int) -> Steps:
+        source = to_numpy(x, kind).reshape(-1)
         target = np.empty((self.size, source.size), source.dtype)
         target[self.rank] = source
         todo = pieces(source.size, COLLECTIVE.slot_bytes // source.itemsize)
@@ -203,11 +203,11 @@ class SharedMemoryGroup(Group):
                 for i, inbox in self._in.items():
                     target[i, start:stop] = inbox.view(source.dtype, stop - start)
                 self._give_back()
-        return to_tensor(_join_axis(target, x.shape, axis), x.dtype)
+        return to_tensor(_join_axis(target, x.shape, axis), kind)
 
-    def _broadcast(self, call: Call, x: Tensor, source: int) -> Steps:
+    def _broadcast(self, call: Call, x: Tensor, kind: Kind, source: int) -> Steps:
         is_source = source == self.rank
-        target = to_numpy(x) if is_source else empty(x.shape, x.dtype)
+        target = to_numpy(x, kind) if is_source else np.empty(x.shape, kind.storage)
         flat = target.reshape(-1)
         todo = pieces(flat.size, COLLECTIVE.slot_bytes // flat.itemsize)
         for k, (start, stop) in enumerate(todo):
@@ -225,13 +225,13 @@ class SharedMemoryGroup(Group):
                 yield from self._arrivals([self._in[source]])
                 flat[start:stop] = self._in[source].view(flat.dtype, stop - start)
                 self._in[source].give_back()
-        return x if is_source else to_tensor(target, x.dtype)
+        return x if is_source else to_tensor(target, kind)
 
-    def _all_to_all(self, call: Call, x: Tensor) -> Steps:
-        source = to_numpy(x).reshape(-1)
+    def _all_to_all(self, call: Call, x: Tensor, kind: Kind) -> Steps:
+        source = to_numpy(x, kind).reshape(-1)
         row = int(np.prod(x.shape[1:], dtype=np.int64))
         largest = max(1, self._room_for_each // source.itemsize)
-        target = empty((sum(call.rows[1]), *x.shape[1:]), x.dtype)
+        target = np.empty((sum(call.rows[1]), *x.shape[1:]), kind.storage)
         out_parts, in_parts = _row_parts(call.rows[0], row), _row_parts(call.rows[1], row)
         flat = target.reshape(-1)
         flat[slice(*in_parts[self.rank])] = source[slice(*out_parts[self.rank])]
@@ -252,7 +252,7 @@ class SharedMemoryGroup(Group):
                 flat[start:stop] = self._in[i].view(flat.dtype, stop - start, self._mine_from(i))
                 self._in[i].give_back()
             k += 1
-        return to_tensor(target, x.dtype)
+        return to_tensor(target, kind)
 
     def _rounds(self, rows: Sequence[int], row: int, largest: int, owner: int) -> int:
         """Posts that a rank needs for its rows."""
@@ -286,17 +286,17 @@ class SharedMemoryGroup(Group):
             self._inboxes[source] = Inbox(self.arena, name, self.ranks[source], [me], POINT_TO_POINT, ring), Lane()
         return self._inboxes[source][1]
 
-    def _send(self, call: Call, x: Tensor, to: int) -> Steps:
+    def _send(self, call: Call, x: Tensor, kind: Kind, to: int) -> Steps:
         outbox = self._outboxes[to][0]
-        source = to_numpy(x).reshape(-1)
+        source = to_numpy(x, kind).reshape(-1)
         for k, (start, stop) in enumerate(pieces(source.size, POINT_TO_POINT.slot_bytes // source.itemsize)):
             yield from self._room(outbox)
             view(self.arena, outbox.payload(), source.dtype, stop - start)[...] = source[start:stop]
             outbox.post(call.packed() if k == 0 else b"")
 
-    def _recv(self, call: Call, shape: tuple[int, ...], dtype, source: int) -> Steps:
+    def _recv(self, call: Call, shape: tuple[int, ...], kind: Kind, source: int) -> Steps:
         inbox = self._inboxes[source][0]
-        target = empty(shape, dtype)
+        target = np.empty(shape, kind.storage)
         flat = target.reshape(-1)
         for k, (start, stop) in enumerate(pieces(flat.size, POINT_TO_POINT.slot_bytes // flat.itemsize)):
             yield from self._arrivals([inbox])
@@ -304,7 +304,7 @@ class SharedMemoryGroup(Group):
                 check(self.arena.memory, inbox.header(), call, self.ranks[self.rank], inbox.writer, self.name)
             flat[start:stop] = inbox.view(flat.dtype, stop - start)
             inbox.give_back()
-        return to_tensor(target, dtype)
+        return to_tensor(target, kind)
 
     def unreceived(self) -> list[str]:
         """What this rank sent in the group and nobody took, as text."""

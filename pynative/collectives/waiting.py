@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pynative.collectives.engine import Work
 
 LOOKS = 200
-YIELDS = 60
+LOOKS_BEFORE_YIELDING = 150
 SLEEP_MILLISECONDS = 100
 KINDS: tuple[type[CollectiveError], ...] = (CollectiveMismatch, PeerLost, PeerLate)
 
@@ -54,13 +54,12 @@ class WaitingRoom:
         Raises PeerLost, PeerLate, CollectiveMismatch.
         """
         words = self.arena.words
-        for _ in range(LOOKS):
-            if any(head.ready(words) for head in heads):
-                return
-        for _ in range(YIELDS):
-            os.sched_yield()
-            if any(head.ready(words) for head in heads):
-                return
+        for look in range(LOOKS):
+            if look >= LOOKS_BEFORE_YIELDING:
+                os.sched_yield()
+            for head in heads:
+                if head.ready(words):
+                    return
         self._sleep(work, heads, deadline)
 
     def _sleep(self, work: "Work", heads: Sequence["Work"], deadline: float) -> None:

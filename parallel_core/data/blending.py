@@ -6,6 +6,7 @@ of each sample, int16 [samples], and which of that data set's samples it is, int
 """
 
 from collections.abc import Iterator, Sequence
+from operator import sub
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +60,7 @@ def _laggards(weights: Sequence[float], first: int, taken: list[int], number: in
     for begin in range(first, first + number, _STEPS_AT_ONCE):
         steps = np.maximum(np.arange(begin, min(begin + _STEPS_AT_ONCE, first + number), dtype=np.float64), 1.0)
         for shares in np.multiply.outer(steps, np.asarray(weights)).tolist():
-            errors = [share - count for share, count in zip(shares, taken, strict=True)]
+            errors = list(map(sub, shares, taken))
             choice = errors.index(max(errors))
             taken[choice] += 1
             yield choice

@@ -1,0 +1,143 @@
+"""Which samples a data-parallel rank reads, and in which order: Megatron's two samplers.
+
+A global micro-batch is micro_batch_size samples on each of data_parallel_size ranks. Each item that a sampler gives is
+one rank's part of it, a list of micro_batch_size sample numbers.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+
+class _Sampler:
+    """What both samplers are told, and checked for."""
+
+    def __init__(
+        self,
+        total_samples: int,
+        consumed_samples: int,
+        micro_batch_size: int,
+        data_parallel_rank: int,
+        data_parallel_size: int,
+    ) -> None:
+        if total_samples <= 0:
+            raise ValueError("there is no sample to train on: give more data (--data-path) or a larger share (--split)")
+        if micro_batch_size <= 0:
+            raise ValueError(f"--micro-batch-size {micro_batch_size} must be positive")
+        assert 0 <= data_parallel_rank < data_parallel_size
+        self.total_samples = total_samples
+        self.consumed_samples = consumed_samples
+        self.micro_batch_size = micro_batch_size
+        self.data_parallel_rank = data_parallel_rank
+        self.data_parallel_size = data_parallel_size
+        self.micro_batch_times_data_parallel_size = micro_batch_size * data_parallel_size
+
+    def __len__(self) -> int:
+        """Number of samples in the data, as Megatron has it (not of micro-batches)."""
+        return self.total_samples
+
+
+class MegatronPretrainingSampler(_Sampler):
+    """In the data's own order, once (`--dataloader-type single`)."""
+
+    def __init__(
+        self,
+        total_samples: int,
+        consumed_samples: int,
+        micro_batch_size: int,
+        data_parallel_rank: int,
+        data_parallel_size: int,
+        drop_last: bool = True,
+    ) -> None:
+        """Start after `consumed_samples`, counted over all ranks; `drop_last`: leave out an incomplete micro-batch."""
+        super().__init__(total_samples, consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
+        if consumed_samples >= total_samples:
+            raise ValueError(
+                f"all {total_samples} samples have been used ({consumed_samples} consumed): train on more data, or "
+                "again on the same with --dataloader-type cyclic"
+            )
+        self.drop_last = drop_last
+
+    def __iter__(self) -> Iterator[list[int]]:
+        step = self.micro_batch_times_data_parallel_size
+        mine = self.data_parallel_rank * self.micro_batch_size
+        for begin in range(self.consumed_samples, self.total_samples, step):
+            if begin + step > self.total_samples and self.drop_last:
+                return
+            first = min(begin + mine, self.total_samples)
+            yield list(range(first, min(first + self.micro_batch_size, self.total_samples)))
+
+
+class MegatronPretrainingRandomSampler(_Sampler):
+    """In a new random order each epoch, for ever (`--dataloader-type cyclic`); an iteration gives one epoch.
+
+    `data_sharding`: each rank has a fixed part of the data, else all ranks share all of it.
+    """
+
+    def __init__(
+        self,
+        total_samples: int,
+        consumed_samples: int,
+        micro_batch_size: int,
+        data_parallel_rank: int,
+        data_parallel_size: int,
+        data_sharding: bool,
+    ) -> None:
+        """Start after `consumed_samples`, counted over all ranks and epochs."""
+        super().__init__(total_samples, consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
+        self.data_sharding = data_sharding
+        self.active_total_samples = total_samples - total_samples % self.micro_batch_times_data_parallel_size
+        if not self.active_total_samples:
+            raise ValueError(
+                f"{total_samples} samples are fewer than one micro-batch on each rank "
+                f"({self.micro_batch_times_data_parallel_size}): give more data or a smaller --micro-batch-size"
+            )
+        if consumed_samples % self.micro_batch_times_data_parallel_size:
+            raise ValueError(
+                f"{consumed_samples} consumed samples are not a whole number of global micro-batches of "
+                f"{self.micro_batch_times_data_parallel_size}: go on with the micro-batch and data-parallel size of "
+                "the run so far"
+            )
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the next sample; the seed of its order."""
+        return self.consumed_samples // self.active_total_samples
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = self._order_by_shard() if self.data_sharding else self._order_of_all()
+        # The same number on every rank: with data that don't divide evenly Megatron gives some ranks one more.
+        left = self.active_total_samples - self.consumed_samples % self.active_total_samples
+        for number in range(left // self.micro_batch_times_data_parallel_size):
+            self.consumed_samples += self.micro_batch_times_data_parallel_size
+            yield order[number * self.micro_batch_size : (number + 1) * self.micro_batch_size].tolist()
+
+    def _order_by_shard(self) -> np.ndarray:
+        samples = self.total_samples // self.micro_batch_times_data_parallel_size * self.micro_batch_size
+        used = self.consumed_samples % self.active_total_samples // self.data_parallel_size
+        return random_permutation(samples, seed=self.epoch)[used:] + self.data_parallel_rank * samples
+
+    def _order_of_all(self) -> np.ndarray:
+        # Whole micro-batches only, and the ranks take turns sample by sample.
+        samples = self.total_samples // self.micro_batch_size * self.micro_batch_size
+        used = self.consumed_samples % self.active_total_samples
+        return random_permutation(samples, seed=self.epoch)[used:][self.data_parallel_rank :: self.data_parallel_size]
+
+
+def endless(sampler: MegatronPretrainingRandomSampler) -> Iterator[list[int]]:
+    """The micro-batches of one epoch after the other."""
+    while True:
+        yield from sampler
+
+
+def random_permutation(number: int, seed: int) -> np.ndarray:
+    """The permutation of 0 ... number - 1 that torch.randperm gives after manual_seed(seed), int64 [number].
+
+    Both draw 32 bits at a time from a Mersenne twister, and exchange element i with one from i on.
+    """
+    bits = np.random.RandomState(seed).randint(0, 1 << 32, size=number, dtype=np.uint32)
+    partners = np.arange(number) + bits % np.arange(number, 0, -1)
+    order = list(range(number))
+    for i, partner in enumerate(partners[:-1].tolist()):
+        order[i], order[partner] = order[partner], order[i]
+    return np.array(order, dtype=np.int64)

@@ -1,0 +1,76 @@
+"""A step holds the rows it should, in order, with and without the thread that reads ahead."""
+
+import numpy as np
+import pytest
+
+from parallel_core.data.loader import StepLoader, build_step_loader
+
+
+class Numbers:
+    """Sample i is [i, i]."""
+
+    def __init__(self, number: int, broken_at: int | None = None) -> None:
+        self.number = number
+        self.broken_at = broken_at
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, i: int, /) -> dict[str, np.ndarray]:
+        if i == self.broken_at:
+            raise OSError("unreadable")
+        return {"tokens": np.array([i, i]), "loss_mask": np.ones(2, np.float32)}
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_steps_of_all_ranks_are_the_global_batches_in_order(prefetch):
+    m, d, k = 2, 3, 2
+    ranks = [
+        list(
+            build_step_loader(
+                Numbers(45), 12, micro_batch_size=m, micro_batch_num=k, data_parallel_rank=rank, data_parallel_size=d,
+                prefetch=prefetch,
+            )
+        )
+        for rank in range(d)
+    ]  # fmt: skip
+    assert [len(steps) for steps in ranks] == [2] * d, "45 samples from 12 on are two batches of 12 and a rest"
+    for step in range(2):
+        rows = np.stack([ranks[rank][step]["tokens"][:, 0] for rank in range(d)])
+        by_micro_batch = rows.reshape(d, k, m).transpose(1, 0, 2).ravel()
+        assert by_micro_batch.tolist() == list(range(12 + 12 * step, 24 + 12 * step))
+    assert ranks[0][0]["loss_mask"].shape == (m * k, 2)
+
+
+def test_cyclic_never_ends_and_reshuffles():
+    loader = build_step_loader(
+        Numbers(4), 0, micro_batch_size=1, micro_batch_num=4, data_parallel_rank=0, data_parallel_size=1,
+        dataloader_type="cyclic",
+    )  # fmt: skip
+    steps = iter(loader)
+    epochs = [next(steps)["tokens"][:, 0].tolist() for _ in range(5)]
+    assert all(sorted(epoch) == [0, 1, 2, 3] for epoch in epochs) and len({tuple(epoch) for epoch in epochs}) > 1
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_an_error_while_reading_reaches_the_caller(prefetch):
+    steps = iter(StepLoader(Numbers(8, broken_at=5), [[0, 1], [2, 3], [4, 5]], 1, prefetch=prefetch))
+    assert [next(steps)["tokens"][0, 0] for _ in range(2)] == [0, 2]
+    with pytest.raises(OSError, match="unreadable"):
+        next(steps)
+
+
+def test_ids_beyond_the_vocabulary_are_refused():
+    assert len(list(StepLoader(Numbers(8), [[7]], 1, vocab_size=8))) == 1
+    with pytest.raises(ValueError, match="token id 7, but the vocabulary has 7 entries"):
+        list(StepLoader(Numbers(8), [[7]], 1, vocab_size=7))
+
+
+def test_mistakes_in_the_flags_are_named():
+    places = {"micro_batch_size": 1, "micro_batch_num": 1, "data_parallel_rank": 0, "data_parallel_size": 1}
+    with pytest.raises(ValueError, match="--dataloader-type external is not available; choose single or cyclic"):
+        build_step_loader(Numbers(8), 0, **places, dataloader_type="external")
+    with pytest.raises(ValueError, match="--global-batch-size must be at least"):
+        build_step_loader(Numbers(8), 0, **places | {"micro_batch_num": 0})
+    with pytest.raises(ValueError, match="there is no sample to train on"):
+        build_step_loader(Numbers(0), 0, **places)

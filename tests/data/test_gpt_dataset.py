@@ -6,10 +6,16 @@ from functools import cache
 import numpy as np
 import pytest
 
-from parallel_core.data.blended import BlendedDataset, Dataset, build_train_valid_test_datasets
+from parallel_core.data.blended import (
+    BlendedDataset,
+    BlendedMegatronDatasetBuilder,
+    Dataset,
+    build_train_valid_test_datasets,
+)
 from parallel_core.data.dataset_config import GPTDatasetConfig
 from parallel_core.data.gpt_dataset import GPTDataset
-from tests.data.corpus import FixedTokenizer
+from parallel_core.data.tokenizers import NullTokenizer
+from tests.data.corpus import FixedTokenizer, write_corpus
 from tests.golden import golden
 
 CASES = [
@@ -30,8 +36,8 @@ def recorded_arrays() -> dict[str, np.ndarray]:
     return dict(np.load(golden("data_gpt") / "samples.npz"))
 
 
-def build_case(case: str, **changes) -> dict[str, Dataset | None]:
-    options = recorded_cases()[case]["config"] | changes
+def build_case(case: str) -> dict[str, Dataset | None]:
+    options = recorded_cases()[case]["config"].copy()
     sizes = options.pop("sizes")
     for name in ("blend", "blend_per_split"):
         if options.get(name) is not None:
@@ -88,3 +94,105 @@ def test_equals_megatron(case):
             assert dataset.weights == result["weights"]
         else:
             assert isinstance(dataset, GPTDataset) and dataset.num_samples == result["num_samples"]
+
+
+def build(prefixes, sizes, weights=None, split="90,8,2", s=8, tokenizer=None, **options):
+    config = GPTDatasetConfig(
+        random_seed=1,
+        sequence_length=s,
+        tokenizer=tokenizer or FixedTokenizer(100, 99, None),
+        blend=(prefixes, weights),
+        split=split,
+        **options,
+    )
+    return build_train_valid_test_datasets(config, sizes)
+
+
+def test_attention_mask_only_where_asked_for(tmp_path):
+    prefix = write_corpus(tmp_path / "d", [50] * 10)
+    for wanted in (False, True):
+        train, _, _ = build([prefix], [5, 0, 0], create_attention_mask=wanted)
+        assert train is not None and ("attention_mask" in train[0]) == wanted
+
+
+def test_types_and_shapes_of_a_sample(tmp_path):
+    train, _, _ = build([write_corpus(tmp_path / "d", [50] * 10)], [5, 0, 0], create_attention_mask=True)
+    assert train is not None
+    assert {name: (array.dtype.name, array.shape) for name, array in train[0].items()} == {
+        "tokens": ("int32", (8,)),
+        "labels": ("int32", (8,)),
+        "position_ids": ("int32", (8,)),
+        "loss_mask": ("float32", (8,)),
+        "attention_mask": ("bool", (1, 8, 8)),
+    }
+
+
+def test_samples_can_be_changed_without_changing_the_next(tmp_path):
+    train, _, _ = build([write_corpus(tmp_path / "d", [50] * 10)], [5, 0, 0])
+    assert train is not None
+    before = train[0]["tokens"].copy()
+    train[0]["tokens"][:] = 0
+    np.testing.assert_array_equal(train[0]["tokens"], before)
+
+
+def test_split_without_tokens_is_refused_when_samples_are_asked_of_it(tmp_path):
+    prefix = write_corpus(tmp_path / "d", [50] * 3)
+    with pytest.raises(ValueError, match=r"2 samples are needed of the test split of .*d, which has no tokens"):
+        build([prefix], [5, 0, 2], split="99,0.5,0.5")
+    _, _, test = build([prefix], [5, 0, 0], split="99,0.5,0.5")
+    assert test is not None and len(test) == 0
+
+
+def test_part_of_a_blend_without_a_sample_is_refused(tmp_path):
+    prefixes = [write_corpus(tmp_path / "long", [50] * 10), write_corpus(tmp_path / "short", [3])]
+    with pytest.raises(ValueError, match=r"the train split of .*short has no sample"):
+        build(prefixes, [5, 0, 0], split="1")
+
+
+def test_weights_must_be_positive(tmp_path):
+    prefix = write_corpus(tmp_path / "d", [50] * 10)
+    with pytest.raises(ValueError, match="weights must be positive"):
+        build([prefix, prefix], [5, 0, 0], weights=[0.0, 1.0])
+
+
+def test_weighted_blend_needs_a_size(tmp_path):
+    prefix = write_corpus(tmp_path / "d", [50] * 10)
+    with pytest.raises(ValueError, match="the number of samples must be given"):
+        build([prefix, prefix], [None, None, None], weights=[1.0, 1.0])
+
+
+def test_data_of_another_tokenizer_are_refused(tmp_path):
+    prefix = write_corpus(tmp_path / "d", [50] * 10, vocab_size=100)
+    with pytest.raises(ValueError, match="has token id 99, but the vocabulary has 64 entries"):
+        build([prefix], [5, 0, 0], tokenizer=FixedTokenizer(64, 63, None))
+
+
+def test_cache_changes_nothing(tmp_path):
+    prefixes = [write_corpus(tmp_path / name, [50] * 10, seed=seed) for seed, name in enumerate("ab")]
+    plain = build(prefixes, [20, 5, 0], weights=[1.0, 2.0])
+    for _ in ("build", "load"):
+        kept = build(prefixes, [20, 5, 0], weights=[1.0, 2.0], path_to_cache=tmp_path / "cache")
+        for expected, actual in zip(plain[:2], kept[:2], strict=True):
+            assert expected is not None and actual is not None
+            for i in range(len(expected)):
+                np.testing.assert_array_equal(actual[i]["tokens"], expected[i]["tokens"])
+
+
+@pytest.mark.parametrize("vocab_size", [50, 8192])
+def test_mock_data_stay_in_the_vocabulary(vocab_size):
+    config = GPTDatasetConfig(
+        random_seed=1, sequence_length=512, tokenizer=NullTokenizer(vocab_size), mock=True, split="99,1,0"
+    )
+    train, valid, test = build_train_valid_test_datasets(config, [20, 4, 0])
+    assert train is not None and valid is not None and test is None
+    tokens = np.stack([train[i]["tokens"] for i in range(20)])
+    assert 0 <= tokens.min() and tokens.max() <= vocab_size
+    follows = train[0]["tokens"][1:] - train[0]["tokens"][:-1]
+    assert np.count_nonzero(follows == 1) > 400, "numbers that count up can be learnt"
+
+
+def test_ranks_that_need_no_data_open_no_file():
+    config = GPTDatasetConfig(
+        random_seed=1, sequence_length=8, tokenizer=NullTokenizer(9), blend=(["nowhere"], None), split="1"
+    )
+    assert BlendedMegatronDatasetBuilder(GPTDataset, [1, 1, 1], lambda: False, config).build() == [None] * 3

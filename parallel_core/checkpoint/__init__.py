@@ -1,0 +1,10 @@
+"""Checkpoints on disk: which bytes lie where, how they are published, how another layout reads them.
+
+    <save directory>/
+        latest_checkpointed_iteration.txt      the iteration to resume from, as text
+        iter_0000300/
+            manifest.json                      manifest.py: what the checkpoint holds and where
+            mp_rank_TT_PPP.safetensors         tensor_file.py: the shards of tensor rank TT on pipeline stage PPP
+
+Read layout.py first (a shard as boxes of the whole), then writer.py and commit.py, then reader.py.
+"""

@@ -1,0 +1,128 @@
+"""The manifest: what a checkpoint holds, which file holds which part of it, and where the run stood."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from parallel_core.checkpoint.layout import Piece
+from parallel_core.checkpoint.tensor_file import FileRecord
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The boxes of a tensor that one file holds."""
+
+    file: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A whole tensor, spread over files."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    shards: tuple[Shard, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the shards add up to the tensor."""
+        return sum(piece.size for shard in self.shards for piece in shard.pieces) == prod(self.shape)
+
+
+@dataclass(frozen=True)
+class OptimizerRecord:
+    """The optimizer whose state lies beside the weights, in tensors called "<state>.<weight>"."""
+
+    kind: str
+    steps: int
+    state: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class Run:
+    """Where the run stood."""
+
+    iteration: int
+    consumed_samples: int
+    topology: dict[str, int]
+    """Sizes: world, tp, cp, dp, pp."""
+    config: dict[str, dict[str, Any]]
+    """Sections of the configuration by name."""
+    scheduler: dict[str, Any]
+    optimizer: OptimizerRecord | None = None
+    """None: saved without it (--no-save-optim)."""
+    rng: dict[str, int] | None = None
+    """None: saved without it (--no-save-rng)."""
+
+
+@dataclass(kw_only=True)
+class Manifest(Run):
+    """A run and its tensors."""
+
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def weights(self) -> list[str]:
+        """Global names of the weights."""
+        states = self.optimizer.state if self.optimizer else ()
+        return [name for name in self.tensors if name.partition(".")[0] not in states]
+
+    def to_json(self) -> str:
+        """The text of the manifest file."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def read(cls, directory: Path) -> "Manifest":
+        """The manifest of a checkpoint's directory. Raises ValueError naming the file if it is not one."""
+        path = directory / MANIFEST
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            version = content["format_version"]
+            if version != FORMAT_VERSION:
+                raise ValueError(f"format version {version}, this program reads {FORMAT_VERSION}")
+            optimizer = content.pop("optimizer")
+            return cls(
+                tensors={name: tensor_from(entry) for name, entry in content.pop("tensors").items()},
+                files={name: FileRecord(**entry) for name, entry in content.pop("files").items()},
+                optimizer=optimizer and OptimizerRecord(**optimizer | {"state": tuple(optimizer["state"])}),
+                **content,
+            )
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(
+                f"{path}: not a readable manifest of a checkpoint ({error!r}); --load takes what --save was given, or "
+                f"one of the iter_* directories in it"
+            ) from error
+
+
+def tensor_from(entry: Mapping[str, Any]) -> StoredTensor:
+    """A StoredTensor from its JSON form."""
+    shards = (Shard(shard["file"], tuple(map(_piece_from, shard["pieces"]))) for shard in entry["shards"])
+    return StoredTensor(tuple(entry["shape"]), entry["dtype"], tuple(shards))
+
+
+def _piece_from(entry: Mapping[str, Any]) -> Piece:
+    return Piece(tuple(entry["start"]), tuple(entry["shape"]), tuple(entry["at"]))
+
+
+def merge_tensors(parts: Iterable[Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:
+    """All writers' parts of the tensors as one table."""
+    merged: dict[str, StoredTensor] = {}
+    for part in parts:
+        for name, tensor in part.items():
+            known = merged.get(name)
+            if known is not None:
+                assert (known.shape, known.dtype) == (tensor.shape, tensor.dtype), f"ranks disagree on {name}"
+                tensor = StoredTensor(known.shape, known.dtype, known.shards + tensor.shards)
+            merged[name] = tensor
+    incomplete = [name for name, tensor in merged.items() if not tensor.is_complete]
+    assert not incomplete, f"the shards of {incomplete} do not add up to the whole"
+    return merged

@@ -1,0 +1,85 @@
+"""Reading: any rank's shard in any layout, assembled from the files that hold parts of it."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from parallel_core.checkpoint.layout import overlap, pieces
+from parallel_core.checkpoint.manifest import Manifest, Shard, StoredTensor
+from parallel_core.checkpoint.tensor_file import TensorFile, record_of
+from parallel_core.sharding import ShardSpec
+
+
+class CheckpointReader:
+    """One checkpoint's directory. Raises ValueError if it has no manifest that can be read."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.manifest = Manifest.read(directory)
+        self._open = cache(lambda name: TensorFile(directory / name))
+
+    def damaged_files(self, share: int = 0, shares: int = 1, *, digests: bool = False) -> list[str]:
+        """What is wrong with the files: missing, of another size or, with `digests`, of other bytes.
+
+        Reading everything takes time, so ranks can divide the files: this is share number `share` of `shares`.
+        """
+        found = []
+        for name, record in list(self.manifest.files.items())[share::shares]:
+            path = self.directory / name
+            if not path.is_file():
+                found.append(f"{path}: missing; restore it or load another checkpoint")
+            elif path.stat().st_size != record.size:
+                found.append(
+                    f"{path}: has {path.stat().st_size} bytes, {record.size} were written: it is cut off or damaged; "
+                    f"load another checkpoint"
+                )
+            elif digests and record_of(path) != record:
+                found.append(f"{path}: its bytes are not those that were written; load another checkpoint")
+        return found
+
+    def problem(self, name: str, spec: ShardSpec) -> str | None:
+        """Why the tensor `name` cannot be read as `spec` says; None if it can."""
+        tensor = self.manifest.tensors.get(name)
+        if tensor is None:
+            return f"{name}: the model has it, the checkpoint {self.directory} does not"
+        if tensor.shape != spec.shape:
+            return (
+                f"{name}: {list(tensor.shape)} in {self.directory}, {list(spec.shape)} in the model; give the flags of "
+                f"the run that saved it"
+            )
+        wrong = (self._shard_problem(name, shard) for shard in tensor.shards)
+        return next(filter(None, wrong), None if tensor.is_complete else f"{name}: not whole in {self.directory}")
+
+    def _shard_problem(self, name: str, shard: Shard) -> str | None:
+        try:
+            shape = self._open(shard.file).shape(name)
+        except ValueError as error:
+            return str(error)
+        ends = [tuple(a + n for a, n in zip(piece.at, piece.shape, strict=True)) for piece in shard.pieces]
+        needed = tuple(map(max, zip(*ends, strict=True)))
+        if shape != needed:
+            found = "is not there" if shape is None else f"has shape {list(shape)}"
+            return f"{self.directory / shard.file}: {name} {found}, the manifest says {list(needed)}"
+        return None
+
+    def read(self, name: str, spec: ShardSpec, rank: int = 0, size: int = 1) -> np.ndarray:
+        """`rank`'s shard of a tensor in a tensor-parallel group of `size`, from whatever layout it was written in."""
+        tensor = self.manifest.tensors[name]
+        out = np.empty(spec.local_shape(size), tensor.dtype)
+        for shard, copies in self._copies(tensor, spec, rank, size):
+            stored = self._open(shard.file).array(name)
+            for copy in copies:
+                out[copy.target] = stored[copy.source]
+        return out
+
+    @staticmethod
+    def _copies(tensor: StoredTensor, spec: ShardSpec, rank: int, size: int) -> list[tuple[Shard, list]]:
+        wanted = pieces(spec, rank, size)
+        planned = []
+        for shard in tensor.shards:
+            copies = [overlap(source, target) for source in shard.pieces for target in wanted]
+            planned.append((shard, [copy for copy in copies if copy is not None]))
+        taken = sum(copy.size for _, copies in planned for copy in copies)
+        assert taken == sum(piece.size for piece in wanted), f"{taken} elements found for {spec.name}"
+        return [(shard, copies) for shard, copies in planned if copies]

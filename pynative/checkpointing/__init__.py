@@ -1,0 +1,7 @@
+"""Checkpoints of a training run, and weights in and out of a model under Megatron's global names."""
+
+from pynative.checkpointing.load import load_checkpoint, load_model
+from pynative.checkpointing.save import save_checkpoint
+from pynative.checkpointing.weights import gather_weights, load_weights
+
+__all__ = ["gather_weights", "load_checkpoint", "load_model", "load_weights", "save_checkpoint"]

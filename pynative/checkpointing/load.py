@@ -1,0 +1,108 @@
+"""Loading: any rank of any layout takes its shards from whatever layout wrote the checkpoint.
+
+Everything is checked, on all ranks, before the first weight is written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mindspore import Tensor, nn
+
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.manifest import Manifest
+from parallel_core.checkpoint.reader import CheckpointReader
+from parallel_core.sharding import ShardSpec
+from pynative import parallel_state
+from pynative.checkpointing.agreement import agree
+from pynative.tensor_parallel.random import set_rng_seed
+from pynative.training.log import warn
+from pynative.transformer.parameter import name_parameters, write_parameter
+
+if TYPE_CHECKING:
+    from pynative.optimizer.optimizer import FlatOptimizer
+    from pynative.training.callbacks.base import TrainingState
+
+
+def load_checkpoint(directory: Path, state: TrainingState) -> None:
+    """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself).
+
+    With --finetune only weights are taken; with --no-load-optim also the iteration, but neither optimizer nor schedule.
+    Raises ValueError, before anything is changed, if there is no checkpoint, if it is damaged, or if it does not fit.
+    One case is no error: nothing was saved yet in the directory that --save names too.
+    """
+    training = state.config.training_config
+    if not commit.has_checkpoint(directory) and training.output_dir and directory == Path(training.output_dir):
+        warn(f"--load {directory}: no checkpoint yet, starting from initial values")
+        return
+    reader = CheckpointReader(commit.find(directory))
+    with_optimizer = not (training.finetune or training.no_load_optim)
+    problems = _optimizer_problems(reader, state) if with_optimizer else []
+    _check(reader, state.model, problems, digests=training.crc_check)
+    _read_weights(reader, state.model)
+    if with_optimizer:
+        _read_optimizer(reader, state.step_cell.optimizer)
+        override = state.config.optimizer_config.override_opt_param_scheduler
+        state.step_cell.scheduler.load_state_dict(reader.manifest.scheduler, override=override)
+    if not training.finetune:
+        state.iteration = reader.manifest.iteration
+        state.consumed_samples = reader.manifest.consumed_samples
+        if reader.manifest.rng is not None and not training.no_load_rng:
+            set_rng_seed(reader.manifest.rng["seed"])
+
+
+def load_model(directory: Path, model: nn.Cell) -> Manifest:
+    """Fill a model from a checkpoint, without anything that belongs to training. What the checkpoint says of itself."""
+    reader = CheckpointReader(commit.find(directory))
+    _check(reader, model, [], digests=False)
+    _read_weights(reader, model)
+    return reader.manifest
+
+
+def _check(reader: CheckpointReader, model: nn.Cell, problems: list[str], *, digests: bool) -> None:
+    world = parallel_state.get_world_group()
+    specs = {parameter.shard.name: parameter.shard for parameter in name_parameters(model)}
+    found = [reader.problem(name, spec) for name, spec in specs.items()]
+    damaged = reader.damaged_files(world.rank, world.size, digests=digests)
+    problems = [*damaged, *problems, *(problem for problem in found if problem)]
+    agree(reader.manifest.weights, specs.keys(), problems, str(reader.directory))
+
+
+def _optimizer_problems(reader: CheckpointReader, state: TrainingState) -> list[str]:
+    optimizer, record = state.step_cell.optimizer, reader.manifest.optimizer
+    remedy = "load the weights alone by --no-load-optim"
+    if record is None:
+        return [f"{reader.directory}: was saved without its optimizer; {remedy}"]
+    if record.kind != optimizer.config.optimizer_type:
+        now = optimizer.config.optimizer_type
+        return [f"{reader.directory}: --optimizer was {record.kind}, now it is {now}; {remedy}"]
+    found = (reader.problem(name, spec) for name, spec, _ in _optimizer_tensors(optimizer))
+    return [problem for problem in found if problem]
+
+
+def _optimizer_tensors(optimizer: FlatOptimizer) -> list[tuple[str, ShardSpec, Tensor]]:
+    """Name, cut and memory of every state vector's pieces."""
+    tensors = []
+    for name, memory in optimizer.state.items():
+        for piece in optimizer.buffer.pieces:
+            spec, shape = piece.parameter.shard, tuple(piece.parameter.shape)
+            tensors.append((f"{name}.{spec.name}", spec, memory.view(piece.start, shape)))
+    return tensors
+
+
+def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:
+    for parameter in name_parameters(model):
+        write_parameter(parameter, _own_shard(reader, parameter.shard.name, parameter.shard))
+
+
+def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer) -> None:
+    assert reader.manifest.optimizer is not None
+    for name, spec, memory in _optimizer_tensors(optimizer):
+        write_parameter(memory, _own_shard(reader, name, spec))
+    optimizer.steps = reader.manifest.optimizer.steps
+
+
+def _own_shard(reader: CheckpointReader, name: str, spec: ShardSpec):
+    rank = parallel_state.get_tensor_model_parallel_rank()
+    return reader.read(name, spec, rank, parallel_state.get_tensor_model_parallel_world_size())

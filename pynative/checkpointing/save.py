@@ -1,0 +1,89 @@
+"""Saving: the first data-parallel replica writes, a file for each place in the model; rank 0 publishes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.manifest import OptimizerRecord, Run
+from parallel_core.checkpoint.writer import LocalTensor, write_manifest, write_part
+from parallel_core.config import AllConfig
+from pynative import parallel_state
+from pynative.tensor_parallel.random import get_rng_tracer
+from pynative.transformer.parameter import name_parameters
+
+if TYPE_CHECKING:
+    from pynative.training.callbacks.base import TrainingState
+
+TOKENIZER_FILES = ("vocab_file", "merge_file", "tokenizer_model")
+
+
+def save_checkpoint(directory: Path, state: TrainingState) -> Path:
+    """Write `directory`/iter_<iteration> and make it the latest; all ranks call this. Its path.
+
+    A checkpoint of the same iteration is replaced. Returns when it is on the disk.
+    """
+    world = parallel_state.get_world_group()
+    tensor_size = parallel_state.get_tensor_model_parallel_world_size()
+    partial = commit.partial_directory(directory, state.iteration)
+    if world.rank == 0:
+        commit.begin(directory, state.iteration)
+    world.barrier()
+    if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
+        tensor_rank, stage = (
+            parallel_state.get_tensor_model_parallel_rank(),
+            parallel_state.get_pipeline_model_parallel_rank(),
+        )
+        write_part(partial, _local_tensors(state), tensor_rank, tensor_size, stage)
+    world.barrier()
+    if world.rank == 0:
+        write_manifest(partial, _run(state), tensor_size, parallel_state.get_pipeline_model_parallel_world_size())
+        commit.publish(directory, state.iteration, state.config.training_config.keep_checkpoint_max)
+    world.barrier()
+    return directory / commit.checkpoint_name(state.iteration)
+
+
+def _local_tensors(state: TrainingState) -> dict[str, LocalTensor]:
+    """Weights by name and optimizer state by "<state>.<name>", without the last stage's copy of a tied embedding."""
+    tensors = {
+        parameter.shard.name: LocalTensor(parameter.shard, parameter.asnumpy())
+        for parameter in name_parameters(state.model)
+        if not parameter.is_shared_copy
+    }
+    if not state.config.training_config.no_save_optim:
+        tensors |= {
+            f"{name}.{parameter.shard.name}": LocalTensor(parameter.shard, values)
+            for parameter, states in state.step_cell.optimizer.state_of()
+            if not parameter.is_shared_copy
+            for name, values in states.items()
+        }
+    return tensors
+
+
+def _run(state: TrainingState) -> Run:
+    training, optimizer = state.config.training_config, state.step_cell.optimizer
+    record = OptimizerRecord(optimizer.config.optimizer_type, optimizer.steps, tuple(optimizer.state))
+    return Run(
+        iteration=state.iteration,
+        consumed_samples=state.consumed_samples,
+        topology=_topology(),
+        config=_config(state.config),
+        scheduler=state.step_cell.scheduler.state_dict(),
+        optimizer=None if training.no_save_optim else record,
+        rng=None if training.no_save_rng else {"seed": get_rng_tracer().seed},
+    )
+
+
+def _topology() -> dict[str, int]:
+    sizes = asdict(parallel_state.get_topology())
+    return {name: size for name, size in sizes.items() if isinstance(size, int)}
+
+
+def _config(config: AllConfig) -> dict:
+    """The configuration; the tokenizer's files by their absolute path, for a reader that is started elsewhere."""
+    sections = config.to_dict()
+    files = {name: sections["dataset_config"][name] for name in TOKENIZER_FILES}
+    sections["dataset_config"] |= {name: path and str(Path(path).absolute()) for name, path in files.items()}
+    return sections

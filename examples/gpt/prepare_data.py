@@ -36,7 +36,7 @@ SEED = 1234
 """Of the order of documents, so that the validation split is not the end of the alphabet."""
 
 PIECES = 500
-"""No document is longer than this part of the text: splits are made of whole documents, and the text may be one file."""
+"""Long documents are cut to this part of the text: splits are made of whole documents, and the text may be one file."""
 
 
 def standard_library() -> list[Document]:
@@ -54,7 +54,8 @@ def choose(documents: Iterable[Document], max_megabytes: float | None) -> list[D
     random.Random(SEED).shuffle(chosen)
     if max_megabytes is None:
         return chosen
-    kept, size = [], 0
+    kept: list[Document] = []
+    size = 0
     for document in chosen:
         size += len(document["text"].encode("utf-8", errors="replace"))
         if kept and size > max_megabytes * 1e6:

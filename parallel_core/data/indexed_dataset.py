@@ -90,9 +90,7 @@ class Index:
         """Write the file at `path`, whole or not at all."""
         code = next(code for code, kind in TOKEN_TYPES.items() if self.token_type == kind)
         with replacing(path) as file:
-            file.write(
-                _HEADER.pack(_MAGIC, _VERSION, code, len(self.sequence_lengths), len(self.document_indices))
-            )
+            file.write(_HEADER.pack(_MAGIC, _VERSION, code, len(self.sequence_lengths), len(self.document_indices)))
             for array in (self.sequence_lengths, self.sequence_pointers, self.document_indices, self.sequence_modes):
                 if array is not None:
                     file.write(array.tobytes())
@@ -201,9 +199,9 @@ class IndexedDataset:
 class IndexedDatasetBuilder:
     """Writes `PREFIX.bin` and `PREFIX.idx`. Neither has its name before `finalize`.
 
-        with IndexedDatasetBuilder(prefix, np.uint16) as builder:
-            builder.add_document(tokens, lengths=[len(tokens)])
-            builder.finalize()
+    with IndexedDatasetBuilder(prefix, np.uint16) as builder:
+        builder.add_document(tokens, lengths=[len(tokens)])
+        builder.finalize()
     """
 
     def __init__(self, path_prefix: str | Path, dtype: DTypeLike = np.int32, multimodal: bool = False) -> None:

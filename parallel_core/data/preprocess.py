@@ -120,8 +120,7 @@ def preprocess(
     counts = dict.fromkeys(json_keys, 0)
     with ExitStack() as stack:
         builders = {
-            key: stack.enter_context(IndexedDatasetBuilder(output_prefix(prefix, key), token_type))
-            for key in json_keys
+            key: stack.enter_context(IndexedDatasetBuilder(output_prefix(prefix, key), token_type)) for key in json_keys
         }
         for encoded in encode_documents(documents, tokenizer, append_eod, workers):
             for key, builder in builders.items():

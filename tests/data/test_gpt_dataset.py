@@ -186,7 +186,7 @@ def test_mock_data_stay_in_the_vocabulary(vocab_size):
     train, valid, test = build_train_valid_test_datasets(config, [20, 4, 0])
     assert train is not None and valid is not None and test is None
     tokens = np.stack([train[i]["tokens"] for i in range(20)])
-    assert 0 <= tokens.min() and tokens.max() <= vocab_size
+    assert tokens.min() >= 0 and tokens.max() <= vocab_size
     follows = train[0]["tokens"][1:] - train[0]["tokens"][:-1]
     assert np.count_nonzero(follows == 1) > 400, "numbers that count up can be learnt"
 

@@ -70,7 +70,10 @@ def test_modes_of_multimodal_data(tmp_path):
 
 
 def test_ids_that_do_not_fit_are_refused_not_wrapped(tmp_path):
-    with IndexedDatasetBuilder(tmp_path / "d", np.uint16) as builder, pytest.raises(ValueError, match="fit into uint16"):
+    with (
+        IndexedDatasetBuilder(tmp_path / "d", np.uint16) as builder,
+        pytest.raises(ValueError, match="fit into uint16"),
+    ):
         builder.add_document([1, 70000], [2])
 
 
@@ -118,7 +121,9 @@ def overwrite_idx(at: int, value: bytes):
     ("damage", "reason"),
     [
         pytest.param(damage_end_of_bin, r"d\.bin is damaged: its \.idx describes 30 bytes, the file has 27", id="bin"),
-        pytest.param(damage_end_of_idx, r"d\.idx is damaged: 2 sequences and 3 document bounds take 82 bytes", id="idx"),
+        pytest.param(
+            damage_end_of_idx, r"d\.idx is damaged: 2 sequences and 3 document bounds take 82 bytes", id="idx"
+        ),
         pytest.param(leave_half_a_header, r"d\.idx is damaged: 20 bytes are too few for the header", id="header"),
         pytest.param(overwrite_idx(0, b"PK"), r"d\.idx is damaged: the header is not that of a Megatron", id="magic"),
         pytest.param(overwrite_idx(17, b"\x63"), r"d\.idx is damaged: the header is not", id="token type"),

@@ -1,0 +1,87 @@
+"""The example's corpus: made once, reproducible, splittable, and refused with status 2 when there is no text."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parallel_core.data.indexed_dataset import IndexedDataset
+from parallel_core.data.tokenizers import GPT2BPETokenizer
+
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "gpt" / "prepare_data.py"
+
+
+@pytest.fixture(scope="module")
+def prepare_data():
+    spec = importlib.util.spec_from_file_location("prepare_data", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def text_of(prefix: Path, tokenizer: GPT2BPETokenizer) -> str:
+    return tokenizer.detokenize(IndexedDataset(f"{prefix}_text_document").tokens.tolist())
+
+
+def test_default_corpus_is_the_standard_library(prepare_data, tmp_path):
+    prefix = tmp_path / "stdlib"
+    prepare_data.main(["--output-prefix", str(prefix), "--max-megabytes", "0.5"])
+    dataset = IndexedDataset(f"{prefix}_text_document")
+    assert 50_000 < len(dataset.tokens) < 250_000
+    tokenizer = GPT2BPETokenizer(prepare_data.VOCABULARY / "vocab.json", prepare_data.VOCABULARY / "merges.txt")
+    assert all(dataset[i][-1] == tokenizer.eod for i in range(len(dataset)))
+    assert "def " in text_of(prefix, tokenizer) and "import " in text_of(prefix, tokenizer)
+    prepare_data.main(["--output-prefix", str(tmp_path / "again"), "--max-megabytes", "0.5"])
+    for ending in ("_text_document.bin", "_text_document.idx"):
+        assert Path(f"{tmp_path}/again{ending}").read_bytes() == Path(f"{prefix}{ending}").read_bytes()
+
+
+def test_one_file_of_text_is_cut_so_that_it_can_be_split(prepare_data, tmp_path):
+    book = "".join(f"Line {number} of the book.\n" for number in range(40_000))
+    (tmp_path / "book.txt").write_text(book)
+    prepare_data.main(["--output-prefix", str(tmp_path / "b"), "--corpus", str(tmp_path / "book.txt")])
+    assert len(IndexedDataset(tmp_path / "b_text_document")) > 400
+    tokenizer = GPT2BPETokenizer(prepare_data.VOCABULARY / "vocab.json", prepare_data.VOCABULARY / "merges.txt")
+    assert text_of(tmp_path / "b", tokenizer).replace("<|endoftext|>", "") == book
+
+
+def test_pieces_end_with_a_line_where_there_is_one(prepare_data):
+    assert list(prepare_data.cut_text("ab\ncd\nefghijkl", limit=5)) == ["ab\n", "cd\n", "efghi", "jkl"]
+
+
+def test_made_again_only_when_something_changed(prepare_data, tmp_path, capsys):
+    corpus, bin_file = tmp_path / "c.txt", tmp_path / "p_text_document.bin"
+    arguments = ["--output-prefix", str(tmp_path / "p"), "--corpus", str(corpus)]
+
+    def run_says_it_is_there() -> bool:
+        prepare_data.main(arguments)
+        return "is there already" in capsys.readouterr().out
+
+    corpus.write_text("one text")
+    assert [run_says_it_is_there() for _ in range(2)] == [False, True]
+    corpus.write_text("another text")
+    assert not run_says_it_is_there(), "other text"
+    bin_file.write_bytes(bin_file.read_bytes()[:-1])
+    assert not run_says_it_is_there(), "a damaged file"
+    assert run_says_it_is_there()
+
+
+def test_mistakes_exit_with_status_2(prepare_data, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "blank.txt").write_text(" \n")
+    for name, message in [("nowhere", "does not exist"), ("empty", "empty directory"), ("blank.txt", "has no text")]:
+        with pytest.raises(SystemExit) as stopped:
+            prepare_data.main(["--output-prefix", str(tmp_path / "p"), "--corpus", str(tmp_path / name)])
+        assert stopped.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_runs_from_any_folder_without_mindspore(tmp_path):
+    (tmp_path / "c.txt").write_text("text")
+    blocked = "import sys, runpy; sys.modules['mindspore'] = None; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    command = [sys.executable, "-c", blocked, str(SCRIPT), "--output-prefix", "p", "--corpus", "c.txt"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith("train on it with --data-path p_text_document\n")

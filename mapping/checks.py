@@ -13,8 +13,9 @@ def refusals(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
     for name, row, value in given:
         if row.status == REFUSED and value != row.default:
             yield f"{name}: {row.reason}"
-        elif value in row.refuses:
-            yield f"{name} {value}: {row.refuses[value]}"
+        for part in value if isinstance(value, list) else [value]:
+            if not isinstance(part, list | dict) and part in row.refuses:
+                yield f"{name} {part}: {row.refuses[part]}"
 
 
 RULES = (refusals,)

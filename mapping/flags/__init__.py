@@ -1,10 +1,26 @@
 """Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, as data: one module per argument group."""
 
-from mapping.flags import checkpointing, data, lora, model, moe, optimizer, parallel, performance, precision
-from mapping.flags import profiling, pynative, training
+from mapping.flags import (
+    checkpointing,
+    data,
+    instruction,
+    latent,
+    lora,
+    model,
+    moe,
+    optimizer,
+    parallel,
+    performance,
+    positions,
+    precision,
+    profiling,
+    pynative,
+    training,
+)
 from mapping.flags.flag import IGNORED, MAPPED, REFUSED, Flag
 
-GROUPS = (model, precision, training, optimizer, parallel, data, checkpointing, profiling, moe, lora, performance, pynative)
+GROUPS = (model, positions, latent, moe, precision, training, optimizer, parallel, data, instruction, checkpointing,
+          profiling, lora, performance, pynative)
 
 ROWS: tuple[Flag, ...] = tuple(row for module in GROUPS for row in module.FLAGS)
 """All rows, in the order of the reference page."""

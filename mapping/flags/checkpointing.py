@@ -19,4 +19,10 @@ FLAGS = group(
     switch("--resume-training", "training_config.resume_training"),
     switch("--resume-crc-check", "training_config.crc_check"),
     switch("--new-dataset", "training_config.new_dataset"),
+    value("--ckpt-step", int, None, "training_config.ckpt_step"),
+    switch("--exit-on-missing-checkpoint", "training_config.exit_on_missing_checkpoint"),
+    value("--save-retain-interval", int, None, "training_config.save_retain_interval"),
+    switch("--enable-hf2mg-convert", "training_config.convert_from_huggingface"),
+    switch("--enable-mg2hf-convert", "training_config.convert_to_huggingface"),
+    value("--model-type-hf", str, None, "training_config.huggingface_model_type"),
 )

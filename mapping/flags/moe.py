@@ -1,6 +1,6 @@
 """Flags: mixture of experts."""
 
-from mapping.flags.flag import group, switch, value
+from mapping.flags.flag import group, off, switch, value
 from mapping.flags.read import layer_frequency
 
 FLAGS = group(
@@ -13,11 +13,15 @@ FLAGS = group(
     switch("--moe-grouped-gemm", "moe_config.moe_grouped_gemm"),
     value("--moe-router-topk", int, 2, "moe_config.moe_router_topk"),
     value("--moe-router-load-balancing-type", str, "aux_loss", "moe_config.moe_router_load_balancing_type",
-          choices=("aux_loss", "none", "seq_aux_loss", "global_aux_loss", "sinkhorn", "quantile_balancing")),
+          choices=("aux_loss", "none", "seq_aux_loss", "global_aux_loss", "sinkhorn", "quantile_balancing", "noaux_tc",
+                   "softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss", "sparsemixer_topk"),
+          refuses=dict.fromkeys(("quantile_balancing", "pai_megatron_aux_loss", "sparsemixer_topk"),
+                                "use aux_loss, seq_aux_loss, global_aux_loss, sinkhorn, softmax_topk or none")),
     value("--moe-aux-loss-coeff", float, 0.0, "moe_config.moe_aux_loss_coeff"),
     value("--moe-z-loss-coeff", float, None, "moe_config.moe_z_loss_coeff"),
     value("--moe-router-score-function", str, "softmax", "moe_config.moe_router_score_function",
-          choices=("softmax", "sigmoid", "sqrtsoftplus")),
+          choices=("softmax", "sigmoid", "sqrtsoftplus", "sqrtsoftmax"),
+          refuses=dict.fromkeys(("sqrtsoftplus", "sqrtsoftmax"), "use softmax or sigmoid")),
     switch("--moe-router-pre-softmax", "moe_config.moe_router_pre_softmax"),
     value("--moe-router-topk-scaling-factor", float, None, "moe_config.moe_router_topk_scaling_factor"),
     value("--moe-router-num-groups", int, None, "moe_config.moe_router_num_groups"),
@@ -27,8 +31,25 @@ FLAGS = group(
     value("--moe-router-dtype", str, None, "moe_config.moe_router_dtype", choices=("fp32", "fp64")),
     value("--moe-input-jitter-eps", float, None, "moe_config.moe_input_jitter_eps"),
     value("--moe-token-dispatcher-type", str, "allgather", "moe_config.moe_token_dispatcher_type",
-          choices=("allgather", "alltoall", "flex")),
+          choices=("allgather", "alltoall", "alltoall_seq", "flex")),
     value("--moe-expert-capacity-factor", float, None, "moe_config.moe_expert_capacity_factor"),
     switch("--moe-pad-expert-input-to-capacity", "moe_config.moe_pad_expert_input_to_capacity"),
     value("--moe-token-drop-policy", str, "probs", "moe_config.moe_token_drop_policy", choices=("probs", "position")),
+    value("--moe-intermediate-size", int, None, "moe_config.moe_ffn_hidden_size"),
+    value("--first-k-dense-replace", int, None, "moe_config.moe_layer_freq", "This many first layers stay dense."),
+    value("--n-shared-experts", int, None, "moe_config.moe_shared_expert_intermediate_size",
+          "Shared experts, each as wide as a routed one."),
+    switch("--shared-expert-gate", "moe_config.moe_shared_expert_gate"),
+    switch("--norm-topk-prob", "moe_config.moe_router_norm_topk_prob"),
+    switch("--seq-aux", "moe_config.moe_router_load_balancing_type", "Balance each sequence on its own."),
+    value("--routed-scaling-factor", float, None, "moe_config.moe_router_topk_scaling_factor"),
+    value("--topk-group", int, None, "moe_config.moe_router_group_topk"),
+    value("--n-group", int, None, "moe_config.moe_router_num_groups"),
+    switch("--router-gating-in-fp32", "moe_config.moe_router_dtype", "Compute the router in float32."),
+    switch("--topk-softmax-in-fp32", "moe_config.moe_router_dtype", "Compute the router's softmax in float32."),
+    off("--input-jitter", "input_jitter", "moe_config.moe_input_jitter_eps", "No noise on the router's input."),
+    switch("--moe-tp-extend-ep", "parallel_config.expert_model_parallel_size",
+           "Share experts out over tensor-parallel ranks too, each whole."),
+    switch("--fix-router", "moe_config.moe_router_force_load_balancing"),
+    switch("--moe-router-force-load-balancing", "moe_config.moe_router_force_load_balancing"),
 )

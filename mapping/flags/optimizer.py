@@ -38,4 +38,7 @@ FLAGS = group(
     switch("--overlap-param-gather", "optimizer_config.overlap_param_gather"),
     off("--no-decoupled-weight-decay", "decoupled_weight_decay", "optimizer_config.decoupled_weight_decay"),
     value("--adam-beta2", float, 0.999, "optimizer_config.betas", "Decay rate of Adam's second moment."),
+    value("--decoupled-lr", float, None, "optimizer_config.decoupled_lr"),
+    value("--decoupled-min-lr", float, None, "optimizer_config.decoupled_min_lr"),
+    switch("--apply-wd-to-qk-layernorm", "optimizer_config.apply_wd_to_qk_layernorm"),
 )

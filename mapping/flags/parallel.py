@@ -1,6 +1,6 @@
 """Flags: parallelism."""
 
-from mapping.flags.flag import group, off, switch, value
+from mapping.flags.flag import group, off, switch, value, values
 from mapping.flags.read import integers, layer_list, literal
 
 FLAGS = group(
@@ -32,4 +32,17 @@ FLAGS = group(
     value("--recompute", literal, None, "parallel_config.recompute"),
     value("--select-recompute", literal, None, "parallel_config.select_recompute"),
     value("--select-comm-recompute", literal, None, "parallel_config.select_comm_recompute"),
+    switch("--variable-seq-lengths", "parallel_config.variable_seq_lengths"),
+    value("--microbatch-group-size-per-virtual-pipeline-stage", int, None,
+          "parallel_config.microbatch_group_size_per_virtual_pipeline_stage"),
+    value("--num-virtual-stages-per-pipeline-rank", int, None, "parallel_config.virtual_pipeline_model_parallel_size"),
+    value("--pipeline-num-transformer-layers", layer_list, None, "parallel_config.num_layer_list"),
+    switch("--account-for-embedding-in-pipeline-split", "parallel_config.account_for_embedding_in_pipeline_split"),
+    switch("--account-for-loss-in-pipeline-split", "parallel_config.account_for_loss_in_pipeline_split"),
+    switch("--use-tp-pp-dp-mapping", "parallel_config.rank_order", "Number stages before data-parallel copies."),
+    values("--cp-comm-type", str, ["p2p"], "parallel_config.context_parallel_algo",
+           choices=("p2p", "a2a", "allgather", "a2a+p2p"),
+           refuses={"allgather": "use p2p (ring), a2a (ulysses) or a2a+p2p (hybrid)"}),
+    values("--hierarchical-context-parallel-sizes", int, None, "parallel_config.ulysses_degree_in_cp",
+           "Ranks of the inner and the outer exchange of a hybrid context parallelism."),
 )

@@ -1,6 +1,6 @@
 """Flags: profiling."""
 
-from mapping.flags.flag import group, off, switch, value
+from mapping.flags.flag import group, off, switch, value, values
 
 FLAGS = group(
     "profiling",
@@ -23,4 +23,7 @@ FLAGS = group(
     switch("--profile-offline-analyse", "training_config.profile_offline_analyse"),
     value("--profile-dynamic-profiler-config-path", str, None, "training_config.profile_dynamic_profiler_config_path"),
     off("--no-profile-op-time", "profile_op_time", "training_config.profile_op_time"),
+    values("--profile-ranks", int, None, "training_config.profile_ranks"),
+    switch("--profile-with-cpu", "training_config.profile_with_cpu"),
+    switch("--profile-record-shapes", "training_config.profile_record_shapes"),
 )

@@ -48,3 +48,21 @@ def layer_frequency(text: str) -> int | list[int]:
     if not isinstance(result, int | list):
         raise ValueError(text)
     return result
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers with commas."""
+    return [float(part) for part in text.split(",") if part.strip()]
+
+
+def whole(text: str) -> int:
+    """A whole number, perhaps written as 8192.0."""
+    number = float(text)
+    if number != int(number):
+        raise ValueError(text)
+    return int(number)
+
+
+def boolean(text: str) -> bool:
+    """True or false."""
+    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]

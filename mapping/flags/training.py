@@ -21,4 +21,13 @@ FLAGS = group(
     off("--no-wrap-with-ddp", "wrap_with_ddp", "training_config.wrap_with_ddp"),
     switch("--enable-mem-align", "training_config.enable_mem_align"),
     switch("--delay-grad-reduce", "training_config.delay_grad_reduce"),
+    switch("--exit-signal-handler", "training_config.exit_signal_handler"),
+    switch("--skip-train", "training_config.skip_train"),
+    switch("--deterministic-mode", "training_config.deterministic_mode"),
+    switch("--npu-deterministic", "training_config.deterministic_mode"),
+    switch("--use-deter-comp", "training_config.deterministic_mode"),
+    switch("--log-params-norm", "training_config.log_params_norm"),
+    switch("--log-num-zeros-in-grad", "training_config.log_num_zeros_in_grad"),
+    value("--check-weight-hash-across-dp-replicas-interval", int, None,
+          "training_config.check_weight_hash_across_dp_replicas_interval"),
 )

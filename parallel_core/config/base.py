@@ -69,7 +69,11 @@ def judge(rules: Iterable[Any], subject: Any) -> Iterator[str]:
 
 def option(flag: str, default: Any = MISSING, *, at_least: float | None = None, above: float | None = None,
            at_most: float | None = None, below: float | None = None, choices: tuple[Any, ...] = ()) -> Any:
-    """A field that is filled by `flag` and must lie in the given range (`None` is let through where the type has it)."""
+    """A field that is filled by `flag` and must lie in the given range.
+
+    A field that defaults to none may be none whatever its annotation says: then it is derived from other fields, and
+    has its annotated type once the config is built.
+    """
     metadata = {"flag": flag, "at least": at_least, "above": above, "at most": at_most, "below": below,
                 "choices": choices}
     if isinstance(default, list | dict):
@@ -145,7 +149,8 @@ class Config:
         hints = _hints(type(self))
         for entry in fields(self):
             value = getattr(self, entry.name)
-            if "flag" not in entry.metadata or isinstance(value, Invalid):
+            left_to_derive = value is None and entry.default is None
+            if "flag" not in entry.metadata or isinstance(value, Invalid) or left_to_derive:
                 continue
             error = _field_error(entry.metadata, hints[entry.name], value)
             if error:

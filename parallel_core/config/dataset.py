@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from parallel_core.config.base import Config, option
+from parallel_core.config.instruction import InstructionConfig
 
 
 @dataclass(kw_only=True)
@@ -13,9 +14,9 @@ class DatasetConfig(Config):
 
     batch_size: int = option("--micro-batch-size", 1, at_least=1)
     """Samples of one micro-batch on one data-parallel rank."""
-    global_batch_size: int | None = option("--global-batch-size", None, at_least=1)
+    global_batch_size: int = option("--global-batch-size", None, at_least=1)
     """Samples of one optimizer step; one micro-batch on each data-parallel rank if not given."""
-    micro_batch_num: int | None = option("--micro-batch-num", None, at_least=1)
+    micro_batch_num: int = option("--micro-batch-num", None, at_least=1)
     """Micro-batches of one optimizer step on each data-parallel rank."""
     rampup_batch_size: list[int] | None = option("--rampup-batch-size", None)
     """First global batch size, its increment, and over how many samples it grows to `global_batch_size`."""
@@ -32,6 +33,8 @@ class DatasetConfig(Config):
     """Prefixes of the test data alone."""
     data_cache_path: str | None = option("--data-cache-path", None)
     """Where the indices of shuffled samples are kept."""
+    shared_storage: bool = option("--no-shared-storage", True)
+    """All hosts see the same files; otherwise each keeps its own indices."""
     mock_data: bool = option("--mock-data", False)
     """Train on made-up tokens."""
     mmap_bin_files: bool = option("--no-mmap-bin-files", True)
@@ -66,3 +69,5 @@ class DatasetConfig(Config):
     """Leave the ends of documents out of the loss."""
     create_attention_mask_in_dataloader: bool = option("--no-create-attention-mask-in-dataloader", True)
     """Let the loader build the mask; otherwise attention is causal without one."""
+    instruction: InstructionConfig = field(default_factory=InstructionConfig)
+    """Fine-tuning on conversations."""

@@ -6,13 +6,20 @@ from dataclasses import dataclass, field
 
 from parallel_core.config.base import Config, option
 from parallel_core.config.dataset import DatasetConfig
+from parallel_core.config.families import (
+    MultiLatentAttentionConfig,
+    MultiTokenPredictionConfig,
+    RopeScalingConfig,
+    ScalesConfig,
+    SlidingWindowConfig,
+)
 from parallel_core.config.lora import LoraConfig
 from parallel_core.config.moe import MoEConfig
 from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.training import TrainingConfig
 
-ACTIVATIONS = ("gelu", "geglu", "swiglu", "squared_relu", "relu", "silu")
-GATED_ACTIVATIONS = ("geglu", "swiglu")
+ACTIVATIONS = ("gelu", "geglu", "geglu_tanh", "swiglu", "squared_relu", "relu", "silu")
+GATED_ACTIVATIONS = ("geglu", "geglu_tanh", "swiglu")
 DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -20,6 +27,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 class FlashAttentionConfig(Config):
     """Arguments of the fused attention operator."""
 
+    sparse_mode: int = option("--sparse-mode", 0, at_least=0, at_most=4)
+    """The operator's kind of mask; the mask itself follows from the model."""
     pre_tokens: int = option("--pre-tockens", 1048576)
     """How many tokens before its own a query may see, in a sliding window."""
     next_tokens: int = option("--next-tockens", 0)
@@ -34,7 +43,7 @@ class ModelConfig(Config):
 
     vocab_size: int = option("--padded-vocab-size", at_least=1)
     """Rows of the embedding table: the tokenizer's vocabulary, padded to divide by the tensor-parallel size."""
-    unpadded_vocab_size: int | None = option("--vocab-size", None, at_least=1)
+    unpadded_vocab_size: int = option("--vocab-size", None, at_least=1)
     """Ids that the tokenizer can produce; `vocab_size` if not given."""
     make_vocab_size_divisible_by: int = option("--make-vocab-size-divisible-by", 128, at_least=1)
     """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
@@ -44,21 +53,21 @@ class ModelConfig(Config):
     """Width of the residual stream."""
     seq_length: int = option("--seq-length", at_least=1)
     """Tokens of one training sample."""
-    max_position_embeddings: int | None = option("--max-position-embeddings", None, at_least=1)
+    max_position_embeddings: int = option("--max-position-embeddings", None, at_least=1)
     """Rows of the position table; `seq_length` if not given."""
     num_attention_heads: int = option("--num-attention-heads", at_least=1)
     """Query heads of a layer."""
     group_query_attention: bool = option("--group-query-attention", False)
     """Whether query heads share key/value heads."""
-    num_query_groups: int | None = option("--num-query-groups", None, at_least=1)
+    num_query_groups: int = option("--num-query-groups", None, at_least=1)
     """Key/value heads of a layer; as many as query heads without `group_query_attention`."""
-    kv_channels: int | None = option("--kv-channels", None, at_least=1)
+    kv_channels: int = option("--kv-channels", None, at_least=1)
     """Width of one head; `hidden_size / num_attention_heads` if not given."""
-    ffn_hidden_size: int | None = option("--ffn-hidden-size", None, at_least=1)
+    ffn_hidden_size: int = option("--ffn-hidden-size", None, at_least=1)
     """Width of the feed-forward block; 4 `hidden_size` if not given, two thirds of it (a multiple of 64) with swiglu."""
 
     hidden_act: str = option("--hidden-act", "gelu", choices=ACTIVATIONS)
-    """Activation of the feed-forward block; `swiglu` and `geglu` gate one half of a doubled first linear by the other."""
+    """Activation of the feed-forward block; the `glu` kinds gate one half of a doubled first linear by the other."""
     bias_gelu_fusion: bool = option("--no-bias-gelu-fusion", True)
     """True is the tanh form of gelu, False the erf form (always the erf form where linears have no bias)."""
     normalization: str = option("--normalization", "LayerNorm", choices=("LayerNorm", "RMSNorm", "FusedRMSNorm"))
@@ -81,7 +90,7 @@ class ModelConfig(Config):
     """Take the residual after the norm instead of before it."""
 
     position_embedding_type: str = option("--position-embedding-type", "learned_absolute",
-                                          choices=("learned_absolute", "rope", "none"))
+                                          choices=("learned_absolute", "rope", "none", "alibi"))
     """How tokens learn where they are."""
     use_rotary_embedding: bool = option("--use-rotary-position-embeddings", False)
     """The older spelling of `position_embedding_type` rope: kept equal to it."""
@@ -93,21 +102,31 @@ class ModelConfig(Config):
     """Rotate neighbouring pairs of channels instead of the two halves of a head."""
     rotary_seq_len_interpolation_factor: float | None = option("--rotary-seq-len-interpolation-factor", None, above=0)
     """Positions are divided by this."""
-    use_rope_scaling: bool = option("--use-rope-scaling", False)
-    """Stretch long rotary wavelengths as Llama 3.1 does."""
-    rope_scaling_factor: float = option("--rope-scaling-factor", 8.0, above=0)
-    """By how much `use_rope_scaling` stretches the longest wavelengths."""
+    rope_scaling: RopeScalingConfig = field(default_factory=RopeScalingConfig)
+    """How rotary positions reach beyond the length a model was first trained on."""
+    sliding_window: SlidingWindowConfig = field(default_factory=SlidingWindowConfig)
+    """Attention to the latest tokens only."""
+    multi_latent_attention: MultiLatentAttentionConfig = field(default_factory=MultiLatentAttentionConfig)
+    """Attention over low-rank keys and values."""
+    multi_token_prediction: MultiTokenPredictionConfig = field(default_factory=MultiTokenPredictionConfig)
+    """Extra layers that predict further tokens."""
+    scales: ScalesConfig = field(default_factory=ScalesConfig)
+    """Constants that some families multiply by or cap with."""
+    embedding_layernorm: bool = option("--embed-layernorm", False)
+    """Normalise embeddings before the first layer."""
 
     add_bias_linear: bool = option("--disable-bias-linear", True)
     """Whether linears have a bias; the three fields below follow it."""
-    qkv_has_bias: bool | None = option("--add-qkv-bias", None)
+    qkv_has_bias: bool = option("--add-qkv-bias", None)
     """Whether the query/key/value projection has a bias; `add_bias_linear` if not given."""
-    out_proj_has_bias: bool | None = option("--add-dense-bias", None)
+    out_proj_has_bias: bool = option("--add-dense-bias", None)
     """Whether the attention output projection has a bias; `add_bias_linear` if not given."""
-    mlp_has_bias: bool | None = option("--disable-bias-linear", None)
+    mlp_has_bias: bool = option("--disable-bias-linear", None)
     """Whether the feed-forward linears have biases; `add_bias_linear` if not given."""
     untie_embeddings_and_output_weights: bool = option("--untie-embeddings-and-output-weights", False)
     """Give the output layer a weight of its own."""
+    output_layer_bias: bool = option("--add-output-layer-bias", False)
+    """Give the output layer a bias."""
 
     attention_dropout_rate: float = option("--attention-dropout", 0.1, at_least=0, below=1)
     """Dropout on attention probabilities."""
@@ -122,13 +141,13 @@ class ModelConfig(Config):
 
     init_method_std: float = option("--init-method-std", 0.02, above=0)
     """Standard deviation of initial weights; output projections divide it by sqrt(2 `num_layers`)."""
-    embedding_init_method_std: float | None = option("--embedding-init-method-std", None, above=0)
+    embedding_init_method_std: float = option("--embedding-init-method-std", None, above=0)
     """Standard deviation of initial embeddings; `init_method_std` if not given."""
     params_dtype: str = option("--params-dtype", "float32", choices=DTYPES)
     """Type in which weights are kept by the model."""
-    compute_dtype: str | None = option("--compute-dtype", None, choices=DTYPES)
+    compute_dtype: str = option("--compute-dtype", None, choices=DTYPES)
     """Type in which layers compute; `params_dtype` if not given."""
-    embedding_init_dtype: str | None = option("--embedding-dtype", None, choices=DTYPES)
+    embedding_init_dtype: str = option("--embedding-dtype", None, choices=DTYPES)
     """Type in which embeddings are initialised; `params_dtype` if not given."""
     fp16_lm_cross_entropy: bool = option("--fp16-lm-cross-entropy", False)
     """Compute the loss in float16 instead of float32."""
@@ -151,6 +170,8 @@ class ModelConfig(Config):
     """Which layers a full recompute covers."""
     recompute_num_layers: int | None = option("--recompute-num-layers", None, at_least=1)
     """Layers of a recomputed group (uniform), or recomputed layers of a stage (block)."""
+    recompute_modules: list[str] | None = option("--recompute-modules", None)
+    """What a selective recompute covers; attention's core if not given."""
 
     parallel_config: ParallelConfig = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
     """The sibling section, set by `AllConfig`."""

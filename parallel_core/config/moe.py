@@ -16,7 +16,7 @@ class MoEConfig(Config):
     """Experts of a layer; none: feed-forward blocks are dense."""
     moe_layer_freq: Any = option("--moe-layer-freq", 1)
     """Every how many layers one has experts, or a list with 1 for such layers and 0 for dense ones."""
-    moe_ffn_hidden_size: int | None = option("--moe-ffn-hidden-size", None, at_least=1)
+    moe_ffn_hidden_size: int = option("--moe-ffn-hidden-size", None, at_least=1)
     """Width of one expert; `ffn_hidden_size` if not given."""
     moe_shared_expert_intermediate_size: int | None = option("--moe-shared-expert-intermediate-size", None, at_least=1)
     """Width of all shared experts together; none: no shared expert."""
@@ -26,7 +26,10 @@ class MoEConfig(Config):
     """Compute a rank's experts in one grouped product."""
     moe_router_topk: int = option("--moe-router-topk", 2, at_least=1)
     """Experts each token goes to."""
-    moe_router_load_balancing_type: str = option("--moe-router-load-balancing-type", "aux_loss")
+    moe_router_load_balancing_type: str = option(
+        "--moe-router-load-balancing-type", "aux_loss",
+        choices=("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none", "softmax_topk",
+                 "group_limited_greedy", "noaux_tc"))
     """How tokens are kept spread over experts."""
     moe_aux_loss_coeff: float = option("--moe-aux-loss-coeff", 0.0, at_least=0)
     """Weight of the balancing loss."""
@@ -36,6 +39,10 @@ class MoEConfig(Config):
     """What turns router logits into scores."""
     moe_router_pre_softmax: bool = option("--moe-router-pre-softmax", False)
     """Score all experts before the best are chosen, not only the chosen ones."""
+    moe_router_norm_topk_prob: bool = option("--norm-topk-prob", False)
+    """Divide the chosen experts' scores by their sum."""
+    moe_router_force_load_balancing: bool = option("--fix-router", False)
+    """Spread tokens evenly whatever the router says, to measure speed."""
     moe_router_topk_scaling_factor: float | None = option("--moe-router-topk-scaling-factor", None, above=0)
     """The chosen experts' scores are multiplied by this."""
     moe_router_num_groups: int | None = option("--moe-router-num-groups", None, at_least=1)

@@ -15,6 +15,10 @@ class OptimizerConfig(Config):
     """The update rule."""
     learning_rate: float = option("--lr", 1e-3, at_least=0)
     """Highest learning rate, reached after the warm-up."""
+    decoupled_lr: float | None = option("--decoupled-lr", None, at_least=0)
+    """Another highest learning rate for embedding and output layer."""
+    decoupled_min_lr: float | None = option("--decoupled-min-lr", None, at_least=0)
+    """Another lowest learning rate for them."""
     min_lr: float = option("--min-lr", 0.0, at_least=0)
     """Lowest learning rate, reached at the end of the decay."""
     betas: tuple[float, ...] = option("--adam-beta1", (0.9, 0.999))
@@ -27,9 +31,11 @@ class OptimizerConfig(Config):
     """Shrink weights directly instead of adding to the gradient."""
     weight_decay: float = option("--weight-decay", 0.01, at_least=0)
     """Weight decay, for matrices only."""
-    start_weight_decay: float | None = option("--start-weight-decay", None, at_least=0)
+    apply_wd_to_qk_layernorm: bool = option("--apply-wd-to-qk-layernorm", False)
+    """Also for the norms of queries and keys."""
+    start_weight_decay: float = option("--start-weight-decay", None, at_least=0)
     """Weight decay at the first iteration; `weight_decay` if not given."""
-    end_weight_decay: float | None = option("--end-weight-decay", None, at_least=0)
+    end_weight_decay: float = option("--end-weight-decay", None, at_least=0)
     """Weight decay at the last iteration; `weight_decay` if not given."""
     weight_decay_incr_style: str = option("--weight-decay-incr-style", "constant",
                                           choices=("constant", "linear", "cosine"))

@@ -17,7 +17,7 @@ class ParallelConfig(Config):
 
     world_size: int = option("--world-size", 1, at_least=1)
     """Processes of the job."""
-    data_parallel_size: int | None = option("--data-parallel-size", None, at_least=1)
+    data_parallel_size: int = option("--data-parallel-size", None, at_least=1)
     """Copies of the model: what the other sizes leave of `world_size`."""
     tensor_model_parallel_size: int = option("--tensor-model-parallel-size", 1, at_least=1)
     """Ranks that share each layer."""
@@ -27,7 +27,7 @@ class ParallelConfig(Config):
     """Ranks that share each sequence."""
     expert_model_parallel_size: int = option("--expert-model-parallel-size", 1, at_least=1)
     """Ranks that share the experts of a layer."""
-    expert_tensor_parallel_size: int | None = option("--expert-tensor-parallel-size", None, at_least=1)
+    expert_tensor_parallel_size: int = option("--expert-tensor-parallel-size", None, at_least=1)
     """Ranks that share each expert; the tensor-parallel size if not given."""
     sequence_parallel: bool = option("--sequence-parallel", False)
     """Cut activations along the sequence between the tensor-parallel regions."""
@@ -43,6 +43,9 @@ class ParallelConfig(Config):
     num_layers_per_virtual_pipeline_stage: int | None = option("--num-layers-per-virtual-pipeline-stage", None,
                                                                at_least=1)
     """Layers of one chunk: the other way to ask for interleaving."""
+    microbatch_group_size_per_virtual_pipeline_stage: int | None = option(
+        "--microbatch-group-size-per-virtual-pipeline-stage", None, at_least=1)
+    """Micro-batches that go through one chunk before the next; the number of stages if not given."""
     num_layer_list: list[Any] | None = option("--num-layer-list", None)
     """Layers of each stage, or for each chunk the layers of each stage."""
     noop_layers: list[int] | None = option("--noop-layers", None)
@@ -55,6 +58,14 @@ class ParallelConfig(Config):
     """Give the embedding a pipeline stage of its own."""
     overlap_p2p_comm: bool = option("--no-overlap-p2p-communication", True)
     """Send to the next stage while computing."""
+    variable_seq_lengths: bool = option("--variable-seq-lengths", False)
+    """Micro-batches may differ in length, so stages tell each other the shape."""
+    account_for_embedding_in_pipeline_split: bool = option("--account-for-embedding-in-pipeline-split", False)
+    """Count the embedding as a layer when layers are divided."""
+    account_for_loss_in_pipeline_split: bool = option("--account-for-loss-in-pipeline-split", False)
+    """Count the output layer as a layer when layers are divided."""
+    rank_order: str = option("--use-tp-pp-dp-mapping", "tp-cp-ep-dp-pp", choices=("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"))
+    """Which neighbours share what: the first named varies fastest over ranks."""
     pipeline_schedule: str | None = option("--pipeline-schedule", None, choices=("gpipe", "1f1b", "interleaved",
                                                                                   "zb-h1"))
     """Order of the pipeline's work; 1f1b, or interleaved with virtual stages, if not given."""

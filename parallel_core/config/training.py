@@ -22,6 +22,19 @@ class TrainingConfig(Config):
     """Stop at the next iteration that this divides."""
     exit_duration_in_mins: int | None = option("--exit-duration-in-mins", None, at_least=1)
     """Stop after this many minutes."""
+    exit_signal_handler: bool = option("--exit-signal-handler", False)
+    """On SIGTERM write a checkpoint and stop."""
+    skip_train: bool = option("--skip-train", False)
+    """Evaluate only."""
+    deterministic_mode: bool = option("--deterministic-mode", False)
+    """Use only operators that give the same bits every time."""
+    log_params_norm: bool = option("--log-params-norm", False)
+    """Log the norm of the weights."""
+    log_num_zeros_in_grad: bool = option("--log-num-zeros-in-grad", False)
+    """Log how many gradients are zero."""
+    check_weight_hash_across_dp_replicas_interval: int | None = option(
+        "--check-weight-hash-across-dp-replicas-interval", None, at_least=1)
+    """Every so many iterations check that data-parallel copies are equal."""
     log_interval: int = option("--log-interval", 100, at_least=1)
     """Iterations from one log line to the next."""
     eval_interval: int | None = option("--eval-interval", 1000, at_least=1)
@@ -55,6 +68,18 @@ class TrainingConfig(Config):
     """Start the optimizer anew."""
     no_load_rng: bool = option("--no-load-rng", False)
     """Start random states anew."""
+    ckpt_step: int | None = option("--ckpt-step", None, at_least=0)
+    """The iteration to load; the newest if not given."""
+    exit_on_missing_checkpoint: bool = option("--exit-on-missing-checkpoint", False)
+    """Stop if `load_checkpoint` holds none, instead of starting anew."""
+    save_retain_interval: int | None = option("--save-retain-interval", None, at_least=1)
+    """Checkpoints of iterations that this divides are never removed."""
+    convert_from_huggingface: bool = option("--enable-hf2mg-convert", False)
+    """`load_checkpoint` holds a HuggingFace model."""
+    convert_to_huggingface: bool = option("--enable-mg2hf-convert", False)
+    """Write checkpoints as HuggingFace models as well."""
+    huggingface_model_type: str | None = option("--model-type-hf", None)
+    """Which naming those use."""
     finetune: bool = option("--finetune", False)
     """Load weights only and count iterations from zero."""
     resume_training: bool = option("--resume-training", False)
@@ -83,6 +108,8 @@ class TrainingConfig(Config):
 
     accumulate_allreduce_grads_in_fp32: bool = option("--accumulate-allreduce-grads-in-fp32", False)
     """Add up and reduce gradients in float32."""
+    grad_reduce_in_bf16: bool = option("--grad-reduce-in-bf16", False)
+    """Reduce gradients in bfloat16."""
     wrap_with_ddp: bool = option("--no-wrap-with-ddp", True)
     """Keep gradients in flat buckets."""
     bucket_size: int | None = option("--ddp-bucket-size", None, at_least=1)
@@ -109,6 +136,12 @@ class TrainingConfig(Config):
     """How much detail is recorded."""
     profile_with_stack: bool = option("--profile-with-stack", False)
     """Record Python stacks."""
+    profile_with_cpu: bool = option("--profile-with-cpu", False)
+    """Record the host."""
+    profile_record_shapes: bool = option("--profile-record-shapes", False)
+    """Record shapes."""
+    profile_ranks: list[int] | None = option("--profile-ranks", None)
+    """Ranks that are profiled; none: all."""
     profile_memory: bool = option("--profile-with-memory", False)
     """Record memory."""
     profile_framework: str | None = option("--profile-framework", None, choices=("all", "time"))
@@ -137,7 +170,7 @@ class TrainingConfig(Config):
     """File that switches the profile on and off while training runs."""
 
     def derive(self) -> None:
-        if self.bf16:
+        if self.bf16 and not self.grad_reduce_in_bf16:
             self.accumulate_allreduce_grads_in_fp32 = True
 
     def rules(self) -> Iterator[str]:

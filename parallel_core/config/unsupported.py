@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -41,7 +42,39 @@ IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "model_config.hidden_act": ("gelu", "swiglu", "squared_relu"),
     "model_config.fp16_lm_cross_entropy": (False,),
     "model_config.fp32_residual_connection": (False,),
-    "model_config.use_rope_scaling": (False,),
+    "model_config.position_embedding_type": ("learned_absolute", "rope", "none"),
+    "model_config.rope_scaling.type": (None,),
+    "model_config.sliding_window.size": (None,),
+    "model_config.multi_latent_attention.enabled": (False,),
+    "model_config.multi_token_prediction.num_layers": (None, 0),
+    "model_config.scales.embedding": (1.0,),
+    "model_config.scales.residual": (1.0,),
+    "model_config.scales.logits": (1.0,),
+    "model_config.scales.logit_cap": (None,),
+    "model_config.scales.attention_cap": (None,),
+    "model_config.scales.attention": (None,),
+    "model_config.embedding_layernorm": (False,),
+    "model_config.output_layer_bias": (False,),
+    "parallel_config.microbatch_group_size_per_virtual_pipeline_stage": (None,),
+    "parallel_config.variable_seq_lengths": (False,),
+    "parallel_config.account_for_embedding_in_pipeline_split": (False,),
+    "parallel_config.account_for_loss_in_pipeline_split": (False,),
+    "parallel_config.rank_order": ("tp-cp-ep-dp-pp",),
+    "optimizer_config.decoupled_lr": (None,),
+    "optimizer_config.decoupled_min_lr": (None,),
+    "optimizer_config.apply_wd_to_qk_layernorm": (False,),
+    "training_config.ckpt_step": (None,),
+    "training_config.exit_on_missing_checkpoint": (False,),
+    "training_config.save_retain_interval": (None,),
+    "training_config.convert_from_huggingface": (False,),
+    "training_config.convert_to_huggingface": (False,),
+    "training_config.exit_signal_handler": (False,),
+    "training_config.skip_train": (False,),
+    "training_config.log_params_norm": (False,),
+    "training_config.log_num_zeros_in_grad": (False,),
+    "training_config.check_weight_hash_across_dp_replicas_interval": (None,),
+    "training_config.grad_reduce_in_bf16": (False,),
+    "dataset_config.instruction.enabled": (False,),
     "model_config.params_dtype": ("float32",),
     "model_config.compute_dtype": ("float32",),
     "training_config.bf16": (False,),
@@ -50,6 +83,7 @@ IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "training_config.overlap_grad_reduce": (False,),
     "training_config.profile": (False,),
     "dataset_config.rampup_batch_size": (None,),
+    "dataset_config.tokenizer_type": (None, "GPT2BPETokenizer", "NullTokenizer"),
     "moe_config.num_experts": (None,),
     "lora_config.lora_rank": (0,),
 }
@@ -62,8 +96,8 @@ def unsupported(config: AllConfig) -> list[Unsupported]:
 
 def _unsupported(config: AllConfig) -> Iterator[Unsupported]:
     for target, works in IMPLEMENTED.items():
-        section_name, name = target.split(".")
-        section = getattr(config, section_name)
+        path, _, name = target.rpartition(".")
+        section = attrgetter(path)(config)
         value = getattr(section, name)
         if value not in works:
             flag = next(entry.metadata["flag"] for entry in fields(section) if entry.name == name)

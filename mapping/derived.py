@@ -1,0 +1,179 @@
+"""Config fields that follow from several arguments, or from one in other words: one function each.
+
+A function reads the arguments by Megatron's names (one that is not there reads as none) and returns the field's value,
+or none to leave the field at its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+from mapping.vocabulary import padded_vocabulary, vocabulary
+
+
+def hidden_act(args: Any) -> str | None:
+    chosen = {"swiglu": args.swiglu, "geglu": args.geglu, "geglu_tanh": args.gelu_tanh,
+              "squared_relu": args.squared_relu}
+    return next((name for name, on in chosen.items() if on), args.hidden_act)
+
+
+def normalization(args: Any) -> str | None:
+    return "FusedRMSNorm" if args.use_fused_rmsnorm else args.normalization
+
+
+def position_embedding_type(args: Any) -> str | None:
+    rotary = args.use_rotary_position_embeddings or args.position_embedding_type == "yarn"
+    return "rope" if rotary else args.position_embedding_type
+
+
+def rope_scaling_type(args: Any) -> str | None:
+    if args.use_rope_scaling:
+        return "llama3"
+    yarn = "yarn" in (args.position_embedding_type, args.rope_type)
+    return "yarn" if yarn else args.rope_scaling_type
+
+
+def embedding_scale(args: Any) -> float | None:
+    if args.input_embeds_norm and args.hidden_size:
+        return sqrt(args.hidden_size)
+    return args.scale_emb or args.embedding_multiplier_scale
+
+
+def residual_scale(args: Any) -> float | None:
+    return args.scale_depth / sqrt(args.num_layers) if args.scale_depth and args.num_layers else None
+
+
+def logit_scale(args: Any) -> float | None:
+    if args.dim_model_base and args.hidden_size:
+        return args.dim_model_base / args.hidden_size
+    return args.output_multiplier_scale
+
+
+def bias_of(own_argument: str) -> Callable[[Any], bool | None]:
+    """A bias is there with all biases, or by its own flag."""
+    return lambda args: True if getattr(args, own_argument) else args.add_bias_linear
+
+
+def dtype_of(own_argument: str) -> Callable[[Any], str | None]:
+    """A type is given by its own flag, or follows --bf16 and --fp16."""
+    half = {"bf16": "bfloat16", "fp16": "float16"}
+    return lambda args: (getattr(args, own_argument)
+                         or next((name for flag, name in half.items() if getattr(args, flag)), None))
+
+
+def recompute_granularity(args: Any) -> str | None:
+    return "selective" if args.recompute_activations else args.recompute_granularity
+
+
+def moe_layer_freq(args: Any) -> int | list[int] | None:
+    first, every, layers = args.first_k_dense_replace, args.moe_layer_freq or 1, args.num_layers
+    if first is None or first <= 0 or not layers or not isinstance(every, int):
+        return args.moe_layer_freq
+    return [int(layer >= first and layer % every == 0) for layer in range(layers)]
+
+
+def shared_expert_size(args: Any) -> int | None:
+    width = args.moe_ffn_hidden_size or args.moe_intermediate_size or args.ffn_hidden_size
+    if args.n_shared_experts and width:
+        return args.n_shared_experts * width
+    return args.moe_shared_expert_intermediate_size
+
+
+SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy")
+
+
+def load_balancing(args: Any) -> str | None:
+    """MindSpeed-LLM's names for whole routers, in Megatron's terms: what remains is the balancing loss."""
+    if args.moe_router_load_balancing_type not in (*SOFTMAX_FIRST, "noaux_tc", "aux_loss"):
+        return args.moe_router_load_balancing_type
+    return "seq_aux_loss" if args.seq_aux else "aux_loss"
+
+
+def router_dtype(args: Any) -> str | None:
+    return "fp32" if args.router_gating_in_fp32 or args.topk_softmax_in_fp32 else args.moe_router_dtype
+
+
+def expert_parallel_size(args: Any) -> int | None:
+    extended = args.moe_tp_extend_ep and args.expert_model_parallel_size
+    return args.expert_model_parallel_size * args.tensor_model_parallel_size if extended else (
+        args.expert_model_parallel_size)
+
+
+def context_parallel_algo(args: Any) -> str | None:
+    exchange = {"a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}
+    by_megatron = exchange.get((args.cp_comm_type or ["p2p"])[0])
+    return args.context_parallel_algo or by_megatron
+
+
+def tokenizer_type(args: Any) -> str | None:
+    name = "HuggingFaceTokenizer" if args.patch_tokenizer_type else args.tokenizer_type
+    return "HuggingFaceTokenizer" if name == "PretrainedFromHF" else name
+
+
+def tokenizer_model(args: Any) -> str | None:
+    path = args.tokenizer_model or args.tokenizer_name_or_path
+    return args.load if args.patch_tokenizer_type and not path else path
+
+
+def betas(args: Any) -> tuple[float, float]:
+    return (0.9 if args.adam_beta1 is None else args.adam_beta1,
+            0.999 if args.adam_beta2 is None else args.adam_beta2)
+
+
+def unless(argument: str) -> Callable[[Any], bool]:
+    """A field that is the opposite of its argument."""
+    return lambda args: not getattr(args, argument)
+
+
+DERIVED: dict[str, Callable[[Any], Any]] = {
+    "model_config.vocab_size": padded_vocabulary,
+    "model_config.unpadded_vocab_size": vocabulary,
+    "model_config.num_query_groups": lambda args: args.num_query_groups if args.group_query_attention else None,
+    "model_config.hidden_act": hidden_act,
+    "model_config.normalization": normalization,
+    "model_config.position_embedding_type": position_embedding_type,
+    "model_config.use_rotary_embedding": lambda args: position_embedding_type(args) == "rope",
+    "model_config.rope_scaling.type": rope_scaling_type,
+    "model_config.scales.embedding": embedding_scale,
+    "model_config.scales.residual": residual_scale,
+    "model_config.scales.logits": logit_scale,
+    "model_config.scales.attention": lambda args: (1 / sqrt(args.query_pre_attn_scalar)
+                                                   if args.query_pre_attn_scalar else None),
+    "model_config.sliding_window.size": lambda args: args.sliding_window or args.interleave_sliding_window,
+    "model_config.sliding_window.interleaved": lambda args: bool(args.interleave_sliding_window),
+    "model_config.qkv_has_bias": bias_of("add_qkv_bias"),
+    "model_config.out_proj_has_bias": bias_of("add_dense_bias"),
+    "model_config.use_final_norm": unless("no_post_layer_norm"),
+    "model_config.params_dtype": dtype_of("params_dtype"),
+    "model_config.compute_dtype": dtype_of("compute_dtype"),
+    "model_config.recompute_granularity": recompute_granularity,
+    "moe_config.moe_layer_freq": moe_layer_freq,
+    "moe_config.moe_shared_expert_intermediate_size": shared_expert_size,
+    "moe_config.moe_router_load_balancing_type": load_balancing,
+    "moe_config.moe_router_pre_softmax": lambda args: (args.moe_router_pre_softmax
+                                                       or args.moe_router_load_balancing_type in SOFTMAX_FIRST),
+    "moe_config.moe_router_enable_expert_bias": lambda args: (args.moe_router_enable_expert_bias
+                                                              or args.moe_router_load_balancing_type == "noaux_tc"),
+    "moe_config.moe_router_dtype": router_dtype,
+    "moe_config.moe_input_jitter_eps": lambda args: None if args.input_jitter is False else args.moe_input_jitter_eps,
+    "moe_config.moe_token_dispatcher_type": lambda args: {"alltoall_seq": "alltoall", "flex": "alltoall"}.get(
+        args.moe_token_dispatcher_type, args.moe_token_dispatcher_type),
+    "optimizer_config.betas": betas,
+    "parallel_config.world_size": lambda args: args.world_size,
+    "parallel_config.expert_model_parallel_size": expert_parallel_size,
+    "parallel_config.expert_tensor_parallel_size": lambda args: (1 if args.moe_tp_extend_ep
+                                                                 else args.expert_tensor_parallel_size),
+    "parallel_config.context_parallel_algo": context_parallel_algo,
+    "parallel_config.ulysses_degree_in_cp": lambda args: (args.ulysses_degree_in_cp
+                                                          or (args.hierarchical_context_parallel_sizes or [None])[0]),
+    "parallel_config.rank_order": lambda args: "tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else None,
+    "dataset_config.tokenizer_type": tokenizer_type,
+    "dataset_config.tokenizer_model": tokenizer_model,
+    "dataset_config.shared_storage": unless("no_shared_storage"),
+    "dataset_config.instruction.enabled": lambda args: args.stage == "sft" or bool(args.is_instruction_dataset),
+    "dataset_config.instruction.pad_to_seq_length": unless("no_pad_to_seq_lengths"),
+    "dataset_config.instruction.shuffle": unless("no_shuffle"),
+}
+"""Target -> its function. Every other field is copied from the argument of the flag that targets it."""

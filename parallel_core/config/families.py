@@ -1,0 +1,100 @@
+"""What only some model families have: stretched rotary positions, latent attention, constant scales, extra heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallel_core.config.base import Config, option
+
+
+@dataclass(kw_only=True)
+class RopeScalingConfig(Config):
+    """How rotary positions reach beyond the length a model was first trained on."""
+
+    type: str | None = option("--rope-scaling-type", None, choices=("llama3", "yarn", "longrope", "dynamic"))
+    """The method: Llama 3.1's, YaRN (Peng et al., 2023), LongRoPE (Ding et al., 2024), or by the length at hand."""
+    factor: float = option("--rope-scaling-factor", 8.0, above=0)
+    """By how much long wavelengths are stretched."""
+    original_max_position_embeddings: int | None = option("--rope-scaling-original-max-position-embeddings", None,
+                                                          at_least=1)
+    """The length that the model was first trained on."""
+    low_freq_factor: float = option("--low-freq-factor", 1.0, above=0)
+    """llama3: wavelengths above the original length over this are stretched whole."""
+    high_freq_factor: float = option("--high-freq-factor", 4.0, above=0)
+    """llama3: wavelengths below the original length over this are left alone."""
+    beta_fast: float = option("--beta-fast", 32, above=0)
+    """yarn: channels that turn more often than this over the original length are left alone."""
+    beta_slow: float = option("--beta-slow", 1, above=0)
+    """yarn: channels that turn less often than this are stretched whole."""
+    mscale: float = option("--rope-scaling-mscale", 1.0, at_least=0)
+    """yarn: by how much attention sharpens as positions stretch."""
+    mscale_all_dim: float = option("--rope-scaling-mscale-all-dim", 0.0, at_least=0)
+    """yarn: the same, for the score as a whole."""
+    long_factor: list[float] | None = option("--long-factor", None)
+    """longrope: divisor of each channel's frequency beyond the original length."""
+    short_factor: list[float] | None = option("--short-factor", None)
+    """longrope: divisor of each channel's frequency within the original length."""
+    long_mscale: float | None = option("--long-mscale", None, above=0)
+    """longrope: scale of the rotation beyond the original length."""
+    short_mscale: float | None = option("--short-mscale", None, above=0)
+    """longrope: scale of the rotation within the original length."""
+    longrope_freqs_type: str = option("--longrope-freqs-type", "mul", choices=("mul", "outer"))
+    """longrope: whether angles are formed by a product or an outer product."""
+
+
+@dataclass(kw_only=True)
+class MultiLatentAttentionConfig(Config):
+    """Attention over low-rank keys and values (DeepSeek-V2, 2024)."""
+
+    enabled: bool = option("--multi-latent-attention", False)
+    """Use it."""
+    q_lora_rank: int | None = option("--q-lora-rank", None, at_least=1)
+    """Rank of the query; none: queries are not compressed."""
+    kv_lora_rank: int = option("--kv-lora-rank", 32, at_least=1)
+    """Rank of keys and values together."""
+    qk_head_dim: int = option("--qk-head-dim", 128, at_least=1)
+    """Channels of a query or key head that do not rotate."""
+    qk_pos_emb_head_dim: int = option("--qk-pos-emb-head-dim", 64, at_least=1)
+    """Channels of a query or key head that rotate."""
+    v_head_dim: int = option("--v-head-dim", 128, at_least=1)
+    """Channels of a value head."""
+    rotary_scaling_factor: float = option("--rotary-scaling-factor", 1.0, above=0)
+    """By how much positions are stretched, by YaRN."""
+
+
+@dataclass(kw_only=True)
+class ScalesConfig(Config):
+    """Constants that some families multiply by or cap with."""
+
+    embedding: float = option("--embedding-multiplier-scale", 1.0, above=0)
+    """Embeddings are multiplied by this."""
+    residual: float = option("--scale-depth", 1.0, above=0)
+    """What a block adds to the residual is multiplied by this."""
+    logits: float = option("--output-multiplier-scale", 1.0, above=0)
+    """Logits are multiplied by this."""
+    logit_cap: float | None = option("--output-logit-softcapping", None, above=0)
+    """Logits go through cap x tanh(logit / cap)."""
+    attention_cap: float | None = option("--attn-logit-softcapping", None, above=0)
+    """Attention scores go through cap x tanh(score / cap)."""
+    attention: float | None = option("--query-pre-attn-scalar", None, above=0)
+    """Attention scores are multiplied by this; 1 / sqrt(head size) if not given."""
+
+
+@dataclass(kw_only=True)
+class SlidingWindowConfig(Config):
+    """Attention to the latest tokens only."""
+
+    size: int | None = option("--sliding-window", None, at_least=1)
+    """How many tokens before its own a query sees; none: all."""
+    interleaved: bool = option("--interleave-sliding-window", False)
+    """Only in every other layer."""
+
+
+@dataclass(kw_only=True)
+class MultiTokenPredictionConfig(Config):
+    """Extra layers that predict further tokens (DeepSeek-V3, 2024)."""
+
+    num_layers: int | None = option("--mtp-num-layers", None, at_least=0)
+    """How many further tokens are predicted."""
+    loss_scaling_factor: float = option("--mtp-loss-scaling-factor", 0.1, at_least=0)
+    """Weight of their loss."""

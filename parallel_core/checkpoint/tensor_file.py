@@ -8,7 +8,7 @@ then writes, digests and syncs without a second copy of the data, and because a 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,8 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> FileRecord:
     """Write a safetensors file and bring it to the disk."""
     digest, size = hashlib.blake2b(), 0
     with path.open("wb") as file:
-        for block in (_header(tensors), *map(_bytes, tensors.values())):
+        blocks: Iterable[Any] = (_header(tensors), *map(_bytes, tensors.values()))
+        for block in blocks:
             digest.update(block)
             size += file.write(block)
         file.flush()
@@ -53,8 +54,8 @@ def record_of(path: Path) -> FileRecord:
     return FileRecord(path.stat().st_size, digest.hexdigest())
 
 
-def _bytes(array: np.ndarray) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+def _bytes(array: np.ndarray) -> Any:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _header(tensors: Mapping[str, np.ndarray]) -> bytes:

@@ -18,7 +18,7 @@ from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.tensor_parallel.random import set_rng_seed
 from pynative.training.log import warn
-from pynative.transformer.parameter import name_parameters, write_parameter
+from pynative.parameter import name_parameters, write_parameter
 
 if TYPE_CHECKING:
     from pynative.optimizer.optimizer import FlatOptimizer

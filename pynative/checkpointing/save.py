@@ -12,7 +12,7 @@ from parallel_core.checkpoint.writer import LocalTensor, write_manifest, write_p
 from parallel_core.config import AllConfig
 from pynative import parallel_state
 from pynative.tensor_parallel.random import get_rng_tracer
-from pynative.transformer.parameter import name_parameters
+from pynative.parameter import name_parameters
 
 if TYPE_CHECKING:
     from pynative.training.callbacks.base import TrainingState

@@ -11,7 +11,7 @@ from parallel_core.sharding import ShardSpec
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.collectives import Group
-from pynative.transformer.parameter import name_parameters, write_parameter
+from pynative.parameter import name_parameters, write_parameter
 
 
 def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, np.ndarray]) -> None:

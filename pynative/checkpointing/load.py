@@ -16,9 +16,10 @@ from parallel_core.checkpoint.reader import CheckpointReader
 from parallel_core.sharding import ShardSpec
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
+from pynative.checkpointing.schedule import schedule_problems
+from pynative.parameter import name_parameters, write_parameter
 from pynative.tensor_parallel.random import set_rng_seed
 from pynative.training.log import warn
-from pynative.parameter import name_parameters, write_parameter
 
 if TYPE_CHECKING:
     from pynative.optimizer.optimizer import FlatOptimizer
@@ -38,7 +39,9 @@ def load_checkpoint(directory: Path, state: TrainingState) -> None:
         return
     reader = CheckpointReader(commit.find(directory))
     with_optimizer = not (training.finetune or training.no_load_optim)
-    problems = _optimizer_problems(reader, state) if with_optimizer else []
+    problems: list[str] = []
+    if with_optimizer:
+        problems = _optimizer_problems(reader, state) + schedule_problems(reader.manifest, state)
     _check(reader, state.model, problems, digests=training.crc_check)
     _read_weights(reader, state.model)
     if with_optimizer:

@@ -11,8 +11,8 @@ from parallel_core.checkpoint.manifest import OptimizerRecord, Run
 from parallel_core.checkpoint.writer import LocalTensor, write_manifest, write_part
 from parallel_core.config import AllConfig
 from pynative import parallel_state
-from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.parameter import name_parameters
+from pynative.tensor_parallel.random import get_rng_tracer
 
 if TYPE_CHECKING:
     from pynative.training.callbacks.base import TrainingState

@@ -1,0 +1,74 @@
+"""Any layout reads what any layout wrote."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parallel_core.checkpoint.layout import overlap, pieces
+from parallel_core.checkpoint.reader import CheckpointReader
+from parallel_core.sharding import ShardSpec
+from tests.checkpoint.writing import save
+
+SIZES = (1, 2, 4)
+
+specs = st.builds(
+    lambda axis, parts, unit, others: ShardSpec(
+        shape=(*others[:axis], 4 * parts * unit, *others[axis:]), axis=axis, parts=parts
+    ),
+    st.integers(0, 2),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.lists(st.integers(1, 3), min_size=2, max_size=2),
+) | st.builds(lambda shape: ShardSpec(shape=tuple(shape)), st.lists(st.integers(1, 4), max_size=3))
+
+
+def _values(spec: ShardSpec, first: int = 0) -> np.ndarray:
+    return np.arange(first, first + int(np.prod(spec.shape)), dtype=np.float32).reshape(spec.shape)
+
+
+@given(specs, st.sampled_from(SIZES), st.sampled_from(SIZES))
+def test_overlaps_move_every_element_to_its_place(spec, before, after):
+    """Cut for one group size, joined for another: equal to cutting the whole for the other."""
+    whole = _values(spec)
+    sources = range(before) if spec.axis is not None else [0]
+    for rank in range(after):
+        out = np.full(spec.local_shape(after), -1, np.float32)
+        for source in sources:
+            shard = spec.cut(whole, source, before)
+            for a in pieces(spec, source, before):
+                for b in pieces(spec, rank, after):
+                    copy = overlap(a, b)
+                    if copy is not None:
+                        out[copy.target] = shard[copy.source]
+        np.testing.assert_array_equal(out, spec.cut(whole, rank, after))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(specs, min_size=2, max_size=4), st.sampled_from(SIZES), st.sampled_from(SIZES), st.integers(1, 2))
+def test_files_written_at_one_layout_are_read_at_another(tmp_path_factory, cuts, before, after, stages):
+    """Through the files: tensor and pipeline sizes of the writer don't matter to the reader."""
+    whole = {f"layers.{i}.w": (spec.named(f"layers.{i}.w"), _values(spec, i)) for i, spec in enumerate(cuts)}
+    names = list(whole)
+    by_stage = [{name: whole[name] for name in names[stage::stages]} for stage in range(stages)]
+    reader = CheckpointReader(save(tmp_path_factory.mktemp("save"), 1, by_stage, before))
+    assert reader.damaged_files(digests=True) == []
+    for name, (spec, values) in whole.items():
+        assert reader.problem(name, spec) is None
+        for rank in range(after):
+            np.testing.assert_array_equal(reader.read(name, spec, rank, after), spec.cut(values, rank, after))
+
+
+def test_a_replicated_tensor_is_stored_once(tmp_path):
+    """Norm weights, which every tensor rank has, take their place in the first rank's file only."""
+    spec = ShardSpec(name="norm", shape=(3,))
+    reader = CheckpointReader(save(tmp_path, 1, [{"norm": (spec, np.ones(3, np.float32))}], 2))
+    assert [shard.file for shard in reader.manifest.tensors["norm"].shards] == ["mp_rank_00_000.safetensors"]
+
+
+def test_another_axis_can_be_read_than_was_written(tmp_path):
+    """A later version may cut a parameter otherwise; boxes don't care."""
+    rows, columns = (ShardSpec(name="w", shape=(4, 6), axis=axis) for axis in (0, 1))
+    values = _values(rows)
+    reader = CheckpointReader(save(tmp_path, 1, [{"w": (rows, values)}], 2))
+    for rank in range(2):
+        np.testing.assert_array_equal(reader.read("w", columns, rank, 2), columns.cut(values, rank, 2))

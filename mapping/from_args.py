@@ -22,9 +22,10 @@ from parallel_core.config import (
 )
 from parallel_core.config.base import Config, Invalid, complain, gather_errors
 
-SECTIONS: dict[str, type[Config]] = {"training_config": TrainingConfig, "optimizer_config": OptimizerConfig, "parallel_config": ParallelConfig,
-            "dataset_config": DatasetConfig, "moe_config": MoEConfig, "lora_config": LoraConfig,
-            "model_config": ModelConfig}
+SECTIONS: dict[str, type[Config]] = {
+    "training_config": TrainingConfig, "optimizer_config": OptimizerConfig, "parallel_config": ParallelConfig,
+    "dataset_config": DatasetConfig, "moe_config": MoEConfig, "lora_config": LoraConfig, "model_config": ModelConfig}
+"""The sections of an `AllConfig`, by name."""
 
 NESTED: dict[str, type[Config]] = {
     f"{name}.{entry.name}": entry.default_factory

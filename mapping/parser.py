@@ -89,7 +89,8 @@ def _read(line: CommandLine, name: str, row: Flag, words: list[str]) -> None:
                            f"{f', has {len(words)}' if words else ''}")
         return
     for word in words[most:]:
-        line.errors.append(f"{name} {word}: {'takes no value' if most == 0 else 'has a value too many'}; remove {word!r}")
+        fault = "takes no value" if most == 0 else "has a value too many"
+        line.errors.append(f"{name} {word}: {fault}; remove {word!r}")
     try:
         line.given.append(Given(name, row, _value(row, words[:most])))
     except ValueError as error:

@@ -63,8 +63,8 @@ def switch(name: str, to: str = "", help: str = "", **more: Any) -> Flag:
 
 
 def off(name: str, dest: str, to: str = "", help: str = "", **more: Any) -> Flag:
-    """A flag without a value that sets attribute `dest` to false."""
-    return Flag(name, None, True, to, help, **{"dest": dest, "stores": False, **more})
+    """A flag without a value that sets attribute `dest`, by default true, to false."""
+    return Flag(name, None, target=to, help=help, **{"default": True, "dest": dest, "stores": False, **more})
 
 
 def ignored(reason: str, *flags: Flag) -> tuple[Flag, ...]:

@@ -10,7 +10,7 @@ FLAGS = group(
     value("--profile-step-end", int, 12, "training_config.profile_step_end"),
     value("--profile-level", str, "level0", "training_config.profile_level", choices=("level0", "level1", "level2")),
     switch("--profile-with-stack", "training_config.profile_with_stack"),
-    switch("--profile-with-memory", "training_config.profile_memory"),
+    switch("--profile-with-memory", "training_config.profile_memory", aliases=("--profile-memory",)),
     switch("--profile-data-simplification", "training_config.profile_data_simplification"),
     value("--profile-framework", str, None, "training_config.profile_framework", choices=("all", "time")),
     switch("--profile-communication", "training_config.profile_communication"),

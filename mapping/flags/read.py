@@ -66,3 +66,13 @@ def whole(text: str) -> int:
 def boolean(text: str) -> bool:
     """True or false."""
     return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+
+
+SPECS = ("bailing_spec", "deepseek_spec", "gemma2_spec", "grok_spec", "phi35_moe_spec", "qwen2_moe_spec", "qwen3_spec")
+
+
+def spec(text: str) -> str:
+    """A MindSpeed-LLM layer spec that flags describe too: bailing, deepseek, gemma2, grok, phi35_moe, qwen."""
+    if text != "layer_spec" and text.rpartition(".")[2] not in SPECS:
+        raise ValueError(text)
+    return text

@@ -64,7 +64,7 @@ class ModelConfig(Config):
     kv_channels: int = option("--kv-channels", None, at_least=1)
     """Width of one head; `hidden_size / num_attention_heads` if not given."""
     ffn_hidden_size: int = option("--ffn-hidden-size", None, at_least=1)
-    """Width of the feed-forward block; 4 `hidden_size` if not given, two thirds of it (a multiple of 64) with swiglu."""
+    """Width of the feed-forward block; if not given 4 `hidden_size`, with swiglu 2/3 of that in steps of 64."""
 
     hidden_act: str = option("--hidden-act", "gelu", choices=ACTIVATIONS)
     """Activation of the feed-forward block; the `glu` kinds gate one half of a doubled first linear by the other."""
@@ -155,7 +155,7 @@ class ModelConfig(Config):
     """Keep the residual stream in float32."""
 
     transformer_impl: str = option("--transformer-impl", "transformer_engine", choices=("local", "transformer_engine"))
-    """Which of Megatron's implementations was asked for: both mean the same mathematics and run the same layers here."""
+    """Which of Megatron's implementations was asked for: both mean the same mathematics and the same layers here."""
     use_flash_attention: bool = option("--use-flash-attn", False)
     """Attention without a score matrix of sequence by sequence."""
     fa_config: FlashAttentionConfig = field(default_factory=FlashAttentionConfig)

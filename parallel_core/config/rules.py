@@ -1,4 +1,4 @@
-"""Rules between sections: each is a function of the `AllConfig` that yields a sentence with flag, value, rule and fix."""
+"""Rules between sections: functions of the `AllConfig` that yield sentences with flag, value, rule and fix."""
 
 from __future__ import annotations
 

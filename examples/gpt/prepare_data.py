@@ -9,7 +9,6 @@ Without `--corpus` the text is Python's standard library: several MB that every 
 
 import argparse
 import json
-import os
 import random
 import sys
 import sysconfig
@@ -151,7 +150,7 @@ def main(arguments: list[str] | None = None) -> None:
         prefix = prepare(args)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    print(f"train on it with --data-path {os.path.relpath(prefix)}")
+    print(f"train on it with --data-path {prefix}")
 
 
 if __name__ == "__main__":

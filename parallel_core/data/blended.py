@@ -75,6 +75,7 @@ class BlendedMegatronDatasetBuilder:
         self.sizes = list(sizes)
         self.is_built_on_rank = is_built_on_rank
         self.config = config
+        self._opened: dict[str, Sequences] = {}
 
     def build(self) -> list[Dataset | None]:
         """Train, valid and test data; None for a split that gets no share of the data.
@@ -135,7 +136,9 @@ class BlendedMegatronDatasetBuilder:
         return self.cls(sequences, indices, size, split, self.config, prefix or "the mock data")
 
     def _open(self, prefix: str) -> Sequences:
-        return self.cls.open(prefix or None, self.config)
+        if prefix not in self._opened:
+            self._opened[prefix] = self.cls.open(prefix or None, self.config)
+        return self._opened[prefix]
 
 
 def _cut(number: int, interval: Interval) -> NDArray[np.int32]:

@@ -8,9 +8,11 @@ writes `PREFIX_text_document.bin` and `.idx`: train with `--data-path PREFIX_tex
 
 import argparse
 import json
-import multiprocessing
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
+from multiprocessing import get_context
 from pathlib import Path
 
 from parallel_core.data.indexed_dataset import IndexedDatasetBuilder, smallest_token_type
@@ -18,6 +20,9 @@ from parallel_core.data.tokenizers import TOKENIZERS, MegatronTokenizer, build_t
 
 Document = dict[str, str]
 """A text under each key; what isn't JSON has the one key "text"."""
+
+_DOCUMENTS_PER_WORKER = 32
+"""How far reading runs ahead of writing: the input may be larger than the memory."""
 
 
 def read_documents(path: Path, json_keys: Sequence[str] = ("text",)) -> Iterator[Document]:
@@ -93,9 +98,14 @@ def encode_documents(
         yield from map(encoder, documents)
         return
     # Spawned, not forked: the caller may hold threads and locks. The tokenizer is sent once, not with every document.
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(workers, _start_worker, (encoder,)) as pool:
-        yield from pool.imap(_encode_in_worker, documents, chunksize=8)
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (encoder,)) as pool:
+        pending: deque[Future[dict[str, list[int]]]] = deque()
+        for document in documents:
+            pending.append(pool.submit(_encode_in_worker, document))
+            if len(pending) >= workers * _DOCUMENTS_PER_WORKER:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
 def output_prefix(prefix: str | Path, key: str) -> str:

@@ -135,6 +135,25 @@ def test_samples_can_be_changed_without_changing_the_next(tmp_path):
     np.testing.assert_array_equal(train[0]["tokens"], before)
 
 
+def test_what_samples_share_can_not_be_changed(tmp_path):
+    train, _, _ = build([write_corpus(tmp_path / "d", [50] * 10)], [5, 0, 0])
+    assert train is not None
+    for name in ("loss_mask", "position_ids"):
+        with pytest.raises(ValueError, match="read-only"):
+            train[0][name][:] = 0
+
+
+def test_only_prefix_with_a_weight_is_a_blend_except_where_each_split_has_its_own(tmp_path):
+    blend = ([write_corpus(tmp_path / "d", [50] * 10)], [1.0])
+    train, _, _ = build(*blend[:1], [5, 0, 0], weights=blend[1])
+    assert isinstance(train, BlendedDataset)
+    config = GPTDatasetConfig(
+        random_seed=1, sequence_length=8, tokenizer=NullTokenizer(99), blend_per_split=[blend, None, None]
+    )
+    train, valid, _ = build_train_valid_test_datasets(config, [5, 0, 0])
+    assert isinstance(train, GPTDataset) and valid is None
+
+
 def test_split_without_tokens_is_refused_when_samples_are_asked_of_it(tmp_path):
     prefix = write_corpus(tmp_path / "d", [50] * 3)
     with pytest.raises(ValueError, match=r"2 samples are needed of the test split of .*d, which has no tokens"):

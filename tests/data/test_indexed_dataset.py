@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_core.data.indexed_dataset import (
+    Index,
     IndexedDataset,
     IndexedDatasetBuilder,
     bin_path,
@@ -88,6 +89,19 @@ def test_unfinished_files_never_get_their_name(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_new_tokens_are_never_read_with_the_old_index(tmp_path, monkeypatch):
+    prefix = write_corpus(tmp_path / "d", [3, 4])
+
+    def disk_full(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Index, "write", disk_full)
+    with pytest.raises(OSError, match="disk full"):
+        write_corpus(tmp_path / "d", [4, 3])
+    with pytest.raises(ValueError, match=r"d\.idx does not exist"):
+        IndexedDataset(prefix)
+
+
 def test_missing_file_says_what_to_give(tmp_path):
     prefix = write_corpus(tmp_path / "d_text_document", [3])
     with pytest.raises(ValueError, match=r"d\.idx does not exist; did you mean .*d_text_document"):
@@ -128,6 +142,7 @@ def overwrite_idx(at: int, value: bytes):
         pytest.param(overwrite_idx(0, b"PK"), r"d\.idx is damaged: the header is not that of a Megatron", id="magic"),
         pytest.param(overwrite_idx(17, b"\x63"), r"d\.idx is damaged: the header is not", id="token type"),
         pytest.param(overwrite_idx(34, b"\xff" * 4), r"d\.idx is damaged: its sequences don't lie", id="length"),
+        pytest.param(overwrite_idx(38, b"\xff" * 4), r"d\.idx is damaged: its sequences don't lie", id="last length"),
         pytest.param(overwrite_idx(50, b"\x02"), r"d\.idx is damaged: its sequences don't lie", id="pointer"),
         pytest.param(overwrite_idx(74, b"\x09"), r"d\.idx is damaged: its document bounds must rise", id="documents"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_core.data.indexed_dataset import IndexedDataset
-from parallel_core.data.preprocess import main, preprocess, read_documents
+from parallel_core.data.preprocess import encode_documents, main, preprocess, read_documents
 from parallel_core.data.tokenizers import NullTokenizer
 
 NULL = ["--tokenizer-type", "NullTokenizer", "--vocab-size", "100"]
@@ -40,6 +40,19 @@ def test_directory_is_read_in_sorted_order_one_document_a_file(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert [document["text"] for document in read_documents(tmp_path)] == ["1", "2", "3", "4"]
+
+
+def test_reading_does_not_run_far_ahead_of_writing():
+    read = 0
+
+    def documents():
+        nonlocal read
+        for read in range(1, 1001):
+            yield {"text": str(read)}
+
+    encoded = encode_documents(documents(), NullTokenizer(2000), append_eod=False, workers=2)
+    assert next(encoded) == {"text": [1]} and read <= 100
+    assert [document["text"] for document in encoded] == [[number] for number in range(2, 1001)]
 
 
 def test_without_append_eod_nothing_is_added(tmp_path):

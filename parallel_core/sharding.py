@@ -23,6 +23,10 @@ class ShardSpec:
     parts: int = 1
     """Fused equal parts along the axis, each cut on its own: 2 for the gate and up halves of a swiglu."""
 
+    partial_gradient: bool = False
+    """Whole on every rank of the group, but each applied it to its share only (its heads, its piece of the sequence): the
+    gradient is the sum over the group."""
+
     def named(self, name: str) -> "ShardSpec":
         """The same cut under its global name."""
         return replace(self, name=name)

@@ -11,5 +11,5 @@ def golden(name: str) -> Path:
     root = Path(os.environ.get("MEGATRON_GOLDEN") or Path(__file__).resolve().parents[2] / "shared" / "golden")
     folder = root / name
     if not folder.is_dir():
-        pytest.skip(f"{folder} is missing: set MEGATRON_GOLDEN to the folder of data recorded from Megatron-Core")
+        pytest.skip(f"{folder} is missing: set MEGATRON_GOLDEN to the folder of data recorded from Megatron-Core", allow_module_level=True)
     return folder

@@ -62,9 +62,8 @@ class Rows:
         }
 
 
-def run_case(case: Path, out: Path, flags: list[str]) -> None:
+def run_case(case: Path, out: Path, all_config) -> None:
     """Train the case as one of the launched processes; rank 0 leaves curve, gradients and weights in `out`."""
-    from mapping import init_configs_from_args, initialize_megatron
     from pynative import parallel_state
     from pynative.checkpointing import gather_weights, load_weights
     from pynative.training.callbacks import Callback
@@ -93,7 +92,6 @@ def run_case(case: Path, out: Path, flags: list[str]) -> None:
                 np.savez(out / OUR_WEIGHTS, **weights)
                 (out / OUR_CURVE).write_text(json.dumps(self.curve))
 
-    all_config = init_configs_from_args(initialize_megatron(argv=flags))
     rows = Rows(case)
     pretrain(
         lambda samples: (rows, None, None),
@@ -175,7 +173,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options, flags = parser.parse_known_args(argv)
     if options.worker:
-        run_case(options.case, options.out, json.loads((options.out / "flags.json").read_text()))
+        from mapping import init_configs_from_args, initialize_megatron
+
+        args = initialize_megatron(argv=json.loads((options.out / "flags.json").read_text()))
+        run_case(options.case, options.out, init_configs_from_args(args))
     else:
         print(json.dumps(launch(options.case.resolve(), options.nproc, flags)))
 

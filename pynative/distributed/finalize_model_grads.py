@@ -7,9 +7,11 @@ from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
 
 
 def finalize_model_grads(model: nn.Cell, buffer: ParamAndGradBuffer) -> None:
-    """Sum gradients over the replicas, then a tied embedding's over the first and last stage."""
+    """Sum gradients over the replicas, then shares of them over tensor parallelism, then a tied embedding's over the
+    first and last stage."""
     buffer.zero_unused_gradients()
     buffer.all_reduce_gradients(parallel_state.get_data_parallel_group(with_context_parallel=True))
+    buffer.all_reduce_partial_gradients(parallel_state.get_tensor_model_parallel_group())
     _all_reduce_embedding_grads(model)
 
 

@@ -1,7 +1,7 @@
 """All parameters in one flat buffer and all gradients in another (DESIGN, decision 6).
 
-One collective reduces every gradient, one sweep updates every weight. Parameters that are decayed come first, so an
-update is two slices: with weight decay and without.
+One collective reduces every gradient, one sweep updates every weight. Parameters that are treated alike lie together:
+an update is two slices, with weight decay and without, and what is summed over tensor parallelism is one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,7 +46,7 @@ class ParamAndGradBuffer:
     """The flat memory behind a model's parameters (`parameter` keeps its values) and their `main_grad`."""
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
-        ordered = sorted(parameters, key=lambda p: not is_decayed(p))
+        ordered = sorted(parameters, key=lambda p: (not is_decayed(p), p.shard.partial_gradient))
         self.pieces = _lay_out(ordered)
         self.size = self.pieces[-1].start + _aligned(self.pieces[-1].size) if self.pieces else 0
         self.parameters, self.gradients = FlatMemory(self.size), FlatMemory(self.size)
@@ -79,6 +79,12 @@ class ParamAndGradBuffer:
         if group.size > 1:
             gradients = self.gradients.whole()
             group.all_reduce(gradients, out=gradients)
+
+    def all_reduce_partial_gradients(self, group: Group) -> None:
+        """Sum over the tensor-parallel group the gradients of which each rank has a share, in place."""
+        if group.size > 1:
+            for run in self.runs([piece.parameter.shard.partial_gradient for piece in self.pieces]):
+                group.all_reduce(run, out=run)
 
     def runs(self, wanted: Sequence[bool]) -> list[Tensor]:
         """Views of the gradients of the wanted pieces, neighbours joined."""

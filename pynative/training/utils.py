@@ -7,7 +7,6 @@ import numpy as np
 
 from parallel_core.config import ParallelConfig
 from pynative import collectives, device, parallel_state
-from pynative.collectives import failure
 from pynative.tensor_parallel.random import set_rng_seed
 
 
@@ -28,6 +27,8 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
             f"the configuration is for {config.world_size} processes, the launcher started {started}: start "
             f"{config.world_size}, or let the configuration be built in the launched processes"
         )
+    from pynative.collectives import failure
+
     device.initialize(config.device_target, config.kernels, config.threads, config.world_size)
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)
     failure.install(backend)

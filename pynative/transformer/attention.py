@@ -65,8 +65,10 @@ class ParallelAttention(nn.Cell):
         self.linear_qkv = ColumnParallelLinear(
             config.hidden_size, (heads + 2 * groups) * self.head_size, config=config, bias=config.qkv_has_bias
         )
-        self.q_layernorm = get_norm(config, self.head_size) if config.qk_layernorm else None
-        self.k_layernorm = get_norm(config, self.head_size) if config.qk_layernorm else None
+        self.q_layernorm = self.k_layernorm = None
+        if config.qk_layernorm:
+            self.q_layernorm = get_norm(config, self.head_size, partial_gradient=True)
+            self.k_layernorm = get_norm(config, self.head_size, partial_gradient=True)
         self.rotary = rotary_embedding(config)
         self.core_attention = CoreAttention(config, layer_number, attn_mask_type)
         self.linear_proj = RowParallelLinear(

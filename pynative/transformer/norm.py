@@ -11,12 +11,13 @@ from pynative.parameter import make_parameter
 class LayerNorm(nn.Cell):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias over the last axis, epsilon inside the root."""
 
-    def __init__(self, size: int, *, config, gain: float = 1.0) -> None:
+    def __init__(self, size: int, *, config, gain: float = 1.0, partial_gradient: bool = False) -> None:
         super().__init__()
         self.epsilon = config.norm_epsilon
         self.zero_centered = config.apply_layernorm_1p
-        self.weight = _gain(size, config, gain)
-        self.bias = make_parameter(ShardSpec(shape=(size,)), Constant(0.0), config.params_dtype)
+        spec = ShardSpec(shape=(size,), partial_gradient=partial_gradient)
+        self.weight = make_parameter(spec, _gain(config, gain), config.params_dtype)
+        self.bias = make_parameter(spec, Constant(0.0), config.params_dtype)
 
     def construct(self, x: Tensor) -> Tensor:
         """Any shape ending in `size`, the same shape back."""
@@ -26,28 +27,32 @@ class LayerNorm(nn.Cell):
 class RMSNorm(nn.Cell):
     """x / sqrt(mean(x^2) + epsilon) * weight over the last axis."""
 
-    def __init__(self, size: int, *, config, gain: float = 1.0) -> None:
+    def __init__(self, size: int, *, config, gain: float = 1.0, partial_gradient: bool = False) -> None:
         super().__init__()
         self.epsilon = config.norm_epsilon
         self.zero_centered = config.apply_layernorm_1p
-        self.weight = _gain(size, config, gain)
+        spec = ShardSpec(shape=(size,), partial_gradient=partial_gradient)
+        self.weight = make_parameter(spec, _gain(config, gain), config.params_dtype)
 
     def construct(self, x: Tensor) -> Tensor:
         """Any shape ending in `size`, the same shape back."""
         return kernels.rms_norm(x, self.weight, self.epsilon, zero_centered=self.zero_centered)
 
 
-def _gain(size: int, config, gain: float):
+def _gain(config, gain: float) -> Constant:
     """--apply-layernorm-1p stores the gain less one."""
-    value = gain - 1.0 if config.apply_layernorm_1p else gain
-    return make_parameter(ShardSpec(shape=(size,)), Constant(value), config.params_dtype)
+    return Constant(gain - 1.0 if config.apply_layernorm_1p else gain)
 
 
 _NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm, "FusedRMSNorm": RMSNorm}
 
 
-def get_norm(config, size: int | None = None, gain: float = 1.0) -> nn.Cell:
-    """The config's norm over `size` (default: hidden size), its weight starting at `gain`."""
+def get_norm(config, size: int | None = None, gain: float = 1.0, partial_gradient: bool = False) -> nn.Cell:
+    """The config's norm over `size` (default: hidden size), its weight starting at `gain`.
+
+    partial_gradient: each tensor-parallel rank norms a share of the whole, such as its heads (see ShardSpec).
+    """
     if config.normalization not in _NORMS:
         raise ValueError(f"--normalization {config.normalization}: one of {', '.join(_NORMS)}")
-    return _NORMS[config.normalization](size or config.hidden_size, config=config, gain=gain)
+    norm = _NORMS[config.normalization]
+    return norm(size or config.hidden_size, config=config, gain=gain, partial_gradient=partial_gradient)

@@ -1,0 +1,173 @@
+"""Training throughput as a fraction of what the machine's matrix product reaches in the same run.
+
+    python benchmarks/throughput.py --hidden 512 --layers 8 --heads 8 --seq 512 --mbs 4 --vocab 8192 \\
+        --tp 1 --pp 1 --dp 1 --threads 1
+
+Prints one line of JSON. `gflops` counts forward and backward of the model over all ranks (attention as the whole square,
+recomputation not at all); `sgemm_peak_gflops` is the sum over ranks and threads of a large float32 product, measured
+before and after; `comm_ms` the time rank 0 spent in collectives, a step.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in {
+        "hidden": 512, "layers": 8, "heads": 8, "seq": 512, "mbs": 4, "vocab": 8192, "tp": 1, "pp": 1, "dp": 1, "threads": 1,
+        "steps": 5, "warm-up": 2,
+    }.items():  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--micro-batches", type=int, help="default: 4 in a pipeline, else 1")
+    parser.add_argument("--kernels", choices=("host", "ops"), default="host")
+    parser.add_argument("--collectives", choices=("shared_memory", "native"), default="shared_memory")
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def megatron_flags(options: argparse.Namespace) -> list[str]:
+    """The benchmark's model as Megatron's flags."""
+    micro_batches = options.micro_batches or (4 if options.pp > 1 else 1)
+    flags = {
+        "num-layers": options.layers, "hidden-size": options.hidden, "num-attention-heads": options.heads,
+        "seq-length": options.seq, "max-position-embeddings": options.seq, "micro-batch-size": options.mbs,
+        "global-batch-size": options.mbs * micro_batches * options.dp, "padded-vocab-size": options.vocab,
+        "vocab-size": options.vocab, "tokenizer-type": "NullTokenizer", "train-iters": options.steps + options.warm_up,
+        "lr": 1e-4, "hidden-dropout": 0.0, "attention-dropout": 0.0, "log-interval": 1000, "eval-iters": 0,
+        "tensor-model-parallel-size": options.tp, "pipeline-model-parallel-size": options.pp,
+        "threads": options.threads, "kernels": options.kernels, "collectives": options.collectives,
+    }  # fmt: skip
+    return [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+
+
+def sgemm_gflops(threads: int, repeats: int = 6) -> float:
+    """Best rate of `threads` concurrent 2048 x 512 x 2048 products of this process."""
+    x, w = np.ones((2048, 512), np.float32), np.ones((2048, 512), np.float32)
+
+    def product(_: int) -> None:
+        np.matmul(x, w.T, out=np.empty((2048, 2048), np.float32))
+
+    best = 0.0
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(repeats):
+            started = time.perf_counter()
+            list(pool.map(product, range(threads)))
+            best = max(best, threads * 2 * 2048**2 * 512 / (time.perf_counter() - started) / 1e9)
+    return best
+
+
+class RandomTokens:
+    """Token rows without meaning."""
+
+    def __init__(self, vocab: int, sequence: int, rows: int) -> None:
+        self.tokens = np.random.default_rng(0).integers(0, vocab, (rows, sequence + 1), np.int32)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
+        tokens = self.tokens[row]
+        positions = np.arange(len(tokens) - 1, dtype=np.int32)
+        ones = np.ones(len(tokens) - 1, np.float32)
+        return {"tokens": tokens[:-1], "labels": tokens[1:], "loss_mask": ones, "position_ids": positions}
+
+
+def work(options: argparse.Namespace) -> None:
+    """One of the launched processes."""
+    from mindspore import Tensor
+
+    from mapping import init_configs_from_args, initialize_megatron
+    from parallel_core.costs import training_flops
+    from pynative import parallel_state
+    from pynative.training.callbacks import Callback
+    from pynative.training.callbacks.log import peak_memory_mb
+    from pynative.training.training import pretrain
+    from pynative.training.utils import set_parallel_context, set_seed
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = init_configs_from_args(initialize_megatron(argv=megatron_flags(options)))
+    set_parallel_context(config.parallel_config)
+    set_seed(0)
+    backend = parallel_state.get_backend()
+
+    class Clock(Callback):
+        """Step times and time in collectives after the warm-up; the product's rate before and after."""
+
+        def on_train_begin(self, state) -> None:
+            self.seconds, self.rates = [], [self._peak()]
+            self.communication = 0.0
+
+        @staticmethod
+        def _peak() -> float:
+            backend.world.barrier()
+            own = Tensor(np.array([sgemm_gflops(options.threads)], np.float32))
+            return float(backend.world.all_reduce(own).asnumpy()[0])
+
+        def on_step_end(self, state) -> None:
+            if state.iteration == options.warm_up:
+                self.communication = backend.trace.total().seconds
+            if state.iteration > options.warm_up:
+                self.seconds.append(state.step_seconds)
+
+        def on_train_end(self, state) -> None:
+            self.communication = (backend.trace.total().seconds - self.communication) / options.steps
+            self.rates.append(self._peak())
+
+    clock = Clock()
+    rows = RandomTokens(options.vocab, options.seq, config.training_config.training_iters * config.dataset_config.global_batch_size)
+    pretrain(
+        lambda samples: (rows, None, None),
+        lambda **where: GPTModel(config.model_config, **where),
+        all_config=config,
+        callbacks=[clock],
+    )
+    if backend.rank == 0:
+        batch = config.dataset_config.global_batch_size
+        step, peak = statistics.median(clock.seconds), max(clock.rates)
+        gflops = training_flops(config.model_config, batch) / step / 1e9
+        figures = {
+            "tokens_per_s": round(batch * options.seq / step, 1),
+            "gflops": round(gflops, 1),
+            "sgemm_peak_gflops": round(peak, 1),
+            "fraction_of_peak": round(gflops / peak, 3),
+            "peak_rss_mb": round(peak_memory_mb()),
+            "comm_ms": round(clock.communication * 1e3, 1),
+            "step_ms": round(step * 1e3, 1),
+        }
+        (options.out / "figures.json").write_text(json.dumps(figures))
+
+
+def main() -> None:
+    """Launch the ranks and print what rank 0 measured."""
+    options = parse()
+    if options.out:
+        work(options)
+        return
+    from pynative.launch import msrun_command, quiet_environment
+
+    with tempfile.TemporaryDirectory() as out:
+        world = options.tp * options.pp * options.dp
+        command = msrun_command(__file__, [*sys.argv[1:], "--out", out], world, Path(out) / "log")
+        done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), cwd=out)
+        if done.returncode:
+            raise SystemExit(done.stdout[-10000:] + done.stderr[-10000:])
+        settings = {name: value for name, value in vars(options).items() if name not in ("out", "warm_up")}
+        print(json.dumps({**settings, **json.loads((Path(out) / "figures.json").read_text())}))
+
+
+if __name__ == "__main__":
+    main()

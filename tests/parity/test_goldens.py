@@ -1,0 +1,81 @@
+"""Our training loop against what real Megatron-Core recorded: a row a case and layout."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.distributed import run
+from tests.engine import config_of, job
+from tests.golden import golden
+from tests.parity.replay import SCRIPT
+
+LAYOUTS = {
+    "1 rank": (1, ""),
+    "tp2": (2, "--tensor-model-parallel-size 2"),
+    "pp2": (2, "--pipeline-model-parallel-size 2"),
+    "dp2": (2, ""),
+    "tp2 pp2": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
+}
+ROWS = [
+    *[("gpt2", layout) for layout in LAYOUTS],
+    ("llama", "1 rank"),
+    ("llama", "tp2 pp2"),
+    ("qwen", "1 rank"),
+    ("qwen", "tp2"),
+    ("qwen", "pp2"),
+    ("neox_rotary_pct", "tp2"),
+    ("gpt2_masked", "dp2"),
+    ("gpt2_masked_per_token", "dp2"),
+    ("gpt2_masked_per_token", "tp2 pp2"),
+]
+OTHER_PATHS = [
+    ("gpt2", "tp2", "--kernels ops", "shared_memory"),
+    ("llama", "pp2", "--kernels ops", "shared_memory"),
+    ("gpt2_masked", "tp2", "", "native"),
+    ("qwen", "pp2", "", "native"),
+]
+
+
+def script():
+    """The example that the tests and the users run, as a module."""
+    spec = importlib.util.spec_from_file_location("compare_with_megatron", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def train(backend, case: str, out: str, flags: list[str]) -> None:
+    """One rank's part of a replay."""
+    config = config_of(flags, backend.world_size)
+    with job(backend, config):
+        script().run_case(Path(case), Path(out), config)
+
+
+def replay(name: str, layout: str, flags: str, backend: str, out: Path) -> dict:
+    """How far a replay is from the recorded run."""
+    world, layout_flags = LAYOUTS[layout]
+    case, tool = golden(name), script()
+    run(world, train, str(case), str(out), [*tool.case_flags(case), *layout_flags.split(), *flags.split()], backend=backend)
+    return tool.compare(case, out)
+
+
+def check(figures: dict) -> None:
+    """The contract: five equal digits of the loss, gradients to 1e-4 of each parameter's largest entry."""
+    assert figures["steps"] == 20
+    assert figures["max_rel_lm_loss"] < 1e-5, figures
+    assert figures["max_rel_grad_norm"] < 1e-4, figures
+    assert figures["max_rel_grad_step1"] < 1e-4, figures
+    assert figures["max_abs_final_weight"] < 1e-3, figures
+
+
+@pytest.mark.parametrize(("name", "layout"), ROWS)
+def test_curve_and_gradients_are_megatrons(name, layout, tmp_path):
+    """The default path on a CPU."""
+    check(replay(name, layout, "", "shared_memory", tmp_path))
+
+
+@pytest.mark.parametrize(("name", "layout", "flags", "backend"), OTHER_PATHS)
+def test_the_path_that_ascend_takes(name, layout, flags, backend, tmp_path):
+    """MindSpore's operators, and MindSpore's collectives."""
+    check(replay(name, layout, flags, backend, tmp_path))

@@ -1,22 +1,38 @@
 """Reading: any rank's shard in any layout, assembled from the files that hold parts of it."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from parallel_core.checkpoint.layout import overlap, pieces
+from parallel_core.checkpoint.layout import Copy, Piece, overlap, pieces
 from parallel_core.checkpoint.manifest import Manifest, Shard, StoredTensor
 from parallel_core.checkpoint.tensor_file import TensorFile, record_of
 from parallel_core.sharding import ShardSpec
 
 
-class CheckpointReader:
-    """One checkpoint's directory. Raises ValueError if it has no manifest that can be read."""
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokenizer's ids, and the rows of the tables that hold them: padded to divide by the tensor-parallel size."""
 
-    def __init__(self, directory: Path) -> None:
+    unpadded: int | None
+    padded: int | None
+
+
+class CheckpointReader:
+    """One checkpoint's directory, read into a model with the given vocabulary.
+
+    Raises ValueError if the directory has no manifest that can be read.
+    """
+
+    def __init__(self, directory: Path, vocabulary: Vocabulary | None = None) -> None:
         self.directory = directory
         self.manifest = Manifest.read(directory)
+        stored = self.manifest.config.get("model_config", {})
+        self._stored_vocabulary = Vocabulary(stored.get("unpadded_vocab_size"), stored.get("vocab_size"))
+        self._vocabulary = vocabulary or self._stored_vocabulary
         self._open = cache(lambda name: TensorFile(directory / name))
 
     def damaged_files(self, share: int = 0, shares: int = 1, *, digests: bool = False) -> list[str]:
@@ -43,13 +59,20 @@ class CheckpointReader:
         tensor = self.manifest.tensors.get(name)
         if tensor is None:
             return f"{name}: the model has it, the checkpoint {self.directory} does not"
-        if tensor.shape != spec.shape:
+        if tensor.shape != spec.shape and not self._is_padded_otherwise(tensor.shape, spec.shape):
             return (
                 f"{name}: {list(tensor.shape)} in {self.directory}, {list(spec.shape)} in the model; give the flags of "
                 f"the run that saved it"
             )
         wrong = (self._shard_problem(name, shard) for shard in tensor.shards)
         return next(filter(None, wrong), None if tensor.is_complete else f"{name}: not whole in {self.directory}")
+
+    def _is_padded_otherwise(self, stored: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+        """Whether two shapes are those of a table with a row for each id, padded for different layouts."""
+        if self._vocabulary.unpadded != self._stored_vocabulary.unpadded or not stored or not wanted:
+            return False
+        rows = (stored[0], wanted[0])
+        return rows == (self._stored_vocabulary.padded, self._vocabulary.padded) and stored[1:] == wanted[1:]
 
     def _shard_problem(self, name: str, shard: Shard) -> str | None:
         try:
@@ -63,23 +86,29 @@ class CheckpointReader:
             return f"{self.directory / shard.file}: {name} {found}, the manifest says {list(needed)}"
         return None
 
-    def read(self, name: str, spec: ShardSpec, rank: int = 0, size: int = 1) -> np.ndarray:
-        """`rank`'s shard of a tensor in a tensor-parallel group of `size`, from whatever layout it was written in."""
+    def read(self, name: str, spec: ShardSpec, rank: int, size: int, out: np.ndarray) -> np.ndarray:
+        """`rank`'s shard of a tensor in a tensor-parallel group of `size`, from whatever layout it was written in.
+
+        It is written into `out`, of the shard's shape. Padding that the checkpoint lacks stays as it is there.
+        """
+        assert out.shape == spec.local_shape(size), (name, out.shape, spec)
         tensor = self.manifest.tensors[name]
-        out = np.empty(spec.local_shape(size), tensor.dtype)
-        for shard, copies in self._copies(tensor, spec, rank, size):
+        wanted = pieces(spec, rank, size)
+        for shard, copies in _copies(tensor, wanted):
             stored = self._open(shard.file).array(name)
             for copy in copies:
                 out[copy.target] = stored[copy.source]
         return out
 
-    @staticmethod
-    def _copies(tensor: StoredTensor, spec: ShardSpec, rank: int, size: int) -> list[tuple[Shard, list]]:
-        wanted = pieces(spec, rank, size)
-        planned = []
-        for shard in tensor.shards:
-            copies = [overlap(source, target) for source in shard.pieces for target in wanted]
-            planned.append((shard, [copy for copy in copies if copy is not None]))
-        taken = sum(copy.size for _, copies in planned for copy in copies)
-        assert taken == sum(piece.size for piece in wanted), f"{taken} elements found for {spec.name}"
-        return [(shard, copies) for shard, copies in planned if copies]
+
+def _copies(tensor: StoredTensor, wanted: Sequence[Piece]) -> list[tuple[Shard, list[Copy]]]:
+    """What to take from which file."""
+    planned = []
+    for shard in tensor.shards:
+        copies = (overlap(source, target) for source in shard.pieces for target in wanted)
+        planned.append((shard, [copy for copy in copies if copy is not None]))
+    origin = (0,) * len(tensor.shape)
+    within = (overlap(Piece(origin, tensor.shape, origin), target) for target in wanted)
+    expected = sum(copy.size for copy in within if copy is not None)
+    assert sum(copy.size for _, copies in planned for copy in copies) == expected, "shards do not add up to the tensor"
+    return [(shard, copies) for shard, copies in planned if copies]

@@ -8,11 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import Manifest
-from parallel_core.checkpoint.reader import CheckpointReader
+from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
 from parallel_core.sharding import ShardSpec
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
@@ -37,7 +38,9 @@ def load_checkpoint(directory: Path, state: TrainingState) -> None:
     if not commit.has_checkpoint(directory) and training.output_dir and directory == Path(training.output_dir):
         warn(f"--load {directory}: no checkpoint yet, starting from initial values")
         return
-    reader = CheckpointReader(commit.find(directory))
+    model_config = state.config.model_config
+    vocabulary = Vocabulary(model_config.unpadded_vocab_size, model_config.vocab_size)
+    reader = CheckpointReader(commit.find(directory), vocabulary)
     with_optimizer = not (training.finetune or training.no_load_optim)
     problems: list[str] = []
     if with_optimizer:
@@ -96,16 +99,17 @@ def _optimizer_tensors(optimizer: FlatOptimizer) -> list[tuple[str, ShardSpec, T
 
 def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:
     for parameter in name_parameters(model):
-        write_parameter(parameter, _own_shard(reader, parameter.shard.name, parameter.shard))
+        write_parameter(parameter, _own_shard(reader, parameter.shard.name, parameter.shard, parameter))
 
 
 def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer) -> None:
     assert reader.manifest.optimizer is not None
     for name, spec, memory in _optimizer_tensors(optimizer):
-        write_parameter(memory, _own_shard(reader, name, spec))
+        write_parameter(memory, _own_shard(reader, name, spec, memory))
     optimizer.steps = reader.manifest.optimizer.steps
 
 
-def _own_shard(reader: CheckpointReader, name: str, spec: ShardSpec):
+def _own_shard(reader: CheckpointReader, name: str, spec: ShardSpec, present: Tensor) -> np.ndarray:
     rank = parallel_state.get_tensor_model_parallel_rank()
-    return reader.read(name, spec, rank, parallel_state.get_tensor_model_parallel_world_size())
+    size = parallel_state.get_tensor_model_parallel_world_size()
+    return reader.read(name, spec, rank, size, out=present.asnumpy().copy())

@@ -14,7 +14,7 @@ import pytest
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.reader import CheckpointReader
 from parallel_core.checkpoint.writer import write_manifest
-from tests.checkpoint.writing import one_tensor, run_at, save, write_stages
+from tests.checkpoint.writing import one_tensor, run_at, save, whole, write_stages
 
 
 class Crash(BaseException):
@@ -26,7 +26,7 @@ def _value(root: Path) -> float:
     reader = CheckpointReader(commit.find(root))
     assert reader.damaged_files(digests=True) == []
     spec, _ = one_tensor(0)["w"]
-    values = reader.read("w", spec)
+    values = whole(reader, spec)
     assert (values == values.flat[0]).all()
     return float(values.flat[0])
 

@@ -1,13 +1,14 @@
 """Any layout reads what any layout wrote."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallel_core.checkpoint.layout import overlap, pieces
-from parallel_core.checkpoint.reader import CheckpointReader
+from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
 from parallel_core.sharding import ShardSpec
-from tests.checkpoint.writing import save
+from tests.checkpoint.writing import save, shard
 
 SIZES = (1, 2, 4)
 
@@ -34,12 +35,12 @@ def test_overlaps_move_every_element_to_its_place(spec, before, after):
     for rank in range(after):
         out = np.full(spec.local_shape(after), -1, np.float32)
         for source in sources:
-            shard = spec.cut(whole, source, before)
+            stored = spec.cut(whole, source, before)
             for a in pieces(spec, source, before):
                 for b in pieces(spec, rank, after):
                     copy = overlap(a, b)
                     if copy is not None:
-                        out[copy.target] = shard[copy.source]
+                        out[copy.target] = stored[copy.source]
         np.testing.assert_array_equal(out, spec.cut(whole, rank, after))
 
 
@@ -55,7 +56,7 @@ def test_files_written_at_one_layout_are_read_at_another(tmp_path_factory, cuts,
     for name, (spec, values) in whole.items():
         assert reader.problem(name, spec) is None
         for rank in range(after):
-            np.testing.assert_array_equal(reader.read(name, spec, rank, after), spec.cut(values, rank, after))
+            np.testing.assert_array_equal(shard(reader, spec, rank, after), spec.cut(values, rank, after))
 
 
 def test_a_replicated_tensor_is_stored_once(tmp_path):
@@ -71,4 +72,21 @@ def test_another_axis_can_be_read_than_was_written(tmp_path):
     values = _values(rows)
     reader = CheckpointReader(save(tmp_path, 1, [{"w": (rows, values)}], 2))
     for rank in range(2):
-        np.testing.assert_array_equal(reader.read("w", columns, rank, 2), columns.cut(values, rank, 2))
+        np.testing.assert_array_equal(shard(reader, columns, rank, 2), columns.cut(values, rank, 2))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (2, 4), (1, 1)])
+def test_a_vocabulary_padded_otherwise(tmp_path, before, after):
+    """Ids keep their rows; padding that the checkpoint lacks keeps what the model has there."""
+    padded = {size: 2 * size * -(-5 // (2 * size)) for size in (1, 2, 4)}
+    table = {size: ShardSpec(name="table", shape=(padded[size], 3), axis=0) for size in padded}
+    values = _values(table[before])
+    path = save(tmp_path, 1, [{"table": (table[before], values)}], before, vocabulary=(5, padded[before]))
+    reader = CheckpointReader(path, Vocabulary(5, padded[after]))
+    assert reader.problem("table", table[after]) is None
+    read = table[after].merge([shard(reader, table[after], rank, after) for rank in range(after)])
+    both = min(padded[before], padded[after])
+    np.testing.assert_array_equal(read[:both], values[:both])
+    assert np.isnan(read[both:]).all()
+    other_tokenizer = CheckpointReader(path, Vocabulary(6, padded[after]))
+    assert (other_tokenizer.problem("table", table[after]) is None) == (padded[before] == padded[after])

@@ -20,12 +20,12 @@ from time import perf_counter
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import mindspore  # noqa: E402
-import numpy as np  # noqa: E402
-from mindspore import Parameter, Tensor, from_numpy  # noqa: E402
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor, from_numpy
 
-from pynative import kernels  # noqa: E402
-from pynative.autograd import backward, collect_gradients, leaf, recording, take_gradient  # noqa: E402
+from pynative import kernels
+from pynative.autograd import backward, collect_gradients, leaf, recording, take_gradient
 
 SEQUENCE, BATCH, HIDDEN, HEADS, FEED_FORWARD, VOCABULARY, LAYERS = 512, 4, 512, 8, 2048, 8192, 8
 HEAD_SIZE, TOKENS = HIDDEN // HEADS, SEQUENCE * BATCH
@@ -143,11 +143,11 @@ def measure_sweeps(repeats: int) -> list[dict]:
     exponentials = normal(SEQUENCE, BATCH, VOCABULARY)
     p, g, m, v = (normal(4_000_000) for _ in range(4))
     kernels.scale_(v, 0.0)
-    adam = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "step": 3}
+    adam = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
     actions: dict[str, Callable[[], object]] = {
         "softmax_statistics": lambda: kernels.softmax_statistics(logits, target, 0),
         "cross_entropy_gradient": lambda: kernels.cross_entropy_gradient(exponentials, weights, target, 0, weights),
-        "adamw_ of 4M": lambda: kernels.adamw_(p, g, m, v, **adam),
+        "adamw_ of 4M": lambda: kernels.adamw_(p, g, m, v, step=3, **adam),
         "squared_norm of 4M": lambda: kernels.squared_norm(g),
         "is_finite of 4M": lambda: kernels.is_finite(g),
         "scale_ of 4M": lambda: kernels.scale_(g, 1.0),

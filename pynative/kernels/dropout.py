@@ -30,8 +30,8 @@ def dropout_mask(key: Key, shape: tuple[int, ...], rate: float, rows: slice | No
     first, stop, _ = (rows or slice(None)).indices(math.prod(shape[:-1]))
     rate = quantized_rate(rate)
     counters_per_row = -(-columns // _BITS_PER_COUNTER)
-    words = np.random.SeedSequence(key).generate_state(2, np.uint64)
-    generator = np.random.Philox(key=words, counter=first * counters_per_row)
+    seed = np.random.SeedSequence((len(key), *key))  # the length, because trailing zeros alone change nothing
+    generator = np.random.Philox(key=seed.generate_state(2, np.uint64), counter=first * counters_per_row)
     bits = generator.random_raw((stop - first) * counters_per_row * 4).view(np.uint16)
     kept = bits.reshape(stop - first, -1)[:, :columns] >= np.uint16(rate * _LEVELS)
     mask = np.multiply(kept, np.float32(1 / (1 - rate)), dtype=np.float32)

@@ -1,0 +1,35 @@
+"""Dropout masks: reproducible, addressable by row, of the right rate."""
+
+import numpy as np
+import pytest
+
+from pynative.kernels.dropout import dropout_mask, quantized_rate
+
+
+@pytest.mark.parametrize("columns", [1, 16, 37])
+def test_any_rows_can_be_made_alone(columns):
+    whole = dropout_mask((1, 2), (4, 5, columns), 0.5).reshape(20, columns)
+    for rows in (slice(0, 3), slice(7, 20), slice(19, 20)):
+        np.testing.assert_array_equal(dropout_mask((1, 2), (4, 5, columns), 0.5, rows), whole[rows])
+
+
+def test_masks_of_different_keys_are_unrelated():
+    keys = [(0,), (1,), (0, 0), (0, 1), (1, 0), (2**40, 3)]
+    masks = [dropout_mask(key, (400, 100), 0.5).ravel() for key in keys]
+    correlations = np.corrcoef(masks) - np.eye(len(keys))
+    assert np.abs(correlations).max() < 0.03
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_rate_and_scale(rate):
+    """The share that is dropped is the rate, and what is kept makes up for it: the mask's mean is 1."""
+    mask = dropout_mask((3,), (1000, 200), rate)
+    assert np.mean(mask == 0) == pytest.approx(rate, abs=0.005)
+    assert np.unique(mask) == pytest.approx([0, 1 / (1 - quantized_rate(rate))])
+    assert mask.mean() == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0])
+def test_impossible_rates_are_refused(rate):
+    with pytest.raises(ValueError, match="at least 0 and less than 1"):
+        dropout_mask((1,), (2, 2), rate)

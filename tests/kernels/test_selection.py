@@ -1,0 +1,62 @@
+"""Choosing an implementation, and the thread pool beneath the host's."""
+
+import threading
+
+import pytest
+
+from pynative import kernels
+from pynative.kernels.host import threads
+
+
+def test_use_selects_for_the_process():
+    kernels.use("ops")
+    assert kernels.active() == "ops"
+    kernels.use()
+    assert kernels.active() == "host", "a CPU's default"
+
+
+@pytest.mark.parametrize(("arguments", "message"), [(("torch",), "choose one of host, ops"), (("host", 0), "threads")])
+def test_wrong_choices_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        kernels.use(*arguments)
+
+
+def test_every_task_runs_once_and_on_several_threads():
+    threads.set_threads(2)
+    seen, names, both = [], set(), threading.Barrier(2, timeout=20)
+
+    def work(index):
+        if index < 2:
+            both.wait()  # passes only if two threads are in it at the same time
+        seen.append(index)
+        names.add(threading.current_thread().name)
+
+    threads.run(work, [(i,) for i in range(50)])
+    assert sorted(seen) == list(range(50)) and len(names) == 2
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_error_in_a_task_reaches_the_caller(count):
+    threads.set_threads(count)
+
+    def work(index):
+        if index == 3:
+            raise RuntimeError("task 3")
+
+    with pytest.raises(RuntimeError, match="task 3"):
+        threads.run(work, [(i,) for i in range(9)])
+    done = []
+    threads.run(lambda i: done.append(i), [(1,), (2,)])
+    assert sorted(done) == [1, 2], "the pool works on after an error"
+
+
+@pytest.mark.parametrize("rows", [0, 1, 31, 33, 100])
+def test_spans_cover_all_rows_once(rows):
+    threads.set_threads(2)
+    for spans in (threads.row_blocks(rows, 10_000), threads.matmul_spans(rows, 10**9)):
+        assert [i for start, stop in spans for i in range(start, stop)] == list(range(rows))
+
+
+def test_numpy_computes_with_one_blas_thread():
+    """The pool splits the work; a BLAS that split it once more would fight over the cores."""
+    assert threads.set_blas_threads(1), "no OpenBLAS found in this process"

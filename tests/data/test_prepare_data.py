@@ -44,7 +44,9 @@ def test_one_file_of_text_is_cut_so_that_it_can_be_split(prepare_data, tmp_path)
     (tmp_path / "book.txt").write_text(book)
     prepare_data.main(["--output-prefix", str(tmp_path / "b"), "--corpus", str(tmp_path / "book.txt")])
     documents = len(IndexedDataset(tmp_path / "b_text_document"))
-    assert round(0.969 * documents) < round(0.999 * documents) < documents, "--split 969,30,1 gives each split something"
+    assert round(0.969 * documents) < round(0.999 * documents) < documents, (
+        "--split 969,30,1 gives each split something"
+    )
     tokenizer = GPT2BPETokenizer(prepare_data.VOCABULARY / "vocab.json", prepare_data.VOCABULARY / "merges.txt")
     assert text_of(tmp_path / "b", tokenizer).replace("<|endoftext|>", "") == book
 

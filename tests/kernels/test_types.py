@@ -44,7 +44,7 @@ def test_sixteen_bits(name, implementation, dtype):
     wide = [array for arrays in run_operator(function, representable) for array in arrays]
     kernels.use(implementation)
     narrow = [array for arrays in run_operator(function, representable, dtype) for array in arrays]
-    tolerance = (2 if implementation == "host" else 8) * ROUNDING[dtype]
+    tolerance = (4 if implementation == "host" else 8) * ROUNDING[dtype]
     for actual, expected in zip(narrow, wide, strict=True):
         assert_close(actual, expected, tolerance)
 

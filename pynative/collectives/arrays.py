@@ -58,10 +58,11 @@ def to_tensor(array: np.ndarray, kind: Kind) -> Tensor:
 
 
 def writable(x: Tensor, kind: Kind) -> np.ndarray:
-    """The tensor's own memory, to be written. Raises ValueError if it is not contiguous."""
-    if not x.is_contiguous():
-        raise ValueError("out: a tensor that is not contiguous has no memory of its own; pass a contiguous one")
-    return to_numpy(x, kind)
+    """The tensor's own memory, to be written. Raises ValueError for a view: MindSpore hands out copies of those."""
+    array = to_numpy(x, kind)
+    if array.__array_interface__["data"][0] != x.data_ptr():
+        raise ValueError("out is a view of another tensor, whose memory is out of reach; pass a tensor of its own")
+    return array
 
 
 @functools.cache

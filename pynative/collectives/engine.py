@@ -2,7 +2,8 @@
 
 An operation is a generator: it does what it can and yields the targets it waits for (`mailbox.Target`, all of them
 needed). Operations that must not overtake each other share a lane; the first of every lane may move whenever this rank
-is inside any call of ours that waits. So work posted in any order on several channels completes whatever is waited for first.
+is inside any call of ours that waits. So work posted in any order on several channels completes
+whatever is waited for first.
 """
 
 import time
@@ -16,7 +17,14 @@ from pynative.collectives.trace import Count
 from pynative.collectives.waiting import WaitingRoom
 
 Steps = Generator[Sequence[Target], None, Any]
-Lane = deque["Work"]
+
+
+class Lane:
+    """Works that must not overtake each other, and how many were ever issued."""
+
+    def __init__(self) -> None:
+        self.works: deque[Work] = deque()
+        self.calls = 0
 
 
 class Work:
@@ -27,7 +35,7 @@ class Work:
         self.targets: Sequence[Target] = ()
         self.finished = False
         self._engine = engine
-        self._lane = lane
+        self.lane = lane
         self._steps = steps
         self._count = count
         self._result: Any = None
@@ -97,8 +105,8 @@ class Engine:
         """Start an operation behind what its lane still holds; `str(label)` names it, `count` gets its time."""
         start = time.perf_counter()
         work = Work(self, lane, steps, label, count)
-        lane.append(work)
-        if len(lane) == 1:
+        lane.works.append(work)
+        if len(lane.works) == 1:
             self._busy.append(lane)
             self._guarded(self._drain, lane)
         count.seconds += time.perf_counter() - start
@@ -114,16 +122,17 @@ class Engine:
 
     def unfinished(self) -> list[str]:
         """Labels of what is outstanding."""
-        return [str(work.label) for lane in self._busy for work in lane]
+        return [str(work.label) for lane in self._busy for work in lane.works]
 
     def _drain(self, lane: Lane) -> bool:
         moved = False
-        while lane and lane[0].step(self.arena.words):
+        works = lane.works
+        while works and works[0].step(self.arena.words):
             moved = True
-            if not lane[0].finished:
+            if not works[0].finished:
                 break
-            lane.popleft()
-        if not lane:
+            works.popleft()
+        if not works:
             self._busy.remove(lane)
         return moved
 
@@ -133,7 +142,7 @@ class Engine:
             if self.progress():
                 continue
             deadline = deadline or time.monotonic() + self.timeout
-            self.waiting.pause(work._lane[0], [lane[0] for lane in self._busy], deadline)
+            self.waiting.pause(work.lane.works[0], [lane.works[0] for lane in self._busy], deadline)
 
     def _guarded(self, action, argument):
         """Whatever goes wrong inside an operation stops this rank's collectives for good, and tells the others."""

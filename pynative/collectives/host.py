@@ -73,8 +73,8 @@ class HostBackend(Backend):
 
     def group(self, ranks: Sequence[int], name: str = "") -> Group:
         ranks = tuple(ranks)
-        if len(set(ranks)) != len(ranks) or not all(0 <= rank < self.world_size for rank in ranks):
-            raise ValueError(f"group {name} {list(ranks)}: needs different ranks below {self.world_size}")
+        if sorted(set(ranks)) != list(ranks) or not all(0 <= rank < self.world_size for rank in ranks):
+            raise ValueError(f"group {name} {list(ranks)}: needs ascending ranks below {self.world_size}")
         if self.rank not in ranks:
             raise ValueError(f"group {name} {list(ranks)}: rank {self.rank} is not a member, so it has no use of it")
         if ranks not in self._groups:

@@ -1,7 +1,7 @@
 """What a collective is, whatever carries it: arguments checked, the call recorded, degree one answered at once.
 
-A backend adds the transport: for each operation a generator (`engine.Steps`) that yields what it waits for and returns the
-result.
+A backend adds the transport: for each operation a generator (`engine.Steps`) that yields what it waits for and
+returns the result.
 """
 
 from abc import ABC, abstractmethod
@@ -43,7 +43,7 @@ class Backend(ABC):
 
     @abstractmethod
     def group(self, ranks: Sequence[int], name: str = "") -> "Group":
-        """The group of these global ranks, in this order; the same object whenever asked for the same ranks.
+        """The group of these global ranks, ascending; the same object whenever asked for the same ranks.
 
         Members (or all ranks) may make their groups in any order. `name` is for messages and the trace.
         """
@@ -73,8 +73,7 @@ class Group(ABC):
         self.name = name or "-".join(map(str, ranks))
         self._engine = engine
         self._trace = trace
-        self._lane: Lane = Lane()
-        self._calls: dict[object, int] = {}
+        self._lane = Lane()
 
     def all_reduce(self, x: Tensor, op: str = "sum", *, out: Tensor | None = None, async_op: bool = False):
         """The sum, max or min over the ranks (for bools, sum is or); written into `out` if given (may be x)."""
@@ -105,7 +104,8 @@ class Group(ABC):
             return self._alone(x, async_op)
         kind = kind_of(x.dtype)
         call = self._call("reduce_scatter", f"op={op} axis={axis} {_described(x.shape, kind)}")
-        return self._run("reduce_scatter", call, self._reduce_scatter(call, x, kind, axis, op), async_op, _bytes(x, kind))
+        steps = self._reduce_scatter(call, x, kind, axis, op)
+        return self._run("reduce_scatter", call, steps, async_op, _bytes(x, kind))
 
     def broadcast(self, x: Tensor, source: int, *, async_op: bool = False):
         """The x of rank `source` (index in the group); the x of the others only gives shape and type."""
@@ -142,7 +142,7 @@ class Group(ABC):
         """x to rank `to` (index in the group). Returns once it is on its way, not once it was received."""
         self._check_peer("send", to)
         kind = kind_of(x.dtype)
-        call = self._call("message", _described(x.shape, kind), ("to", to))
+        call = self._call("message", _described(x.shape, kind))
         lane = self._send_lane(to)
         return self._run("send", call, self._send(call, x, kind, to), async_op, _bytes(x, kind), lane=lane)
 
@@ -150,7 +150,7 @@ class Group(ABC):
         """The next tensor from rank `source` (index in the group), which must have this shape and type."""
         self._check_peer("recv", source)
         kind = kind_of(dtype)
-        call = self._call("message", _described(shape, kind), ("from", source))
+        call = self._call("message", _described(shape, kind))
         lane = self._recv_lane(source)
         return self._run("recv", call, self._recv(call, tuple(shape), kind, source), async_op, 0, lane=lane)
 
@@ -205,9 +205,8 @@ class Group(ABC):
 
     # Shared parts.
 
-    def _call(self, operation: str, details: str, channel: object = "collective") -> Call:
-        number = self._calls[channel] = self._calls.get(channel, 0) + 1
-        return Call(f"{operation} {details}", call_site(), number)
+    def _call(self, operation: str, details: str) -> Call:
+        return Call(f"{operation} {details}", call_site())
 
     def _run(
         self,
@@ -219,11 +218,14 @@ class Group(ABC):
         is_source: bool = False,
         lane: Lane | None = None,
     ):
+        lane = lane or self._lane
+        lane.calls += 1
+        call.number = lane.calls
         count = self._trace.of(self.name, operation)
         count.calls += 1
         count.bytes += TRAFFIC[operation](size, self.size, is_source)
         label = _Label(operation, self.name, call)
-        work = self._engine.issue(self._lane if lane is None else lane, steps, label, count)
+        work = self._engine.issue(lane, steps, label, count)
         return work if async_op else work.wait()
 
     def _alone(self, x: Tensor, async_op: bool):

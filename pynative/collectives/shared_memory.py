@@ -104,10 +104,13 @@ class SharedMemoryGroup(Group):
     def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Steps:
         source = to_numpy(x, kind).reshape(-1)
         target = np.empty(x.shape, kind.storage) if out is None else writable(out, kind)
-        small = source.nbytes <= SMALL
-        reduce = self._reduce_whole if small else self._reduce_blocks
-        yield from reduce(call, source, target.reshape(-1), op, kind)
-        return to_tensor(target, kind) if out is None else out
+        reduce = self._reduce_whole if source.nbytes <= SMALL else self._reduce_blocks
+
+        def steps() -> Steps:
+            yield from reduce(call, source, target.reshape(-1), op, kind)
+            return to_tensor(target, kind) if out is None else out
+
+        return steps()
 
     def _reduce_whole(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> Waits:
         yield from self._room(self._out)

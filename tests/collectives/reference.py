@@ -1,0 +1,56 @@
+"""What a collective must give, computed by numpy from every rank's input, which each rank can make for itself."""
+
+import mindspore as ms
+import numpy as np
+
+TYPES = {
+    "float32": ms.float32,
+    "float16": ms.float16,
+    "bfloat16": ms.bfloat16,
+    "int32": ms.int32,
+    "int64": ms.int64,
+    "bool": ms.bool_,
+}
+FLOATS = ("float32", "float16", "bfloat16")
+
+
+def numbers(rank: int, shape, kind: str, salt: int = 0) -> np.ndarray:
+    """Rank `rank`'s input as float32, int or bool, exactly representable in `kind`."""
+    generator = np.random.default_rng([rank, salt])
+    if kind == "bool":
+        return generator.random(shape) < 0.5
+    if kind in FLOATS:
+        raw = ms.Tensor(np.asarray(generator.standard_normal(shape), np.float32))
+        return raw.astype(TYPES[kind]).astype(ms.float32).asnumpy()
+    return np.asarray(generator.integers(-1000, 1000, shape), kind)
+
+
+def tensor(array: np.ndarray, kind: str) -> ms.Tensor:
+    """A tensor of that type."""
+    return ms.Tensor(np.asarray(array)).astype(TYPES[kind]) if kind in FLOATS else ms.Tensor(np.asarray(array))
+
+
+def given(rank: int, shape, kind: str, salt: int = 0) -> ms.Tensor:
+    """Rank `rank`'s input as a tensor."""
+    return tensor(numbers(rank, shape, kind, salt), kind)
+
+
+def values(x: ms.Tensor) -> np.ndarray:
+    """A tensor's values; floats as float32."""
+    return (x.astype(ms.float32) if x.dtype == ms.bfloat16 else x).asnumpy()
+
+
+def reduced(inputs: list[np.ndarray], op: str, kind: str) -> np.ndarray:
+    """The reduction in order of rank, floats in float32 and rounded to `kind` once."""
+    fold = {"sum": np.logical_or if kind == "bool" else np.add, "max": np.maximum, "min": np.minimum}[op]
+    total = inputs[0]
+    for each in inputs[1:]:
+        total = fold(total, each)
+    return values(tensor(total, kind))
+
+
+def same(actual: ms.Tensor, expected: np.ndarray, kind: str) -> None:
+    """Shape, type and every bit of the value are as expected."""
+    assert actual.dtype == TYPES[kind], f"{actual.dtype} is not {kind}"
+    assert actual.shape == expected.shape, f"{actual.shape} is not {expected.shape}"
+    np.testing.assert_array_equal(values(actual), values(tensor(expected, kind)))

@@ -6,8 +6,7 @@ from typing import Any
 from mindspore import Tensor
 
 from parallel_core.config import AllConfig
-from parallel_core.data.loader import StepLoader
-from parallel_core.data.sampler import MegatronPretrainingRandomSampler, MegatronPretrainingSampler
+from parallel_core.data.loader import StepLoader, build_step_loader
 from pynative import parallel_state
 
 
@@ -21,19 +20,17 @@ def get_train_valid_test_num_samples(config: AllConfig) -> tuple[int, int, int]:
 def build_pretraining_data_loader(dataset: Any, consumed_samples: int, config: AllConfig) -> StepLoader:
     """This replica's steps of `dataset`, from the first sample that was not consumed yet."""
     data = config.dataset_config
-    place = {
-        "micro_batch_size": data.batch_size,
-        "data_parallel_rank": parallel_state.get_data_parallel_rank(),
-        "data_parallel_size": parallel_state.get_data_parallel_world_size(),
-    }
-    sampler: MegatronPretrainingSampler | MegatronPretrainingRandomSampler
-    if data.dataloader_type == "cyclic":
-        sampler = MegatronPretrainingRandomSampler(
-            len(dataset), consumed_samples, data_sharding=data.data_sharding, **place
-        )
-    else:
-        sampler = MegatronPretrainingSampler(len(dataset), consumed_samples, **place)
-    return StepLoader(dataset, sampler, data.micro_batch_num, vocab_size=config.model_config.vocab_size)
+    return build_step_loader(
+        dataset,
+        consumed_samples,
+        micro_batch_size=data.batch_size,
+        micro_batch_num=data.micro_batch_num,
+        data_parallel_rank=parallel_state.get_data_parallel_rank(),
+        data_parallel_size=parallel_state.get_data_parallel_world_size(),
+        dataloader_type=data.dataloader_type or "single",
+        data_sharding=data.data_sharding,
+        vocab_size=config.model_config.vocab_size,
+    )
 
 
 def _rounds(loader: Iterable) -> Iterator:

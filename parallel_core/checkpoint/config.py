@@ -1,0 +1,42 @@
+"""The configuration of a checkpoint's model, for a process that only uses the model."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, get_origin, get_type_hints
+
+from parallel_core.config import AllConfig, DatasetConfig, ModelConfig, MoEConfig, ParallelConfig
+from parallel_core.config.base import Config
+
+TOKENIZER_FIELDS = ("tokenizer_type", "vocab_file", "merge_file", "tokenizer_model", "pad_token_id", "eos_token_id")
+
+
+def config_for_inference(sections: Mapping[str, Mapping[str, Any]], parallel: ParallelConfig) -> AllConfig:
+    """Model and tokenizer as they were saved, on whatever processes `parallel` says; nothing of the training.
+
+    Raises ValueError for a field that this version does not know, or whose value it does not take.
+    """
+    tokenizer: dict[str, Any] = {name: sections["dataset_config"].get(name) for name in TOKENIZER_FIELDS}
+    return AllConfig(
+        model_config=_section(ModelConfig, sections["model_config"]),
+        moe_config=_section(MoEConfig, sections.get("moe_config", {})),
+        dataset_config=DatasetConfig(**tokenizer),
+        parallel_config=parallel,
+    )
+
+
+def _section(cls: type, values: Mapping[str, Any]) -> Any:
+    """A section from its JSON form, in which tuples are lists and sections inside it are objects."""
+    hints = get_type_hints(cls)
+    unknown = values.keys() - {entry.name for entry in fields(cls)}
+    if unknown:
+        raise ValueError(
+            f"{cls.__name__}: the checkpoint sets {', '.join(sorted(unknown))}, which this version does not know; load "
+            f"it by the version that saved it"
+        )
+    return cls(**{name: _value(hints[name], value) for name, value in values.items()})
+
+
+def _value(hint: Any, value: Any) -> Any:
+    if isinstance(value, dict) and isinstance(hint, type) and issubclass(hint, Config):
+        return _section(hint, value)
+    return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value

@@ -1,0 +1,74 @@
+"""Text from a trained model, a token at a time.
+
+Every token is a full forward over the window: there is no key/value cache yet, so a token costs as much as a prompt of
+its length. Meant for looking at a model, not for serving one.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from parallel_core.sampling import check_sampling, next_token
+from pynative import parallel_state
+from pynative.autograd import no_grad
+
+
+def generate(
+    model: nn.Cell,
+    tokens: Sequence[int],
+    *,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 0.0,
+    seed: int = 0,
+    end_of_document: int | None = None,
+) -> list[int]:
+    """The tokens that follow `tokens`: at most `max_new_tokens`, fewer if `end_of_document` comes (it is left out).
+
+    The model sees the last --seq-length tokens. All ranks of the tensor-parallel group call this and get the same. The
+    model is a GPTModel of one pipeline stage. `temperature`, `top_k`, `top_p`: see `parallel_core.sampling.next_token`.
+    """
+    check_sampling(temperature, top_k, top_p)
+    _check(model, tokens)
+    generator = np.random.Generator(np.random.Philox(seed))
+    was_training = model.training
+    new: list[int] = []
+    model.set_train(False)
+    with no_grad():
+        for logits in _logits(model, list(tokens), new, max_new_tokens):
+            token = next_token(logits, generator, temperature, top_k, top_p)
+            if token == end_of_document:
+                break
+            new.append(token)
+    model.set_train(was_training)
+    return new
+
+
+def _logits(model: nn.Cell, prompt: list[int], new: list[int], count: int) -> Iterator[np.ndarray]:
+    """The next token's logits [ids of the tokenizer], `count` times, while the caller appends to `new`."""
+    config = model.config
+    for _ in range(count):
+        window = np.array([(prompt + new)[-config.seq_length :]], np.int32)
+        positions = np.arange(window.shape[1], dtype=np.int32)[None]
+        logits = model(Tensor(window), Tensor(positions), None)[0, -1].contiguous()
+        if model.parallel_output:
+            logits = parallel_state.get_tensor_model_parallel_group().all_gather(logits, axis=0)
+        # Rows beyond the tokenizer's ids only pad the table.
+        yield logits.asnumpy()[: config.unpadded_vocab_size].astype(np.float32)
+
+
+def _check(model: nn.Cell, tokens: Sequence[int]) -> None:
+    stages = parallel_state.get_pipeline_model_parallel_world_size()
+    if stages > 1:
+        raise ValueError(
+            f"--pipeline-model-parallel-size {stages}: text is generated on one pipeline stage; use 1, which loads any "
+            f"checkpoint"
+        )
+    if not tokens:
+        raise ValueError("--prompt: needs at least one token")
+    ids = model.config.unpadded_vocab_size
+    wrong = [token for token in tokens if not 0 <= token < ids]
+    if wrong:
+        raise ValueError(f"--prompt: token {wrong[0]} is not among the model's {ids} ids; is it another tokenizer's?")

@@ -37,7 +37,7 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
         reduction = None
         dx = kernels.linear_input_gradient(dy, weight) if ctx.needs_input_grad[0] else None
         if dx is not None and group is not None and group.size > 1:
-            reduction = group.all_reduce(dx, out=dx, async_op=True)
+            reduction = group.all_reduce(dx, async_op=True)
         dw = db = None
         if ctx.needs_input_grad[1]:
             dw = add_weight_gradient(weight, lambda out: kernels.linear_weight_gradient(dy, x, out))

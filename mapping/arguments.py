@@ -5,49 +5,86 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from mapping.checks import check_given
-from mapping.from_args import build_with_errors, field_values
-from mapping.parser import ExtraArgs, rank_of_environment, read_command_line, world_size_of_environment
+from mapping.checks import check_given, forget_refused
+from mapping.files import missing_files
+from mapping.flags import MAPPED, ROWS
+from mapping.from_args import NESTED, SECTIONS, build_with_errors, field_values
+from mapping.parser import ExtraArgs, Given, rank_of_environment, read_command_line, world_size_of_environment
 from parallel_core.config import AllConfig, ConfigError
+from parallel_core.config.base import Unknown
 
 _global_args: Namespace | None = None
 
 
-def parse_args(argv: Sequence[str] | None = None, extra_args_provider: ExtraArgs | None = None,
-               world_size: int | None = None, args_defaults: Mapping[str, Any] | None = None) -> Namespace:
-    """The arguments of a command line, the process's own if none is given, with Megatron's names and defaults.
+class Reading(NamedTuple):
+    """Everything that a command line says, right or wrong."""
 
-    `world_size` is the number of processes, by default what the launcher's environment says. `args_defaults` replaces
-    defaults by attribute name. Raises `ConfigError` with every finding, of the flags and of what follows from them.
-    """
-    args, _, errors = read(argv, extra_args_provider, world_size, args_defaults)
-    if errors:
-        raise ConfigError(errors)
-    return args
+    args: Namespace
+    given: list[Given]
+    config: AllConfig
+    errors: list[str]
 
 
 def read(argv: Sequence[str] | None = None, extra_args_provider: ExtraArgs | None = None,
-         world_size: int | None = None, args_defaults: Mapping[str, Any] | None = None
-         ) -> tuple[Namespace, AllConfig, list[str]]:
-    """As `parse_args`, but returns the errors, and the config as far as it can be known."""
+         world_size: int | None = None, args_defaults: Mapping[str, Any] | None = None,
+         check_files: bool = False) -> Reading:
+    """Read a command line without raising: the config as far as it can be known, and every error.
+
+    `check_files`: look at the tokenizer's, the data's and the checkpoint's files, too.
+    """
     args, line = read_command_line(sys.argv[1:] if argv is None else argv, extra_args_provider, args_defaults)
     args.world_size = world_size_of_environment() if world_size is None else world_size
     args.rank = rank_of_environment()
-    config, errors = build_with_errors(field_values(args))
-    return args, config, list(dict.fromkeys([*line.errors, *check_given(args, line.given), *errors]))
+    refused = check_given(args, line.given)
+    forget_refused(args, line.given)
+    config, errors = build_with_errors(field_values(args, look_at_files=check_files))
+    found = [*line.errors, *refused, *errors, *(missing_files(args) if check_files else ())]
+    return Reading(args, line.given, config, list(dict.fromkeys(found)))
+
+
+def parse_args(argv: Sequence[str] | None = None, extra_args_provider: ExtraArgs | None = None,
+               world_size: int | None = None, args_defaults: Mapping[str, Any] | None = None,
+               check_files: bool = False) -> Namespace:
+    """The arguments of a command line, the process's own if none is given, with Megatron's names and defaults.
+
+    `world_size` is the number of processes, by default what the launcher's environment says. `args_defaults` replaces
+    defaults by attribute name. What follows from other arguments (sizes, the padded vocabulary, types) is filled in.
+    Raises `ConfigError` with every finding.
+    """
+    reading = read(argv, extra_args_provider, world_size, args_defaults, check_files)
+    if reading.errors:
+        raise ConfigError(reading.errors)
+    fill_in(reading.args, reading.config)
+    return reading.args
+
+
+def fill_in(args: Namespace, config: AllConfig) -> None:
+    """Give arguments that were left open the value that the config derived for them, as Megatron's validation does."""
+    for row in ROWS:
+        if row.status == MAPPED and row.target and getattr(args, row.dest) is None and row.name in PRIMARY:
+            value = attrgetter(row.target)(config)
+            setattr(args, row.dest, None if isinstance(value, Unknown) else value)
+    args.data_parallel_size = config.parallel_config.data_parallel_size
+
+
+PRIMARY = {option.metadata["flag"] for cls in (*SECTIONS.values(), *NESTED.values()) for option in fields(cls)
+           if "flag" in option.metadata}
+"""The flags that fields call their own; other flags with the same target are other names or shorthands."""
 
 
 def initialize_megatron(extra_args_provider: ExtraArgs | None = None,
                         args_defaults: Mapping[str, Any] | None = None,
-                        argv: Sequence[str] | None = None) -> Namespace:
+                        argv: Sequence[str] | None = None, check_files: bool = True) -> Namespace:
     """Parse the command line for a training script and keep the result for `get_args`.
 
     On errors all of them are printed to the standard error of rank 0 and the process ends with exit code 2.
     """
     try:
-        args = parse_args(argv, extra_args_provider, args_defaults=args_defaults)
+        args = parse_args(argv, extra_args_provider, args_defaults=args_defaults, check_files=check_files)
     except ConfigError as error:
         _print_errors(error.errors)
         raise SystemExit(2) from None

@@ -68,9 +68,10 @@ def recompute_granularity(args: Any) -> str | None:
 
 
 def moe_layer_freq(args: Any) -> int | list[int] | None:
-    first, every, layers = args.first_k_dense_replace, args.moe_layer_freq or 1, args.num_layers
+    first, every, layers = args.first_k_dense_replace, args.moe_layer_freq, args.num_layers
+    every = abs(every) if isinstance(every, int) else every
     if first is None or first <= 0 or not layers or not isinstance(every, int):
-        return args.moe_layer_freq
+        return every
     return [int(layer >= first and layer % every == 0) for layer in range(layers)]
 
 
@@ -102,9 +103,9 @@ def expert_parallel_size(args: Any) -> int | None:
 
 
 def context_parallel_algo(args: Any) -> str | None:
-    exchange = {"a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}
-    by_megatron = exchange.get((args.cp_comm_type or ["p2p"])[0])
-    return args.context_parallel_algo or by_megatron
+    by_exchange = {"a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}.get((args.cp_comm_type or ["p2p"])[0])
+    gathered = args.context_parallel_algo == "kvallgather_cp_algo"
+    return "megatron_cp_algo" if gathered else args.context_parallel_algo or by_exchange
 
 
 def tokenizer_type(args: Any) -> str | None:
@@ -148,6 +149,7 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
     "model_config.use_final_norm": unless("no_post_layer_norm"),
     "model_config.params_dtype": dtype_of("params_dtype"),
     "model_config.compute_dtype": dtype_of("compute_dtype"),
+    "lora_config.lora_rank": lambda args: args.lora_r if args.lora_target_modules else None,
     "model_config.recompute_granularity": recompute_granularity,
     "moe_config.moe_layer_freq": moe_layer_freq,
     "moe_config.moe_shared_expert_intermediate_size": shared_expert_size,
@@ -173,6 +175,7 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
     "dataset_config.tokenizer_model": tokenizer_model,
     "dataset_config.shared_storage": unless("no_shared_storage"),
     "dataset_config.instruction.enabled": lambda args: args.stage == "sft" or bool(args.is_instruction_dataset),
+    "dataset_config.instruction.labels_in_data": lambda args: args.train_mode == "finetune",
     "dataset_config.instruction.pad_to_seq_length": unless("no_pad_to_seq_lengths"),
     "dataset_config.instruction.shuffle": unless("no_shuffle"),
 }

@@ -20,7 +20,7 @@ from parallel_core.config import (
     ParallelConfig,
     TrainingConfig,
 )
-from parallel_core.config.base import Config, Invalid, complain, gather_errors
+from parallel_core.config.base import Config, Unknown, complain, gather_errors
 
 SECTIONS: dict[str, type[Config]] = {
     "training_config": TrainingConfig, "optimizer_config": OptimizerConfig, "parallel_config": ParallelConfig,
@@ -87,7 +87,7 @@ def missing_fields(given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             flag = entry.metadata["flag"]
             complain([f"{flag}: must be given" if entry.name != "vocab_size" else
                       "--vocab-size: must be given, or a tokenizer whose files say it"])
-            yield entry.name, Invalid()
+            yield entry.name, Unknown()
 
 
 def build_with_errors(values: dict[str, Any]) -> tuple[AllConfig, list[str]]:

@@ -7,26 +7,42 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from parallel_core.config.base import Unknown
 
-def vocabulary(args: Any) -> int | None:
-    """Ids that the tokenizer can produce; none if only files say it that are not there or not to be looked at."""
-    size = _tokenizer_size(args)
+
+def vocabulary(args: Any) -> Any:
+    """Ids that the tokenizer can produce: by flag, else by its files.
+
+    `Unknown` if only files say it and they are not to be looked at; none if there is nothing that says it.
+    """
+    if args.vocab_size is not None:
+        return args.vocab_size + (args.tokenizer_type == "NullTokenizer") + (args.extra_vocab_size or 0)
+    files = [path for path in (args.vocab_file, args.tokenizer_model, args.tokenizer_name_or_path) if path]
+    if not args.look_at_files:
+        return Unknown() if files or args.patch_tokenizer_type else None
+    sizes = (_entries(Path(path)) for path in files)
+    size = next((size for size in sizes if size is not None), None)
     return None if size is None else size + (args.extra_vocab_size or 0)
 
 
-def _tokenizer_size(args: Any) -> int | None:
-    if args.vocab_size is not None:
-        return args.vocab_size + (args.tokenizer_type == "NullTokenizer")
-    if args.look_at_files and args.vocab_file and Path(args.vocab_file).is_file():
-        return len(json.loads(Path(args.vocab_file).read_text(encoding="utf-8")))
-    return None
+def _entries(path: Path) -> int | None:
+    """Ids in a byte-pair vocabulary (JSON, token -> id) or in a directory's HuggingFace `tokenizer.json`."""
+    if path.is_dir():
+        path = path / "tokenizer.json"
+    if path.suffix != ".json" or not path.is_file():
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if "model" not in content:
+        return len(content)
+    ids = [*content["model"]["vocab"].values(), *(token["id"] for token in content.get("added_tokens", ()))]
+    return max(ids) + 1
 
 
-def padded_vocabulary(args: Any) -> int | None:
+def padded_vocabulary(args: Any) -> Any:
     """Rows of the embedding table: padded to a multiple of `make_vocab_size_divisible_by` x tensor-parallel size."""
     exact = args.padded_vocab_size or args.pad_vocab_size_to
-    if exact is not None:
-        return exact
-    size = vocabulary(args)
+    size = exact if exact is not None else vocabulary(args)
+    if exact is not None or size is None or isinstance(size, Unknown):
+        return size
     multiple = (args.make_vocab_size_divisible_by or 128) * (args.tensor_model_parallel_size or 1)
-    return None if size is None else ceil(size / multiple) * multiple
+    return ceil(size / multiple) * multiple

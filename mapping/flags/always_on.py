@@ -13,6 +13,10 @@ FLAGS = group(
         value("--workers", int, 1),
     ),
     *ignored(
+        "only models of sentence pairs read it",
+        value("--short-seq-prob", float, 0.1),
+    ),
+    *ignored(
         "there is nothing to switch: it holds always",
         value("--num-dataset-builder-threads", int, 1),
         value("--mid-level-dataset-surplus", float, 0.005),

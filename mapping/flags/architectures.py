@@ -191,7 +191,6 @@ FLAGS = group(
         off("--bert-no-binary-head", "bert_binary_head"),
         value("--decoder-seq-length", int),
         value("--mask-prob", float, 0.15),
-        value("--short-seq-prob", float, 0.1),
         value("--vocab-extra-ids", int, 0),
         value("--heterogeneous-layers-config-path", str),
         value("--heterogeneous-layers-config-encoded-json", str),

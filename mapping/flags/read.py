@@ -41,7 +41,7 @@ def dtype(text: str) -> str:
 def layer_frequency(text: str) -> int | list[int]:
     """`2`, or an expression of lists of 0 and 1 such as `([0]*1+[1]*3)*2`."""
     tree = ast.parse(text, mode="eval")
-    allowed = (ast.Expression, ast.BinOp, ast.Add, ast.Mult, ast.List, ast.Load, ast.Constant)
+    allowed = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Mult, ast.List, ast.Load, ast.Constant)
     if not all(isinstance(node, allowed) for node in ast.walk(tree)):
         raise ValueError(text)
     result = eval(compile(tree, "layer frequency", "eval"), {"__builtins__": {}})

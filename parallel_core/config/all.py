@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from parallel_core.config.base import Config, Unjudged, complain, judge
+from parallel_core.config.base import Config, Unjudged, Unknown, complain, judge
 from parallel_core.config.dataset import DatasetConfig
 from parallel_core.config.lora import LoraConfig
 from parallel_core.config.model import ModelConfig
@@ -59,10 +59,11 @@ class AllConfig:
                                                    // self.dataset_config.global_batch_size)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Sections by name, fields by name, without the links between sections."""
+        """Sections by name, fields by name, without the links between sections; what is not known is none."""
         return {section.name: _plain(getattr(self, section.name)) for section in fields(self)}
 
 
-def _plain(section: Config) -> dict[str, Any]:
-    values = {entry.name: getattr(section, entry.name) for entry in fields(section) if entry.repr}
-    return {name: _plain(value) if isinstance(value, Config) else value for name, value in values.items()}
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value) if entry.repr}
+    return None if isinstance(value, Unknown) else value

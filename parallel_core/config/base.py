@@ -20,11 +20,11 @@ class ConfigError(ValueError):
 
 
 class Unjudged(Exception):
-    """A rule read a value that is already known to be wrong, so it has nothing to say."""
+    """A rule read a value that is wrong or not known, so it has nothing to say."""
 
 
-class Invalid:
-    """Stands in for a refused value while further errors are gathered: using it ends the rule that does."""
+class Unknown:
+    """Stands in for a value that is refused, or not known yet, while errors are gathered: a rule that uses it ends."""
 
     def _unjudged(self, *_: Any) -> Any:
         raise Unjudged
@@ -139,7 +139,7 @@ class Config:
             try:
                 setattr(self, name, value())
             except Unjudged:
-                setattr(self, name, Invalid())
+                setattr(self, name, Unknown())
 
     def rules(self) -> Iterable[str]:
         """Sentences about fields of this section that do not go together."""
@@ -150,9 +150,9 @@ class Config:
         for entry in fields(self):
             value = getattr(self, entry.name)
             left_to_derive = value is None and entry.default is None
-            if "flag" not in entry.metadata or isinstance(value, Invalid) or left_to_derive:
+            if "flag" not in entry.metadata or isinstance(value, Unknown) or left_to_derive:
                 continue
             error = _field_error(entry.metadata, hints[entry.name], value)
             if error:
-                setattr(self, entry.name, Invalid())
+                setattr(self, entry.name, Unknown())
                 yield error

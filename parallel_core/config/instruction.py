@@ -13,6 +13,8 @@ class InstructionConfig(Config):
 
     enabled: bool = option("--is-instruction-dataset", False)
     """Samples are prompts with answers; only answers carry loss."""
+    labels_in_data: bool = option("--train-mode", False)
+    """Data files hold, after each sequence's tokens, as many labels."""
     prompt_type: str | None = option("--prompt-type", None)
     """Name of the chat template."""
     pack: bool = option("--pack", False)

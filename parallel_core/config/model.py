@@ -168,7 +168,7 @@ class ModelConfig(Config):
     """What is computed again in the backward pass: attention's core, or whole layers."""
     recompute_method: str | None = option("--recompute-method", None, choices=("uniform", "block"))
     """Which layers a full recompute covers."""
-    recompute_num_layers: int | None = option("--recompute-num-layers", None, at_least=1)
+    recompute_num_layers: int | None = option("--recompute-num-layers", None, at_least=0)
     """Layers of a recomputed group (uniform), or recomputed layers of a stage (block)."""
     recompute_modules: list[str] | None = option("--recompute-modules", None)
     """What a selective recompute covers; attention's core if not given."""

@@ -7,6 +7,8 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from parallel_core.config.base import Unknown
+
 if TYPE_CHECKING:
     from parallel_core.config.all import AllConfig
 
@@ -75,6 +77,7 @@ IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "training_config.check_weight_hash_across_dp_replicas_interval": (None,),
     "training_config.grad_reduce_in_bf16": (False,),
     "dataset_config.instruction.enabled": (False,),
+    "dataset_config.instruction.labels_in_data": (False,),
     "model_config.params_dtype": ("float32",),
     "model_config.compute_dtype": ("float32",),
     "training_config.bf16": (False,),
@@ -99,6 +102,6 @@ def _unsupported(config: AllConfig) -> Iterator[Unsupported]:
         path, _, name = target.rpartition(".")
         section = attrgetter(path)(config)
         value = getattr(section, name)
-        if value not in works:
+        if not isinstance(value, Unknown) and value not in works:
             flag = next(entry.metadata["flag"] for entry in fields(section) if entry.name == name)
             yield Unsupported(flag, target, value)

@@ -1,0 +1,88 @@
+"""What became of every flag: `python -m mapping.explain [--json] [--world-size N] [--check-files] -- ARGUMENTS`.
+
+Needs no device and no MindSpore. Exit code 0 when the arguments are accepted, 2 when not. `--doc` writes the reference
+of all flags instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from mapping.arguments import Reading, read
+from mapping.flags import IGNORED, REFUSED
+from mapping.parser import Given
+from parallel_core.config import AllConfig, unsupported
+from parallel_core.config.base import Unknown
+
+PLANNED = "planned"
+
+
+@dataclass
+class Fate:
+    """What became of one flag."""
+
+    flag: str
+    value: Any
+    status: str
+    target: str
+    reason: str
+
+
+def fates(reading: Reading) -> Iterator[Fate]:
+    """One for each flag that was given, in order."""
+    planned = {row.target for row in unsupported(reading.config)}
+    for given in reading.given:
+        yield _fate(given, reading.config, planned)
+
+
+def _fate(given: Given, config: AllConfig, planned: set[str]) -> Fate:
+    row = given.row
+    if row.status == REFUSED and given.value == row.default:
+        return Fate(given.name, given.value, IGNORED, "", "its default: it asks for nothing")
+    if row.status != "mapped" or not row.target:
+        return Fate(given.name, given.value, row.status, row.target, row.reason)
+    value = attrgetter(row.target)(config)
+    value = None if isinstance(value, Unknown) else value
+    if row.target in planned:
+        return Fate(given.name, value, PLANNED, row.target, "read, but the engine does not act on it yet")
+    return Fate(given.name, value, row.status, row.target, "")
+
+
+def as_json(reading: Reading) -> str:
+    """The whole answer, for programs."""
+    return json.dumps({"accepted": not reading.errors, "flags": [vars(fate) for fate in fates(reading)],
+                       "errors": reading.errors, "config": reading.config.to_dict()}, indent=1)
+
+
+def as_text(reading: Reading) -> str:
+    """The whole answer, for people."""
+    rows = [(fate.status, f"{fate.flag} {'' if fate.value is None else fate.value}", fate.target or fate.reason)
+            for fate in fates(reading)]
+    width = max((len(flag) for _, flag, _ in rows), default=0)
+    lines = [f"{status:8} {flag:{min(width, 60)}} {rest}" for status, flag, rest in rows]
+    for name, section in reading.config.to_dict().items():
+        lines += ["", f"{name}:", *(f"  {field}: {value}" for field, value in section.items())]
+    lines += ["", "accepted"] if not reading.errors else ["", *(f"error: {error}" for error in reading.errors)]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    split = argv.index("--") if "--" in argv else len(argv)
+    parser = argparse.ArgumentParser(prog="python -m mapping.explain", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--world-size", type=int, help="processes of the job; default: what the environment says")
+    parser.add_argument("--check-files", action="store_true", help="look at tokenizer, data and checkpoint files too")
+    options = parser.parse_args(argv[:split])
+    reading = read(argv[split + 1:], world_size=options.world_size, check_files=options.check_files)
+    print(as_json(reading) if options.json else as_text(reading))
+    return 2 if reading.errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,38 @@
+"""Whether the files that arguments name are there. Training looks before it starts; `explain` only when asked."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+def missing_files(args: Namespace) -> Iterator[str]:
+    """One sentence for each file or directory that is named and not there."""
+    for flag, path in (("--vocab-file", args.vocab_file), ("--merge-file", args.merge_file),
+                       ("--tokenizer-model", args.tokenizer_model),
+                       ("--tokenizer-name-or-path", args.tokenizer_name_or_path)):
+        if path is not None and not Path(path).exists():
+            yield f"{flag} {path}: there is no such file; give the path of an existing one"
+    for flag, entries in (("--data-path", args.data_path), ("--train-data-path", args.train_data_path),
+                          ("--valid-data-path", args.valid_data_path), ("--test-data-path", args.test_data_path)):
+        yield from _missing_data(flag, entries or ())
+    if args.load is not None and args.exit_on_missing_checkpoint and not Path(args.load).exists():
+        yield f"--load {args.load}: there is no such checkpoint; remove --exit-on-missing-checkpoint to start anew"
+
+
+def _missing_data(flag: str, entries: Sequence[str]) -> Iterator[str]:
+    for prefix in data_prefixes(entries):
+        for suffix in (".bin", ".idx"):
+            if not Path(prefix + suffix).is_file():
+                yield f"{flag} {prefix}: there is no file {prefix}{suffix}; give a prefix of which both .bin and .idx exist"
+
+
+def data_prefixes(entries: Sequence[str]) -> list[str]:
+    """The prefixes of a blend: all entries, or every second if they alternate with weights; commas separate as well."""
+    words = [word for entry in entries for word in entry.split(",") if word]
+    try:
+        [float(weight) for weight in words[::2]]
+    except ValueError:
+        return words
+    return words[1::2]

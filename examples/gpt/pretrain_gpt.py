@@ -9,8 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from mapping import init_configs_from_args, initialize_megatron
-from parallel_core.config import ConfigError
-from parallel_core.data.from_config import build_gpt_datasets, check_data
+from parallel_core.data.from_config import build_gpt_datasets
 from pynative.training.training import pretrain
 from pynative.training.utils import set_parallel_context, set_seed
 from pynative.transformer.gpt_model import GPTModel
@@ -19,7 +18,6 @@ from pynative.transformer.gpt_model import GPTModel
 def main() -> None:
     """What every rank runs."""
     all_config = init_configs_from_args(initialize_megatron())
-    check_data(all_config)
     set_parallel_context(all_config.parallel_config)
     set_seed(all_config.training_config.seed)
 

@@ -182,5 +182,7 @@ def pretrain(
     data = _data(train_valid_test_datasets_provider, train_data_loader, state)
     state.samples_per_epoch = data.samples_per_epoch
     train(state, data.train, _callbacks(all_config, data.valid, callbacks))
+    # Nobody leaves while another rank may still need it.
+    parallel_state.get_world_group().barrier()
     log("Training success!")
     return state

@@ -1,37 +1,33 @@
 """What a training script calls before it builds anything."""
 
-import os
 import sys
 
 import numpy as np
 
 from parallel_core.config import ParallelConfig
 from pynative import collectives, device, parallel_state
+from pynative.collectives import failure
 from pynative.tensor_parallel.random import set_rng_seed
 
 
 def set_parallel_context(parallel_config: ParallelConfig) -> None:
     """Prepare the device, connect the processes that the launcher started, and lay the rank grid over them.
 
-    In msrun's scheduler process this does not return: with shared-memory collectives nothing needs scheduling, and with
-    native ones it serves MindSpore's cluster until the job ends.
+    From here on an uncaught error of one rank ends all of them, its traceback first. msrun's scheduler process, which
+    shared-memory collectives have no use for, ends here.
     """
     config = parallel_config
     transport = config.collectives or device.DEFAULT_COLLECTIVES[config.device_target]
-    if collectives.is_scheduler():
-        collectives.serve(transport)
+    if collectives.is_scheduler() and transport == "shared_memory":
         sys.exit(0)
-    started = int(os.environ.get("RANK_SIZE", "1"))
-    if started != config.world_size:
-        raise ValueError(
-            f"the configuration is for {config.world_size} processes, the launcher started {started}: start "
-            f"{config.world_size}, or let the configuration be built in the launched processes"
-        )
-    from pynative.collectives import failure
-
     device.initialize(config.device_target, config.kernels, config.threads, config.world_size)
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)
-    failure.install(backend)
+    sys.excepthook = lambda kind, error, trace: failure.end(backend, error)
+    if backend.world_size != config.world_size:
+        raise ValueError(
+            f"the configuration is for {config.world_size} processes, the launcher started {backend.world_size}: start "
+            f"{config.world_size}, or let the launched processes build the configuration"
+        )
     parallel_state.initialize_model_parallel(
         config.tensor_model_parallel_size,
         config.pipeline_model_parallel_size,

@@ -21,4 +21,4 @@ def agree(offered: Sequence[str], taken: Collection[str], problems: Sequence[str
     if not all_problems and counts[-1]:
         all_problems = ["another rank's part of the model does not fit; it says why"]
     if all_problems:
-        raise ValueError(f"{source} does not fit the model, nothing was loaded:\n" + "\n".join(all_problems))
+        raise ValueError(f"{source} does not fit, nothing was loaded:\n" + "\n".join(all_problems))

@@ -49,8 +49,8 @@ def load_checkpoint(directory: Path, state: TrainingState) -> None:
     _read_weights(reader, state.model)
     if with_optimizer:
         _read_optimizer(reader, state.step_cell.optimizer)
-        override = state.config.optimizer_config.override_opt_param_scheduler
-        state.step_cell.scheduler.load_state_dict(reader.manifest.scheduler, override=override)
+        from_flags = not state.config.optimizer_config.use_checkpoint_opt_param_scheduler
+        state.step_cell.scheduler.load_state_dict(reader.manifest.scheduler, override=from_flags)
     if not training.finetune:
         state.iteration = reader.manifest.iteration
         state.consumed_samples = reader.manifest.consumed_samples

@@ -72,9 +72,9 @@ def test_a_seed_repeats_and_another_differs():
 
 
 def test_padding_of_the_vocabulary_is_never_said():
-    """60 ids in a table of 64: at a temperature that makes all rows equally likely."""
-    (said,) = run(1, continuations, "", [{"max_new_tokens": 300, "temperature": 1e6}])[0]
-    assert max(said) < 61 and len(set(said)) > 50
+    """61 ids in a table of 64, at a temperature that makes all rows equally likely."""
+    (said,) = run(1, continuations, "", [{"max_new_tokens": 120, "temperature": 1e6}])[0]
+    assert max(said) < 61 and len(set(said)) > 45
 
 
 def test_the_end_of_the_document_ends_it():
@@ -106,7 +106,7 @@ def test_the_command_continues_what_two_ranks_trained(tmp_path):
     done = subprocess.run([*command, "--max-new-tokens", "5"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     words = done.stdout.split()
-    assert words[:3] == ["3", "1", "4"] and 3 < len(words) <= 8 and all(0 <= int(word) < 60 for word in words)
+    assert words[:3] == ["3", "1", "4"] and 3 < len(words) <= 8 and all(0 <= int(word) <= 60 for word in words)
 
 
 def test_the_command_says_what_is_wrong_in_a_line(tmp_path):

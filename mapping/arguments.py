@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from mapping.checks import check_given, forget_refused
+from mapping.derived import DERIVED
 from mapping.files import missing_files
 from mapping.flags import MAPPED, ROWS
-from mapping.from_args import NESTED, SECTIONS, build_with_errors, field_values
+from mapping.from_args import build_with_errors, field_values
 from mapping.parser import ExtraArgs, Given, rank_of_environment, read_command_line, world_size_of_environment
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import Unknown
@@ -64,16 +64,13 @@ def parse_args(argv: Sequence[str] | None = None, extra_args_provider: ExtraArgs
 
 def fill_in(args: Namespace, config: AllConfig) -> None:
     """Give arguments that were left open the value that the config derived for them, as Megatron's validation does."""
-    for row in ROWS:
-        if row.status == MAPPED and row.target and getattr(args, row.dest) is None and row.name in PRIMARY:
-            value = attrgetter(row.target)(config)
-            setattr(args, row.dest, None if isinstance(value, Unknown) else value)
+    copied = {row.target: row.dest for row in reversed(ROWS) if row.status == MAPPED and row.target not in DERIVED}
+    exact = {"model_config.vocab_size": "padded_vocab_size", "model_config.params_dtype": "params_dtype"}
+    for target, dest in {**copied, **exact}.items():
+        if target and getattr(args, dest) is None:
+            value = attrgetter(target)(config)
+            setattr(args, dest, None if isinstance(value, Unknown) else value)
     args.data_parallel_size = config.parallel_config.data_parallel_size
-
-
-PRIMARY = {option.metadata["flag"] for cls in (*SECTIONS.values(), *NESTED.values()) for option in fields(cls)
-           if "flag" in option.metadata}
-"""The flags that fields call their own; other flags with the same target are other names or shorthands."""
 
 
 def initialize_megatron(extra_args_provider: ExtraArgs | None = None,

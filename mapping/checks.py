@@ -1,13 +1,54 @@
-"""Rules about what was typed: refused flags and values, flags that must come together or must not."""
+"""Rules about what was typed: refused flags and values, flags that are required, need others or exclude them.
+
+Rules about the values themselves belong to the config objects (`parallel_core/config/rules/`), so that they hold
+however a config was made.
+"""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mapping.flags import REFUSED, Flag
 from mapping.parser import Given
+from parallel_core.config.base import Unknown, judge
+
+REQUIRED = (("--micro-batch-size",), ("--lr",), ("--max-position-embeddings",), ("--train-iters", "--train-samples"))
+"""Of each tuple one flag must be given; what the model cannot be built without is checked there."""
+
+EXCLUSIVE = (
+    ("--train-iters", "--train-samples"),
+    ("--lr-decay-iters", "--lr-decay-samples"),
+    ("--lr-warmup-fraction", "--lr-warmup-iters", "--lr-warmup-samples"),
+    ("--num-layers", "--encoder-num-layers"),
+    ("--seq-length", "--encoder-seq-length"),
+    ("--swiglu", "--squared-relu", "--geglu", "--gelu-tanh"),
+    ("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"),
+    ("--num-layer-list", "--decoder-first-pipeline-num-layers"),
+    ("--num-layer-list", "--decoder-last-pipeline-num-layers"),
+    ("--account-for-embedding-in-pipeline-split", "--decoder-first-pipeline-num-layers"),
+    ("--account-for-loss-in-pipeline-split", "--decoder-last-pipeline-num-layers"),
+    ("--data-path", "--train-data-path"),
+    ("--data-path", "--mock-data"),
+    ("--bf16", "--fp16"),
+    ("--save-retain-interval", "--keep-checkpoint-max"),
+)
+"""Flags of which at most one may be given, each with a value that says something."""
+
+NEEDS = {
+    "--save": ("--save-interval",),
+    "--lr-decay-samples": ("--train-samples",),
+    "--lr-warmup-samples": ("--train-samples",),
+    "--lr-wsd-decay-samples": ("--train-samples",),
+    "--rampup-batch-size": ("--train-samples",),
+    "--lr-decay-iters": ("--train-iters",),
+    "--start-weight-decay": ("--end-weight-decay",),
+    "--end-weight-decay": ("--start-weight-decay",),
+    "--merge-file": ("--vocab-file",),
+    "--use-fused-swiglu": ("--swiglu",),
+}
+"""A flag -> flags of which one must come with it."""
 
 
 def _parts(value: Any) -> list[Any]:
@@ -27,16 +68,91 @@ def refusals(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
                 yield f"{name} {part}: {row.refuses[part]}"
 
 
-RULES = (refusals,)
+def required(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+    for flags in REQUIRED:
+        if all(_attribute(args, flag) is None for flag in flags):
+            yield f"{' or '.join(flags)}: must be given"
+
+
+def exclusions(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+    values = {entry.row.name: entry.value for entry in given if not _says_nothing(entry)}
+    for flags in EXCLUSIVE:
+        present = [flag for flag in flags if flag in values]
+        if len(present) > 1:
+            yield f"{_typed(present[1], values)}: does not go with {_typed(present[0], values)}; leave one out"
+
+
+def _says_nothing(entry: Given) -> bool:
+    """A value such as `--lr-warmup-iters 0` asks for nothing."""
+    return entry.value is None or (entry.row.type is not None and entry.value == entry.row.default)
+
+
+def _typed(flag: str, values: dict[str, Any]) -> str:
+    value = values[flag]
+    return flag if isinstance(value, bool) else f"{flag} {' '.join(map(str, _parts(value)))}"
+
+
+def needs(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+    names = {entry.row.name for entry in given if not _says_nothing(entry)}
+    for flag, others in NEEDS.items():
+        if flag in names and not any(_is_on(args, other) for other in others):
+            yield f"{flag}: needs {' or '.join(others)}; add it or leave {flag} out"
+
+
+def _attribute(args: Namespace, flag: str) -> Any:
+    return getattr(args, flag.removeprefix("--").replace("-", "_"), None)
+
+
+def _is_on(args: Namespace, flag: str) -> bool:
+    value = _attribute(args, flag)
+    return isinstance(value, Unknown) or value not in (None, False)
+
+
+def position_flags_agree(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+    rotary = args.use_rotary_position_embeddings or args.position_embedding_type in ("rope", "yarn")
+    names = {entry.name for entry in given}
+    if not args.add_position_embedding and not rotary:
+        yield "--no-position-embedding: use --position-embedding-type none"
+    for flag in ("--use-fused-rotary-pos-emb", "--rotary-seq-len-interpolation-factor"):
+        if flag in names and not rotary:
+            yield f"{flag}: needs --position-embedding-type rope; add it or leave {flag} out"
+
+
+def fused_norm_is_rms(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+    if args.use_fused_rmsnorm and args.normalization != "RMSNorm":
+        yield f"--use-fused-rmsnorm: needs --normalization RMSNorm, not {args.normalization}; change one of them"
+
+
+def tokenizer_has_its_files(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+    kind, path = args.tokenizer_type, args.tokenizer_model or args.tokenizer_name_or_path
+    if kind == "GPT2BPETokenizer" and not (args.vocab_file and args.merge_file):
+        yield "--tokenizer-type GPT2BPETokenizer: needs --vocab-file and --merge-file; add them"
+    elif kind == "NullTokenizer" and args.vocab_size is None:
+        yield "--tokenizer-type NullTokenizer: needs --vocab-size; add it"
+    elif kind in ("HuggingFaceTokenizer", "PretrainedFromHF", "Llama2Tokenizer", "GPTSentencePieceTokenizer",
+                  "SentencePieceTokenizer", "TikTokenizer") and path is None:
+        yield f"--tokenizer-type {kind}: needs --tokenizer-model; add it"
+
+
+def context_sizes_multiply(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+    sizes = args.hierarchical_context_parallel_sizes
+    if sizes is not None and (len(sizes) != 2 or sizes[0] * sizes[1] != args.context_parallel_size):
+        yield (f"--hierarchical-context-parallel-sizes {' '.join(map(str, sizes))}: must be two numbers whose product "
+               f"is --context-parallel-size {args.context_parallel_size}; change one of them")
+
+
+Rule = Callable[[Namespace, Sequence[Given]], Iterator[str]]
+RULES: tuple[Rule, ...] = (refusals, required, exclusions, needs, position_flags_agree, fused_norm_is_rms,
+                           tokenizer_has_its_files, context_sizes_multiply)
 
 
 def check_given(args: Namespace, given: Sequence[Given]) -> list[str]:
     """What the rules say of the flags that were given."""
-    return [error for rule in RULES for error in rule(args, given)]
+    return list(judge([lambda _, rule=rule: rule(args, given) for rule in RULES], None))
 
 
 def forget_refused(args: Namespace, given: Sequence[Given]) -> None:
-    """Put refused values back to their defaults, so that nothing is said of them twice."""
+    """Make refused values unknown, so that nothing is said of them twice, nor of what would follow from them."""
     for _, row, value in given:
         if row.status == REFUSED or any(_refuses(row, part) for part in _parts(value)):
-            setattr(args, row.dest, row.default)
+            setattr(args, row.dest, Unknown() if row.target else row.default)

@@ -92,6 +92,13 @@ def load_balancing(args: Any) -> str | None:
     return "seq_aux_loss" if args.seq_aux else "aux_loss"
 
 
+def router_groups(args: Any) -> int | None:
+    """MindSpeed-LLM groups experts by rank unless told otherwise."""
+    given = args.moe_router_num_groups or args.n_group
+    limited = args.moe_router_group_topk or args.topk_group
+    return given or (args.expert_model_parallel_size if limited and args.expert_model_parallel_size > 1 else None)
+
+
 def router_dtype(args: Any) -> str | None:
     return "fp32" if args.router_gating_in_fp32 or args.topk_softmax_in_fp32 else args.moe_router_dtype
 
@@ -142,7 +149,7 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
     "model_config.scales.logits": logit_scale,
     "model_config.scales.attention": lambda args: (1 / sqrt(args.query_pre_attn_scalar)
                                                    if args.query_pre_attn_scalar else None),
-    "model_config.sliding_window.size": lambda args: args.sliding_window or args.interleave_sliding_window,
+    "model_config.sliding_window.size": lambda args: args.sliding_window or args.interleave_sliding_window or None,
     "model_config.sliding_window.interleaved": lambda args: bool(args.interleave_sliding_window),
     "model_config.qkv_has_bias": bias_of("add_qkv_bias"),
     "model_config.out_proj_has_bias": bias_of("add_dense_bias"),
@@ -158,6 +165,7 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
                                                        or args.moe_router_load_balancing_type in SOFTMAX_FIRST),
     "moe_config.moe_router_enable_expert_bias": lambda args: (args.moe_router_enable_expert_bias
                                                               or args.moe_router_load_balancing_type == "noaux_tc"),
+    "moe_config.moe_router_num_groups": router_groups,
     "moe_config.moe_router_dtype": router_dtype,
     "moe_config.moe_input_jitter_eps": lambda args: None if args.input_jitter is False else args.moe_input_jitter_eps,
     "moe_config.moe_token_dispatcher_type": lambda args: {"alltoall_seq": "alltoall", "flex": "alltoall"}.get(

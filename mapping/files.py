@@ -25,7 +25,7 @@ def _missing_data(flag: str, entries: Sequence[str]) -> Iterator[str]:
     for prefix in data_prefixes(entries):
         for suffix in (".bin", ".idx"):
             if not Path(prefix + suffix).is_file():
-                yield f"{flag} {prefix}: there is no file {prefix}{suffix}; give a prefix of which both .bin and .idx exist"
+                yield f"{flag} {prefix}: there is no file {prefix}{suffix}; give a prefix that has both .bin and .idx"
 
 
 def data_prefixes(entries: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -20,7 +20,7 @@ from parallel_core.config import (
     ParallelConfig,
     TrainingConfig,
 )
-from parallel_core.config.base import Config, Unknown, complain, gather_errors
+from parallel_core.config.base import Config, Unjudged, Unknown, complain, gather_errors
 
 SECTIONS: dict[str, type[Config]] = {
     "training_config": TrainingConfig, "optimizer_config": OptimizerConfig, "parallel_config": ParallelConfig,
@@ -54,7 +54,7 @@ def copied(reader: Arguments) -> dict[str, Any]:
     for row in ROWS:
         if row.status == MAPPED and row.target and row.target not in DERIVED:
             value = getattr(reader, row.dest)
-            if row.target not in values or (value is not None and value != row.default):
+            if row.target not in values or isinstance(value, Unknown) or (value is not None and value != row.default):
                 values[row.target] = value
     return values
 
@@ -62,8 +62,15 @@ def copied(reader: Arguments) -> dict[str, Any]:
 def field_values(args: Namespace, look_at_files: bool = True) -> dict[str, Any]:
     """Target -> value, for every config field that the arguments, and a tokenizer's files, say something of."""
     reader = Arguments(args, look_at_files)
-    values = copied(reader) | {target: derive(reader) for target, derive in DERIVED.items()}
+    values = copied(reader) | {target: _derived(derive, reader) for target, derive in DERIVED.items()}
     return {target: value for target, value in values.items() if value is not None}
+
+
+def _derived(derive: Callable[[Any], Any], reader: Arguments) -> Any:
+    try:
+        return derive(reader)
+    except Unjudged:
+        return Unknown()
 
 
 def build(values: dict[str, Any]) -> AllConfig:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mapping.flags import BY_NAME, ROWS, Flag
+from parallel_core.config.base import Unknown
 
 ExtraArgs = Callable[[ArgumentParser], Any]
 
@@ -32,6 +33,7 @@ class CommandLine:
     """What a scan found."""
 
     given: list[Given] = field(default_factory=list)
+    unread: list[Flag] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
@@ -85,6 +87,7 @@ def _read(line: CommandLine, name: str, row: Flag, words: list[str]) -> None:
     allowed = {None: (1, 1), "?": (0, 1), "*": (0, len(words)), "+": (1, max(1, len(words)))}
     least, most = (0, 0) if row.type is None else allowed.get(row.nargs, (row.nargs, row.nargs))  # type: ignore[call-overload]
     if len(words) < least:
+        line.unread.append(row)
         line.errors.append(f"{name}: needs {'a value' if least == 1 else f'{least} values'}"
                            f"{f', has {len(words)}' if words else ''}")
         return
@@ -94,6 +97,7 @@ def _read(line: CommandLine, name: str, row: Flag, words: list[str]) -> None:
     try:
         line.given.append(Given(name, row, _value(row, words[:most])))
     except ValueError as error:
+        line.unread.append(row)
         line.errors.append(f"{name} {error}")
 
 
@@ -144,6 +148,8 @@ def read_command_line(argv: Sequence[str], extra_args_provider: ExtraArgs | None
     args = Namespace(**{**defaults(), **(args_defaults or {})})
     for given in line.given:
         setattr(args, given.row.dest, given.value)
+    for row in line.unread:
+        setattr(args, row.dest, Unknown())
     try:
         parser.parse_args(line.extra, args)
     except ValueError as error:

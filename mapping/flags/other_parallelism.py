@@ -34,7 +34,6 @@ FLAGS = group(
         switch("--fsdp-double-buffer"),
         value("--suggested-communication-unit-size", int),
         switch("--enable-full-sharding-in-hsdp"),
-        value("--num-distributed-optimizer-instances", int, 1),
         off("--torch-fsdp2-no-reshard-after-forward", "torch_fsdp2_reshard_after_forward"),
         value("--megatron-fsdp-main-params-dtype", str, "fp32", choices=("fp32", "bf16", "fp16", "auto")),
         value("--megatron-fsdp-main-grads-dtype", str, "auto", choices=("fp32", "bf16", "fp16", "auto")),

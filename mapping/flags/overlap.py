@@ -6,6 +6,7 @@ FLAGS = group(
     "overlap of work and communication",
     *ignored(
         "only the order of work and communication changes, not the result",
+        value("--num-distributed-optimizer-instances", int, 1),
         switch("--overlap-moe-expert-parallel-comm"),
         switch("--delay-wgrad-compute"),
         switch("--overlap-dispatch-backward-with-experts-wgrad"),

@@ -50,8 +50,17 @@ class AllConfig:
         else:
             schedule.fill("lr_decay_samples", lambda: self.training_config.train_samples)
             self._iterations_of_samples()
+        parallel.fill("virtual_pipeline_model_parallel_size", self._chunks)
         parallel.fill("expert_tensor_parallel_size", lambda: parallel.tensor_model_parallel_size)
         self.moe_config.fill("moe_ffn_hidden_size", lambda: self.model_config.ffn_hidden_size)
+
+    def _chunks(self) -> int | None:
+        per_chunk = self.parallel_config.num_layers_per_virtual_pipeline_stage
+        if per_chunk is None:
+            return None
+        layers = (self.model_config.num_layers + self.parallel_config.account_for_embedding_in_pipeline_split
+                  + self.parallel_config.account_for_loss_in_pipeline_split)
+        return layers // self.parallel_config.pipeline_model_parallel_size // per_chunk
 
     def _iterations_of_samples(self) -> None:
         with suppress(Unjudged):

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
+from math import isfinite
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
@@ -114,6 +115,8 @@ def _field_error(metadata: Any, hint: Any, value: Any) -> str | None:
         return f"{flag} {value!r}: must be of type {_name(hint)}"
     if value is None:
         return None
+    if isinstance(value, float) and not isfinite(value):
+        return f"{flag} {value}: must be a finite number"
     if metadata["choices"] and value not in metadata["choices"]:
         return f"{flag} {value}: must be one of {', '.join(map(str, metadata['choices']))}"
     broken = [f"{text} {metadata[text]:g}" for text, holds in _IN_RANGE.items()

@@ -197,6 +197,8 @@ class ModelConfig(Config):
         self.fill("embedding_init_dtype", lambda: self.params_dtype)
         if self.add_bias_linear is False:
             self.bias_gelu_fusion = False
+        if self.apply_query_key_layer_scaling is True:
+            self.attention_softmax_in_fp32 = True
 
     def _default_ffn_hidden_size(self) -> int:
         if self.hidden_act == "swiglu":

@@ -12,7 +12,7 @@ from parallel_core.config.base import Config, option
 class TrainingConfig(Config):
     """The training loop and what surrounds it."""
 
-    seed: int = option("--seed", 1234)
+    seed: int = option("--seed", 1234, at_least=1)
     """Start of every random stream."""
     training_iters: int = option("--train-iters", 0, at_least=0)
     """Optimizer steps."""

@@ -1,0 +1,87 @@
+"""Rules of the network's shape and numerics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from parallel_core.config.all import AllConfig
+
+
+def heads_divide(config: AllConfig) -> Iterator[str]:
+    model, size = config.model_config, config.parallel_config.tensor_model_parallel_size
+    if model.num_attention_heads % size:
+        yield (f"--num-attention-heads {model.num_attention_heads}: must be a multiple of "
+               f"--tensor-model-parallel-size {size}; change one of them")
+    if model.num_attention_heads % model.num_query_groups:
+        yield (f"--num-query-groups {model.num_query_groups}: must divide --num-attention-heads "
+               f"{model.num_attention_heads}; change one of them")
+    elif model.num_query_groups % size and size % model.num_query_groups:
+        yield (f"--num-query-groups {model.num_query_groups}: must be a multiple or a divisor of "
+               f"--tensor-model-parallel-size {size}; change one of them")
+
+
+def head_size_is_whole(config: AllConfig) -> Iterator[str]:
+    model = config.model_config
+    if model.kv_channels == model.hidden_size // model.num_attention_heads and (
+            model.hidden_size % model.num_attention_heads):
+        yield (f"--hidden-size {model.hidden_size}: must be a multiple of --num-attention-heads "
+               f"{model.num_attention_heads}; change one of them or give --kv-channels")
+
+
+def widths_divide(config: AllConfig) -> Iterator[str]:
+    model, size = config.model_config, config.parallel_config.tensor_model_parallel_size
+    widths = [("--padded-vocab-size", model.vocab_size)]
+    if config.moe_config.num_experts is None:
+        widths.append(("--ffn-hidden-size", model.ffn_hidden_size))
+    for flag, width in widths:
+        if width % size:
+            yield f"{flag} {width}: must be a multiple of --tensor-model-parallel-size {size}; change one of them"
+
+
+def vocabulary_fits(config: AllConfig) -> Iterator[str]:
+    model = config.model_config
+    null_tokenizer_adds = config.dataset_config.tokenizer_type == "NullTokenizer"
+    if model.vocab_size < model.unpadded_vocab_size - null_tokenizer_adds:
+        yield (f"--padded-vocab-size {model.vocab_size}: must not be smaller than the vocabulary, "
+               f"{model.unpadded_vocab_size}; raise it or leave it out")
+
+
+def positions_reach(config: AllConfig) -> Iterator[str]:
+    model = config.model_config
+    if model.max_position_embeddings < model.seq_length:
+        yield (f"--max-position-embeddings {model.max_position_embeddings}: must be at least --seq-length "
+               f"{model.seq_length}; raise it")
+
+
+def half_precision_flags(config: AllConfig) -> Iterator[str]:
+    model, training = config.model_config, config.training_config
+    if model.fp16_lm_cross_entropy and not training.fp16:
+        yield "--fp16-lm-cross-entropy: needs --fp16; add it or leave this out"
+    if model.fp32_residual_connection and not (training.fp16 or training.bf16):
+        yield "--fp32-residual-connection: needs --fp16 or --bf16, the residual is float32 anyway; leave it out"
+
+
+def recompute_is_whole(config: AllConfig) -> Iterator[str]:
+    model = config.model_config
+    if model.recompute_granularity == "full" and model.recompute_method is None:
+        yield "--recompute-granularity full: needs --recompute-method uniform or block; add it"
+    if model.recompute_granularity == "full" and model.recompute_num_layers is None:
+        yield "--recompute-granularity full: needs --recompute-num-layers; add it"
+    if model.recompute_granularity == "selective" and model.recompute_method is not None:
+        yield (f"--recompute-method {model.recompute_method}: goes with --recompute-granularity full, "
+               "not with selective; leave one of them out")
+
+
+def window_has_positions(config: AllConfig) -> Iterator[str]:
+    scaling, model = config.model_config.rope_scaling, config.model_config
+    if scaling.type is not None and model.position_embedding_type != "rope":
+        yield (f"--rope-scaling-type {scaling.type}: needs --position-embedding-type rope, not "
+               f"{model.position_embedding_type}; change one of them")
+    if scaling.type == "longrope" and (scaling.long_factor is None or scaling.short_factor is None):
+        yield "--rope-scaling-type longrope: needs --long-factor and --short-factor; add them"
+
+
+RULES = (heads_divide, head_size_is_whole, widths_divide, vocabulary_fits, positions_reach, half_precision_flags,
+         recompute_is_whole, window_has_positions)

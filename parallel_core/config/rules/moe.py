@@ -1,0 +1,89 @@
+"""Rules of mixtures of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from parallel_core.config.all import AllConfig
+
+
+def experts_divide(config: AllConfig) -> Iterator[str]:
+    experts, size = config.moe_config.num_experts, config.parallel_config.expert_model_parallel_size
+    if experts is None:
+        if size > 1:
+            yield f"--expert-model-parallel-size {size}: needs --num-experts; add it or leave this out"
+    elif experts % size:
+        yield (f"--num-experts {experts}: must be a multiple of --expert-model-parallel-size {size}; "
+               "change one of them")
+
+
+def expert_ranks_divide(config: AllConfig) -> Iterator[str]:
+    parallel = config.parallel_config
+    if config.moe_config.num_experts is None:
+        return
+    ranks = (parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size
+             * parallel.pipeline_model_parallel_size)
+    if parallel.world_size % ranks:
+        yield (f"--expert-model-parallel-size {parallel.expert_model_parallel_size}: times "
+               f"--expert-tensor-parallel-size {parallel.expert_tensor_parallel_size} and "
+               f"--pipeline-model-parallel-size {parallel.pipeline_model_parallel_size} = {ranks} must divide the "
+               f"{parallel.world_size} processes; lower one of them")
+
+
+def router_chooses_among_experts(config: AllConfig) -> Iterator[str]:
+    moe = config.moe_config
+    experts, groups, chosen = moe.num_experts, moe.moe_router_num_groups, moe.moe_router_group_topk
+    if experts is None:
+        return
+    if moe.moe_router_topk > experts:
+        yield f"--moe-router-topk {moe.moe_router_topk}: must not exceed --num-experts {experts}; lower it"
+    if groups is not None and experts % groups:
+        yield f"--moe-router-num-groups {groups}: must divide --num-experts {experts}; change it"
+    if groups is not None and chosen is not None and chosen > groups:
+        yield f"--moe-router-group-topk {chosen}: must not exceed --moe-router-num-groups {groups}; lower it"
+    if chosen is not None and groups is None:
+        yield f"--moe-router-group-topk {chosen}: needs --moe-router-num-groups; add it"
+
+
+def expert_bias_has_sigmoid(config: AllConfig) -> Iterator[str]:
+    moe = config.moe_config
+    if moe.num_experts is not None and moe.moe_router_enable_expert_bias and (
+            moe.moe_router_score_function != "sigmoid"):
+        yield "--moe-router-enable-expert-bias: needs --moe-router-score-function sigmoid; add it"
+
+
+def capacity_is_given(config: AllConfig) -> Iterator[str]:
+    moe = config.moe_config
+    if moe.num_experts is None:
+        return
+    if moe.moe_pad_expert_input_to_capacity and moe.moe_expert_capacity_factor is None:
+        yield "--moe-pad-expert-input-to-capacity: needs --moe-expert-capacity-factor; add it"
+    if moe.moe_expert_capacity_factor is not None and moe.moe_router_load_balancing_type == "sinkhorn":
+        yield (f"--moe-expert-capacity-factor {moe.moe_expert_capacity_factor}: does not go with "
+               "--moe-router-load-balancing-type sinkhorn; use aux_loss or none")
+
+
+def layer_pattern_fits(config: AllConfig) -> Iterator[str]:
+    pattern, layers = config.moe_config.moe_layer_freq, config.model_config.num_layers
+    if config.moe_config.num_experts is None:
+        return
+    if isinstance(pattern, list) and len(pattern) != layers:
+        yield f"--moe-layer-freq {pattern}: has {len(pattern)} entries, must have --num-layers {layers}; change it"
+    if isinstance(pattern, list) and not set(pattern) <= {0, 1}:
+        yield f"--moe-layer-freq {pattern}: entries must be 0 (dense) or 1 (experts); change it"
+    if isinstance(pattern, int) and pattern < 1:
+        yield f"--moe-layer-freq {pattern}: must be at least 1; change it"
+
+
+def tensor_parallel_experts_are_sequence_parallel(config: AllConfig) -> Iterator[str]:
+    parallel = config.parallel_config
+    if config.moe_config.num_experts is not None and parallel.tensor_model_parallel_size > 1 and (
+            not parallel.sequence_parallel):
+        yield (f"--num-experts {config.moe_config.num_experts}: with --tensor-model-parallel-size "
+               f"{parallel.tensor_model_parallel_size} needs --sequence-parallel; add it")
+
+
+RULES = (experts_divide, expert_ranks_divide, router_chooses_among_experts, expert_bias_has_sigmoid, capacity_is_given,
+         layer_pattern_fits, tensor_parallel_experts_are_sequence_parallel)

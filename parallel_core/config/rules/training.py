@@ -1,0 +1,116 @@
+"""Rules of batches, schedules, the optimizer and checkpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from parallel_core.config.all import AllConfig
+
+
+def batches_divide(config: AllConfig) -> Iterator[str]:
+    data, copies = config.dataset_config, config.parallel_config.data_parallel_size
+    samples = data.batch_size * copies
+    if data.global_batch_size % samples:
+        yield (f"--global-batch-size {data.global_batch_size}: must be a multiple of --micro-batch-size "
+               f"{data.batch_size} x data-parallel size {copies} = {samples}; change one of them")
+    elif data.micro_batch_num * samples != data.global_batch_size:
+        yield (f"--global-batch-size {data.global_batch_size}: differs from --micro-batch-num {data.micro_batch_num} x "
+               f"--micro-batch-size {data.batch_size} x data-parallel size {copies}; leave one of them out")
+
+
+def ramp_reaches_the_batch(config: AllConfig) -> Iterator[str]:
+    data = config.dataset_config
+    if data.rampup_batch_size is None:
+        return
+    start, step, samples = data.rampup_batch_size
+    flag = f"--rampup-batch-size {start} {step} {samples}"
+    if start < 1 or step < 1 or samples < 0:
+        yield f"{flag}: start and increment must be at least 1, samples at least 0; change them"
+    elif data.global_batch_size < start or (data.global_batch_size - start) % step:
+        yield (f"{flag}: steps of {step} from {start} must reach --global-batch-size "
+               f"{data.global_batch_size}; change one of them")
+    unit = data.batch_size * config.parallel_config.data_parallel_size
+    if start % unit or step % unit:
+        yield (f"{flag}: start and increment must be multiples of --micro-batch-size {data.batch_size} x data-parallel "
+               f"size {config.parallel_config.data_parallel_size}; change one of them")
+
+
+def learning_rate_falls(config: AllConfig) -> Iterator[str]:
+    schedule = config.optimizer_config
+    if schedule.min_lr > schedule.learning_rate:
+        yield f"--min-lr {schedule.min_lr:g}: must not exceed --lr {schedule.learning_rate:g}; lower it"
+    if schedule.decoupled_min_lr is not None and schedule.decoupled_lr is None:
+        yield f"--decoupled-min-lr {schedule.decoupled_min_lr:g}: needs --decoupled-lr; add it"
+
+
+def warmup_ends_before_decay(config: AllConfig) -> Iterator[str]:
+    schedule = config.optimizer_config
+    for unit, warmup, decay in (("iters", schedule.lr_warmup_iters, schedule.lr_decay_iters),
+                                ("samples", schedule.lr_warmup_samples, schedule.lr_decay_samples)):
+        if decay is not None and warmup >= decay:
+            yield f"--lr-warmup-{unit} {warmup}: must be less than the decay, --lr-decay-{unit} {decay}; lower it"
+    if schedule.lr_warmup_init > schedule.learning_rate:
+        yield f"--lr-warmup-init {schedule.lr_warmup_init:g}: must not exceed --lr {schedule.learning_rate:g}; lower it"
+
+
+def wsd_says_when_it_falls(config: AllConfig) -> Iterator[str]:
+    schedule = config.optimizer_config
+    if schedule.lr_decay_style != "WSD":
+        return
+    by_samples = config.training_config.train_samples is not None
+    if (schedule.lr_wsd_decay_samples if by_samples else schedule.lr_wsd_decay_iters) is None:
+        yield f"--lr-decay-style WSD: needs --lr-wsd-decay-{'samples' if by_samples else 'iters'}; add it"
+
+
+def weight_decay_grows_by_style(config: AllConfig) -> Iterator[str]:
+    schedule = config.optimizer_config
+    start, end = schedule.start_weight_decay, schedule.end_weight_decay
+    if schedule.weight_decay_incr_style == "constant" and not start == end == schedule.weight_decay:
+        yield (f"--start-weight-decay {start:g} --end-weight-decay {end:g}: need --weight-decay-incr-style linear or "
+               "cosine; change it or leave them out")
+    elif end < start:
+        yield f"--end-weight-decay {end:g}: must not be less than --start-weight-decay {start:g}; raise it"
+
+
+def one_source_of_the_schedule(config: AllConfig) -> Iterator[str]:
+    schedule = config.optimizer_config
+    if schedule.override_opt_param_scheduler and schedule.use_checkpoint_opt_param_scheduler:
+        yield ("--override-opt_param-scheduler --use-checkpoint-opt_param-scheduler: the schedule comes from the flags "
+               "or from the checkpoint; leave one out")
+
+
+def overlap_has_something_to_overlap(config: AllConfig) -> Iterator[str]:
+    training = config.training_config
+    if config.optimizer_config.overlap_param_gather and not training.use_distributed_optimizer:
+        yield "--overlap-param-gather: needs --use-distributed-optimizer; add it"
+    if config.optimizer_config.overlap_param_gather and not training.overlap_grad_reduce:
+        yield "--overlap-param-gather: needs --overlap-grad-reduce; add it"
+    if training.delay_grad_reduce and not training.overlap_grad_reduce:
+        yield "--delay-grad-reduce: needs --overlap-grad-reduce; add it"
+    if not training.wrap_with_ddp and (training.overlap_grad_reduce or training.use_distributed_optimizer):
+        yield ("--no-wrap-with-ddp: --overlap-grad-reduce and --use-distributed-optimizer work on the flat buckets; "
+               "leave it out")
+
+
+def checkpoints_are_kept(config: AllConfig) -> Iterator[str]:
+    training = config.training_config
+    keep, every = training.save_retain_interval, training.save_interval
+    if keep is not None and (every is None or keep % every):
+        yield f"--save-retain-interval {keep}: must be a multiple of --save-interval {every}; change one of them"
+
+
+def split_is_shares(config: AllConfig) -> Iterator[str]:
+    split = config.dataset_config.split
+    if split is None:
+        return
+    shares = [float(part) for part in re.findall(r"-?[0-9.]+", split) if part.strip(".-")]
+    if not 1 <= len(shares) <= 3 or min(shares) < 0 or sum(shares) <= 0:
+        yield f"--split {split}: must be one to three shares, not negative and not all 0, such as 969,30,1"
+
+
+RULES = (batches_divide, ramp_reaches_the_batch, learning_rate_falls, warmup_ends_before_decay, wsd_says_when_it_falls,
+         weight_decay_grows_by_style, one_source_of_the_schedule, overlap_has_something_to_overlap,
+         checkpoints_are_kept, split_is_shares)

@@ -45,6 +45,22 @@ def run(
     `backend` inside is that rank's connected Backend. A rank that does not answer within `timeout` seconds fails the
     test with the stacks of all such ranks.
     """
+    answers = outcomes(world_size, function, *args, backend=backend, timeout=timeout, **kwargs)
+    failed = [answer for answer in answers if isinstance(answer, Failed)]
+    if failed:
+        raise _first_cause(failed)
+    return answers
+
+
+def outcomes(
+    world_size: int,
+    function: Callable,
+    *args: Any,
+    backend: str = "shared_memory",
+    timeout: float = TIMEOUT_SECONDS,
+    **kwargs: Any,
+) -> list[Any]:
+    """As `run`, but a rank that raised or died has a `Failed` as its result."""
     return pool(world_size, backend).run(function, args, kwargs, timeout)
 
 
@@ -106,16 +122,14 @@ class Pool:
         return bool(self.workers) and all(worker.process.poll() is None for worker in self.workers)
 
     def run(self, function: Callable, args: tuple, kwargs: dict, timeout: float) -> list[Any]:
-        """See `run`."""
+        """See `outcomes`."""
         address = f"tests-{os.getpid()}-{id(self)}-{self.job}"
         order = pickle.dumps((self.backend, address, function.__module__, function.__qualname__, args, kwargs))
         for worker in self.workers:
             worker.connection.send_bytes(order)
         answers = self._collect(timeout)
-        failed = [answer for answer in answers if isinstance(answer, Failed)]
-        if failed:
+        if any(isinstance(answer, Failed) for answer in answers):
             self._disconnect()
-            raise _first_cause(failed)
         return answers
 
     def _collect(self, timeout: float) -> list[Any]:

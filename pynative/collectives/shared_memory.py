@@ -7,6 +7,7 @@ memory in use is bounded and stays in the processor's caches.
 Steps of all operations: wait for room, write, post; wait for the peers' posts, check the ledger, read, give back.
 """
 
+from collections import deque
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
@@ -47,7 +48,8 @@ class SharedMemoryGroup(Group):
         self.arena: Arena = engine.arena
         self.peers = [i for i in range(self.size) if i != self.rank]
         self._room_for_each = COLLECTIVE.slot_bytes // max(1, self.size - 1) // 64 * 64
-        self._outboxes: dict[int | None, tuple[Outbox, Lane]] = {}
+        self._outboxes: dict[int, tuple[Outbox, Lane]] = {}
+        self._sent: dict[int, deque[tuple[int, Call]]] = {}
         self._inboxes: dict[int, tuple[Inbox, Lane]] = {}
         if self.size > 1:
             ring = engine.waiting.ring
@@ -280,6 +282,7 @@ class SharedMemoryGroup(Group):
             name = (self.ranks, "message", self.rank, to)
             outbox = Outbox(self.arena, name, [self.ranks[to]], POINT_TO_POINT, self._engine.waiting.ring)
             self._outboxes[to] = outbox, Lane()
+            self._sent[to] = deque()
         return self._outboxes[to][1]
 
     def _recv_lane(self, source: int) -> Lane:
@@ -296,6 +299,13 @@ class SharedMemoryGroup(Group):
             yield from self._room(outbox)
             view(self.arena, outbox.payload(), source.dtype, stop - start)[...] = source[start:stop]
             outbox.post(call.packed() if k == 0 else b"")
+        self._sent[to].append((outbox.posted, call))
+        self._forget_received(to)
+
+    def _forget_received(self, to: int) -> None:
+        outbox, sent = self._outboxes[to][0], self._sent[to]
+        while sent and sent[0][0] <= outbox.posted - outbox.unread():
+            sent.popleft()
 
     def _recv(self, call: Call, shape: tuple[int, ...], kind: Kind, source: int) -> Steps:
         inbox = self._inboxes[source][0]
@@ -311,11 +321,12 @@ class SharedMemoryGroup(Group):
 
     def unreceived(self) -> list[str]:
         """What this rank sent in the group and nobody took, as text."""
+        for to in self._sent:
+            self._forget_received(to)
         return [
-            f"rank {self.ranks[self.rank]} sent rank {outbox.readers[0]} messages in group {self.name}, "
-            f"of which {outbox.unread()} posts were never received"
-            for outbox, _ in self._outboxes.values()
-            if outbox.unread()
+            f"rank {self.ranks[to]} of group {self.name} never received rank {self.ranks[self.rank]}'s {call}"
+            for to, sent in self._sent.items()
+            for _, call in sent
         ]
 
 

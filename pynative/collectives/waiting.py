@@ -184,9 +184,11 @@ class WaitingRoom:
 
     def raise_failure(self) -> None:
         """Raise what stopped this rank, or what another rank said had stopped it."""
-        if self.arena.words[layout.ANY_FAILED]:
-            self.failure = self.failure or self._failure_of_another()
-            raise self.failure.again()
+        if self.failure is None:
+            if not self.arena.words[layout.ANY_FAILED]:
+                return
+            self.failure = self._failure_of_another()
+        raise self.failure.again()
 
     def _failure_of_another(self) -> CollectiveError:
         boards = [Arena.board(rank) for rank in range(self.arena.world_size)]
@@ -196,7 +198,8 @@ class WaitingRoom:
         return kind(record["story"], record["ranks"])
 
     def close(self) -> None:
-        """Release the descriptors."""
+        """Release the descriptors; whoever calls on raises."""
+        self.failure = self.failure or CollectiveError("this backend was closed")
         for descriptor in [*self._doorbells, *self._processes]:
             if descriptor >= 0:
                 os.close(descriptor)

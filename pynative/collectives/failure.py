@@ -1,0 +1,61 @@
+"""What a rank does when it must end early: the rank that failed shows its traceback, the others one line.
+
+msrun kills every rank as soon as it notices that one ended badly, so the order matters: the rank at fault prints and
+only then tells the others, and the others give it a moment before they end.
+"""
+
+import os
+import sys
+import time
+import traceback
+from types import TracebackType
+
+from pynative.collectives.errors import CollectiveMismatch, PeerLost
+from pynative.collectives.interface import Backend
+
+GRACE_SECONDS = 1.5
+"""How long a rank that only lost a peer waits before it ends; msrun looks once a second."""
+EXIT_CODE = 1
+
+
+class EndTogether:
+    """`with EndTogether(backend):` around a rank's work: an uncaught error ends all ranks, the cause shown first.
+
+    The rank at fault prints its traceback, tells the others, and exits with 1. A rank that got PeerLost prints one
+    line naming the rank that it lost and exits with 1 shortly after. Leaving without an error closes the backend.
+    """
+
+    def __init__(self, backend: Backend):
+        self.backend = backend
+
+    def __enter__(self) -> Backend:
+        return self.backend
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            try:
+                self.backend.close()
+            except (PeerLost, CollectiveMismatch) as late:
+                end(self.backend, late)
+        elif not _is_orderly(error):
+            end(self.backend, error)
+
+
+def end(backend: Backend, error: BaseException) -> None:
+    """Report `error` as `EndTogether` says and end the process, without waiting for threads or exit handlers."""
+    if isinstance(error, PeerLost):
+        print(f"rank {backend.rank} ends: {error}", file=sys.stderr, flush=True)
+        time.sleep(GRACE_SECONDS)
+    else:
+        sys.stdout.flush()
+        story = "".join(traceback.format_exception(error))
+        print(f"rank {backend.rank} failed:\n{story}", file=sys.stderr, end="", flush=True)
+        backend.fail(error)
+    os._exit(EXIT_CODE)
+
+
+def _is_orderly(error: BaseException) -> bool:
+    """`sys.exit(0)` is no failure."""
+    return isinstance(error, SystemExit) and error.code in (None, 0)

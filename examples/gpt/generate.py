@@ -57,9 +57,9 @@ def load(options: argparse.Namespace):
 
 def main(argv: list[str] | None = None) -> None:
     """Print the prompt and what follows it."""
+    options = parse(argv)
     from pynative.generate import generate
 
-    options = parse(argv)
     try:
         model, tokenizer = load(options)
         continuation = generate(

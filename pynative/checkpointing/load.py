@@ -35,7 +35,7 @@ def load_checkpoint(directory: Path, state: TrainingState) -> None:
     One case is no error: nothing was saved yet in the directory that --save names too.
     """
     training = state.config.training_config
-    if not commit.has_checkpoint(directory) and training.output_dir and directory == Path(training.output_dir):
+    if not commit.has_checkpoint(directory) and _is_save_directory(directory, training.output_dir):
         warn(f"--load {directory}: no checkpoint yet, starting from initial values")
         return
     model_config = state.config.model_config
@@ -56,6 +56,10 @@ def load_checkpoint(directory: Path, state: TrainingState) -> None:
         state.consumed_samples = reader.manifest.consumed_samples
         if reader.manifest.rng is not None and not training.no_load_rng:
             set_rng_seed(reader.manifest.rng["seed"])
+
+
+def _is_save_directory(directory: Path, output_dir: str | None) -> bool:
+    return output_dir is not None and directory.resolve() == Path(output_dir).resolve()
 
 
 def load_model(directory: Path, model: nn.Cell) -> Manifest:

@@ -66,6 +66,14 @@ def test_a_replicated_tensor_is_stored_once(tmp_path):
     assert [shard.file for shard in reader.manifest.tensors["norm"].shards] == ["mp_rank_00_000.safetensors"]
 
 
+def test_only_files_that_are_needed_are_read(tmp_path):
+    """At the writer's layout a rank does without the other ranks' files."""
+    spec = ShardSpec(name="w", shape=(4, 6), axis=0)
+    path = save(tmp_path, 1, [{"w": (spec, _values(spec))}], 2)
+    (path / "mp_rank_00_000.safetensors").unlink()
+    np.testing.assert_array_equal(shard(CheckpointReader(path), spec, 1, 2), _values(spec)[2:])
+
+
 def test_another_axis_can_be_read_than_was_written(tmp_path):
     """A later version may cut a parameter otherwise; boxes don't care."""
     rows, columns = (ShardSpec(name="w", shape=(4, 6), axis=axis) for axis in (0, 1))

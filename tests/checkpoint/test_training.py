@@ -1,5 +1,7 @@
 """Training that stops and goes on, at the same layout and at another."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 
@@ -134,6 +136,26 @@ def test_the_first_run_of_a_script_that_saves_where_it_loads(tmp_path):
     assert len(train_at("one", f"{flags} --train-iters 3").losses) == 1
     with pytest.raises(ValueError, match=r"no latest_checkpointed_iteration.txt"):
         train_at("one", f"--load {tmp_path / 'elsewhere'}")
+
+
+def die_in_save(backend, flags: str):
+    """Train, but the last rank fails as it writes its file."""
+    if backend.rank < backend.world_size - 1:
+        return train(backend, flags)
+    with patch("pynative.checkpointing.save.write_part", side_effect=OSError("no space left")):
+        return train(backend, flags)
+
+
+def test_a_rank_that_dies_while_saving_loses_nothing(tmp_path):
+    """The run ends with its error; the earlier checkpoint stays the latest, and the next save cleans up."""
+    flags = f"--lr-decay-iters 8 --save {tmp_path} {layout_flags(2, 1)}"
+    before = train_at("tp2", flags)
+    with pytest.raises(OSError, match="no space left"):
+        run(2, die_in_save, f"{flags} --load {tmp_path} --train-iters 3")
+    assert (tmp_path / ".iter_0000003.partial").exists()
+    assert_same(train_at("tp2", f"--lr-decay-iters 8 --load {tmp_path}"), before)
+    train_at("tp2", f"{flags} --load {tmp_path} --train-iters 4")
+    assert sorted(path.name for path in tmp_path.glob("*iter_*")) == ["iter_0000002", "iter_0000004"]
 
 
 def test_saves_at_the_interval_keep_the_newest(tmp_path):

@@ -10,8 +10,8 @@ from tests.engine import TINY, config_of
 
 FLAGS = {
     "gpt": "",
-    "llama": "--swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope --rotary-percent 0.5"
-    " --untie-embeddings-and-output-weights --group-query-attention --num-query-groups 2",
+    "llama": "--swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope "
+    "--rotary-percent 0.5 --untie-embeddings-and-output-weights --group-query-attention --num-query-groups 2",
     "qwen": "--swiglu --add-qkv-bias --disable-bias-linear --position-embedding-type rope --rotary-base 1000000",
 }
 

@@ -1,0 +1,89 @@
+"""The script that users of the earlier system have, taken from its documentation as it stands there, trains here.
+
+Changed are the import prefixes and the device; given are what the document leaves to the reader: `get_batch`, a data
+loader, and extra arguments.
+"""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pynative.launch import msrun_command, quiet_environment
+from tests.golden import golden
+
+IMPORTS = {
+    "mindformers.experimental.parallel_core.pynative": "pynative",
+    "mindspeed_ms.training": "pynative.training",
+    "mindspeed_ms.legacy.model.eos_mask": "pynative.transformer.eos_mask",
+    "mindspeed_ms.legacy.model.gpt_model": "pynative.transformer.gpt_model",
+    '"Ascend"': '"CPU"',
+}
+BEFORE = """
+import enum
+import numpy as np
+import mindspore as ms
+from mapping import initialize_megatron, get_args, init_configs_from_args
+from pynative.training.utils import set_parallel_context, set_seed
+
+def _add_pangu_args(parser):
+    parser.add_argument("--pangu-rows", type=int, default=4)
+    return parser
+
+def get_train_valid_test_num_samples():
+    return (get_args().pangu_rows, 0, 0)
+
+def train_valid_test_datasets_provider(samples):
+    return np.random.default_rng(5).integers(0, 64, (samples[0], 17)).astype(np.int32), None, None
+
+def build_pretraining_data_loader(rows, consumed_samples):
+    return [rows]
+
+def get_batch(data_iterator):
+    rows = ms.Tensor(next(data_iterator))
+    tokens = rows[:, :-1]
+    return {"tokens": tokens, "labels": rows[:, 1:], "loss_mask": ms.ops.ones(tokens.shape, ms.float32),
+            "position_ids": ms.ops.arange(16).expand_dims(0).tile((tokens.shape[0], 1)), "attention_mask": None}
+"""
+# The document first shows its own GPTModel and then imports the library's; each is tried.
+LIBRARY_MODEL = "from mindspeed_ms.legacy.model.gpt_model import GPTModel"
+FLAGS = (
+    "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 "
+    "--micro-batch-size 1 --global-batch-size 4 --train-iters 12 --lr 1e-2 --vocab-size 64 --padded-vocab-size 64 "
+    "--tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0 --log-interval 1 --eval-iters 0"
+)
+
+
+def document_script(own_model: bool) -> str:
+    """The document's Python blocks in order as one script, with the changes above."""
+    document = golden("gpt2").parents[1] / "documents" / "003_6d2940d5fe0070ae.txt"
+    blocks = re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    script = "\n".join([BEFORE, *blocks])
+    if own_model:
+        script = script.replace(LIBRARY_MODEL, "")
+    for theirs, ours in IMPORTS.items():
+        script = script.replace(theirs, ours)
+    return script
+
+
+@pytest.mark.parametrize(
+    ("own_model", "processes", "layout"),
+    [(True, 1, ""), (False, 1, ""), (True, 2, "--pipeline-model-parallel-size 2"), (True, 2, "--tensor-model-parallel-size 2")],
+)
+def test_the_documents_script_trains(own_model, processes, layout, tmp_path):
+    """It runs through msrun, its loss falls, and its log has the documented form."""
+    script = tmp_path / "pretrain_gpt.py"
+    script.write_text(document_script(own_model))
+    command = msrun_command(script, [*FLAGS.split(), *layout.split(), "--save", str(tmp_path / "out")], processes, tmp_path)
+    environment = {**quiet_environment(), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=200)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    for rank in range(processes):
+        log = (tmp_path / f"worker_{rank}.log").read_text()
+        assert len(re.findall(r"^INFO - Epoch: \d+, Step: \d+, Loss: \d+\.\d{16}, .*Time: \d+\.\d\d ms$", log, re.M)) == 12
+        assert log.rstrip().endswith("Training success!")
+    metrics = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in metrics] == list(range(1, 13))
+    assert metrics[-1]["loss"] < metrics[0]["loss"] - 0.3

@@ -8,8 +8,8 @@ import numpy as np
 
 from tests.engine import TINY, config_of, job
 
-BATCH = 4
-"""Samples of a step: as many for one replica as for two."""
+BASE = f"{TINY} --global-batch-size 4 --log-interval 100 --save-interval 100"
+"""A step has as many samples for one replica as for two."""
 
 
 @dataclass
@@ -46,16 +46,19 @@ class Rows:
         }
 
 
-def train(backend, flags: str) -> Outcome:
-    """Train with TINY and these flags (a later flag wins), then report."""
+def train(backend, flags: str, steps: bool = True) -> Outcome:
+    """Train with TINY and these flags (a later flag wins), or with `steps` False only load, then report."""
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
 
-    config = config_of(f"{TINY} --global-batch-size {BATCH} --log-interval 100 {flags}", backend.world_size)
+    config = config_of(f"{BASE} {flags}", backend.world_size)
     outcome = Outcome()
 
     class Recorder(Callback):
+        def on_train_begin(self, state) -> None:
+            state.should_stop = not steps
+
         def on_step_end(self, state) -> None:
             outcome.losses.append(state.result.loss)
 

@@ -15,10 +15,15 @@ LAYOUTS = {"one": (1, 1, 1), "tp2": (2, 2, 1), "pp2": (2, 1, 2), "dp2": (2, 1, 1
 FOUR_STEPS = "--lr-decay-iters 4 --lr-decay-style cosine --hidden-dropout 0.1 --attention-dropout 0.1"
 
 
-def train_at(layout: str, flags: str) -> Outcome:
+def train_at(layout: str, flags: str, steps: bool = True) -> Outcome:
     """Rank 0's outcome."""
     world, tensor, pipeline = LAYOUTS[layout]
-    return run(world, train, f"{flags} {layout_flags(tensor, pipeline)}")[0]
+    return run(world, train, f"{flags} {layout_flags(tensor, pipeline)}", steps)[0]
+
+
+def load_at(layout: str, flags: str) -> Outcome:
+    """What a run finds itself with before its first step."""
+    return train_at(layout, flags, steps=False)
 
 
 def assert_same(ours: Outcome, theirs: Outcome) -> None:
@@ -51,7 +56,7 @@ def checkpoint(request, tmp_path_factory):
 def test_any_layout_takes_over_what_any_other_saved(checkpoint, layout):
     """Weights, moments, step count, schedule and place in the data are the saving run's bits."""
     directory, before = checkpoint
-    assert_same(train_at(layout, f"--load {directory} --lr-decay-iters 4"), before)
+    assert_same(load_at(layout, f"--load {directory} --lr-decay-iters 4"), before)
 
 
 def test_the_files_hold_what_the_model_held(checkpoint):
@@ -67,7 +72,7 @@ def test_the_files_hold_what_the_model_held(checkpoint):
 def test_finetune_takes_the_weights_only(checkpoint):
     """Iteration, optimizer and schedule begin anew."""
     directory, before = checkpoint
-    after = train_at("one", f"--load {directory} --finetune --train-iters 0 --lr-decay-iters 9 --seed 7")
+    after = load_at("one", f"--load {directory} --finetune --lr-decay-iters 9 --seed 7")
     np.testing.assert_equal(after.weights, before.weights)
     assert (after.iteration, after.consumed_samples, after.steps, after.scheduler["num_steps"]) == (0, 0, 0, 0)
     assert not any(values.any() for values in after.moments.values()) and after.seed == 7
@@ -76,7 +81,7 @@ def test_finetune_takes_the_weights_only(checkpoint):
 def test_no_load_optim_keeps_the_iteration(checkpoint):
     """The optimizer alone begins anew."""
     directory, before = checkpoint
-    after = train_at("one", f"--load {directory} --no-load-optim --lr-decay-iters 9")
+    after = load_at("one", f"--load {directory} --no-load-optim --lr-decay-iters 9")
     np.testing.assert_equal(after.weights, before.weights)
     assert after.iteration == before.iteration == 2 and after.steps == 0
 
@@ -86,9 +91,9 @@ def test_whose_schedule_counts(checkpoint):
     directory, before = checkpoint
     flags = f"--load {directory} --lr-decay-iters 9"
     with pytest.raises(ValueError, match=r"--lr-decay-iters .*36 by the flags and 16 in the checkpoint.*--override"):
-        train_at("one", flags)
-    ours = train_at("one", f"{flags} --override-opt_param-scheduler")
-    theirs = train_at("one", f"{flags} --use-checkpoint-opt_param-scheduler")
+        load_at("one", flags)
+    ours = load_at("one", f"{flags} --override-opt_param-scheduler")
+    theirs = load_at("one", f"{flags} --use-checkpoint-opt_param-scheduler")
     assert (ours.scheduler["lr_decay_steps"], theirs.scheduler["lr_decay_steps"]) == (36, 16)
     assert ours.scheduler["num_steps"] == theirs.scheduler["num_steps"] == before.scheduler["num_steps"] == 8
 
@@ -108,15 +113,15 @@ def test_a_checkpoint_that_does_not_fit_is_refused(checkpoint, layout, flags, wo
     """Every name and shape that differs, on every rank."""
     directory, _ = checkpoint
     with pytest.raises(ValueError, match=words):
-        train_at(layout, f"--load {directory} --lr-decay-iters 4 {flags}")
+        load_at(layout, f"--load {directory} --lr-decay-iters 4 {flags}")
 
 
 def test_what_was_saved_without_an_optimizer(tmp_path):
     """Says how to load it, and loads so."""
     before = train_at("one", f"--save {tmp_path} --no-save-optim --no-save-rng")
     with pytest.raises(ValueError, match=r"saved without its optimizer.*--no-load-optim"):
-        train_at("one", f"--load {tmp_path}")
-    after = train_at("one", f"--load {tmp_path} --no-load-optim --seed 5")
+        load_at("one", f"--load {tmp_path}")
+    after = load_at("one", f"--load {tmp_path} --no-load-optim --seed 5")
     np.testing.assert_equal(after.weights, before.weights)
     assert after.seed == 5 and Manifest.read(commit.find(tmp_path)).rng is None
 
@@ -125,8 +130,8 @@ def test_the_seed_of_dropout_masks_goes_on(checkpoint):
     """Unless --no-load-rng."""
     directory, before = checkpoint
     flags = f"--load {directory} --lr-decay-iters 4 --seed 5"
-    assert train_at("one", flags).seed == before.seed
-    assert train_at("one", f"{flags} --no-load-rng").seed == 5
+    assert load_at("one", flags).seed == before.seed
+    assert load_at("one", f"{flags} --no-load-rng").seed == 5
 
 
 def test_the_first_run_of_a_script_that_saves_where_it_loads(tmp_path):
@@ -135,7 +140,7 @@ def test_the_first_run_of_a_script_that_saves_where_it_loads(tmp_path):
     assert len(train_at("one", flags).losses) == 2
     assert len(train_at("one", f"{flags} --train-iters 3").losses) == 1
     with pytest.raises(ValueError, match=r"no latest_checkpointed_iteration.txt"):
-        train_at("one", f"--load {tmp_path / 'elsewhere'}")
+        load_at("one", f"--load {tmp_path / 'elsewhere'}")
 
 
 def die_in_save(backend, flags: str):
@@ -174,4 +179,4 @@ def test_a_damaged_file_is_found_before_anything_is_loaded(tmp_path):
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"nothing was loaded"):
-        train_at("tp2", f"--load {tmp_path} --resume-crc-check")
+        load_at("tp2", f"--load {tmp_path} --resume-crc-check")

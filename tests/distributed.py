@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 120.0
-SECONDARY = ("PeerLost", "PeerLate")
+SECONDARY = ("PeerLost", "PeerLate", "PeerFailed")
 """Errors that only tell of another rank's error."""
 
 _pools: dict[tuple[int, str], "Pool"] = {}

@@ -6,9 +6,11 @@ memory, waiting.py for waiting and for everything that can go wrong in it, ledge
 
 import os
 
+import mindspore as ms
+
 from pynative.collectives.engine import Completed, Work
-from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerLate, PeerLost
-from pynative.collectives.host import HostBackend, address_from_environment
+from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerFailed, PeerLate, PeerLost
+from pynative.collectives.host import SharedMemoryBackend, address_from_environment
 from pynative.collectives.interface import Backend, Group, Recv, Send
 from pynative.collectives.trace import Trace
 
@@ -18,6 +20,7 @@ __all__ = [
     "CollectiveMismatch",
     "Completed",
     "Group",
+    "PeerFailed",
     "PeerLate",
     "PeerLost",
     "Recv",
@@ -46,8 +49,16 @@ def connect(
     """
     if backend not in BACKENDS:
         raise ValueError(f"--collectives {backend}: choose from {', '.join(BACKENDS)}")
+    if backend == "native" and ms.get_context("device_target") == "Ascend":
+        from pynative.collectives.hccl import HcclBackend
+
+        return HcclBackend(timeout_minutes)
     where = address_from_environment(rank, world_size, address, timeout_minutes)
-    return HostBackend(where)
+    if backend == "shared_memory":
+        return SharedMemoryBackend(where)
+    from pynative.collectives.native import NativeBackend
+
+    return NativeBackend(where)
 
 
 def is_scheduler() -> bool:

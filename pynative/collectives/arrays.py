@@ -13,7 +13,6 @@ import numpy as np
 from mindspore import Tensor
 
 
-
 class Kind(NamedTuple):
     """How one of MindSpore's types travels: its name, the type itself, and numpy's type of the same bits."""
 

@@ -28,3 +28,7 @@ class PeerLost(CollectiveError):
 
 class PeerLate(PeerLost):
     """A rank is alive but did not reach the call within the time-out (`--distributed-timeout-minutes`)."""
+
+
+class PeerFailed(PeerLost):
+    """A rank raised an error of its own, which it reports itself."""

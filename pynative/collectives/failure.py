@@ -1,7 +1,7 @@
 """What a rank does when it must end early: the rank that failed shows its traceback, the others one line.
 
-msrun kills every rank as soon as it notices that one ended badly, so the order matters: the rank at fault prints and
-only then tells the others, and the others give it a moment before they end.
+msrun looks once a second and kills every rank when one ended badly, so the order matters: the rank at fault prints, tells
+the others, and stays while they report in their turn. A rank whose peer died without a word reports at once.
 """
 
 import os
@@ -10,11 +10,11 @@ import time
 import traceback
 from types import TracebackType
 
-from pynative.collectives.errors import CollectiveMismatch, PeerLost
+from pynative.collectives.errors import CollectiveMismatch, PeerFailed, PeerLost
 from pynative.collectives.interface import Backend
 
-GRACE_SECONDS = 1.5
-"""How long a rank that only lost a peer waits before it ends; msrun looks once a second."""
+GRACE_SECONDS = 0.6
+"""How long a rank leaves the word to the rank at fault, which stays for twice that."""
 EXIT_CODE = 1
 
 
@@ -22,7 +22,7 @@ class EndTogether:
     """`with EndTogether(backend):` around a rank's work: an uncaught error ends all ranks, the cause shown first.
 
     The rank at fault prints its traceback, tells the others, and exits with 1. A rank that got PeerLost prints one
-    line naming the rank that it lost and exits with 1 shortly after. Leaving without an error closes the backend.
+    line naming the rank that it lost and exits with 1. Leaving without an error closes the backend.
     """
 
     def __init__(self, backend: Backend):
@@ -46,13 +46,15 @@ class EndTogether:
 def end(backend: Backend, error: BaseException) -> None:
     """Report `error` as `EndTogether` says and end the process, without waiting for threads or exit handlers."""
     if isinstance(error, PeerLost):
+        if isinstance(error, PeerFailed):
+            time.sleep(GRACE_SECONDS)
         print(f"rank {backend.rank} ends: {error}", file=sys.stderr, flush=True)
-        time.sleep(GRACE_SECONDS)
     else:
         sys.stdout.flush()
         story = "".join(traceback.format_exception(error))
         print(f"rank {backend.rank} failed:\n{story}", file=sys.stderr, end="", flush=True)
         backend.fail(error)
+        time.sleep(2 * GRACE_SECONDS)
     os._exit(EXIT_CODE)
 
 

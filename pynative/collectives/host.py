@@ -2,9 +2,11 @@
 
 import os
 import socket
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from pynative.collectives.arena import Arena
+from pynative.collectives.checked import CheckedGroup
 from pynative.collectives.engine import Engine
 from pynative.collectives.errors import CollectiveMismatch
 from pynative.collectives.interface import Backend, Group
@@ -55,9 +57,9 @@ def is_this_host(host: str) -> bool:
 
 
 class HostBackend(Backend):
-    """Meets the other ranks when constructed. `group_type` carries the data: shared memory, or MindSpore's own."""
+    """Meets the other ranks when constructed. What carries the data is left to the subclasses."""
 
-    def __init__(self, address: Address, group_type: type[SharedMemoryGroup] = SharedMemoryGroup):
+    def __init__(self, address: Address):
         self.rank = address.rank
         self.world_size = address.world_size
         self.trace = Trace()
@@ -66,9 +68,9 @@ class HostBackend(Backend):
         os.close(meeting.memory)
         self._waiting = WaitingRoom(self._arena, meeting)
         self._engine = Engine(self._arena, self._waiting, address.timeout)
-        self._group_type = group_type
-        self._groups: dict[tuple[int, ...], SharedMemoryGroup] = {}
+        self._groups: dict[tuple[int, ...], CheckedGroup] = {}
         self._closed = False
+        self._start(address, meeting.port)
         self.world = self.group(range(self.world_size), "world")
 
     def group(self, ranks: Sequence[int], name: str = "") -> Group:
@@ -78,8 +80,14 @@ class HostBackend(Backend):
         if self.rank not in ranks:
             raise ValueError(f"group {name} {list(ranks)}: rank {self.rank} is not a member, so it has no use of it")
         if ranks not in self._groups:
-            self._groups[ranks] = self._group_type(self._engine, self.trace, ranks, name)
+            self._groups[ranks] = self._make_group(ranks, name)
         return self._groups[ranks]
+
+    def _start(self, address: Address, port: int) -> None:
+        """Open what the transport needs, when all ranks are known to be there."""
+
+    @abstractmethod
+    def _make_group(self, ranks: tuple[int, ...], name: str) -> CheckedGroup: ...
 
     def fail(self, error: BaseException) -> None:
         if not self._closed:
@@ -105,3 +113,10 @@ class HostBackend(Backend):
         if left:
             self._waiting.fail(CollectiveMismatch("at the end of the job: " + "; ".join(left), [self.rank]))
         self.world.barrier()
+
+
+class SharedMemoryBackend(HostBackend):
+    """Data passes through memory that all ranks map."""
+
+    def _make_group(self, ranks: tuple[int, ...], name: str) -> CheckedGroup:
+        return SharedMemoryGroup(self._engine, self.trace, ranks, name)

@@ -23,11 +23,15 @@ LARGEST_WORLD = 200
 
 @dataclass
 class Meeting:
-    """What a rank brings home: the arena's descriptor and, by rank, doorbells (eventfds) and process ids."""
+    """What a rank brings home: the arena's descriptor and, by rank, doorbells (eventfds) and process ids.
+
+    `port` is a TCP port of this host that was free a moment ago, the same for all ranks.
+    """
 
     memory: int
     doorbells: list[int]
     pids: list[int]
+    port: int
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,20 @@ def _host(address: Address, doorbell: int, deadline: float) -> Meeting:
             guests[rank] = (connection, *guest)
         doorbells = [doorbell] + [guests[rank][1] for rank in sorted(guests)]
         pids = [os.getpid()] + [guests[rank][2] for rank in sorted(guests)]
-        memory = Arena.create(address.world_size)
+        memory, port = Arena.create(address.world_size), _free_port()
+        news = json.dumps({"pids": pids, "port": port}).encode()
         for rank, (connection, _, _) in guests.items():
             try:
-                socket.send_fds(connection, [json.dumps({"pids": pids}).encode()], [memory, *doorbells])
+                socket.send_fds(connection, [news], [memory, *doorbells])
             except OSError as error:
                 raise PeerLost(f"rank {rank} (pid {pids[rank]}) ended while the ranks met", [rank]) from error
-    return Meeting(memory, doorbells, pids)
+    return Meeting(memory, doorbells, pids, port)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def _bind(listener: socket.socket, address: Address) -> None:
@@ -128,7 +139,8 @@ def _join(address: Address, doorbell: int, deadline: float) -> Meeting:
             socket.send_fds(connection, [hello], [doorbell])
             raw, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, LARGEST_WORLD + 1)
         except TimeoutError:
-            raise PeerLate(f"rank {address.rank} met rank 0, but another rank did not come in {address.timeout:.1f} s") from None
+            story = f"rank {address.rank} met rank 0, but another rank did not come in {address.timeout:.1f} s"
+            raise PeerLate(story) from None
         except OSError:
             raw = b""
     answer = json.loads(raw or "{}")
@@ -138,7 +150,7 @@ def _join(address: Address, doorbell: int, deadline: float) -> Meeting:
         raise PeerLost("rank 0 ended, or gave up on another rank, while the ranks met", [0])
     os.close(descriptors[1 + address.rank])
     descriptors[1 + address.rank] = doorbell
-    return Meeting(descriptors[0], list(descriptors[1:]), answer["pids"])
+    return Meeting(descriptors[0], list(descriptors[1:]), answer["pids"], answer["port"])
 
 
 def _connect(connection: socket.socket, address: Address, deadline: float) -> None:

@@ -8,76 +8,32 @@ Steps of all operations: wait for room, write, post; wait for the peers' posts, 
 """
 
 from collections import deque
-from collections.abc import Generator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 from mindspore import Tensor
 
-from pynative.collectives.arena import Arena
 from pynative.collectives.arrays import Kind, reduce_into, to_numpy, to_tensor, writable
-from pynative.collectives.engine import Engine, Lane, Steps
-from pynative.collectives.interface import Group
+from pynative.collectives.checked import CheckedGroup, Waits
+from pynative.collectives.engine import Engine, Steps
+from pynative.collectives.layout import Piece, join_axis, pieces, row_parts, split_axis, window
 from pynative.collectives.ledger import Call, check, mismatch
-from pynative.collectives.mailbox import COLLECTIVE, POINT_TO_POINT, Inbox, Outbox, Target, view
+from pynative.collectives.mailbox import COLLECTIVE, POINT_TO_POINT, Inbox, Outbox, view
 from pynative.collectives.trace import Trace
 
 SMALL = 32 << 10
 """Bytes up to which an all_reduce is one post of everything."""
 
-Waits = Generator[Sequence[Target], None, None]
 
-
-class Piece(NamedTuple):
-    """Entries [start, stop) of a flat array."""
-
-    start: int
-    stop: int
-
-
-def pieces(count: int, largest: int) -> list[Piece]:
-    """`count` entries in pieces of at most `largest`; one empty piece if there are none."""
-    return [Piece(start, min(start + largest, count)) for start in range(0, max(count, 1), largest)]
-
-
-class SharedMemoryGroup(Group):
-    """A group whose ranks all map the same arena."""
+class SharedMemoryGroup(CheckedGroup):
+    """A group whose data passes through the arena."""
 
     def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str):
-        super().__init__(engine, trace, engine.arena.rank, ranks, name)
-        self.arena: Arena = engine.arena
-        self.peers = [i for i in range(self.size) if i != self.rank]
+        super().__init__(engine, trace, ranks, name)
         self._room_for_each = COLLECTIVE.slot_bytes // max(1, self.size - 1) // 64 * 64
-        self._outboxes: dict[int, tuple[Outbox, Lane]] = {}
+        self._messages_out: dict[int, Outbox] = {}
+        self._messages_in: dict[int, Inbox] = {}
         self._sent: dict[int, deque[tuple[int, Call]]] = {}
-        self._inboxes: dict[int, tuple[Inbox, Lane]] = {}
-        if self.size > 1:
-            ring = engine.waiting.ring
-            others = [self.ranks[i] for i in self.peers]
-            self._out = Outbox(self.arena, (self.ranks, "collective"), others, COLLECTIVE, ring)
-            self._in = {i: self._collective_inbox(i) for i in self.peers}
-
-    def _collective_inbox(self, writer: int) -> Inbox:
-        readers = [rank for rank in self.ranks if rank != self.ranks[writer]]
-        name = (self.ranks, "collective")
-        return Inbox(self.arena, name, self.ranks[writer], readers, COLLECTIVE, self._engine.waiting.ring)
-
-    # The steps that all operations are made of.
-
-    def _room(self, outbox: Outbox) -> Waits:
-        targets = outbox.room()
-        if targets:
-            yield targets
-
-    def _arrivals(self, inboxes: Sequence[Inbox]) -> Waits:
-        while targets := [inbox.arrival() for inbox in inboxes if not inbox.arrived()]:
-            yield targets
-
-    def _agree(self, call: Call) -> Waits:
-        """The peers' first posts of an operation, compared with this rank's call."""
-        yield from self._arrivals(list(self._in.values()))
-        for inbox in self._in.values():
-            check(self.arena.memory, inbox.header(), call, self.ranks[self.rank], inbox.writer, self.name)
 
     def _place(self, peer: int) -> int:
         """Byte in a post's payload where what goes from any rank to `peer` starts, seen by this rank as writer."""
@@ -92,16 +48,6 @@ class SharedMemoryGroup(Group):
         view(self.arena, self._out.payload() + start, values.dtype, values.size)[...] = values
 
     # Collectives.
-
-    def _barrier(self, call: Call) -> Steps:
-        yield from self._room(self._out)
-        self._out.post(call.packed())
-        yield from self._agree(call)
-        self._give_back()
-
-    def _give_back(self) -> None:
-        for inbox in self._in.values():
-            inbox.give_back()
 
     def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Steps:
         source = to_numpy(x, kind).reshape(-1)
@@ -134,7 +80,7 @@ class SharedMemoryGroup(Group):
             if k < len(blocks):
                 yield from self._post_parts(source, self._parts(blocks[k]), call.packed() if k == 0 else b"")
             if 1 <= k <= len(blocks):
-                yield from self._agree(call) if k == 1 else self._arrivals(list(self._in.values()))
+                yield from self._agree(call) if k == 1 else self._arrivals_of_all()
                 part = self._parts(blocks[k - 1])[self.rank]
                 yield from self._post_sum(source[part.start : part.stop], target[part.start : part.stop], op, kind)
             if k >= 2:
@@ -169,14 +115,14 @@ class SharedMemoryGroup(Group):
         np.copyto(target, total)
 
     def _read_sums(self, target: np.ndarray, parts: Sequence[Piece]) -> Waits:
-        yield from self._arrivals(list(self._in.values()))
+        yield from self._arrivals_of_all()
         for i, inbox in self._in.items():
             start, stop = parts[i]
             np.copyto(target[start:stop], inbox.view(target.dtype, stop - start))
         self._give_back()
 
     def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str) -> Steps:
-        source = _split_axis(to_numpy(x, kind), axis, self.size)
+        source = split_axis(to_numpy(x, kind), axis, self.size)
         shape = tuple(n // self.size if i == axis else n for i, n in enumerate(x.shape))
         target = np.empty(shape, kind.storage)
         flat, count = target.reshape(-1), target.size
@@ -186,7 +132,7 @@ class SharedMemoryGroup(Group):
                 parts = [Piece(i * count + todo[k].start, i * count + todo[k].stop) for i in range(self.size)]
                 yield from self._post_parts(source, parts, call.packed() if k == 0 else b"")
             if k > 0:
-                yield from self._agree(call) if k == 1 else self._arrivals(list(self._in.values()))
+                yield from self._agree(call) if k == 1 else self._arrivals_of_all()
                 start, stop = todo[k - 1]
                 own = source[self.rank * count + start : self.rank * count + stop]
                 self._sum_parts(own, flat[start:stop], op, kind)
@@ -203,12 +149,12 @@ class SharedMemoryGroup(Group):
                 self._write(0, source[todo[k].start : todo[k].stop])
                 self._out.post(call.packed() if k == 0 else b"")
             if k > 0:
-                yield from self._agree(call) if k == 1 else self._arrivals(list(self._in.values()))
+                yield from self._agree(call) if k == 1 else self._arrivals_of_all()
                 start, stop = todo[k - 1]
                 for i, inbox in self._in.items():
                     target[i, start:stop] = inbox.view(source.dtype, stop - start)
                 self._give_back()
-        return to_tensor(_join_axis(target, x.shape, axis), kind)
+        return to_tensor(join_axis(target, x.shape, axis), kind)
 
     def _broadcast(self, call: Call, x: Tensor, kind: Kind, source: int) -> Steps:
         is_source = source == self.rank
@@ -237,14 +183,14 @@ class SharedMemoryGroup(Group):
         row = int(np.prod(x.shape[1:], dtype=np.int64))
         largest = max(1, self._room_for_each // source.itemsize)
         target = np.empty((sum(call.rows[1]), *x.shape[1:]), kind.storage)
-        out_parts, in_parts = _row_parts(call.rows[0], row), _row_parts(call.rows[1], row)
+        out_parts, in_parts = row_parts(call.rows[0], row), row_parts(call.rows[1], row)
         flat = target.reshape(-1)
         flat[slice(*in_parts[self.rank])] = source[slice(*out_parts[self.rank])]
         rounds = {self.rank: self._rounds(call.rows[0], row, largest, self.rank)}
         k = 0
         while k == 0 or k < max(rounds.values()):
             if k < rounds[self.rank]:
-                windows = [_window(part, k, largest) for part in out_parts]
+                windows = [window(part, k, largest) for part in out_parts]
                 yield from self._post_parts(source, windows, call.packed() if k == 0 else b"")
             if k == 0:
                 yield from self._agree(call)
@@ -253,7 +199,7 @@ class SharedMemoryGroup(Group):
             active = [i for i in self.peers if k < rounds[i]]
             yield from self._arrivals([self._in[i] for i in active])
             for i in active:
-                start, stop = _window(in_parts[i], k, largest)
+                start, stop = window(in_parts[i], k, largest)
                 flat[start:stop] = self._in[i].view(flat.dtype, stop - start, self._mine_from(i))
                 self._in[i].give_back()
             k += 1
@@ -277,23 +223,22 @@ class SharedMemoryGroup(Group):
 
     # Point to point: a channel for each pair and direction, used by this group alone.
 
-    def _send_lane(self, to: int) -> Lane:
-        if to not in self._outboxes:
+    def _message_outbox(self, to: int) -> Outbox:
+        if to not in self._messages_out:
             name = (self.ranks, "message", self.rank, to)
-            outbox = Outbox(self.arena, name, [self.ranks[to]], POINT_TO_POINT, self._engine.waiting.ring)
-            self._outboxes[to] = outbox, Lane()
+            self._messages_out[to] = self._outbox(name, [self.ranks[to]], POINT_TO_POINT)
             self._sent[to] = deque()
-        return self._outboxes[to][1]
+        return self._messages_out[to]
 
-    def _recv_lane(self, source: int) -> Lane:
-        if source not in self._inboxes:
-            name, me = (self.ranks, "message", source, self.rank), self.ranks[self.rank]
-            ring = self._engine.waiting.ring
-            self._inboxes[source] = Inbox(self.arena, name, self.ranks[source], [me], POINT_TO_POINT, ring), Lane()
-        return self._inboxes[source][1]
+    def _message_inbox(self, source: int) -> Inbox:
+        if source not in self._messages_in:
+            name = (self.ranks, "message", source, self.rank)
+            readers = [self.ranks[self.rank]]
+            self._messages_in[source] = self._inbox(name, self.ranks[source], readers, POINT_TO_POINT)
+        return self._messages_in[source]
 
     def _send(self, call: Call, x: Tensor, kind: Kind, to: int) -> Steps:
-        outbox = self._outboxes[to][0]
+        outbox = self._message_outbox(to)
         source = to_numpy(x, kind).reshape(-1)
         for k, (start, stop) in enumerate(pieces(source.size, POINT_TO_POINT.slot_bytes // source.itemsize)):
             yield from self._room(outbox)
@@ -303,12 +248,12 @@ class SharedMemoryGroup(Group):
         self._forget_received(to)
 
     def _forget_received(self, to: int) -> None:
-        outbox, sent = self._outboxes[to][0], self._sent[to]
+        outbox, sent = self._messages_out[to], self._sent[to]
         while sent and sent[0][0] <= outbox.posted - outbox.unread():
             sent.popleft()
 
     def _recv(self, call: Call, shape: tuple[int, ...], kind: Kind, source: int) -> Steps:
-        inbox = self._inboxes[source][0]
+        inbox = self._message_inbox(source)
         target = np.empty(shape, kind.storage)
         flat = target.reshape(-1)
         for k, (start, stop) in enumerate(pieces(flat.size, POINT_TO_POINT.slot_bytes // flat.itemsize)):
@@ -328,28 +273,3 @@ class SharedMemoryGroup(Group):
             for to, sent in self._sent.items()
             for _, call in sent
         ]
-
-
-def _window(part: Piece, k: int, largest: int) -> Piece:
-    """The k-th stretch of `largest` entries of a part, short or empty at its end."""
-    return Piece(min(part.start + k * largest, part.stop), min(part.start + (k + 1) * largest, part.stop))
-
-
-def _split_axis(array: np.ndarray, axis: int, size: int) -> np.ndarray:
-    """`size` equal parts along `axis`, one after the other, flat."""
-    if axis:
-        array = np.concatenate(np.split(array, size, axis), axis=None)
-    return array.reshape(-1)
-
-
-def _join_axis(parts: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray:
-    """Undo `_split_axis`: row i of `parts` holds rank i's array of that shape."""
-    if axis == 0:
-        return parts.reshape(len(parts) * shape[0], *shape[1:])
-    return np.concatenate([part.reshape(shape) for part in parts], axis=axis)
-
-
-def _row_parts(rows: Sequence[int], row: int) -> list[Piece]:
-    """Where each rank's rows, of `row` entries, lie in the flat array."""
-    ends = np.cumsum(rows) * row
-    return [Piece(int(end) - count * row, int(end)) for end, count in zip(ends, rows, strict=True)]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pynative.collectives import arena as layout
 from pynative.collectives.arena import Arena, fence
-from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerLate, PeerLost
+from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerFailed, PeerLate, PeerLost
 from pynative.collectives.rendezvous import Meeting
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOOKS = 200
 LOOKS_BEFORE_YIELDING = 150
 SLEEP_MILLISECONDS = 100
-KINDS: tuple[type[CollectiveError], ...] = (CollectiveMismatch, PeerLost, PeerLate)
+KINDS: tuple[type[CollectiveError], ...] = (CollectiveMismatch, PeerLost, PeerLate, PeerFailed)
 
 
 class WaitingRoom:
@@ -172,7 +172,7 @@ class WaitingRoom:
             return
         if not isinstance(error, CollectiveError):
             story = f"rank {self.rank} (pid {self.pids[self.rank]}) failed: {type(error).__name__}: {error}"
-            error = PeerLost(story, [self.rank])
+            error = PeerFailed(story, [self.rank])
         self.failure = error
         record = {"kind": type(error).__name__, "story": str(error)[:3000], "ranks": getattr(error, "ranks", ())}
         self.arena.write_text(layout.FAILURE, json.dumps(record, ensure_ascii=False), layout.PAGE)

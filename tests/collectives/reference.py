@@ -11,17 +11,21 @@ TYPES = {
     "int64": ms.int64,
     "bool": ms.bool_,
 }
-FLOATS = ("float32", "float16", "bfloat16")
+FLOATS = {"float32": 2**20, "float16": 2**11, "bfloat16": 2**8}
+"""The floating types, with the integers below which all are exact in them."""
 
 
 def numbers(rank: int, shape, kind: str, salt: int = 0) -> np.ndarray:
-    """Rank `rank`'s input as float32, int or bool, exactly representable in `kind`."""
+    """Rank `rank`'s input as float32, int or bool.
+
+    Floats are multiples of 1/8 that are exact in `kind`; their sums are exact in float32 in any order, and need
+    rounding in the 16-bit types.
+    """
     generator = np.random.default_rng([rank, salt])
     if kind == "bool":
         return generator.random(shape) < 0.5
     if kind in FLOATS:
-        raw = ms.Tensor(np.asarray(generator.standard_normal(shape), np.float32))
-        return raw.astype(TYPES[kind]).astype(ms.float32).asnumpy()
+        return np.asarray(generator.integers(-FLOATS[kind], FLOATS[kind], shape, endpoint=True) / 8, np.float32)
     return np.asarray(generator.integers(-1000, 1000, shape), kind)
 
 

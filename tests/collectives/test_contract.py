@@ -217,6 +217,17 @@ def test_all_ranks_get_the_same_bits(world, kind):
     assert len(set(on(world, check_equal_bits, kind))) == 1
 
 
+def check_group_order(backend):
+    inputs = [np.random.default_rng(rank).standard_normal(70_001).astype(np.float32) for rank in range(3)]
+    for size in (100, 70_001):
+        result = backend.world.all_reduce(ms.Tensor(inputs[backend.rank][:size])).asnumpy()
+        assert result.tobytes() == ((inputs[0] + inputs[1]) + inputs[2])[:size].tobytes()
+
+
+def test_shared_memory_adds_in_group_order():
+    run(3, check_group_order)
+
+
 def check_special_values(backend, kind):
     special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, 1e-30], np.float32)
     with np.errstate(over="ignore"):

@@ -1,0 +1,77 @@
+"""A group whose ranks share an arena: the channels between them, and the ledger's check before anything else.
+
+Both backends build on it: shared_memory posts data in the same channels, native only the records.
+"""
+
+from collections.abc import Generator, Sequence
+
+from pynative.collectives.engine import Engine, Lane, Steps
+from pynative.collectives.interface import Group
+from pynative.collectives.ledger import Call, check
+from pynative.collectives.mailbox import COLLECTIVE, Inbox, Layout, Outbox, Target
+from pynative.collectives.trace import Trace
+
+Waits = Generator[Sequence[Target], None, None]
+
+
+class CheckedGroup(Group):
+    """What the members of a group post for all others, in lock-step, each operation's first post with its record."""
+
+    layout: Layout = COLLECTIVE
+
+    def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str):
+        super().__init__(engine, trace, engine.arena.rank, ranks, name)
+        self.arena = engine.arena
+        self.peers = [i for i in range(self.size) if i != self.rank]
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        if self.size > 1:
+            self._out = self._outbox((self.ranks, "collective"), [self.ranks[i] for i in self.peers], self.layout)
+            self._in = {i: self._collective_inbox(i) for i in self.peers}
+
+    def _outbox(self, name: object, readers: Sequence[int], layout: Layout) -> Outbox:
+        return Outbox(self.arena, name, readers, layout, self._engine.waiting.ring)
+
+    def _inbox(self, name: object, writer: int, readers: Sequence[int], layout: Layout) -> Inbox:
+        return Inbox(self.arena, name, writer, readers, layout, self._engine.waiting.ring)
+
+    def _collective_inbox(self, writer: int) -> Inbox:
+        readers = [rank for i, rank in enumerate(self.ranks) if i != writer]
+        return self._inbox((self.ranks, "collective"), self.ranks[writer], readers, self.layout)
+
+    def _room(self, outbox: Outbox) -> Waits:
+        targets = outbox.room()
+        if targets:
+            yield targets
+
+    def _arrivals(self, inboxes: Sequence[Inbox]) -> Waits:
+        while targets := [inbox.arrival() for inbox in inboxes if not inbox.arrived()]:
+            yield targets
+
+    def _arrivals_of_all(self) -> Waits:
+        return self._arrivals(list(self._in.values()))
+
+    def _agree(self, call: Call) -> Waits:
+        """The peers' first posts of an operation, compared with this rank's call."""
+        yield from self._arrivals_of_all()
+        for inbox in self._in.values():
+            check(self.arena.memory, inbox.header(), call, self.ranks[self.rank], inbox.writer, self.name)
+
+    def _give_back(self) -> None:
+        for inbox in self._in.values():
+            inbox.give_back()
+
+    def _barrier(self, call: Call) -> Steps:
+        yield from self._room(self._out)
+        self._out.post(call.packed())
+        yield from self._agree(call)
+        self._give_back()
+
+    def _send_lane(self, to: int) -> Lane:
+        return self._lanes.setdefault(("to", to), Lane())
+
+    def _recv_lane(self, source: int) -> Lane:
+        return self._lanes.setdefault(("from", source), Lane())
+
+    def unreceived(self) -> list[str]:
+        """What this rank sent in the group and nobody took, as text."""
+        raise NotImplementedError

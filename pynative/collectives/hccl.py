@@ -1,0 +1,153 @@
+"""Collectives on Ascend, over MindSpore's HCCL: direct calls. Not run on hardware.
+
+The ranks may span hosts, so there is no ledger here and no naming of dead ranks: HCCL's own time-out and checks apply.
+Asynchronous work is HCCL's: `wait()` makes the stream wait, not the host.
+"""
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from mindspore import Tensor, mint
+from mindspore.communication import create_group
+from mindspore.mint import distributed
+
+from pynative.collectives.arrays import Kind
+from pynative.collectives.engine import Lane, Steps
+from pynative.collectives.interface import Backend, Group
+from pynative.collectives.ledger import Call
+from pynative.collectives.trace import Count, Trace
+
+
+class Launched:
+    """Work that HCCL carries out: a result and the handles to wait for before it may be read."""
+
+    def __init__(self, result: Any, handles: Sequence[Any]):
+        self._result = result
+        self._handles = [handle for handle in handles if handle is not None]
+
+    def wait(self) -> Any:
+        """The result, ordered behind the transfer."""
+        for handle in self._handles:
+            handle.wait()
+        return self._result
+
+    def done(self) -> bool:
+        """HCCL does not say; the stream keeps the order."""
+        return True
+
+
+class Launcher:
+    """Stands where `engine.Engine` stands elsewhere: every operation is launched when it is issued."""
+
+    def issue(self, lane: Lane, steps: Steps, label: object, count: Count) -> Launched:
+        """Run the generator, which waits for nothing and returns a Launched."""
+        start = time.perf_counter()
+        try:
+            next(steps)
+        except StopIteration as stop:
+            count.seconds += time.perf_counter() - start
+            return stop.value
+        raise AssertionError(f"{label} waits for another rank, which HCCL does by itself")
+
+
+class HcclGroup(Group):
+    """One of HCCL's groups. Ranks in calls to MindSpore are global."""
+
+    _native: str
+
+    def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Steps:
+        target = mint.empty_like(x) if out is None else out
+        if target is not x:
+            target.copy_(x)
+        handle = distributed.all_reduce(target, op, self._native, True)
+        return _launched(target, [handle])
+
+    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int) -> Steps:
+        moved = x if axis == 0 else x.movedim(axis, 0).contiguous()
+        target = mint.empty((moved.shape[0] * self.size, *moved.shape[1:]), dtype=x.dtype)
+        handle = distributed.all_gather_into_tensor(target, moved, self._native, True)
+        if axis:
+            handle.wait()
+            return _launched(target.movedim(0, axis).contiguous(), [])
+        return _launched(target, [handle])
+
+    def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str) -> Steps:
+        moved = x if axis == 0 else x.movedim(axis, 0).contiguous()
+        target = mint.empty((moved.shape[0] // self.size, *moved.shape[1:]), dtype=x.dtype)
+        handle = distributed.reduce_scatter_tensor(target, moved, op, self._native, True)
+        if axis:
+            handle.wait()
+            return _launched(target.movedim(0, axis).contiguous(), [])
+        return _launched(target, [handle])
+
+    def _broadcast(self, call: Call, x: Tensor, kind: Kind, source: int) -> Steps:
+        target = x
+        if source != self.rank:
+            target = mint.empty_like(x)
+        return _launched(target, [distributed.broadcast(target, self.ranks[source], self._native, True)])
+
+    def _all_to_all(self, call: Call, x: Tensor, kind: Kind) -> Steps:
+        sent, expected = (list(rows) for rows in call.rows)
+        target = mint.empty((sum(expected), *x.shape[1:]), dtype=x.dtype)
+        return _launched(target, [distributed.all_to_all_single(target, x, expected, sent, self._native, True)])
+
+    def _send(self, call: Call, x: Tensor, kind: Kind, to: int) -> Steps:
+        return _launched(None, [distributed.isend(x, self.ranks[to], self._native)])
+
+    def _recv(self, call: Call, shape: tuple[int, ...], kind: Kind, source: int) -> Steps:
+        target = mint.empty(shape, dtype=kind.type)
+        return _launched(target, [distributed.irecv(target, self.ranks[source], self._native)])
+
+    def _barrier(self, call: Call) -> Steps:
+        distributed.barrier(self._native)
+        return _launched(None, [])
+
+    def _send_lane(self, to: int) -> Lane:
+        return self._lane
+
+    def _recv_lane(self, source: int) -> Lane:
+        return self._lane
+
+
+def _launched(result: Any, handles: Sequence[Any]) -> Steps:
+    return Launched(result, handles)
+    yield
+
+
+class HcclBackend(Backend):
+    """The ranks of an Ascend job; msrun's scheduler process stays inside the constructor until the job ends."""
+
+    def __init__(self, timeout_minutes: float):
+        distributed.init_process_group("hccl", timeout=timedelta(minutes=timeout_minutes))
+        self.rank = distributed.get_rank()
+        self.world_size = distributed.get_world_size()
+        self.trace = Trace()
+        self._groups: dict[tuple[int, ...], HcclGroup] = {}
+        self.world = self.group(range(self.world_size), "world")
+
+    def group(self, ranks: Sequence[int], name: str = "") -> Group:
+        ranks = tuple(ranks)
+        if ranks not in self._groups:
+            group = HcclGroup(Launcher(), self.trace, self.rank, ranks, name)
+            group._native = _native_name(ranks, self.world_size)
+            self._groups[ranks] = group
+        return self._groups[ranks]
+
+    def fail(self, error: BaseException) -> None:
+        """HCCL has no way to tell the others; they learn it by msrun, which ends them."""
+
+    def close(self) -> None:
+        distributed.destroy_process_group()
+
+
+def _native_name(ranks: tuple[int, ...], world_size: int) -> str:
+    if len(ranks) == world_size:
+        return "hccl_world_group"
+    name = "ranks-" + "-".join(map(str, ranks))
+    if len(ranks) > 1:
+        create_group(name, list(ranks))
+    return name
+
+

@@ -1,0 +1,43 @@
+"""Where pieces lie in flat arrays: cut into parts, into posts, along an axis, by rows."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Piece(NamedTuple):
+    """Entries [start, stop) of a flat array."""
+
+    start: int
+    stop: int
+
+
+def pieces(count: int, largest: int) -> list[Piece]:
+    """`count` entries in pieces of at most `largest`; one empty piece if there are none."""
+    return [Piece(start, min(start + largest, count)) for start in range(0, max(count, 1), largest)]
+
+
+def window(part: Piece, k: int, largest: int) -> Piece:
+    """The k-th stretch of `largest` entries of a part, short or empty at its end."""
+    return Piece(min(part.start + k * largest, part.stop), min(part.start + (k + 1) * largest, part.stop))
+
+
+def split_axis(array: np.ndarray, axis: int, size: int) -> np.ndarray:
+    """`size` equal parts along `axis`, one after the other, flat."""
+    if axis:
+        array = np.concatenate(np.split(array, size, axis), axis=None)
+    return array.reshape(-1)
+
+
+def join_axis(parts: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray:
+    """Undo `split_axis`: row i of `parts` holds rank i's array of that shape."""
+    if axis == 0:
+        return parts.reshape(len(parts) * shape[0], *shape[1:])
+    return np.concatenate([part.reshape(shape) for part in parts], axis=axis)
+
+
+def row_parts(rows: Sequence[int], row: int) -> list[Piece]:
+    """Where each rank's rows, of `row` entries, lie in the flat array."""
+    ends = np.cumsum(rows) * row
+    return [Piece(int(end) - count * row, int(end)) for end, count in zip(ends, rows, strict=True)]

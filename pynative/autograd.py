@@ -62,13 +62,17 @@ def take_gradient(tensor: Tensor) -> Tensor | None:
     return gradient
 
 
+def _as(source: Tensor, target: Tensor) -> Tensor:
+    return source if source.dtype == target.dtype else source.astype(target.dtype)
+
+
 def _copy_in_place(target: Tensor, source: Tensor) -> None:
-    ops.assign(target, source.astype(target.dtype))
+    ops.assign(target, _as(source, target))
 
 
 def _add_in_place(target: Tensor, source: Tensor) -> None:
     # In-place arithmetic methods of Tensor silently do nothing on a CPU; assign_add does what it says.
-    ops.assign_add(target, source.astype(target.dtype))
+    ops.assign_add(target, _as(source, target))
 
 
 def add_weight_gradient(parameter: Tensor, compute: Callable[[Tensor | None], Tensor]) -> Tensor | None:

@@ -19,13 +19,17 @@ from pynative import parallel_state
 def make_parameter(spec: ShardSpec, initial: Normal | Constant, dtype: str = "float32") -> Parameter:
     """This rank's shard of a parameter, zero until `initialize_parameters`."""
     shape = spec.local_shape(parallel_state.get_tensor_model_parallel_world_size())
-    parameter = Parameter(Tensor(np.zeros(1, np.float32)).astype(getattr(ms, dtype)), name="unnamed")
-    # numpy's zeros take no memory until something is written, and the flat buffer will bring its own.
-    parameter.set_data(Tensor.from_numpy(np.zeros(shape, np.float32)).astype(getattr(ms, dtype)), slice_shape=True)
+    parameter = Parameter(as_type(np.zeros(shape, np.float32), getattr(ms, dtype)), name="unnamed")
     parameter.shard = spec
     parameter.initial = initial
     parameter.is_shared_copy = False
     return parameter
+
+
+def as_type(values: np.ndarray, dtype: ms.Type) -> Tensor:
+    """A tensor of this type over float32 values."""
+    tensor = Tensor.from_numpy(values)
+    return tensor if dtype == ms.float32 else tensor.astype(dtype)
 
 
 def _global_name(path: str) -> str:
@@ -61,7 +65,7 @@ def initialize_parameters(model: nn.Cell, seed: int) -> None:
 
 def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
     """Overwrite a parameter in place: its memory, which others may view, stays where it is."""
-    ms.ops.assign(parameter, Tensor.from_numpy(np.ascontiguousarray(values, np.float32)).astype(parameter.dtype))
+    ms.ops.assign(parameter, as_type(np.ascontiguousarray(values, np.float32), parameter.dtype))
 
 
 def trainable(model: nn.Cell) -> Iterator[Parameter]:

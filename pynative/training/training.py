@@ -22,6 +22,7 @@ from pynative.training.callbacks import (
     Callback,
     CheckpointCallback,
     EvaluationCallback,
+    ExitCallback,
     FiniteCallback,
     LogCallback,
     MetricsCallback,
@@ -93,6 +94,8 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
     if training.check_for_nan_in_grad:
         callbacks.append(FiniteCallback())
     callbacks += more
+    if training.exit_interval or training.exit_duration_in_mins:
+        callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))
     if training.output_dir:
         callbacks.append(CheckpointCallback(Path(training.output_dir), training.save_interval))
     return callbacks

@@ -3,6 +3,7 @@
 from pynative.training.callbacks.base import Callback, TrainingState
 from pynative.training.callbacks.checkpoint import CheckpointCallback
 from pynative.training.callbacks.evaluation import EvaluationCallback
+from pynative.training.callbacks.exit import ExitCallback
 from pynative.training.callbacks.finite import FiniteCallback
 from pynative.training.callbacks.log import LogCallback, MetricsCallback
 
@@ -10,6 +11,7 @@ __all__ = [
     "Callback",
     "CheckpointCallback",
     "EvaluationCallback",
+    "ExitCallback",
     "FiniteCallback",
     "LogCallback",
     "MetricsCallback",

@@ -74,7 +74,7 @@ MODEL_PARALLEL_ARGS=(
 
 DATA_ARGS=(
     --data-path "$DATA_PREFIX"
-    --split 969,30,1
+    --split 95,5,0
     --tokenizer-type GPT2BPETokenizer
     --vocab-file "$HERE/vocab/vocab.json"
     --merge-file "$HERE/vocab/merges.txt"
@@ -103,4 +103,4 @@ msrun "${DISTRIBUTED_ARGS[@]}" "$HERE/pretrain_gpt.py" \
     "$@"
 
 python "$HERE/plot_loss.py" "$OUTPUT/metrics.jsonl"
-python "$HERE/generate.py" --load "$OUTPUT" --prompt "def " --max-new-tokens 120
+python "$HERE/generate.py" --load "$OUTPUT" --prompt "def " --max-new-tokens 120 --temperature 0.7 --top-k 40

@@ -20,7 +20,7 @@ from pynative.checkpointing.agreement import agree
 from pynative.checkpointing.schedule import schedule_problems
 from pynative.parameter import name_parameters, write_parameter
 from pynative.tensor_parallel.random import set_rng_seed
-from pynative.training.log import warn
+from pynative.training.log import log, warn
 
 if TYPE_CHECKING:
     from pynative.optimizer.optimizer import FlatOptimizer
@@ -56,6 +56,7 @@ def load_checkpoint(directory: Path, state: TrainingState) -> None:
         state.consumed_samples = reader.manifest.consumed_samples
         if reader.manifest.rng is not None and not training.no_load_rng:
             set_rng_seed(reader.manifest.rng["seed"])
+    log(f"Loaded {reader.directory}; training goes on after step {state.iteration}")
 
 
 def _is_save_directory(directory: Path, output_dir: str | None) -> bool:

@@ -181,7 +181,6 @@ def pretrain(
     state = TrainingState(all_config, model, step_cell)
     if all_config.training_config.load_checkpoint:
         load_checkpoint(Path(all_config.training_config.load_checkpoint), state)
-        log(f"Loaded {all_config.training_config.load_checkpoint} at iteration {state.iteration}")
     data = _data(train_valid_test_datasets_provider, train_data_loader, state)
     state.samples_per_epoch = data.samples_per_epoch
     train(state, data.train, _callbacks(all_config, data.valid, callbacks))

@@ -52,7 +52,7 @@ LIBRARY_MODEL = "from mindspeed_ms.legacy.model.gpt_model import GPTModel"
 FLAGS = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 "
     "--micro-batch-size 1 --global-batch-size 4 --train-iters 12 --lr 1e-2 --vocab-size 64 --padded-vocab-size 64 "
-    "--tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0 --log-interval 1 --eval-iters 0"
+    "--tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0 --log-interval 1 --eval-iters 0 --save-interval 100"
 )
 
 

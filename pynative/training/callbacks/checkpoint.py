@@ -1,5 +1,6 @@
 """Save every so many iterations and at the end."""
 
+import os
 from pathlib import Path
 
 from pynative.checkpointing import save_checkpoint
@@ -13,6 +14,15 @@ class CheckpointCallback(Callback):
     def __init__(self, directory: Path, interval: int | None) -> None:
         self.directory, self.interval = directory, interval
         self._saved_iteration: int | None = None
+
+    def on_train_begin(self, state: TrainingState) -> None:
+        """An unwritable place is found now, not after hours of training."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"--save {self.directory}: {error.strerror}; choose a directory that can be written") from error
+        if not os.access(self.directory, os.W_OK):
+            raise ValueError(f"--save {self.directory}: not writable; choose another directory or change its permissions")
 
     def on_step_end(self, state: TrainingState) -> None:
         if self.interval and state.iteration % self.interval == 0:

@@ -6,6 +6,9 @@ Backward computes e = exp(s - m) again and, with p = e/l, D = rowsum(dout * out)
     dv = (e P)^T (dout/l)     ds = e ((dout/l) v^T P - D/l)     dq = scale ds k     dk = scale ds^T q
 Dividing dout, not e, by l saves a pass over the scores. So do the columns appended to the operands of two products:
 [q, -m] [k, 1]^T = s - m and [dout, -D] [v, 1]^T = dout v^T - D.
+
+Keeping e instead of computing it again was measured: forward and backward together 7% faster at a sequence of 512, 24%
+at 2048 (a hundredth of a small model's step), for s^2/2 floats a head and layer. Memory won.
 """
 
 from collections.abc import Callable

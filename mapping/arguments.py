@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from mapping import from_deepspeed, from_yaml
 from mapping.checks import check_given, forget_refused
 from mapping.derived import DERIVED
 from mapping.files import missing_files
-from mapping.flags import MAPPED, ROWS
+from mapping.flags import IGNORED, MAPPED, ROWS
 from mapping.from_args import build_with_errors, field_values
+from mapping.from_deepspeed import Auto
 from mapping.parser import ExtraArgs, Given, rank_of_environment, read_command_line, world_size_of_environment
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import Unknown
@@ -27,6 +29,7 @@ class Reading(NamedTuple):
     given: list[Given]
     config: AllConfig
     errors: list[str]
+    notes: list[str]
 
 
 def read(argv: Sequence[str] | None = None, extra_args_provider: ExtraArgs | None = None,
@@ -39,11 +42,20 @@ def read(argv: Sequence[str] | None = None, extra_args_provider: ExtraArgs | Non
     args, line = read_command_line(sys.argv[1:] if argv is None else argv, extra_args_provider, args_defaults)
     args.world_size = world_size_of_environment() if world_size is None else world_size
     args.rank = rank_of_environment()
+    autos, file_errors, file_values = _read_files(args, line.given)
     refused = check_given(args, line.given)
     forget_refused(args, line.given)
-    config, errors = build_with_errors(field_values(args, look_at_files=check_files))
-    found = [*line.errors, *refused, *errors, *(missing_files(args) if check_files else ())]
-    return Reading(args, line.given, config, list(dict.fromkeys(found)))
+    config, errors = build_with_errors(file_values | field_values(args, look_at_files=check_files))
+    notes, open_ends = from_deepspeed.resolved(autos, config)
+    found = [*line.errors, *file_errors, *refused, *errors, *open_ends, *(missing_files(args) if check_files else ())]
+    return Reading(args, line.given, config, list(dict.fromkeys(found)), notes)
+
+
+def _read_files(args: Namespace, given: Sequence[Given]) -> tuple[list[Auto], list[str], dict[str, Any]]:
+    """What --deepspeed-config and --yaml-cfg say: what the first leaves open, errors, fields of several arguments."""
+    autos, errors = from_deepspeed.apply(args.deepspeed_config, args, given) if args.deepspeed_config else ([], [])
+    values, yaml_errors = from_yaml.overlay(args.yaml_cfg, args, given) if args.yaml_cfg else ({}, [])
+    return autos, [*errors, *yaml_errors], values
 
 
 def parse_args(argv: Sequence[str] | None = None, extra_args_provider: ExtraArgs | None = None,
@@ -55,11 +67,14 @@ def parse_args(argv: Sequence[str] | None = None, extra_args_provider: ExtraArgs
     defaults by attribute name. What follows from other arguments (sizes, the padded vocabulary, types) is filled in.
     Raises `ConfigError` with every finding.
     """
-    reading = read(argv, extra_args_provider, world_size, args_defaults, check_files)
+    return _accepted(read(argv, extra_args_provider, world_size, args_defaults, check_files)).args
+
+
+def _accepted(reading: Reading) -> Reading:
     if reading.errors:
         raise ConfigError(reading.errors)
     fill_in(reading.args, reading.config)
-    return reading.args
+    return reading
 
 
 def fill_in(args: Namespace, config: AllConfig) -> None:
@@ -81,12 +96,22 @@ def initialize_megatron(extra_args_provider: ExtraArgs | None = None,
     On errors all of them are printed to the standard error of rank 0 and the process ends with exit code 2.
     """
     try:
-        args = parse_args(argv, extra_args_provider, args_defaults=args_defaults, check_files=check_files)
+        reading = _accepted(read(argv, extra_args_provider, None, args_defaults, check_files))
     except ConfigError as error:
         _print_errors(error.errors)
         raise SystemExit(2) from None
-    set_args(args)
-    return args
+    if reading.args.rank == 0:
+        _print_notes(reading)
+    set_args(reading.args)
+    return reading.args
+
+
+def _print_notes(reading: Reading) -> None:
+    ignored = [given.name for given in reading.given if given.row.status == IGNORED]
+    if ignored:
+        print(f"ignored, the result is the same without: {' '.join(ignored)}")
+    for note in reading.notes:
+        print(note)
 
 
 def _print_errors(errors: Sequence[str]) -> None:

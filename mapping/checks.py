@@ -31,7 +31,6 @@ EXCLUSIVE = (
     ("--account-for-loss-in-pipeline-split", "--decoder-last-pipeline-num-layers"),
     ("--data-path", "--train-data-path"),
     ("--data-path", "--mock-data"),
-    ("--bf16", "--fp16"),
     ("--save-retain-interval", "--keep-checkpoint-max"),
 )
 """Flags of which at most one may be given, each with a value that says something."""

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from mapping.arguments import Reading, read
@@ -72,13 +73,25 @@ def as_text(reading: Reading) -> str:
     return "\n".join(lines)
 
 
+def write_reference(path: Path = Path("docs/flags.md")) -> int:
+    """Write the reference page; the exit code."""
+    from mapping.flag_reference import reference
+
+    path.write_text(reference(), encoding="utf-8")
+    print(path)
+    return 0
+
+
 def main(argv: Sequence[str]) -> int:
     split = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(prog="python -m mapping.explain", description=__doc__, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--world-size", type=int, help="processes of the job; default: what the environment says")
     parser.add_argument("--check-files", action="store_true", help="look at tokenizer, data and checkpoint files too")
+    parser.add_argument("--doc", action="store_true", help="write the reference of all flags to docs/flags.md")
     options = parser.parse_args(argv[:split])
+    if options.doc:
+        return write_reference()
     reading = read(argv[split + 1:], world_size=options.world_size, check_files=options.check_files)
     print(as_json(reading) if options.json else as_text(reading))
     return 2 if reading.errors else 0

@@ -27,7 +27,7 @@ SECTIONS: dict[str, type[Config]] = {
     "dataset_config": DatasetConfig, "moe_config": MoEConfig, "lora_config": LoraConfig, "model_config": ModelConfig}
 """The sections of an `AllConfig`, by name."""
 
-NESTED: dict[str, type[Config]] = {
+NESTED: dict[str, Any] = {
     f"{name}.{entry.name}": entry.default_factory
     for name, cls in SECTIONS.items() for entry in fields(cls)
     if isinstance(entry.default_factory, type) and issubclass(entry.default_factory, Config)}
@@ -84,7 +84,8 @@ def build(values: dict[str, Any]) -> AllConfig:
         sections[section][name] = cls(**sections[path])
     for name, value in missing_fields(sections["model_config"]):
         sections["model_config"][name] = value
-    return AllConfig(**{name: cls(**sections[name]) for name, cls in SECTIONS.items()})
+    built: dict[str, Any] = {name: cls(**sections[name]) for name, cls in SECTIONS.items()}
+    return AllConfig(**built)
 
 
 def missing_fields(given: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -84,8 +84,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _read(line: CommandLine, name: str, row: Flag, words: list[str]) -> None:
-    allowed = {None: (1, 1), "?": (0, 1), "*": (0, len(words)), "+": (1, max(1, len(words)))}
-    least, most = (0, 0) if row.type is None else allowed.get(row.nargs, (row.nargs, row.nargs))  # type: ignore[call-overload]
+    least, most = _arity(row, len(words))
     if len(words) < least:
         line.unread.append(row)
         line.errors.append(f"{name}: needs {'a value' if least == 1 else f'{least} values'}"
@@ -99,6 +98,15 @@ def _read(line: CommandLine, name: str, row: Flag, words: list[str]) -> None:
     except ValueError as error:
         line.unread.append(row)
         line.errors.append(f"{name} {error}")
+
+
+def _arity(row: Flag, words: int) -> tuple[int, int]:
+    """The fewest and the most values that a flag takes, of which `words` are there."""
+    if row.type is None:
+        return 0, 0
+    if isinstance(row.nargs, int):
+        return row.nargs, row.nargs
+    return {None: (1, 1), "*": (0, words), "+": (1, max(1, words))}[row.nargs]
 
 
 def _value(row: Flag, words: list[str]) -> Any:
@@ -157,10 +165,10 @@ def read_command_line(argv: Sequence[str], extra_args_provider: ExtraArgs | None
     return args, line
 
 
-def world_size_of_environment() -> int:
+def world_size_of_environment(default: int | None = 1) -> int | None:
     """Processes of this job, as the launcher says."""
     names = ("RANK_SIZE", "MS_WORKER_NUM", "WORLD_SIZE")
-    return int(next((os.environ[name] for name in names if os.environ.get(name)), "1"))
+    return next((int(os.environ[name]) for name in names if os.environ.get(name)), default)
 
 
 def rank_of_environment() -> int:

@@ -20,5 +20,6 @@ FLAGS = group(
     value("--compute-dtype", dtype, None, "model_config.compute_dtype"),
     value("--embedding-dtype", dtype, None, "model_config.embedding_init_dtype"),
     value("--loss-scale-factor", float, 2.0, "training_config.loss_scale_factor"),
+    switch("--consecutive-hysteresis", "training_config.consecutive_hysteresis"),
     switch("--grad-reduce-in-bf16", "training_config.grad_reduce_in_bf16"),
 )

@@ -18,6 +18,7 @@ FLAGS = group(
         "training_config.check_for_nan_in_grad"),
     value("--ddp-bucket-size", int, None, "training_config.bucket_size"),
     switch("--overlap-grad-reduce", "training_config.overlap_grad_reduce"),
+    value("--zero-stage", int, None, "training_config.zero_stage", choices=(0, 1, 2, 3)),
     switch("--use-distributed-optimizer", "training_config.use_distributed_optimizer"),
     off("--no-wrap-with-ddp", "wrap_with_ddp", "training_config.wrap_with_ddp"),
     switch("--enable-mem-align", "training_config.enable_mem_align"),

@@ -42,7 +42,8 @@ class AllConfig:
 
     def _derive(self) -> None:
         data, parallel, schedule = self.dataset_config, self.parallel_config, self.optimizer_config
-        data.fill("global_batch_size", lambda: data.batch_size * parallel.data_parallel_size)
+        parallel.fill("virtual_pipeline_model_parallel_size", self._chunks)
+        data.fill("global_batch_size", lambda: data.batch_size * parallel.data_parallel_size * self._smallest_round())
         data.fill("micro_batch_num", lambda: max(1, data.global_batch_size
                                                  // (data.batch_size * parallel.data_parallel_size)))
         if self.training_config.train_samples is None:
@@ -50,9 +51,14 @@ class AllConfig:
         else:
             schedule.fill("lr_decay_samples", lambda: self.training_config.train_samples)
             self._iterations_of_samples()
-        parallel.fill("virtual_pipeline_model_parallel_size", self._chunks)
         parallel.fill("expert_tensor_parallel_size", lambda: parallel.tensor_model_parallel_size)
         self.moe_config.fill("moe_ffn_hidden_size", lambda: self.model_config.ffn_hidden_size)
+
+    def _smallest_round(self) -> int:
+        """The fewest micro-batches that a schedule takes: interleaving goes through the stages in whole rounds."""
+        parallel = self.parallel_config
+        interleaved = (parallel.virtual_pipeline_model_parallel_size or 1) > 1
+        return parallel.pipeline_model_parallel_size if interleaved else 1
 
     def _chunks(self) -> int | None:
         per_chunk = self.parallel_config.num_layers_per_virtual_pipeline_stage
@@ -64,8 +70,8 @@ class AllConfig:
 
     def _iterations_of_samples(self) -> None:
         with suppress(Unjudged):
-            self.training_config.training_iters = (self.training_config.train_samples
-                                                   // self.dataset_config.global_batch_size)
+            samples = self.training_config.train_samples or 0
+            self.training_config.training_iters = samples // self.dataset_config.global_batch_size
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Sections by name, fields by name, without the links between sections; what is not known is none."""

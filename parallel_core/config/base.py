@@ -87,8 +87,13 @@ _IN_RANGE = {"at least": lambda value, limit: value >= limit, "above": lambda va
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
+
+
+def field_types(cls: type) -> dict[str, Any]:
+    """Name -> annotated type of a config class's options."""
+    return {entry.name: _hints(cls)[entry.name] for entry in fields(cls) if "flag" in entry.metadata}
 
 
 def has_type(value: Any, hint: Any) -> bool:
@@ -130,11 +135,12 @@ class Config:
 
     def __post_init__(self) -> None:
         complain(self._wrong_fields())
-        self.derive()
+        with suppress(Unjudged):
+            self.derive()
         complain(judge((type(self).rules,), self))
 
     def derive(self) -> None:
-        """Fill the fields whose default follows from other fields of the section, each by `fill`."""
+        """Fill the fields whose default follows from other fields, each by `fill`; then adjust what does not hold."""
 
     def fill(self, name: str, value: Callable[[], Any]) -> None:
         """Give field `name` its derived value, if the user gave none."""
@@ -149,7 +155,8 @@ class Config:
         return ()
 
     def _wrong_fields(self) -> Iterator[str]:
-        hints = _hints(type(self))
+        cls: Any = type(self)
+        hints = _hints(cls)
         for entry in fields(self):
             value = getattr(self, entry.name)
             left_to_derive = value is None and entry.default is None

@@ -45,7 +45,7 @@ class DatasetConfig(Config):
     """One pass in order, or shuffled passes without end."""
     data_sharding: bool = option("--no-data-sharding", True)
     """With the cyclic loader, give each data-parallel rank a fixed part of the samples."""
-    drop_remainder: bool = option("--drop-remainder", True)
+    drop_remainder: bool = option("--no-drop-remainder", True)
     """Leave out the last batch if it is not full."""
 
     tokenizer_type: str | None = option("--tokenizer-type", None)

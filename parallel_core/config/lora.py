@@ -13,7 +13,7 @@ class LoraConfig(Config):
 
     lora_rank: int = option("--lora-r", 0, at_least=0)
     """Inner size of an adapter."""
-    lora_alpha: float = option("--lora-alpha", 16, above=0)
+    lora_alpha: float = option("--lora-alpha", 32.0, above=0)
     """An adapter's output is multiplied by this over its rank."""
     lora_dropout: float = option("--lora-dropout", 0.0, at_least=0, below=1)
     """Dropout on an adapter's input."""

@@ -84,7 +84,7 @@ class ModelConfig(Config):
     """Initial weight of the sandwich norm after attention."""
     ffn_post_norm_scale: float = option("--ffn-post-norm-scale", 1.0, at_least=0, at_most=1)
     """Initial weight of the sandwich norm after the feed-forward block."""
-    use_final_norm: bool = option("--no-final-norm", True)
+    use_final_norm: bool = option("--no-post-layer-norm", True)
     """Normalise the last layer's output."""
     apply_residual_connection_post_norm: bool = option("--apply-residual-connection-post-layernorm", False)
     """Take the residual after the norm instead of before it."""
@@ -162,7 +162,7 @@ class ModelConfig(Config):
     """Arguments of the fused attention operator."""
     apply_rope_fusion: bool = option("--no-rope-fusion", True)
     """Rotary positions by the device's fused operator."""
-    apply_swiglu_fusion: bool = option("--use-fused-swiglu", True)
+    apply_swiglu_fusion: bool = option("--use-fused-swiglu", False)
     """Swiglu by the device's fused operator."""
     recompute_granularity: str | None = option("--recompute-granularity", None, choices=("selective", "full"))
     """What is computed again in the backward pass: attention's core, or whole layers."""

@@ -93,9 +93,9 @@ class ParallelConfig(Config):
         return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
 
     def derive(self) -> None:
+        self.fill("data_parallel_size", lambda: max(1, self.world_size // self.model_parallel_size))
         if self.tensor_model_parallel_size == 1:
             self.sequence_parallel = False
-        self.fill("data_parallel_size", lambda: max(1, self.world_size // self.model_parallel_size))
 
     def rules(self) -> Iterator[str]:
         if self.world_size != self.data_parallel_size * self.model_parallel_size:

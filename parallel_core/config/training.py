@@ -101,6 +101,8 @@ class TrainingConfig(Config):
     """Clean steps after which the scale grows."""
     loss_scale_factor: float = option("--loss-scale-factor", 2.0, above=1)
     """By how much the scale grows, and shrinks on overflow."""
+    consecutive_hysteresis: bool = option("--consecutive-hysteresis", False)
+    """Every clean step restores the overflows that are let through before the scale shrinks."""
     loss_scale_hysteresis: int = option("--hysteresis", 2, at_least=1)
     """Overflows before the scale shrinks."""
     min_loss_scale: float = option("--min-loss-scale", 1.0, above=0)
@@ -122,10 +124,12 @@ class TrainingConfig(Config):
     """On later stages, wait with that until the first stage is through."""
     use_distributed_optimizer: bool = option("--use-distributed-optimizer", False)
     """Share optimizer states out over data-parallel ranks."""
+    zero_stage: int = option("--zero-stage", None, at_least=0, at_most=3)
+    """What data-parallel ranks share out: 1 optimizer states, 2 gradients too, 3 weights too."""
 
     profile: bool = option("--profile", False)
     """Record a profile."""
-    profile_save_path: str | None = option("--profile-save-path", None)
+    profile_save_path: str = option("--profile-save-path", "./profile_dir")
     """Where the profile is written."""
     profile_step_start: int = option("--profile-step-start", 10, at_least=0)
     """First iteration that is profiled."""
@@ -162,7 +166,7 @@ class TrainingConfig(Config):
     """Record the data pipeline."""
     profile_data_simplification: bool = option("--profile-data-simplification", False)
     """Remove raw data once it is analysed."""
-    profile_op_time: bool = option("--profile-op-time", True)
+    profile_op_time: bool = option("--no-profile-op-time", True)
     """Record the time of operators."""
     profile_offline_analyse: bool = option("--profile-offline-analyse", False)
     """Leave the analysis for later."""
@@ -170,10 +174,14 @@ class TrainingConfig(Config):
     """File that switches the profile on and off while training runs."""
 
     def derive(self) -> None:
+        self.fill("zero_stage", lambda: int(self.use_distributed_optimizer))
         if self.bf16 and not self.grad_reduce_in_bf16:
             self.accumulate_allreduce_grads_in_fp32 = True
 
     def rules(self) -> Iterator[str]:
+        if self.use_distributed_optimizer != (self.zero_stage > 0):
+            yield (f"--zero-stage {self.zero_stage}: --use-distributed-optimizer is stage 1 and needed by higher ones; "
+                   "make them agree")
         if self.bf16 and self.fp16:
             yield "--bf16 --fp16: only one of the two can be the compute type; remove one"
         if self.profile and self.profile_step_end < self.profile_step_start:

@@ -83,6 +83,8 @@ IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "training_config.bf16": (False,),
     "training_config.fp16": (False,),
     "training_config.use_distributed_optimizer": (False,),
+    "training_config.zero_stage": (0,),
+    "training_config.consecutive_hysteresis": (False,),
     "training_config.overlap_grad_reduce": (False,),
     "training_config.profile": (False,),
     "dataset_config.rampup_batch_size": (None,),

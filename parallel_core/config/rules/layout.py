@@ -33,14 +33,15 @@ def chunks_divide(config: AllConfig) -> Iterator[str]:
             else f"--virtual-pipeline-model-parallel-size {chunks}")
     if per_chunk is None and chunks in (None, 1):
         return
+    counted = per_chunk if per_chunk is not None else chunks
     if stages < 2:
         yield f"{flag}: needs --pipeline-model-parallel-size 2 or more; raise it or leave this out"
     elif parallel.num_layer_list is not None:
         return
-    elif layers % (stages * (per_chunk or chunks)):
+    elif layers % (stages * (counted or 1)):
         yield (f"{flag}: times --pipeline-model-parallel-size {stages} must divide --num-layers {layers}; "
                "change one of them")
-    elif per_chunk is not None and per_chunk * chunks * stages != layers:
+    elif per_chunk is not None and chunks is not None and per_chunk * chunks * stages != layers:
         yield (f"{flag}: times --virtual-pipeline-model-parallel-size {chunks} and stages {stages} is not --num-layers "
                f"{layers}; leave one of them out")
 

@@ -1,0 +1,70 @@
+"""The reference page of all flags, `docs/flags.md`: written from the table, with the sentences under config fields."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from mapping.flags import GROUPS, MAPPED, REFUSED, Flag
+from mapping.from_args import NESTED, SECTIONS
+from parallel_core.config.unsupported import IMPLEMENTED
+
+HEADER = """# Flags
+
+Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, and what becomes of it. Written by
+`python -m mapping.explain --doc`; do not edit.
+
+- **mapped**: it acts, with Megatron's meaning. *planned*: it is read, but not all of its values are implemented yet;
+  the engine then refuses to start and names it.
+- **ignored**: it cannot change the result.
+- **refused**: an error, unless its default is given: it asks for something that is not done.
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    sentences = field_sentences()
+    parts = [HEADER]
+    for module in GROUPS:
+        rows = module.FLAGS
+        parts.append(f"\n## {rows[0].group}\n\n| flag | default | what becomes of it |\n| --- | --- | --- |\n")
+        parts += [_line(row, sentences) for row in rows]
+    return "".join(parts)
+
+
+def _line(row: Flag, sentences: dict[str, str]) -> str:
+    names = ", ".join(f"`{name}`" for name in (row.name, *row.aliases))
+    default = "" if row.type is None or row.default is None else f"`{row.default}`"
+    text = " ".join(_fate(row, sentences)).replace("|", "\\|")
+    return f"| {names} | {default} | {text} |\n"
+
+
+def _fate(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
+    if row.status == MAPPED:
+        turns_off = row.type is None and row.stores is False and not row.help
+        yield row.help or ("Not: " if turns_off else "") + sentences.get(row.target, "")
+        if row.target:
+            yield f"→ `{row.target}`{' *(planned)*' if row.target in IMPLEMENTED else ''}"
+        elif row.choices:
+            yield f"One of {', '.join(map(str, row.choices))}."
+    else:
+        yield f"**{row.status}**: {row.reason}."
+    for value, reason in row.refuses.items():
+        yield f"`{value}` is {REFUSED}: {reason}."
+
+
+def field_sentences() -> dict[str, str]:
+    """Target -> the sentence under the field, read from the config classes' sources."""
+    return {f"{path}.{name}": text for path, cls in {**SECTIONS, **NESTED}.items() for name, text in _sentences(cls)}
+
+
+def _sentences(cls: Any) -> Iterator[tuple[str, str]]:
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    for field, following in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and (
+                isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)):
+            yield field.target.id, " ".join(str(following.value.value).split())

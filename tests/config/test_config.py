@@ -1,0 +1,150 @@
+"""The config objects on their own: derived fields, sibling links, checks that name the flag."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from parallel_core.config import (
+    AllConfig,
+    ConfigError,
+    DatasetConfig,
+    ModelConfig,
+    ModelParallelConfig,
+    MoEConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    TrainingConfig,
+    TransformerConfig,
+    unsupported,
+)
+from parallel_core.config.unsupported import IMPLEMENTED
+
+
+def model(**changes) -> ModelConfig:
+    return ModelConfig(**{"vocab_size": 512, "num_layers": 4, "hidden_size": 64, "num_attention_heads": 4,
+                          "seq_length": 64, **changes})
+
+
+def test_the_names_of_the_earlier_system_are_the_same_classes():
+    assert TransformerConfig is ModelConfig and ModelParallelConfig is ParallelConfig
+
+
+@pytest.mark.parametrize("changes, field, value", [
+    ({}, "ffn_hidden_size", 256),
+    ({"hidden_act": "swiglu"}, "ffn_hidden_size", 128),
+    ({"hidden_act": "swiglu", "hidden_size": 512}, "ffn_hidden_size", 1344),
+    ({"ffn_hidden_size": 96}, "ffn_hidden_size", 96),
+    ({}, "kv_channels", 16),
+    ({}, "num_query_groups", 4),
+    ({}, "max_position_embeddings", 64),
+    ({"add_bias_linear": False}, "qkv_has_bias", False),
+    ({"add_bias_linear": False, "qkv_has_bias": True}, "qkv_has_bias", True),
+    ({"add_bias_linear": False}, "bias_gelu_fusion", False),
+    ({"init_method_std": 0.1}, "embedding_init_method_std", 0.1),
+    ({"params_dtype": "bfloat16"}, "compute_dtype", "bfloat16"),
+    ({"apply_query_key_layer_scaling": True}, "attention_softmax_in_fp32", True),
+])
+def test_what_follows_from_other_fields(changes, field, value):
+    assert getattr(model(**changes), field) == value
+
+
+def test_gated_activations_double_the_first_linear():
+    assert model(hidden_act="swiglu").gated_linear_unit and not model(hidden_act="gelu").gated_linear_unit
+
+
+def test_what_follows_from_other_sections():
+    config = AllConfig(
+        model_config=model(), parallel_config=ParallelConfig(world_size=8, tensor_model_parallel_size=2),
+        dataset_config=DatasetConfig(batch_size=2, global_batch_size=16),
+        training_config=TrainingConfig(training_iters=9))
+    assert config.parallel_config.data_parallel_size == 4
+    assert config.dataset_config.micro_batch_num == 2
+    assert config.optimizer_config.lr_decay_iters == 9
+    assert config.moe_config.moe_ffn_hidden_size == config.model_config.ffn_hidden_size
+
+
+def test_samples_become_iterations_and_the_schedule_counts_samples():
+    config = AllConfig(model_config=model(), dataset_config=DatasetConfig(batch_size=4),
+                       training_config=TrainingConfig(train_samples=43))
+    assert config.training_config.training_iters == 10
+    assert (config.optimizer_config.lr_decay_samples, config.optimizer_config.lr_decay_iters) == (43, None)
+
+
+def test_sequence_parallelism_needs_tensor_parallelism_and_is_off_without():
+    assert not ParallelConfig(sequence_parallel=True).sequence_parallel
+    assert ParallelConfig(world_size=2, tensor_model_parallel_size=2, sequence_parallel=True).sequence_parallel
+
+
+def test_bf16_adds_gradients_up_in_float32():
+    assert TrainingConfig(bf16=True).accumulate_allreduce_grads_in_fp32
+    assert not TrainingConfig(bf16=True, grad_reduce_in_bf16=True).accumulate_allreduce_grads_in_fp32
+
+
+def test_the_model_section_knows_its_siblings():
+    config = AllConfig(model_config=model())
+    for name in ("parallel_config", "dataset_config", "training_config", "moe_config", "lora_config"):
+        assert getattr(config.model_config, name) is getattr(config, name)
+
+
+def test_interleaving_is_asked_for_by_layers_or_by_chunks():
+    def chunks(**changes):
+        parallel = ParallelConfig(world_size=2, pipeline_model_parallel_size=2, **changes)
+        config = AllConfig(model_config=model(num_layers=8), parallel_config=parallel)
+        return config.parallel_config.virtual_pipeline_model_parallel_size, config.dataset_config.micro_batch_num
+    assert chunks(num_layers_per_virtual_pipeline_stage=2) == chunks(virtual_pipeline_model_parallel_size=2) == (2, 2)
+    assert chunks() == (None, 1)
+
+
+@pytest.mark.parametrize("build, blamed", [
+    (lambda: model(num_layers=0), "--num-layers 0"),
+    (lambda: model(hidden_size="64"), "--hidden-size '64'"),
+    (lambda: model(num_layers=True), "--num-layers True"),
+    (lambda: model(norm_epsilon=float("nan")), "--norm-epsilon nan"),
+    (lambda: model(normalization="none"), "--normalization none"),
+    (lambda: OptimizerConfig(betas=0.9), "--adam-beta1"),
+    (lambda: TrainingConfig(bf16=True, fp16=True), "--fp16"),
+    (lambda: TrainingConfig(loss_scale=0), "--loss-scale 0"),
+    (lambda: TrainingConfig(loss_scale_factor=1), "--loss-scale-factor 1"),
+    (lambda: TrainingConfig(profile=True, profile_step_start=5, profile_step_end=4), "--profile-step-end 4"),
+    (lambda: ParallelConfig(world_size=3, tensor_model_parallel_size=2), "--tensor-model-parallel-size 2"),
+    (lambda: AllConfig(model_config=model(num_attention_heads=3)), "--hidden-size 64"),
+])
+def test_a_check_names_the_flag(build, blamed):
+    with pytest.raises(ValueError, match=blamed):
+        build()
+
+
+def test_all_findings_are_in_the_error():
+    with pytest.raises(ConfigError) as caught:
+        model(num_layers=0, hidden_size=-1)
+    assert len(caught.value.errors) == 2
+
+
+def test_fields_are_given_by_keyword_and_unknown_ones_refused():
+    with pytest.raises(TypeError):
+        ParallelConfig(2)
+    with pytest.raises(TypeError):
+        ParallelConfig(tensor_parallel=2)
+
+
+def test_a_dictionary_of_the_config_is_plain_and_without_links():
+    config = AllConfig(model_config=model()).to_dict()
+    assert json.loads(json.dumps(config))["model_config"]["fa_config"]["input_layout"] == "SBH"
+    assert "parallel_config" not in config["model_config"]
+
+
+def test_what_is_not_implemented_is_named_by_flag_and_a_dense_model_is():
+    assert unsupported(AllConfig(model_config=model())) == []
+    (row,) = unsupported(AllConfig(model_config=model(), moe_config=MoEConfig(num_experts=4)))
+    assert "--num-experts 4" in str(row) and row.target == "moe_config.num_experts"
+
+
+def test_defaults_are_among_what_is_implemented():
+    config = AllConfig(model_config=model())
+    for target, works in IMPLEMENTED.items():
+        value = config
+        for name in target.split("."):
+            value = getattr(value, name)
+        assert value in works, target

@@ -1,0 +1,170 @@
+"""From a command line to arguments and config: translation, defaults, the ways in that Megatron's users know."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from math import sqrt
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+import mapping
+from mapping import ConfigError, get_args, init_configs_from_args, initialize_megatron, parse_args
+from tests.mapping.lines import line, reading
+
+GOLDEN = Path(__file__).resolve().parents[3] / "shared/golden"
+MOE = "--num-experts 4 --moe-ffn-hidden-size 32"
+
+
+@pytest.mark.parametrize("change, target, value", [
+    ("--swiglu", "model_config.hidden_act", "swiglu"),
+    ("--squared-relu", "model_config.hidden_act", "squared_relu"),
+    ("--gelu-tanh", "model_config.hidden_act", "geglu_tanh"),
+    ("", "model_config.hidden_act", "gelu"),
+    ("--no-bias-gelu-fusion", "model_config.bias_gelu_fusion", False),
+    ("--normalization RMSNorm --use-fused-rmsnorm", "model_config.normalization", "FusedRMSNorm"),
+    ("--use-rotary-position-embeddings", "model_config.position_embedding_type", "rope"),
+    ("--position-embedding-type rope", "model_config.use_rotary_embedding", True),
+    ("--position-embedding-type rope --use-rope-scaling", "model_config.rope_scaling.type", "llama3"),
+    ("--position-embedding-type rope --partial-rotary-factor 0.25", "model_config.rotary_percent", 0.25),
+    ("--num-query-groups 2", "model_config.num_query_groups", 4),
+    ("--group-query-attention --num-query-groups 2", "model_config.num_query_groups", 2),
+    ("--disable-bias-linear --add-qkv-bias", "model_config.qkv_has_bias", True),
+    ("--disable-bias-linear --add-qkv-bias", "model_config.out_proj_has_bias", False),
+    ("--disable-bias-linear --add-dense-bias", "model_config.out_proj_has_bias", True),
+    ("--no-post-layer-norm", "model_config.use_final_norm", False),
+    ("--add-rmsnorm-offset", "model_config.apply_layernorm_1p", True),
+    ("--input-embeds-norm", "model_config.scales.embedding", 8.0),
+    ("--scale-depth 1.4", "model_config.scales.residual", 1.4 / sqrt(4)),
+    ("--dim-model-base 16", "model_config.scales.logits", 0.25),
+    ("--query-pre-attn-scalar 144", "model_config.scales.attention", 1 / 12),
+    ("--bf16", "model_config.params_dtype", "bfloat16"),
+    ("--fp16", "model_config.compute_dtype", "float16"),
+    ("--bf16 --params-dtype torch.float32", "model_config.params_dtype", "float32"),
+    ("--recompute-activations", "model_config.recompute_granularity", "selective"),
+    ("--vocab-size 500", "model_config.vocab_size", 512),
+    ("--vocab-size 500", "model_config.unpadded_vocab_size", 500),
+    ("--vocab-size 512 --tokenizer-type NullTokenizer", "model_config.vocab_size", 640),
+    ("--vocab-size 512 --tokenizer-type NullTokenizer --padded-vocab-size 512", "model_config.vocab_size", 512),
+    ("--vocab-size 500 --make-vocab-size-divisible-by 1", "model_config.vocab_size", 500),
+    ("--vocab-size 500 --extra-vocab-size 13", "model_config.vocab_size", 640),
+    ("--hysteresis 3", "training_config.loss_scale_hysteresis", 3),
+    ("--hysteresis 3", "training_config.loss_scale_factor", 2.0),
+    ("--loss-scale 0.5", "training_config.loss_scale", 0.5),
+    ("--optimizer sgd", "optimizer_config.optimizer_type", "sgd"),
+    ("--adam-beta2 0.95", "optimizer_config.betas", (0.9, 0.95)),
+    ("--cp-comm-type a2a", "parallel_config.context_parallel_algo", "ulysses_cp_algo"),
+    ("", "parallel_config.context_parallel_algo", "megatron_cp_algo"),
+    ("--num-layer-list [[1,1],[1,1]] --pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2",
+     "parallel_config.num_layer_list", [[1, 1], [1, 1]]),
+    ("--profile-memory", "training_config.profile_memory", True),
+    ("--profile-with-memory", "training_config.profile_memory", True),
+    (f"{MOE} --first-k-dense-replace 1 --moe-layer-freq 1", "moe_config.moe_layer_freq", [0, 1, 1, 1]),
+    (f"{MOE} --moe-layer-freq ([0]*1+[1]*1)*2", "moe_config.moe_layer_freq", [0, 1, 0, 1]),
+    (f"{MOE} --n-shared-experts 2", "moe_config.moe_shared_expert_intermediate_size", 64),
+    (f"{MOE} --moe-router-load-balancing-type softmax_topk", "moe_config.moe_router_pre_softmax", True),
+    (f"{MOE} --seq-aux", "moe_config.moe_router_load_balancing_type", "seq_aux_loss"),
+    (f"{MOE} --moe-token-dispatcher-type flex", "moe_config.moe_token_dispatcher_type", "alltoall"),
+    ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path x", "dataset_config.tokenizer_type",
+     "HuggingFaceTokenizer"),
+    ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path x", "dataset_config.tokenizer_model", "x"),
+    ("--stage sft", "dataset_config.instruction.enabled", True),
+    ("--lora-target-modules linear_qkv", "lora_config.lora_rank", 16),
+    ("", "lora_config.lora_rank", 0),
+])
+def test_a_flag_becomes_its_field(change, target, value):
+    found = reading(change, world_size=2 if "pipeline" in change else 1)
+    assert found.errors == []
+    assert attrgetter(target)(found.config) == pytest.approx(value) if isinstance(value, float) else (
+        attrgetter(target)(found.config) == value)
+
+
+def test_vocabulary_padding_depends_on_the_layout():
+    found = reading("--vocab-size 500 --tensor-model-parallel-size 4", world_size=4)
+    assert found.config.model_config.vocab_size == 512
+    assert reading("--vocab-size 513 --tensor-model-parallel-size 4", 4).config.model_config.vocab_size == 1024
+
+
+def test_the_last_of_a_repeated_flag_counts():
+    assert reading("--seed 1 --seed 2").config.training_config.seed == 2
+
+
+def test_the_world_size_comes_from_the_launcher(monkeypatch):
+    monkeypatch.setenv("RANK_SIZE", "4")
+    monkeypatch.setenv("RANK_ID", "3")
+    args = parse_args(line("--tensor-model-parallel-size 2"))
+    assert (args.world_size, args.rank, args.data_parallel_size) == (4, 3, 2)
+
+
+def test_arguments_that_were_left_open_are_filled_in():
+    args = parse_args(line("--vocab-size 500 --bf16"))
+    assert (args.padded_vocab_size, args.params_dtype, args.ffn_hidden_size, args.kv_channels, args.lr_decay_iters) == (
+        512, "bfloat16", 256, 16, 10)
+
+
+def test_the_config_of_parsed_arguments_is_the_config_of_their_line():
+    """Filling in what was left open must not change what is derived from it a second time."""
+    change = "--swiglu --scale-depth 1.4 --vocab-size 500 --first-k-dense-replace 1 --num-experts 2 --bf16"
+    assert init_configs_from_args(parse_args(line(change))) == reading(change).config
+
+
+def test_a_namespace_of_megatrons_own_parser_is_enough_and_stays_as_it_is():
+    args = Namespace(num_layers=4, hidden_size=64, num_attention_heads=4, seq_length=64, padded_vocab_size=512,
+                     layernorm_epsilon=1e-6, micro_batch_size=2, add_bias_linear=False, something_else=1)
+    before = dict(vars(args))
+    config = init_configs_from_args(args)
+    assert config.model_config.norm_epsilon == 1e-6 and not config.model_config.qkv_has_bias
+    assert config.dataset_config.batch_size == 2 and vars(args) == before
+
+
+def test_a_users_own_flags_pass_through():
+    def extra(parser):
+        group = parser.add_argument_group("mine")
+        group.add_argument("--my-number", type=int, default=3)
+        group.add_argument("--my-words", nargs="+")
+        return parser
+
+    args = parse_args(line("--my-words a b --bf16"), extra_args_provider=extra)
+    assert (args.my_number, args.my_words, args.bf16) == (3, ["a", "b"], True)
+    with pytest.raises(ConfigError, match="my-number"):
+        parse_args(line("--my-number x"), extra_args_provider=extra)
+
+
+def test_defaults_of_the_caller_hold_unless_the_flag_is_given():
+    assert parse_args(line(), args_defaults={"seed": 7}).seed == 7
+    assert parse_args(line("--seed 8"), args_defaults={"seed": 7}).seed == 8
+
+
+def test_initialising_keeps_the_arguments_and_lists_what_is_ignored(monkeypatch, capsys):
+    monkeypatch.setattr(mapping.arguments, "_global_args", None)
+    with pytest.raises(ValueError, match="initialize_megatron"):
+        get_args()
+    args = initialize_megatron(argv=line("--no-persist-layer-norm --bf16"))
+    assert get_args() is args
+    ignored = capsys.readouterr().out.strip()
+    assert "--no-persist-layer-norm" in ignored and "--bf16" not in ignored and len(ignored.splitlines()) == 1
+
+
+@pytest.mark.parametrize("rank, lines", [("0", 2), ("1", 1)])
+def test_errors_end_every_rank_with_2_and_the_first_lists_them(monkeypatch, capsys, rank, lines):
+    monkeypatch.setenv("RANK_ID", rank)
+    with pytest.raises(SystemExit) as caught:
+        initialize_megatron(argv=line("--lr x --hidden-size 65"))
+    assert caught.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == lines
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden cases are not beside this checkout")
+def test_every_golden_command_line_means_what_megatron_resolved():
+    for path in sorted(GOLDEN.glob("*/config.json")):
+        case = json.loads(path.read_text())
+        args = parse_args([*case["megatron_cli"], "--padded-vocab-size", str(case["padded_vocab_size"])], world_size=1)
+        config = init_configs_from_args(args)
+        assert config.dataset_config.micro_batch_num == case["num_microbatches"]
+        resolved = case["resolved_args"]
+        for name, value in resolved.items():
+            of_experts = name.startswith("moe_") and resolved["num_experts"] is None
+            if value is not None and hasattr(args, name) and not of_experts and name != "num_query_groups":
+                assert getattr(args, name) == value, (path, name)

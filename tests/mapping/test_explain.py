@@ -1,0 +1,100 @@
+"""`python -m mapping.explain` and the reference page it writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mapping.explain import main
+from mapping.flag_reference import field_sentences, reference
+from mapping.from_args import NESTED, SECTIONS
+from parallel_core.config.base import field_types
+from tests.mapping.lines import line
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def answer(capsys, change: str, *options: str) -> dict:
+    code = main(["--json", *options, "--", *line(change)])
+    result = json.loads(capsys.readouterr().out)
+    assert code == (0 if result["accepted"] else 2)
+    return result
+
+
+@pytest.mark.parametrize("change, status, target, value", [
+    ("--clip-grad 0.5", "mapped", "optimizer_config.clip_grad", 0.5),
+    ("--swiglu", "mapped", "model_config.hidden_act", "swiglu"),
+    ("--disable-bias-linear", "mapped", "model_config.add_bias_linear", False),
+    ("--ckpt-format=torch", "mapped", "training_config.ckpt_format", "torch"),
+    ("--num-experts 4", "planned", "moe_config.num_experts", 4),
+    ("--no-persist-layer-norm", "ignored", "", False),
+    ("--fp8-margin 0", "ignored", "", 0),
+    ("--fp8-margin 1", "refused", "", 1),
+])
+def test_the_fate_of_a_flag(capsys, change, status, target, value):
+    fate = answer(capsys, change)["flags"][-1]
+    assert (fate["flag"], fate["status"], fate["target"], fate["value"]) == (
+        change.split()[0].split("=")[0], status, target, value)
+    assert bool(fate["reason"]) == (status != "mapped")
+
+
+def test_the_answer_for_a_world_of_any_size(capsys):
+    result = answer(capsys, "--tensor-model-parallel-size 2 --global-batch-size 10240", "--world-size", "10240")
+    assert result["accepted"] and result["config"]["parallel_config"]["data_parallel_size"] == 5120
+    assert result["config"]["dataset_config"]["micro_batch_num"] == 1
+
+
+def test_errors_are_in_the_answer(capsys):
+    result = answer(capsys, "--lr x --hidden-size 65")
+    assert not result["accepted"] and len(result["errors"]) == 2
+
+
+def test_files_are_looked_at_only_when_asked(capsys, tmp_path):
+    vocabulary = tmp_path / "vocab.json"
+    change = f"~vocab-size --tokenizer-type GPT2BPETokenizer --vocab-file {vocabulary} --merge-file {vocabulary}"
+    assert answer(capsys, change)["accepted"]
+    assert not answer(capsys, change, "--check-files")["accepted"]
+    vocabulary.write_text(json.dumps({str(number): number for number in range(300)}))
+    result = answer(capsys, change, "--check-files")
+    assert result["config"]["model_config"]["vocab_size"] == 384
+
+
+def test_missing_data_is_found_by_either_suffix(capsys, tmp_path):
+    (tmp_path / "a.bin").touch()
+    result = answer(capsys, f"--data-path 0.5 {tmp_path}/a 0.5 {tmp_path}/b", "--check-files")
+    assert [error.split("no file ")[1].split(";")[0] for error in result["errors"]] == [
+        f"{tmp_path}/a.idx", f"{tmp_path}/b.bin", f"{tmp_path}/b.idx"]
+
+
+def test_the_text_answer_names_flags_config_and_errors(capsys):
+    main(["--", *line("--lr x")])
+    text = capsys.readouterr().out
+    assert "--num-layers 4" in text and "model_config:" in text and "error: --lr x" in text
+
+
+def test_it_starts_without_mindspore_and_fast():
+    """Under half a second on an idle machine; best of several, with room for a busy one."""
+    code = ("import sys; sys.modules['mindspore'] = None; from mapping.explain import main; "
+            f"sys.exit(main(['--json', '--', *{line()!r}]))")
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 1
+
+
+def test_the_reference_page_is_the_tables():
+    assert (ROOT / "docs/flags.md").read_text(encoding="utf-8") == reference(), "run python -m mapping.explain --doc"
+
+
+def test_every_config_field_has_its_sentence():
+    sentences = field_sentences()
+    for path, cls in {**SECTIONS, **NESTED}.items():
+        for name in field_types(cls):
+            assert sentences.get(f"{path}.{name}", "").endswith("."), f"{path}.{name}"

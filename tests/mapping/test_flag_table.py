@@ -1,0 +1,116 @@
+"""The table against itself, against the config classes, and against the recorded facts of the real parsers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from mapping.flags import BY_NAME, IGNORED, MAPPED, REFUSED, ROWS
+from mapping.from_args import DERIVED, NESTED, SECTIONS
+
+FACTS = Path(__file__).resolve().parents[3] / "shared/megatron_flags/flags.json"
+
+TARGETS = {f"{path}.{entry.name}": entry for path, cls in {**SECTIONS, **NESTED}.items() for entry in fields(cls)}
+NO_FIELD = {"--yaml-cfg", "--deepspeed-config"}
+
+
+def test_no_name_stands_for_two_rows():
+    assert not [name for name, count in Counter(name for row in ROWS for name in (row.name, *row.aliases)).items()
+                if count > 1]
+
+
+def test_a_mapped_flag_has_a_field_and_the_others_a_reason():
+    for row in ROWS:
+        if row.status == MAPPED and row.name not in NO_FIELD:
+            assert row.target in TARGETS, row
+        if row.status in (IGNORED, REFUSED):
+            assert row.reason and not row.target, row
+
+
+def test_every_field_that_names_a_flag_has_that_flag():
+    """The flag in a field's error messages must exist and fill that field, unless it is derived or has no flag."""
+    for target, entry in TARGETS.items():
+        flag = entry.metadata.get("flag")
+        if flag not in (None, "--world-size", "--data-parallel-size"):
+            row = BY_NAME[flag]
+            assert row.target == target or target in DERIVED or row.dest == "add_bias_linear", (flag, target)
+
+
+def test_a_default_is_said_once():
+    """Where a flag fills a field as it is, both have the same default; a second name may have none."""
+    by_target = defaultdict(list)
+    for row in ROWS:
+        if row.status == MAPPED and row.target and row.target not in DERIVED:
+            by_target[row.target].append(row)
+    for target, rows in by_target.items():
+        default = TARGETS[target].default
+        if rows[0].default is not None:
+            assert rows[0].default == default, (rows[0].name, rows[0].default, default)
+
+
+def test_mapped_rows_of_one_attribute_agree_on_its_default():
+    defaults = defaultdict(set)
+    for row in ROWS:
+        if row.status == MAPPED:
+            defaults[row.dest].add(repr(row.default))
+    assert not {dest: values for dest, values in defaults.items() if len(values) > 1}
+
+
+def test_refused_values_are_among_the_choices():
+    for row in ROWS:
+        assert set(row.refuses) <= set(row.choices), row.name
+
+
+@pytest.fixture(scope="module")
+def facts():
+    if not FACTS.is_file():
+        pytest.skip("the recorded facts are not beside this checkout")
+    by_flag = defaultdict(list)
+    for fact in json.loads(FACTS.read_text())["flags"]:
+        by_flag[fact["flag"]].append(fact)
+    return by_flag
+
+
+def test_every_recorded_flag_is_in_the_table(facts):
+    names = {name for rows in facts.values() for row in rows for name in (row["flag"], *row["aliases"])}
+    assert not names - BY_NAME.keys()
+
+
+ARITY_WIDENED = {"--moe-router-load-balancing-type", "--moe-aux-loss-coeff"}
+"""Megatron's newest version takes several values; one is what every other version and script gives."""
+
+
+def test_arity_agrees_with_the_recorded_facts(facts):
+    for flag, rows in facts.items():
+        row = BY_NAME[flag]
+        takes_none = {fact["action"] != "store" for fact in rows}
+        assert takes_none == {row.type is None}, flag
+        if row.type is not None and flag not in ARITY_WIDENED | {"--spec"}:
+            assert (row.nargs is not None) in {fact["nargs"] is not None for fact in rows}, flag
+
+
+OTHER_DEFAULTS = {
+    "--num-query-groups": "with --group-query-attention only", "--context-parallel-algo": "Megatron's ring",
+    "--pre-tockens": "MindSpeed-LLM's", "--lora-r": "", "--spec": "", "--tokenizer-type": "",
+}
+
+
+def test_defaults_of_mapped_flags_are_megatrons(facts):
+    for flag, rows in facts.items():
+        row = BY_NAME[flag]
+        megatron = [fact for fact in rows if fact["source"] == "megatron"]
+        if row.status == MAPPED and megatron and flag not in OTHER_DEFAULTS and row.name == flag:
+            wanted = megatron[0]["default"]
+            assert row.default == wanted or (not row.default and not wanted), (flag, row.default, wanted)
+
+
+def test_recorded_choices_are_known_values(facts):
+    for flag, rows in facts.items():
+        row = BY_NAME[flag]
+        choices = {choice for fact in rows for choice in fact["choices"] or () if choice is not None}
+        if row.choices and choices:
+            assert choices <= set(row.choices), (flag, choices - set(row.choices))

@@ -1,0 +1,84 @@
+"""Configuration files in their three layouts give the config that flags give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mapping import ConfigError, init_configs_from_dict, init_configs_from_yaml
+from mapping.arguments import read
+from tests.mapping.lines import line, reading
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/gpt/pretrain_gpt_38BV3.yaml"
+
+SECTIONS = {
+    "model_config": {"vocab_size": 512, "unpadded_vocab_size": 512, "num_layers": 4, "hidden_size": 64,
+                     "num_attention_heads": 4, "seq_length": 64, "norm_epsilon": "1e-6"},
+    "training_config": {"train_iters": 10}, "optimizer_config": {"learning_rate": "1e-3"},
+    "dataset_config": {"batch_size": 2, "global_batch_size": 8, "tokenizer_type": None},
+}
+
+MEGATRON = {
+    "language_model": {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "layernorm_epsilon": "1e-6",
+                       "activation_func": "gelu", "add_bias_linear": True, "num_moe_experts": None,
+                       "gated_linear_unit": False, "hidden_dropout": 0.1},
+    "model_parallel": {"tensor_model_parallel_size": 1, "sequence_parallel": False},
+    "seq_length": 64, "max_position_embeddings": 64, "vocab_size": 512, "micro_batch_size": 2, "global_batch_size": 8,
+    "train_iters": 10, "lr": "1e-3", "fp8_margin": 0, "use_mcore_models": True,
+}
+
+
+@pytest.mark.parametrize("content", [SECTIONS, MEGATRON], ids=["sections", "Megatron"])
+def test_a_file_gives_the_config_of_the_flags(content):
+    assert init_configs_from_dict(content, world_size=1) == reading("--norm-epsilon 1e-6").config
+
+
+def test_the_38b_example():
+    config = init_configs_from_yaml(EXAMPLE)
+    model, parallel = config.model_config, config.parallel_config
+    assert parallel.world_size == 32 and parallel.sequence_parallel
+    assert parallel.num_layer_list == [[4, 4, 4, 4], [4, 4, 4, 4], [4, 4, 4, 4], [4, 4, 4, 2]]
+    assert (model.vocab_size, model.make_vocab_size_divisible_by, model.num_query_groups) == (165664, 16, 8)
+    assert (model.normalization, model.norm_epsilon, model.hidden_act) == ("FusedRMSNorm", 1e-5, "swiglu")
+    assert (model.use_flash_attention, model.apply_rope_fusion, model.masked_softmax_fusion) == (True, True, False)
+    assert (model.embedding_init_method_std, model.init_method_std) == (0.5, 0.00884)
+    assert (model.params_dtype, model.compute_dtype) == ("float32", "bfloat16")
+    assert (model.use_sandwich_norm, model.attn_post_norm_scale, model.ffn_post_norm_scale) == (True, 0.0447, 0.0825)
+    assert model.untie_embeddings_and_output_weights and not model.add_bias_linear
+    assert config.training_config.bucket_size == 40000000 and config.training_config.bf16
+
+
+@pytest.mark.parametrize("content, blamed, near", [
+    ({"model_config": {"num_layer": 4}}, "model_config.num_layer", "model_config.num_layers"),
+    ({"modell_config": {"num_layers": 4}}, "modell_config", ""),
+    ({"model_config": {"fa_config": {"pre_token": 4}}}, "fa_config.pre_token", "pre_tokens"),
+    ({"accelerate_config": {"parallelization": {"tensor_paralel": 8}}}, "tensor_paralel", "tensor_parallel"),
+    ({"accelerate_config": {"precision": {"fused_operators": "rope, spell"}}}, "fused_operators", "spell"),
+    ({"language_model": {"num_layer": 4}}, "num_layer", "num_layers"),
+    ({"language_model": {"num_layers": "four"}}, "num_layers", "four"),
+    ({"model_config": {"num_layers": "four"}}, "model_config.num_layers", "four"),
+    ({"language_model": {}, "fp8": "hybrid"}, "--fp8-format", "--bf16"),
+])
+def test_a_wrong_key_or_value_is_an_error_with_the_nearest_name(content, blamed, near):
+    with pytest.raises(ConfigError) as caught:
+        init_configs_from_dict(content)
+    assert any(blamed in error and near in error for error in caught.value.errors), caught.value.errors
+
+
+def test_all_errors_of_a_file_are_said_at_once():
+    with pytest.raises(ConfigError) as caught:
+        init_configs_from_dict({**SECTIONS, "model_config": {**SECTIONS["model_config"], "x": 1, "num_layers": 0}})
+    assert len(caught.value.errors) == 2
+
+
+def test_flags_win_over_the_file_that_yaml_cfg_names():
+    found = read(["--yaml-cfg", str(EXAMPLE), "--lr", "1e-3", "--train-iters", "5", "--num-attention-heads", "96"],
+                 world_size=32)
+    assert found.errors == []
+    assert (found.config.model_config.hidden_size, found.config.model_config.num_attention_heads) == (6144, 96)
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+    found = read([*line(), "--yaml-cfg", str(tmp_path / "none.yaml")], world_size=1)
+    assert any("--yaml-cfg" in error for error in found.errors)

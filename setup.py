@@ -1,12 +1,14 @@
 """Packaging. Three packages, imported as `mapping`, `parallel_core` and `pynative`."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 setup(
     name="megatron-pynative",
     version="0.1.0",
     description="A Megatron-compatible training core on MindSpore's dynamic graph",
-    long_description=open("README.md", encoding="utf-8").read(),
+    long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",

@@ -3,9 +3,9 @@
     python benchmarks/throughput.py --hidden 512 --layers 8 --heads 8 --seq 512 --mbs 4 --vocab 8192 \\
         --tp 1 --pp 1 --dp 1 --threads 1
 
-Prints one line of JSON. `gflops` counts forward and backward of the model over all ranks (attention as the whole square,
-recomputation not at all); `sgemm_peak_gflops` is the sum over ranks and threads of a large float32 product, measured
-before and after; `comm_ms` the time rank 0 spent in collectives, a step.
+Prints one line of JSON. `gflops` counts forward and backward of the model over all ranks (attention as the whole
+square, recomputation not at all); `sgemm_peak_gflops` is the sum over ranks and threads of a large float32 product,
+measured before and after; `comm_ms` the time rank 0 spent in collectives, a step.
 """
 
 import argparse
@@ -28,8 +28,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in {
-        "hidden": 512, "layers": 8, "heads": 8, "seq": 512, "mbs": 4, "vocab": 8192, "tp": 1, "pp": 1, "dp": 1, "threads": 1,
-        "steps": 5, "warm-up": 2,
+        "hidden": 512, "layers": 8, "heads": 8, "seq": 512, "mbs": 4, "vocab": 8192, "tp": 1, "pp": 1, "dp": 1,
+        "threads": 1, "steps": 5, "warm-up": 2,
     }.items():  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--micro-batches", type=int, help="default: 4 in a pipeline, else 1")
@@ -128,7 +128,8 @@ def work(options: argparse.Namespace) -> None:
             self.rates.append(self._peak())
 
     clock = Clock()
-    rows = RandomTokens(options.vocab, options.seq, config.training_config.training_iters * config.dataset_config.global_batch_size)
+    samples = config.training_config.training_iters * config.dataset_config.global_batch_size
+    rows = RandomTokens(options.vocab, options.seq, samples)
     pretrain(
         lambda samples: (rows, None, None),
         lambda **where: GPTModel(config.model_config, **where),

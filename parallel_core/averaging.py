@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MicroBatchWeight:
-    """What a micro-batch's loss is made of: the number of tokens that count in it, and whether it is already their mean."""
+    """What a micro-batch's loss is made of: how many tokens count in it, and whether it is already their mean."""
 
     tokens: float
     is_mean: bool = True

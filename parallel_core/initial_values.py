@@ -67,7 +67,7 @@ class Constant:
 
 def by_name(method: "Normal | Constant | str", std: float) -> "Normal | Constant":
     """An initialiser from what a script passes: an object of this module, or "normal", "zeros", "ones"."""
-    table = {"normal": Normal(std), "zeros": Constant(0.0), "ones": Constant(1.0)}
+    table: dict[str, Normal | Constant] = {"normal": Normal(std), "zeros": Constant(0.0), "ones": Constant(1.0)}
     if isinstance(method, str):
         if method not in table:
             raise ValueError(f"init_method {method!r}: one of {', '.join(table)}, or Normal(std), Constant(value)")

@@ -17,7 +17,7 @@ class OptimizerParamScheduler:
     max_lr: float
     min_lr: float = 0.0
     init_lr: float = 0.0
-    lr_warmup_steps: int = 0
+    lr_warmup_steps: float = 0
     lr_decay_steps: int
     lr_decay_style: str = "linear"
     start_wd: float

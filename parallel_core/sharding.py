@@ -24,8 +24,8 @@ class ShardSpec:
     """Fused equal parts along the axis, each cut on its own: 2 for the gate and up halves of a swiglu."""
 
     partial_gradient: bool = False
-    """Whole on every rank of the group, but each applied it to its share only (its heads, its piece of the sequence): the
-    gradient is the sum over the group."""
+    """Whole on every rank of the group, but each applied it to its share only (its heads, its piece of the sequence):
+    the gradient is the sum over the group."""
 
     def named(self, name: str) -> "ShardSpec":
         """The same cut under its global name."""
@@ -38,8 +38,8 @@ class ShardSpec:
         whole = self.shape[self.axis]
         if whole % (self.parts * size):
             raise ValueError(
-                f"parameter {self.name or '?'}: {whole} entries along axis {self.axis} in {self.parts} part(s) cannot be cut "
-                f"evenly over --tensor-model-parallel-size {size}: choose a size that divides {whole // self.parts}"
+                f"parameter {self.name or '?'}: {whole} entries along axis {self.axis} in {self.parts} part(s) cannot "
+                f"be cut evenly over --tensor-model-parallel-size {size}: choose one that divides {whole // self.parts}"
             )
         return (*self.shape[: self.axis], whole // size, *self.shape[self.axis + 1 :])
 

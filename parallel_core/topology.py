@@ -76,8 +76,8 @@ class Topology:
             raise ValueError(
                 f"world size {self.world_size} is not divisible by --tensor-model-parallel-size "
                 f"{self.tensor_model_parallel_size} x --context-parallel-size {self.context_parallel_size} x "
-                f"--pipeline-model-parallel-size {self.pipeline_model_parallel_size} = {model}: start a multiple of {model} "
-                f"processes, or change the sizes"
+                f"--pipeline-model-parallel-size {self.pipeline_model_parallel_size} = {model}: start a multiple of "
+                f"{model} processes, or change the sizes"
             )
         replicas = self.data_parallel_size * self.context_parallel_size
         if replicas % self.expert_model_parallel_size:

@@ -45,7 +45,8 @@ def initialize_model_parallel(
         raise RuntimeError("model parallelism is already initialised; call destroy_model_parallel() first")
     if virtual_pipeline_model_parallel_size not in (None, 1):
         raise ValueError(
-            f"--virtual-pipeline-model-parallel-size {virtual_pipeline_model_parallel_size}: not available yet; leave it out"
+            f"--virtual-pipeline-model-parallel-size {virtual_pipeline_model_parallel_size}: not available yet; "
+            f"leave it out"
         )
     backend = connect() if backend is None else backend
     topology = Topology(
@@ -72,7 +73,7 @@ def destroy_model_parallel() -> None:
 
 def _current() -> _State:
     if _state is None:
-        raise RuntimeError("model parallelism is not initialised: call set_parallel_context or initialize_model_parallel")
+        raise RuntimeError("model parallelism is not initialised: call set_parallel_context first")
     return _state
 
 
@@ -147,7 +148,7 @@ def is_pipeline_last_stage() -> bool:
 
 
 def get_data_parallel_group(with_context_parallel: bool = False) -> Group:
-    """Ranks that hold the same parameters and see other samples (and, with context parallelism, other pieces of them)."""
+    """Ranks that hold the same parameters and see other samples (or, with context parallelism, pieces of them)."""
     return _dense("dp-cp" if with_context_parallel else "dp")
 
 

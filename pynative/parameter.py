@@ -15,11 +15,28 @@ from parallel_core.initial_values import Constant, Normal
 from parallel_core.sharding import ShardSpec
 from pynative import parallel_state
 
+Dtype = str | ms.Type
+"""A type by MindSpore's object or by its name, "float32"."""
 
-def make_parameter(spec: ShardSpec, initial: Normal | Constant, dtype: str = "float32") -> Parameter:
+
+def type_name(dtype: Dtype) -> str:
+    """The name of a type."""
+    return dtype if isinstance(dtype, str) else str(dtype).lower()
+
+
+def check_one_type(layer: str, param_dtype: Dtype, compute_dtype: Dtype) -> None:
+    """A layer computes in the type of its parameters; anything else is refused."""
+    if type_name(param_dtype) != type_name(compute_dtype):
+        raise ValueError(
+            f"{layer}: compute_dtype {compute_dtype} with parameters of {param_dtype}: computing in another type is not "
+            f"available yet; use one type"
+        )
+
+
+def make_parameter(spec: ShardSpec, initial: Normal | Constant, dtype: Dtype = "float32") -> Parameter:
     """This rank's shard of a parameter, zero until `initialize_parameters`."""
     shape = spec.local_shape(parallel_state.get_tensor_model_parallel_world_size())
-    parameter = Parameter(as_type(np.zeros(shape, np.float32), getattr(ms, dtype)), name="unnamed")
+    parameter = Parameter(as_type(np.zeros(shape, np.float32), getattr(ms, type_name(dtype))), name="unnamed")
     parameter.shard = spec
     parameter.initial = initial
     parameter.is_shared_copy = False

@@ -8,8 +8,8 @@ from parallel_core.config import AllConfig
 
 TINY = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 "
-    "--micro-batch-size 2 --train-iters 2 --lr 1e-3 --vocab-size 60 --padded-vocab-size 64 --tokenizer-type NullTokenizer "
-    "--attention-dropout 0 --hidden-dropout 0 --init-method-std 0.2 --eval-iters 0"
+    "--micro-batch-size 2 --train-iters 2 --lr 1e-3 --vocab-size 60 --padded-vocab-size 64 "
+    "--tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0 --init-method-std 0.2 --eval-iters 0"
 )
 """A model small enough for a test and large enough for tp 4 and pp 2."""
 

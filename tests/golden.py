@@ -11,5 +11,6 @@ def golden(name: str) -> Path:
     root = Path(os.environ.get("MEGATRON_GOLDEN") or Path(__file__).resolve().parents[2] / "shared" / "golden")
     folder = root / name
     if not folder.is_dir():
-        pytest.skip(f"{folder} is missing: set MEGATRON_GOLDEN to the folder of data recorded from Megatron-Core", allow_module_level=True)
+        reason = f"{folder} is missing: set MEGATRON_GOLDEN to the folder of data recorded from Megatron-Core"
+        pytest.skip(reason, allow_module_level=True)
     return folder

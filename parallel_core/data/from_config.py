@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from parallel_core.config import AllConfig
 from parallel_core.data.blended import Dataset, build_train_valid_test_datasets
-from parallel_core.data.dataset_config import Blend, GPTDatasetConfig, parse_blend
+from parallel_core.data.dataset_config import GPTDatasetConfig, parse_blend
 from parallel_core.data.tokenizers import MegatronTokenizer, build_tokenizer
 
 DEFAULT_SPLIT = "969,30,1"
@@ -22,13 +23,13 @@ def tokenizer_of(config: AllConfig) -> MegatronTokenizer:
     tokenizer = build_tokenizer(kind, vocab_file=data.vocab_file, merge_file=data.merge_file, vocab_size=told)
     if tokenizer.vocab_size > model.vocab_size:
         raise ValueError(
-            f"--tokenizer-type {kind} has {tokenizer.vocab_size} entries, the model's vocabulary {model.vocab_size}: raise "
-            f"--vocab-size to at least {tokenizer.vocab_size}, or leave it out"
+            f"--tokenizer-type {kind} has {tokenizer.vocab_size} entries, the model's vocabulary {model.vocab_size}: "
+            f"raise --vocab-size to at least {tokenizer.vocab_size}, or leave it out"
         )
     return tokenizer
 
 
-def _blends(config: AllConfig) -> dict[str, Blend | Sequence[Blend | None] | str | None]:
+def _blends(config: AllConfig) -> dict[str, Any]:
     data = config.dataset_config
     per_split = (data.train_data_path, data.valid_data_path, data.test_data_path)
     if any(per_split):

@@ -1,4 +1,4 @@
-"""1F1B: one forward, one backward (Narayanan et al., "PipeDream-2BW", 2021; Megatron's schedule without virtual stages).
+"""1F1B: one forward, one backward (Narayanan et al., "PipeDream", 2019; Megatron's schedule without virtual stages).
 
 Stage i of p first runs p-1-i forwards, then alternates, then drains: at most p-i micro-batches are in flight on it.
 """

@@ -14,16 +14,18 @@ class FlatMemory:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._on_host = ms.get_context("device_target") == "CPU"
-        self._array = np.zeros(size, np.float32) if self._on_host else None
-        self._device = None if self._on_host else ms.mint.zeros(size, dtype=ms.float32)
+        self._memory: np.ndarray | Tensor
+        if ms.get_context("device_target") == "CPU":
+            self._memory = np.zeros(size, np.float32)
+        else:
+            self._memory = ms.mint.zeros(size, dtype=ms.float32)
 
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
         """The tensor of this shape that begins at element `start`."""
         stop = start + int(np.prod(shape))
-        if self._on_host:
-            return Tensor.from_numpy(self._array[start:stop].reshape(shape))
-        return self._device[start:stop].view(shape)
+        if isinstance(self._memory, np.ndarray):
+            return Tensor.from_numpy(self._memory[start:stop].reshape(shape))
+        return self._memory[start:stop].view(shape)
 
     def whole(self) -> Tensor:
         """Everything as one vector."""

@@ -11,7 +11,7 @@ from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
 
 
 class GradientNorm:
-    """Knows which gradients this rank counts: not those that a lower tensor-parallel rank holds too, nor a tied copy."""
+    """Knows which gradients this rank counts: none that a lower tensor-parallel rank holds too, and no tied copy."""
 
     def __init__(self, buffer: ParamAndGradBuffer, tensor_parallel_rank: int, model_parallel_group: Group) -> None:
         counted = [

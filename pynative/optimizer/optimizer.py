@@ -94,13 +94,13 @@ def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:
     optimizer, training = config.optimizer_config, config.training_config
     batch = config.dataset_config.global_batch_size
     by_samples = training.train_samples is not None
-    total = training.train_samples if by_samples else training.training_iters * batch
+    total = training.train_samples or training.training_iters * batch
 
     def samples(iterations: int | None, count: int | None) -> int | None:
         return count if by_samples else None if iterations is None else iterations * batch
 
     decay = samples(optimizer.lr_decay_iters, optimizer.lr_decay_samples) or total
-    warm_up = samples(optimizer.lr_warmup_iters, optimizer.lr_warmup_samples) or 0
+    warm_up: float = samples(optimizer.lr_warmup_iters, optimizer.lr_warmup_samples) or 0
     if optimizer.lr_warmup_fraction is not None:
         warm_up = optimizer.lr_warmup_fraction * decay
     return OptimizerParamScheduler(

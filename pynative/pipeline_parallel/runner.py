@@ -20,7 +20,7 @@ class Channel:
 
     def exchange(self, action: Exchange, results: dict[Compute, Tensor]) -> dict[Compute, Tensor]:
         """Post every transfer together; what arrived, by the action that needs it."""
-        transfers = [Send(results.pop(send.action), send.peer) for send in action.sends]
+        transfers: list[Send | Recv] = [Send(results.pop(send.action), send.peer) for send in action.sends]
         transfers += [Recv(self.shape, self.dtype, receive.peer) for receive in action.receives]
         works = self.group.batch_send_recv(transfers)
         arrived = [work.wait() for work in works][len(action.sends) :]

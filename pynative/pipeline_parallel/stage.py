@@ -10,7 +10,7 @@ from parallel_core.averaging import Averaging, MicroBatchWeight
 from pynative import autograd
 
 LossOf = Callable[[Tensor], tuple[Tensor, MicroBatchWeight, tuple[float, float] | None]]
-"""What the model gave on the last stage -> (scalar loss, its weight, (sum, count) to report if not derived from them)."""
+"""What the model gave on the last stage -> (scalar loss, its weight, (sum, count) to report if not these)."""
 ForwardStep = Callable[[nn.Cell, int], tuple[Tensor, LossOf]]
 """(model, micro-batch) -> what the model gave, and how its loss is read off."""
 
@@ -43,7 +43,8 @@ class Stage:
         is_last: bool,
         enter: Callable[[int], None],
     ) -> None:
-        self.model, self.parameters, self.averaging, self.is_last, self.enter = model, parameters, averaging, is_last, enter
+        self.model, self.parameters, self.averaging = model, parameters, averaging
+        self.is_last, self.enter = is_last, enter
 
     def begin(self, forward_step: ForwardStep, train: bool = True) -> None:
         """Start a step: forget the last one's losses."""
@@ -53,7 +54,7 @@ class Stage:
         self._pending: dict[int, _Pending] = {}
 
     def forward(self, micro_batch: int, hidden_states: Tensor | None) -> Tensor:
-        """hidden_states [s, b, h] from the stage before (None on the first) -> those for the stage after, or the loss."""
+        """hidden_states [s, b, h] of the stage before (None on the first) -> those for the stage after, or the loss."""
         self.enter(micro_batch)
         with autograd.recording(self.train):
             received = autograd.leaf(hidden_states) if self.train and hidden_states is not None else hidden_states
@@ -66,7 +67,9 @@ class Stage:
             self._pending[micro_batch] = _Pending(received, output, seed)
         return output
 
-    def _note_loss(self, loss: Tensor, weight: MicroBatchWeight, reported: tuple[float, float] | None) -> tuple[Tensor, float]:
+    def _note_loss(
+        self, loss: Tensor, weight: MicroBatchWeight, reported: tuple[float, float] | None
+    ) -> tuple[Tensor, float]:
         total = self.averaging.loss_sum(float(loss.asnumpy()), weight)
         self.tokens += weight.tokens
         reported_sum, reported_count = reported or (total, weight.tokens)

@@ -11,12 +11,12 @@ from parallel_core.sharding import ShardSpec
 from pynative import kernels, parallel_state
 from pynative.autograd import Function, add_weight_gradient
 from pynative.collectives import Group
+from pynative.parameter import Dtype, check_one_type, make_parameter
 from pynative.tensor_parallel.mappings import (
     gather_from_tensor_model_parallel_region,
     reduce_from_tensor_model_parallel_region,
     scatter_to_tensor_model_parallel_region,
 )
-from pynative.parameter import make_parameter
 
 Initial = Normal | Constant | str | None
 
@@ -92,8 +92,8 @@ class ColumnParallelLinear(nn.Cell):
         is_expert: bool = False,
         disable_grad_reduce: bool = False,
         bias_init: Initial = "zeros",
-        param_init_dtype: str | None = None,
-        compute_dtype: str | None = None,
+        param_init_dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
         transpose_b: bool = True,
     ) -> None:
         super().__init__()
@@ -102,8 +102,8 @@ class ColumnParallelLinear(nn.Cell):
         self.skip_bias_add = skip_bias_add
         self.group = parallel_state.get_tensor_model_parallel_group()
         self.gradient_group = None if disable_grad_reduce else self.group
-        self.compute_dtype = compute_dtype or config.compute_dtype
         dtype = param_init_dtype or config.params_dtype
+        check_one_type("ColumnParallelLinear", dtype, compute_dtype or config.compute_dtype)
         std = config.init_method_std
         spec = ShardSpec(shape=(output_size, input_size), axis=0, parts=stride)
         self.weight = self.bias = None
@@ -146,8 +146,8 @@ class RowParallelLinear(nn.Cell):
         stride: int = 1,
         is_expert: bool = False,
         bias_init: Initial = "zeros",
-        param_init_dtype: str | None = None,
-        compute_dtype: str | None = None,
+        param_init_dtype: Dtype | None = None,
+        compute_dtype: Dtype | None = None,
         transpose_b: bool = True,
     ) -> None:
         super().__init__()
@@ -155,8 +155,8 @@ class RowParallelLinear(nn.Cell):
         self.input_is_parallel = input_is_parallel
         self.skip_bias_add = skip_bias_add
         self.group = parallel_state.get_tensor_model_parallel_group()
-        self.compute_dtype = compute_dtype or config.compute_dtype
         dtype = param_init_dtype or config.params_dtype
+        check_one_type("RowParallelLinear", dtype, compute_dtype or config.compute_dtype)
         std = config.init_method_std
         spec = ShardSpec(shape=(output_size, input_size), axis=1, parts=stride)
         self.weight = make_parameter(spec, by_name(init_method or "normal", std), dtype)
@@ -192,7 +192,7 @@ class VocabParallelEmbedding(nn.Cell):
         init_method: Initial = None,
         reduce_scatter_embeddings: bool = False,
         config,
-        param_init_dtype: str | None = None,
+        param_init_dtype: Dtype | None = None,
     ) -> None:
         super().__init__()
         _refuse("VocabParallelEmbedding", reduce_scatter_embeddings=reduce_scatter_embeddings)

@@ -1,8 +1,8 @@
 """Random streams by position instead of by history.
 
 Megatron's tracker hands out states in the order of the calls. Here a dropout mask is a function of (seed, iteration,
-micro-batch, layer, place in the layer), so it is the same under recompute, for any number of micro-batches in flight and
-for any tensor-parallel size: a mask of a cut activation is the cut of the mask.
+micro-batch, layer, place in the layer), so it is the same under recompute, for any number of micro-batches in flight
+and for any tensor-parallel size: a mask of a cut activation is the cut of the mask.
 """
 
 from dataclasses import dataclass

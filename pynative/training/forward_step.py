@@ -17,8 +17,8 @@ def _cut(value: Any, micro_batch: int, micro_batches: int, name: str) -> Any:
     rows = value.shape[0]
     if rows % micro_batches:
         raise ValueError(
-            f"get_batch_func: {name!r} has {rows} rows, which --global-batch-size cuts into {micro_batches} micro-batches: "
-            f"return micro_batch_num x micro_batch_size rows along dimension 0"
+            f"get_batch_func: {name!r} has {rows} rows, which --global-batch-size cuts into {micro_batches} "
+            f"micro-batches: return micro_batch_num x micro_batch_size rows along dimension 0"
         )
     size = rows // micro_batches
     piece = value[micro_batch * size : (micro_batch + 1) * size]
@@ -35,7 +35,7 @@ def _tokens(arguments: dict[str, Any]) -> float:
 
 
 class BatchedForwardStep:
-    """`get_batch_func(data_iterator)` gives the model's keyword arguments for all micro-batches of this rank at once."""
+    """`get_batch_func(data_iterator)` gives the model's keyword arguments for all of this rank's micro-batches."""
 
     def __init__(self, get_batch_func: Callable[[Iterator], dict[str, Any]], micro_batches: int) -> None:
         self.get_batch_func, self.micro_batches = get_batch_func, micro_batches
@@ -78,8 +78,8 @@ class MegatronForwardStep:
                 weight = MicroBatchWeight(float(_number(tokens)[0]), is_mean=False)
             case _:
                 raise ValueError(
-                    "forward_step_func: its loss function must return (loss, dict) or (loss sum, number of tokens, dict), "
-                    f"got {type(returned).__name__} of {len(returned) if isinstance(returned, tuple) else 1}"
+                    "forward_step_func: its loss function must return (loss, dict) or (loss sum, number of tokens, "
+                    f"dict), got {type(returned).__name__} of {len(returned) if isinstance(returned, tuple) else 1}"
                 )
         values = _number(next(iter(report.values()))) if report else None
         if values is None:

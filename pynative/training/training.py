@@ -4,7 +4,7 @@ Read it as the table of contents: model -> gradients -> optimizer -> checkpoint 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pynative import parallel_state
 from pynative.checkpointing import load_checkpoint
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
+from pynative.parameter import initialize_parameters, trainable
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.training.callbacks import (
     Callback,
@@ -38,7 +39,6 @@ from pynative.training.forward_step import BatchedForwardStep, MegatronForwardSt
 from pynative.training.log import log
 from pynative.training.train_step import TrainOneStepCell
 from pynative.training.utils import set_parallel_context, set_seed
-from pynative.parameter import initialize_parameters, trainable
 
 DEFAULT_OUTPUT = "output"
 
@@ -50,8 +50,8 @@ def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig) ->
     )
     if not hasattr(model, "set_input_tensor"):
         raise ValueError(
-            f"model_provider_func: {type(model).__name__} has no set_input_tensor(tensor), which gives a pipeline stage its "
-            f"input; derive it from pynative.transformer.Module or add the method"
+            f"model_provider_func: {type(model).__name__} has no set_input_tensor(tensor), which gives a pipeline "
+            f"stage its input; derive it from pynative.transformer.Module or add the method"
         )
     initialize_parameters(model, config.training_config.seed)
     return model
@@ -69,7 +69,7 @@ class _Data:
 def _data(provider: Callable | None, loader: Iterable | None, state: TrainingState) -> _Data:
     config = state.config
     if loader is not None:
-        steps = len(loader) if hasattr(loader, "__len__") else None
+        steps = len(loader) if isinstance(loader, Sized) else None
         batch = config.dataset_config.global_batch_size
         skip = 0 if config.training_config.new_dataset else state.iteration
         return _Data(endless(loader, skip), None, steps * batch if steps else None)
@@ -143,10 +143,10 @@ def pretrain(
     Args:
         train_valid_test_datasets_provider: (numbers of samples of the three splits) -> three datasets whose items are
             dicts of arrays. Or None, with `train_data_loader`.
-        model_provider_func: (pre_process, post_process) -> this stage's cell: the loss on the last stage, hidden states
-            [s, b, h] otherwise; it has `set_input_tensor`.
+        model_provider_func: (pre_process, post_process) -> this stage's cell: the loss on the last stage, hidden
+            states [s, b, h] otherwise; it has `set_input_tensor`.
         model_type: a model that is not a decoder is refused.
-        forward_step_func: Megatron's form, (data_iterator, model) -> (output, loss function), instead of get_batch_func.
+        forward_step_func: Megatron's form, (data_iterator, model) -> (output, loss function); get_batch_func is unused.
         process_non_loss_data_func, extra_args_provider, args_defaults: places of Megatron's signature. Flags are read
             before this is called, by `initialize_megatron`, which takes the latter two.
         all_config: the configuration.
@@ -173,6 +173,7 @@ def pretrain(
     buffer = ParamAndGradBuffer(trainable(model))
     optimizer = get_optimizer(all_config.optimizer_config, buffer)
     scheduler = get_optimizer_param_scheduler(all_config)
+    forward_step: MegatronForwardStep | BatchedForwardStep
     if forward_step_func is not None:
         forward_step = MegatronForwardStep(forward_step_func)
     else:

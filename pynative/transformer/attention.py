@@ -1,4 +1,4 @@
-"""Multi-head and grouped-query attention (Vaswani et al., 2017; Ainslie et al., 2023), heads cut over tensor parallelism.
+"""Multi-head and grouped-query attention (Vaswani et al., 2017; Ainslie et al., 2023), heads cut over ranks.
 
 s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tensor-parallel size.
 """
@@ -83,7 +83,7 @@ class ParallelAttention(nn.Cell):
         """[s, b, h] -> ([s, b, h], the bias still to be added)."""
         qkv, _ = self.linear_qkv(hidden_states)
         query, key, value = kernels.split_qkv(qkv, self.local_groups, self.heads_per_group, self.head_size)
-        if self.q_layernorm is not None:
+        if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
         if self.rotary is not None:
             cos, sin = self.rotary(query.shape[0])

@@ -5,9 +5,9 @@ from mindspore import Tensor, nn
 from parallel_core.initial_values import Normal
 from parallel_core.sharding import ShardSpec
 from pynative import kernels
+from pynative.parameter import make_parameter
 from pynative.tensor_parallel.layers import VocabParallelEmbedding
 from pynative.tensor_parallel.random import get_rng_tracer
-from pynative.parameter import make_parameter
 
 EMBEDDING_LAYER = 0
 """Layers are numbered from 1; the embedding's dropout mask belongs to number 0."""

@@ -79,10 +79,8 @@ class GPTModel(Module):
         return self._head(hidden_states, labels, loss_mask) if self.post_process else hidden_states
 
     def _head(self, hidden_states: Tensor, labels: Tensor | None, loss_mask: Tensor | None) -> Tensor:
-        if self.share_embeddings_and_output_weights:
-            weight = self.shared_embedding_or_output_weight()
-        else:
-            weight = self.language_model.output_layer.weight
+        own = self.language_model.output_layer
+        weight = self.shared_embedding_or_output_weight() if own is None else own.weight
         logits = self.parallel_lm_logits(hidden_states, weight, self.parallel_output)
         if labels is None:
             return logits.swapaxes(0, 1).contiguous()

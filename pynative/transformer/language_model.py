@@ -7,24 +7,25 @@ from mindspore import Tensor, nn
 from parallel_core.initial_values import Constant
 from parallel_core.sharding import ShardSpec
 from pynative import parallel_state
+from pynative.parameter import Dtype, check_one_type, make_parameter
 from pynative.tensor_parallel.layers import ColumnParallelLinear, linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import gather_from_tensor_model_parallel_region
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
-from pynative.parameter import make_parameter
 from pynative.transformer.transformer import ParallelTransformer
 
 
 class ParallelLMLogits(nn.Cell):
     """Hidden states times the (tied or own) output weight, cut over the vocabulary."""
 
-    def __init__(self, config, bias: bool = False, compute_dtype: str | None = None) -> None:
+    def __init__(self, config, bias: bool = False, compute_dtype: Dtype | None = None) -> None:
         super().__init__()
         self.group = parallel_state.get_tensor_model_parallel_group()
-        self.compute_dtype = compute_dtype or config.compute_dtype
+        check_one_type("ParallelLMLogits", config.params_dtype, compute_dtype or config.compute_dtype)
         self.bias = None
         if bias:
-            self.bias = make_parameter(ShardSpec(shape=(config.vocab_size,), axis=0), Constant(0.0), config.params_dtype)
+            spec = ShardSpec(shape=(config.vocab_size,), axis=0)
+            self.bias = make_parameter(spec, Constant(0.0), config.params_dtype)
 
     def construct(self, hidden_states: Tensor, weight: Tensor, parallel_output: bool = True) -> Tensor:
         """[s, b, h], [v/t, h] -> [s, b, v/t]; with parallel_output False the ranks' logits are gathered: [s, b, v]."""
@@ -43,7 +44,6 @@ class TransformerLanguageModel(nn.Cell):
         post_process: bool = True,
     ) -> None:
         super().__init__()
-        self.pre_process = pre_process
         self.embedding = Embedding(config) if pre_process else None
         self.decoder = ParallelTransformer(config, encoder_attn_mask_type, pre_process, post_process)
         self.output_layer = None
@@ -76,7 +76,7 @@ class TransformerLanguageModel(nn.Cell):
         given = [name for name, value in extras.items() if value is not None]
         if given:
             raise ValueError(f"a GPT language model takes no {', '.join(given)}; pass None")
-        hidden_states = self.embedding(tokens, position_ids) if self.pre_process else None
+        hidden_states = None if self.embedding is None else self.embedding(tokens, position_ids)
         return self.decoder(hidden_states, attention_mask)
 
 

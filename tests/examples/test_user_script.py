@@ -47,12 +47,14 @@ def get_batch(data_iterator):
     return {"tokens": tokens, "labels": rows[:, 1:], "loss_mask": ms.ops.ones(tokens.shape, ms.float32),
             "position_ids": ms.ops.arange(16).expand_dims(0).tile((tokens.shape[0], 1)), "attention_mask": None}
 """
+LOG_LINE = r"^INFO - Epoch: \d+, Step: \d+, Loss: \d+\.\d{16}, .*Time: \d+\.\d\d ms$"
 # The document first shows its own GPTModel and then imports the library's; each is tried.
 LIBRARY_MODEL = "from mindspeed_ms.legacy.model.gpt_model import GPTModel"
 FLAGS = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 "
     "--micro-batch-size 1 --global-batch-size 4 --train-iters 12 --lr 1e-2 --vocab-size 64 --padded-vocab-size 64 "
-    "--tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0 --log-interval 1 --eval-iters 0 --save-interval 100"
+    "--tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0 --log-interval 1 --eval-iters 0 "
+    "--save-interval 100"
 )
 
 
@@ -70,19 +72,25 @@ def document_script(own_model: bool) -> str:
 
 @pytest.mark.parametrize(
     ("own_model", "processes", "layout"),
-    [(True, 1, ""), (False, 1, ""), (True, 2, "--pipeline-model-parallel-size 2"), (True, 2, "--tensor-model-parallel-size 2")],
+    [
+        (True, 1, ""),
+        (False, 1, ""),
+        (True, 2, "--pipeline-model-parallel-size 2"),
+        (True, 2, "--tensor-model-parallel-size 2"),
+    ],
 )
 def test_the_documents_script_trains(own_model, processes, layout, tmp_path):
     """It runs through msrun, its loss falls, and its log has the documented form."""
     script = tmp_path / "pretrain_gpt.py"
     script.write_text(document_script(own_model))
-    command = msrun_command(script, [*FLAGS.split(), *layout.split(), "--save", str(tmp_path / "out")], processes, tmp_path)
+    arguments = [*FLAGS.split(), *layout.split(), "--save", str(tmp_path / "out")]
+    command = msrun_command(script, arguments, processes, tmp_path)
     environment = {**quiet_environment(), "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=200)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     for rank in range(processes):
         log = (tmp_path / f"worker_{rank}.log").read_text()
-        assert len(re.findall(r"^INFO - Epoch: \d+, Step: \d+, Loss: \d+\.\d{16}, .*Time: \d+\.\d\d ms$", log, re.M)) == 12
+        assert len(re.findall(LOG_LINE, log, re.MULTILINE)) == 12
         assert log.rstrip().endswith("Training success!")
     metrics = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in metrics] == list(range(1, 13))

@@ -26,6 +26,16 @@ def test_neighbours_meet_in_one_exchange():
     assert Exchange((Transfer(Backward(0), 0),), (Transfer(Forward(1), 0),)) in last
 
 
+def send(action, peer) -> Exchange:
+    """An exchange of one send."""
+    return Exchange((Transfer(action, peer),))
+
+
+def receive(action, peer) -> Exchange:
+    """An exchange of one receive."""
+    return Exchange((), (Transfer(action, peer),))
+
+
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
@@ -34,8 +44,8 @@ def test_neighbours_meet_in_one_exchange():
         ([[Forward(0), Backward(0)], [Forward(0), Backward(0)]], "before its input"),
         (
             [
-                [Forward(0), Exchange((), (Transfer(Backward(0), 1),)), Exchange((Transfer(Forward(0), 1),)), Backward(0)],
-                [Exchange((), (Transfer(Forward(0), 0),)), Forward(0), Backward(0), Exchange((Transfer(Backward(0), 0),))],
+                [Forward(0), receive(Backward(0), 1), send(Forward(0), 1), Backward(0)],
+                [receive(Forward(0), 0), Forward(0), Backward(0), send(Backward(0), 0)],
             ],
             "deadlock",
         ),

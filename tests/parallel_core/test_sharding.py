@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 from parallel_core.initial_values import Constant, Normal, standard_normal
 from parallel_core.sharding import ShardSpec
 
+
+def cut_of(axis: int, parts: int, unit: int, other: int, size: int) -> tuple[ShardSpec, int]:
+    """A spec whose cut axis divides into `parts` over `size` ranks, and that size."""
+    shape = (unit * parts * size, other) if axis == 0 else (other, unit * parts * size)
+    return ShardSpec(name="w", shape=shape, axis=axis, parts=parts), size
+
+
 cuts = st.builds(
-    lambda axis, parts, unit, other, size: (
-        ShardSpec(name="w", shape=tuple([unit * parts * size, other][:: 1 if axis == 0 else -1]), axis=axis, parts=parts),
-        size,
-    ),
+    cut_of,
     st.sampled_from([0, 1]),
     st.integers(1, 3),
     st.integers(1, 4),

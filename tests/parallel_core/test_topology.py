@@ -46,7 +46,8 @@ def test_embedding_group_is_first_and_last_stage():
 
 def test_expert_groups_take_their_share_of_data_and_context_parallelism():
     """ep 4 over dp 2 x cp 2: the experts of a stage are spread over all four replicas."""
-    topology = Topology(world_size=8, tensor_model_parallel_size=2, context_parallel_size=2, expert_model_parallel_size=4)
+    sizes = {"tensor_model_parallel_size": 2, "context_parallel_size": 2, "expert_model_parallel_size": 4}
+    topology = Topology(world_size=8, **sizes)
     assert topology.expert.group_of("ep", 1) == (1, 3, 5, 7)
     assert topology.expert.group_of("dp", 1) == (1,)
 

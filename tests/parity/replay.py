@@ -1,4 +1,4 @@
-"""`python tests/parity/replay.py CASE_DIR [--nproc N] [flags]`: examples/gpt/compare_with_megatron.py by its test's name."""
+"""`python tests/parity/replay.py CASE_DIR [--nproc N] [flags]`: compare_with_megatron.py under this name."""
 
 import runpy
 from pathlib import Path

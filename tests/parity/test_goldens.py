@@ -56,7 +56,8 @@ def replay(name: str, layout: str, flags: str, backend: str, out: Path) -> dict:
     """How far a replay is from the recorded run."""
     world, layout_flags = LAYOUTS[layout]
     case, tool = golden(name), script()
-    run(world, train, str(case), str(out), [*tool.case_flags(case), *layout_flags.split(), *flags.split()], backend=backend)
+    flags_of_run = [*tool.case_flags(case), *layout_flags.split(), *flags.split()]
+    run(world, train, str(case), str(out), flags_of_run, backend=backend)
     return tool.compare(case, out)
 
 

@@ -1,5 +1,7 @@
 """Every model family gives the same losses, gradients and weights however the work is split."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -12,12 +14,13 @@ FAMILIES = {
     "gpt erf gelu": "--no-bias-gelu-fusion",
     "llama": "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear "
     "--group-query-attention --num-query-groups 2 --untie-embeddings-and-output-weights",
-    "rope interleaved, scaled": "--position-embedding-type rope --rotary-interleaved --rotary-seq-len-interpolation-factor 2 "
-    "--rotary-base 500000",
-    "head norms, part of the head turns": "--position-embedding-type rope --rotary-percent 0.5 --qk-layernorm --add-qkv-bias "
-    "--disable-bias-linear --swiglu",
+    "rope interleaved, scaled": "--position-embedding-type rope --rotary-interleaved "
+    "--rotary-seq-len-interpolation-factor 2 --rotary-base 500000",
+    "head norms, part of the head turns": "--position-embedding-type rope --rotary-percent 0.5 --qk-layernorm "
+    "--add-qkv-bias --disable-bias-linear --swiglu",
     "squared relu": "--squared-relu --disable-bias-linear",
-    "sandwich norm": "--use-sandwich-norm --attn-post-norm-scale 0.5 --ffn-post-norm-scale 0.25 --normalization RMSNorm",
+    "sandwich norm": "--use-sandwich-norm --attn-post-norm-scale 0.5 --ffn-post-norm-scale 0.25 "
+    "--normalization RMSNorm",
     "no positions, residual after norm": "--position-embedding-type none --apply-residual-connection-post-layernorm",
     "one-centered norm": "--apply-layernorm-1p",
     "per token loss": "--calculate-per-token-loss",
@@ -97,7 +100,7 @@ def reference(family: str) -> tuple:
 
 @pytest.mark.parametrize(("family", "layout"), ROWS)
 def test_a_layout_equals_one_process(family, layout):
-    """Masks differ between micro-batches, so averaging in the wrong place shows; dropout masks are part of the equality."""
+    """Masks differ between micro-batches, so averaging in the wrong place shows; dropout masks are compared too."""
     world, flags = LAYOUTS[layout]
     results = run(world, train, f"{TINY} --global-batch-size 8 {FAMILIES[family]} {flags}")
     losses, norms, gradients, weights = reference(family)
@@ -115,5 +118,5 @@ def test_a_layout_equals_one_process(family, layout):
 def test_every_family_is_another_model():
     """No flag of the table above is without effect: each family's second loss differs from all others'."""
     losses = sorted((reference(family)[0][1], family) for family in FAMILIES)
-    for (one, first), (other, second) in zip(losses, losses[1:], strict=False):
+    for (one, first), (other, second) in pairwise(losses):
         assert other - one > 1e-5, (first, second)

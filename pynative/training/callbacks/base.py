@@ -19,10 +19,11 @@ class TrainingState:
     config: AllConfig
     model: nn.Cell
     step_cell: TrainOneStepCell
+    result: StepResult = field(init=False)
+    """Of the last step; there is none before the first."""
     iteration: int = 0
     consumed_samples: int = 0
     samples_per_epoch: int | None = None
-    result: StepResult | None = None
     step_seconds: float = 0.0
     metrics: dict[str, Any] = field(default_factory=dict)
     """The step's figures by the names of the log line."""

@@ -20,9 +20,9 @@ class CheckpointCallback(Callback):
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ValueError(f"--save {self.directory}: {error.strerror}; choose a directory that can be written") from error
+            raise ValueError(f"--save {self.directory}: {error.strerror}; choose another directory") from error
         if not os.access(self.directory, os.W_OK):
-            raise ValueError(f"--save {self.directory}: not writable; choose another directory or change its permissions")
+            raise ValueError(f"--save {self.directory}: not writable; choose another directory")
 
     def on_step_end(self, state: TrainingState) -> None:
         if self.interval and state.iteration % self.interval == 0:

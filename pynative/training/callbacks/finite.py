@@ -10,7 +10,7 @@ class FiniteCallback(Callback):
         result = state.result
         if not result.is_finite:
             raise FloatingPointError(
-                f"iteration {state.iteration}: loss {result.loss}, gradient norm {result.gradient_norm}: not finite. Lower "
-                f"--lr or --clip-grad, check the data, or train on with --no-check-for-nan-in-loss-and-grad, which skips "
-                f"such updates"
+                f"iteration {state.iteration}: loss {result.loss}, gradient norm {result.gradient_norm}: not finite. "
+                f"Lower --lr or --clip-grad, check the data, or train on with --no-check-for-nan-in-loss-and-grad, "
+                f"which skips such updates"
             )

@@ -6,6 +6,7 @@ their parameters as zeros with a `shard` (ShardSpec) and an `initial` recipe, an
 """
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import mindspore as ms
 import numpy as np
@@ -15,7 +16,7 @@ from parallel_core.initial_values import Constant, Normal
 from parallel_core.sharding import ShardSpec
 from pynative import parallel_state
 
-Dtype = str | ms.Type
+Dtype: TypeAlias = "str | ms.Type"
 """A type by MindSpore's object or by its name, "float32"."""
 
 
@@ -28,8 +29,8 @@ def check_one_type(layer: str, param_dtype: Dtype, compute_dtype: Dtype) -> None
     """A layer computes in the type of its parameters; anything else is refused."""
     if type_name(param_dtype) != type_name(compute_dtype):
         raise ValueError(
-            f"{layer}: compute_dtype {compute_dtype} with parameters of {param_dtype}: computing in another type is not "
-            f"available yet; use one type"
+            f"{layer}: compute_dtype {compute_dtype} with parameters of {param_dtype}: computing in another type is "
+            f"not available yet; use one type"
         )
 
 

@@ -136,14 +136,13 @@ class Pool:
         deadline = time.monotonic() + timeout
         answers: dict[int, Any] = {}
         while len(answers) < len(self.workers):
-            open_workers = {worker.connection: worker for worker in self.workers if worker.rank not in answers}
-            ready = wait(list(open_workers), max(0.0, deadline - time.monotonic()))
+            silent = [worker for worker in self.workers if worker.rank not in answers]
+            ready = wait([worker.connection for worker in silent], max(0.0, deadline - time.monotonic()))
             if not ready:
-                self._give_up(list(open_workers.values()), timeout)
-            for connection in ready:
-                worker = open_workers[connection]
+                self._give_up(silent, timeout)
+            for worker in (worker for worker in silent if worker.connection in ready):
                 try:
-                    answers[worker.rank] = pickle.loads(connection.recv_bytes())
+                    answers[worker.rank] = pickle.loads(worker.connection.recv_bytes())
                 except (EOFError, ConnectionResetError):
                     answers[worker.rank] = self._ended(worker)
         return [answers[worker.rank] for worker in self.workers]

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from multiprocessing.connection import Connection
+from typing import Any
 
 from tests.distributed import Failed
 
@@ -37,13 +38,13 @@ class Seat:
 
     def __init__(self) -> None:
         self.address = ""
-        self.backend = None
+        self.backend: Any = None
 
     def answer(self, order: bytes) -> bytes:
         """The pickled result of an order, or a Failed."""
         try:
             backend, address, module, name, args, kwargs = pickle.loads(order)
-            function = importlib.import_module(module)
+            function: Any = importlib.import_module(module)
             for part in name.split("."):
                 function = getattr(function, part)
             return pickle.dumps(function(self._connected(backend, address), *args, **kwargs))

@@ -1,7 +1,7 @@
 """What a rank does when it must end early: the rank that failed shows its traceback, the others one line.
 
-msrun looks once a second and kills every rank when one ended badly, so the order matters: the rank at fault prints, tells
-the others, and stays while they report in their turn. A rank whose peer died without a word reports at once.
+msrun looks once a second and kills every rank when one ended badly, so the order matters: the rank at fault prints,
+tells the others, and stays while they report in their turn. A rank whose peer died without a word reports at once.
 """
 
 import os

@@ -7,14 +7,14 @@ Asynchronous work is HCCL's: `wait()` makes the stream wait, not the host.
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from mindspore import Tensor, mint
 from mindspore.communication import create_group
 from mindspore.mint import distributed
 
 from pynative.collectives.arrays import Kind
-from pynative.collectives.engine import Lane, Steps
+from pynative.collectives.engine import Engine, Lane, Steps
 from pynative.collectives.interface import Backend, Group
 from pynative.collectives.ledger import Call
 from pynative.collectives.trace import Count, Trace
@@ -130,7 +130,7 @@ class HcclBackend(Backend):
     def group(self, ranks: Sequence[int], name: str = "") -> Group:
         ranks = tuple(ranks)
         if ranks not in self._groups:
-            group = HcclGroup(Launcher(), self.trace, self.rank, ranks, name)
+            group = HcclGroup(cast(Engine, Launcher()), self.trace, self.rank, ranks, name)
             group._native = _native_name(ranks, self.world_size)
             self._groups[ranks] = group
         return self._groups[ranks]

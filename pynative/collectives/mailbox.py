@@ -2,9 +2,9 @@
 
     posted word | one consumed word per reader | slot 0 | slot 1 | ...          slot = header page + payload
 
-A post is announced by `posted += 1`, given back by every reader's `consumed += 1`; post k lives in slot k modulo SLOTS, so
-a writer is at most SLOTS posts ahead of its slowest reader. Nothing here waits: `room` and `arrival` say what to
-wait for, as targets `(rank, word, value)`: rank owes us that the word reaches the value.
+A post is announced by `posted += 1`, given back by every reader's `consumed += 1`; post k lives in slot k modulo the
+number of slots, so a writer is at most that many posts ahead of its slowest reader. Nothing here waits: `room` and
+`arrival` say what to wait for, as targets `(rank, word, value)`: rank owes us that the word reaches the value.
 """
 
 from collections.abc import Callable, Sequence
@@ -83,7 +83,13 @@ class Inbox:
     """A reader's end: posts of global rank `writer` to `readers`, of which this rank is one."""
 
     def __init__(
-        self, arena: Arena, name: object, writer: int, readers: Sequence[int], layout: Layout, ring: Callable[[int], None]
+        self,
+        arena: Arena,
+        name: object,
+        writer: int,
+        readers: Sequence[int],
+        layout: Layout,
+        ring: Callable[[int], None],
     ):
         self.arena = arena
         self.writer = writer

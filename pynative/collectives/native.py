@@ -27,6 +27,7 @@ from pynative.collectives.ledger import Call, mismatch
 from pynative.collectives.mailbox import Inbox, Layout, Outbox
 from pynative.collectives.rendezvous import Address
 from pynative.collectives.trace import Trace
+from pynative.collectives.watch import Watch
 
 RECORDS = Layout(slots=2048, slot_bytes=0)
 """Messages under way from one rank to another: only their records pass through the arena."""
@@ -49,6 +50,7 @@ class Streams:
 
     def __init__(self, engine: Engine):
         self.arena: Arena = engine.arena
+        self.watch = Watch(self.arena.rank, engine.waiting.pids, engine.waiting.processes)
         self._ring = engine.waiting.ring
         self._by_peer: dict[int, Stream] = {}
 
@@ -70,7 +72,8 @@ class Streams:
         call.order = (self.arena.words[stream.collectives], *ranks)
         stream.out.post(call.packed())
         stream.sent += 1
-        mccl.send(x, kind, peer)
+        with self.watch.inside(call):
+            mccl.send(x, kind, peer)
 
     def take(self, peer: int) -> Waits:
         """Wait for the next message's record and for its place in the stream; take it, and keep it for its group."""
@@ -84,7 +87,9 @@ class Streams:
         kind, shape = described(call.signature)
         stream.records.give_back()
         stream.received += 1
-        stream.kept[tuple(ranks)].append((call, mccl.recv(int(np.prod(shape, dtype=np.int64)), kind, peer)))
+        with self.watch.inside(call):
+            array = mccl.recv(int(np.prod(shape, dtype=np.int64)), kind, peer)
+        stream.kept[tuple(ranks)].append((call, array))
 
     def passed_collective(self, peer: int) -> None:
         """One more collective went over the stream."""
@@ -105,7 +110,6 @@ class NativeGroup(CheckedGroup):
     def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str, streams: Streams):
         super().__init__(engine, trace, ranks, name)
         self._streams = streams
-        self._native_name = ""
 
     def _run(self, operation: str, call: Call, steps: Steps, async_op: bool, size: int, is_source=False, lane=None):
         """Collectives run where they are issued: their place in the streams must not depend on anybody's timing."""
@@ -125,7 +129,8 @@ class NativeGroup(CheckedGroup):
             self._check_rows(call, theirs, i)
             while self._streams.of(self.ranks[i]).received < theirs.order[self.rank]:
                 yield from self._streams.take(self.ranks[i])
-        result = act(mccl.group_name(self.ranks, self.arena.world_size))
+        with self._streams.watch.inside(call):
+            result = act(mccl.group_name(self.ranks, self.arena.world_size))
         for i in self.peers:
             self._streams.passed_collective(self.ranks[i])
         return result

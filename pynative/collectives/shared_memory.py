@@ -21,7 +21,7 @@ from pynative.collectives.ledger import Call, check, mismatch
 from pynative.collectives.mailbox import COLLECTIVE, POINT_TO_POINT, Inbox, Outbox, view
 from pynative.collectives.trace import Trace
 
-SMALL = 32 << 10
+SMALL = 64 << 10
 """Bytes up to which an all_reduce is one post of everything."""
 
 
@@ -50,12 +50,12 @@ class SharedMemoryGroup(CheckedGroup):
     # Collectives.
 
     def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Steps:
-        source = to_numpy(x, kind).reshape(-1)
         target = np.empty(x.shape, kind.storage) if out is None else writable(out, kind)
+        source = target if out is x else to_numpy(x, kind)
         reduce = self._reduce_whole if source.nbytes <= SMALL else self._reduce_blocks
 
         def steps() -> Steps:
-            yield from reduce(call, source, target.reshape(-1), op, kind)
+            yield from reduce(call, source.reshape(-1), target.reshape(-1), op, kind)
             return to_tensor(target, kind) if out is None else out
 
         return steps()

@@ -1,8 +1,8 @@
 """How a rank waits for others: cheaply, noticing death, lateness, failure and deadlock, and naming who.
 
 A wait looks at its words for some microseconds, then lets other processes run, then sleeps in `poll` on its doorbell
-and on the process descriptors (pidfd) of the ranks it waits for, so that a message and a death both wake it. A rank that
-sleeps says in its board what it waits for. If everybody whom it needs, and whom those need, sleeps as well and
+and on the process descriptors (pidfd) of the ranks it waits for, so that a message and a death both wake it. A rank
+that sleeps says in its board what it waits for. If everybody whom it needs, and whom those need, sleeps as well and
 none of them can move, the program is deadlocked, and that is an error at once and not after the time-out.
 """
 
@@ -22,8 +22,9 @@ from pynative.collectives.rendezvous import Meeting
 if TYPE_CHECKING:
     from pynative.collectives.engine import Work
 
-LOOKS = 200
-LOOKS_BEFORE_YIELDING = 150
+BUSY_LOOKS = 150
+"""Looks (about 50 microseconds) before a waiting rank lets others run; none if there are more ranks than cores."""
+YIELDING_LOOKS = 40
 SLEEP_MILLISECONDS = 100
 KINDS: tuple[type[CollectiveError], ...] = (CollectiveMismatch, PeerLost, PeerLate, PeerFailed)
 
@@ -37,9 +38,10 @@ class WaitingRoom:
         self.pids = meeting.pids
         self.failure: CollectiveError | None = None
         self._doorbells = meeting.doorbells
-        self._processes = [-1 if rank == self.rank else _watch(pid) for rank, pid in enumerate(meeting.pids)]
+        self.processes = [-1 if rank == self.rank else _watch(pid) for rank, pid in enumerate(meeting.pids)]
         self._sleeping = [Arena.board(rank) + layout.SLEEPING for rank in range(arena.world_size)]
         self._board = Arena.board(self.rank)
+        self._busy_looks = BUSY_LOOKS if arena.world_size <= len(os.sched_getaffinity(0)) else 0
         self._suspicion: dict[int, tuple[int, int]] | None = None
 
     def ring(self, rank: int) -> None:
@@ -54,8 +56,8 @@ class WaitingRoom:
         Raises PeerLost, PeerLate, CollectiveMismatch.
         """
         words = self.arena.words
-        for look in range(LOOKS):
-            if look >= LOOKS_BEFORE_YIELDING:
+        for look in range(-self._busy_looks, YIELDING_LOOKS):
+            if look >= 0:
                 os.sched_yield()
             for head in heads:
                 if head.ready(words):
@@ -96,7 +98,7 @@ class WaitingRoom:
         poll.register(self._doorbells[self.rank], select.POLLIN)
         missing = {rank for rank, word, value in work.targets if words[word] < value}
         for rank in missing:
-            poll.register(self._processes[rank], select.POLLIN)
+            poll.register(self.processes[rank], select.POLLIN)
         words[self._sleeping[self.rank]] = 1
         fence()
         try:
@@ -107,7 +109,7 @@ class WaitingRoom:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._doorbells[self.rank])
         gone = {descriptor for descriptor, _ in events} - {self._doorbells[self.rank]}
-        dead = [rank for rank in missing if self._processes[rank] in gone]
+        dead = [rank for rank in missing if self.processes[rank] in gone]
         if dead and not work.ready(words):
             self.raise_failure()
             raise self._lost(dead, work)
@@ -146,7 +148,7 @@ class WaitingRoom:
             raise CollectiveMismatch(f"the ranks wait for each other and none can go on: {story}")
 
     def _everyone_needed(self) -> dict[int, tuple[int, int]] | None:
-        """{rank: (its BLOCKED word, its idle rounds)} of the closure of who waits for whom; None if one of them runs."""
+        """{rank: (its BLOCKED word, its idle rounds)} of all whom this rank needs; None if one of them runs."""
         words = self.arena.words
         needed: dict[int, tuple[int, int]] = {}
         open_ranks = [self.rank]
@@ -200,7 +202,7 @@ class WaitingRoom:
     def close(self) -> None:
         """Release the descriptors; whoever calls on raises."""
         self.failure = self.failure or CollectiveError("this backend was closed")
-        for descriptor in [*self._doorbells, *self._processes]:
+        for descriptor in [*self._doorbells, *self.processes]:
             if descriptor >= 0:
                 os.close(descriptor)
 

@@ -1,7 +1,6 @@
-"""What the ranks of test_death's msrun jobs do; started by msrun with a mode and a file to write process ids to."""
+"""What the ranks of test_death's msrun jobs do; with backend, mode and a file for process ids."""
 
 import os
-import signal
 import sys
 import time
 
@@ -16,14 +15,15 @@ import numpy as np
 from pynative.collectives.failure import EndTogether
 
 
-def main(mode: str, notes: str) -> None:
+def main(collectives: str, mode: str, notes: str) -> None:
     """Three good steps, then what the mode says."""
-    with EndTogether(connect(timeout_minutes=1)) as backend:
-        with open(f"{notes}.{backend.rank}", "w") as file:
-            file.write(str(os.getpid()))
+    with EndTogether(connect(collectives, timeout_minutes=1)) as backend:
         for step in range(6):
-            if step == 3 and backend.rank == 1:
-                misbehave(mode)
+            if step == 3:
+                with open(f"{notes}.{backend.rank}", "w") as file:
+                    file.write(str(os.getpid()))
+                if backend.rank == 1:
+                    misbehave(mode)
             backend.world.all_reduce(ms.Tensor(np.ones(1000, np.float32)))
     print("all steps done")
 
@@ -32,11 +32,9 @@ def misbehave(mode: str) -> None:
     """What goes wrong on rank 1."""
     if mode == "raise":
         raise KeyError("the root of it all")
-    if mode == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
     if mode == "wait":
         time.sleep(3600)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

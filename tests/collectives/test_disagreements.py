@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pynative.collectives import CollectiveError, CollectiveMismatch, connect
-from tests.distributed import run
+from tests.distributed import outcomes, run
 
 SECONDS = 20.0
 
@@ -82,7 +82,7 @@ def test_groups_used_in_opposite_orders_are_reported_as_a_deadlock():
 def third_rank_learns(backend, address):
     """Ranks 0 and 1 disagree within their own group; rank 2 waits for them in the world's."""
     own = connect(address=address, timeout_minutes=SECONDS / 60)
-    with pytest.raises(CollectiveMismatch, match="rank 0 calls all_reduce.* rank 1 calls barrier"):
+    with pytest.raises(CollectiveMismatch, match=r"rank 0 calls all_reduce.* rank 1 calls barrier"):
         if own.rank < 2:
             pair = own.group([0, 1])
             pair.all_reduce(x()) if own.rank == 0 else pair.barrier()
@@ -92,6 +92,16 @@ def third_rank_learns(backend, address):
 
 def test_ranks_outside_the_group_learn_too():
     run(3, third_rank_learns, "third")
+
+
+def disagree_over_native(backend):
+    """MindSpore's own all_reduce would give [3, 1, 3, 1] here, without an error."""
+    backend.world.all_reduce(x((4,)) if backend.rank == 0 else x((2,)))
+
+
+def test_native_collectives_are_checked_before_mindspore_is_called():
+    for outcome in outcomes(2, disagree_over_native, backend="native"):
+        assert outcome.kind == "CollectiveMismatch" and "float32[4]" in outcome.text and "float32[2]" in outcome.text
 
 
 def random_step(generator):

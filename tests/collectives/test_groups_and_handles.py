@@ -120,12 +120,33 @@ def send_both_ways(backend):
     x = given(backend.rank, (20_000_000,), "float32")
     work = backend.world.send(x, 1 - backend.rank, async_op=True)
     backend.world.barrier()
-    same(backend.world.recv(x.shape, ms.float32, 1 - backend.rank), numbers(1 - backend.rank, x.shape, "float32"), "float32")
+    received = backend.world.recv(x.shape, ms.float32, 1 - backend.rank)
+    same(received, numbers(1 - backend.rank, x.shape, "float32"), "float32")
     work.wait()
 
 
 def test_sends_larger_than_the_channel_in_both_directions():
     run(2, send_both_ways)
+
+
+def cross_a_collective(backend):
+    """Rank 0 sends before the collectives, rank 1 receives after them; and in a second group at the same time."""
+    pair = backend.group([0, 1]) if backend.rank < 2 else None
+    x = ms.Tensor(np.full(4, 10.0 * backend.rank, np.float32))
+    if backend.rank == 0:
+        works = [backend.world.send(x + 1, 1, async_op=True), pair.send(x + 2, 1, async_op=True)]
+    for group in (backend.world, pair) if backend.rank < 2 else (backend.world,):
+        assert group.all_reduce(x).asnumpy().tolist() == [sum(10.0 * rank for rank in group.ranks)] * 4
+    if backend.rank == 1:
+        assert pair.recv((4,), ms.float32, 0).asnumpy().tolist() == [2.0] * 4
+        assert backend.world.recv((4,), ms.float32, 0).asnumpy().tolist() == [1.0] * 4
+    if backend.rank == 0:
+        for work in works:
+            work.wait()
+
+
+def test_messages_and_collectives_do_not_mix(backend):
+    run(3, cross_a_collective, backend=backend)
 
 
 def count_calls(backend):

@@ -4,6 +4,8 @@
 t tensor-parallel size, v vocabulary.
 """
 
+from __future__ import annotations
+
 from mindspore import Tensor, nn
 
 from parallel_core.initial_values import Constant, Normal, by_name

@@ -1,5 +1,7 @@
 """The language model of one pipeline stage: embedding, layers, and the head that turns hidden states to logits."""
 
+from __future__ import annotations
+
 import enum
 
 from mindspore import Tensor, nn

@@ -1,7 +1,6 @@
 """How close each operator of a GPT layer comes to the matrix products that it contains: JSON lines.
 
     python benchmarks/kernels.py --threads 2 --kernels host
-    python benchmarks/kernels.py --step          # a whole model's forward, backward and Adam instead
 
 Shapes: hidden 512, 8 heads, feed-forward 2048, sequence 512, micro-batch 4, vocabulary 8192, float32. `matmul_fraction`
 is the time that the operator's matrix products would take at the machine's own peak, divided by the time it took.
@@ -22,12 +21,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import mindspore
 import numpy as np
-from mindspore import Parameter, Tensor, from_numpy
+from mindspore import Tensor, from_numpy
 
 from pynative import kernels
-from pynative.autograd import backward, collect_gradients, leaf, recording, take_gradient
+from pynative.autograd import backward, leaf, recording, take_gradient
 
-SEQUENCE, BATCH, HIDDEN, HEADS, FEED_FORWARD, VOCABULARY, LAYERS = 512, 4, 512, 8, 2048, 8192, 8
+SEQUENCE, BATCH, HIDDEN, HEADS, FEED_FORWARD, VOCABULARY = 512, 4, 512, 8, 2048, 8192
 HEAD_SIZE, TOKENS = HIDDEN // HEADS, SEQUENCE * BATCH
 
 _random = np.random.default_rng(0)
@@ -156,122 +155,17 @@ def measure_sweeps(repeats: int) -> list[dict]:
     return [{"operator": name, "ms": round(best_seconds(f, repeats) * 1e3, 2)} for name, f in actions.items()]
 
 
-# A whole model, without parallelism ----------------------------------------------------------------------------------
-
-
-class FlatParameters:
-    """Parameters over one flat buffer, their gradients over another: what a training core keeps for the optimizer."""
-
-    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
-        self.values, self.gradients, self.average, self.square = np.zeros((4, sum(sizes.values())), np.float32)
-        self.flat = [from_numpy(a) for a in (self.values, self.gradients, self.average, self.square)]
-        self.by_name, start = {}, 0
-        for name, shape in shapes.items():
-            piece = slice(start, start + sizes[name])
-            self.values[piece] = 1.0 if "norm" in name else _random.standard_normal(sizes[name], np.float32) * 0.02
-            self.by_name[name] = self._parameter(name, piece, shape)
-            start = piece.stop
-
-    def _parameter(self, name: str, piece: slice, shape: tuple[int, ...]) -> Parameter:
-        parameter = Parameter(from_numpy(self.values[piece].reshape(shape)), name=name)
-        parameter.set_data(from_numpy(self.values[piece].reshape(shape)))
-        parameter.main_grad = from_numpy(self.gradients[piece].reshape(shape))
-        parameter.main_grad_is_empty = True
-        return parameter
-
-    def update(self, step: int) -> None:
-        collect_gradients(self.by_name.values())
-        norm = kernels.squared_norm(self.flat[1]) ** 0.5
-        kernels.adamw_(
-            *self.flat, learning_rate=1e-4, beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1, step=step,
-            grad_scale=min(1.0, 1.0 / (norm + 1e-6)),
-        )  # fmt: skip
-        for parameter in self.by_name.values():
-            parameter.main_grad_is_empty = True
-
-
-def gpt_shapes() -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {"word": (VOCABULARY, HIDDEN), "position": (SEQUENCE, HIDDEN)}
-    for layer in range(LAYERS):
-        shapes |= {
-            f"{layer}.norm1": (HIDDEN,), f"{layer}.shift1": (HIDDEN,),
-            f"{layer}.qkv": (3 * HIDDEN, HIDDEN), f"{layer}.qkv_bias": (3 * HIDDEN,),
-            f"{layer}.proj": (HIDDEN, HIDDEN), f"{layer}.proj_bias": (HIDDEN,),
-            f"{layer}.norm2": (HIDDEN,), f"{layer}.shift2": (HIDDEN,),
-            f"{layer}.fc1": (FEED_FORWARD, HIDDEN), f"{layer}.fc1_bias": (FEED_FORWARD,),
-            f"{layer}.fc2": (HIDDEN, FEED_FORWARD), f"{layer}.fc2_bias": (HIDDEN,),
-        }  # fmt: skip
-    return shapes | {"norm": (HIDDEN,), "shift": (HIDDEN,)}
-
-
-def gpt_layer(x: Tensor, layer: int, p: dict[str, Parameter]) -> Tensor:
-    def of(name: str) -> Parameter:
-        return p[f"{layer}.{name}"]
-
-    normed = kernels.layer_norm(x, of("norm1"), of("shift1"), 1e-5)
-    q, k, v = kernels.split_qkv(kernels.linear(normed, of("qkv"), of("qkv_bias")), HEADS, 1, HEAD_SIZE)
-    attended = kernels.attention(q, k, v, scale=HEAD_SIZE**-0.5)
-    x = kernels.bias_dropout_add(kernels.linear(attended, of("proj")), of("proj_bias"), x)
-    normed = kernels.layer_norm(x, of("norm2"), of("shift2"), 1e-5)
-    wide = kernels.bias_activation(kernels.linear(normed, of("fc1")), of("fc1_bias"), "gelu_tanh")
-    return kernels.bias_dropout_add(kernels.linear(wide, of("fc2")), of("fc2_bias"), x)
-
-
-def gpt_step(parameters: FlatParameters, ids: Tensor, target: Tensor, step: int) -> float:
-    """One training step; the mean loss."""
-    p = parameters.by_name
-    positions = from_numpy(np.broadcast_to(np.arange(SEQUENCE, dtype=np.int32), (BATCH, SEQUENCE)).copy())
-    with recording():
-        embedded = kernels.embedding(ids, p["word"]) + kernels.embedding(positions, p["position"])
-        x = embedded.transpose(1, 0, 2)
-        for layer in range(LAYERS):
-            x = gpt_layer(x, layer, p)
-        logits = kernels.linear(kernels.layer_norm(x, p["norm"], p["shift"], 1e-5), p["word"])
-        exponentials, maximum, total, target_logit = kernels.softmax_statistics(logits, target)
-        loss = np.log(total.asnumpy()) + maximum.asnumpy() - target_logit.asnumpy()
-        scale = from_numpy(1 / total.asnumpy() / TOKENS)
-        weight = from_numpy(np.full(loss.shape, 1 / TOKENS, np.float32))
-        gradient = kernels.cross_entropy_gradient(exponentials, scale, target, 0, weight)
-        backward((logits,), (gradient,))
-    parameters.update(step)
-    return float(loss.mean())
-
-
-def measure_step(peak: float, repeats: int) -> dict:
-    """Model FLOP/s as a fraction of the peak: 6 x matrix parameters x tokens + 12 x layers x s x h x tokens."""
-    shapes = gpt_shapes()
-    parameters = FlatParameters(shapes)
-    ids = from_numpy(_random.integers(0, VOCABULARY, (BATCH, SEQUENCE), np.int32))
-    target = from_numpy(np.ascontiguousarray(ids.asnumpy().T))
-    losses: list[float] = []
-    seconds = best_seconds(lambda: losses.append(gpt_step(parameters, ids, target, len(losses) + 1)), repeats)
-    matrices = sum(int(np.prod(s)) for name, s in shapes.items() if len(s) == 2 and name != "position")
-    flops = 6 * matrices * TOKENS + 12 * LAYERS * SEQUENCE * HIDDEN * TOKENS
-    return {
-        "step_ms": round(seconds * 1e3, 1),
-        "gflops": round(flops / seconds / 1e9, 1),
-        "peak_gflops": round(peak / 1e9, 1),
-        "fraction_of_peak": round(flops / seconds / peak, 3),
-        "losses": [round(loss, 4) for loss in losses],
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of the host kernels")
     parser.add_argument("--kernels", choices=("host", "ops"), default="host", help="implementation")
     parser.add_argument("--repeats", type=int, default=5, help="runs of which the shortest counts")
-    parser.add_argument("--step", action="store_true", help="measure a whole training step")
     arguments = parser.parse_args()
     mindspore.set_device("CPU")
     mindspore.runtime.launch_blocking()
     kernels.use(arguments.kernels, threads=arguments.threads)
     setting = {"kernels": arguments.kernels, "threads": arguments.threads}
     peak = peak_flops(arguments.threads, arguments.repeats)
-    if arguments.step:
-        print(json.dumps({**setting, **measure_step(peak, arguments.repeats)}))
-        return
     for case in cases():
         print(json.dumps({**setting, **measure(case, peak, arguments.repeats)}), flush=True)
     for row in measure_sweeps(arguments.repeats):

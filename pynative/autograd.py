@@ -41,11 +41,9 @@ def no_grad():
 
 
 def leaf(tensor: Tensor) -> Tensor:
-    """A tensor of the same values that starts a new graph and receives a gradient, for the input of a stage."""
-    with no_grad():
-        start = ops.stop_gradient(tensor)
-    start.requires_grad_()
-    return start
+    """The same tensor, which no operator on the tape may have made, starting a graph and receiving a gradient."""
+    tensor.requires_grad_()
+    return tensor
 
 
 def backward(outputs: Sequence[Tensor], gradients: Sequence[Tensor], keep_graph: bool = False) -> None:

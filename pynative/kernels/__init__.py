@@ -146,6 +146,11 @@ def attention(
 # Residual branches and dropout ---------------------------------------------------------------------------------------
 
 
+def fork(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x for each of two consumers; their gradients are added here instead of by the tape's own operator."""
+    return _active.fork(x)
+
+
 def bias_dropout_add(
     x: Tensor, bias: Tensor | None, residual: Tensor, rate: float = 0.0, key: Key | None = None
 ) -> Tensor:
@@ -175,14 +180,38 @@ def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tup
     return _active.softmax_statistics(logits, target, first_id)
 
 
-def cross_entropy_gradient(
-    exponentials: Tensor, scale_per_row: Tensor, target: Tensor, first_id: int, target_weight_per_row: Tensor
-) -> Tensor:
-    """exponentials * scale[..., None], minus target_weight at the target's column. Overwrites `exponentials`.
+def cross_entropy_addends(
+    own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The rank's exponentials' factor exp(own_maximum - maximum) [...], and what all ranks add up [2, ...]:
+    the sum of its exponentials times that factor, and the target's logit. Not recorded."""
+    return _active.cross_entropy_addends(own_maximum, maximum, own_sum, target_logit)
 
-    exponentials [..., v/t] of `softmax_statistics`; scale, target, target_weight [...]. Not recorded.
+
+def cross_entropy_loss(added: Tensor, maximum: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """added [2, ...], the sum over ranks of `cross_entropy_addends` -> each token's loss [...], and what the rank's
+    exponentials are multiplied with to be probabilities [...]. Not recorded."""
+    return _active.cross_entropy_loss(added, maximum, factor)
+
+
+def cross_entropy_gradient(
+    exponentials: Tensor, probability_factor: Tensor, target: Tensor, first_id: int, dloss: Tensor
+) -> Tensor:
+    """dloss * (probabilities - 1 at the target's column). Overwrites `exponentials`.
+
+    exponentials [..., v/t] of `softmax_statistics`; probability_factor, target, dloss [...]. Not recorded.
     """
-    return _active.cross_entropy_gradient(exponentials, scale_per_row, target, first_id, target_weight_per_row)
+    return _active.cross_entropy_gradient(exponentials, probability_factor, target, first_id, dloss)
+
+
+def masked_mean(losses: Tensor, mask: Tensor | None) -> Tensor:
+    """sum(losses * mask) / max(sum(mask), 1), a scalar; the plain mean without a mask. Both [...], mask any type."""
+    return _active.masked_mean(losses, mask)
+
+
+def sequence_first(x: Tensor) -> Tensor:
+    """[b, s] -> [s, b], contiguous: token ids, labels, masks. Not recorded."""
+    return _active.sequence_first(x)
 
 
 # Flat buffers: in place, not recorded --------------------------------------------------------------------------------

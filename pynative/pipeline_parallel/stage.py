@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.averaging import Averaging, MicroBatchWeight
 from pynative import autograd
+from pynative.parameter import as_type
 
 LossOf = Callable[[Tensor], tuple[Tensor, MicroBatchWeight, tuple[float, float] | None]]
 """What the model gave on the last stage -> (scalar loss, its weight, (sum, count) to report if not these)."""
@@ -81,7 +82,7 @@ class Stage:
         """Gradient [s, b, h] of what forward gave (None on the last stage) -> gradient of what it received."""
         pending = self._pending.pop(micro_batch)
         if pending.seed is not None:
-            gradient = ms.ops.full(pending.output.shape, pending.seed, dtype=pending.output.dtype)
+            gradient = as_type(np.full(pending.output.shape, pending.seed, np.float32), pending.output.dtype)
         autograd.backward([pending.output], [gradient])
         autograd.collect_gradients(self.parameters)
         return None if pending.input is None else autograd.take_gradient(pending.input)

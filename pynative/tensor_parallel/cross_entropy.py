@@ -1,6 +1,6 @@
 """Cross entropy over a vocabulary cut over the tensor-parallel group: only per-token numbers travel."""
 
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
 
 from pynative import kernels, parallel_state
 from pynative.autograd import Function
@@ -18,16 +18,16 @@ class _VocabParallelCrossEntropy(Function):
     def forward(ctx, logits, target, first_id, group):
         exp, own_max, own_sum, target_logit = kernels.softmax_statistics(logits, target, first_id)
         highest = group.all_reduce(own_max, op="max")
-        factor = ops.exp(own_max - highest)
-        total, target_logit = group.all_reduce(ops.stack((own_sum * factor, target_logit)))
-        ctx.first_id, ctx.exp, ctx.target, ctx.probability_factor = first_id, exp, target, factor / total
-        return ops.log(total) + highest - target_logit
+        factor, addends = kernels.cross_entropy_addends(own_max, highest, own_sum, target_logit)
+        loss, ctx.probability_factor = kernels.cross_entropy_loss(group.all_reduce(addends), highest, factor)
+        ctx.first_id, ctx.exp, ctx.target = first_id, exp, target
+        return loss
 
     @staticmethod
     def backward(ctx, dloss):
         exp, ctx.exp = ctx.exp, None  # overwritten with the gradient
-        scale = ctx.probability_factor * dloss
-        return kernels.cross_entropy_gradient(exp, scale, ctx.target, ctx.first_id, dloss), None, None, None
+        dlogits = kernels.cross_entropy_gradient(exp, ctx.probability_factor, ctx.target, ctx.first_id, dloss)
+        return dlogits, None, None, None
 
 
 def vocab_parallel_cross_entropy(vocab_parallel_logits: Tensor, target: Tensor, group: Group) -> Tensor:

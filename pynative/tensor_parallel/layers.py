@@ -206,5 +206,5 @@ class VocabParallelEmbedding(nn.Cell):
         self.first_id = self.group.rank * self.weight.shape[0]
 
     def construct(self, ids: Tensor) -> Tensor:
-        """ids [b, s] -> [b, s, h]."""
+        """ids [...] -> [..., h]."""
         return reduce_from_tensor_model_parallel_region(kernels.embedding(ids, self.weight, self.first_id), self.group)

@@ -2,6 +2,7 @@
 
 from mindspore import Tensor, nn
 
+from pynative import kernels
 from pynative.tensor_parallel.cross_entropy import VocabParallelCrossEntropy
 
 __all__ = ["LossWithMask", "VocabParallelCrossEntropy"]
@@ -19,8 +20,4 @@ class LossWithMask(nn.Cell):
 
     def construct(self, logits: Tensor, label: Tensor, loss_mask: Tensor | None = None) -> Tensor:
         """logits [..., v/t], label and mask [...] -> a scalar, float32."""
-        losses = self.loss_func(logits, label)
-        if loss_mask is None:
-            return losses.mean()
-        mask = loss_mask.astype(losses.dtype)
-        return (losses * mask).sum() / mask.sum().clip(1.0, None)
+        return kernels.masked_mean(self.loss_func(logits, label), loss_mask)

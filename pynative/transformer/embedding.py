@@ -23,7 +23,7 @@ class PositionEmbedding(nn.Cell):
         self.weight = make_parameter(spec, Normal(std), config.embedding_init_dtype or config.params_dtype)
 
     def construct(self, position_ids: Tensor) -> Tensor:
-        """[b, s] -> [b, s, h]."""
+        """[...] -> [..., h]."""
         return kernels.embedding(position_ids, self.weight, 0)
 
 
@@ -39,10 +39,10 @@ class Embedding(nn.Cell):
 
     def construct(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
         """tokens and position_ids [b, s] -> [s, b, h]."""
-        embeddings = self.word_embeddings(tokens)
+        embeddings = self.word_embeddings(kernels.sequence_first(tokens))
         if self.position_embeddings is not None:
-            embeddings = embeddings + self.position_embeddings(position_ids)
-        embeddings = embeddings.swapaxes(0, 1).contiguous()
+            positions = self.position_embeddings(kernels.sequence_first(position_ids))
+            embeddings = kernels.bias_dropout_add(embeddings, None, positions)
         if self.training and self.hidden_dropout:
             embeddings = kernels.dropout(embeddings, self.hidden_dropout, get_rng_tracer().key(EMBEDDING_LAYER, 0))
         return embeddings

@@ -2,6 +2,7 @@
 
 from mindspore import Tensor
 
+from pynative import kernels
 from pynative.tensor_parallel.cross_entropy import VocabParallelCrossEntropy
 from pynative.training.loss_func import LossWithMask
 from pynative.transformer.enums import AttnMaskType
@@ -85,5 +86,5 @@ class GPTModel(Module):
         if labels is None:
             return logits.swapaxes(0, 1).contiguous()
         # The small tensors are turned to the logits' [s, b], not the logits to theirs.
-        turned_mask = None if loss_mask is None else loss_mask.swapaxes(0, 1).contiguous()
-        return self.loss(logits, labels.swapaxes(0, 1).contiguous(), turned_mask)
+        turned_mask = None if loss_mask is None else kernels.sequence_first(loss_mask)
+        return self.loss(logits, kernels.sequence_first(labels), turned_mask)

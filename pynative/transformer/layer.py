@@ -35,6 +35,13 @@ class ParallelTransformerLayer(nn.Cell):
             self.post_attention_layernorm = get_norm(config, gain=config.attn_post_norm_scale)
             self.post_mlp_layernorm = get_norm(config, gain=config.ffn_post_norm_scale)
 
+    def _part(self, hidden_states: Tensor, norm: nn.Cell) -> tuple[Tensor, Tensor]:
+        """What goes into the branch, and what by it."""
+        if self.residual_after_norm:
+            return kernels.fork(norm(hidden_states))
+        branch, residual = kernels.fork(hidden_states)
+        return norm(branch), residual
+
     def _join(self, result: tuple[Tensor, Tensor | None], residual: Tensor, norm: nn.Cell | None, place: int) -> Tensor:
         """residual + dropout(norm(output + bias))."""
         output, bias = result
@@ -46,10 +53,8 @@ class ParallelTransformerLayer(nn.Cell):
 
     def construct(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """[s, b, h] -> [s, b, h]."""
-        normed = self.input_layernorm(hidden_states)
-        residual = normed if self.residual_after_norm else hidden_states
+        normed, residual = self._part(hidden_states, self.input_layernorm)
         attended = self.self_attention(normed, attention_mask)
         hidden_states = self._join(attended, residual, self.post_attention_layernorm, AFTER_ATTENTION)
-        normed = self.pre_mlp_layernorm(hidden_states)
-        residual = normed if self.residual_after_norm else hidden_states
+        normed, residual = self._part(hidden_states, self.pre_mlp_layernorm)
         return self._join(self.mlp(normed), residual, self.post_mlp_layernorm, AFTER_MLP)

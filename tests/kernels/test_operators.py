@@ -193,20 +193,47 @@ def test_cross_entropy_pieces_make_up_the_cross_entropy(ranks):
         kernels.softmax_statistics(tensor(logits[..., r * width : (r + 1) * width]), from_numpy(target), r * width)
         for r in range(ranks)
     ]
-    _, maxima, sums, targets = ([support.values(part[i]) for part in parts] for i in range(4))
-    highest = np.max(maxima, axis=0)
-    factors = [np.exp(maximum - highest) for maximum in maxima]
-    total = sum(s * f for s, f in zip(sums, factors, strict=True))
-    loss = np.log(total) + highest - sum(targets)
+    highest = tensor(np.max([support.values(part[1]) for part in parts], axis=0))
+    addends = [kernels.cross_entropy_addends(part[1], highest, part[2], part[3]) for part in parts]
+    added = tensor(sum(support.values(packed) for _, packed in addends))
+    results = [kernels.cross_entropy_loss(added, highest, factor) for factor, _ in addends]
     probabilities = support.softmax(logits.astype(np.float64))
     chosen = np.take_along_axis(probabilities, target[..., None], -1)[..., 0]
-    support.assert_close(loss, -np.log(chosen), 2e-6)
+    for loss, _ in results:
+        support.assert_close(support.values(loss), -np.log(chosen), 2e-6)
 
     gradients = [
-        kernels.cross_entropy_gradient(
-            part[0], tensor(f / total * weights), from_numpy(target), r * width, tensor(weights)
-        )
-        for r, (part, f) in enumerate(zip(parts, factors, strict=True))
+        kernels.cross_entropy_gradient(part[0], factor, from_numpy(target), r * width, tensor(weights))
+        for r, (part, (_, factor)) in enumerate(zip(parts, results, strict=True))
     ]
     expected = (probabilities - np.eye(10)[target]) * weights[..., None]
     support.assert_close(np.concatenate([support.values(g) for g in gradients], -1), expected, 1e-6)
+
+
+@pytest.mark.parametrize("mask", [None, np.zeros((3, 2)), np.array([[1, 0], [1, 1], [0, 1]])])
+def test_masked_mean(mask):
+    """The mean over the tokens that count; zero, not NaN, where none does; a mask of any type."""
+    given = None if mask is None else from_numpy(mask.astype(np.int32))
+
+    def reference(losses):
+        weights = np.ones((3, 2)) if mask is None else mask
+        return np.sum(losses * weights) / max(np.sum(weights), 1)
+
+    assert_equals_reference(lambda losses: kernels.masked_mean(losses, given), reference, (normal(3, 2),))
+
+
+def test_fork_adds_the_gradients_of_both_ways():
+    """And leaves the values as they are."""
+
+    def both(x):
+        one, other = kernels.fork(x)
+        return kernels.bias_activation(one, None, "silu") * other
+
+    assert_equals_reference(both, lambda x: x / (1 + np.exp(-x)) * x, (normal(5, 3, 8),))
+
+
+def test_sequence_first():
+    """Ids, labels and masks turned, whatever their type."""
+    for dtype in (np.int32, np.float32, np.bool_):
+        rows = (normal(2, 5) > 0).astype(dtype)
+        np.testing.assert_array_equal(kernels.sequence_first(from_numpy(rows)).asnumpy(), rows.T)

@@ -2,20 +2,26 @@
 
 from pynative.kernels.host.activation import bias_activation
 from pynative.kernels.host.attention import attention
-from pynative.kernels.host.cross_entropy import cross_entropy_gradient, softmax_statistics
-from pynative.kernels.host.embedding import embedding
+from pynative.kernels.host.cross_entropy import (
+    cross_entropy_addends,
+    cross_entropy_gradient,
+    cross_entropy_loss,
+    masked_mean,
+    softmax_statistics,
+)
+from pynative.kernels.host.embedding import embedding, sequence_first
 from pynative.kernels.host.linear import bias_gradient, linear_forward, linear_input_gradient, linear_weight_gradient
 from pynative.kernels.host.norm import layer_norm, rms_norm
 from pynative.kernels.host.optimizer import adamw_, add_, fill_, is_finite, scale_, sgd_, squared_norm
-from pynative.kernels.host.residual import bias_dropout_add, dropout
+from pynative.kernels.host.residual import bias_dropout_add, dropout, fork
 from pynative.kernels.host.rotary import rotary, split_qkv
 from pynative.kernels.host.threads import keep_freed_memory, set_threads
 
 __all__ = [
-    "adamw_", "add_", "attention", "bias_activation", "bias_dropout_add", "bias_gradient", "cross_entropy_gradient",
-    "dropout", "embedding", "fill_", "is_finite", "layer_norm", "linear_forward", "linear_input_gradient",
-    "linear_weight_gradient", "prepare", "rms_norm", "rotary", "scale_", "sgd_", "softmax_statistics", "split_qkv",
-    "squared_norm",
+    "adamw_", "add_", "attention", "bias_activation", "bias_dropout_add", "bias_gradient", "cross_entropy_addends",
+    "cross_entropy_gradient", "cross_entropy_loss", "dropout", "embedding", "fill_", "fork", "is_finite", "layer_norm",
+    "linear_forward", "linear_input_gradient", "linear_weight_gradient", "masked_mean", "prepare", "rms_norm", "rotary",
+    "scale_", "sequence_first", "sgd_", "softmax_statistics", "split_qkv", "squared_norm",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from pynative.autograd import Function
 from pynative.kernels.host.arrays import as_float32
 from pynative.kernels.host.threads import row_blocks, run
 
@@ -33,16 +34,46 @@ def softmax_statistics(logits: Tensor, target: Tensor, first_id: int) -> tuple[T
     return from_numpy(exponentials.reshape(logits.shape)), *statistics
 
 
+def cross_entropy_addends(
+    own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor
+) -> tuple[Tensor, Tensor]:
+    factor = np.exp(own_maximum.asnumpy() - maximum.asnumpy())
+    return from_numpy(factor), from_numpy(np.stack((own_sum.asnumpy() * factor, target_logit.asnumpy())))
+
+
+def cross_entropy_loss(added: Tensor, maximum: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    total, target_logit = added.asnumpy()
+    return from_numpy(np.log(total) + maximum.asnumpy() - target_logit), from_numpy(factor.asnumpy() / total)
+
+
 def cross_entropy_gradient(
-    exponentials: Tensor, scale_per_row: Tensor, target: Tensor, first_id: int, target_weight_per_row: Tensor
+    exponentials: Tensor, probability_factor: Tensor, target: Tensor, first_id: int, dloss: Tensor
 ) -> Tensor:
     gradient = exponentials.asnumpy().reshape(-1, exponentials.shape[-1])
-    scale = as_float32(scale_per_row).reshape(-1, 1)
+    row_weight = as_float32(dloss).reshape(-1)
+    scale = (as_float32(probability_factor).reshape(-1) * row_weight)[:, None]
 
     def block(start: int, stop: int) -> None:
         gradient[start:stop] *= scale[start:stop]
 
     run(block, row_blocks(len(gradient), gradient.shape[1] * 4))
     present, columns = _columns(target.asnumpy(), first_id, gradient.shape[1])
-    gradient[present, columns] -= as_float32(target_weight_per_row).reshape(-1)[present]
+    gradient[present, columns] -= row_weight[present]
     return exponentials
+
+
+class _MaskedMean(Function):
+    @staticmethod
+    def forward(ctx, losses, mask):
+        values = as_float32(losses)
+        weights = np.ones(values.shape, np.float32) if mask is None else mask.asnumpy().astype(np.float32)
+        ctx.weights = weights / max(np.sum(weights), np.float32(1))
+        return from_numpy(np.sum(values * ctx.weights, keepdims=True).reshape(()))
+
+    @staticmethod
+    def backward(ctx, dmean):
+        return from_numpy(ctx.weights * as_float32(dmean)), None
+
+
+def masked_mean(losses: Tensor, mask: Tensor | None) -> Tensor:
+    return _MaskedMean.apply(losses, mask)

@@ -1,7 +1,7 @@
 """Rows of a table by id, and the gradient that adds them up again, on the host."""
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.host.arrays import as_float32, delivered, destination, tensor_like
@@ -58,3 +58,7 @@ class _Embedding(Function):
 
 def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
     return _Embedding.apply(ids, weight, first_id)
+
+
+def sequence_first(x: Tensor) -> Tensor:
+    return from_numpy(np.ascontiguousarray(x.asnumpy().T))

@@ -1,7 +1,7 @@
-"""Dropout, and the end of a residual branch: bias, dropout and residual in one sweep, on the host."""
+"""The two ends of a residual branch: the fork, and bias, dropout and residual in one sweep; dropout; on the host."""
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function
 from pynative.kernels.dropout import Key, dropout_mask
@@ -76,3 +76,21 @@ def bias_dropout_add(x: Tensor, bias: Tensor | None, residual: Tensor, rate: flo
 
 def dropout(x: Tensor, rate: float, key: Key) -> Tensor:
     return _BiasDropoutAdd.apply(x, None, None, rate, key)
+
+
+class _Fork(Function):
+    @staticmethod
+    def forward(ctx, x):
+        array = x.asnumpy()
+        return from_numpy(array), from_numpy(array)
+
+    @staticmethod
+    def backward(ctx, one, other):
+        left, right = _rows(one), _rows(other)
+        total = np.empty(left.shape, np.float32)
+        run(lambda a, b: np.add(left[a:b], right[a:b], out=total[a:b]), row_blocks(len(left), left.shape[1] * 4))
+        return tensor_like(total.reshape(one.shape), one)
+
+
+def fork(x: Tensor) -> tuple[Tensor, Tensor]:
+    return _Fork.apply(x)

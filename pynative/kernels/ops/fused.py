@@ -12,17 +12,22 @@ from pynative.kernels.ops import (
     add_,
     bias_dropout_add,
     bias_gradient,
+    cross_entropy_addends,
     cross_entropy_gradient,
+    cross_entropy_loss,
     dropout,
     embedding,
     fill_,
+    fork,
     is_finite,
     linear_forward,
     linear_input_gradient,
     linear_weight_gradient,
+    masked_mean,
     prepare,
     rotary,
     scale_,
+    sequence_first,
     sgd_,
     softmax_statistics,
     split_qkv,
@@ -34,10 +39,10 @@ from pynative.kernels.ops.attention import causal_mask
 from pynative.kernels.ops.norm import scale as norm_scale
 
 __all__ = [
-    "adamw_", "add_", "attention", "bias_activation", "bias_dropout_add", "bias_gradient", "cross_entropy_gradient",
-    "dropout", "embedding", "fill_", "is_finite", "layer_norm", "linear_forward", "linear_input_gradient",
-    "linear_weight_gradient", "prepare", "rms_norm", "rotary", "scale_", "sgd_", "softmax_statistics", "split_qkv",
-    "squared_norm",
+    "adamw_", "add_", "attention", "bias_activation", "bias_dropout_add", "bias_gradient", "cross_entropy_addends",
+    "cross_entropy_gradient", "cross_entropy_loss", "dropout", "embedding", "fill_", "fork", "is_finite", "layer_norm",
+    "linear_forward", "linear_input_gradient", "linear_weight_gradient", "masked_mean", "prepare", "rms_norm", "rotary",
+    "scale_", "sequence_first", "sgd_", "softmax_statistics", "split_qkv", "squared_norm",
 ]  # fmt: skip
 
 _adamw = AdamW()

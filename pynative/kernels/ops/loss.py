@@ -22,12 +22,31 @@ def softmax_statistics(logits: Tensor, target: Tensor, first_id: int) -> tuple[T
     return exponentials.reshape(logits.shape), *(values.reshape(leading) for values in statistics)
 
 
+def cross_entropy_addends(
+    own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor
+) -> tuple[Tensor, Tensor]:
+    factor = ops.exp(own_maximum - maximum)
+    return factor, ops.stack((own_sum * factor, target_logit))
+
+
+def cross_entropy_loss(added: Tensor, maximum: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    total, target_logit = added[0], added[1]
+    return ops.log(total) + maximum - target_logit, factor / total
+
+
 def cross_entropy_gradient(
-    exponentials: Tensor, scale_per_row: Tensor, target: Tensor, first_id: int, target_weight_per_row: Tensor
+    exponentials: Tensor, probability_factor: Tensor, target: Tensor, first_id: int, dloss: Tensor
 ) -> Tensor:
     width = exponentials.shape[-1]
     column, present = _local_target(target, first_id, width)
     position = ops.arange(column.shape[0]).astype(mindspore.int32) * width + column
-    subtracted = target_weight_per_row.reshape(-1) * present
-    gradient = (exponentials * scale_per_row.expand_dims(-1)).reshape(-1)
+    subtracted = dloss.reshape(-1) * present
+    gradient = (exponentials * (probability_factor * dloss).expand_dims(-1)).reshape(-1)
     return ops.tensor_scatter_sub(gradient, position.expand_dims(-1), subtracted).reshape(exponentials.shape)
+
+
+def masked_mean(losses: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return losses.mean()
+    weights = mask.astype(losses.dtype)
+    return (losses * weights).sum() / weights.sum().clip(1.0, None)

@@ -40,12 +40,14 @@ def read(argv: Sequence[str] | None = None, extra_args_provider: ExtraArgs | Non
     `check_files`: look at the tokenizer's, the data's and the checkpoint's files, too.
     """
     args, line = read_command_line(sys.argv[1:] if argv is None else argv, extra_args_provider, args_defaults)
-    args.world_size = world_size_of_environment() if world_size is None else world_size
     args.rank = rank_of_environment()
+    args.world_size = world_size or world_size_of_environment(None if args.yaml_cfg else 1)
     autos, file_errors, file_values = _read_files(args, line.given)
     refused = check_given(args, line.given)
     forget_refused(args, line.given)
-    config, errors = build_with_errors(file_values | field_values(args, look_at_files=check_files))
+    values = file_values | field_values(args, look_at_files=check_files)
+    args.world_size = values.setdefault("parallel_config.world_size", from_yaml.smallest_world(values))
+    config, errors = build_with_errors(values)
     notes, open_ends = from_deepspeed.resolved(autos, config)
     found = [*line.errors, *file_errors, *refused, *errors, *open_ends, *(missing_files(args) if check_files else ())]
     return Reading(args, line.given, config, list(dict.fromkeys(found)), notes)
@@ -93,8 +95,14 @@ def initialize_megatron(extra_args_provider: ExtraArgs | None = None,
                         argv: Sequence[str] | None = None, check_files: bool = True) -> Namespace:
     """Parse the command line for a training script and keep the result for `get_args`.
 
-    On errors all of them are printed to the standard error of rank 0 and the process ends with exit code 2.
+    `--help` among the arguments prints the flags that act. On errors all of them are printed to the standard error of
+    rank 0 and the process ends with exit code 2.
     """
+    if "--help" in (sys.argv[1:] if argv is None else argv):
+        from mapping.flag_reference import help_text
+
+        print(help_text())
+        raise SystemExit(0)
     try:
         reading = _accepted(read(argv, extra_args_provider, None, args_defaults, check_files))
     except ConfigError as error:

@@ -61,16 +61,29 @@ def _refuses(row: Flag, part: Any) -> bool:
 def refusals(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
     for name, row, value in given:
         if row.status == REFUSED and value != row.default:
-            yield f"{name}: {row.reason}"
+            yield f"{_typed(name, value)}: {row.reason}"
         for part in _parts(value):
             if _refuses(row, part):
                 yield f"{name} {part}: {row.refuses[part]}"
 
 
 def required(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+    if args.yaml_cfg is not None:
+        return  # a file describes a model; how long to train it may be left open
     for flags in REQUIRED:
         if all(_attribute(args, flag) is None for flag in flags):
             yield f"{' or '.join(flags)}: must be given"
+
+
+def training_has_a_length(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+    if args.train_iters == 0 and not args.skip_train:
+        yield "--train-iters 0: must be at least 1; raise it"
+
+
+def weight_decay_has_both_ends(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+    if args.weight_decay_incr_style != "constant" and None in (args.start_weight_decay, args.end_weight_decay):
+        yield (f"--weight-decay-incr-style {args.weight_decay_incr_style}: needs --start-weight-decay and "
+               "--end-weight-decay; add them")
 
 
 def exclusions(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
@@ -78,7 +91,8 @@ def exclusions(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
     for flags in EXCLUSIVE:
         present = [flag for flag in flags if flag in values]
         if len(present) > 1:
-            yield f"{_typed(present[1], values)}: does not go with {_typed(present[0], values)}; leave one out"
+            later, earlier = present[1], present[0]
+            yield f"{_typed(later, values[later])}: does not go with {_typed(earlier, values[earlier])}; leave one out"
 
 
 def _says_nothing(entry: Given) -> bool:
@@ -86,8 +100,7 @@ def _says_nothing(entry: Given) -> bool:
     return entry.value is None or (entry.row.type is not None and entry.value == entry.row.default)
 
 
-def _typed(flag: str, values: dict[str, Any]) -> str:
-    value = values[flag]
+def _typed(flag: str, value: Any) -> str:
     return flag if isinstance(value, bool) else f"{flag} {' '.join(map(str, _parts(value)))}"
 
 
@@ -141,8 +154,8 @@ def context_sizes_multiply(args: Namespace, given: Sequence[Given]) -> Iterator[
 
 
 Rule = Callable[[Namespace, Sequence[Given]], Iterator[str]]
-RULES: tuple[Rule, ...] = (refusals, required, exclusions, needs, position_flags_agree, fused_norm_is_rms,
-                           tokenizer_has_its_files, context_sizes_multiply)
+RULES: tuple[Rule, ...] = (refusals, required, training_has_a_length, weight_decay_has_both_ends, exclusions, needs,
+                           position_flags_agree, fused_norm_is_rms, tokenizer_has_its_files, context_sizes_multiply)
 
 
 def check_given(args: Namespace, given: Sequence[Given]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
+from mapping.flags.read import dtype, layer_frequency
 from mapping.vocabulary import padded_vocabulary, vocabulary
 
 
@@ -58,9 +59,12 @@ def bias_of(own_argument: str) -> Callable[[Any], bool | None]:
 
 def dtype_of(own_argument: str) -> Callable[[Any], str | None]:
     """A type is given by its own flag, or follows --bf16 and --fp16."""
-    half = {"bf16": "bfloat16", "fp16": "float16"}
-    return lambda args: (getattr(args, own_argument)
-                         or next((name for flag, name in half.items() if getattr(args, flag)), None))
+    def read(args: Any) -> str | None:
+        given = getattr(args, own_argument)
+        if given is not None:
+            return dtype(str(given))
+        return "bfloat16" if args.bf16 else "float16" if args.fp16 else None
+    return read
 
 
 def recompute_granularity(args: Any) -> str | None:
@@ -69,6 +73,7 @@ def recompute_granularity(args: Any) -> str | None:
 
 def moe_layer_freq(args: Any) -> int | list[int] | None:
     first, every, layers = args.first_k_dense_replace, args.moe_layer_freq, args.num_layers
+    every = layer_frequency(every) if isinstance(every, str) else every
     every = abs(every) if isinstance(every, int) else every
     if first is None or first <= 0 or not layers or not isinstance(every, int):
         return every

@@ -35,6 +35,17 @@ def reference() -> str:
     return "".join(parts)
 
 
+def help_text() -> str:
+    """The flags that act, for a terminal."""
+    sentences = field_sentences()
+    lines = []
+    for module in GROUPS:
+        rows = [row for row in module.FLAGS if row.status == MAPPED]
+        lines += [f"\n{module.FLAGS[0].group}:"] * bool(rows)
+        lines += [f"  {row.name:46} {row.help or sentences.get(row.target, '')}" for row in rows]
+    return "\n".join([*lines, "", "docs/flags.md: every flag of Megatron-LM, MindSpeed and MindSpeed-LLM and its fate"])
+
+
 def _line(row: Flag, sentences: dict[str, str]) -> str:
     names = ", ".join(f"`{name}`" for name in (row.name, *row.aliases))
     default = "" if row.type is None or row.default is None else f"`{row.default}`"

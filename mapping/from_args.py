@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from mapping.derived import DERIVED
-from mapping.flags import MAPPED, ROWS
+from mapping.flags import MAPPED, ROWS, Flag
 from parallel_core.config import (
     AllConfig,
     ConfigError,
@@ -33,8 +33,10 @@ NESTED: dict[str, Any] = {
     if isinstance(entry.default_factory, type) and issubclass(entry.default_factory, Config)}
 """Sections within sections, by path."""
 
-FALLBACK_DESTS = {"norm_epsilon": "layernorm_epsilon", "apply_layernorm_1p": "layernorm_zero_centered_gamma"}
-"""Arguments that newer Megatron versions keep under another name than their flag's."""
+OTHER_NAMES = {"norm_epsilon": "layernorm_epsilon", "apply_layernorm_1p": "layernorm_zero_centered_gamma",
+               "ddp_bucket_size": "bucket_size", "profile_with_memory": "profile_memory",
+               "virtual_pipeline_model_parallel_size": "virtual_pipeline_model_parallel_size_ms"}
+"""Arguments that other parsers keep under another name than their flag's."""
 
 
 class Arguments:
@@ -45,7 +47,7 @@ class Arguments:
         self.look_at_files = look_at_files
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._args, name, getattr(self._args, FALLBACK_DESTS.get(name, ""), None))
+        return getattr(self._args, name, getattr(self._args, OTHER_NAMES.get(name, ""), None))
 
 
 def copied(reader: Arguments) -> dict[str, Any]:
@@ -53,10 +55,15 @@ def copied(reader: Arguments) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for row in ROWS:
         if row.status == MAPPED and row.target and row.target not in DERIVED:
-            value = getattr(reader, row.dest)
+            value = _typed(row, getattr(reader, row.dest))
             if row.target not in values or isinstance(value, Unknown) or (value is not None and value != row.default):
                 values[row.target] = value
     return values
+
+
+def _typed(row: Flag, value: Any) -> Any:
+    """Other parsers keep lists, dictionaries and types as they were typed."""
+    return row.type(value) if isinstance(value, str) and row.type not in (None, str) else value
 
 
 def field_values(args: Namespace, look_at_files: bool = True) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from mapping.flags import ROWS
 from mapping.parser import Given, suggest
+from mapping.tree import leaves
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown
 
@@ -107,10 +108,11 @@ def apply(path: str, args: Namespace, given: Sequence[Given]) -> tuple[list[Auto
     except (OSError, ValueError) as error:
         return [], [f"--deepspeed-config {path}: cannot be read: {error}"]
     typed = {entry.row.dest: entry.name for entry in given}
-    leaves = dict(_leaves(content, ""))
-    autos = [Auto(key, argument) for key, value in leaves.items() if value == "auto" and key in KEYS
+    said = {key: value for key, value in leaves(content, lambda path: path not in WITHOUT_EFFECT)
+            if key not in WITHOUT_EFFECT}
+    autos = [Auto(key, argument) for key, value in said.items() if value == "auto" and key in KEYS
              for argument in KEYS[key](_PROBES.get(key, 1))]
-    errors = [error for key, value in leaves.items() for error in _apply_key(key, value, args, typed)]
+    errors = [error for key, value in said.items() for error in _apply_key(key, value, args, typed)]
     if "scheduler" in content and "warmup_type" not in content["scheduler"].get("params", {}):
         errors.append('scheduler.params.warmup_type: is "log" if not given, which is not done; give "linear"')
     return autos, errors
@@ -128,17 +130,6 @@ def resolved(autos: Sequence[Auto], config: AllConfig) -> tuple[list[str], list[
         else:
             notes.append(f"{key} auto: {row.name} {value}")
     return notes, errors
-
-
-def _leaves(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        path = f"{prefix}{key}"
-        if path in WITHOUT_EFFECT:
-            continue
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{path}.")
-        else:
-            yield path, value
 
 
 def _apply_key(key: str, value: Any, args: Namespace, typed: Mapping[str, str]) -> Iterator[str]:

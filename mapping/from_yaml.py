@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from mapping.flags import MAPPED, ROWS
 from mapping.from_args import DERIVED, NESTED, SECTIONS, build_with_errors
 from mapping.nested_schema import translate
 from mapping.parser import Given, suggest, world_size_of_environment
+from mapping.tree import leaves
 from mapping.yaml_arguments import is_megatron_layout, read_megatron_layout
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import field_types, has_type
@@ -40,14 +41,15 @@ def init_configs_from_dict(content: Mapping[str, Any], world_size: int | None = 
     """
     values, errors = values_of(content)
     values.setdefault("parallel_config.world_size", world_size or world_size_of_environment(None)
-                      or _smallest_world(values))
+                      or smallest_world(values))
     config, found = build_with_errors(values)
     if errors or found:
         raise ConfigError([*errors, *found])
     return config
 
 
-def _smallest_world(values: Values) -> int:
+def smallest_world(values: Values) -> int:
+    """The fewest processes that hold the model and a sequence."""
     sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
     world = 1
     for name in sizes:
@@ -99,22 +101,13 @@ _OTHER_NAMES = {f"{row.target.rpartition('.')[0]}.{row.dest}": row.target for ro
 
 def _by_section(content: Mapping[str, Any]) -> tuple[Values, list[str]]:
     values, errors = {}, []
-    for path, value in _leaves(content, ""):
+    for path, value in leaves(content, lambda path: path in SECTIONS or path in NESTED):
         target = path if path in _TYPES else _OTHER_NAMES.get(path)
         if target is None:
             errors.append(f"{path}: there is no such key{suggest(path, [*_TYPES])}")
         elif value is not None:
             values[target] = value
     return values, errors
-
-
-def _leaves(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and (not prefix or path in NESTED):
-            yield from _leaves(value, f"{path}.")
-        else:
-            yield path, value
 
 
 def coerced(target: str, value: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mapping.parser import suggest
+from mapping.tree import leaves
 from parallel_core.config.base import field_types
 from parallel_core.config.training import TrainingConfig
 
@@ -116,7 +117,7 @@ PATHS: dict[str, Callable[[Any], Values]] = {
 
 def translate(content: Mapping[str, Any]) -> tuple[Values, list[str]]:
     """Target -> value, and a sentence for each unknown key or strange value. Keys without a value say nothing."""
-    given = dict(_leaves(content, ""))
+    given = dict(leaves(content))
     errors = [f"{path}: there is no such key{suggest(path, [*PATHS])}" for path in given if path not in PATHS]
     values: Values = {}
     last = f"{_PRECISION}.fused_operators"
@@ -127,11 +128,3 @@ def translate(content: Mapping[str, Any]) -> tuple[Values, list[str]]:
             except ValueError as error:
                 errors.append(f"{path}: {error}")
     return values, errors
-
-
-def _leaves(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -17,9 +17,6 @@ from parallel_core.config.base import Unknown
 
 ExtraArgs = Callable[[ArgumentParser], Any]
 
-_KINDS = {int: "a whole number", float: "a number", str: "text"}
-
-
 class Given(NamedTuple):
     """A flag as it was typed, with the value that was read from its words."""
 
@@ -121,11 +118,17 @@ def _convert(row: Flag, word: str) -> Any:
     try:
         value = row.type(word)
     except (ValueError, SyntaxError, TypeError):
-        kind = _KINDS.get(row.type) or (row.type.__doc__ or "").split("\n")[0].rstrip(".")  # type: ignore[call-overload]
-        raise ValueError(f"{word}: must be {kind}") from None
+        raise ValueError(f"{word}: must be {_kind(row.type)}") from None
     if row.choices and value not in row.choices:
         raise ValueError(f"{word}: must be one of {', '.join(map(str, row.choices))}")
     return value
+
+
+def _kind(read: Callable[[str], Any]) -> str:
+    """What a reader takes: its docstring says it."""
+    known = {int: "a whole number", float: "a number", str: "text"}
+    sentence = (read.__doc__ or "").split("\n")[0].rstrip(".")
+    return known.get(read) or sentence[0].lower() + sentence[1:]  # type: ignore[call-overload]
 
 
 def defaults() -> dict[str, Any]:

@@ -139,9 +139,9 @@ class ModelConfig(Config):
     masked_softmax_fusion: bool = option("--no-masked-softmax-fusion", True)
     """Scale, mask and softmax in one operator; the unfused form masks in the compute type instead."""
 
-    init_method_std: float = option("--init-method-std", 0.02, above=0)
+    init_method_std: float = option("--init-method-std", 0.02, at_least=0)
     """Standard deviation of initial weights; output projections divide it by sqrt(2 `num_layers`)."""
-    embedding_init_method_std: float = option("--embedding-init-method-std", None, above=0)
+    embedding_init_method_std: float = option("--embedding-init-method-std", None, at_least=0)
     """Standard deviation of initial embeddings; `init_method_std` if not given."""
     params_dtype: str = option("--params-dtype", "float32", choices=DTYPES)
     """Type in which weights are kept by the model."""

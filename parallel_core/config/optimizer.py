@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parallel_core.config.base import Config, option
@@ -54,7 +55,7 @@ class OptimizerConfig(Config):
     """Iterations over which the learning rate rises."""
     lr_warmup_samples: int = option("--lr-warmup-samples", 0, at_least=0)
     """Samples over which the learning rate rises."""
-    lr_warmup_fraction: float | None = option("--lr-warmup-fraction", None, at_least=0, at_most=1)
+    lr_warmup_fraction: float | None = option("--lr-warmup-fraction", None, at_least=0, below=1)
     """Share of the decay over which the learning rate rises."""
     lr_warmup_init: float = option("--lr-warmup-init", 0.0, at_least=0)
     """Learning rate at the first iteration of the warm-up."""
@@ -75,3 +76,8 @@ class OptimizerConfig(Config):
     def derive(self) -> None:
         self.fill("start_weight_decay", lambda: self.weight_decay)
         self.fill("end_weight_decay", lambda: self.weight_decay)
+
+    def rules(self) -> Iterator[str]:
+        for number, beta in enumerate(self.betas, start=1):
+            if not 0 <= beta < 1:
+                yield f"--adam-beta{number} {beta}: must be at least 0 and below 1; change it"

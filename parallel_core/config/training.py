@@ -93,8 +93,8 @@ class TrainingConfig(Config):
     """Compute in bfloat16 with float32 master weights."""
     fp16: bool = option("--fp16", False)
     """Compute in float16 with float32 master weights and a loss scale."""
-    loss_scale: float | None = option("--loss-scale", None, above=0)
-    """Fixed loss scale; none: it adapts."""
+    loss_scale: float | None = option("--loss-scale", None, at_least=0)
+    """Fixed loss scale; none or 0: it adapts."""
     loss_scale_value: float = option("--initial-loss-scale", 2.0**32, above=0)
     """First value of an adapting loss scale."""
     loss_scale_window: float = option("--loss-scale-window", 1000.0, above=0)
@@ -174,6 +174,8 @@ class TrainingConfig(Config):
     """File that switches the profile on and off while training runs."""
 
     def derive(self) -> None:
+        if self.loss_scale == 0:
+            self.loss_scale = None
         self.fill("zero_stage", lambda: int(self.use_distributed_optimizer))
         if self.bf16 and not self.grad_reduce_in_bf16:
             self.accumulate_allreduce_grads_in_fp32 = True
@@ -184,6 +186,9 @@ class TrainingConfig(Config):
                    "make them agree")
         if self.bf16 and self.fp16:
             yield "--bf16 --fp16: only one of the two can be the compute type; remove one"
+        if self.loss_scale_value < self.min_loss_scale:
+            yield (f"--initial-loss-scale {self.loss_scale_value:g}: must not be less than --min-loss-scale "
+                   f"{self.min_loss_scale:g}; raise it")
         if self.profile and self.profile_step_end < self.profile_step_start:
             yield (f"--profile-step-end {self.profile_step_end}: must not come before --profile-step-start "
                    f"{self.profile_step_start}; raise it")

@@ -105,7 +105,7 @@ def test_interleaving_is_asked_for_by_layers_or_by_chunks():
     (lambda: model(normalization="none"), "--normalization none"),
     (lambda: OptimizerConfig(betas=0.9), "--adam-beta1"),
     (lambda: TrainingConfig(bf16=True, fp16=True), "--fp16"),
-    (lambda: TrainingConfig(loss_scale=0), "--loss-scale 0"),
+    (lambda: TrainingConfig(loss_scale=-1), "--loss-scale -1"),
     (lambda: TrainingConfig(loss_scale_factor=1), "--loss-scale-factor 1"),
     (lambda: TrainingConfig(profile=True, profile_step_start=5, profile_step_end=4), "--profile-step-end 4"),
     (lambda: ParallelConfig(world_size=3, tensor_model_parallel_size=2), "--tensor-model-parallel-size 2"),

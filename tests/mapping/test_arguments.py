@@ -168,3 +168,20 @@ def test_every_golden_command_line_means_what_megatron_resolved():
             of_experts = name.startswith("moe_") and resolved["num_experts"] is None
             if value is not None and hasattr(args, name) and not of_experts and name != "num_query_groups":
                 assert getattr(args, name) == value, (path, name)
+
+
+def test_values_that_other_parsers_leave_as_text_are_read():
+    args = Namespace(num_layers=4, hidden_size=64, num_attention_heads=4, seq_length=64, padded_vocab_size=512,
+                     num_layer_list="1,3", pipeline_model_parallel_size=2, world_size=2, noop_layers="0,3",
+                     params_dtype="torch.bfloat16", moe_layer_freq="([1]*2)*2", profile_memory=True, bucket_size=100)
+    config = init_configs_from_args(args)
+    assert (config.parallel_config.num_layer_list, config.parallel_config.noop_layers) == ([1, 3], [0, 3])
+    assert (config.model_config.params_dtype, config.moe_config.moe_layer_freq) == ("bfloat16", [1, 1, 1, 1])
+    assert (config.training_config.profile_memory, config.training_config.bucket_size) == (True, 100)
+
+
+def test_help_lists_the_flags_that_act(capsys):
+    with pytest.raises(SystemExit) as caught:
+        initialize_megatron(argv=["--help"])
+    text = capsys.readouterr().out
+    assert caught.value.code == 0 and "--num-layers" in text and "--fp8-format" not in text

@@ -82,3 +82,8 @@ def test_flags_win_over_the_file_that_yaml_cfg_names():
 def test_a_missing_file_is_an_error(tmp_path):
     found = read([*line(), "--yaml-cfg", str(tmp_path / "none.yaml")], world_size=1)
     assert any("--yaml-cfg" in error for error in found.errors)
+
+
+def test_a_file_is_explained_on_a_laptop_at_the_smallest_size_that_holds_it():
+    found = read(["--yaml-cfg", str(EXAMPLE)])
+    assert found.errors == [] and found.args.world_size == found.config.parallel_config.world_size == 32

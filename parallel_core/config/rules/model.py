@@ -74,7 +74,31 @@ def recompute_is_whole(config: AllConfig) -> Iterator[str]:
                "not with selective; leave one of them out")
 
 
-def window_has_positions(config: AllConfig) -> Iterator[str]:
+def recompute_covers_layers(config: AllConfig) -> Iterator[str]:
+    model, count = config.model_config, config.model_config.recompute_num_layers
+    if model.recompute_granularity == "selective" and count is not None:
+        yield (f"--recompute-num-layers {count}: goes with --recompute-granularity full, not with selective; "
+               "leave one of them out")
+    if model.recompute_granularity == "full" and model.recompute_method == "uniform" and count == 0:
+        yield "--recompute-num-layers 0: must be at least 1 with --recompute-method uniform; raise it"
+
+
+def rotating_channels_pair(config: AllConfig) -> Iterator[str]:
+    model = config.model_config
+    if model.position_embedding_type != "rope" or model.multi_latent_attention.enabled:
+        return
+    channels = int(model.kv_channels * model.rotary_percent)
+    if channels % 2 or channels == 0:
+        yield (f"--rotary-percent {model.rotary_percent:g}: lets {channels} of {model.kv_channels} channels of a head "
+               "rotate, which must be an even number; change it, --kv-channels or --num-attention-heads")
+
+
+def latent_attention_stands_alone(config: AllConfig) -> Iterator[str]:
+    if config.model_config.multi_latent_attention.enabled and config.model_config.group_query_attention:
+        yield "--group-query-attention: does not go with --multi-latent-attention; leave one of them out"
+
+
+def stretched_positions_rotate(config: AllConfig) -> Iterator[str]:
     scaling, model = config.model_config.rope_scaling, config.model_config
     if scaling.type is not None and model.position_embedding_type != "rope":
         yield (f"--rope-scaling-type {scaling.type}: needs --position-embedding-type rope, not "
@@ -84,4 +108,5 @@ def window_has_positions(config: AllConfig) -> Iterator[str]:
 
 
 RULES = (heads_divide, head_size_is_whole, widths_divide, vocabulary_fits, positions_reach, half_precision_flags,
-         recompute_is_whole, window_has_positions)
+         recompute_is_whole, recompute_covers_layers, rotating_channels_pair, latent_attention_stands_alone,
+         stretched_positions_rotate)

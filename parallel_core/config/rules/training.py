@@ -109,8 +109,30 @@ def split_is_shares(config: AllConfig) -> Iterator[str]:
     shares = [float(part) for part in re.findall(r"-?[0-9.]+", split) if part.strip(".-")]
     if not 1 <= len(shares) <= 3 or min(shares) < 0 or sum(shares) <= 0:
         yield f"--split {split}: must be one to three shares, not negative and not all 0, such as 969,30,1"
+    elif shares[0] == 0 and not config.training_config.skip_train:
+        yield f"--split {split}: leaves no document to train on; give the first share more than 0"
+
+
+def blend_has_weights(config: AllConfig) -> Iterator[str]:
+    data = config.dataset_config
+    for flag, entries in (("--data-path", data.data_path), ("--train-data-path", data.train_data_path),
+                          ("--valid-data-path", data.valid_data_path), ("--test-data-path", data.test_data_path)):
+        weights = [_number(entry) for entry in (entries or ())[::2]]
+        if not weights or weights[0] is None or len(entries or ()) == 1:
+            continue
+        if len(entries or ()) % 2 or None in weights:
+            yield f"{flag} {' '.join(entries or ())}: must give a weight before each prefix; add what is missing"
+        elif min(weight or 0 for weight in weights) <= 0:
+            yield f"{flag} {' '.join(entries or ())}: weights must be above 0; change them"
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 RULES = (batches_divide, ramp_reaches_the_batch, learning_rate_falls, warmup_ends_before_decay, wsd_says_when_it_falls,
          weight_decay_grows_by_style, one_source_of_the_schedule, overlap_has_something_to_overlap,
-         checkpoints_are_kept, split_is_shares)
+         checkpoints_are_kept, split_is_shares, blend_has_weights)

@@ -1,0 +1,37 @@
+"""Real launch scripts: how many are accepted, by slice. `acceptance.py` prints the figures and the reasons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mapping import init_configs_from_args
+from mapping.arguments import fill_in, read
+from parallel_core.config.base import Unknown
+from tests.mapping.acceptance import SLICES, errors_of
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "shared/megatron_flags/scripts.json"
+pytestmark = pytest.mark.skipif(not SCRIPTS.is_file(), reason="the launch scripts are not beside this checkout")
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    return json.loads(SCRIPTS.read_text())["scripts"]
+
+
+@pytest.mark.parametrize("name, share", [("examples/mindspore", 1.0), ("dense pretraining", 0.95),
+                                         ("mixture of experts", 0.75)])
+def test_the_share_of_accepted_scripts(scripts, name, share):
+    chosen = [script for script in scripts if SLICES[name](script)]
+    assert sum(not errors_of(script) for script in chosen) >= share * len(chosen)
+
+
+def test_what_is_filled_in_does_not_change_the_config(scripts):
+    """A namespace that has been through `parse_args` gives the config of its command line, for every kind of script."""
+    for script in scripts[::10]:
+        reading = read(script["argv"], world_size=script["world"]["nnodes"] * script["world"]["nproc"])
+        if not reading.errors and not isinstance(reading.config.model_config.unpadded_vocab_size, Unknown):
+            fill_in(reading.args, reading.config)
+            assert init_configs_from_args(reading.args) == reading.config, script["id"]

@@ -12,7 +12,7 @@ from tests.collectives.reference import TYPES, given, numbers, reduced, same, va
 from tests.distributed import run
 
 WORLDS = [("shared_memory", n) for n in (1, 2, 3, 4)] + [("native", 2), ("native", 3)]
-SHAPES = [(0,), (1,), (7,), (5, 3), (2, 3, 4), (), (0, 4), (33, 257), (4, 300, 125)]
+SHAPES = [(0,), (1,), (7,), (2, 3, 4), (), (0, 4), (4, 300, 125)]
 BEYOND_THE_ARENA = (3_500_003,)
 
 

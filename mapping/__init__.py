@@ -5,5 +5,13 @@ from mapping.from_args import init_configs_from_args
 from mapping.from_yaml import init_configs_from_dict, init_configs_from_yaml
 from parallel_core.config import ConfigError
 
-__all__ = ["ConfigError", "get_args", "init_configs_from_args", "init_configs_from_dict",
-           "init_configs_from_yaml", "initialize_megatron", "parse_args", "set_args"]
+__all__ = [
+    "ConfigError",
+    "get_args",
+    "init_configs_from_args",
+    "init_configs_from_dict",
+    "init_configs_from_yaml",
+    "initialize_megatron",
+    "parse_args",
+    "set_args",
+]

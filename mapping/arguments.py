@@ -32,9 +32,13 @@ class Reading(NamedTuple):
     notes: list[str]
 
 
-def read(argv: Sequence[str] | None = None, extra_args_provider: ExtraArgs | None = None,
-         world_size: int | None = None, args_defaults: Mapping[str, Any] | None = None,
-         check_files: bool = False) -> Reading:
+def read(
+    argv: Sequence[str] | None = None,
+    extra_args_provider: ExtraArgs | None = None,
+    world_size: int | None = None,
+    args_defaults: Mapping[str, Any] | None = None,
+    check_files: bool = False,
+) -> Reading:
     """Read a command line without raising: the config as far as it can be known, and every error.
 
     `check_files`: look at the tokenizer's, the data's and the checkpoint's files, too.
@@ -60,9 +64,13 @@ def _read_files(args: Namespace, given: Sequence[Given]) -> tuple[list[Auto], li
     return autos, [*errors, *yaml_errors], values
 
 
-def parse_args(argv: Sequence[str] | None = None, extra_args_provider: ExtraArgs | None = None,
-               world_size: int | None = None, args_defaults: Mapping[str, Any] | None = None,
-               check_files: bool = False) -> Namespace:
+def parse_args(
+    argv: Sequence[str] | None = None,
+    extra_args_provider: ExtraArgs | None = None,
+    world_size: int | None = None,
+    args_defaults: Mapping[str, Any] | None = None,
+    check_files: bool = False,
+) -> Namespace:
     """The arguments of a command line, the process's own if none is given, with Megatron's names and defaults.
 
     `world_size` is the number of processes, by default what the launcher's environment says. `args_defaults` replaces
@@ -90,9 +98,12 @@ def fill_in(args: Namespace, config: AllConfig) -> None:
     args.data_parallel_size = config.parallel_config.data_parallel_size
 
 
-def initialize_megatron(extra_args_provider: ExtraArgs | None = None,
-                        args_defaults: Mapping[str, Any] | None = None,
-                        argv: Sequence[str] | None = None, check_files: bool = True) -> Namespace:
+def initialize_megatron(
+    extra_args_provider: ExtraArgs | None = None,
+    args_defaults: Mapping[str, Any] | None = None,
+    argv: Sequence[str] | None = None,
+    check_files: bool = True,
+) -> Namespace:
     """Parse the command line for a training script and keep the result for `get_args`.
 
     `--help` among the arguments prints the flags that act. On errors all of them are printed to the standard error of

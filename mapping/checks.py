@@ -82,8 +82,10 @@ def training_has_a_length(args: Namespace, given: Sequence[Given]) -> Iterator[s
 
 def weight_decay_has_both_ends(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
     if args.weight_decay_incr_style != "constant" and None in (args.start_weight_decay, args.end_weight_decay):
-        yield (f"--weight-decay-incr-style {args.weight_decay_incr_style}: needs --start-weight-decay and "
-               "--end-weight-decay; add them")
+        yield (
+            f"--weight-decay-incr-style {args.weight_decay_incr_style}: needs --start-weight-decay and "
+            "--end-weight-decay; add them"
+        )
 
 
 def exclusions(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
@@ -141,21 +143,43 @@ def tokenizer_has_its_files(args: Namespace, given: Sequence[Given]) -> Iterator
         yield "--tokenizer-type GPT2BPETokenizer: needs --vocab-file and --merge-file; add them"
     elif kind == "NullTokenizer" and args.vocab_size is None:
         yield "--tokenizer-type NullTokenizer: needs --vocab-size; add it"
-    elif kind in ("HuggingFaceTokenizer", "PretrainedFromHF", "Llama2Tokenizer", "GPTSentencePieceTokenizer",
-                  "SentencePieceTokenizer", "TikTokenizer") and path is None:
+    elif (
+        kind
+        in (
+            "HuggingFaceTokenizer",
+            "PretrainedFromHF",
+            "Llama2Tokenizer",
+            "GPTSentencePieceTokenizer",
+            "SentencePieceTokenizer",
+            "TikTokenizer",
+        )
+        and path is None
+    ):
         yield f"--tokenizer-type {kind}: needs --tokenizer-model; add it"
 
 
 def context_sizes_multiply(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
     sizes = args.hierarchical_context_parallel_sizes
     if sizes is not None and (len(sizes) != 2 or sizes[0] * sizes[1] != args.context_parallel_size):
-        yield (f"--hierarchical-context-parallel-sizes {' '.join(map(str, sizes))}: must be two numbers whose product "
-               f"is --context-parallel-size {args.context_parallel_size}; change one of them")
+        yield (
+            f"--hierarchical-context-parallel-sizes {' '.join(map(str, sizes))}: must be two numbers whose product "
+            f"is --context-parallel-size {args.context_parallel_size}; change one of them"
+        )
 
 
 Rule = Callable[[Namespace, Sequence[Given]], Iterator[str]]
-RULES: tuple[Rule, ...] = (refusals, required, training_has_a_length, weight_decay_has_both_ends, exclusions, needs,
-                           position_flags_agree, fused_norm_is_rms, tokenizer_has_its_files, context_sizes_multiply)
+RULES: tuple[Rule, ...] = (
+    refusals,
+    required,
+    training_has_a_length,
+    weight_decay_has_both_ends,
+    exclusions,
+    needs,
+    position_flags_agree,
+    fused_norm_is_rms,
+    tokenizer_has_its_files,
+    context_sizes_multiply,
+)
 
 
 def check_given(args: Namespace, given: Sequence[Given]) -> list[str]:

@@ -15,8 +15,12 @@ from mapping.vocabulary import padded_vocabulary, vocabulary
 
 
 def hidden_act(args: Any) -> str | None:
-    chosen = {"swiglu": args.swiglu, "geglu": args.geglu, "geglu_tanh": args.gelu_tanh,
-              "squared_relu": args.squared_relu}
+    chosen = {
+        "swiglu": args.swiglu,
+        "geglu": args.geglu,
+        "geglu_tanh": args.gelu_tanh,
+        "squared_relu": args.squared_relu,
+    }
     return next((name for name, on in chosen.items() if on), args.hidden_act)
 
 
@@ -59,11 +63,13 @@ def bias_of(own_argument: str) -> Callable[[Any], bool | None]:
 
 def dtype_of(own_argument: str) -> Callable[[Any], str | None]:
     """A type is given by its own flag, or follows --bf16 and --fp16."""
+
     def read(args: Any) -> str | None:
         given = getattr(args, own_argument)
         if given is not None:
             return dtype(str(given))
         return "bfloat16" if args.bf16 else "float16" if args.fp16 else None
+
     return read
 
 
@@ -87,7 +93,7 @@ def shared_expert_size(args: Any) -> int | None:
     return args.moe_shared_expert_intermediate_size
 
 
-SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy")
+SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss")
 
 
 def load_balancing(args: Any) -> str | None:
@@ -110,8 +116,11 @@ def router_dtype(args: Any) -> str | None:
 
 def expert_parallel_size(args: Any) -> int | None:
     extended = args.moe_tp_extend_ep and args.expert_model_parallel_size
-    return args.expert_model_parallel_size * args.tensor_model_parallel_size if extended else (
-        args.expert_model_parallel_size)
+    return (
+        args.expert_model_parallel_size * args.tensor_model_parallel_size
+        if extended
+        else (args.expert_model_parallel_size)
+    )
 
 
 def context_parallel_algo(args: Any) -> str | None:
@@ -131,8 +140,7 @@ def tokenizer_model(args: Any) -> str | None:
 
 
 def betas(args: Any) -> tuple[float, float]:
-    return (0.9 if args.adam_beta1 is None else args.adam_beta1,
-            0.999 if args.adam_beta2 is None else args.adam_beta2)
+    return (0.9 if args.adam_beta1 is None else args.adam_beta1, 0.999 if args.adam_beta2 is None else args.adam_beta2)
 
 
 def unless(argument: str) -> Callable[[Any], bool]:
@@ -152,8 +160,9 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
     "model_config.scales.embedding": embedding_scale,
     "model_config.scales.residual": residual_scale,
     "model_config.scales.logits": logit_scale,
-    "model_config.scales.attention": lambda args: (1 / sqrt(args.query_pre_attn_scalar)
-                                                   if args.query_pre_attn_scalar else None),
+    "model_config.scales.attention": lambda args: (
+        1 / sqrt(args.query_pre_attn_scalar) if args.query_pre_attn_scalar else None
+    ),
     "model_config.sliding_window.size": lambda args: args.sliding_window or args.interleave_sliding_window or None,
     "model_config.sliding_window.interleaved": lambda args: bool(args.interleave_sliding_window),
     "model_config.qkv_has_bias": bias_of("add_qkv_bias"),
@@ -166,23 +175,28 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
     "moe_config.moe_layer_freq": moe_layer_freq,
     "moe_config.moe_shared_expert_intermediate_size": shared_expert_size,
     "moe_config.moe_router_load_balancing_type": load_balancing,
-    "moe_config.moe_router_pre_softmax": lambda args: (args.moe_router_pre_softmax
-                                                       or args.moe_router_load_balancing_type in SOFTMAX_FIRST),
-    "moe_config.moe_router_enable_expert_bias": lambda args: (args.moe_router_enable_expert_bias
-                                                              or args.moe_router_load_balancing_type == "noaux_tc"),
+    "moe_config.moe_router_pre_softmax": lambda args: (
+        args.moe_router_pre_softmax or args.moe_router_load_balancing_type in SOFTMAX_FIRST
+    ),
+    "moe_config.moe_router_enable_expert_bias": lambda args: (
+        args.moe_router_enable_expert_bias or args.moe_router_load_balancing_type == "noaux_tc"
+    ),
     "moe_config.moe_router_num_groups": router_groups,
     "moe_config.moe_router_dtype": router_dtype,
     "moe_config.moe_input_jitter_eps": lambda args: None if args.input_jitter is False else args.moe_input_jitter_eps,
     "moe_config.moe_token_dispatcher_type": lambda args: {"alltoall_seq": "alltoall", "flex": "alltoall"}.get(
-        args.moe_token_dispatcher_type, args.moe_token_dispatcher_type),
+        args.moe_token_dispatcher_type, args.moe_token_dispatcher_type
+    ),
     "optimizer_config.betas": betas,
     "parallel_config.world_size": lambda args: args.world_size,
     "parallel_config.expert_model_parallel_size": expert_parallel_size,
-    "parallel_config.expert_tensor_parallel_size": lambda args: (1 if args.moe_tp_extend_ep
-                                                                 else args.expert_tensor_parallel_size),
+    "parallel_config.expert_tensor_parallel_size": lambda args: (
+        1 if args.moe_tp_extend_ep else args.expert_tensor_parallel_size
+    ),
     "parallel_config.context_parallel_algo": context_parallel_algo,
-    "parallel_config.ulysses_degree_in_cp": lambda args: (args.ulysses_degree_in_cp
-                                                          or (args.hierarchical_context_parallel_sizes or [None])[0]),
+    "parallel_config.ulysses_degree_in_cp": lambda args: (
+        args.ulysses_degree_in_cp or (args.hierarchical_context_parallel_sizes or [None])[0]
+    ),
     "parallel_config.rank_order": lambda args: "tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else None,
     "dataset_config.tokenizer_type": tokenizer_type,
     "dataset_config.tokenizer_model": tokenizer_model,

@@ -57,14 +57,23 @@ def _fate(given: Given, config: AllConfig, planned: set[str]) -> Fate:
 
 def as_json(reading: Reading) -> str:
     """The whole answer, for programs."""
-    return json.dumps({"accepted": not reading.errors, "flags": [vars(fate) for fate in fates(reading)],
-                       "errors": reading.errors, "config": reading.config.to_dict()}, indent=1)
+    return json.dumps(
+        {
+            "accepted": not reading.errors,
+            "flags": [vars(fate) for fate in fates(reading)],
+            "errors": reading.errors,
+            "config": reading.config.to_dict(),
+        },
+        indent=1,
+    )
 
 
 def as_text(reading: Reading) -> str:
     """The whole answer, for people."""
-    rows = [(fate.status, f"{fate.flag} {'' if fate.value is None else fate.value}", fate.target or fate.reason)
-            for fate in fates(reading)]
+    rows = [
+        (fate.status, f"{fate.flag} {'' if fate.value is None else fate.value}", fate.target or fate.reason)
+        for fate in fates(reading)
+    ]
     width = max((len(flag) for _, flag, _ in rows), default=0)
     lines = [f"{status:8} {flag:{min(width, 60)}} {rest}" for status, flag, rest in rows]
     for name, section in reading.config.to_dict().items():
@@ -92,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv[:split])
     if options.doc:
         return write_reference()
-    reading = read(argv[split + 1:], world_size=options.world_size, check_files=options.check_files)
+    reading = read(argv[split + 1 :], world_size=options.world_size, check_files=options.check_files)
     print(as_json(reading) if options.json else as_text(reading))
     return 2 if reading.errors else 0
 

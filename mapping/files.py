@@ -9,13 +9,20 @@ from pathlib import Path
 
 def missing_files(args: Namespace) -> Iterator[str]:
     """One sentence for each file or directory that is named and not there."""
-    for flag, path in (("--vocab-file", args.vocab_file), ("--merge-file", args.merge_file),
-                       ("--tokenizer-model", args.tokenizer_model),
-                       ("--tokenizer-name-or-path", args.tokenizer_name_or_path)):
+    for flag, path in (
+        ("--vocab-file", args.vocab_file),
+        ("--merge-file", args.merge_file),
+        ("--tokenizer-model", args.tokenizer_model),
+        ("--tokenizer-name-or-path", args.tokenizer_name_or_path),
+    ):
         if path is not None and not Path(path).exists():
             yield f"{flag} {path}: there is no such file; give the path of an existing one"
-    for flag, entries in (("--data-path", args.data_path), ("--train-data-path", args.train_data_path),
-                          ("--valid-data-path", args.valid_data_path), ("--test-data-path", args.test_data_path)):
+    for flag, entries in (
+        ("--data-path", args.data_path),
+        ("--train-data-path", args.train_data_path),
+        ("--valid-data-path", args.valid_data_path),
+        ("--test-data-path", args.test_data_path),
+    ):
         yield from _missing_data(flag, entries or ())
     if args.load is not None and args.exit_on_missing_checkpoint and not Path(args.load).exists():
         yield f"--load {args.load}: there is no such checkpoint; remove --exit-on-missing-checkpoint to start anew"
@@ -29,10 +36,9 @@ def _missing_data(flag: str, entries: Sequence[str]) -> Iterator[str]:
 
 
 def data_prefixes(entries: Sequence[str]) -> list[str]:
-    """The prefixes of a blend: all entries, or every second if they alternate with weights; commas separate as well."""
-    words = [word for entry in entries for word in entry.split(",") if word]
+    """The prefixes of a blend: all entries, or every second if they alternate with weights."""
     try:
-        [float(weight) for weight in words[::2]]
+        [float(weight) for weight in entries[::2]]
     except ValueError:
-        return words
-    return words[1::2]
+        return list(entries)
+    return list(entries[1::2])

@@ -76,6 +76,9 @@ def _sentences(cls: Any) -> Iterator[tuple[str, str]]:
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
     for field, following in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and (
-                isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and (isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant))
+        ):
             yield field.target.id, " ".join(str(following.value.value).split())

@@ -23,19 +23,31 @@ from parallel_core.config import (
 from parallel_core.config.base import Config, Unjudged, Unknown, complain, gather_errors
 
 SECTIONS: dict[str, type[Config]] = {
-    "training_config": TrainingConfig, "optimizer_config": OptimizerConfig, "parallel_config": ParallelConfig,
-    "dataset_config": DatasetConfig, "moe_config": MoEConfig, "lora_config": LoraConfig, "model_config": ModelConfig}
+    "training_config": TrainingConfig,
+    "optimizer_config": OptimizerConfig,
+    "parallel_config": ParallelConfig,
+    "dataset_config": DatasetConfig,
+    "moe_config": MoEConfig,
+    "lora_config": LoraConfig,
+    "model_config": ModelConfig,
+}
 """The sections of an `AllConfig`, by name."""
 
 NESTED: dict[str, Any] = {
     f"{name}.{entry.name}": entry.default_factory
-    for name, cls in SECTIONS.items() for entry in fields(cls)
-    if isinstance(entry.default_factory, type) and issubclass(entry.default_factory, Config)}
+    for name, cls in SECTIONS.items()
+    for entry in fields(cls)
+    if isinstance(entry.default_factory, type) and issubclass(entry.default_factory, Config)
+}
 """Sections within sections, by path."""
 
-OTHER_NAMES = {"norm_epsilon": "layernorm_epsilon", "apply_layernorm_1p": "layernorm_zero_centered_gamma",
-               "ddp_bucket_size": "bucket_size", "profile_with_memory": "profile_memory",
-               "virtual_pipeline_model_parallel_size": "virtual_pipeline_model_parallel_size_ms"}
+OTHER_NAMES = {
+    "norm_epsilon": "layernorm_epsilon",
+    "apply_layernorm_1p": "layernorm_zero_centered_gamma",
+    "ddp_bucket_size": "bucket_size",
+    "profile_with_memory": "profile_memory",
+    "virtual_pipeline_model_parallel_size": "virtual_pipeline_model_parallel_size_ms",
+}
 """Arguments that other parsers keep under another name than their flag's."""
 
 
@@ -100,8 +112,13 @@ def missing_fields(given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for entry in fields(ModelConfig):
         if entry.default is MISSING and entry.default_factory is MISSING and entry.name not in given:
             flag = entry.metadata["flag"]
-            complain([f"{flag}: must be given" if entry.name != "vocab_size" else
-                      "--vocab-size: must be given, or a tokenizer whose files say it"])
+            complain(
+                [
+                    f"{flag}: must be given"
+                    if entry.name != "vocab_size"
+                    else "--vocab-size: must be given, or a tokenizer whose files say it"
+                ]
+            )
             yield entry.name, Unknown()
 
 

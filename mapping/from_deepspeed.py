@@ -30,10 +30,12 @@ def nothing(value: Any) -> Arguments:
 
 def one_of(choices: Mapping[Any, Arguments]) -> Callable[[Any], Arguments]:
     """Each value says something else; others are refused."""
+
     def read(value: Any) -> Arguments:
         if value not in choices:
             raise ValueError(f"must be one of {', '.join(map(str, choices))}")
         return choices[value]
+
     return read
 
 
@@ -43,8 +45,12 @@ def stage(value: Any) -> Arguments:
     return {"zero_stage": value, "use_distributed_optimizer": value > 0}
 
 
-REDUCTION = {"fp32": {"accumulate_allreduce_grads_in_fp32": True}, "bf16": {"grad_reduce_in_bf16": True},
-             "bfp16": {"grad_reduce_in_bf16": True}, None: {}}
+REDUCTION = {
+    "fp32": {"accumulate_allreduce_grads_in_fp32": True},
+    "bf16": {"grad_reduce_in_bf16": True},
+    "bfp16": {"grad_reduce_in_bf16": True},
+    None: {},
+}
 
 KEYS: dict[str, Callable[[Any], Arguments]] = {
     "train_batch_size": to("global_batch_size"),
@@ -69,8 +75,9 @@ KEYS: dict[str, Callable[[Any], Arguments]] = {
     "optimizer.params.eps": to("adam_eps", float),
     "optimizer.params.weight_decay": to("weight_decay", float),
     "optimizer.params.adam_w_mode": to("decoupled_weight_decay"),
-    "scheduler.type": one_of({"WarmupLR": {"lr_decay_style": "constant"},
-                              "WarmupDecayLR": {"lr_decay_style": "linear"}}),
+    "scheduler.type": one_of(
+        {"WarmupLR": {"lr_decay_style": "constant"}, "WarmupDecayLR": {"lr_decay_style": "linear"}}
+    ),
     "scheduler.params.warmup_min_lr": lambda value: {"lr_warmup_init": float(value), "min_lr": float(value)},
     "scheduler.params.warmup_max_lr": to("lr", float),
     "scheduler.params.warmup_num_steps": to("lr_warmup_iters"),
@@ -79,18 +86,45 @@ KEYS: dict[str, Callable[[Any], Arguments]] = {
 }
 """What each key says, in arguments."""
 
-WITHOUT_EFFECT = ("steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown", "prescale_gradients",
-                  "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "fp16.auto_cast",
-                  "optimizer.params.torch_adam", *(f"zero_optimization.{name}" for name in (
-                      "offload_optimizer", "offload_param", "allgather_partitions", "allgather_bucket_size",
-                      "reduce_scatter", "contiguous_gradients", "round_robin_gradients", "sub_group_size",
-                      "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_max_live_parameters",
-                      "stage3_max_reuse_distance", "stage3_gather_16bit_weights_on_model_save")))
+WITHOUT_EFFECT = (
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "dump_state",
+    "memory_breakdown",
+    "prescale_gradients",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "fp16.auto_cast",
+    "optimizer.params.torch_adam",
+    *(
+        f"zero_optimization.{name}"
+        for name in (
+            "offload_optimizer",
+            "offload_param",
+            "allgather_partitions",
+            "allgather_bucket_size",
+            "reduce_scatter",
+            "contiguous_gradients",
+            "round_robin_gradients",
+            "sub_group_size",
+            "stage3_prefetch_bucket_size",
+            "stage3_param_persistence_threshold",
+            "stage3_max_live_parameters",
+            "stage3_max_reuse_distance",
+            "stage3_gather_16bit_weights_on_model_save",
+        )
+    ),
+)
 """Keys that change memory, speed or a log only; with everything below them."""
 
 
-_PROBES = {"optimizer.params.betas": (0.9, 0.999), "optimizer.type": "AdamW", "scheduler.type": "WarmupDecayLR",
-           "scheduler.params.warmup_type": "linear", "communication_data_type": "fp32"}
+_PROBES = {
+    "optimizer.params.betas": (0.9, 0.999),
+    "optimizer.type": "AdamW",
+    "scheduler.type": "WarmupDecayLR",
+    "scheduler.params.warmup_type": "linear",
+    "communication_data_type": "fp32",
+}
 """A value of each kind that is not a number, to ask a key which arguments it fills."""
 
 
@@ -108,10 +142,17 @@ def apply(path: str, args: Namespace, given: Sequence[Given]) -> tuple[list[Auto
     except (OSError, ValueError) as error:
         return [], [f"--deepspeed-config {path}: cannot be read: {error}"]
     typed = {entry.row.dest: entry.name for entry in given}
-    said = {key: value for key, value in leaves(content, lambda path: path not in WITHOUT_EFFECT)
-            if key not in WITHOUT_EFFECT}
-    autos = [Auto(key, argument) for key, value in said.items() if value == "auto" and key in KEYS
-             for argument in KEYS[key](_PROBES.get(key, 1))]
+    said = {
+        key: value
+        for key, value in leaves(content, lambda path: path not in WITHOUT_EFFECT)
+        if key not in WITHOUT_EFFECT
+    }
+    autos = [
+        Auto(key, argument)
+        for key, value in said.items()
+        if value == "auto" and key in KEYS
+        for argument in KEYS[key](_PROBES.get(key, 1))
+    ]
     errors = [error for key, value in said.items() for error in _apply_key(key, value, args, typed)]
     if "scheduler" in content and "warmup_type" not in content["scheduler"].get("params", {}):
         errors.append('scheduler.params.warmup_type: is "log" if not given, which is not done; give "linear"')
@@ -145,6 +186,8 @@ def _apply_key(key: str, value: Any, args: Namespace, typed: Mapping[str, str]) 
         return
     for argument, wanted in said.items():
         if argument in typed and getattr(args, argument) != wanted:
-            yield (f"{key} {value}: contradicts {typed[argument]} {getattr(args, argument)}; "
-                   "change one of them or write \"auto\"")
+            yield (
+                f"{key} {value}: contradicts {typed[argument]} {getattr(args, argument)}; "
+                'change one of them or write "auto"'
+            )
         setattr(args, argument, wanted)

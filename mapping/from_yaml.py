@@ -40,8 +40,9 @@ def init_configs_from_dict(content: Mapping[str, Any], world_size: int | None = 
     model. Raises `ConfigError` with every finding; an unknown key is one, with the nearest known names.
     """
     values, errors = values_of(content)
-    values.setdefault("parallel_config.world_size", world_size or world_size_of_environment(None)
-                      or smallest_world(values))
+    values.setdefault(
+        "parallel_config.world_size", world_size or world_size_of_environment(None) or smallest_world(values)
+    )
     config, found = build_with_errors(values)
     if errors or found:
         raise ConfigError([*errors, *found])
@@ -90,13 +91,19 @@ def overlay(path: str, args: Namespace, given: Sequence[Given]) -> tuple[Values,
 
 
 def _types() -> dict[str, Any]:
-    return {f"{path}.{name}": hint for path, cls in {**SECTIONS, **NESTED}.items()
-            for name, hint in field_types(cls).items()}
+    return {
+        f"{path}.{name}": hint
+        for path, cls in {**SECTIONS, **NESTED}.items()
+        for name, hint in field_types(cls).items()
+    }
 
 
 _TYPES = _types()
-_OTHER_NAMES = {f"{row.target.rpartition('.')[0]}.{row.dest}": row.target for row in ROWS
-                if row.status == MAPPED and row.target and row.target not in DERIVED}
+_OTHER_NAMES = {
+    f"{row.target.rpartition('.')[0]}.{row.dest}": row.target
+    for row in ROWS
+    if row.status == MAPPED and row.target and row.target not in DERIVED
+}
 
 
 def _by_section(content: Mapping[str, Any]) -> tuple[Values, list[str]]:

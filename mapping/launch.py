@@ -18,13 +18,39 @@ from mapping.shell import read_script
 
 LAUNCHERS = ("torch.distributed.launch", "torch.distributed.run")
 
-OPTIONS = {"nproc_per_node": 1, "nnodes": 1, "node_rank": 1, "master_addr": 1, "master_port": 1, "rdzv_endpoint": 1,
-           "rdzv_id": 1, "rdzv_backend": 1, "rdzv_conf": 1, "max_restarts": 1, "monitor_interval": 1, "log_dir": 1,
-           "redirects": 1, "tee": 1, "role": 1, "start_method": 1, "standalone": 0, "use_env": 0, "no_python": 0}
+OPTIONS = {
+    "nproc_per_node": 1,
+    "nnodes": 1,
+    "node_rank": 1,
+    "master_addr": 1,
+    "master_port": 1,
+    "rdzv_endpoint": 1,
+    "rdzv_id": 1,
+    "rdzv_backend": 1,
+    "rdzv_conf": 1,
+    "max_restarts": 1,
+    "monitor_interval": 1,
+    "log_dir": 1,
+    "redirects": 1,
+    "tee": 1,
+    "role": 1,
+    "start_method": 1,
+    "standalone": 0,
+    "use_env": 0,
+    "no_python": 0,
+}
 """Options of the launcher, with how many values each takes."""
 
-WITHOUT_EQUIVALENT = ("max_restarts", "monitor_interval", "redirects", "tee", "role", "start_method", "no_python",
-                      "rdzv_conf")
+WITHOUT_EQUIVALENT = (
+    "max_restarts",
+    "monitor_interval",
+    "redirects",
+    "tee",
+    "role",
+    "start_method",
+    "no_python",
+    "rdzv_conf",
+)
 
 
 class Launch(NamedTuple):
@@ -41,7 +67,7 @@ def find_launch(commands: Sequence[Sequence[str]]) -> Launch | None:
         for position, word in enumerate(words):
             module = word == "-m" and position + 1 < len(words) and words[position + 1] in LAUNCHERS
             if module or Path(word).name == "torchrun":
-                return _launch(list(words[position + (2 if module else 1):]))
+                return _launch(list(words[position + (2 if module else 1) :]))
     return None
 
 
@@ -54,8 +80,14 @@ def _launch(words: list[str]) -> Launch:
             value = words.pop(0) if words else ""
         options[name] = value
     program = words.pop(0) if words else ""
-    end = next((index for index, word in enumerate(words) if word in ("|", "&", "&&", "||") or word[:1] == ">"
-                or word[:2] in ("2>", "1>", "&>")), len(words))
+    end = next(
+        (
+            index
+            for index, word in enumerate(words)
+            if word in ("|", "&", "&&", "||") or word[:1] == ">" or word[:2] in ("2>", "1>", "&>")
+        ),
+        len(words),
+    )
     return Launch(options, program, words[:end])
 
 
@@ -63,22 +95,35 @@ def msrun(launch: Launch, program: str | None = None) -> list[str]:
     """The words of the `msrun` command that starts the same processes."""
     nodes, local = launch.options.get("nnodes", "1"), launch.options.get("nproc_per_node", "1")
     address, _, port = launch.options.get("rdzv_endpoint", "").partition(":")
-    words = ["msrun", f"--worker_num={int(nodes) * int(local)}", f"--local_worker_num={local}",
-             f"--master_addr={launch.options.get('master_addr', address or '127.0.0.1')}",
-             f"--master_port={launch.options.get('master_port', port or '8118')}"]
+    words = [
+        "msrun",
+        f"--worker_num={int(nodes) * int(local)}",
+        f"--local_worker_num={local}",
+        f"--master_addr={launch.options.get('master_addr', address or '127.0.0.1')}",
+        f"--master_port={launch.options.get('master_port', port or '8118')}",
+    ]
     if int(nodes) > 1:
         words.append(f"--node_rank={launch.options.get('node_rank', '-1')}")
-    return [*words, f"--log_dir={launch.options.get('log_dir', 'msrun_log')}", "--join=True",
-            program or launch.program, *launch.arguments]
+    return [
+        *words,
+        f"--log_dir={launch.options.get('log_dir', 'msrun_log')}",
+        "--join=True",
+        program or launch.program,
+        *launch.arguments,
+    ]
 
 
 def complaints(launch: Launch) -> list[str]:
     """What of the launcher's options does not carry over."""
     unknown = [f"--{name}: is no option of the launcher that is known here" for name in launch.options.keys() - OPTIONS]
-    lost = [f"--{name}: has no equivalent in msrun, it is left out" for name in WITHOUT_EQUIVALENT
-            if name in launch.options]
-    wrong = [f"--{name} {launch.options[name]}: is not a number" for name in ("nnodes", "nproc_per_node")
-             if not launch.options.get(name, "1").isdigit()]
+    lost = [
+        f"--{name}: has no equivalent in msrun, it is left out" for name in WITHOUT_EQUIVALENT if name in launch.options
+    ]
+    wrong = [
+        f"--{name} {launch.options[name]}: is not a number"
+        for name in ("nnodes", "nproc_per_node")
+        if not launch.options.get(name, "1").isdigit()
+    ]
     return sorted(unknown) + lost + wrong
 
 
@@ -101,8 +146,12 @@ def _matters(note: str, launch: Launch) -> bool:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m mapping.launch", description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m mapping.launch",
+        description=__doc__,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("script", type=Path)
     parser.add_argument("--run", action="store_true", help="start it instead of only printing it")
     parser.add_argument("--program", help="start this Python file instead of the script's")

@@ -29,17 +29,25 @@ def equals(target: str, wanted: Any) -> Callable[[Any], Values]:
 
 
 def compute_dtype(value: str) -> Values:
-    return {"model_config.compute_dtype": value, "training_config.bf16": value == "bfloat16",
-            "training_config.fp16": value == "float16"}
+    return {
+        "model_config.compute_dtype": value,
+        "training_config.bf16": value == "bfloat16",
+        "training_config.fp16": value == "float16",
+    }
 
 
-OPERATORS = {"flash_attention": "model_config.use_flash_attention", "rope": "model_config.apply_rope_fusion",
-             "swiglu": "model_config.apply_swiglu_fusion", "masked_softmax": "model_config.masked_softmax_fusion"}
+OPERATORS = {
+    "flash_attention": "model_config.use_flash_attention",
+    "rope": "model_config.apply_rope_fusion",
+    "swiglu": "model_config.apply_swiglu_fusion",
+    "masked_softmax": "model_config.masked_softmax_fusion",
+}
 """Names in the lists of fused and unfused operators; rmsnorm and gradient_accumulation are treated apart."""
 
 
 def operators(fused: bool) -> Callable[[Any], Values]:
     """A list of operators with commas that are, or are not, fused."""
+
     def read(value: str | None) -> Values:
         names = {name.strip() for name in (value or "").split(",")} - {"", "gradient_accumulation"}
         values: Values = {OPERATORS[name]: fused for name in names & OPERATORS.keys()}
@@ -47,9 +55,11 @@ def operators(fused: bool) -> Callable[[Any], Values]:
             values["model_config.normalization"] = "FusedRMSNorm"
         strange = names - OPERATORS.keys() - {"rmsnorm"}
         if strange:
-            raise ValueError(f"knows {', '.join((*OPERATORS, 'rmsnorm', 'gradient_accumulation'))}, not "
-                             f"{', '.join(sorted(strange))}")
+            raise ValueError(
+                f"knows {', '.join((*OPERATORS, 'rmsnorm', 'gradient_accumulation'))}, not {', '.join(sorted(strange))}"
+            )
         return values
+
     return read
 
 
@@ -87,8 +97,10 @@ PATHS: dict[str, Callable[[Any], Values]] = {
     "model_config.llm.tokenizer.use_fast": nothing,
     "model_config.llm.embedding.hidden_size": to(f"{_MODEL}.hidden_size"),
     "model_config.llm.embedding.init_std": to(f"{_MODEL}.embedding_init_method_std"),
-    "model_config.llm.position.type": lambda value: {f"{_MODEL}.position_embedding_type": value,
-                                                     f"{_MODEL}.use_rotary_embedding": value == "rope"},
+    "model_config.llm.position.type": lambda value: {
+        f"{_MODEL}.position_embedding_type": value,
+        f"{_MODEL}.use_rotary_embedding": value == "rope",
+    },
     "model_config.llm.position.max_size": to(f"{_MODEL}.seq_length", f"{_MODEL}.max_position_embeddings"),
     "model_config.llm.position.rope_base": to(f"{_MODEL}.rotary_base"),
     f"{_BLOCKS}.num_layers": to(f"{_MODEL}.num_layers"),
@@ -109,8 +121,9 @@ PATHS: dict[str, Callable[[Any], Values]] = {
     f"{_BLOCKS}.ffn.mlp_bias": to(f"{_MODEL}.mlp_has_bias", f"{_MODEL}.add_bias_linear"),
     f"{_BLOCKS}.ffn.post_norm_scale": to(f"{_MODEL}.ffn_post_norm_scale"),
     "model_config.llm.head.shared_embedding": unless(f"{_MODEL}.untie_embeddings_and_output_weights"),
-    **{f"train_config.ms_training_config.{name}": to(f"training_config.{name}")
-       for name in field_types(TrainingConfig)},
+    **{
+        f"train_config.ms_training_config.{name}": to(f"training_config.{name}") for name in field_types(TrainingConfig)
+    },
 }
 """What each key of the schema says. Later keys win: `fused_operators: rmsnorm` is put after `norm_type`."""
 

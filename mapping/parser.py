@@ -17,6 +17,7 @@ from parallel_core.config.base import Unknown
 
 ExtraArgs = Callable[[ArgumentParser], Any]
 
+
 class Given(NamedTuple):
     """A flag as it was typed, with the value that was read from its words."""
 
@@ -61,8 +62,9 @@ def _clauses(argv: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]
     """Each flag with what follows `=` in its word and with the words up to the next flag."""
     position = 0
     while position < len(argv):
-        name, equals, inline = argv[position].partition("=") if argv[position].startswith("--") else (
-            argv[position], "", "")
+        name, equals, inline = (
+            argv[position].partition("=") if argv[position].startswith("--") else (argv[position], "", "")
+        )
         position += 1
         start = position
         while name.startswith("--") and position < len(argv) and not _is_flag(argv[position]):
@@ -84,8 +86,9 @@ def _read(line: CommandLine, name: str, row: Flag, words: list[str]) -> None:
     least, most = _arity(row, len(words))
     if len(words) < least:
         line.unread.append(row)
-        line.errors.append(f"{name}: needs {'a value' if least == 1 else f'{least} values'}"
-                           f"{f', has {len(words)}' if words else ''}")
+        line.errors.append(
+            f"{name}: needs {'a value' if least == 1 else f'{least} values'}{f', has {len(words)}' if words else ''}"
+        )
         return
     for word in words[most:]:
         fault = "takes no value" if most == 0 else "has a value too many"
@@ -149,8 +152,9 @@ class _ExtraParser(ArgumentParser):
         raise ValueError(message)
 
 
-def read_command_line(argv: Sequence[str], extra_args_provider: ExtraArgs | None = None,
-                      args_defaults: Mapping[str, Any] | None = None) -> tuple[Namespace, CommandLine]:
+def read_command_line(
+    argv: Sequence[str], extra_args_provider: ExtraArgs | None = None, args_defaults: Mapping[str, Any] | None = None
+) -> tuple[Namespace, CommandLine]:
     """All arguments, those of the user's own provider included, and the scan they came from."""
     parser = _ExtraParser()
     if extra_args_provider is not None:

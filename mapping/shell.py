@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 
 _ASSIGNMENT = re.compile(r"^(?:export\s+|declare\s+(?:-\w+\s+)?|local\s+)?([A-Za-z_]\w*)(\+?)=(.*)$", re.DOTALL)
 _OPENERS, _CLOSERS = {"if", "for", "while", "until", "case"}, {"fi", "done", "esac"}
-_EXPANSION = re.compile(r"\$\(\((?P<sum>.*?)\)\)|\$\((?P<command>.*?)\)|`(?P<ticks>.*?)`"
-                        r"|\$\{(?P<braces>[^}]*)\}|\$(?P<name>\w+|[@#*?$!-])", re.DOTALL)
+_EXPANSION = re.compile(
+    r"\$\(\((?P<sum>.*?)\)\)|\$\((?P<command>.*?)\)|`(?P<ticks>.*?)`"
+    r"|\$\{(?P<braces>[^}]*)\}|\$(?P<name>\w+|[@#*?$!-])",
+    re.DOTALL,
+)
 _BRACES = re.compile(r"^(?P<name>\w+)(?P<all>\[[@*]\])?(?:(?P<operator>:?[-=])(?P<default>.*))?$", re.DOTALL)
 _SUM = re.compile(r"^[\d\s+*/%()-]+$")
 UNKNOWN = "UNKNOWN"
@@ -77,7 +80,7 @@ def _split(text: str, separators: str, comments: bool) -> Iterator[str]:
     while position < len(text):
         char = text[position]
         if char == "\\" and quote != "'":
-            part += text[position:position + 2]
+            part += text[position : position + 2]
             position += 2
             continue
         if quote:

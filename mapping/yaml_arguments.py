@@ -13,17 +13,35 @@ from mapping.parser import Given, defaults, suggest
 
 HEADINGS = ("language_model", "model_parallel")
 
-RENAMED = {"layernorm_epsilon": "norm_epsilon", "layernorm_zero_centered_gamma": "apply_layernorm_1p",
-           "num_moe_experts": "num_experts", "bias_activation_fusion": "bias_gelu_fusion"}
+RENAMED = {
+    "layernorm_epsilon": "norm_epsilon",
+    "layernorm_zero_centered_gamma": "apply_layernorm_1p",
+    "num_moe_experts": "num_experts",
+    "bias_activation_fusion": "bias_gelu_fusion",
+}
 """Keys that Megatron's model config has under another name than its arguments."""
 
 ACTIVATIONS = {"swiglu": "swiglu", "squaredrelu": "squared_relu", "gelu": None}
 """`activation_func` -> the argument that asks for it."""
 
-WITHOUT_EFFECT = frozenset((
-    "gated_linear_unit", "init_method", "output_layer_init_method", "memory_efficient_layer_norm", "enable_autocast",
-    "autocast_dtype", "deallocate_pipeline_outputs", "perform_initialization", "cpu_offloading_activations",
-    "cpu_offloading_weights", "batch_p2p_comm", "batch_p2p_sync", "finalize_model_grads_func", "timers"))
+WITHOUT_EFFECT = frozenset(
+    (
+        "gated_linear_unit",
+        "init_method",
+        "output_layer_init_method",
+        "memory_efficient_layer_norm",
+        "enable_autocast",
+        "autocast_dtype",
+        "deallocate_pipeline_outputs",
+        "perform_initialization",
+        "cpu_offloading_activations",
+        "cpu_offloading_weights",
+        "batch_p2p_comm",
+        "batch_p2p_sync",
+        "finalize_model_grads_func",
+        "timers",
+    )
+)
 """Keys that repeat another key, or change memory and speed only."""
 
 

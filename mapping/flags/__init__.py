@@ -36,10 +36,40 @@ from mapping.flags import (
 )
 from mapping.flags.flag import IGNORED, MAPPED, REFUSED, Flag
 
-GROUPS = (model, positions, latent, moe, precision, training, optimizer, parallel, data, instruction,
-          checkpointing, profiling, lora, pynative, kernels, memory, overlap, communication, logs, always_on,
-          checkpoint_formats, operations, preprocessing, other_optimizers, other_parallelism, low_precision,
-          architectures, post_training, inference, vision, pai, old_names)
+GROUPS = (
+    model,
+    positions,
+    latent,
+    moe,
+    precision,
+    training,
+    optimizer,
+    parallel,
+    data,
+    instruction,
+    checkpointing,
+    profiling,
+    lora,
+    pynative,
+    kernels,
+    memory,
+    overlap,
+    communication,
+    logs,
+    always_on,
+    checkpoint_formats,
+    operations,
+    preprocessing,
+    other_optimizers,
+    other_parallelism,
+    low_precision,
+    architectures,
+    post_training,
+    inference,
+    vision,
+    pai,
+    old_names,
+)
 """Modules of rows: first what acts, then what is ignored, then what is refused."""
 
 ROWS: tuple[Flag, ...] = tuple(row for module in GROUPS for row in module.FLAGS)

@@ -32,13 +32,17 @@ FLAGS = group(
     *ignored(
         "the mask follows --reset-attention-mask",
         value("--attention-mask-type", str, "causal", choices=("causal", "general")),
-        value("--cp-attention-mask-type", str, dest="deprecated_cp_attention_mask_type",
-              choices=("causal", "general")),
+        value("--cp-attention-mask-type", str, dest="deprecated_cp_attention_mask_type", choices=("causal", "general")),
     ),
     *ignored(
         "the framework is MindSpore",
-        value("--ai-framework", str, "pytorch", choices=("pytorch", "mindspore"),
-              refuses={"pytorch": "the framework is MindSpore; give mindspore"}),
+        value(
+            "--ai-framework",
+            str,
+            "pytorch",
+            choices=("pytorch", "mindspore"),
+            refuses={"pytorch": "the framework is MindSpore; give mindspore"},
+        ),
     ),
     *ignored(
         "a step is not run twice to find faulty hardware",
@@ -46,14 +50,23 @@ FLAGS = group(
     ),
     *ignored(
         "there is one Adam",
-        value("--optimizer-selection", str, "fused_adamw",
-              choices=("fused_adamw", "fused_torch_adamw", "fused_ema_adamw"),
-              refuses={"fused_ema_adamw": "averaging of weights is out of scope; use fused_adamw"}),
+        value(
+            "--optimizer-selection",
+            str,
+            "fused_adamw",
+            choices=("fused_adamw", "fused_torch_adamw", "fused_ema_adamw"),
+            refuses={"fused_ema_adamw": "averaging of weights is out of scope; use fused_adamw"},
+        ),
     ),
     *ignored(
         "experts are Megatron's kind",
-        value("--moe-model-type", str, "megatron_moe", choices=("megatron_moe", "deepspeed_moe"),
-              refuses={"deepspeed_moe": "use megatron_moe"}),
+        value(
+            "--moe-model-type",
+            str,
+            "megatron_moe",
+            choices=("megatron_moe", "deepspeed_moe"),
+            refuses={"deepspeed_moe": "use megatron_moe"},
+        ),
     ),
     *ignored(
         "initial values are computed on the host in any case, the same for every layout",

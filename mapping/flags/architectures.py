@@ -93,10 +93,14 @@ FLAGS = group(
         switch("--dsa-indexer-use-sparse-loss"),
         value("--dsa-kernel-backend", str, "none", choices=("none", "tilelang", "cudnn")),
         switch("--dsa-indexer-rope-interleaved"),
-        off("--no-dsa-indexer-rotate-activation", "dsa_indexer_rotate_activation",
-            aliases=("--disable-dsa-indexer-rotate-activation",)),
-        off("--no-dsa-indexer-scoring-relu", "dsa_indexer_scoring_relu",
-            aliases=("--disable-dsa-indexer-scoring-relu",)),
+        off(
+            "--no-dsa-indexer-rotate-activation",
+            "dsa_indexer_rotate_activation",
+            aliases=("--disable-dsa-indexer-rotate-activation",),
+        ),
+        off(
+            "--no-dsa-indexer-scoring-relu", "dsa_indexer_scoring_relu", aliases=("--disable-dsa-indexer-scoring-relu",)
+        ),
         value("--dsa-indexer-k-norm-epsilon", float),
         switch("--dsa-indexer-k-norm-fp32"),
         switch("--enable-dsa-indexer"),

@@ -45,14 +45,16 @@ def _dest(name: str) -> str:
     return name.removeprefix("--").replace("-", "_")
 
 
-def value(name: str, type: Callable[[str], Any], default: Any = None, to: str = "", help: str = "",
-          **more: Any) -> Flag:
+def value(
+    name: str, type: Callable[[str], Any], default: Any = None, to: str = "", help: str = "", **more: Any
+) -> Flag:
     """A flag with a value."""
     return Flag(name, type, default, to, help, **{"dest": _dest(name), **more})
 
 
-def values(name: str, type: Callable[[str], Any], default: Any = None, to: str = "", help: str = "",
-           **more: Any) -> Flag:
+def values(
+    name: str, type: Callable[[str], Any], default: Any = None, to: str = "", help: str = "", **more: Any
+) -> Flag:
     """A flag with one or more values."""
     return value(name, type, default, to, help, **{"nargs": "+", **more})
 

@@ -20,8 +20,11 @@ FLAGS = group(
         value("--tensorboard-log-interval", int, 1),
         value("--tensorboard-queue-size", int, 1000),
         switch("--log-timers-to-tensorboard"),
-        off("--no-log-loss-scale-to-tensorboard", "log_loss_scale_to_tensorboard",
-            aliases=("--disable-log-loss-scale-to-tensorboard",)),
+        off(
+            "--no-log-loss-scale-to-tensorboard",
+            "log_loss_scale_to_tensorboard",
+            aliases=("--disable-log-loss-scale-to-tensorboard",),
+        ),
         switch("--log-validation-ppl-to-tensorboard"),
         switch("--log-memory-to-tensorboard"),
         value("--log-memory-interval", int),

@@ -77,8 +77,12 @@ FLAGS = group(
     *refused(
         "faults are injected by the tests only; leave it out",
         value("--error-injection-rate", int, 0),
-        value("--error-injection-type", str, "transient_error",
-              choices=("correct_result", "transient_error", "persistent_error")),
+        value(
+            "--error-injection-type",
+            str,
+            "transient_error",
+            choices=("correct_result", "transient_error", "persistent_error"),
+        ),
         value("--fault-injector-ranks", str),
         value("--fault-injector-num-ranks", int),
         value("--fault-injector-fault-types", str),

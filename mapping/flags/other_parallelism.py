@@ -22,14 +22,19 @@ FLAGS = group(
     *refused(
         "sharding weights over data-parallel ranks is not done; use --use-distributed-optimizer",
         switch("--init-model-with-meta-device"),
-        off("--no-strict-fsdp-dtensor-load", "strict_fsdp_dtensor_load",
-            aliases=("--disable-strict-fsdp-dtensor-load",)),
+        off(
+            "--no-strict-fsdp-dtensor-load", "strict_fsdp_dtensor_load", aliases=("--disable-strict-fsdp-dtensor-load",)
+        ),
         switch("--use-megatron-fsdp"),
         switch("--use-torch-fsdp2"),
         value("--megatron-fsdp-version", int, 1, choices=(1, 2)),
         switch("--fsdp-manual-registration"),
-        value("--data-parallel-sharding-strategy", str, "optim_grads_params",
-              choices=("no_shard", "optim", "optim_grads", "optim_grads_params")),
+        value(
+            "--data-parallel-sharding-strategy",
+            str,
+            "optim_grads_params",
+            choices=("no_shard", "optim", "optim_grads", "optim_grads_params"),
+        ),
         value("--outer-dp-sharding-strategy", str, "no_shard", choices=("no_shard", "optim")),
         switch("--fsdp-double-buffer"),
         value("--suggested-communication-unit-size", int),

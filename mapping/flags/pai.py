@@ -31,10 +31,20 @@ FLAGS = group(
     ),
     *ignored(
         "indexed files are read by --data-path",
-        value("--dataset", str, choices=("MMAP", "LLama-Pretrain-Idxmap", "LLama-Pretrain-Raw", "LLama-SFT-Raw"),
-              refuses=dict.fromkeys(("LLama-Pretrain-Raw", "LLama-SFT-Raw"), "prepare the text as indexed files")),
+        value(
+            "--dataset",
+            str,
+            choices=("MMAP", "LLama-Pretrain-Idxmap", "LLama-Pretrain-Raw", "LLama-SFT-Raw"),
+            refuses=dict.fromkeys(("LLama-Pretrain-Raw", "LLama-SFT-Raw"), "prepare the text as indexed files"),
+        ),
     ),
-    value("--train-mode", str, "pretrain", "dataset_config.instruction.labels_in_data",
-          "finetune: data files hold the labels after each sequence's tokens.", choices=("pretrain", "finetune")),
+    value(
+        "--train-mode",
+        str,
+        "pretrain",
+        "dataset_config.instruction.labels_in_data",
+        "finetune: data files hold the labels after each sequence's tokens.",
+        choices=("pretrain", "finetune"),
+    ),
     switch("--use-llama2-rotary-position-embeddings", "model_config.position_embedding_type", "Rotary positions."),
 )

@@ -65,7 +65,10 @@ def whole(text: str) -> int:
 
 def boolean(text: str) -> bool:
     """True or false."""
-    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in known:
+        raise ValueError(text)
+    return known[text.lower()]
 
 
 SPECS = ("bailing_spec", "deepseek_spec", "gemma2_spec", "grok_spec", "phi35_moe_spec", "qwen2_moe_spec", "qwen3_spec")

@@ -14,8 +14,9 @@ FLAGS = group(
     value("--eval-iters", int, 100, "training_config.eval_iters"),
     value("--tensorboard-dir", str, None, "training_config.tensorboard_dir"),
     switch("--calculate-per-token-loss", "training_config.calculate_per_token_loss"),
-    off("--no-check-for-nan-in-loss-and-grad", "check_for_nan_in_loss_and_grad",
-        "training_config.check_for_nan_in_grad"),
+    off(
+        "--no-check-for-nan-in-loss-and-grad", "check_for_nan_in_loss_and_grad", "training_config.check_for_nan_in_grad"
+    ),
     value("--ddp-bucket-size", int, None, "training_config.bucket_size"),
     switch("--overlap-grad-reduce", "training_config.overlap_grad_reduce"),
     value("--zero-stage", int, None, "training_config.zero_stage", choices=(0, 1, 2, 3)),
@@ -30,6 +31,10 @@ FLAGS = group(
     switch("--use-deter-comp", "training_config.deterministic_mode"),
     switch("--log-params-norm", "training_config.log_params_norm"),
     switch("--log-num-zeros-in-grad", "training_config.log_num_zeros_in_grad"),
-    value("--check-weight-hash-across-dp-replicas-interval", int, None,
-          "training_config.check_weight_hash_across_dp_replicas_interval"),
+    value(
+        "--check-weight-hash-across-dp-replicas-interval",
+        int,
+        None,
+        "training_config.check_weight_hash_across_dp_replicas_interval",
+    ),
 )

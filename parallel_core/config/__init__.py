@@ -11,6 +11,18 @@ from parallel_core.config.parallel import ModelParallelConfig, ParallelConfig
 from parallel_core.config.training import TrainingConfig
 from parallel_core.config.unsupported import unsupported
 
-__all__ = ["AllConfig", "ConfigError", "DatasetConfig", "FlashAttentionConfig", "LoraConfig", "MoEConfig",
-           "ModelConfig", "ModelParallelConfig", "OptimizerConfig", "ParallelConfig", "TrainingConfig",
-           "TransformerConfig", "unsupported"]
+__all__ = [
+    "AllConfig",
+    "ConfigError",
+    "DatasetConfig",
+    "FlashAttentionConfig",
+    "LoraConfig",
+    "MoEConfig",
+    "ModelConfig",
+    "ModelParallelConfig",
+    "OptimizerConfig",
+    "ParallelConfig",
+    "TrainingConfig",
+    "TransformerConfig",
+    "unsupported",
+]

@@ -44,8 +44,9 @@ class AllConfig:
         data, parallel, schedule = self.dataset_config, self.parallel_config, self.optimizer_config
         parallel.fill("virtual_pipeline_model_parallel_size", self._chunks)
         data.fill("global_batch_size", lambda: data.batch_size * parallel.data_parallel_size * self._smallest_round())
-        data.fill("micro_batch_num", lambda: max(1, data.global_batch_size
-                                                 // (data.batch_size * parallel.data_parallel_size)))
+        data.fill(
+            "micro_batch_num", lambda: max(1, data.global_batch_size // (data.batch_size * parallel.data_parallel_size))
+        )
         if self.training_config.train_samples is None:
             schedule.fill("lr_decay_iters", lambda: self.training_config.training_iters or None)
         else:
@@ -64,8 +65,11 @@ class AllConfig:
         per_chunk = self.parallel_config.num_layers_per_virtual_pipeline_stage
         if per_chunk is None:
             return None
-        layers = (self.model_config.num_layers + self.parallel_config.account_for_embedding_in_pipeline_split
-                  + self.parallel_config.account_for_loss_in_pipeline_split)
+        layers = (
+            self.model_config.num_layers
+            + self.parallel_config.account_for_embedding_in_pipeline_split
+            + self.parallel_config.account_for_loss_in_pipeline_split
+        )
         return layers // self.parallel_config.pipeline_model_parallel_size // per_chunk
 
     def _iterations_of_samples(self) -> None:

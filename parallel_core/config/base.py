@@ -68,22 +68,40 @@ def judge(rules: Iterable[Any], subject: Any) -> Iterator[str]:
             yield from rule(subject)
 
 
-def option(flag: str, default: Any = MISSING, *, at_least: float | None = None, above: float | None = None,
-           at_most: float | None = None, below: float | None = None, choices: tuple[Any, ...] = ()) -> Any:
+def option(
+    flag: str,
+    default: Any = MISSING,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    choices: tuple[Any, ...] = (),
+) -> Any:
     """A field that is filled by `flag` and must lie in the given range.
 
     A field that defaults to none may be none whatever its annotation says: then it is derived from other fields, and
     has its annotated type once the config is built.
     """
-    metadata = {"flag": flag, "at least": at_least, "above": above, "at most": at_most, "below": below,
-                "choices": choices}
+    metadata = {
+        "flag": flag,
+        "at least": at_least,
+        "above": above,
+        "at most": at_most,
+        "below": below,
+        "choices": choices,
+    }
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-_IN_RANGE = {"at least": lambda value, limit: value >= limit, "above": lambda value, limit: value > limit,
-             "at most": lambda value, limit: value <= limit, "below": lambda value, limit: value < limit}
+_IN_RANGE = {
+    "at least": lambda value, limit: value >= limit,
+    "above": lambda value, limit: value > limit,
+    "at most": lambda value, limit: value <= limit,
+    "below": lambda value, limit: value < limit,
+}
 
 
 @cache
@@ -124,8 +142,11 @@ def _field_error(metadata: Any, hint: Any, value: Any) -> str | None:
         return f"{flag} {value}: must be a finite number"
     if metadata["choices"] and value not in metadata["choices"]:
         return f"{flag} {value}: must be one of {', '.join(map(str, metadata['choices']))}"
-    broken = [f"{text} {metadata[text]:g}" for text, holds in _IN_RANGE.items()
-              if metadata[text] is not None and not holds(value, metadata[text])]
+    broken = [
+        f"{text} {metadata[text]:g}"
+        for text, holds in _IN_RANGE.items()
+        if metadata[text] is not None and not holds(value, metadata[text])
+    ]
     return f"{flag} {value}: must be {' and '.join(broken)}" if broken else None
 
 

@@ -15,8 +15,9 @@ class RopeScalingConfig(Config):
     """The method: Llama 3.1's, YaRN (Peng et al., 2023), LongRoPE (Ding et al., 2024), or by the length at hand."""
     factor: float = option("--rope-scaling-factor", 8.0, above=0)
     """By how much long wavelengths are stretched."""
-    original_max_position_embeddings: int | None = option("--rope-scaling-original-max-position-embeddings", None,
-                                                          at_least=1)
+    original_max_position_embeddings: int | None = option(
+        "--rope-scaling-original-max-position-embeddings", None, at_least=1
+    )
     """The length that the model was first trained on."""
     low_freq_factor: float = option("--low-freq-factor", 1.0, above=0)
     """llama3: wavelengths above the original length over this are stretched whole."""

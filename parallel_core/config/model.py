@@ -89,8 +89,9 @@ class ModelConfig(Config):
     apply_residual_connection_post_norm: bool = option("--apply-residual-connection-post-layernorm", False)
     """Take the residual after the norm instead of before it."""
 
-    position_embedding_type: str = option("--position-embedding-type", "learned_absolute",
-                                          choices=("learned_absolute", "rope", "none", "alibi"))
+    position_embedding_type: str = option(
+        "--position-embedding-type", "learned_absolute", choices=("learned_absolute", "rope", "none", "alibi")
+    )
     """How tokens learn where they are."""
     use_rotary_embedding: bool = option("--use-rotary-position-embeddings", False)
     """The older spelling of `position_embedding_type` rope: kept equal to it."""

@@ -27,9 +27,10 @@ class MoEConfig(Config):
     moe_router_topk: int = option("--moe-router-topk", 2, at_least=1)
     """Experts each token goes to."""
     moe_router_load_balancing_type: str = option(
-        "--moe-router-load-balancing-type", "aux_loss",
-        choices=("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none", "softmax_topk",
-                 "group_limited_greedy", "noaux_tc"))
+        "--moe-router-load-balancing-type",
+        "aux_loss",
+        choices=("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"),
+    )
     """How tokens are kept spread over experts."""
     moe_aux_loss_coeff: float = option("--moe-aux-loss-coeff", 0.0, at_least=0)
     """Weight of the balancing loss."""
@@ -57,8 +58,9 @@ class MoEConfig(Config):
     """Type in which the router computes."""
     moe_input_jitter_eps: float | None = option("--moe-input-jitter-eps", None, at_least=0)
     """The router's input is multiplied by noise within this of one."""
-    moe_token_dispatcher_type: str = option("--moe-token-dispatcher-type", "allgather",
-                                            choices=("allgather", "alltoall"))
+    moe_token_dispatcher_type: str = option(
+        "--moe-token-dispatcher-type", "allgather", choices=("allgather", "alltoall")
+    )
     """How tokens travel to the ranks of their experts."""
     moe_expert_capacity_factor: float | None = option("--moe-expert-capacity-factor", None)
     """Tokens an expert takes, as a multiple of an even share; none or negative: all."""

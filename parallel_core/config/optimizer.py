@@ -38,14 +38,16 @@ class OptimizerConfig(Config):
     """Weight decay at the first iteration; `weight_decay` if not given."""
     end_weight_decay: float = option("--end-weight-decay", None, at_least=0)
     """Weight decay at the last iteration; `weight_decay` if not given."""
-    weight_decay_incr_style: str = option("--weight-decay-incr-style", "constant",
-                                          choices=("constant", "linear", "cosine"))
+    weight_decay_incr_style: str = option(
+        "--weight-decay-incr-style", "constant", choices=("constant", "linear", "cosine")
+    )
     """How weight decay goes from its start to its end."""
     clip_grad: float = option("--clip-grad", 1.0, at_least=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
 
-    lr_decay_style: str = option("--lr-decay-style", "linear",
-                                 choices=("constant", "linear", "cosine", "inverse-square-root", "WSD"))
+    lr_decay_style: str = option(
+        "--lr-decay-style", "linear", choices=("constant", "linear", "cosine", "inverse-square-root", "WSD")
+    )
     """How the learning rate falls."""
     lr_decay_iters: int | None = option("--lr-decay-iters", None, at_least=1)
     """Iterations until `min_lr`; those of the training if not given."""
@@ -59,8 +61,9 @@ class OptimizerConfig(Config):
     """Share of the decay over which the learning rate rises."""
     lr_warmup_init: float = option("--lr-warmup-init", 0.0, at_least=0)
     """Learning rate at the first iteration of the warm-up."""
-    lr_wsd_decay_style: str = option("--lr-wsd-decay-style", "exponential",
-                                     choices=("exponential", "linear", "cosine", "minus_sqrt"))
+    lr_wsd_decay_style: str = option(
+        "--lr-wsd-decay-style", "exponential", choices=("exponential", "linear", "cosine", "minus_sqrt")
+    )
     """How the last part of a WSD schedule falls."""
     lr_wsd_decay_iters: int | None = option("--lr-wsd-decay-iters", None, at_least=1)
     """Iterations of the last part of a WSD schedule."""

@@ -31,20 +31,24 @@ class ParallelConfig(Config):
     """Ranks that share each expert; the tensor-parallel size if not given."""
     sequence_parallel: bool = option("--sequence-parallel", False)
     """Cut activations along the sequence between the tensor-parallel regions."""
-    context_parallel_algo: str = option("--context-parallel-algo", "megatron_cp_algo",
-                                        choices=CONTEXT_PARALLEL_ALGORITHMS)
+    context_parallel_algo: str = option(
+        "--context-parallel-algo", "megatron_cp_algo", choices=CONTEXT_PARALLEL_ALGORITHMS
+    )
     """Ring attention, all-to-all over heads, or the second inside the first."""
     ulysses_degree_in_cp: int | None = option("--ulysses-degree-in-cp", None, at_least=1)
     """Ranks of the inner all-to-all of the hybrid algorithm."""
 
-    virtual_pipeline_model_parallel_size: int | None = option("--virtual-pipeline-model-parallel-size", None,
-                                                              at_least=1)
+    virtual_pipeline_model_parallel_size: int | None = option(
+        "--virtual-pipeline-model-parallel-size", None, at_least=1
+    )
     """Model chunks on each stage of an interleaved pipeline."""
-    num_layers_per_virtual_pipeline_stage: int | None = option("--num-layers-per-virtual-pipeline-stage", None,
-                                                               at_least=1)
+    num_layers_per_virtual_pipeline_stage: int | None = option(
+        "--num-layers-per-virtual-pipeline-stage", None, at_least=1
+    )
     """Layers of one chunk: the other way to ask for interleaving."""
     microbatch_group_size_per_virtual_pipeline_stage: int | None = option(
-        "--microbatch-group-size-per-virtual-pipeline-stage", None, at_least=1)
+        "--microbatch-group-size-per-virtual-pipeline-stage", None, at_least=1
+    )
     """Micro-batches that go through one chunk before the next; the number of stages if not given."""
     num_layer_list: list[Any] | None = option("--num-layer-list", None)
     """Layers of each stage, or for each chunk the layers of each stage."""
@@ -66,8 +70,9 @@ class ParallelConfig(Config):
     """Count the output layer as a layer when layers are divided."""
     rank_order: str = option("--use-tp-pp-dp-mapping", "tp-cp-ep-dp-pp", choices=("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"))
     """Which neighbours share what: the first named varies fastest over ranks."""
-    pipeline_schedule: str | None = option("--pipeline-schedule", None, choices=("gpipe", "1f1b", "interleaved",
-                                                                                  "zb-h1"))
+    pipeline_schedule: str | None = option(
+        "--pipeline-schedule", None, choices=("gpipe", "1f1b", "interleaved", "zb-h1")
+    )
     """Order of the pipeline's work; 1f1b, or interleaved with virtual stages, if not given."""
     recompute: Any = option("--recompute", None)
     """Layers to compute again in the backward pass, by stage."""
@@ -99,10 +104,12 @@ class ParallelConfig(Config):
 
     def rules(self) -> Iterator[str]:
         if self.world_size != self.data_parallel_size * self.model_parallel_size:
-            yield (f"--tensor-model-parallel-size {self.tensor_model_parallel_size} x --pipeline-model-parallel-size "
-                   f"{self.pipeline_model_parallel_size} x --context-parallel-size {self.context_parallel_size} = "
-                   f"{self.model_parallel_size}: must divide the {self.world_size} processes that were started; "
-                   f"start a multiple of {self.model_parallel_size} processes or lower one of these sizes")
+            yield (
+                f"--tensor-model-parallel-size {self.tensor_model_parallel_size} x --pipeline-model-parallel-size "
+                f"{self.pipeline_model_parallel_size} x --context-parallel-size {self.context_parallel_size} = "
+                f"{self.model_parallel_size}: must divide the {self.world_size} processes that were started; "
+                f"start a multiple of {self.model_parallel_size} processes or lower one of these sizes"
+            )
 
 
 ModelParallelConfig = ParallelConfig

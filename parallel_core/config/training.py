@@ -33,7 +33,8 @@ class TrainingConfig(Config):
     log_num_zeros_in_grad: bool = option("--log-num-zeros-in-grad", False)
     """Log how many gradients are zero."""
     check_weight_hash_across_dp_replicas_interval: int | None = option(
-        "--check-weight-hash-across-dp-replicas-interval", None, at_least=1)
+        "--check-weight-hash-across-dp-replicas-interval", None, at_least=1
+    )
     """Every so many iterations check that data-parallel copies are equal."""
     log_interval: int = option("--log-interval", 100, at_least=1)
     """Iterations from one log line to the next."""
@@ -135,8 +136,7 @@ class TrainingConfig(Config):
     """First iteration that is profiled."""
     profile_step_end: int = option("--profile-step-end", 12, at_least=0)
     """First iteration that no longer is."""
-    profile_level: str = option("--profile-level", "level0",
-                                choices=("level_none", "level0", "level1", "level2"))
+    profile_level: str = option("--profile-level", "level0", choices=("level_none", "level0", "level1", "level2"))
     """How much detail is recorded."""
     profile_with_stack: bool = option("--profile-with-stack", False)
     """Record Python stacks."""
@@ -182,13 +182,19 @@ class TrainingConfig(Config):
 
     def rules(self) -> Iterator[str]:
         if self.use_distributed_optimizer != (self.zero_stage > 0):
-            yield (f"--zero-stage {self.zero_stage}: --use-distributed-optimizer is stage 1 and needed by higher ones; "
-                   "make them agree")
+            yield (
+                f"--zero-stage {self.zero_stage}: --use-distributed-optimizer is stage 1 and needed by higher ones; "
+                "make them agree"
+            )
         if self.bf16 and self.fp16:
             yield "--bf16 --fp16: only one of the two can be the compute type; remove one"
         if self.loss_scale_value < self.min_loss_scale:
-            yield (f"--initial-loss-scale {self.loss_scale_value:g}: must not be less than --min-loss-scale "
-                   f"{self.min_loss_scale:g}; raise it")
+            yield (
+                f"--initial-loss-scale {self.loss_scale_value:g}: must not be less than --min-loss-scale "
+                f"{self.min_loss_scale:g}; raise it"
+            )
         if self.profile and self.profile_step_end < self.profile_step_start:
-            yield (f"--profile-step-end {self.profile_step_end}: must not come before --profile-step-start "
-                   f"{self.profile_step_start}; raise it")
+            yield (
+                f"--profile-step-end {self.profile_step_end}: must not come before --profile-step-start "
+                f"{self.profile_step_start}; raise it"
+            )

@@ -23,29 +23,33 @@ from parallel_core.config.unsupported import IMPLEMENTED
 
 
 def model(**changes) -> ModelConfig:
-    return ModelConfig(**{"vocab_size": 512, "num_layers": 4, "hidden_size": 64, "num_attention_heads": 4,
-                          "seq_length": 64, **changes})
+    return ModelConfig(
+        **{"vocab_size": 512, "num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64, **changes}
+    )
 
 
 def test_the_names_of_the_earlier_system_are_the_same_classes():
     assert TransformerConfig is ModelConfig and ModelParallelConfig is ParallelConfig
 
 
-@pytest.mark.parametrize("changes, field, value", [
-    ({}, "ffn_hidden_size", 256),
-    ({"hidden_act": "swiglu"}, "ffn_hidden_size", 128),
-    ({"hidden_act": "swiglu", "hidden_size": 512}, "ffn_hidden_size", 1344),
-    ({"ffn_hidden_size": 96}, "ffn_hidden_size", 96),
-    ({}, "kv_channels", 16),
-    ({}, "num_query_groups", 4),
-    ({}, "max_position_embeddings", 64),
-    ({"add_bias_linear": False}, "qkv_has_bias", False),
-    ({"add_bias_linear": False, "qkv_has_bias": True}, "qkv_has_bias", True),
-    ({"add_bias_linear": False}, "bias_gelu_fusion", False),
-    ({"init_method_std": 0.1}, "embedding_init_method_std", 0.1),
-    ({"params_dtype": "bfloat16"}, "compute_dtype", "bfloat16"),
-    ({"apply_query_key_layer_scaling": True}, "attention_softmax_in_fp32", True),
-])
+@pytest.mark.parametrize(
+    "changes, field, value",
+    [
+        ({}, "ffn_hidden_size", 256),
+        ({"hidden_act": "swiglu"}, "ffn_hidden_size", 128),
+        ({"hidden_act": "swiglu", "hidden_size": 512}, "ffn_hidden_size", 1344),
+        ({"ffn_hidden_size": 96}, "ffn_hidden_size", 96),
+        ({}, "kv_channels", 16),
+        ({}, "num_query_groups", 4),
+        ({}, "max_position_embeddings", 64),
+        ({"add_bias_linear": False}, "qkv_has_bias", False),
+        ({"add_bias_linear": False, "qkv_has_bias": True}, "qkv_has_bias", True),
+        ({"add_bias_linear": False}, "bias_gelu_fusion", False),
+        ({"init_method_std": 0.1}, "embedding_init_method_std", 0.1),
+        ({"params_dtype": "bfloat16"}, "compute_dtype", "bfloat16"),
+        ({"apply_query_key_layer_scaling": True}, "attention_softmax_in_fp32", True),
+    ],
+)
 def test_what_follows_from_other_fields(changes, field, value):
     assert getattr(model(**changes), field) == value
 
@@ -56,9 +60,11 @@ def test_gated_activations_double_the_first_linear():
 
 def test_what_follows_from_other_sections():
     config = AllConfig(
-        model_config=model(), parallel_config=ParallelConfig(world_size=8, tensor_model_parallel_size=2),
+        model_config=model(),
+        parallel_config=ParallelConfig(world_size=8, tensor_model_parallel_size=2),
         dataset_config=DatasetConfig(batch_size=2, global_batch_size=16),
-        training_config=TrainingConfig(training_iters=9))
+        training_config=TrainingConfig(training_iters=9),
+    )
     assert config.parallel_config.data_parallel_size == 4
     assert config.dataset_config.micro_batch_num == 2
     assert config.optimizer_config.lr_decay_iters == 9
@@ -66,8 +72,11 @@ def test_what_follows_from_other_sections():
 
 
 def test_samples_become_iterations_and_the_schedule_counts_samples():
-    config = AllConfig(model_config=model(), dataset_config=DatasetConfig(batch_size=4),
-                       training_config=TrainingConfig(train_samples=43))
+    config = AllConfig(
+        model_config=model(),
+        dataset_config=DatasetConfig(batch_size=4),
+        training_config=TrainingConfig(train_samples=43),
+    )
     assert config.training_config.training_iters == 10
     assert (config.optimizer_config.lr_decay_samples, config.optimizer_config.lr_decay_iters) == (43, None)
 
@@ -93,24 +102,28 @@ def test_interleaving_is_asked_for_by_layers_or_by_chunks():
         parallel = ParallelConfig(world_size=2, pipeline_model_parallel_size=2, **changes)
         config = AllConfig(model_config=model(num_layers=8), parallel_config=parallel)
         return config.parallel_config.virtual_pipeline_model_parallel_size, config.dataset_config.micro_batch_num
+
     assert chunks(num_layers_per_virtual_pipeline_stage=2) == chunks(virtual_pipeline_model_parallel_size=2) == (2, 2)
     assert chunks() == (None, 1)
 
 
-@pytest.mark.parametrize("build, blamed", [
-    (lambda: model(num_layers=0), "--num-layers 0"),
-    (lambda: model(hidden_size="64"), "--hidden-size '64'"),
-    (lambda: model(num_layers=True), "--num-layers True"),
-    (lambda: model(norm_epsilon=float("nan")), "--norm-epsilon nan"),
-    (lambda: model(normalization="none"), "--normalization none"),
-    (lambda: OptimizerConfig(betas=0.9), "--adam-beta1"),
-    (lambda: TrainingConfig(bf16=True, fp16=True), "--fp16"),
-    (lambda: TrainingConfig(loss_scale=-1), "--loss-scale -1"),
-    (lambda: TrainingConfig(loss_scale_factor=1), "--loss-scale-factor 1"),
-    (lambda: TrainingConfig(profile=True, profile_step_start=5, profile_step_end=4), "--profile-step-end 4"),
-    (lambda: ParallelConfig(world_size=3, tensor_model_parallel_size=2), "--tensor-model-parallel-size 2"),
-    (lambda: AllConfig(model_config=model(num_attention_heads=3)), "--hidden-size 64"),
-])
+@pytest.mark.parametrize(
+    "build, blamed",
+    [
+        (lambda: model(num_layers=0), "--num-layers 0"),
+        (lambda: model(hidden_size="64"), "--hidden-size '64'"),
+        (lambda: model(num_layers=True), "--num-layers True"),
+        (lambda: model(norm_epsilon=float("nan")), "--norm-epsilon nan"),
+        (lambda: model(normalization="none"), "--normalization none"),
+        (lambda: OptimizerConfig(betas=0.9), "--adam-beta1"),
+        (lambda: TrainingConfig(bf16=True, fp16=True), "--fp16"),
+        (lambda: TrainingConfig(loss_scale=-1), "--loss-scale -1"),
+        (lambda: TrainingConfig(loss_scale_factor=1), "--loss-scale-factor 1"),
+        (lambda: TrainingConfig(profile=True, profile_step_start=5, profile_step_end=4), "--profile-step-end 4"),
+        (lambda: ParallelConfig(world_size=3, tensor_model_parallel_size=2), "--tensor-model-parallel-size 2"),
+        (lambda: AllConfig(model_config=model(num_attention_heads=3)), "--hidden-size 64"),
+    ],
+)
 def test_a_check_names_the_flag(build, blamed):
     with pytest.raises(ValueError, match=blamed):
         build()

@@ -34,8 +34,9 @@ SLICES: dict[str, Callable[[Script], bool]] = {
     "dense pretraining, newest": lambda script: _dense_pretraining(script) and script["rev"] == "HEAD",
     "dense": lambda script: "dense" in script["tags"],
     "mixture of experts": lambda script: "moe" in script["tags"] and "mla" not in script["tags"],
-    "mixture of experts, pretraining": lambda script: (SLICES["mixture of experts"](script)
-                                                       and script["kind"] == "pretrain"),
+    "mixture of experts, pretraining": lambda script: (
+        SLICES["mixture of experts"](script) and script["kind"] == "pretrain"
+    ),
     "latent attention": lambda script: "mla" in script["tags"],
     "context parallel": lambda script: "cp" in script["tags"],
     "lora": lambda script: "lora" in script["tags"],

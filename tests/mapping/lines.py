@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from mapping.arguments import Reading, read
 
-GOOD = ("--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
-        "--vocab-size 512 --micro-batch-size 2 --global-batch-size 8 --train-iters 10 --lr 1e-3")
+GOOD = (
+    "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
+    "--vocab-size 512 --micro-batch-size 2 --global-batch-size 8 --train-iters 10 --lr 1e-3"
+)
 
 
 def line(change: str = "") -> list[str]:
@@ -13,7 +15,7 @@ def line(change: str = "") -> list[str]:
     words, added = GOOD.split(), change.split()
     for word in [word for word in added if word.startswith("~")]:
         position = words.index(f"--{word[1:]}")
-        del words[position:position + 2]
+        del words[position : position + 2]
         added.remove(word)
     return words + added
 

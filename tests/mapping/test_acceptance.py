@@ -21,8 +21,9 @@ def scripts():
     return json.loads(SCRIPTS.read_text())["scripts"]
 
 
-@pytest.mark.parametrize("name, share", [("examples/mindspore", 1.0), ("dense pretraining", 0.95),
-                                         ("mixture of experts", 0.75)])
+@pytest.mark.parametrize(
+    "name, share", [("examples/mindspore", 1.0), ("dense pretraining", 0.95), ("mixture of experts", 0.75)]
+)
 def test_the_share_of_accepted_scripts(scripts, name, share):
     chosen = [script for script in scripts if SLICES[name](script)]
     assert sum(not errors_of(script) for script in chosen) >= share * len(chosen)

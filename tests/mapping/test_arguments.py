@@ -18,67 +18,79 @@ GOLDEN = Path(__file__).resolve().parents[3] / "shared/golden"
 MOE = "--num-experts 4 --moe-ffn-hidden-size 32"
 
 
-@pytest.mark.parametrize("change, target, value", [
-    ("--swiglu", "model_config.hidden_act", "swiglu"),
-    ("--squared-relu", "model_config.hidden_act", "squared_relu"),
-    ("--gelu-tanh", "model_config.hidden_act", "geglu_tanh"),
-    ("", "model_config.hidden_act", "gelu"),
-    ("--no-bias-gelu-fusion", "model_config.bias_gelu_fusion", False),
-    ("--normalization RMSNorm --use-fused-rmsnorm", "model_config.normalization", "FusedRMSNorm"),
-    ("--use-rotary-position-embeddings", "model_config.position_embedding_type", "rope"),
-    ("--position-embedding-type rope", "model_config.use_rotary_embedding", True),
-    ("--position-embedding-type rope --use-rope-scaling", "model_config.rope_scaling.type", "llama3"),
-    ("--position-embedding-type rope --partial-rotary-factor 0.25", "model_config.rotary_percent", 0.25),
-    ("--num-query-groups 2", "model_config.num_query_groups", 4),
-    ("--group-query-attention --num-query-groups 2", "model_config.num_query_groups", 2),
-    ("--disable-bias-linear --add-qkv-bias", "model_config.qkv_has_bias", True),
-    ("--disable-bias-linear --add-qkv-bias", "model_config.out_proj_has_bias", False),
-    ("--disable-bias-linear --add-dense-bias", "model_config.out_proj_has_bias", True),
-    ("--no-post-layer-norm", "model_config.use_final_norm", False),
-    ("--add-rmsnorm-offset", "model_config.apply_layernorm_1p", True),
-    ("--input-embeds-norm", "model_config.scales.embedding", 8.0),
-    ("--scale-depth 1.4", "model_config.scales.residual", 1.4 / sqrt(4)),
-    ("--dim-model-base 16", "model_config.scales.logits", 0.25),
-    ("--query-pre-attn-scalar 144", "model_config.scales.attention", 1 / 12),
-    ("--bf16", "model_config.params_dtype", "bfloat16"),
-    ("--fp16", "model_config.compute_dtype", "float16"),
-    ("--bf16 --params-dtype torch.float32", "model_config.params_dtype", "float32"),
-    ("--recompute-activations", "model_config.recompute_granularity", "selective"),
-    ("--vocab-size 500", "model_config.vocab_size", 512),
-    ("--vocab-size 500", "model_config.unpadded_vocab_size", 500),
-    ("--vocab-size 512 --tokenizer-type NullTokenizer", "model_config.vocab_size", 640),
-    ("--vocab-size 512 --tokenizer-type NullTokenizer --padded-vocab-size 512", "model_config.vocab_size", 512),
-    ("--vocab-size 500 --make-vocab-size-divisible-by 1", "model_config.vocab_size", 500),
-    ("--vocab-size 500 --extra-vocab-size 13", "model_config.vocab_size", 640),
-    ("--hysteresis 3", "training_config.loss_scale_hysteresis", 3),
-    ("--hysteresis 3", "training_config.loss_scale_factor", 2.0),
-    ("--loss-scale 0.5", "training_config.loss_scale", 0.5),
-    ("--optimizer sgd", "optimizer_config.optimizer_type", "sgd"),
-    ("--adam-beta2 0.95", "optimizer_config.betas", (0.9, 0.95)),
-    ("--cp-comm-type a2a", "parallel_config.context_parallel_algo", "ulysses_cp_algo"),
-    ("", "parallel_config.context_parallel_algo", "megatron_cp_algo"),
-    ("--num-layer-list [[1,1],[1,1]] --pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2",
-     "parallel_config.num_layer_list", [[1, 1], [1, 1]]),
-    ("--profile-memory", "training_config.profile_memory", True),
-    ("--profile-with-memory", "training_config.profile_memory", True),
-    (f"{MOE} --first-k-dense-replace 1 --moe-layer-freq 1", "moe_config.moe_layer_freq", [0, 1, 1, 1]),
-    (f"{MOE} --moe-layer-freq ([0]*1+[1]*1)*2", "moe_config.moe_layer_freq", [0, 1, 0, 1]),
-    (f"{MOE} --n-shared-experts 2", "moe_config.moe_shared_expert_intermediate_size", 64),
-    (f"{MOE} --moe-router-load-balancing-type softmax_topk", "moe_config.moe_router_pre_softmax", True),
-    (f"{MOE} --seq-aux", "moe_config.moe_router_load_balancing_type", "seq_aux_loss"),
-    (f"{MOE} --moe-token-dispatcher-type flex", "moe_config.moe_token_dispatcher_type", "alltoall"),
-    ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path x", "dataset_config.tokenizer_type",
-     "HuggingFaceTokenizer"),
-    ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path x", "dataset_config.tokenizer_model", "x"),
-    ("--stage sft", "dataset_config.instruction.enabled", True),
-    ("--lora-target-modules linear_qkv", "lora_config.lora_rank", 16),
-    ("", "lora_config.lora_rank", 0),
-])
+@pytest.mark.parametrize(
+    "change, target, value",
+    [
+        ("--swiglu", "model_config.hidden_act", "swiglu"),
+        ("--squared-relu", "model_config.hidden_act", "squared_relu"),
+        ("--gelu-tanh", "model_config.hidden_act", "geglu_tanh"),
+        ("", "model_config.hidden_act", "gelu"),
+        ("--no-bias-gelu-fusion", "model_config.bias_gelu_fusion", False),
+        ("--normalization RMSNorm --use-fused-rmsnorm", "model_config.normalization", "FusedRMSNorm"),
+        ("--use-rotary-position-embeddings", "model_config.position_embedding_type", "rope"),
+        ("--position-embedding-type rope", "model_config.use_rotary_embedding", True),
+        ("--position-embedding-type rope --use-rope-scaling", "model_config.rope_scaling.type", "llama3"),
+        ("--position-embedding-type rope --partial-rotary-factor 0.25", "model_config.rotary_percent", 0.25),
+        ("--num-query-groups 2", "model_config.num_query_groups", 4),
+        ("--group-query-attention --num-query-groups 2", "model_config.num_query_groups", 2),
+        ("--disable-bias-linear --add-qkv-bias", "model_config.qkv_has_bias", True),
+        ("--disable-bias-linear --add-qkv-bias", "model_config.out_proj_has_bias", False),
+        ("--disable-bias-linear --add-dense-bias", "model_config.out_proj_has_bias", True),
+        ("--no-post-layer-norm", "model_config.use_final_norm", False),
+        ("--add-rmsnorm-offset", "model_config.apply_layernorm_1p", True),
+        ("--input-embeds-norm", "model_config.scales.embedding", 8.0),
+        ("--scale-depth 1.4", "model_config.scales.residual", 1.4 / sqrt(4)),
+        ("--dim-model-base 16", "model_config.scales.logits", 0.25),
+        ("--query-pre-attn-scalar 144", "model_config.scales.attention", 1 / 12),
+        ("--bf16", "model_config.params_dtype", "bfloat16"),
+        ("--fp16", "model_config.compute_dtype", "float16"),
+        ("--bf16 --params-dtype torch.float32", "model_config.params_dtype", "float32"),
+        ("--recompute-activations", "model_config.recompute_granularity", "selective"),
+        ("--vocab-size 500", "model_config.vocab_size", 512),
+        ("--vocab-size 500", "model_config.unpadded_vocab_size", 500),
+        ("--vocab-size 512 --tokenizer-type NullTokenizer", "model_config.vocab_size", 640),
+        ("--vocab-size 512 --tokenizer-type NullTokenizer --padded-vocab-size 512", "model_config.vocab_size", 512),
+        ("--vocab-size 500 --make-vocab-size-divisible-by 1", "model_config.vocab_size", 500),
+        ("--vocab-size 500 --extra-vocab-size 13", "model_config.vocab_size", 640),
+        ("--hysteresis 3", "training_config.loss_scale_hysteresis", 3),
+        ("--hysteresis 3", "training_config.loss_scale_factor", 2.0),
+        ("--loss-scale 0.5", "training_config.loss_scale", 0.5),
+        ("--optimizer sgd", "optimizer_config.optimizer_type", "sgd"),
+        ("--adam-beta2 0.95", "optimizer_config.betas", (0.9, 0.95)),
+        ("--cp-comm-type a2a", "parallel_config.context_parallel_algo", "ulysses_cp_algo"),
+        ("", "parallel_config.context_parallel_algo", "megatron_cp_algo"),
+        (
+            "--num-layer-list [[1,1],[1,1]] --pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2",
+            "parallel_config.num_layer_list",
+            [[1, 1], [1, 1]],
+        ),
+        ("--profile-memory", "training_config.profile_memory", True),
+        ("--profile-with-memory", "training_config.profile_memory", True),
+        (f"{MOE} --first-k-dense-replace 1 --moe-layer-freq 1", "moe_config.moe_layer_freq", [0, 1, 1, 1]),
+        (f"{MOE} --moe-layer-freq ([0]*1+[1]*1)*2", "moe_config.moe_layer_freq", [0, 1, 0, 1]),
+        (f"{MOE} --n-shared-experts 2", "moe_config.moe_shared_expert_intermediate_size", 64),
+        (f"{MOE} --moe-router-load-balancing-type softmax_topk", "moe_config.moe_router_pre_softmax", True),
+        (f"{MOE} --seq-aux", "moe_config.moe_router_load_balancing_type", "seq_aux_loss"),
+        (f"{MOE} --moe-token-dispatcher-type flex", "moe_config.moe_token_dispatcher_type", "alltoall"),
+        (
+            "--tokenizer-type PretrainedFromHF --tokenizer-name-or-path x",
+            "dataset_config.tokenizer_type",
+            "HuggingFaceTokenizer",
+        ),
+        ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path x", "dataset_config.tokenizer_model", "x"),
+        ("--stage sft", "dataset_config.instruction.enabled", True),
+        ("--lora-target-modules linear_qkv", "lora_config.lora_rank", 16),
+        ("", "lora_config.lora_rank", 0),
+    ],
+)
 def test_a_flag_becomes_its_field(change, target, value):
     found = reading(change, world_size=2 if "pipeline" in change else 1)
     assert found.errors == []
-    assert attrgetter(target)(found.config) == pytest.approx(value) if isinstance(value, float) else (
-        attrgetter(target)(found.config) == value)
+    assert (
+        attrgetter(target)(found.config) == pytest.approx(value)
+        if isinstance(value, float)
+        else (attrgetter(target)(found.config) == value)
+    )
 
 
 def test_vocabulary_padding_depends_on_the_layout():
@@ -101,7 +113,12 @@ def test_the_world_size_comes_from_the_launcher(monkeypatch):
 def test_arguments_that_were_left_open_are_filled_in():
     args = parse_args(line("--vocab-size 500 --bf16"))
     assert (args.padded_vocab_size, args.params_dtype, args.ffn_hidden_size, args.kv_channels, args.lr_decay_iters) == (
-        512, "bfloat16", 256, 16, 10)
+        512,
+        "bfloat16",
+        256,
+        16,
+        10,
+    )
 
 
 def test_the_config_of_parsed_arguments_is_the_config_of_their_line():
@@ -111,8 +128,17 @@ def test_the_config_of_parsed_arguments_is_the_config_of_their_line():
 
 
 def test_a_namespace_of_megatrons_own_parser_is_enough_and_stays_as_it_is():
-    args = Namespace(num_layers=4, hidden_size=64, num_attention_heads=4, seq_length=64, padded_vocab_size=512,
-                     layernorm_epsilon=1e-6, micro_batch_size=2, add_bias_linear=False, something_else=1)
+    args = Namespace(
+        num_layers=4,
+        hidden_size=64,
+        num_attention_heads=4,
+        seq_length=64,
+        padded_vocab_size=512,
+        layernorm_epsilon=1e-6,
+        micro_batch_size=2,
+        add_bias_linear=False,
+        something_else=1,
+    )
     before = dict(vars(args))
     config = init_configs_from_args(args)
     assert config.model_config.norm_epsilon == 1e-6 and not config.model_config.qkv_has_bias
@@ -171,9 +197,21 @@ def test_every_golden_command_line_means_what_megatron_resolved():
 
 
 def test_values_that_other_parsers_leave_as_text_are_read():
-    args = Namespace(num_layers=4, hidden_size=64, num_attention_heads=4, seq_length=64, padded_vocab_size=512,
-                     num_layer_list="1,3", pipeline_model_parallel_size=2, world_size=2, noop_layers="0,3",
-                     params_dtype="torch.bfloat16", moe_layer_freq="([1]*2)*2", profile_memory=True, bucket_size=100)
+    args = Namespace(
+        num_layers=4,
+        hidden_size=64,
+        num_attention_heads=4,
+        seq_length=64,
+        padded_vocab_size=512,
+        num_layer_list="1,3",
+        pipeline_model_parallel_size=2,
+        world_size=2,
+        noop_layers="0,3",
+        params_dtype="torch.bfloat16",
+        moe_layer_freq="([1]*2)*2",
+        profile_memory=True,
+        bucket_size=100,
+    )
     config = init_configs_from_args(args)
     assert (config.parallel_config.num_layer_list, config.parallel_config.noop_layers) == ([1, 3], [0, 3])
     assert (config.model_config.params_dtype, config.moe_config.moe_layer_freq) == ("bfloat16", [1, 1, 1, 1])

@@ -16,25 +16,33 @@ def reading_with(tmp_path):
         path = tmp_path / "deepspeed.json"
         path.write_text(json.dumps(content))
         return read([*line(change), "--deepspeed-config", str(path)], world_size=world_size)
+
     return read_with
 
 
-@pytest.mark.parametrize("content, section, field, value", [
-    ({"train_batch_size": 16}, "dataset_config", "micro_batch_num", 4),
-    ({"gradient_clipping": 0.5}, "optimizer_config", "clip_grad", 0.5),
-    ({"zero_optimization": {"stage": 0}}, "training_config", "use_distributed_optimizer", False),
-    ({"zero_optimization": {"stage": 1}}, "training_config", "use_distributed_optimizer", True),
-    ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, "training_config", "zero_stage", 3),
-    ({"fp16": {"enabled": True, "loss_scale": 0}}, "training_config", "loss_scale", None),
-    ({"fp16": {"enabled": True, "loss_scale": 128}}, "training_config", "loss_scale", 128.0),
-    ({"fp16": {"enabled": True, "initial_scale_power": 16}}, "training_config", "loss_scale_value", 65536.0),
-    ({"fp16": {"enabled": True, "hysteresis": 4}}, "training_config", "loss_scale_hysteresis", 4),
-    ({"bf16": {"enabled": True}}, "model_config", "compute_dtype", "bfloat16"),
-    ({"communication_data_type": "fp32"}, "training_config", "accumulate_allreduce_grads_in_fp32", True),
-    ({"optimizer": {"type": "AdamW", "params": {"betas": [0.8, 0.9]}}}, "optimizer_config", "betas", (0.8, 0.9)),
-    ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3, "warmup_type": "linear"}}},
-     "optimizer_config", "lr_decay_style", "constant"),
-])
+@pytest.mark.parametrize(
+    "content, section, field, value",
+    [
+        ({"train_batch_size": 16}, "dataset_config", "micro_batch_num", 4),
+        ({"gradient_clipping": 0.5}, "optimizer_config", "clip_grad", 0.5),
+        ({"zero_optimization": {"stage": 0}}, "training_config", "use_distributed_optimizer", False),
+        ({"zero_optimization": {"stage": 1}}, "training_config", "use_distributed_optimizer", True),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, "training_config", "zero_stage", 3),
+        ({"fp16": {"enabled": True, "loss_scale": 0}}, "training_config", "loss_scale", None),
+        ({"fp16": {"enabled": True, "loss_scale": 128}}, "training_config", "loss_scale", 128.0),
+        ({"fp16": {"enabled": True, "initial_scale_power": 16}}, "training_config", "loss_scale_value", 65536.0),
+        ({"fp16": {"enabled": True, "hysteresis": 4}}, "training_config", "loss_scale_hysteresis", 4),
+        ({"bf16": {"enabled": True}}, "model_config", "compute_dtype", "bfloat16"),
+        ({"communication_data_type": "fp32"}, "training_config", "accumulate_allreduce_grads_in_fp32", True),
+        ({"optimizer": {"type": "AdamW", "params": {"betas": [0.8, 0.9]}}}, "optimizer_config", "betas", (0.8, 0.9)),
+        (
+            {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3, "warmup_type": "linear"}}},
+            "optimizer_config",
+            "lr_decay_style",
+            "constant",
+        ),
+    ],
+)
 def test_a_key_becomes_its_field(reading_with, content, section, field, value):
     found = reading_with(content)
     assert found.errors == []
@@ -42,11 +50,19 @@ def test_a_key_becomes_its_field(reading_with, content, section, field, value):
 
 
 def test_auto_is_what_the_flags_say_and_is_logged(reading_with):
-    found = reading_with({"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto",
-                          "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}})
+    found = reading_with(
+        {
+            "train_micro_batch_size_per_gpu": "auto",
+            "train_batch_size": "auto",
+            "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+        }
+    )
     assert found.errors == []
-    assert found.notes == ["train_micro_batch_size_per_gpu auto: --micro-batch-size 2",
-                           "train_batch_size auto: --global-batch-size 4", "optimizer.params.lr auto: --lr 0.001"]
+    assert found.notes == [
+        "train_micro_batch_size_per_gpu auto: --micro-batch-size 2",
+        "train_batch_size auto: --global-batch-size 4",
+        "optimizer.params.lr auto: --lr 0.001",
+    ]
 
 
 def test_auto_that_nothing_resolves_is_an_error(reading_with):
@@ -54,23 +70,32 @@ def test_auto_that_nothing_resolves_is_an_error(reading_with):
     assert any("--micro-batch-size" in error for error in found.errors)
 
 
-@pytest.mark.parametrize("content, change, values", [
-    ({"train_micro_batch_size_per_gpu": 4}, "", ("4", "--micro-batch-size 2")),
-    ({"bf16": {"enabled": False}}, "--bf16", ("False", "--bf16 True")),
-    ({"train_batch_size": 12, "gradient_accumulation_steps": 2}, "~global-batch-size",
-     ("--global-batch-size 12", "--micro-batch-num 2")),
-])
+@pytest.mark.parametrize(
+    "content, change, values",
+    [
+        ({"train_micro_batch_size_per_gpu": 4}, "", ("4", "--micro-batch-size 2")),
+        ({"bf16": {"enabled": False}}, "--bf16", ("False", "--bf16 True")),
+        (
+            {"train_batch_size": 12, "gradient_accumulation_steps": 2},
+            "~global-batch-size",
+            ("--global-batch-size 12", "--micro-batch-num 2"),
+        ),
+    ],
+)
 def test_a_contradiction_names_both_values(reading_with, content, change, values):
     found = reading_with(content, change)
     assert any(all(value in error for value in values) for error in found.errors), found.errors
 
 
-@pytest.mark.parametrize("content, blamed", [
-    ({"train_batchsize": 4}, "train_batch_size"),
-    ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage"),
-    ({"optimizer": {"type": "Lamb"}}, "optimizer.type"),
-    ({"scheduler": {"type": "WarmupLR", "params": {}}}, "warmup_type"),
-])
+@pytest.mark.parametrize(
+    "content, blamed",
+    [
+        ({"train_batchsize": 4}, "train_batch_size"),
+        ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage"),
+        ({"optimizer": {"type": "Lamb"}}, "optimizer.type"),
+        ({"scheduler": {"type": "WarmupLR", "params": {}}}, "warmup_type"),
+    ],
+)
 def test_unknown_keys_and_values_are_errors(reading_with, content, blamed):
     assert any(blamed in error for error in reading_with(content).errors)
 

@@ -26,20 +26,27 @@ def answer(capsys, change: str, *options: str) -> dict:
     return result
 
 
-@pytest.mark.parametrize("change, status, target, value", [
-    ("--clip-grad 0.5", "mapped", "optimizer_config.clip_grad", 0.5),
-    ("--swiglu", "mapped", "model_config.hidden_act", "swiglu"),
-    ("--disable-bias-linear", "mapped", "model_config.add_bias_linear", False),
-    ("--ckpt-format=torch", "mapped", "training_config.ckpt_format", "torch"),
-    ("--num-experts 4", "planned", "moe_config.num_experts", 4),
-    ("--no-persist-layer-norm", "ignored", "", False),
-    ("--fp8-margin 0", "ignored", "", 0),
-    ("--fp8-margin 1", "refused", "", 1),
-])
+@pytest.mark.parametrize(
+    "change, status, target, value",
+    [
+        ("--clip-grad 0.5", "mapped", "optimizer_config.clip_grad", 0.5),
+        ("--swiglu", "mapped", "model_config.hidden_act", "swiglu"),
+        ("--disable-bias-linear", "mapped", "model_config.add_bias_linear", False),
+        ("--ckpt-format=torch", "mapped", "training_config.ckpt_format", "torch"),
+        ("--num-experts 4", "planned", "moe_config.num_experts", 4),
+        ("--no-persist-layer-norm", "ignored", "", False),
+        ("--fp8-margin 0", "ignored", "", 0),
+        ("--fp8-margin 1", "refused", "", 1),
+    ],
+)
 def test_the_fate_of_a_flag(capsys, change, status, target, value):
     fate = answer(capsys, change)["flags"][-1]
     assert (fate["flag"], fate["status"], fate["target"], fate["value"]) == (
-        change.split()[0].split("=")[0], status, target, value)
+        change.split()[0].split("=")[0],
+        status,
+        target,
+        value,
+    )
     assert bool(fate["reason"]) == (status != "mapped")
 
 
@@ -68,7 +75,10 @@ def test_missing_data_is_found_by_either_suffix(capsys, tmp_path):
     (tmp_path / "a.bin").touch()
     result = answer(capsys, f"--data-path 0.5 {tmp_path}/a 0.5 {tmp_path}/b", "--check-files")
     assert [error.split("no file ")[1].split(";")[0] for error in result["errors"]] == [
-        f"{tmp_path}/a.idx", f"{tmp_path}/b.bin", f"{tmp_path}/b.idx"]
+        f"{tmp_path}/a.idx",
+        f"{tmp_path}/b.bin",
+        f"{tmp_path}/b.idx",
+    ]
 
 
 def test_the_text_answer_names_flags_config_and_errors(capsys):
@@ -79,8 +89,10 @@ def test_the_text_answer_names_flags_config_and_errors(capsys):
 
 def test_it_starts_without_mindspore_and_fast():
     """Under half a second on an idle machine; best of several, with room for a busy one."""
-    code = ("import sys; sys.modules['mindspore'] = None; from mapping.explain import main; "
-            f"sys.exit(main(['--json', '--', *{line()!r}]))")
+    code = (
+        "import sys; sys.modules['mindspore'] = None; from mapping.explain import main; "
+        f"sys.exit(main(['--json', '--', *{line()!r}]))"
+    )
     times = []
     for _ in range(3):
         start = time.perf_counter()

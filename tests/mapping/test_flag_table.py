@@ -19,8 +19,9 @@ NO_FIELD = {"--yaml-cfg", "--deepspeed-config"}
 
 
 def test_no_name_stands_for_two_rows():
-    assert not [name for name, count in Counter(name for row in ROWS for name in (row.name, *row.aliases)).items()
-                if count > 1]
+    assert not [
+        name for name, count in Counter(name for row in ROWS for name in (row.name, *row.aliases)).items() if count > 1
+    ]
 
 
 def test_a_mapped_flag_has_a_field_and_the_others_a_reason():
@@ -94,8 +95,12 @@ def test_arity_agrees_with_the_recorded_facts(facts):
 
 
 OTHER_DEFAULTS = {
-    "--num-query-groups": "with --group-query-attention only", "--context-parallel-algo": "Megatron's ring",
-    "--pre-tockens": "MindSpeed-LLM's", "--lora-r": "", "--spec": "", "--tokenizer-type": "",
+    "--num-query-groups": "with --group-query-attention only",
+    "--context-parallel-algo": "Megatron's ring",
+    "--pre-tockens": "MindSpeed-LLM's",
+    "--lora-r": "",
+    "--spec": "",
+    "--tokenizer-type": "",
 }
 
 

@@ -34,13 +34,38 @@ def words(launcher: str, environment: dict[str, str] | None = None) -> list[str]
     return translate(SCRIPT.replace("LAUNCHER", launcher), environment or {})[0]
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "/opt/bin/torchrun", "python -m torch.distributed.launch",
-                                      "exec python3 -u -m torch.distributed.run", "RANK=0 torchrun"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "torchrun",
+        "/opt/bin/torchrun",
+        "python -m torch.distributed.launch",
+        "exec python3 -u -m torch.distributed.run",
+        "RANK=0 torchrun",
+    ],
+)
 def test_every_way_to_launch_is_found(launcher):
     command = words(f'{launcher} ${{DISTRIBUTED_ARGS[@]}} pretrain_gpt.py "${{DATA_ARGS[@]}}" $GPT_ARGS --seed $WORLD')
-    assert command == ["msrun", "--worker_num=16", "--local_worker_num=8", "--master_addr=host0", "--master_port=6000",
-                       "--node_rank=1", "--log_dir=msrun_log", "--join=True", "pretrain_gpt.py", "--data-path",
-                       "my data", "it$elf", "--num-layers", "4", "--split", "949,50,1", "--seed", "16"]
+    assert command == [
+        "msrun",
+        "--worker_num=16",
+        "--local_worker_num=8",
+        "--master_addr=host0",
+        "--master_port=6000",
+        "--node_rank=1",
+        "--log_dir=msrun_log",
+        "--join=True",
+        "pretrain_gpt.py",
+        "--data-path",
+        "my data",
+        "it$elf",
+        "--num-layers",
+        "4",
+        "--split",
+        "949,50,1",
+        "--seed",
+        "16",
+    ]
 
 
 def test_the_environment_fills_in_what_the_script_leaves_open():
@@ -51,10 +76,17 @@ def test_what_follows_a_pipe_or_redirection_is_not_an_argument():
     assert words("torchrun ${DISTRIBUTED_ARGS[@]} x.py --bf16 2>&1 | tee log")[-2:] == ["x.py", "--bf16"]
 
 
-@pytest.mark.parametrize("assignment, named", [
-    ("A=$1", "$1"), ("A=$(hostname)", "$(hostname)"), ("A=`date`", "`date`"), ("A=$UNSET", "$UNSET"),
-    ("if true; then A=1; else A=2; fi", "$A"), ("A=$((B+1))", "B"),
-])
+@pytest.mark.parametrize(
+    "assignment, named",
+    [
+        ("A=$1", "$1"),
+        ("A=$(hostname)", "$(hostname)"),
+        ("A=`date`", "`date`"),
+        ("A=$UNSET", "$UNSET"),
+        ("if true; then A=1; else A=2; fi", "$A"),
+        ("A=$((B+1))", "B"),
+    ],
+)
 def test_what_reading_cannot_tell_is_named(assignment, named):
     _, notes = translate(f"{assignment}\ntorchrun --nproc_per_node 2 x.py --load $A", {})
     assert any(named in note for note in notes), notes

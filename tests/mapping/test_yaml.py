@@ -13,19 +13,42 @@ from tests.mapping.lines import line, reading
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/gpt/pretrain_gpt_38BV3.yaml"
 
 SECTIONS = {
-    "model_config": {"vocab_size": 512, "unpadded_vocab_size": 512, "num_layers": 4, "hidden_size": 64,
-                     "num_attention_heads": 4, "seq_length": 64, "norm_epsilon": "1e-6"},
-    "training_config": {"train_iters": 10}, "optimizer_config": {"learning_rate": "1e-3"},
+    "model_config": {
+        "vocab_size": 512,
+        "unpadded_vocab_size": 512,
+        "num_layers": 4,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "seq_length": 64,
+        "norm_epsilon": "1e-6",
+    },
+    "training_config": {"train_iters": 10},
+    "optimizer_config": {"learning_rate": "1e-3"},
     "dataset_config": {"batch_size": 2, "global_batch_size": 8, "tokenizer_type": None},
 }
 
 MEGATRON = {
-    "language_model": {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "layernorm_epsilon": "1e-6",
-                       "activation_func": "gelu", "add_bias_linear": True, "num_moe_experts": None,
-                       "gated_linear_unit": False, "hidden_dropout": 0.1},
+    "language_model": {
+        "num_layers": 4,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "layernorm_epsilon": "1e-6",
+        "activation_func": "gelu",
+        "add_bias_linear": True,
+        "num_moe_experts": None,
+        "gated_linear_unit": False,
+        "hidden_dropout": 0.1,
+    },
     "model_parallel": {"tensor_model_parallel_size": 1, "sequence_parallel": False},
-    "seq_length": 64, "max_position_embeddings": 64, "vocab_size": 512, "micro_batch_size": 2, "global_batch_size": 8,
-    "train_iters": 10, "lr": "1e-3", "fp8_margin": 0, "use_mcore_models": True,
+    "seq_length": 64,
+    "max_position_embeddings": 64,
+    "vocab_size": 512,
+    "micro_batch_size": 2,
+    "global_batch_size": 8,
+    "train_iters": 10,
+    "lr": "1e-3",
+    "fp8_margin": 0,
+    "use_mcore_models": True,
 }
 
 
@@ -49,17 +72,20 @@ def test_the_38b_example():
     assert config.training_config.bucket_size == 40000000 and config.training_config.bf16
 
 
-@pytest.mark.parametrize("content, blamed, near", [
-    ({"model_config": {"num_layer": 4}}, "model_config.num_layer", "model_config.num_layers"),
-    ({"modell_config": {"num_layers": 4}}, "modell_config", ""),
-    ({"model_config": {"fa_config": {"pre_token": 4}}}, "fa_config.pre_token", "pre_tokens"),
-    ({"accelerate_config": {"parallelization": {"tensor_paralel": 8}}}, "tensor_paralel", "tensor_parallel"),
-    ({"accelerate_config": {"precision": {"fused_operators": "rope, spell"}}}, "fused_operators", "spell"),
-    ({"language_model": {"num_layer": 4}}, "num_layer", "num_layers"),
-    ({"language_model": {"num_layers": "four"}}, "num_layers", "four"),
-    ({"model_config": {"num_layers": "four"}}, "model_config.num_layers", "four"),
-    ({"language_model": {}, "fp8": "hybrid"}, "--fp8-format", "--bf16"),
-])
+@pytest.mark.parametrize(
+    "content, blamed, near",
+    [
+        ({"model_config": {"num_layer": 4}}, "model_config.num_layer", "model_config.num_layers"),
+        ({"modell_config": {"num_layers": 4}}, "modell_config", ""),
+        ({"model_config": {"fa_config": {"pre_token": 4}}}, "fa_config.pre_token", "pre_tokens"),
+        ({"accelerate_config": {"parallelization": {"tensor_paralel": 8}}}, "tensor_paralel", "tensor_parallel"),
+        ({"accelerate_config": {"precision": {"fused_operators": "rope, spell"}}}, "fused_operators", "spell"),
+        ({"language_model": {"num_layer": 4}}, "num_layer", "num_layers"),
+        ({"language_model": {"num_layers": "four"}}, "num_layers", "four"),
+        ({"model_config": {"num_layers": "four"}}, "model_config.num_layers", "four"),
+        ({"language_model": {}, "fp8": "hybrid"}, "--fp8-format", "--bf16"),
+    ],
+)
 def test_a_wrong_key_or_value_is_an_error_with_the_nearest_name(content, blamed, near):
     with pytest.raises(ConfigError) as caught:
         init_configs_from_dict(content)
@@ -73,8 +99,9 @@ def test_all_errors_of_a_file_are_said_at_once():
 
 
 def test_flags_win_over_the_file_that_yaml_cfg_names():
-    found = read(["--yaml-cfg", str(EXAMPLE), "--lr", "1e-3", "--train-iters", "5", "--num-attention-heads", "96"],
-                 world_size=32)
+    found = read(
+        ["--yaml-cfg", str(EXAMPLE), "--lr", "1e-3", "--train-iters", "5", "--num-attention-heads", "96"], world_size=32
+    )
     assert found.errors == []
     assert (found.config.model_config.hidden_size, found.config.model_config.num_attention_heads) == (6144, 96)
 

@@ -12,22 +12,31 @@ if TYPE_CHECKING:
 def heads_divide(config: AllConfig) -> Iterator[str]:
     model, size = config.model_config, config.parallel_config.tensor_model_parallel_size
     if model.num_attention_heads % size:
-        yield (f"--num-attention-heads {model.num_attention_heads}: must be a multiple of "
-               f"--tensor-model-parallel-size {size}; change one of them")
+        yield (
+            f"--num-attention-heads {model.num_attention_heads}: must be a multiple of "
+            f"--tensor-model-parallel-size {size}; change one of them"
+        )
     if model.num_attention_heads % model.num_query_groups:
-        yield (f"--num-query-groups {model.num_query_groups}: must divide --num-attention-heads "
-               f"{model.num_attention_heads}; change one of them")
+        yield (
+            f"--num-query-groups {model.num_query_groups}: must divide --num-attention-heads "
+            f"{model.num_attention_heads}; change one of them"
+        )
     elif model.num_query_groups % size and size % model.num_query_groups:
-        yield (f"--num-query-groups {model.num_query_groups}: must be a multiple or a divisor of "
-               f"--tensor-model-parallel-size {size}; change one of them")
+        yield (
+            f"--num-query-groups {model.num_query_groups}: must be a multiple or a divisor of "
+            f"--tensor-model-parallel-size {size}; change one of them"
+        )
 
 
 def head_size_is_whole(config: AllConfig) -> Iterator[str]:
     model = config.model_config
     if model.kv_channels == model.hidden_size // model.num_attention_heads and (
-            model.hidden_size % model.num_attention_heads):
-        yield (f"--hidden-size {model.hidden_size}: must be a multiple of --num-attention-heads "
-               f"{model.num_attention_heads}; change one of them or give --kv-channels")
+        model.hidden_size % model.num_attention_heads
+    ):
+        yield (
+            f"--hidden-size {model.hidden_size}: must be a multiple of --num-attention-heads "
+            f"{model.num_attention_heads}; change one of them or give --kv-channels"
+        )
 
 
 def widths_divide(config: AllConfig) -> Iterator[str]:
@@ -44,15 +53,19 @@ def vocabulary_fits(config: AllConfig) -> Iterator[str]:
     model = config.model_config
     null_tokenizer_adds = config.dataset_config.tokenizer_type == "NullTokenizer"
     if model.vocab_size < model.unpadded_vocab_size - null_tokenizer_adds:
-        yield (f"--padded-vocab-size {model.vocab_size}: must not be smaller than the vocabulary, "
-               f"{model.unpadded_vocab_size}; raise it or leave it out")
+        yield (
+            f"--padded-vocab-size {model.vocab_size}: must not be smaller than the vocabulary, "
+            f"{model.unpadded_vocab_size}; raise it or leave it out"
+        )
 
 
 def positions_reach(config: AllConfig) -> Iterator[str]:
     model = config.model_config
     if model.max_position_embeddings < model.seq_length:
-        yield (f"--max-position-embeddings {model.max_position_embeddings}: must be at least --seq-length "
-               f"{model.seq_length}; raise it")
+        yield (
+            f"--max-position-embeddings {model.max_position_embeddings}: must be at least --seq-length "
+            f"{model.seq_length}; raise it"
+        )
 
 
 def half_precision_flags(config: AllConfig) -> Iterator[str]:
@@ -70,15 +83,19 @@ def recompute_is_whole(config: AllConfig) -> Iterator[str]:
     if model.recompute_granularity == "full" and model.recompute_num_layers is None:
         yield "--recompute-granularity full: needs --recompute-num-layers; add it"
     if model.recompute_granularity == "selective" and model.recompute_method is not None:
-        yield (f"--recompute-method {model.recompute_method}: goes with --recompute-granularity full, "
-               "not with selective; leave one of them out")
+        yield (
+            f"--recompute-method {model.recompute_method}: goes with --recompute-granularity full, "
+            "not with selective; leave one of them out"
+        )
 
 
 def recompute_covers_layers(config: AllConfig) -> Iterator[str]:
     model, count = config.model_config, config.model_config.recompute_num_layers
     if model.recompute_granularity == "selective" and count is not None:
-        yield (f"--recompute-num-layers {count}: goes with --recompute-granularity full, not with selective; "
-               "leave one of them out")
+        yield (
+            f"--recompute-num-layers {count}: goes with --recompute-granularity full, not with selective; "
+            "leave one of them out"
+        )
     if model.recompute_granularity == "full" and model.recompute_method == "uniform" and count == 0:
         yield "--recompute-num-layers 0: must be at least 1 with --recompute-method uniform; raise it"
 
@@ -89,8 +106,10 @@ def rotating_channels_pair(config: AllConfig) -> Iterator[str]:
         return
     channels = int(model.kv_channels * model.rotary_percent)
     if channels % 2 or channels == 0:
-        yield (f"--rotary-percent {model.rotary_percent:g}: lets {channels} of {model.kv_channels} channels of a head "
-               "rotate, which must be an even number; change it, --kv-channels or --num-attention-heads")
+        yield (
+            f"--rotary-percent {model.rotary_percent:g}: lets {channels} of {model.kv_channels} channels of a head "
+            "rotate, which must be an even number; change it, --kv-channels or --num-attention-heads"
+        )
 
 
 def latent_attention_stands_alone(config: AllConfig) -> Iterator[str]:
@@ -101,12 +120,24 @@ def latent_attention_stands_alone(config: AllConfig) -> Iterator[str]:
 def stretched_positions_rotate(config: AllConfig) -> Iterator[str]:
     scaling, model = config.model_config.rope_scaling, config.model_config
     if scaling.type is not None and model.position_embedding_type != "rope":
-        yield (f"--rope-scaling-type {scaling.type}: needs --position-embedding-type rope, not "
-               f"{model.position_embedding_type}; change one of them")
+        yield (
+            f"--rope-scaling-type {scaling.type}: needs --position-embedding-type rope, not "
+            f"{model.position_embedding_type}; change one of them"
+        )
     if scaling.type == "longrope" and (scaling.long_factor is None or scaling.short_factor is None):
         yield "--rope-scaling-type longrope: needs --long-factor and --short-factor; add them"
 
 
-RULES = (heads_divide, head_size_is_whole, widths_divide, vocabulary_fits, positions_reach, half_precision_flags,
-         recompute_is_whole, recompute_covers_layers, rotating_channels_pair, latent_attention_stands_alone,
-         stretched_positions_rotate)
+RULES = (
+    heads_divide,
+    head_size_is_whole,
+    widths_divide,
+    vocabulary_fits,
+    positions_reach,
+    half_precision_flags,
+    recompute_is_whole,
+    recompute_covers_layers,
+    rotating_channels_pair,
+    latent_attention_stands_alone,
+    stretched_positions_rotate,
+)

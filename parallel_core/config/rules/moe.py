@@ -15,21 +15,27 @@ def experts_divide(config: AllConfig) -> Iterator[str]:
         if size > 1:
             yield f"--expert-model-parallel-size {size}: needs --num-experts; add it or leave this out"
     elif experts % size:
-        yield (f"--num-experts {experts}: must be a multiple of --expert-model-parallel-size {size}; "
-               "change one of them")
+        yield (
+            f"--num-experts {experts}: must be a multiple of --expert-model-parallel-size {size}; change one of them"
+        )
 
 
 def expert_ranks_divide(config: AllConfig) -> Iterator[str]:
     parallel = config.parallel_config
     if config.moe_config.num_experts is None:
         return
-    ranks = (parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size
-             * parallel.pipeline_model_parallel_size)
+    ranks = (
+        parallel.expert_model_parallel_size
+        * parallel.expert_tensor_parallel_size
+        * parallel.pipeline_model_parallel_size
+    )
     if parallel.world_size % ranks:
-        yield (f"--expert-model-parallel-size {parallel.expert_model_parallel_size}: times "
-               f"--expert-tensor-parallel-size {parallel.expert_tensor_parallel_size} and "
-               f"--pipeline-model-parallel-size {parallel.pipeline_model_parallel_size} = {ranks} must divide the "
-               f"{parallel.world_size} processes; lower one of them")
+        yield (
+            f"--expert-model-parallel-size {parallel.expert_model_parallel_size}: times "
+            f"--expert-tensor-parallel-size {parallel.expert_tensor_parallel_size} and "
+            f"--pipeline-model-parallel-size {parallel.pipeline_model_parallel_size} = {ranks} must divide the "
+            f"{parallel.world_size} processes; lower one of them"
+        )
 
 
 def router_chooses_among_experts(config: AllConfig) -> Iterator[str]:
@@ -49,8 +55,11 @@ def router_chooses_among_experts(config: AllConfig) -> Iterator[str]:
 
 def expert_bias_has_sigmoid(config: AllConfig) -> Iterator[str]:
     moe = config.moe_config
-    if moe.num_experts is not None and moe.moe_router_enable_expert_bias and (
-            moe.moe_router_score_function != "sigmoid"):
+    if (
+        moe.num_experts is not None
+        and moe.moe_router_enable_expert_bias
+        and (moe.moe_router_score_function != "sigmoid")
+    ):
         yield "--moe-router-enable-expert-bias: needs --moe-router-score-function sigmoid; add it"
 
 
@@ -61,8 +70,10 @@ def capacity_is_given(config: AllConfig) -> Iterator[str]:
     if moe.moe_pad_expert_input_to_capacity and moe.moe_expert_capacity_factor is None:
         yield "--moe-pad-expert-input-to-capacity: needs --moe-expert-capacity-factor; add it"
     if moe.moe_expert_capacity_factor is not None and moe.moe_router_load_balancing_type == "sinkhorn":
-        yield (f"--moe-expert-capacity-factor {moe.moe_expert_capacity_factor}: does not go with "
-               "--moe-router-load-balancing-type sinkhorn; use aux_loss or none")
+        yield (
+            f"--moe-expert-capacity-factor {moe.moe_expert_capacity_factor}: does not go with "
+            "--moe-router-load-balancing-type sinkhorn; use aux_loss or none"
+        )
 
 
 def layer_pattern_fits(config: AllConfig) -> Iterator[str]:
@@ -79,11 +90,23 @@ def layer_pattern_fits(config: AllConfig) -> Iterator[str]:
 
 def tensor_parallel_experts_are_sequence_parallel(config: AllConfig) -> Iterator[str]:
     parallel = config.parallel_config
-    if config.moe_config.num_experts is not None and parallel.tensor_model_parallel_size > 1 and (
-            not parallel.sequence_parallel):
-        yield (f"--num-experts {config.moe_config.num_experts}: with --tensor-model-parallel-size "
-               f"{parallel.tensor_model_parallel_size} needs --sequence-parallel; add it")
+    if (
+        config.moe_config.num_experts is not None
+        and parallel.tensor_model_parallel_size > 1
+        and (not parallel.sequence_parallel)
+    ):
+        yield (
+            f"--num-experts {config.moe_config.num_experts}: with --tensor-model-parallel-size "
+            f"{parallel.tensor_model_parallel_size} needs --sequence-parallel; add it"
+        )
 
 
-RULES = (experts_divide, expert_ranks_divide, router_chooses_among_experts, expert_bias_has_sigmoid, capacity_is_given,
-         layer_pattern_fits, tensor_parallel_experts_are_sequence_parallel)
+RULES = (
+    experts_divide,
+    expert_ranks_divide,
+    router_chooses_among_experts,
+    expert_bias_has_sigmoid,
+    capacity_is_given,
+    layer_pattern_fits,
+    tensor_parallel_experts_are_sequence_parallel,
+)

@@ -14,11 +14,15 @@ def batches_divide(config: AllConfig) -> Iterator[str]:
     data, copies = config.dataset_config, config.parallel_config.data_parallel_size
     samples = data.batch_size * copies
     if data.global_batch_size % samples:
-        yield (f"--global-batch-size {data.global_batch_size}: must be a multiple of --micro-batch-size "
-               f"{data.batch_size} x data-parallel size {copies} = {samples}; change one of them")
+        yield (
+            f"--global-batch-size {data.global_batch_size}: must be a multiple of --micro-batch-size "
+            f"{data.batch_size} x data-parallel size {copies} = {samples}; change one of them"
+        )
     elif data.micro_batch_num * samples != data.global_batch_size:
-        yield (f"--global-batch-size {data.global_batch_size}: differs from --micro-batch-num {data.micro_batch_num} x "
-               f"--micro-batch-size {data.batch_size} x data-parallel size {copies}; leave one of them out")
+        yield (
+            f"--global-batch-size {data.global_batch_size}: differs from --micro-batch-num {data.micro_batch_num} x "
+            f"--micro-batch-size {data.batch_size} x data-parallel size {copies}; leave one of them out"
+        )
 
 
 def ramp_reaches_the_batch(config: AllConfig) -> Iterator[str]:
@@ -30,12 +34,16 @@ def ramp_reaches_the_batch(config: AllConfig) -> Iterator[str]:
     if start < 1 or step < 1 or samples < 0:
         yield f"{flag}: start and increment must be at least 1, samples at least 0; change them"
     elif data.global_batch_size < start or (data.global_batch_size - start) % step:
-        yield (f"{flag}: steps of {step} from {start} must reach --global-batch-size "
-               f"{data.global_batch_size}; change one of them")
+        yield (
+            f"{flag}: steps of {step} from {start} must reach --global-batch-size "
+            f"{data.global_batch_size}; change one of them"
+        )
     unit = data.batch_size * config.parallel_config.data_parallel_size
     if start % unit or step % unit:
-        yield (f"{flag}: start and increment must be multiples of --micro-batch-size {data.batch_size} x data-parallel "
-               f"size {config.parallel_config.data_parallel_size}; change one of them")
+        yield (
+            f"{flag}: start and increment must be multiples of --micro-batch-size {data.batch_size} x data-parallel "
+            f"size {config.parallel_config.data_parallel_size}; change one of them"
+        )
 
 
 def learning_rate_falls(config: AllConfig) -> Iterator[str]:
@@ -48,8 +56,10 @@ def learning_rate_falls(config: AllConfig) -> Iterator[str]:
 
 def warmup_ends_before_decay(config: AllConfig) -> Iterator[str]:
     schedule = config.optimizer_config
-    for unit, warmup, decay in (("iters", schedule.lr_warmup_iters, schedule.lr_decay_iters),
-                                ("samples", schedule.lr_warmup_samples, schedule.lr_decay_samples)):
+    for unit, warmup, decay in (
+        ("iters", schedule.lr_warmup_iters, schedule.lr_decay_iters),
+        ("samples", schedule.lr_warmup_samples, schedule.lr_decay_samples),
+    ):
         if decay is not None and warmup >= decay:
             yield f"--lr-warmup-{unit} {warmup}: must be less than the decay, --lr-decay-{unit} {decay}; lower it"
     if schedule.lr_warmup_init > schedule.learning_rate:
@@ -69,8 +79,10 @@ def weight_decay_grows_by_style(config: AllConfig) -> Iterator[str]:
     schedule = config.optimizer_config
     start, end = schedule.start_weight_decay, schedule.end_weight_decay
     if schedule.weight_decay_incr_style == "constant" and not start == end == schedule.weight_decay:
-        yield (f"--start-weight-decay {start:g} --end-weight-decay {end:g}: need --weight-decay-incr-style linear or "
-               "cosine; change it or leave them out")
+        yield (
+            f"--start-weight-decay {start:g} --end-weight-decay {end:g}: need --weight-decay-incr-style linear or "
+            "cosine; change it or leave them out"
+        )
     elif end < start:
         yield f"--end-weight-decay {end:g}: must not be less than --start-weight-decay {start:g}; raise it"
 
@@ -78,8 +90,10 @@ def weight_decay_grows_by_style(config: AllConfig) -> Iterator[str]:
 def one_source_of_the_schedule(config: AllConfig) -> Iterator[str]:
     schedule = config.optimizer_config
     if schedule.override_opt_param_scheduler and schedule.use_checkpoint_opt_param_scheduler:
-        yield ("--override-opt_param-scheduler --use-checkpoint-opt_param-scheduler: the schedule comes from the flags "
-               "or from the checkpoint; leave one out")
+        yield (
+            "--override-opt_param-scheduler --use-checkpoint-opt_param-scheduler: the schedule comes from the flags "
+            "or from the checkpoint; leave one out"
+        )
 
 
 def overlap_has_something_to_overlap(config: AllConfig) -> Iterator[str]:
@@ -91,8 +105,10 @@ def overlap_has_something_to_overlap(config: AllConfig) -> Iterator[str]:
     if training.delay_grad_reduce and not training.overlap_grad_reduce:
         yield "--delay-grad-reduce: needs --overlap-grad-reduce; add it"
     if not training.wrap_with_ddp and (training.overlap_grad_reduce or training.use_distributed_optimizer):
-        yield ("--no-wrap-with-ddp: --overlap-grad-reduce and --use-distributed-optimizer work on the flat buckets; "
-               "leave it out")
+        yield (
+            "--no-wrap-with-ddp: --overlap-grad-reduce and --use-distributed-optimizer work on the flat buckets; "
+            "leave it out"
+        )
 
 
 def checkpoints_are_kept(config: AllConfig) -> Iterator[str]:
@@ -115,24 +131,38 @@ def split_is_shares(config: AllConfig) -> Iterator[str]:
 
 def blend_has_weights(config: AllConfig) -> Iterator[str]:
     data = config.dataset_config
-    for flag, entries in (("--data-path", data.data_path), ("--train-data-path", data.train_data_path),
-                          ("--valid-data-path", data.valid_data_path), ("--test-data-path", data.test_data_path)):
-        weights = [_number(entry) for entry in (entries or ())[::2]]
-        if not weights or weights[0] is None or len(entries or ()) == 1:
-            continue
-        if len(entries or ()) % 2 or None in weights:
-            yield f"{flag} {' '.join(entries or ())}: must give a weight before each prefix; add what is missing"
-        elif min(weight or 0 for weight in weights) <= 0:
-            yield f"{flag} {' '.join(entries or ())}: weights must be above 0; change them"
+    for flag, entries in (
+        ("--data-path", data.data_path),
+        ("--train-data-path", data.train_data_path),
+        ("--valid-data-path", data.valid_data_path),
+        ("--test-data-path", data.test_data_path),
+    ):
+        words = entries or []
+        numbers = [_is_number(word) for word in words]
+        if any(numbers) and numbers != [True, False] * (len(words) // 2):
+            yield f"{flag} {' '.join(words)}: must give prefixes, or a weight before every prefix; change it"
+        elif any(numbers) and min(float(weight) for weight in words[::2]) <= 0:
+            yield f"{flag} {' '.join(words)}: weights must be above 0; change them"
 
 
-def _number(text: str) -> float | None:
+def _is_number(word: str) -> bool:
     try:
-        return float(text)
+        float(word)
     except ValueError:
-        return None
+        return False
+    return True
 
 
-RULES = (batches_divide, ramp_reaches_the_batch, learning_rate_falls, warmup_ends_before_decay, wsd_says_when_it_falls,
-         weight_decay_grows_by_style, one_source_of_the_schedule, overlap_has_something_to_overlap,
-         checkpoints_are_kept, split_is_shares, blend_has_weights)
+RULES = (
+    batches_divide,
+    ramp_reaches_the_batch,
+    learning_rate_falls,
+    warmup_ends_before_decay,
+    wsd_says_when_it_falls,
+    weight_decay_grows_by_style,
+    one_source_of_the_schedule,
+    overlap_has_something_to_overlap,
+    checkpoints_are_kept,
+    split_is_shares,
+    blend_has_weights,
+)

@@ -45,7 +45,7 @@ def read(
     """
     args, line = read_command_line(sys.argv[1:] if argv is None else argv, extra_args_provider, args_defaults)
     args.rank = rank_of_environment()
-    args.world_size = world_size or world_size_of_environment(None if args.yaml_cfg else 1)
+    args.world_size = world_size or world_size_of_environment(1 if args.yaml_cfg is None else None)
     autos, file_errors, file_values = _read_files(args, line.given)
     refused = check_given(args, line.given)
     forget_refused(args, line.given)
@@ -59,8 +59,9 @@ def read(
 
 def _read_files(args: Namespace, given: Sequence[Given]) -> tuple[list[Auto], list[str], dict[str, Any]]:
     """What --deepspeed-config and --yaml-cfg say: what the first leaves open, errors, fields of several arguments."""
-    autos, errors = from_deepspeed.apply(args.deepspeed_config, args, given) if args.deepspeed_config else ([], [])
-    values, yaml_errors = from_yaml.overlay(args.yaml_cfg, args, given) if args.yaml_cfg else ({}, [])
+    deepspeed, yaml = (path if isinstance(path, str) else None for path in (args.deepspeed_config, args.yaml_cfg))
+    autos, errors = from_deepspeed.apply(deepspeed, args, given) if deepspeed else ([], [])
+    values, yaml_errors = from_yaml.overlay(yaml, args, given) if yaml else ({}, [])
     return autos, [*errors, *yaml_errors], values
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from mapping.flags.read import dtype, layer_frequency
 from mapping.vocabulary import padded_vocabulary, vocabulary
+from parallel_core.config.base import Unknown
 
 
 def hidden_act(args: Any) -> str | None:
@@ -41,13 +42,19 @@ def rope_scaling_type(args: Any) -> str | None:
 
 
 def embedding_scale(args: Any) -> float | None:
-    if args.input_embeds_norm and args.hidden_size:
+    if args.input_embeds_norm and args.hidden_size and args.hidden_size > 0:
         return sqrt(args.hidden_size)
     return args.scale_emb or args.embedding_multiplier_scale
 
 
 def residual_scale(args: Any) -> float | None:
-    return args.scale_depth / sqrt(args.num_layers) if args.scale_depth and args.num_layers else None
+    layers = args.num_layers
+    return args.scale_depth / sqrt(layers) if args.scale_depth and layers and layers > 0 else args.scale_depth
+
+
+def attention_scale(args: Any) -> float | None:
+    divisor = args.query_pre_attn_scalar
+    return 1 / sqrt(divisor) if divisor is not None and divisor > 0 else divisor
 
 
 def logit_scale(args: Any) -> float | None:
@@ -81,7 +88,7 @@ def moe_layer_freq(args: Any) -> int | list[int] | None:
     first, every, layers = args.first_k_dense_replace, args.moe_layer_freq, args.num_layers
     every = layer_frequency(every) if isinstance(every, str) else every
     every = abs(every) if isinstance(every, int) else every
-    if first is None or first <= 0 or not layers or not isinstance(every, int):
+    if first is None or first <= 0 or not layers or not isinstance(every, int) or every == 0:
         return every
     return [int(layer >= first and layer % every == 0) for layer in range(layers)]
 
@@ -139,8 +146,9 @@ def tokenizer_model(args: Any) -> str | None:
     return args.load if args.patch_tokenizer_type and not path else path
 
 
-def betas(args: Any) -> tuple[float, float]:
-    return (0.9 if args.adam_beta1 is None else args.adam_beta1, 0.999 if args.adam_beta2 is None else args.adam_beta2)
+def betas(args: Any) -> Any:
+    both = (0.9 if args.adam_beta1 is None else args.adam_beta1, 0.999 if args.adam_beta2 is None else args.adam_beta2)
+    return Unknown() if any(isinstance(beta, Unknown) for beta in both) else both
 
 
 def unless(argument: str) -> Callable[[Any], bool]:
@@ -160,9 +168,7 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
     "model_config.scales.embedding": embedding_scale,
     "model_config.scales.residual": residual_scale,
     "model_config.scales.logits": logit_scale,
-    "model_config.scales.attention": lambda args: (
-        1 / sqrt(args.query_pre_attn_scalar) if args.query_pre_attn_scalar else None
-    ),
+    "model_config.scales.attention": attention_scale,
     "model_config.sliding_window.size": lambda args: args.sliding_window or args.interleave_sliding_window or None,
     "model_config.sliding_window.interleaved": lambda args: bool(args.interleave_sliding_window),
     "model_config.qkv_has_bias": bias_of("add_qkv_bias"),

@@ -120,7 +120,7 @@ def _convert(row: Flag, word: str) -> Any:
     assert row.type is not None
     try:
         value = row.type(word)
-    except (ValueError, SyntaxError, TypeError):
+    except (ValueError, SyntaxError, TypeError, OverflowError):
         raise ValueError(f"{word}: must be {_kind(row.type)}") from None
     if row.choices and value not in row.choices:
         raise ValueError(f"{word}: must be one of {', '.join(map(str, row.choices))}")

@@ -154,7 +154,7 @@ def _substitute(script: Script, text: str) -> str:
 def _replacement(script: Script, match: re.Match[str]) -> str:
     if match["sum"] is not None:
         terms = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: " ".join(_value(script, name[1])), match["sum"])
-        return str(_sum(terms)) if _SUM.match(terms) else _unknown(script, match[0])
+        return str(_sum(terms)) if _SUM.match(terms) and "**" not in terms else _unknown(script, match[0])
     if match["braces"] is not None:
         return _braces(script, match["braces"])
     if match["name"] is not None and (match["name"][0].isalpha() or match["name"][0] == "_"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from math import prod
 from typing import Any
 
 from parallel_core.config.model import DTYPES
@@ -38,11 +39,21 @@ def dtype(text: str) -> str:
     return name
 
 
+MOST_LAYERS = 10_000
+"""A pattern of more layers than this is a slip, and would only fill the memory."""
+
+
 def layer_frequency(text: str) -> int | list[int]:
     """`2`, or an expression of lists of 0 and 1 such as `([0]*1+[1]*3)*2`."""
     tree = ast.parse(text, mode="eval")
     allowed = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Mult, ast.List, ast.Load, ast.Constant)
+    numbers = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     if not all(isinstance(node, allowed) for node in ast.walk(tree)):
+        raise ValueError(text)
+    if (
+        not all(isinstance(number, int) for number in numbers)
+        or prod(max(1, number) for number in numbers) > MOST_LAYERS
+    ):
         raise ValueError(text)
     result = eval(compile(tree, "layer frequency", "eval"), {"__builtins__": {}})
     if not isinstance(result, int | list):

@@ -30,7 +30,7 @@ class Unknown:
     def _unjudged(self, *_: Any) -> Any:
         raise Unjudged
 
-    __bool__ = __int__ = __float__ = __index__ = __iter__ = __len__ = _unjudged
+    __str__ = __format__ = __bool__ = __int__ = __float__ = __index__ = __iter__ = __len__ = _unjudged
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _unjudged
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _unjudged
     __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = __mod__ = __rmod__ = __getitem__ = _unjudged

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from parallel_core.config.base import Config, option
+from parallel_core.config.base import Config, Unknown, option
 
 
 @dataclass(kw_only=True)
@@ -174,9 +174,9 @@ class TrainingConfig(Config):
     """File that switches the profile on and off while training runs."""
 
     def derive(self) -> None:
-        if self.loss_scale == 0:
-            self.loss_scale = None
         self.fill("zero_stage", lambda: int(self.use_distributed_optimizer))
+        if not isinstance(self.loss_scale, Unknown) and self.loss_scale == 0:
+            self.loss_scale = None
         if self.bf16 and not self.grad_reduce_in_bf16:
             self.accumulate_allreduce_grads_in_fp32 = True
 

@@ -82,7 +82,7 @@ def layer_pattern_fits(config: AllConfig) -> Iterator[str]:
         return
     if isinstance(pattern, list) and len(pattern) != layers:
         yield f"--moe-layer-freq {pattern}: has {len(pattern)} entries, must have --num-layers {layers}; change it"
-    if isinstance(pattern, list) and not set(pattern) <= {0, 1}:
+    if isinstance(pattern, list) and any(entry not in (0, 1) for entry in pattern):
         yield f"--moe-layer-freq {pattern}: entries must be 0 (dense) or 1 (experts); change it"
     if isinstance(pattern, int) and pattern < 1:
         yield f"--moe-layer-freq {pattern}: must be at least 1; change it"

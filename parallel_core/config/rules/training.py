@@ -122,7 +122,7 @@ def split_is_shares(config: AllConfig) -> Iterator[str]:
     split = config.dataset_config.split
     if split is None:
         return
-    shares = [float(part) for part in re.findall(r"-?[0-9.]+", split) if part.strip(".-")]
+    shares = [float(part) for part in re.findall(r"-?[0-9.]+", str(split)) if part.strip(".-")]
     if not 1 <= len(shares) <= 3 or min(shares) < 0 or sum(shares) <= 0:
         yield f"--split {split}: must be one to three shares, not negative and not all 0, such as 969,30,1"
     elif shares[0] == 0 and not config.training_config.skip_train:

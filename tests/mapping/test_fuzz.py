@@ -1,0 +1,59 @@
+"""Whatever is typed, reading it ends in a config and a list of errors, never in a traceback."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mapping.arguments import read
+from mapping.explain import as_json, as_text
+from mapping.flags import BY_NAME, MAPPED
+from tests.mapping.lines import GOOD, line, reading
+
+JUNK = [
+    "",
+    "x",
+    "-1",
+    "0",
+    "1e9",
+    "1e400",
+    "nan",
+    "[",
+    "{}",
+    "None",
+    "--",
+    "1,2",
+    "[[1],[2]]",
+    "9" * 20,
+    "-5.5",
+    "[0]*9999999999",
+    "(1)",
+]
+NAMES = [name for name, row in BY_NAME.items() if row.status == MAPPED]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_damaged_line_is_read_to_its_end(seed):
+    chance = random.Random(seed)
+    words = line()
+    for _ in range(chance.randint(1, 4)):
+        position = chance.randrange(len(words))
+        damage = chance.choice(["replace", "remove", "add"])
+        if damage == "replace":
+            words[position] = chance.choice(JUNK)
+        elif damage == "remove":
+            del words[position]
+        else:
+            words += [chance.choice(NAMES), chance.choice(JUNK)]
+    found = read(words, world_size=chance.choice([1, 2, 6, 64]))
+    assert as_text(found) and as_json(found)
+
+
+def test_no_single_flag_breaks_the_reading():
+    for name in NAMES:
+        assert as_json(reading(f"{name} -1")), name
+
+
+def test_the_line_that_is_damaged_is_good():
+    assert reading().errors == [] and "--num-layers" in GOOD

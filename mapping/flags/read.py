@@ -47,13 +47,11 @@ def layer_frequency(text: str) -> int | list[int]:
     """`2`, or an expression of lists of 0 and 1 such as `([0]*1+[1]*3)*2`."""
     tree = ast.parse(text, mode="eval")
     allowed = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Mult, ast.List, ast.Load, ast.Constant)
-    numbers = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     if not all(isinstance(node, allowed) for node in ast.walk(tree)):
         raise ValueError(text)
-    if (
-        not all(isinstance(number, int) for number in numbers)
-        or prod(max(1, number) for number in numbers) > MOST_LAYERS
-    ):
+    constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    numbers = [number for number in constants if isinstance(number, int)]
+    if len(numbers) < len(constants) or prod(max(1, number) for number in numbers) > MOST_LAYERS:
         raise ValueError(text)
     result = eval(compile(tree, "layer frequency", "eval"), {"__builtins__": {}})
     if not isinstance(result, int | list):

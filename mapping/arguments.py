@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -17,7 +18,8 @@ from mapping.from_args import build_with_errors, field_values
 from mapping.from_deepspeed import Auto
 from mapping.parser import ExtraArgs, Given, rank_of_environment, read_command_line, world_size_of_environment
 from parallel_core.config import AllConfig, ConfigError
-from parallel_core.config.base import Unknown
+from parallel_core.config.base import Unknown, complain
+from parallel_core.config.unsupported import unsupported
 
 _global_args: Namespace | None = None
 
@@ -107,23 +109,31 @@ def initialize_megatron(
 ) -> Namespace:
     """Parse the command line for a training script and keep the result for `get_args`.
 
-    `--help` among the arguments prints the flags that act. On errors all of them are printed to the standard error of
-    rank 0 and the process ends with exit code 2.
+    `--help` among the arguments prints the flags that act. On errors - a flag that is not implemented yet is one - all of
+    them are printed to the standard error of rank 0 and the process ends with exit code 2.
     """
     if "--help" in (sys.argv[1:] if argv is None else argv):
         from mapping.flag_reference import help_text
 
         print(help_text())
         raise SystemExit(0)
-    try:
+    with exit_on_mistakes():
         reading = _accepted(read(argv, extra_args_provider, None, args_defaults, check_files))
-    except ConfigError as error:
-        _print_errors(error.errors)
-        raise SystemExit(2) from None
+        complain(map(str, unsupported(reading.config)))
     if reading.args.rank == 0:
         _print_notes(reading)
     set_args(reading.args)
     return reading.args
+
+
+@contextmanager
+def exit_on_mistakes() -> Iterator[None]:
+    """Inside, a user's mistake (ValueError) is printed by rank 0, without a traceback, and ends the process with 2."""
+    try:
+        yield
+    except ValueError as error:
+        _print_errors(error.errors if isinstance(error, ConfigError) else [str(error)])
+        raise SystemExit(2) from None
 
 
 def _print_notes(reading: Reading) -> None:

@@ -179,5 +179,7 @@ def world_size_of_environment(default: int | None = 1) -> int | None:
 
 
 def rank_of_environment() -> int:
-    """This process among them."""
+    """This process among them; the launcher's scheduler, which runs the same script, is none of them."""
+    if os.environ.get("MS_ROLE") == "MS_SCHED":
+        return -1
     return int(next((os.environ[name] for name in ("RANK_ID", "RANK") if os.environ.get(name)), "0"))

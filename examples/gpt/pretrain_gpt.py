@@ -8,8 +8,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from mapping import init_configs_from_args, initialize_megatron
-from parallel_core.data.from_config import build_gpt_datasets
+from mapping import exit_on_mistakes, init_configs_from_args, initialize_megatron
+from parallel_core.data.blended import build_train_valid_test_datasets
+from parallel_core.data.from_config import gpt_dataset_config
 from pynative.training.training import pretrain
 from pynative.training.utils import set_parallel_context, set_seed
 from pynative.transformer.gpt_model import GPTModel
@@ -18,11 +19,13 @@ from pynative.transformer.gpt_model import GPTModel
 def main() -> None:
     """What every rank runs."""
     all_config = init_configs_from_args(initialize_megatron())
+    with exit_on_mistakes():
+        data_config = gpt_dataset_config(all_config)
     set_parallel_context(all_config.parallel_config)
     set_seed(all_config.training_config.seed)
 
     def train_valid_test_datasets_provider(samples):
-        return build_gpt_datasets(all_config, samples)
+        return build_train_valid_test_datasets(data_config, samples)
 
     def model_provider(pre_process=True, post_process=True):
         return GPTModel(all_config.model_config, pre_process=pre_process, post_process=post_process)

@@ -1,11 +1,9 @@
-"""From the configuration to the datasets of a GPT's training."""
+"""From the configuration to the description of a GPT's training data."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from parallel_core.config import AllConfig
-from parallel_core.data.blended import Dataset, build_train_valid_test_datasets
 from parallel_core.data.dataset_config import GPTDatasetConfig, parse_blend
 from parallel_core.data.tokenizers import MegatronTokenizer, build_tokenizer
 
@@ -54,10 +52,3 @@ def gpt_dataset_config(config: AllConfig, tokenizer: MegatronTokenizer | None = 
         create_attention_mask=data.reset_attention_mask and data.create_attention_mask_in_dataloader,
         **_blends(config),
     )
-
-
-def build_gpt_datasets(
-    config: AllConfig, samples: Sequence[int | None]
-) -> tuple[Dataset | None, Dataset | None, Dataset | None]:
-    """Train, validation and test data with at least that many samples each."""
-    return build_train_valid_test_datasets(gpt_dataset_config(config), samples)

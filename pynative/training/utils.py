@@ -14,11 +14,11 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
     """Prepare the device, connect the processes that the launcher started, and lay the rank grid over them.
 
     From here on an uncaught error of one rank ends all of them, its traceback first. msrun's scheduler process, which
-    shared-memory collectives have no use for, ends here.
+    has nothing to do on a CPU, ends here.
     """
     config = parallel_config
     transport = config.collectives or device.DEFAULT_COLLECTIVES[config.device_target]
-    if collectives.is_scheduler() and transport == "shared_memory":
+    if collectives.is_scheduler() and config.device_target == "CPU":
         sys.exit(0)
     device.initialize(config.device_target, config.kernels, config.threads, config.world_size)
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)

@@ -1,0 +1,88 @@
+"""Mistakes of a command line end the example with a clear message and a non-zero exit code, before training."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_core.data.indexed_dataset import IndexedDatasetBuilder
+from pynative.launch import msrun_command, quiet_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "gpt" / "pretrain_gpt.py"
+VOCAB = ROOT / "examples" / "gpt" / "vocab"
+GOOD = {
+    "--num-layers": 2,
+    "--hidden-size": 32,
+    "--num-attention-heads": 4,
+    "--seq-length": 16,
+    "--max-position-embeddings": 16,
+    "--micro-batch-size": 2,
+    "--train-iters": 2,
+    "--lr": 1e-3,
+    "--eval-iters": 0,
+    "--split": "1,0,0",
+    "--tokenizer-type": "GPT2BPETokenizer",
+    "--vocab-file": VOCAB / "vocab.json",
+    "--merge-file": VOCAB / "merges.txt",
+}
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory) -> Path:
+    """Data with one id that the shipped vocabulary does not have."""
+    prefix = tmp_path_factory.mktemp("data") / "corpus"
+    with IndexedDatasetBuilder(prefix, dtype=np.uint16) as builder:
+        builder.add_document([1, 2, 3, 60000] * 40, [160])
+    return prefix
+
+
+def command_line(changes: dict) -> list[str]:
+    """The good command line with some flags changed, or left out where the value is None."""
+    flags = {name: value for name, value in {**GOOD, **changes}.items() if value is not None}
+    return [str(word) for pair in flags.items() for word in pair if word != ""]
+
+
+MISTAKES = {
+    "no data": ({}, "--data-path"),
+    "missing data": ({"--data-path": "/nowhere/corpus"}, "/nowhere/corpus"),
+    "missing vocabulary": ({"--vocab-file": "/nowhere/vocab.json", "--mock-data": ""}, "/nowhere/vocab.json"),
+    "heads": ({"--num-attention-heads": 5, "--mock-data": ""}, "--num-attention-heads 5"),
+    "batches": ({"--global-batch-size": 3, "--mock-data": ""}, "--global-batch-size 3"),
+    "ranks": ({"--tensor-model-parallel-size": 2, "--mock-data": ""}, "--tensor-model-parallel-size 2"),
+    "abbreviated": ({"--num-layer": 2, "--mock-data": ""}, "--num-layers"),
+    "not yet": ({"--bf16": "", "--mock-data": ""}, "--bf16"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_wrong_command_line(name):
+    """Exit code 2 and a message that names the flag; no traceback."""
+    changes, expected = MISTAKES[name]
+    command = [sys.executable, str(SCRIPT), *command_line(changes)]
+    done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), timeout=60)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert expected in done.stderr and "Traceback" not in done.stderr
+
+
+def launched(tmp_path: Path, processes: int, changes: dict) -> tuple[int, str]:
+    """Exit code and output of the example under msrun."""
+    command = msrun_command(SCRIPT, command_line(changes), processes, tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), cwd=tmp_path, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_more_ranks_than_the_layout_has_places_for(tmp_path):
+    """Three processes for tensor-parallel size 2: the whole job ends, and says why."""
+    code, output = launched(tmp_path, 3, {"--tensor-model-parallel-size": 2, "--mock-data": ""})
+    assert code != 0
+    assert "--tensor-model-parallel-size 2" in output and "3 processes" in output
+
+
+def test_data_made_with_another_vocabulary(prefix, tmp_path):
+    """An id outside the vocabulary is found before the first step."""
+    code, output = launched(tmp_path, 2, {"--data-path": prefix})
+    assert code != 0
+    assert "60000" in output and "Step: 1" not in output

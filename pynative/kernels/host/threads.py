@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 BLOCK_BYTES = 1024 * 1024
-"""Size of an elementwise block. Smaller ones stay in level 2 of the cache, but one thread is no faster with them, and two
-hand the GIL to each other so often that they are slower than one."""
+"""Size of an elementwise block. Smaller ones stay in level 2 of the cache, but one thread is no faster with them, and
+two hand the GIL to each other so often that they are slower than one."""
 
 MATMUL_ROWS = 32
 """Pieces of a split matrix product are multiples of this, so that BLAS uses the same inner kernel in each."""

@@ -109,8 +109,8 @@ def initialize_megatron(
 ) -> Namespace:
     """Parse the command line for a training script and keep the result for `get_args`.
 
-    `--help` among the arguments prints the flags that act. On errors - a flag that is not implemented yet is one - all of
-    them are printed to the standard error of rank 0 and the process ends with exit code 2.
+    `--help` among the arguments prints the flags that act. On errors - a flag that is not implemented yet is one - all
+    of them are printed to the standard error of rank 0 and the process ends with exit code 2.
     """
     if "--help" in (sys.argv[1:] if argv is None else argv):
         from mapping.flag_reference import help_text

@@ -206,7 +206,6 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
     "parallel_config.rank_order": lambda args: "tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else None,
     "dataset_config.tokenizer_type": tokenizer_type,
     "dataset_config.tokenizer_model": tokenizer_model,
-    "dataset_config.shared_storage": unless("no_shared_storage"),
     "dataset_config.instruction.enabled": lambda args: args.stage == "sft" or bool(args.is_instruction_dataset),
     "dataset_config.instruction.labels_in_data": lambda args: args.train_mode == "finetune",
     "dataset_config.instruction.pad_to_seq_length": unless("no_pad_to_seq_lengths"),

@@ -73,6 +73,10 @@ FLAGS = group(
         switch("--use-cpu-initialization"),
     ),
     *ignored(
+        "every rank builds the indices that it does not find, so hosts need not share a file system",
+        switch("--no-shared-storage"),
+    ),
+    *ignored(
         "there is one implementation of the model",
         switch("--use-mcore-models"),
     ),

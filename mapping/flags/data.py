@@ -73,7 +73,6 @@ FLAGS = group(
     value("--pad-token-id", int, None, "dataset_config.pad_token_id"),
     value("--eos-token-id", int, None, "dataset_config.eos_token_id"),
     off("--no-drop-remainder", "drop_remainder", "dataset_config.drop_remainder"),
-    switch("--no-shared-storage", "dataset_config.shared_storage"),
     value(
         "--tokenizer-name-or-path", str, None, "dataset_config.tokenizer_model", "Directory of a HuggingFace tokenizer."
     ),

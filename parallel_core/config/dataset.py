@@ -33,14 +33,12 @@ class DatasetConfig(Config):
     """Prefixes of the test data alone."""
     data_cache_path: str | None = option("--data-cache-path", None)
     """Where the indices of shuffled samples are kept."""
-    shared_storage: bool = option("--no-shared-storage", True)
-    """All hosts see the same files; otherwise each keeps its own indices."""
     mock_data: bool = option("--mock-data", False)
     """Train on made-up tokens."""
     mmap_bin_files: bool = option("--no-mmap-bin-files", True)
     """Map data files into memory instead of reading them."""
     num_workers: int = option("--num-workers", 2, at_least=0)
-    """Worker threads of the data loader."""
+    """0: read a step when it is needed; more: read the next step while this one is computed."""
     dataloader_type: str | None = option("--dataloader-type", None, choices=("single", "cyclic"))
     """One pass in order, or shuffled passes without end."""
     data_sharding: bool = option("--no-data-sharding", True)

@@ -107,6 +107,32 @@ IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "dataset_config.eos_token_id": (None,),
 }
 
+# Fields that only say how something works, by the start of their name -> the field above, or one that the engine reads,
+# that says whether it is there.
+PART_OF: dict[str, str] = {
+    "dataset_config.instruction.": "dataset_config.instruction.enabled",
+    "dataset_config.tokenizer_model": "dataset_config.tokenizer_type",
+    "lora_config.": "lora_config.lora_rank",
+    "model_config.attention_softmax_in_fp32": "model_config.compute_dtype",
+    "model_config.multi_latent_attention.": "model_config.multi_latent_attention.enabled",
+    "model_config.multi_token_prediction.": "model_config.multi_token_prediction.num_layers",
+    "model_config.recompute_": "model_config.recompute_granularity",
+    "model_config.rope_scaling.": "model_config.rope_scaling.type",
+    "moe_config.": "moe_config.num_experts",
+    "optimizer_config.overlap_param_gather": "training_config.use_distributed_optimizer",
+    "parallel_config.context_parallel_algo": "parallel_config.context_parallel_size",
+    "parallel_config.ulysses_degree_in_cp": "parallel_config.context_parallel_size",
+    "parallel_config.expert_tensor_parallel_size": "moe_config.num_experts",
+    "parallel_config.overlap_p2p_comm": "parallel_config.virtual_pipeline_model_parallel_size",
+    "training_config.accumulate_allreduce_grads_in_fp32": "model_config.params_dtype",
+    "training_config.bucket_size": "training_config.overlap_grad_reduce",
+    "training_config.delay_grad_reduce": "training_config.overlap_grad_reduce",
+    "training_config.huggingface_model_type": "training_config.convert_from_huggingface",
+    "training_config.loss_scale": "training_config.fp16",
+    "training_config.min_loss_scale": "training_config.fp16",
+    "training_config.profile_": "training_config.profile",
+}
+
 
 def unsupported(config: AllConfig) -> list[Unsupported]:
     """The values of `config` that the engine cannot act on yet; as text each names its flag."""

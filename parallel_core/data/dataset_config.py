@@ -48,6 +48,8 @@ class GPTDatasetConfig:
     """Directory that keeps the indices from one run to the next (`--data-cache-path`)."""
     mid_level_dataset_surplus: float = 0.005
     """Fraction by which each part of a blend is made longer than its weight asks for, against rounding."""
+    mmap_bin_files: bool = True
+    """Whether token files are mapped into memory (False with `--no-mmap-bin-files`) instead of read at once."""
     reset_position_ids: bool = False
     """Whether positions start from 0 again after each end of document."""
     reset_attention_mask: bool = False

@@ -45,6 +45,7 @@ def gpt_dataset_config(config: AllConfig, tokenizer: MegatronTokenizer | None = 
         tokenizer=tokenizer or tokenizer_of(config),
         mock=data.mock_data,
         path_to_cache=Path(data.data_cache_path) if data.data_cache_path else None,
+        mmap_bin_files=data.mmap_bin_files,
         reset_position_ids=data.reset_position_ids,
         reset_attention_mask=data.reset_attention_mask,
         eod_mask_loss=data.eod_mask_loss,

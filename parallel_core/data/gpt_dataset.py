@@ -78,7 +78,7 @@ class GPTDataset:
     def open(path_prefix: str | Path | None, config: GPTDatasetConfig) -> Sequences:
         """The token files that `path_prefix` names. Raises ValueError when their ids exceed the vocabulary."""
         assert path_prefix is not None
-        dataset = IndexedDataset(path_prefix)
+        dataset = IndexedDataset(path_prefix, config.mmap_bin_files)
         largest = int(dataset.tokens[:_TOKENS_CHECKED].max(initial=0))
         if largest >= config.tokenizer.vocab_size:
             raise ValueError(

@@ -119,10 +119,13 @@ class Index:
 
 
 class IndexedDataset:
-    """Reads `PREFIX.bin` and `PREFIX.idx`; tokens are slices of the mapped file, never copied."""
+    """Reads `PREFIX.bin` and `PREFIX.idx`; tokens are slices of the mapped file, or of its content, never copied."""
 
-    def __init__(self, path_prefix: str | Path) -> None:
-        """Raises ValueError naming the file and the fix when one is missing or damaged."""
+    def __init__(self, path_prefix: str | Path, mmap: bool = True) -> None:
+        """Raises ValueError naming the file and the fix when one is missing or damaged.
+
+        mmap: False reads the whole file at once, for file systems on which mapping is slow.
+        """
         self.path_prefix = str(path_prefix)
         for path in (idx_path(path_prefix), bin_path(path_prefix)):
             if not path.is_file():
@@ -131,7 +134,8 @@ class IndexedDataset:
         self._check_tokens()
         path = bin_path(path_prefix)
         # An empty file can't be mapped.
-        bytes_ = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
+        mapped = mmap and path.stat().st_size
+        bytes_ = np.memmap(path, np.uint8, mode="r") if mapped else np.fromfile(path, np.uint8)
         self._tokens = np.asarray(bytes_).view(self._index.token_type)
 
     def _check_tokens(self) -> None:

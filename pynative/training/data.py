@@ -30,6 +30,7 @@ def build_pretraining_data_loader(dataset: Any, consumed_samples: int, config: A
         dataloader_type=data.dataloader_type or "single",
         data_sharding=data.data_sharding,
         vocab_size=config.model_config.vocab_size,
+        prefetch=data.num_workers > 0,
     )
 
 

@@ -13,7 +13,7 @@ from mindspore import nn
 
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.unsupported import unsupported
-from pynative import parallel_state
+from pynative import fused, parallel_state
 from pynative.checkpointing import load_checkpoint
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
@@ -169,6 +169,9 @@ def pretrain(
         set_parallel_context(all_config.parallel_config)
         set_seed(all_config.training_config.seed)
 
+    note = fused.notice(all_config.model_config, all_config.parallel_config.device_target)
+    if note and parallel_state.get_global_rank() == 0:
+        log(note)
     model = get_model(model_provider_func, all_config)
     buffer = ParamAndGradBuffer(trainable(model))
     optimizer = get_optimizer(all_config.optimizer_config, buffer)

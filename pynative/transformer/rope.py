@@ -49,7 +49,7 @@ class RotaryEmbedding:
 
 def rotary_embedding(config) -> RotaryEmbedding | None:
     """The config's rotary embedding, if it has one."""
-    if config.position_embedding_type != "rope":
+    if config.position_embedding_type != "rope" and not config.use_rotary_embedding:
         return None
     return RotaryEmbedding(
         config.kv_channels,

@@ -167,10 +167,17 @@ def test_initialising_keeps_the_arguments_and_lists_what_is_ignored(monkeypatch,
     monkeypatch.setattr(mapping.arguments, "_global_args", None)
     with pytest.raises(ValueError, match="initialize_megatron"):
         get_args()
-    args = initialize_megatron(argv=line("--no-persist-layer-norm --bf16"))
+    args = initialize_megatron(argv=line("--no-persist-layer-norm --swiglu"))
     assert get_args() is args
     ignored = capsys.readouterr().out.strip()
-    assert "--no-persist-layer-norm" in ignored and "--bf16" not in ignored and len(ignored.splitlines()) == 1
+    assert "--no-persist-layer-norm" in ignored and "--swiglu" not in ignored and len(ignored.splitlines()) == 1
+
+
+def test_what_is_not_implemented_yet_ends_a_script_but_not_the_reading(capsys):
+    assert parse_args(line("--bf16")).bf16
+    with pytest.raises(SystemExit) as caught:
+        initialize_megatron(argv=line("--bf16"))
+    assert caught.value.code == 2 and "--bf16" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rank, lines", [("0", 2), ("1", 1)])

@@ -35,4 +35,5 @@ class CheckpointCallback(Callback):
     def _save(self, state: TrainingState) -> None:
         path = save_checkpoint(self.directory, state)
         self._saved_iteration = state.iteration
-        log(f"Saved checkpoint {path}")
+        asked = state.config.training_config.ckpt_format
+        log(f"Saved checkpoint {path} (safetensors and a manifest, for --ckpt-format {asked})")

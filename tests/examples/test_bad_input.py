@@ -36,6 +36,7 @@ def prefix(tmp_path_factory) -> Path:
     prefix = tmp_path_factory.mktemp("data") / "corpus"
     with IndexedDatasetBuilder(prefix, dtype=np.uint16) as builder:
         builder.add_document([1, 2, 3, 60000] * 40, [160])
+        builder.finalize()
     return prefix
 
 

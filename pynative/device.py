@@ -21,7 +21,8 @@ def initialize(device_target: str, kernel_set: str | None, threads: int | None, 
     On a CPU launches are made blocking: asynchronous ones make the main thread spin on the core that the work needs.
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    ms.set_device(device_target)
+    if ms.get_context("device_target") != device_target:  # once a device computes, setting even the same one is refused
+        ms.set_device(device_target)
     if device_target == "CPU":
         ms.runtime.launch_blocking()
     kernels.use(kernel_set or DEFAULT_KERNELS[device_target], threads or threads_of_a_rank(world_size))

@@ -41,7 +41,7 @@ DISTRIBUTED_ARGS=(
 GPT_MODEL_ARGS=(
     --num-layers 4
     --hidden-size 192
-    --num-attention-heads 6
+    --num-attention-heads 4
     --seq-length 256
     --max-position-embeddings 256
     --attention-dropout 0.0
@@ -49,12 +49,12 @@ GPT_MODEL_ARGS=(
 )
 
 TRAINING_ARGS=(
-    --micro-batch-size 4
+    --micro-batch-size 8
     --global-batch-size 16
-    --train-iters 300
+    --train-iters 200
     --optimizer adam
-    --lr 2e-3
-    --min-lr 2e-4
+    --lr 3e-3
+    --min-lr 3e-4
     --lr-decay-style cosine
     --lr-warmup-iters 20
     --weight-decay 0.1
@@ -83,7 +83,7 @@ DATA_ARGS=(
 EVAL_AND_LOGGING_ARGS=(
     --log-interval 1
     --save "$OUTPUT"
-    --save-interval 300
+    --save-interval 200
     --eval-interval 100
     --eval-iters 4
 )

@@ -1,6 +1,7 @@
 """Prepare this process's device: MindSpore's mode, and which operators run on it."""
 
 import os
+from pathlib import Path
 
 import mindspore as ms
 
@@ -13,6 +14,19 @@ DEFAULT_COLLECTIVES = {"CPU": "shared_memory", "Ascend": "native"}
 def threads_of_a_rank(world_size: int) -> int:
     """The CPU's cores shared out over the ranks of this host."""
     return max(1, len(os.sched_getaffinity(0)) // world_size)
+
+
+def check_available(device_target: str) -> None:
+    """Refuse a device that this host does not have, in every process, msrun's scheduler among them.
+
+    MindSpore says so only in the workers, and its scheduler then waits for them for minutes. The driver of an Ascend
+    makes /dev/davinci*; a dry run (MS_SIMULATION_LEVEL) needs none.
+    """
+    if device_target == "Ascend" and not (any(Path("/dev").glob("davinci*")) or "MS_SIMULATION_LEVEL" in os.environ):
+        raise ValueError(
+            "--device-target Ascend: this host has no Ascend device (/dev/davinci*); start on one that has, or use "
+            "--device-target CPU"
+        )
 
 
 def initialize(device_target: str, kernel_set: str | None, threads: int | None, world_size: int) -> None:

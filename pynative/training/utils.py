@@ -17,6 +17,7 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
     has nothing to do on a CPU, ends here.
     """
     config = parallel_config
+    device.check_available(config.device_target)
     transport = config.collectives or device.DEFAULT_COLLECTIVES[config.device_target]
     if collectives.is_scheduler() and config.device_target == "CPU":
         sys.exit(0)

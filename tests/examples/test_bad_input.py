@@ -87,3 +87,10 @@ def test_data_made_with_another_vocabulary(prefix, tmp_path):
     code, output = launched(tmp_path, 2, {"--data-path": prefix})
     assert code != 0
     assert "60000" in output and "Step: 1" not in output
+
+
+def test_a_device_that_is_not_there(tmp_path):
+    """All processes end, the scheduler too, which would otherwise wait for the workers for minutes."""
+    code, output = launched(tmp_path, 2, {"--device-target": "Ascend", "--mock-data": ""})
+    assert code != 0
+    assert "--device-target Ascend: this host has no Ascend device" in output

@@ -86,6 +86,18 @@ class RandomTokens:
         return {"tokens": tokens[:-1], "labels": tokens[1:], "loss_mask": ones, "position_ids": positions}
 
 
+def figures(seconds: float, peak: float, flops: float, tokens: int) -> dict[str, float]:
+    """What a step of so many seconds, operations and tokens amounts to."""
+    gflops = flops / seconds / 1e9
+    return {
+        "tokens_per_s": round(tokens / seconds, 1),
+        "gflops": round(gflops, 1),
+        "sgemm_peak_gflops": round(peak, 1),
+        "fraction_of_peak": round(gflops / peak, 3),
+        "step_ms": round(seconds * 1e3, 1),
+    }
+
+
 def work(options: argparse.Namespace) -> None:
     """One of the launched processes."""
     from mindspore import Tensor
@@ -137,19 +149,11 @@ def work(options: argparse.Namespace) -> None:
         callbacks=[clock],
     )
     if backend.rank == 0:
-        batch = config.dataset_config.global_batch_size
-        step, peak = statistics.median(clock.seconds), max(clock.rates)
-        gflops = training_flops(config.model_config, batch) / step / 1e9
-        figures = {
-            "tokens_per_s": round(batch * options.seq / step, 1),
-            "gflops": round(gflops, 1),
-            "sgemm_peak_gflops": round(peak, 1),
-            "fraction_of_peak": round(gflops / peak, 3),
-            "peak_rss_mb": round(peak_memory_mb()),
-            "comm_ms": round(clock.communication * 1e3, 1),
-            "step_ms": round(step * 1e3, 1),
-        }
-        (options.out / "figures.json").write_text(json.dumps(figures))
+        flops = training_flops(config.model_config, config.dataset_config.global_batch_size)
+        tokens = config.dataset_config.global_batch_size * options.seq
+        rates = figures(statistics.median(clock.seconds), max(clock.rates), flops, tokens)
+        more = {"peak_rss_mb": round(peak_memory_mb()), "comm_ms": round(clock.communication * 1e3, 1)}
+        (options.out / "figures.json").write_text(json.dumps({**rates, **more}))
 
 
 def main() -> None:

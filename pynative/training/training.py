@@ -45,6 +45,9 @@ DEFAULT_OUTPUT = "output"
 
 def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig) -> nn.Cell:
     """This stage's model with its initial values."""
+    note = fused.notice(config.model_config, config.parallel_config.device_target)
+    if note and parallel_state.get_global_rank() == 0:
+        log(note)
     model = model_provider_func(
         pre_process=parallel_state.is_pipeline_first_stage(), post_process=parallel_state.is_pipeline_last_stage()
     )
@@ -124,6 +127,36 @@ def train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Cal
         callback.on_train_end(state)
 
 
+def _refuse(
+    config: AllConfig, model_type: Any, process_non_loss_data_func: Any, extra_args_provider: Any, args_defaults: Any
+) -> None:
+    """Raise ConfigError with everything that was asked for and is not done."""
+    errors = [str(row) for row in unsupported(config)]
+    if process_non_loss_data_func is not None:
+        errors.append("process_non_loss_data_func: not available; pass None and use a callback's on_step_end")
+    if extra_args_provider is not None or args_defaults:
+        errors.append("extra_args_provider, args_defaults: all_config exists already; give them to initialize_megatron")
+    if getattr(model_type, "name", "encoder_or_decoder") != "encoder_or_decoder":
+        errors.append(f"model_type {model_type}: only a decoder (encoder_or_decoder) trains here")
+    if errors:
+        raise ConfigError(errors)
+
+
+def _step_cell(
+    model: nn.Cell, config: AllConfig, forward_step_func: Callable | None, get_batch_func: Callable | None
+) -> TrainOneStepCell:
+    """Gradients, optimizer, schedule and forward step around a model."""
+    buffer = ParamAndGradBuffer(trainable(model))
+    optimizer = get_optimizer(config.optimizer_config, buffer)
+    scheduler = get_optimizer_param_scheduler(config)
+    forward_step: MegatronForwardStep | BatchedForwardStep
+    if forward_step_func is not None:
+        forward_step = MegatronForwardStep(forward_step_func)
+    else:
+        forward_step = BatchedForwardStep(get_batch_func or to_tensors, config.dataset_config.micro_batch_num)
+    return TrainOneStepCell(model, buffer, optimizer, scheduler, forward_step, config)
+
+
 def pretrain(
     train_valid_test_datasets_provider: Callable | None,
     model_provider_func: Callable[..., nn.Cell],
@@ -147,8 +180,8 @@ def pretrain(
             states [s, b, h] otherwise; it has `set_input_tensor`.
         model_type: a model that is not a decoder is refused.
         forward_step_func: Megatron's form, (data_iterator, model) -> (output, loss function); get_batch_func is unused.
-        process_non_loss_data_func, extra_args_provider, args_defaults: places of Megatron's signature. Flags are read
-            before this is called, by `initialize_megatron`, which takes the latter two.
+        process_non_loss_data_func, extra_args_provider, args_defaults: of Megatron's signature, to be left empty:
+            flags are read before this is called, by `initialize_megatron`, which takes the latter two.
         all_config: the configuration.
         train_data_loader: a MindSpore dataset or any iterable; an item is what get_batch_func draws for one step.
         get_batch_func: (data_iterator) -> the cell's keyword arguments for all micro-batches of this rank, cut along
@@ -158,31 +191,13 @@ def pretrain(
     Returns:
         the state at the end: model, figures of the last step.
     """
-    errors = [str(row) for row in unsupported(all_config)]
-    if process_non_loss_data_func is not None:
-        errors.append("process_non_loss_data_func: not available; pass None and use a callback's on_step_end")
-    if getattr(model_type, "name", "encoder_or_decoder") != "encoder_or_decoder":
-        errors.append(f"model_type {model_type}: only a decoder (encoder_or_decoder) trains here")
-    if errors:
-        raise ConfigError(errors)
+    _refuse(all_config, model_type, process_non_loss_data_func, extra_args_provider, args_defaults)
     if not parallel_state.model_parallel_is_initialized():
         set_parallel_context(all_config.parallel_config)
         set_seed(all_config.training_config.seed)
 
-    note = fused.notice(all_config.model_config, all_config.parallel_config.device_target)
-    if note and parallel_state.get_global_rank() == 0:
-        log(note)
     model = get_model(model_provider_func, all_config)
-    buffer = ParamAndGradBuffer(trainable(model))
-    optimizer = get_optimizer(all_config.optimizer_config, buffer)
-    scheduler = get_optimizer_param_scheduler(all_config)
-    forward_step: MegatronForwardStep | BatchedForwardStep
-    if forward_step_func is not None:
-        forward_step = MegatronForwardStep(forward_step_func)
-    else:
-        forward_step = BatchedForwardStep(get_batch_func or to_tensors, all_config.dataset_config.micro_batch_num)
-    step_cell = TrainOneStepCell(model, buffer, optimizer, scheduler, forward_step, all_config)
-    state = TrainingState(all_config, model, step_cell)
+    state = TrainingState(all_config, model, _step_cell(model, all_config, forward_step_func, get_batch_func))
     if all_config.training_config.load_checkpoint:
         load_checkpoint(Path(all_config.training_config.load_checkpoint), state)
     data = _data(train_valid_test_datasets_provider, train_data_loader, state)

@@ -152,7 +152,7 @@ def launch(case: Path, processes: int, flags: list[str]) -> dict:
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch)
         (out / "flags.json").write_text(json.dumps([*case_flags(case), *flags]))
-        command = msrun_command(__file__, ["--worker", str(case), "--out", scratch], processes, out / "log")
+        command = msrun_command(__file__, ["--as-rank", str(case), "--out", scratch], processes, out / "log")
         done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), cwd=scratch)
         if done.returncode:
             sys.stderr.write(done.stdout[-20000:] + done.stderr[-20000:])
@@ -169,10 +169,10 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("case", type=Path, help="the folder with the recorded run")
     parser.add_argument("--nproc", type=int, default=1, help="number of processes")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options, flags = parser.parse_known_args(argv)
-    if options.worker:
+    if options.as_rank:
         from mapping import init_configs_from_args, initialize_megatron
 
         args = initialize_megatron(argv=json.loads((options.out / "flags.json").read_text()))

@@ -1,0 +1,47 @@
+"""The replay as users call it: a folder it has never seen, msrun, one line of JSON."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+from pynative.launch import quiet_environment
+from tests.golden import golden
+from tests.parity import replay
+
+FIGURES = {
+    "case",
+    "world",
+    "flags",
+    "max_abs_lm_loss",
+    "max_rel_lm_loss",
+    "max_rel_grad_norm",
+    "max_abs_final_weight",
+    "max_rel_grad_step1",
+    "steps",
+    "seconds",
+}
+
+
+def test_a_case_of_ones_own(tmp_path):
+    """Without the optional arrays, with flags of a layout; two processes through the real launcher."""
+    case = tmp_path / "my run"
+    case.mkdir()
+    for name in ("config.json", "weights.npz", "tokens.npy", "curve.json"):
+        shutil.copy(golden("llama") / name, case)
+    command = [sys.executable, replay.__file__, str(case), "--nproc", "2", "--tensor-model-parallel-size", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = done.stdout.splitlines()
+    figures = json.loads(line)
+    assert set(figures) == FIGURES
+    assert (figures["case"], figures["world"], figures["steps"]) == ("my run", 2, 20)
+    assert figures["max_rel_lm_loss"] < 1e-5
+    assert figures["max_rel_grad_step1"] is None and figures["max_abs_final_weight"] is None
+
+
+def test_a_folder_that_is_no_case(tmp_path):
+    """Says which file is missing, before anything is launched."""
+    command = [sys.executable, replay.__file__, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and "config.json does not exist" in done.stderr

@@ -17,6 +17,7 @@ from pynative.collectives.arena import Arena
 from pynative.collectives.errors import PeerLate, PeerLost
 
 RETRY_SECONDS = 0.02
+VERDICT_SECONDS = 1.0
 LARGEST_WORLD = 200
 """Descriptors of one message are limited to 253 by the kernel; more ranks of one host are another tool's job."""
 
@@ -136,7 +137,8 @@ def _join(address: Address, doorbell: int, deadline: float) -> Meeting:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         _connect(connection, address, deadline)
         hello = json.dumps({"rank": address.rank, "world_size": address.world_size}).encode()
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        # A little longer than rank 0 waits: it knows which rank is missing, so the word is its.
+        connection.settimeout(max(0.001, deadline - time.monotonic()) + VERDICT_SECONDS)
         try:
             socket.send_fds(connection, [hello], [doorbell])
             raw, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, LARGEST_WORLD + 1)

@@ -5,16 +5,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Forward:
-    """Run the stage's layers on a micro-batch."""
+    """Run the layers of one of the stage's chunks on a micro-batch."""
 
     micro_batch: int
+    chunk: int = 0
 
 
 @dataclass(frozen=True)
 class Backward:
-    """Run a micro-batch's graph backwards: gradients of the stage's parameters and of its input."""
+    """Run a micro-batch's graph backwards: gradients of the chunk's parameters and of its input.
+
+    In a schedule that has `WeightGrad` actions the gradients of the weight matrices are left to those.
+    """
 
     micro_batch: int
+    chunk: int = 0
+
+
+@dataclass(frozen=True)
+class WeightGrad:
+    """The gradients of the weight matrices that a micro-batch's `Backward` left out (zero-bubble schedules)."""
+
+    micro_batch: int
+    chunk: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,5 +46,5 @@ class Exchange:
     receives: tuple[Transfer, ...] = ()
 
 
-Compute = Forward | Backward
-Action = Forward | Backward | Exchange
+Compute = Forward | Backward | WeightGrad
+Action = Forward | Backward | WeightGrad | Exchange

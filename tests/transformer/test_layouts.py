@@ -2,11 +2,10 @@
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
 
-from tests.distributed import run
-from tests.engine import TINY, config_of, job
+from tests.engine import TINY
+from tests.layouts import check_layout, reference
 
 FAMILIES = {
     "gpt": "--untie-embeddings-and-output-weights",
@@ -38,85 +37,19 @@ ROWS = [(family, layout) for family in FAMILIES for layout in ("tp2", "pp2", "dp
 ROWS += [("gpt tied, dropout", "tp2 pp2"), ("gpt", "tp4"), ("squared relu", "tp4"), ("per token loss", "tp2 pp2")]
 
 
-class Rows:
-    """Random token rows, a third of which are masked out, more in some than in others."""
-
-    def __init__(self) -> None:
-        generator = np.random.default_rng(7)
-        self.tokens = generator.integers(0, 60, (16, 17)).astype(np.int32)
-        self.mask = (generator.random((16, 16)) < np.linspace(0.3, 1.0, 16)[:, None]).astype(np.float32)
-
-    def __len__(self) -> int:
-        return 16
-
-    def __getitem__(self, i: int) -> dict[str, np.ndarray]:
-        row = self.tokens[i]
-        positions = np.arange(16, dtype=np.int32)
-        return {"tokens": row[:-1], "labels": row[1:], "loss_mask": self.mask[i], "position_ids": positions}
-
-
-def train(backend, flags: str) -> tuple:
-    """(losses, gradient norms, gradients of step 1, final weights); the last two on rank 0 only."""
-    from pynative.checkpointing import gather_weights
-    from pynative.training.callbacks import Callback
-    from pynative.training.training import pretrain
-    from pynative.transformer.gpt_model import GPTModel
-
-    config = config_of(flags, backend.world_size)
-
-    class Recorder(Callback):
-        def on_train_begin(self, state):
-            self.losses, self.norms = [], []
-
-        def on_gradients(self, state, gradient_scale):
-            if state.iteration == 0:
-                gradients = gather_weights(state.model, of=lambda parameter: parameter.main_grad)
-                self.gradients = gradients and {name: g * gradient_scale for name, g in gradients.items()}
-
-        def on_step_end(self, state):
-            self.losses.append(state.result.loss)
-            self.norms.append(state.result.gradient_norm)
-
-    recorder = Recorder()
-    with job(backend, config):
-        state = pretrain(
-            lambda samples: (Rows(), None, None),
-            lambda **stage: GPTModel(config.model_config, **stage),
-            all_config=config,
-            callbacks=[recorder],
-        )
-        return recorder.losses, recorder.norms, recorder.gradients, gather_weights(state.model)
-
-
-_references: dict[str, tuple] = {}
-
-
-def reference(family: str) -> tuple:
-    """One process's run, once a session."""
-    if family not in _references:
-        _references[family] = run(1, train, f"{TINY} --global-batch-size 8 {FAMILIES[family]}")[0]
-    return _references[family]
+def flags_of(family: str) -> str:
+    """A family's command line."""
+    return f"{TINY} --global-batch-size 8 {FAMILIES[family]}"
 
 
 @pytest.mark.parametrize(("family", "layout"), ROWS)
 def test_a_layout_equals_one_process(family, layout):
     """Masks differ between micro-batches, so averaging in the wrong place shows; dropout masks are compared too."""
-    world, flags = LAYOUTS[layout]
-    results = run(world, train, f"{TINY} --global-batch-size 8 {FAMILIES[family]} {flags}")
-    losses, norms, gradients, weights = reference(family)
-    assert all(result[:2] == results[0][:2] for result in results), "ranks report different figures"
-    np.testing.assert_allclose(results[0][0], losses, rtol=1e-5)
-    np.testing.assert_allclose(results[0][1], norms, rtol=1e-4)
-    assert set(results[0][2]) == set(gradients) and set(results[0][3]) == set(weights)
-    for name, gradient in gradients.items():
-        largest = max(np.abs(gradient).max(), 1e-6)
-        assert np.abs(results[0][2][name] - gradient).max() < 1e-5 * largest + 1e-9, name
-    for name, weight in weights.items():
-        assert np.abs(results[0][3][name] - weight).max() < 2e-3, name
+    check_layout(flags_of(family), *LAYOUTS[layout])
 
 
 def test_every_family_is_another_model():
     """No flag of the table above is without effect: each family's second loss differs from all others'."""
-    losses = sorted((reference(family)[0][1], family) for family in FAMILIES)
+    losses = sorted((reference(flags_of(family))[0][1], family) for family in FAMILIES)
     for (one, first), (other, second) in pairwise(losses):
         assert other - one > 1e-5, (first, second)

@@ -10,8 +10,13 @@ buffer, and `main_grad_is_empty`, true until something was added since the buffe
 hand-written backward adds into `main_grad` itself (`add_weight_gradient`) and returns None to the tape; anything else
 ends in the tape's own `_grad` and is moved over by `collect_gradients`. Nothing is zeroed: the first contribution
 overwrites.
+
+Inside `deferred_weight_gradients` what an operator would add is put off: zero-bubble schedules send the input's
+gradient on first and compute the weights' when there is nothing else to do (Qi et al., "Zero Bubble Pipeline
+Parallelism", 2023).
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -73,19 +78,56 @@ def _add_in_place(target: Tensor, source: Tensor) -> None:
     ops.assign_add(target, _as(source, target))
 
 
-def add_weight_gradient(parameter: Tensor, compute: Callable[[Tensor | None], Tensor]) -> Tensor | None:
-    """Add a parameter's gradient where it belongs; the return value is what a `Function.backward` gives the tape.
+Contribution = Callable[[Tensor | None], Tensor]
+"""Gives a gradient; when its argument is a Tensor of the parameter's shape, that must hold the result."""
 
-    `compute(out)` returns the gradient; when `out` is a Tensor of the parameter's shape it must hold the result.
-    """
-    main_grad = getattr(parameter, "main_grad", None)
-    if main_grad is None:
-        return compute(None)
+
+class DeferredGradients:
+    """Weight gradients that a backward pass left for later, with the inputs they are made from."""
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[Tensor, Contribution]] = deque()
+
+    def add(self, parameter: Tensor, compute: Contribution) -> None:
+        """Put one off."""
+        self._queue.append((parameter, compute))
+
+    def run(self) -> None:
+        """Add all to their parameters in the order of the backward pass; each one's inputs are let go right after."""
+        while self._queue:
+            _accumulate(*self._queue.popleft())
+
+
+_deferred: DeferredGradients | None = None
+
+
+@contextmanager
+def deferred_weight_gradients() -> Iterator[DeferredGradients]:
+    """Within the block, what operators add to buffered parameters is put off until `run` of what the block is given."""
+    global _deferred
+    before, _deferred = _deferred, DeferredGradients()
+    try:
+        yield _deferred
+    finally:
+        _deferred = before
+
+
+def _accumulate(parameter: Tensor, compute: Contribution) -> None:
     if parameter.main_grad_is_empty:
-        compute(main_grad)
+        compute(parameter.main_grad)
         parameter.main_grad_is_empty = False
     else:
-        _add_in_place(main_grad, compute(None))
+        _add_in_place(parameter.main_grad, compute(None))
+
+
+def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | None:
+    """Add a parameter's gradient where it belongs; the return value is what a `Function.backward` gives the tape."""
+    if getattr(parameter, "main_grad", None) is None:
+        return compute(None)
+    if _deferred is None:
+        _accumulate(parameter, compute)
+    else:
+        _deferred.add(parameter, compute)
     return None
 
 

@@ -17,6 +17,8 @@ class _State:
     backend: Backend
     topology: Topology
     groups: dict[tuple[str, tuple[int, ...]], Group] = field(default_factory=dict)
+    virtual_size: int | None = None
+    virtual_rank: int = 0
 
     def group(self, name: str, ranks: tuple[int, ...]) -> Group:
         """The group of these ranks, connected on first use."""
@@ -43,11 +45,6 @@ def initialize_model_parallel(
     global _state
     if _state is not None:
         raise RuntimeError("model parallelism is already initialised; call destroy_model_parallel() first")
-    if virtual_pipeline_model_parallel_size not in (None, 1):
-        raise ValueError(
-            f"--virtual-pipeline-model-parallel-size {virtual_pipeline_model_parallel_size}: not available yet; "
-            f"leave it out"
-        )
     backend = connect() if backend is None else backend
     topology = Topology(
         world_size=backend.world_size,
@@ -57,7 +54,7 @@ def initialize_model_parallel(
         pipeline_model_parallel_size=pipeline_model_parallel_size,
         order=order,
     )
-    _state = _State(backend, topology)
+    _state = _State(backend, topology, virtual_size=virtual_pipeline_model_parallel_size)
 
 
 def model_parallel_is_initialized() -> bool:
@@ -137,14 +134,35 @@ def get_pipeline_model_parallel_rank() -> int:
     return _dense("pp").rank
 
 
-def is_pipeline_first_stage() -> bool:
-    """Whether this rank holds the embedding."""
-    return get_pipeline_model_parallel_rank() == 0
+def get_virtual_pipeline_model_parallel_world_size() -> int | None:
+    """How many model chunks each stage holds; None without --virtual-pipeline-model-parallel-size."""
+    return _current().virtual_size
 
 
-def is_pipeline_last_stage() -> bool:
-    """Whether this rank computes the loss."""
-    return get_pipeline_model_parallel_rank() == get_pipeline_model_parallel_world_size() - 1
+def get_virtual_pipeline_model_parallel_rank() -> int | None:
+    """The chunk that is being built or run; None without virtual stages."""
+    state = _current()
+    return None if state.virtual_size is None else state.virtual_rank
+
+
+def set_virtual_pipeline_model_parallel_rank(rank: int) -> None:
+    """Say which of the stage's chunks is being built or run."""
+    state = _current()
+    assert 0 <= rank < (state.virtual_size or 1), f"chunk {rank} of {state.virtual_size}"
+    state.virtual_rank = rank
+
+
+def is_pipeline_first_stage(ignore_virtual: bool = False) -> bool:
+    """Whether the chunk at hand (or, with ignore_virtual, any chunk of this rank) holds the embedding."""
+    is_first_chunk = ignore_virtual or _current().virtual_rank == 0
+    return is_first_chunk and get_pipeline_model_parallel_rank() == 0
+
+
+def is_pipeline_last_stage(ignore_virtual: bool = False) -> bool:
+    """Whether the chunk at hand (or, with ignore_virtual, any chunk of this rank) computes the loss."""
+    state = _current()
+    is_last_chunk = ignore_virtual or state.virtual_rank == (state.virtual_size or 1) - 1
+    return is_last_chunk and get_pipeline_model_parallel_rank() == get_pipeline_model_parallel_world_size() - 1
 
 
 def get_data_parallel_group(with_context_parallel: bool = False) -> Group:

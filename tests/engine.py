@@ -31,7 +31,8 @@ def job(backend, config: AllConfig) -> Iterator[None]:
     parallel_state.initialize_model_parallel(
         parallel.tensor_model_parallel_size,
         parallel.pipeline_model_parallel_size,
-        context_parallel_size=parallel.context_parallel_size,
+        parallel.virtual_pipeline_model_parallel_size,
+        parallel.context_parallel_size,
         backend=backend,
     )
     set_rng_seed(config.training_config.seed)

@@ -1,0 +1,88 @@
+"""The layout of sequences over context-parallel ranks, and the plan of the ring's scores."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, cut, ring_block
+
+layouts = st.builds(ContextLayout, ulysses=st.integers(1, 5), ring=st.integers(1, 6))
+
+
+def expand(ranges) -> list[int]:
+    return [position for run in ranges for position in run]
+
+
+@given(layouts, st.integers(1, 4))
+def test_every_position_is_held_once_and_comes_back(layout, scale):
+    """Pieces are equally long, cover the sequence, and `to_whole` undoes the cut."""
+    length = 2 * layout.size * scale
+    held = [expand(layout.positions(length, rank)) for rank in range(layout.size)]
+    assert {len(piece) for piece in held} == {length // layout.size}
+    assert sorted(position for piece in held for position in piece) == list(range(length))
+    whole = np.random.default_rng(0).random((3, length))
+    pieces = np.concatenate([whole[:, piece] for piece in held], axis=1)
+    np.testing.assert_array_equal(pieces, whole[:, layout.order(length)])
+    np.testing.assert_array_equal(layout.to_whole(pieces, axis=1), whole)
+
+
+@given(layouts, st.integers(1, 4))
+def test_a_block_of_neighbours_holds_the_rings_piece_in_order(layout, scale):
+    """What the inner all-to-all puts together needs no reordering."""
+    length = 2 * layout.size * scale
+    for place in range(layout.ring):
+        block = range(place * layout.ulysses, (place + 1) * layout.ulysses)
+        together = [position for rank in block for position in expand(layout.positions(length, rank))]
+        assert together == expand(layout.ring_positions(length, place))
+
+
+def test_the_three_algorithms_by_hand():
+    """Sixteen positions over four ranks; without an algorithm it is the ring."""
+
+    def held(algorithm, degree=None):
+        return [layout_of(algorithm, degree).positions(16, rank) for rank in range(4)]
+
+    def layout_of(algorithm, degree):
+        return ContextLayout.of(4, algorithm, degree)
+
+    ring = [(range(0, 2), range(14, 16)), (range(2, 4), range(12, 14)), (range(4, 6), range(10, 12)), (range(6, 10),)]
+    assert held(RING) == held(None) == ring
+    assert held(ULYSSES) == [(range(start, start + 4),) for start in (0, 4, 8, 12)]
+    assert held(HYBRID, 2) == [(range(0, 4),), (range(12, 16),), (range(4, 8),), (range(8, 12),)]
+
+
+def test_an_odd_sequence_needs_no_ring():
+    """Ulysses alone cuts without zigzag, so the length need not be even."""
+    assert ContextLayout.of(3, ULYSSES).positions(9, 1) == (range(3, 6),)
+
+
+@given(st.lists(st.integers(1, 5), max_size=4), st.integers(0, 20), st.integers(0, 20))
+def test_cut_is_slicing(lengths, start, stop):
+    """`cut` gives what slicing the list of positions gives."""
+    starts = np.cumsum([0, *lengths]) + 10 * np.arange(len(lengths) + 1)
+    ranges = [range(first, first + length) for first, length in zip(starts, lengths, strict=False)]
+    assert expand(cut(ranges, start, stop)) == expand(ranges)[start:stop]
+
+
+@pytest.mark.parametrize("ring", range(2, 9))
+def test_a_causal_ring_computes_every_visible_score_once_and_balanced(ring):
+    """Against the positions themselves, with two positions to a chunk: nothing visible is missing, nothing that is
+    wholly invisible is multiplied, and every member multiplies equally many scores at every step."""
+    layout, length = ContextLayout(ring=ring), 4 * ring
+    positions = [np.array(expand(layout.ring_positions(length, place))) for place in range(ring)]
+    for place in range(ring):
+        for source in range(ring):
+            block = ring_block(place, source)
+            computed = np.zeros((4, 4), bool)
+            computed[4 - 2 * block.query_chunks :, : 2 * block.key_chunks] = True
+            if block.causal:
+                computed &= np.tri(4, dtype=bool)
+            visible = positions[place][:, None] >= positions[source][None, :]
+            np.testing.assert_array_equal(computed, visible)
+            assert block.query_chunks * block.key_chunks == (4 if source == place else 2)
+
+
+def test_with_a_mask_every_score_is_computed():
+    """Masked scores are -10000, not minus infinity, so none may be skipped."""
+    assert {ring_block(place, source, masked=True) for place in range(3) for source in range(3)} == {(2, 2, False)}

@@ -33,8 +33,8 @@ class FlashAttentionConfig(Config):
     """How many tokens before its own a query may see, in a sliding window."""
     next_tokens: int = option("--next-tockens", 0)
     """How many tokens after its own a query may see."""
-    input_layout: str = option("--shape-order", "SBH", choices=("SBH", "BSH", "BSND", "BNSD", "TND"))
-    """Order of the dimensions in the operator's inputs."""
+    input_layout: str = option("--shape-order", "SBH", choices=("SBH", "BSH", "BSND", "BNSD"))
+    """Order of the operator's dimensions: B batch, S sequence, N heads, D head size, H = N x D."""
 
 
 @dataclass(kw_only=True)
@@ -138,7 +138,7 @@ class ModelConfig(Config):
     attention_softmax_in_fp32: bool = option("--attention-softmax-in-fp32", False)
     """Compute the attention softmax in float32."""
     masked_softmax_fusion: bool = option("--no-masked-softmax-fusion", True)
-    """Scale, mask and softmax in one operator; the unfused form masks in the compute type instead."""
+    """Attention's softmax in float32, in one operator; else in the compute type or by `attention_softmax_in_fp32`."""
 
     init_method_std: float = option("--init-method-std", 0.02, at_least=0)
     """Standard deviation of initial weights; output projections divide it by sqrt(2 `num_layers`)."""
@@ -156,9 +156,9 @@ class ModelConfig(Config):
     """Keep the residual stream in float32."""
 
     transformer_impl: str = option("--transformer-impl", "transformer_engine", choices=("local", "transformer_engine"))
-    """Which of Megatron's implementations was asked for: both mean the same mathematics and the same layers here."""
+    """Which of Megatron's implementations to follow: transformer_engine's attention softmax is always in float32."""
     use_flash_attention: bool = option("--use-flash-attn", False)
-    """Attention without a score matrix of sequence by sequence."""
+    """Attention by the device's fused operator, or in blocks: without a score matrix of sequence by sequence."""
     fa_config: FlashAttentionConfig = field(default_factory=FlashAttentionConfig)
     """Arguments of the fused attention operator."""
     apply_rope_fusion: bool = option("--no-rope-fusion", True)

@@ -2,6 +2,7 @@
 
 `host` computes with numpy inside `autograd.Function` (the default on a CPU), `ops` with MindSpore operators (what an
 Ascend runs). `use` selects for the whole process, like a device: it is a property of the hardware, not of a model.
+`fuse` then chooses the form of single operators of `ops`: composed of many, or one that keeps little for its backward.
 
 Letters in shapes: s sequence, b batch, h hidden, n heads, g key/value groups, d head size, f feed-forward size,
 i inputs, o outputs, v vocabulary, t tensor-parallel size; `...` any leading axes. Activations are [s, b, ...] tensors
@@ -9,8 +10,9 @@ of float32, float16 or bfloat16. Operators are recorded on the tape unless said 
 where `autograd.add_weight_gradient` puts them. Dropout keys are tuples of non-negative integers (`dropout.py`).
 """
 
+from collections.abc import Collection
 from importlib import import_module
-from types import ModuleType
+from types import SimpleNamespace
 
 import mindspore
 from mindspore import Tensor
@@ -25,7 +27,14 @@ MODULES = {
 }
 """Which module has the operators of an implementation on a device; a device's first entry is its default."""
 
-_active: ModuleType
+SWITCHED = ("attention", "rotary", "bias_activation", "rms_norm")
+"""Operators of which `ops` has two forms; `host` has only the frugal one. Of bias_activation it is swiglu's."""
+
+FORMS = {("ops", "CPU"): "pynative.kernels.ops.frugal", ("ops", "Ascend"): "pynative.kernels.ops.fused"}
+"""Which module has the switched operators' other form: one fused kernel, or on a CPU the same with little memory."""
+
+_active: SimpleNamespace
+_selected: tuple[str, str]
 
 
 def use(implementation: str | None = None, threads: int | None = None) -> None:
@@ -34,19 +43,33 @@ def use(implementation: str | None = None, threads: int | None = None) -> None:
     implementation: "host", "ops", or None for the device's own: host on a CPU, ops on an Ascend.
     threads: CPU threads that host kernels use, the calling one included (None: 1).
     """
-    global _active
+    global _selected
     device = mindspore.get_context("device_target")
-    offered = {name: module for (name, target), module in MODULES.items() if target == device}
+    offered = [name for name, target in MODULES if target == device]
     chosen = implementation or next(iter(offered), "none")
     if chosen not in offered:
         raise ValueError(f"kernels {chosen!r} don't exist for {device}: choose one of {', '.join(offered) or 'none'}")
-    _active = import_module(offered[chosen])
+    _selected = (chosen, device)
+    fuse(())
     _active.prepare(1 if threads is None else threads)
+
+
+def fuse(operators: Collection[str], input_layout: str = "SBH") -> None:
+    """Give these of the SWITCHED operators their fused or frugal form, the others the composed one; `use` comes first.
+
+    input_layout: how a fused attention kernel wants its heads: SBH, BSH, BSND or BNSD.
+    """
+    global _active
+    unknown = set(operators) - set(SWITCHED)
+    assert not unknown, f"no switch for {unknown}"
+    forms = import_module(FORMS[_selected]).forms(input_layout) if _selected in FORMS else {}
+    chosen = {name: forms[name] for name in operators if name in forms}
+    _active = SimpleNamespace(**{**vars(import_module(MODULES[_selected])), **chosen})
 
 
 def active() -> str:
     """Name of the implementation in use."""
-    return _active.__name__.split(".")[2]
+    return _selected[0]
 
 
 # Linear layers -------------------------------------------------------------------------------------------------------
@@ -287,5 +310,6 @@ def fill_(x: Tensor, value: float) -> None:
     _active.fill_(x, value)
 
 
-_active = import_module(MODULES["host", "CPU"])
+_selected = ("host", "CPU")
+fuse(())
 _active.prepare(threads=1)

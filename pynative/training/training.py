@@ -45,6 +45,7 @@ DEFAULT_OUTPUT = "output"
 
 def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig) -> nn.Cell:
     """This stage's model with its initial values."""
+    fused.select(config.model_config)
     note = fused.notice(config.model_config, config.parallel_config.device_target)
     if note and parallel_state.get_global_rank() == 0:
         log(note)

@@ -1,7 +1,11 @@
 """`ops` with an Ascend's fused operators where it has them. Not run on hardware: nobody here had one.
 
-The signatures are those of MindSpore 2.10. What isn't defined here is the composed operator.
+The signatures are those of MindSpore 2.10. What isn't defined here is the composed operator. Layer norm, gelu and AdamW
+are always the fused ones; `forms` are those that a flag switches on.
 """
+
+from collections.abc import Callable
+from functools import partial
 
 import mindspore
 from mindspore import Tensor, mint, ops
@@ -25,6 +29,7 @@ from pynative.kernels.ops import (
     linear_weight_gradient,
     masked_mean,
     prepare,
+    rms_norm,
     rotary,
     scale_,
     sequence_first,
@@ -34,8 +39,7 @@ from pynative.kernels.ops import (
     squared_norm,
 )
 from pynative.kernels.ops.activation import ACTIVATIONS
-from pynative.kernels.ops.attention import attention as composed_attention
-from pynative.kernels.ops.attention import causal_mask
+from pynative.kernels.ops.attention import attention, causal_mask
 from pynative.kernels.ops.norm import scale as norm_scale
 
 __all__ = [
@@ -54,38 +58,72 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_cen
     return mint.nn.functional.layer_norm(x, x.shape[-1:], weight, bias.astype(x.dtype), epsilon)
 
 
-def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) -> Tensor:
+def fused_rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) -> Tensor:
     """aclnnRmsNorm."""
     return ops.rms_norm(x, norm_scale(weight, zero_centered).astype(x.dtype), epsilon)[0]
 
 
-FUSED_ACTIVATIONS = {
-    **ACTIVATIONS,
+GELUS = {
     "gelu_tanh": lambda x: mint.nn.functional.gelu(x, approximate="tanh"),
     "gelu_erf": lambda x: mint.nn.functional.gelu(x, approximate="none"),
-    "swiglu": lambda x: ops.swiglu(x, -1),
 }
+"""aclnnGelu."""
 
 
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    """aclnnGelu, aclnnSwiGlu."""
-    return FUSED_ACTIVATIONS[activation](x if bias is None else x + bias)
+    return (ACTIVATIONS | GELUS)[activation](x if bias is None else x + bias)
+
+
+def fused_bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """aclnnSwiGlu."""
+    if activation != "swiglu":
+        return bias_activation(x, bias, activation)
+    return ops.swiglu(x if bias is None else x + bias, -1)
+
+
+_HALVES, _NEIGHBOURS = 0, 1  # rotary_position_embedding's mode
+
+
+def fused_rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """aclnnRotaryPositionEmbedding, which takes the angles of a position as [s, 1 or b, 1, r] in the type of x."""
+    rotated = cos.shape[-1]
+    shape = (x.shape[0], -1, 1, rotated)
+    angles = (angle.reshape(shape).astype(x.dtype) for angle in (cos, sin))
+    turned = ops.rotary_position_embedding(x[..., :rotated], *angles, _NEIGHBOURS if interleaved else _HALVES)
+    return ops.cat((turned, x[..., rotated:]), -1) if rotated < x.shape[-1] else turned
 
 
 _LEFT_UP_CAUSAL, _DENSE_MASK = 2, 0  # flash_attention_score's sparse_mode
 _COMPRESSED_MASK_SIZE = 2048  # the triangle that sparse_mode 2 wants, whatever the sequence length
 
 
-def attention(
+_LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "SBH": lambda x: x.reshape(*x.shape[:2], -1),
+    "BSH": lambda x: x.transpose(1, 0, 2, 3).reshape(x.shape[1], x.shape[0], -1),
+    "BSND": lambda x: x.transpose(1, 0, 2, 3),
+    "BNSD": lambda x: x.transpose(1, 2, 0, 3),
+}
+"""Layout that flash_attention_score may read -> heads [s, b, n, d] in it."""
+
+_ROWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "SBH": lambda x: x,
+    "BSH": lambda x: x.transpose(1, 0, 2),
+    "BSND": lambda x: x.transpose(1, 0, 2, 3).reshape(x.shape[1], x.shape[0], -1),
+    "BNSD": lambda x: x.transpose(2, 0, 1, 3).reshape(x.shape[2], x.shape[0], -1),
+}
+"""And what it gives back, as [s, b, n * d]."""
+
+
+def flash_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, mask: Tensor | None,
-    dropout_rate: float, dropout_key: Key, head_offset: int,
+    dropout_rate: float, dropout_key: Key, head_offset: int, input_layout: str,
 ) -> Tensor:  # fmt: skip
     """aclnnFlashAttentionScore: 16-bit types only, and masked scores are -inf there.
 
     Float32, and dropout (so that masks stay those of every other device), take the composed operator.
     """
     if q.dtype == mindspore.float32 or dropout_rate:
-        return composed_attention(
+        return attention(
             q, k, v, scale=scale, causal=causal, mask=mask,
             dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,
         )  # fmt: skip
@@ -94,10 +132,22 @@ def attention(
         mask, mode = causal_mask(_COMPRESSED_MASK_SIZE), _LEFT_UP_CAUSAL
     elif mask is not None and len(mask) == 1:
         mask = mask.reshape(mask.shape[-2:])
-    rows = (x.reshape(*x.shape[:2], -1) for x in (q, k, v))
-    return ops.flash_attention_score(
-        *rows, q.shape[2], attn_mask=mask, scalar_value=scale, input_layout="SBH", sparse_mode=mode
+    heads = (_LAYOUTS[input_layout](x) for x in (q, k, v))
+    return _ROWS[input_layout](
+        ops.flash_attention_score(
+            *heads, q.shape[2], attn_mask=mask, scalar_value=scale, input_layout=input_layout, sparse_mode=mode
+        )
     )
+
+
+def forms(input_layout: str) -> dict[str, Callable[..., Tensor]]:
+    """Operator -> its fused form; the layout is what the attention kernel reads."""
+    return {
+        "attention": partial(flash_attention, input_layout=input_layout),
+        "rotary": fused_rotary,
+        "bias_activation": fused_bias_activation,
+        "rms_norm": fused_rms_norm,
+    }
 
 
 def adamw_(

@@ -18,10 +18,16 @@ def _rotate_half(x: Tensor, interleaved: bool) -> Tensor:
     return ops.cat((-two, one), -1)
 
 
-def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool) -> Tensor:
+    """As `rotary` says; `inverse` applies the transpose of that matrix, which is its gradient."""
     rotated = cos.shape[-1]
     shape = (x.shape[0], -1, 1, rotated)
     cos, sin = cos.reshape(shape).astype(x.dtype), sin.reshape(shape).astype(x.dtype)
     turning, passing = x[..., :rotated], x[..., rotated:]
-    turned = turning * cos + _rotate_half(turning, interleaved) * sin
+    crossed = -_rotate_half(turning * sin, interleaved) if inverse else _rotate_half(turning, interleaved) * sin
+    turned = turning * cos + crossed
     return ops.cat((turned, passing), -1) if rotated < x.shape[-1] else turned
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    return rotate(x, cos, sin, interleaved, inverse=False)

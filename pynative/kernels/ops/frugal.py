@@ -1,0 +1,94 @@
+"""Forms of single operators that keep little for their backward, of MindSpore operators: what a CPU has for fused ones.
+
+Where the composed form leaves every intermediate result on the tape, these keep the input and compute again.
+"""
+
+from collections.abc import Callable
+
+import mindspore
+from mindspore import Tensor, ops
+
+from pynative.autograd import Function, add_weight_gradient
+from pynative.kernels.ops import activation
+from pynative.kernels.ops.norm import scale
+from pynative.kernels.ops.rotary import rotate
+
+FLOAT32 = mindspore.float32
+
+
+class _Rotary(Function):
+    """Nothing of x is kept: a rotation's gradient is the rotation back."""
+
+    @staticmethod
+    def forward(ctx, x, cos, sin, interleaved):
+        ctx.angles, ctx.interleaved = (cos, sin), interleaved
+        return rotate(x, cos, sin, interleaved, inverse=False)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return rotate(dy, *ctx.angles, ctx.interleaved, inverse=True), None, None, None
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    return _Rotary.apply(x, cos, sin, interleaved)
+
+
+class _SwiGlu(Function):
+    """silu(gate) up (Shazeer, 2020); with p = sigmoid(gate), silu' = p (1 + gate (1 - p))."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return activation.ACTIVATIONS["swiglu"](x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        gate, up = ops.chunk(x, 2, -1)
+        p = ops.sigmoid(gate)
+        return ops.cat((dy * up * p * (1 + gate * (1 - p)), dy * gate * p), -1)
+
+
+def bias_activation(x: Tensor, bias: Tensor | None, name: str) -> Tensor:
+    if name != "swiglu":
+        return activation.bias_activation(x, bias, name)
+    return _SwiGlu.apply(x if bias is None else x + bias)
+
+
+class _RmsNorm(Function):
+    """With r = 1 / sqrt(mean(x^2) + epsilon), x^ = x r and g = dy weight:
+    dx = r (g - x^ mean(g x^)), dweight = sum dy x^."""
+
+    @staticmethod
+    def forward(ctx, x, weight, epsilon, zero_centered):
+        wide = x.astype(FLOAT32)
+        inverse = ops.rsqrt(ops.mean(ops.square(wide), -1, True) + epsilon)
+        ctx.save_for_backward(x, inverse)
+        ctx.weight, ctx.zero_centered = weight, zero_centered
+        return (wide * inverse * scale(weight, zero_centered)).astype(x.dtype)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, inverse = ctx.saved_tensors
+        normalized, dy_wide = x.astype(FLOAT32) * inverse, dy.astype(FLOAT32)
+        share = dy_wide * scale(ctx.weight, ctx.zero_centered)
+        dx = inverse * (share - normalized * ops.mean(share * normalized, -1, True))
+        product = (dy_wide * normalized).reshape(-1, x.shape[-1])
+        dweight = add_weight_gradient(ctx.weight, lambda out: _sum_of_rows(product, ctx.weight, out))
+        return dx.astype(x.dtype), dweight, None, None
+
+
+def _sum_of_rows(rows: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
+    total = rows.sum(0).astype(weight.dtype if out is None else out.dtype)
+    if out is not None:
+        ops.assign(out, total)
+    return total
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) -> Tensor:
+    return _RmsNorm.apply(x, weight, epsilon, zero_centered)
+
+
+def forms(input_layout: str) -> dict[str, Callable[..., Tensor]]:
+    """Operator -> its frugal form. The layout is a fused attention kernel's, which a CPU has not."""
+    return {"rotary": rotary, "bias_activation": bias_activation, "rms_norm": rms_norm}

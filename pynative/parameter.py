@@ -58,12 +58,14 @@ def _global_name(path: str) -> str:
 def name_parameters(model: nn.Cell) -> list[Parameter]:
     """Give every parameter of the model its global name; the parameters, in the model's order, each once.
 
-    A parameter of a user's own cell that has no `shard` is taken as replicated.
+    A parameter of a user's own cell that has no `shard` is taken as replicated; one that is applied to pieces of the
+    sequence says so as in Megatron, by an attribute `sequence_parallel = True`.
     """
     parameters = []
     for path, parameter in model.parameters_and_names():
         if not hasattr(parameter, "shard"):
-            parameter.shard = ShardSpec(shape=tuple(parameter.shape))
+            on_pieces = getattr(parameter, "sequence_parallel", False)
+            parameter.shard = ShardSpec(shape=tuple(parameter.shape), partial_gradient=on_pieces)
             parameter.is_shared_copy = False
         if not parameter.shard.name:
             parameter.shard = parameter.shard.named(_global_name(path))

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import mindspore
 from mindspore import Tensor
 
-from pynative.kernels.dropout import Key
+from pynative.kernels.dropout import Key, Rows
 from pynative.kernels.linear import Linear
 
 MODULES = {
@@ -175,15 +175,31 @@ def fork(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def bias_dropout_add(
-    x: Tensor, bias: Tensor | None, residual: Tensor, rate: float = 0.0, key: Key | None = None
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    rate: float = 0.0,
+    key: Key | None = None,
+    rows: Rows | None = None,
 ) -> Tensor:
-    """residual + dropout(x + bias): x, residual [..., h], bias [h]."""
-    return _active.bias_dropout_add(x, bias, residual, rate, key or ())
+    """residual + dropout(x + bias): x, residual [s, ..., h], bias [h]. `rows`: see `dropout`."""
+    return _active.bias_dropout_add(x, bias, residual, rate, key or (), rows)
 
 
-def dropout(x: Tensor, rate: float, key: Key) -> Tensor:
-    """x * mask / (1 - rate), the mask of `key` (`dropout_mask`); x itself at rate 0."""
-    return _active.dropout(x, rate, key) if rate else x
+def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
+    """x [s, ..., h] * mask / (1 - rate), the mask of `key` (`dropout_mask`); x itself at rate 0.
+
+    rows: the (start, stop) global sequence positions that x holds, in its order; None: all, from 0.
+    """
+    return _active.dropout(x, rate, key, rows) if rate else x
+
+
+# Pieces --------------------------------------------------------------------------------------------------------------
+
+
+def piece(x: Tensor, axis: int, index: int, count: int) -> Tensor:
+    """The index-th of `count` equal parts of x along `axis`, a copy. Not recorded."""
+    return _active.piece(x, axis, index, count)
 
 
 # Vocabulary ----------------------------------------------------------------------------------------------------------

@@ -1,14 +1,18 @@
 """Dropout masks from a counter-based generator (Philox, Salmon et al. 2011), the same for every implementation.
 
 A mask is a function of (key, position): backward makes it again instead of storing it, and any block of rows can be
-made alone, by any thread. 16 random bits decide about an element, so a rate is a multiple of 1/65536.
+made alone, by any thread and by any rank that holds a piece of the sequence. 16 random bits decide about an element, so
+a rate is a multiple of 1/65536.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 Key = tuple[int, ...]
+Rows = tuple[tuple[int, int], ...]
+"""Stretches (start, stop) of global sequence positions, in the order in which a tensor's first axis holds them."""
 
 _LEVELS = 65536
 _BITS_PER_COUNTER = 16  # elements that one step of the generator's counter (four 64-bit words) decides
@@ -26,16 +30,49 @@ def dropout_mask(key: Key, shape: tuple[int, ...], rate: float, rows: slice | No
 
     `rows` selects some of the mask's rows (all leading axes counted as one); the result is then [rows, last axis].
     """
-    columns = shape[-1]
     first, stop, _ = (rows or slice(None)).indices(math.prod(shape[:-1]))
-    rate = quantized_rate(rate)
+    mask = np.empty((stop - first, shape[-1]), np.float32)
+    _fill(mask, key, first, quantized_rate(rate))
+    return mask if rows is not None else mask.reshape(shape)
+
+
+def _fill(mask: np.ndarray, key: Key, first: int, rate: float) -> None:
+    """Write rows `first` and following of a mask as wide as `mask`."""
+    count, columns = mask.shape
     counters_per_row = -(-columns // _BITS_PER_COUNTER)
     seed = np.random.SeedSequence((len(key), *key))  # the length, because trailing zeros alone change nothing
     generator = np.random.Philox(key=seed.generate_state(2, np.uint64), counter=first * counters_per_row)
-    bits = generator.random_raw((stop - first) * counters_per_row * 4).view(np.uint16)
-    kept = bits.reshape(stop - first, -1)[:, :columns] >= np.uint16(rate * _LEVELS)
-    mask = np.multiply(kept, np.float32(1 / (1 - rate)), dtype=np.float32)
-    return mask if rows is not None else mask.reshape(shape)
+    bits = generator.random_raw(count * counters_per_row * 4).view(np.uint16)
+    kept = bits.reshape(count, -1)[:, :columns] >= np.uint16(rate * _LEVELS)
+    np.multiply(kept, np.float32(1 / (1 - rate)), out=mask, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """The dropout of one tensor [s, ..., h]: `positions` are the stretches of the sequence that it holds, None: all."""
+
+    rate: float
+    key: Key
+    positions: Rows | None = None
+
+    def mask(self, shape: tuple[int, ...]) -> np.ndarray:
+        """The mask of a tensor of this shape."""
+        return self.rows(shape, 0, math.prod(shape[:-1])).reshape(shape)
+
+    def rows(self, shape: tuple[int, ...], start: int, stop: int) -> np.ndarray:
+        """[stop - start, h]: the mask of some rows of the tensor, all leading axes counted as one."""
+        mask = np.empty((stop - start, shape[-1]), np.float32)
+        per_position = math.prod(shape[1:-1])
+        rate, before = quantized_rate(self.rate), 0
+        for first, last in self.positions or ((0, shape[0]),):
+            # This stretch is rows `before` ... of the tensor and rows `first * per_position` ... of the whole mask.
+            own = range(max(start, before), min(stop, before + (last - first) * per_position))
+            if own:
+                _fill(mask[own.start - start : own.stop - start], self.key, first * per_position + own.start - before, rate)
+            before += (last - first) * per_position
+        if before != math.prod(shape[:-1]):
+            raise ValueError(f"dropout: rows {self.positions} do not cover the first axis of shape {shape}")
+        return mask
 
 
 def attention_dropout_mask(

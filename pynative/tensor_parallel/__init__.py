@@ -3,9 +3,14 @@
 from pynative.tensor_parallel.cross_entropy import VocabParallelCrossEntropy, vocab_parallel_cross_entropy
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from pynative.tensor_parallel.mappings import (
+    all_gather_last_dim_from_tensor_parallel_region,
     copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
     gather_from_tensor_model_parallel_region,
     reduce_from_tensor_model_parallel_region,
+    reduce_scatter_last_dim_to_tensor_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+    scatter_to_sequence_parallel_region,
     scatter_to_tensor_model_parallel_region,
 )
 from pynative.tensor_parallel.random import get_rng_tracer, set_rng_seed
@@ -15,10 +20,15 @@ __all__ = [
     "RowParallelLinear",
     "VocabParallelCrossEntropy",
     "VocabParallelEmbedding",
+    "all_gather_last_dim_from_tensor_parallel_region",
     "copy_to_tensor_model_parallel_region",
+    "gather_from_sequence_parallel_region",
     "gather_from_tensor_model_parallel_region",
     "get_rng_tracer",
     "reduce_from_tensor_model_parallel_region",
+    "reduce_scatter_last_dim_to_tensor_parallel_region",
+    "reduce_scatter_to_sequence_parallel_region",
+    "scatter_to_sequence_parallel_region",
     "scatter_to_tensor_model_parallel_region",
     "set_rng_seed",
     "vocab_parallel_cross_entropy",

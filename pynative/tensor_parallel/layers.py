@@ -6,17 +6,21 @@ t tensor-parallel size, v vocabulary.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from mindspore import Tensor, nn
 
 from parallel_core.initial_values import Constant, Normal, by_name
 from parallel_core.sharding import ShardSpec
 from pynative import kernels, parallel_state
 from pynative.autograd import Function, add_weight_gradient
-from pynative.collectives import Group
 from pynative.parameter import Dtype, check_one_type, make_parameter
 from pynative.tensor_parallel.mappings import (
+    Boundary,
     gather_from_tensor_model_parallel_region,
     reduce_from_tensor_model_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
     scatter_to_tensor_model_parallel_region,
 )
 
@@ -24,60 +28,74 @@ Initial = Normal | Constant | str | None
 
 
 class LinearWithGradAccumulationAndAsyncCommunication(Function):
-    """y = x W^T + b, whose backward starts the sum of the input's gradient over a group before it computes W's."""
+    """y = x W^T + b for an x that enters a tensor-parallel region; what is kept of it is what lies outside.
+
+    Backward computes dx while x enters again, and the weight's gradient while dx leaves (Korthikanti et al., 2022, 4.2).
+    """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, group):
-        ctx.group, ctx.bias = group, bias
+    def forward(ctx, x, weight, bias, boundary):
+        ctx.boundary, ctx.bias = boundary, bias
         ctx.save_for_backward(x, weight)
-        return kernels.linear_forward(x, weight, bias)
+        return kernels.linear_forward(boundary.enter(x, boundary.group), weight, bias)
 
     @staticmethod
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
-        bias, group = ctx.bias, ctx.group
-        reduction = None
-        dx = kernels.linear_input_gradient(dy, weight) if ctx.needs_input_grad[0] else None
-        if dx is not None and group is not None and group.size > 1:
-            reduction = group.all_reduce(dx, async_op=True)
-        dw = db = None
-        if ctx.needs_input_grad[1]:
-            dw = add_weight_gradient(weight, lambda out: kernels.linear_weight_gradient(dy, x, out))
-        if bias is not None and ctx.needs_input_grad[2]:
-            db = add_weight_gradient(bias, lambda out: kernels.bias_gradient(dy, out))
-        return reduction.wait() if reduction else dx, dw, db, None
+        boundary, (needs_dx, needs_dw, needs_db, _) = ctx.boundary, ctx.needs_input_grad
+        entering = boundary.enter(x, boundary.group, async_op=True) if needs_dw else None
+        dx = kernels.linear_input_gradient(dy, weight) if needs_dx else None
+        whole_x = entering.wait() if entering else None
+        leaving = boundary.leave(dx, boundary.group, async_op=True) if needs_dx else None
+        dw = add_weight_gradient(weight, partial(kernels.linear_weight_gradient, dy, whole_x)) if needs_dw else None
+        db = None
+        if ctx.bias is not None and needs_db:
+            db = add_weight_gradient(ctx.bias, partial(kernels.bias_gradient, dy))
+        return leaving.wait() if leaving else None, dw, db, None
 
 
 def linear_with_grad_accumulation_and_async_allreduce(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, group: Group | None = None
+    x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary
 ) -> Tensor:
-    """x [..., i], weight [o, i], bias [o] -> [..., o]; the gradient of x is summed over `group`."""
-    return LinearWithGradAccumulationAndAsyncCommunication.apply(x, weight, bias, group)
+    """x [..., i] as it lies outside of `boundary`, weight [o, i], bias [o] -> [..., o]."""
+    return LinearWithGradAccumulationAndAsyncCommunication.apply(x, weight, bias, boundary)
 
 
-def _refuse(layer: str, **unsupported: bool) -> None:
-    for argument, given in unsupported.items():
-        if given:
-            raise ValueError(f"{layer}: {argument} is not available; leave it at its default")
+_UNAVAILABLE = {
+    "is_expert": False,
+    "transpose_b": True,
+    "keep_master_weight_for_test": False,
+    "embedding_activation_buffer": None,
+    "grad_output_buffer": None,
+    "tp_comm_buffer_name": None,
+}
+"""Arguments that Megatron's layers have, with the only value that they can have here."""
 
 
-class ColumnParallelLinear(nn.Cell):
-    """A linear whose output features are cut: W = [W_1; ...; W_t], rank r computes x W_r^T.
+def _refuse(layer: str, arguments: dict[str, Any]) -> None:
+    for name, value in arguments.items():
+        if name not in _UNAVAILABLE:
+            raise TypeError(f"{layer} has no argument {name!r}")
+        if value is not _UNAVAILABLE[name]:
+            raise ValueError(f"{layer}: {name}={value!r} is not available; leave it out")
+
+
+class _ParallelLinear(nn.Cell):
+    """What linears that are cut over the tensor-parallel group share: a weight [o, i] and a bias [o].
 
     Args:
-        input_size, output_size: i and o of the whole layer; t must divide o.
+        input_size, output_size: i and o of the whole layer; t must divide the one that is cut.
         config: the ModelConfig.
         init_method: initial values of the weight; None: normal with `config.init_method_std`.
         bias: whether there is one.
-        gather_output: gather the whole output on every rank; otherwise each keeps its [..., o/t].
-        stride: number of fused equal parts along o, each cut on its own.
+        stride: number of fused equal parts along the cut axis, each cut on its own.
         skip_bias_add: return the bias instead of adding it, for a caller that fuses the addition.
-        skip_weight_param_allocation: have no weight; the caller passes one (tied embeddings).
-        disable_grad_reduce: leave the input's gradient unsummed; the caller does it.
         bias_init: initial values of the bias.
         param_init_dtype, compute_dtype: default to the config's.
-        transpose_b: weights are stored [o, i]; False is refused.
+        others: see `_UNAVAILABLE`.
     """
+
+    cut_axis: int
 
     def __init__(
         self,
@@ -87,94 +105,119 @@ class ColumnParallelLinear(nn.Cell):
         config,
         init_method: Initial = None,
         bias: bool = True,
-        gather_output: bool = False,
         stride: int = 1,
         skip_bias_add: bool = False,
         skip_weight_param_allocation: bool = False,
-        is_expert: bool = False,
-        disable_grad_reduce: bool = False,
         bias_init: Initial = "zeros",
         param_init_dtype: Dtype | None = None,
         compute_dtype: Dtype | None = None,
-        transpose_b: bool = True,
+        **others: Any,
     ) -> None:
         super().__init__()
-        _refuse("ColumnParallelLinear", is_expert=is_expert, transpose_b=not transpose_b)
-        self.gather_output = gather_output
-        self.skip_bias_add = skip_bias_add
-        self.group = parallel_state.get_tensor_model_parallel_group()
-        self.gradient_group = None if disable_grad_reduce else self.group
+        layer = type(self).__name__
+        _refuse(layer, others)
         dtype = param_init_dtype or config.params_dtype
-        check_one_type("ColumnParallelLinear", dtype, compute_dtype or config.compute_dtype)
+        check_one_type(layer, dtype, compute_dtype or config.compute_dtype)
+        self.boundary = Boundary.of(config)
+        self.sequence_parallel = config.parallel_config.sequence_parallel
+        self.skip_bias_add = skip_bias_add
         std = config.init_method_std
-        spec = ShardSpec(shape=(output_size, input_size), axis=0, parts=stride)
         self.weight = self.bias = None
         if not skip_weight_param_allocation:
+            spec = ShardSpec(shape=(output_size, input_size), axis=self.cut_axis, parts=stride)
             self.weight = make_parameter(spec, by_name(init_method or "normal", std), dtype)
         if bias:
-            bias_spec = ShardSpec(shape=(output_size,), axis=0, parts=stride)
-            self.bias = make_parameter(bias_spec, by_name(bias_init or "zeros", std), dtype)
+            self.bias = make_parameter(self._bias_spec(output_size, stride), by_name(bias_init or "zeros", std), dtype)
+
+    def _bias_spec(self, output_size: int, stride: int) -> ShardSpec:
+        """Cut with the output features; where those are whole, each rank may apply it to a piece of the sequence."""
+        if self.cut_axis == 0:
+            return ShardSpec(shape=(output_size,), axis=0, parts=stride)
+        return ShardSpec(shape=(output_size,), partial_gradient=self.sequence_parallel)
+
+
+class ColumnParallelLinear(_ParallelLinear):
+    """A linear whose output features are cut: W = [W_1; ...; W_t], rank r computes x W_r^T.
+
+    Args beside those of `_ParallelLinear`:
+        gather_output: gather the whole output on every rank; otherwise each keeps its [..., o/t].
+        skip_weight_param_allocation: have no weight; the caller passes one (tied embeddings).
+        disable_grad_reduce: leave the input's gradient unsummed; the caller does it.
+    """
+
+    cut_axis = 0
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        gather_output: bool = False,
+        disable_grad_reduce: bool = False,
+        **common: Any,
+    ) -> None:
+        super().__init__(input_size, output_size, **common)
+        self.gather_output = gather_output
+        if disable_grad_reduce:
+            if self.sequence_parallel:
+                raise ValueError(
+                    "ColumnParallelLinear: disable_grad_reduce=True with --sequence-parallel: the gradient of a piece "
+                    "of the sequence can only be the sum's piece; leave one of them out"
+                )
+            self.boundary = Boundary.inside(self.boundary.group)
 
     def construct(self, x: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """x [s, b, i] -> ([s, b, o/t], or [s, b, o] when gathered; the bias [o/t] if it was not added)."""
+        """x [s, b, i], with sequence parallelism [s/t, b, i] -> ([s, b, o/t], or [s, b, o] when gathered; the bias
+        [o/t] if it was not added)."""
         weight = self.weight if weight is None else weight
         if weight is None:
             raise ValueError("ColumnParallelLinear was built with skip_weight_param_allocation=True: pass a weight")
         added = None if self.skip_bias_add else self.bias
-        y = linear_with_grad_accumulation_and_async_allreduce(x, weight, added, self.gradient_group)
+        y = linear_with_grad_accumulation_and_async_allreduce(x, weight, added, self.boundary)
         if self.gather_output:
-            y = gather_from_tensor_model_parallel_region(y, self.group)
+            y = gather_from_tensor_model_parallel_region(y, self.boundary.group)
         return y, self.bias if self.skip_bias_add else None
 
 
-class RowParallelLinear(nn.Cell):
+class RowParallelLinear(_ParallelLinear):
     """A linear whose input features are cut: rank r computes x_r W_r^T, and the sum over ranks is the output.
 
-    Args as for ColumnParallelLinear, and:
+    The bias is whole on every rank and belongs after the sum; with sequence parallelism each rank applies it to its
+    piece of the sequence, so that its gradient is a share.
+
+    Args beside those of `_ParallelLinear` (skip_bias_add is True unless said otherwise):
         input_is_parallel: the input is already cut, [..., i/t]; otherwise each rank takes its slice.
-    The bias is whole on every rank and belongs after the sum.
     """
+
+    cut_axis = 1
 
     def __init__(
         self,
         input_size: int,
         output_size: int,
         *,
-        config,
-        init_method: Initial = None,
-        bias: bool = True,
         input_is_parallel: bool = True,
         skip_bias_add: bool = True,
-        stride: int = 1,
-        is_expert: bool = False,
-        bias_init: Initial = "zeros",
-        param_init_dtype: Dtype | None = None,
-        compute_dtype: Dtype | None = None,
-        transpose_b: bool = True,
+        **common: Any,
     ) -> None:
-        super().__init__()
-        _refuse("RowParallelLinear", is_expert=is_expert, transpose_b=not transpose_b)
+        super().__init__(input_size, output_size, skip_bias_add=skip_bias_add, **common)
         self.input_is_parallel = input_is_parallel
-        self.skip_bias_add = skip_bias_add
-        self.group = parallel_state.get_tensor_model_parallel_group()
-        dtype = param_init_dtype or config.params_dtype
-        check_one_type("RowParallelLinear", dtype, compute_dtype or config.compute_dtype)
-        std = config.init_method_std
-        spec = ShardSpec(shape=(output_size, input_size), axis=1, parts=stride)
-        self.weight = make_parameter(spec, by_name(init_method or "normal", std), dtype)
-        self.bias = None
-        if bias:
-            self.bias = make_parameter(ShardSpec(shape=(output_size,)), by_name(bias_init or "zeros", std), dtype)
+        if self.sequence_parallel and not input_is_parallel:
+            raise ValueError(
+                "RowParallelLinear: input_is_parallel=False with --sequence-parallel: a whole input would be cut along "
+                "the sequence; pass an input that is cut by features"
+            )
 
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """x [s, b, i/t] -> ([s, b, o]; the bias [o] if it was not added)."""
+        """x [s, b, i/t] -> ([s, b, o], with sequence parallelism [s/t, b, o]; the bias [o] if it was not added)."""
+        group = self.boundary.group
         if not self.input_is_parallel:
-            x = scatter_to_tensor_model_parallel_region(x, self.group)
-        y = linear_with_grad_accumulation_and_async_allreduce(x, self.weight)
-        y = reduce_from_tensor_model_parallel_region(y, self.group)
-        if self.bias is not None and not self.skip_bias_add:
-            y = y + self.bias
-        return y, self.bias if self.skip_bias_add else None
+            x = scatter_to_tensor_model_parallel_region(x, group)
+        partial_y = linear_with_grad_accumulation_and_async_allreduce(x, self.weight, None, Boundary.inside(group))
+        y = self.boundary.exit(partial_y)
+        if self.skip_bias_add:
+            return y, self.bias
+        return (y if self.bias is None else kernels.bias_dropout_add(y, self.bias)), None
 
 
 class VocabParallelEmbedding(nn.Cell):
@@ -183,6 +226,7 @@ class VocabParallelEmbedding(nn.Cell):
     Args:
         num_embeddings, embedding_dim: v (t must divide it) and h.
         init_method: initial values; None: normal with `config.init_method_std`.
+        reduce_scatter_embeddings: ids are [s, ...]; give each rank its piece of the sequence of the sum, [s/t, ..., h].
         config: the ModelConfig.
     """
 
@@ -197,7 +241,11 @@ class VocabParallelEmbedding(nn.Cell):
         param_init_dtype: Dtype | None = None,
     ) -> None:
         super().__init__()
-        _refuse("VocabParallelEmbedding", reduce_scatter_embeddings=reduce_scatter_embeddings)
+        self.combine = (
+            reduce_scatter_to_sequence_parallel_region
+            if reduce_scatter_embeddings
+            else reduce_from_tensor_model_parallel_region
+        )
         self.group = parallel_state.get_tensor_model_parallel_group()
         spec = ShardSpec(shape=(num_embeddings, embedding_dim), axis=0)
         dtype = param_init_dtype or config.embedding_init_dtype or config.params_dtype
@@ -207,4 +255,4 @@ class VocabParallelEmbedding(nn.Cell):
 
     def construct(self, ids: Tensor) -> Tensor:
         """ids [...] -> [..., h]."""
-        return reduce_from_tensor_model_parallel_region(kernels.embedding(ids, self.weight, self.first_id), self.group)
+        return self.combine(kernels.embedding(ids, self.weight, self.first_id), self.group)

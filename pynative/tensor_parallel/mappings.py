@@ -1,86 +1,161 @@
 """Collectives in conjugate pairs (DESIGN, decision 4): the backward of each is the forward of its partner.
 
-copy <-> reduce and scatter <-> gather, named as Megatron names them ("Megatron-LM", Shoeybi et al., 2019: f and g). The
-group is passed in; in a group of one nothing happens and nothing is recorded.
+Named as Megatron names them. "Megatron-LM" (Shoeybi et al., 2019) has copy (f) <-> reduce (its conjugate) at the ends of
+a tensor-parallel region; "Reducing Activation Recomputation" (Korthikanti et al., 2022) has gather (g) <-> reduce-scatter
+along the sequence in their place. The group is passed in; in a group of one nothing happens and nothing is recorded.
+
+s sequence (the first axis of an activation), t size of the group.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from mindspore import Tensor
 
+from pynative import kernels, parallel_state
 from pynative.autograd import Function
-from pynative.collectives import Group
+from pynative.collectives import Completed, Group
+
+Move = Callable[..., "Tensor"]
+"""(x, group, async_op=False) -> the tensor, or with async_op a Work whose wait() gives it. Not recorded."""
 
 
-def split_along_last_dim(x: Tensor, group: Group) -> Tensor:
-    """This rank's slice of the last dimension, not recorded."""
-    width = x.shape[-1]
-    if width % group.size:
-        raise ValueError(f"a last dimension of {width} cannot be cut over {group.size} ranks")
-    piece = width // group.size
-    return x[..., group.rank * piece : (group.rank + 1) * piece].contiguous()
+def _keep(x: Tensor, group: Group, async_op: bool = False):
+    return Completed(x) if async_op else x
 
 
-class _CopyToModelParallelRegion(Function):
+def _sum(x: Tensor, group: Group, async_op: bool = False):
+    return group.all_reduce(x, async_op=async_op)
+
+
+def _gather(axis: int) -> Move:
+    return lambda x, group, async_op=False: group.all_gather(x, axis=axis, async_op=async_op)
+
+
+def _sum_and_cut(axis: int) -> Move:
+    return lambda x, group, async_op=False: group.reduce_scatter(x, axis=axis, async_op=async_op)
+
+
+def _cut(axis: int) -> Move:
+    def cut(x: Tensor, group: Group, async_op: bool = False):
+        if x.shape[axis] % group.size:
+            raise ValueError(
+                f"shape {tuple(x.shape)}: its {('last', 'first')[axis == 0]} dimension, {x.shape[axis]}, cannot be cut "
+                f"evenly over {group.size} ranks"
+            )
+        return _keep(kernels.piece(x, axis, group.rank, group.size), group, async_op)
+
+    return cut
+
+
+_gather_first, _gather_last = _gather(0), _gather(-1)
+_sum_and_cut_first, _sum_and_cut_last = _sum_and_cut(0), _sum_and_cut(-1)
+_cut_first, _cut_last = _cut(0), _cut(-1)
+
+
+class _Mapping(Function):
+    """A move forward, its conjugate backward."""
+
     @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return x
-
-    @staticmethod
-    def backward(ctx, dy):
-        return ctx.group.all_reduce(dy), None
-
-
-class _ReduceFromModelParallelRegion(Function):
-    @staticmethod
-    def forward(ctx, x, group):
-        return group.all_reduce(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return dy, None
-
-
-class _ScatterToModelParallelRegion(Function):
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return split_along_last_dim(x, group)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return ctx.group.all_gather(dy, axis=-1), None
-
-
-class _GatherFromModelParallelRegion(Function):
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return group.all_gather(x, axis=-1)
+    def forward(ctx, x, group, move, conjugate):
+        ctx.group, ctx.conjugate = group, conjugate
+        return move(x, group)
 
     @staticmethod
     def backward(ctx, dy):
-        return split_along_last_dim(dy, ctx.group), None
+        return ctx.conjugate(dy, ctx.group), None, None, None
 
 
-def _apply(function: type[Function], x: Tensor, group: Group) -> Tensor:
-    return x if group.size == 1 else function.apply(x, group)
+def _apply(x: Tensor, group: Group, move: Move, conjugate: Move) -> Tensor:
+    return x if group.size == 1 else _Mapping.apply(x, group, move, conjugate)
 
 
 def copy_to_tensor_model_parallel_region(x: Tensor, group: Group) -> Tensor:
     """Identity forward, all-reduce backward: the entrance of a column-parallel layer."""
-    return _apply(_CopyToModelParallelRegion, x, group)
+    return _apply(x, group, _keep, _sum)
 
 
 def reduce_from_tensor_model_parallel_region(x: Tensor, group: Group) -> Tensor:
     """All-reduce forward, identity backward: the exit of a row-parallel layer."""
-    return _apply(_ReduceFromModelParallelRegion, x, group)
+    return _apply(x, group, _sum, _keep)
 
 
 def scatter_to_tensor_model_parallel_region(x: Tensor, group: Group) -> Tensor:
     """Own slice of the last dimension forward, all-gather backward."""
-    return _apply(_ScatterToModelParallelRegion, x, group)
+    return _apply(x, group, _cut_last, _gather_last)
 
 
 def gather_from_tensor_model_parallel_region(x: Tensor, group: Group) -> Tensor:
     """All-gather along the last dimension forward, own slice backward."""
-    return _apply(_GatherFromModelParallelRegion, x, group)
+    return _apply(x, group, _gather_last, _cut_last)
+
+
+def scatter_to_sequence_parallel_region(x: Tensor, group: Group) -> Tensor:
+    """[s, ...], equal on all ranks -> own [s/t, ...]; all-gather backward."""
+    return _apply(x, group, _cut_first, _gather_first)
+
+
+def gather_from_sequence_parallel_region(
+    x: Tensor, group: Group, tensor_parallel_output_grad: bool = True
+) -> Tensor:
+    """[s/t, ...] -> [s, ...]; backward reduce-scatter, or own slice where what follows is the same on all ranks.
+
+    tensor_parallel_output_grad: each rank's gradient is its share of a sum, as in a tensor-parallel region.
+    """
+    return _apply(x, group, _gather_first, _sum_and_cut_first if tensor_parallel_output_grad else _cut_first)
+
+
+def reduce_scatter_to_sequence_parallel_region(x: Tensor, group: Group) -> Tensor:
+    """[s, ...], a share of a sum on each rank -> own [s/t, ...] of the sum; all-gather backward."""
+    return _apply(x, group, _sum_and_cut_first, _gather_first)
+
+
+def all_gather_last_dim_from_tensor_parallel_region(x: Tensor, group: Group) -> Tensor:
+    """All-gather along the last dimension forward, reduce-scatter backward."""
+    return _apply(x, group, _gather_last, _sum_and_cut_last)
+
+
+def reduce_scatter_last_dim_to_tensor_parallel_region(x: Tensor, group: Group) -> Tensor:
+    """Reduce-scatter along the last dimension forward, all-gather backward."""
+    return _apply(x, group, _sum_and_cut_last, _gather_last)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """How activations lie outside of a tensor-parallel region, as the two moves that cross its edge.
+
+    `enter` makes a whole input of what lies outside, `leave` makes what lies outside of the ranks' shares of a sum.
+    They are conjugate: the gradient of an input leaves, the gradient of an output enters.
+    """
+
+    group: Group
+    enter: Move
+    leave: Move
+
+    @staticmethod
+    def replicas(group: Group) -> Boundary:
+        """Every rank has the whole [s, b, h]."""
+        return Boundary(group, _keep, _sum)
+
+    @staticmethod
+    def sequence_shards(group: Group) -> Boundary:
+        """Every rank has its piece of the sequence, [s/t, b, h] (--sequence-parallel)."""
+        return Boundary(group, _gather_first, _sum_and_cut_first)
+
+    @staticmethod
+    def inside(group: Group) -> Boundary:
+        """Nothing is crossed: inputs are whole already, gradients stay the rank's own."""
+        return Boundary(group, _keep, _keep)
+
+    @staticmethod
+    def of(config) -> Boundary:
+        """The one that the configuration asks for."""
+        group = parallel_state.get_tensor_model_parallel_group()
+        kind = Boundary.sequence_shards if config.parallel_config.sequence_parallel else Boundary.replicas
+        return kind(group)
+
+    def exit(self, y: Tensor) -> Tensor:
+        """The ranks' shares of a sum, out of the region; recorded."""
+        return _apply(y, self.group, self.leave, self.enter)

@@ -7,7 +7,9 @@ from parallel_core.sharding import ShardSpec
 from pynative import kernels
 from pynative.parameter import make_parameter
 from pynative.tensor_parallel.layers import VocabParallelEmbedding
+from pynative.tensor_parallel.mappings import scatter_to_sequence_parallel_region
 from pynative.tensor_parallel.random import get_rng_tracer
+from pynative.transformer.sequence import held_positions
 
 EMBEDDING_LAYER = 0
 """Layers are numbered from 1; the embedding's dropout mask belongs to number 0."""
@@ -28,21 +30,36 @@ class PositionEmbedding(nn.Cell):
 
 
 class Embedding(nn.Cell):
-    """dropout(word embedding + position embedding)."""
+    """dropout(word embedding + position embedding), with sequence parallelism of this rank's piece of the sequence.
+
+    Positions are added before the sequence is cut, so that the gradient of their table is whole on every rank. Without
+    them the sum over the vocabulary's shards is cut in the same collective.
+    """
 
     def __init__(self, config) -> None:
         super().__init__()
-        self.word_embeddings = VocabParallelEmbedding(config.vocab_size, config.hidden_size, config=config)
+        self.config = config
         learned = config.position_embedding_type == "learned_absolute"
+        sequence_parallel = config.parallel_config.sequence_parallel
+        self.word_embeddings = VocabParallelEmbedding(
+            config.vocab_size,
+            config.hidden_size,
+            config=config,
+            reduce_scatter_embeddings=sequence_parallel and not learned,
+        )
         self.position_embeddings = PositionEmbedding(config) if learned else None
+        self.scatter_group = self.word_embeddings.group if sequence_parallel and learned else None
         self.hidden_dropout = config.hidden_dropout_rate
 
     def construct(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
-        """tokens and position_ids [b, s] -> [s, b, h]."""
+        """tokens and position_ids [b, s] -> [s, b, h], with sequence parallelism [s/t, b, h]."""
         embeddings = self.word_embeddings(kernels.sequence_first(tokens))
         if self.position_embeddings is not None:
             positions = self.position_embeddings(kernels.sequence_first(position_ids))
             embeddings = kernels.bias_dropout_add(embeddings, None, positions)
-        if self.training and self.hidden_dropout:
-            embeddings = kernels.dropout(embeddings, self.hidden_dropout, get_rng_tracer().key(EMBEDDING_LAYER, 0))
-        return embeddings
+        if self.scatter_group is not None:
+            embeddings = scatter_to_sequence_parallel_region(embeddings, self.scatter_group)
+        if not (self.training and self.hidden_dropout):
+            return embeddings
+        key, rows = get_rng_tracer().key(EMBEDDING_LAYER, 0), held_positions(self.config, embeddings.shape[0])
+        return kernels.dropout(embeddings, self.hidden_dropout, key, rows)

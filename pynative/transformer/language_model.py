@@ -8,10 +8,9 @@ from mindspore import Tensor, nn
 
 from parallel_core.initial_values import Constant
 from parallel_core.sharding import ShardSpec
-from pynative import parallel_state
 from pynative.parameter import Dtype, check_one_type, make_parameter
 from pynative.tensor_parallel.layers import ColumnParallelLinear, linear_with_grad_accumulation_and_async_allreduce
-from pynative.tensor_parallel.mappings import gather_from_tensor_model_parallel_region
+from pynative.tensor_parallel.mappings import Boundary, gather_from_tensor_model_parallel_region
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.transformer import ParallelTransformer
@@ -22,7 +21,7 @@ class ParallelLMLogits(nn.Cell):
 
     def __init__(self, config, bias: bool = False, compute_dtype: Dtype | None = None) -> None:
         super().__init__()
-        self.group = parallel_state.get_tensor_model_parallel_group()
+        self.boundary = Boundary.of(config)
         check_one_type("ParallelLMLogits", config.params_dtype, compute_dtype or config.compute_dtype)
         self.bias = None
         if bias:
@@ -30,9 +29,10 @@ class ParallelLMLogits(nn.Cell):
             self.bias = make_parameter(spec, Constant(0.0), config.params_dtype)
 
     def construct(self, hidden_states: Tensor, weight: Tensor, parallel_output: bool = True) -> Tensor:
-        """[s, b, h], [v/t, h] -> [s, b, v/t]; with parallel_output False the ranks' logits are gathered: [s, b, v]."""
-        logits = linear_with_grad_accumulation_and_async_allreduce(hidden_states, weight, self.bias, self.group)
-        return logits if parallel_output else gather_from_tensor_model_parallel_region(logits, self.group)
+        """[s, b, h] (with sequence parallelism [s/t, b, h]), [v/t, h] -> [s, b, v/t]; with parallel_output False the
+        ranks' logits are gathered: [s, b, v]."""
+        logits = linear_with_grad_accumulation_and_async_allreduce(hidden_states, weight, self.bias, self.boundary)
+        return logits if parallel_output else gather_from_tensor_model_parallel_region(logits, self.boundary.group)
 
 
 class TransformerLanguageModel(nn.Cell):

@@ -10,6 +10,7 @@ from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.mlp import ParallelMLP
 from pynative.transformer.norm import get_norm
+from pynative.transformer.sequence import held_positions
 
 AFTER_ATTENTION, AFTER_MLP = 1, 2
 """Places of the hidden dropout masks among a layer's dropout masks."""
@@ -23,6 +24,7 @@ class ParallelTransformerLayer(nn.Cell):
 
     def __init__(self, config, layer_number: int, self_attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
         super().__init__()
+        self.config = config
         self.layer_number = layer_number
         self.hidden_dropout = config.hidden_dropout_rate
         self.residual_after_norm = config.apply_residual_connection_post_norm
@@ -46,13 +48,14 @@ class ParallelTransformerLayer(nn.Cell):
         """residual + dropout(norm(output + bias))."""
         output, bias = result
         if norm is not None:
-            output, bias = norm(output if bias is None else output + bias), None
-        rate = self.hidden_dropout if self.training else 0.0
-        key = get_rng_tracer().key(self.layer_number, place) if rate else None
-        return kernels.bias_dropout_add(output, bias, residual, rate, key)
+            output, bias = norm(output if bias is None else kernels.bias_dropout_add(output, bias)), None
+        if not (self.training and self.hidden_dropout):
+            return kernels.bias_dropout_add(output, bias, residual)
+        key, rows = get_rng_tracer().key(self.layer_number, place), held_positions(self.config, residual.shape[0])
+        return kernels.bias_dropout_add(output, bias, residual, self.hidden_dropout, key, rows)
 
     def construct(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """[s, b, h] -> [s, b, h]."""
+        """[s, b, h] -> [s, b, h]; with sequence parallelism s is this rank's piece."""
         normed, residual = self._part(hidden_states, self.input_layernorm)
         attended = self.self_attention(normed, attention_mask)
         hidden_states = self._join(attended, residual, self.post_attention_layernorm, AFTER_ATTENTION)

@@ -47,12 +47,15 @@ def _gain(config, gain: float) -> Constant:
 _NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm, "FusedRMSNorm": RMSNorm}
 
 
-def get_norm(config, size: int | None = None, gain: float = 1.0, partial_gradient: bool = False) -> nn.Cell:
+def get_norm(config, size: int | None = None, gain: float = 1.0, partial_gradient: bool | None = None) -> nn.Cell:
     """The config's norm over `size` (default: hidden size), its weight starting at `gain`.
 
-    partial_gradient: each tensor-parallel rank norms a share of the whole, such as its heads (see ShardSpec).
+    partial_gradient: each tensor-parallel rank norms a share of the whole, such as its heads (see ShardSpec). None:
+    its piece of the sequence, which is what a norm outside of the tensor-parallel regions sees.
     """
     if config.normalization not in _NORMS:
         raise ValueError(f"--normalization {config.normalization}: one of {', '.join(_NORMS)}")
+    if partial_gradient is None:
+        partial_gradient = config.parallel_config.sequence_parallel
     norm = _NORMS[config.normalization]
     return norm(size or config.hidden_size, config=config, gain=gain, partial_gradient=partial_gradient)

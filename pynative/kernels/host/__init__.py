@@ -9,10 +9,11 @@ from pynative.kernels.host.cross_entropy import (
     masked_mean,
     softmax_statistics,
 )
-from pynative.kernels.host.embedding import embedding, sequence_first
+from pynative.kernels.host.embedding import embedding
 from pynative.kernels.host.linear import bias_gradient, linear_forward, linear_input_gradient, linear_weight_gradient
 from pynative.kernels.host.norm import layer_norm, rms_norm
 from pynative.kernels.host.optimizer import adamw_, add_, fill_, is_finite, scale_, sgd_, squared_norm
+from pynative.kernels.host.pieces import piece, sequence_first
 from pynative.kernels.host.residual import bias_dropout_add, dropout, fork
 from pynative.kernels.host.rotary import rotary, split_qkv
 from pynative.kernels.host.threads import keep_freed_memory, set_threads
@@ -20,8 +21,8 @@ from pynative.kernels.host.threads import keep_freed_memory, set_threads
 __all__ = [
     "adamw_", "add_", "attention", "bias_activation", "bias_dropout_add", "bias_gradient", "cross_entropy_addends",
     "cross_entropy_gradient", "cross_entropy_loss", "dropout", "embedding", "fill_", "fork", "is_finite", "layer_norm",
-    "linear_forward", "linear_input_gradient", "linear_weight_gradient", "masked_mean", "prepare", "rms_norm", "rotary",
-    "scale_", "sequence_first", "sgd_", "softmax_statistics", "split_qkv", "squared_norm",
+    "linear_forward", "linear_input_gradient", "linear_weight_gradient", "masked_mean", "piece", "prepare", "rms_norm",
+    "rotary", "scale_", "sequence_first", "sgd_", "softmax_statistics", "split_qkv", "squared_norm",
 ]  # fmt: skip
 
 

@@ -58,7 +58,3 @@ class _Embedding(Function):
 
 def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
     return _Embedding.apply(ids, weight, first_id)
-
-
-def sequence_first(x: Tensor) -> Tensor:
-    return from_numpy(np.ascontiguousarray(x.asnumpy().T))

@@ -1,32 +1,38 @@
 """The two ends of a residual branch: the fork, and bias, dropout and residual in one sweep; dropout; on the host."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function
-from pynative.kernels.dropout import Key, dropout_mask
+from pynative.kernels.dropout import Dropout, Key, Rows
 from pynative.kernels.host.arrays import add_summed_gradient, as_float32, tensor_like
 from pynative.kernels.host.threads import row_blocks, run
-
-
-def _mask(shape: tuple[int, ...], dropout: tuple[float, Key], start: int, stop: int) -> np.ndarray | None:
-    rate, key = dropout
-    return dropout_mask(key, shape, rate, slice(start, stop)) if rate else None
 
 
 def _rows(tensor: Tensor) -> np.ndarray:
     return as_float32(tensor).reshape(-1, tensor.shape[-1])
 
 
-def _forward(x: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None, dropout: tuple[float, Key]):
+Masks = Callable[[int, int], np.ndarray]
+"""(start, stop) -> the mask of these rows."""
+
+
+def _masks(dropout: Dropout, shape: tuple[int, ...]) -> Masks | None:
+    return partial(dropout.rows, shape) if dropout.rate else None
+
+
+def _forward(x: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None, masks: Masks | None) -> np.ndarray:
     y = np.empty(x.shape, np.float32)
 
     def block(start: int, stop: int) -> None:
-        part, result, mask = x[start:stop], y[start:stop], _mask(x.shape, dropout, start, stop)
+        part, result = x[start:stop], y[start:stop]
         if bias is not None:
             part = np.add(part, bias, out=result)
-        if mask is not None:
-            part = np.multiply(part, mask, out=result)
+        if masks is not None:
+            part = np.multiply(part, masks(start, stop), out=result)
         if residual is not None:
             np.add(part, residual[start:stop], out=result)
 
@@ -34,15 +40,14 @@ def _forward(x: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None
     return y
 
 
-def _backward(dy: np.ndarray, dx: np.ndarray, dropout: tuple[float, Key]) -> np.ndarray:
+def _backward(dy: np.ndarray, dx: np.ndarray, masks: Masks | None) -> np.ndarray:
     """Fill dx (may be dy itself without dropout); return its sum over rows."""
     blocks = row_blocks(len(dy), dy.shape[1] * 4)
     sums = np.empty((len(blocks), dy.shape[1]), np.float32)
 
     def block(index: int, start: int, stop: int) -> None:
-        mask = _mask(dy.shape, dropout, start, stop)
-        if mask is not None:
-            np.multiply(dy[start:stop], mask, out=dx[start:stop])
+        if masks is not None:
+            np.multiply(dy[start:stop], masks(start, stop), out=dx[start:stop])
         np.matmul(np.ones(stop - start, np.float32), dx[start:stop], out=sums[index])
 
     run(block, [(index, *span) for index, span in enumerate(blocks)])
@@ -51,31 +56,33 @@ def _backward(dy: np.ndarray, dx: np.ndarray, dropout: tuple[float, Key]) -> np.
 
 class _BiasDropoutAdd(Function):
     @staticmethod
-    def forward(ctx, x, bias, residual, rate, key):
-        ctx.bias, ctx.dropout, ctx.has_residual = bias, (rate, key), residual is not None
+    def forward(ctx, x, bias, residual, dropout):
+        ctx.bias, ctx.masks, ctx.has_residual = bias, _masks(dropout, x.shape), residual is not None
         bias_array = None if bias is None else as_float32(bias)
-        y = _forward(_rows(x), bias_array, None if residual is None else _rows(residual), ctx.dropout)
+        y = _forward(_rows(x), bias_array, None if residual is None else _rows(residual), ctx.masks)
         return tensor_like(y.reshape(x.shape), x)
 
     @staticmethod
     def backward(ctx, dy):
         residual_gradient = dy if ctx.has_residual else None
-        if not ctx.dropout[0] and ctx.bias is None:
-            return dy, None, residual_gradient, None, None
+        if ctx.masks is None and ctx.bias is None:
+            return dy, None, residual_gradient, None
         rows = _rows(dy)
-        dx = np.empty(rows.shape, np.float32) if ctx.dropout[0] else rows
-        sums = _backward(rows, dx, ctx.dropout)
+        dx = rows if ctx.masks is None else np.empty(rows.shape, np.float32)
+        sums = _backward(rows, dx, ctx.masks)
         bias_gradient = None if ctx.bias is None else add_summed_gradient(ctx.bias, sums)
-        x_gradient = tensor_like(dx.reshape(dy.shape), dy) if ctx.dropout[0] else dy
-        return x_gradient, bias_gradient, residual_gradient, None, None
+        x_gradient = dy if ctx.masks is None else tensor_like(dx.reshape(dy.shape), dy)
+        return x_gradient, bias_gradient, residual_gradient, None
 
 
-def bias_dropout_add(x: Tensor, bias: Tensor | None, residual: Tensor, rate: float, key: Key) -> Tensor:
-    return _BiasDropoutAdd.apply(x, bias, residual, rate, key)
+def bias_dropout_add(
+    x: Tensor, bias: Tensor | None, residual: Tensor | None, rate: float, key: Key, rows: Rows | None
+) -> Tensor:
+    return _BiasDropoutAdd.apply(x, bias, residual, Dropout(rate, key, rows))
 
 
-def dropout(x: Tensor, rate: float, key: Key) -> Tensor:
-    return _BiasDropoutAdd.apply(x, None, None, rate, key)
+def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None) -> Tensor:
+    return _BiasDropoutAdd.apply(x, None, None, Dropout(rate, key, rows))
 
 
 class _Fork(Function):

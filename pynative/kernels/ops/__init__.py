@@ -6,7 +6,7 @@ The tape differentiates them, so gradients of parameters arrive in `_grad` (`aut
 
 from pynative.kernels.ops.activation import bias_activation
 from pynative.kernels.ops.attention import attention
-from pynative.kernels.ops.embedding import embedding, sequence_first
+from pynative.kernels.ops.embedding import embedding
 from pynative.kernels.ops.linear import bias_gradient, linear_forward, linear_input_gradient, linear_weight_gradient
 from pynative.kernels.ops.loss import (
     cross_entropy_addends,
@@ -17,14 +17,15 @@ from pynative.kernels.ops.loss import (
 )
 from pynative.kernels.ops.norm import layer_norm, rms_norm
 from pynative.kernels.ops.optimizer import adamw_, add_, fill_, is_finite, scale_, sgd_, squared_norm
+from pynative.kernels.ops.pieces import piece, sequence_first
 from pynative.kernels.ops.residual import bias_dropout_add, dropout, fork
 from pynative.kernels.ops.rotary import rotary, split_qkv
 
 __all__ = [
     "adamw_", "add_", "attention", "bias_activation", "bias_dropout_add", "bias_gradient", "cross_entropy_addends",
     "cross_entropy_gradient", "cross_entropy_loss", "dropout", "embedding", "fill_", "fork", "is_finite", "layer_norm",
-    "linear_forward", "linear_input_gradient", "linear_weight_gradient", "masked_mean", "prepare", "rms_norm", "rotary",
-    "scale_", "sequence_first", "sgd_", "softmax_statistics", "split_qkv", "squared_norm",
+    "linear_forward", "linear_input_gradient", "linear_weight_gradient", "masked_mean", "piece", "prepare", "rms_norm",
+    "rotary", "scale_", "sequence_first", "sgd_", "softmax_statistics", "split_qkv", "squared_norm",
 ]  # fmt: skip
 
 

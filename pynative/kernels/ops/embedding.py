@@ -9,7 +9,3 @@ def embedding(ids: Tensor, weight: Tensor, first_id: int) -> Tensor:
     present = ops.logical_and(local >= 0, local < weight.shape[0])
     rows = ops.gather(weight, local * present.astype(mindspore.int32), 0)
     return rows * present.expand_dims(-1).astype(weight.dtype)
-
-
-def sequence_first(x: Tensor) -> Tensor:
-    return x.swapaxes(0, 1).contiguous()

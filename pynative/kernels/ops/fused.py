@@ -28,6 +28,7 @@ from pynative.kernels.ops import (
     linear_input_gradient,
     linear_weight_gradient,
     masked_mean,
+    piece,
     prepare,
     rms_norm,
     rotary,
@@ -45,8 +46,8 @@ from pynative.kernels.ops.norm import scale as norm_scale
 __all__ = [
     "adamw_", "add_", "attention", "bias_activation", "bias_dropout_add", "bias_gradient", "cross_entropy_addends",
     "cross_entropy_gradient", "cross_entropy_loss", "dropout", "embedding", "fill_", "fork", "is_finite", "layer_norm",
-    "linear_forward", "linear_input_gradient", "linear_weight_gradient", "masked_mean", "prepare", "rms_norm", "rotary",
-    "scale_", "sequence_first", "sgd_", "softmax_statistics", "split_qkv", "squared_norm",
+    "linear_forward", "linear_input_gradient", "linear_weight_gradient", "masked_mean", "piece", "prepare", "rms_norm",
+    "rotary", "scale_", "sequence_first", "sgd_", "softmax_statistics", "split_qkv", "squared_norm",
 ]  # fmt: skip
 
 _adamw = AdamW()

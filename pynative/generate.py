@@ -49,10 +49,14 @@ def generate(
 def _logits(model: nn.Cell, prompt: list[int], new: list[int], count: int) -> Iterator[np.ndarray]:
     """The next token's logits [ids of the tokenizer], `count` times, while the caller appends to `new`."""
     config = model.config
+    parallel = config.parallel_config
+    pieces = parallel.tensor_model_parallel_size if parallel.sequence_parallel else 1
     for _ in range(count):
-        window = np.array([(prompt + new)[-config.seq_length :]], np.int32)
+        seen = (prompt + new)[-config.seq_length :]
+        # Sequence parallelism cuts the window into equal pieces; what fills the last one comes after all that is seen.
+        window = np.array([seen + [0] * (-len(seen) % pieces)], np.int32)
         positions = np.arange(window.shape[1], dtype=np.int32)[None]
-        logits = model(Tensor(window), Tensor(positions), None)[0, -1].contiguous()
+        logits = model(Tensor(window), Tensor(positions), None)[0, len(seen) - 1].contiguous()
         if model.parallel_output:
             logits = parallel_state.get_tensor_model_parallel_group().all_gather(logits, axis=0)
         # Rows beyond the tokenizer's ids only pad the table.

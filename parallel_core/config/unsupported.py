@@ -51,7 +51,6 @@ IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "model_config.fa_config.next_tokens": (0,),
     "moe_config.num_experts": (None,),
     "lora_config.lora_rank": (0,),
-    "parallel_config.sequence_parallel": (False,),
     "parallel_config.context_parallel_size": (1,),
     "parallel_config.expert_model_parallel_size": (1,),
     "parallel_config.virtual_pipeline_model_parallel_size": (None, 1),

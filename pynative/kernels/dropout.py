@@ -68,7 +68,12 @@ class Dropout:
             # This stretch is rows `before` ... of the tensor and rows `first * per_position` ... of the whole mask.
             own = range(max(start, before), min(stop, before + (last - first) * per_position))
             if own:
-                _fill(mask[own.start - start : own.stop - start], self.key, first * per_position + own.start - before, rate)
+                _fill(
+                    mask[own.start - start : own.stop - start],
+                    self.key,
+                    first * per_position + own.start - before,
+                    rate,
+                )
             before += (last - first) * per_position
         if before != math.prod(shape[:-1]):
             raise ValueError(f"dropout: rows {self.positions} do not cover the first axis of shape {shape}")

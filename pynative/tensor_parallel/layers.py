@@ -30,7 +30,7 @@ Initial = Normal | Constant | str | None
 class LinearWithGradAccumulationAndAsyncCommunication(Function):
     """y = x W^T + b for an x that enters a tensor-parallel region; what is kept of it is what lies outside.
 
-    Backward computes dx while x enters again, and the weight's gradient while dx leaves (Korthikanti et al., 2022, 4.2).
+    Backward computes dx while x enters again, and the weight's gradient while dx leaves (Korthikanti et al., 2022).
     """
 
     @staticmethod

@@ -1,7 +1,7 @@
 """Collectives in conjugate pairs (DESIGN, decision 4): the backward of each is the forward of its partner.
 
-Named as Megatron names them. "Megatron-LM" (Shoeybi et al., 2019) has copy (f) <-> reduce (its conjugate) at the ends of
-a tensor-parallel region; "Reducing Activation Recomputation" (Korthikanti et al., 2022) has gather (g) <-> reduce-scatter
+Named as Megatron names them. "Megatron-LM" (Shoeybi et al., 2019) has copy (f) <-> reduce at the ends of a
+tensor-parallel region; "Reducing Activation Recomputation" (Korthikanti et al., 2022) has gather (g) <-> reduce-scatter
 along the sequence in their place. The group is passed in; in a group of one nothing happens and nothing is recorded.
 
 s sequence (the first axis of an activation), t size of the group.
@@ -97,9 +97,7 @@ def scatter_to_sequence_parallel_region(x: Tensor, group: Group) -> Tensor:
     return _apply(x, group, _cut_first, _gather_first)
 
 
-def gather_from_sequence_parallel_region(
-    x: Tensor, group: Group, tensor_parallel_output_grad: bool = True
-) -> Tensor:
+def gather_from_sequence_parallel_region(x: Tensor, group: Group, tensor_parallel_output_grad: bool = True) -> Tensor:
     """[s/t, ...] -> [s, ...]; backward reduce-scatter, or own slice where what follows is the same on all ranks.
 
     tensor_parallel_output_grad: each rank's gradient is its share of a sum, as in a tensor-parallel region.

@@ -59,10 +59,11 @@ def test_greedy_is_the_likeliest_token_each_time():
     assert said == run(1, by_hand, 20)[0] and len(said) == 20
 
 
-def test_ranks_that_share_layers_say_the_same_as_one():
-    """Tensor-parallel size 2: both ranks, greedy and drawn."""
+@pytest.mark.parametrize("more", ["", "--sequence-parallel"])
+def test_ranks_that_share_layers_say_the_same_as_one(more):
+    """Tensor-parallel size 2: both ranks, greedy and drawn; also where every second text does not cut in two."""
     alone = run(1, continuations, "", [GREEDY, DRAWN])[0]
-    assert run(2, continuations, layout_flags(2, 1), [GREEDY, DRAWN]) == [alone, alone]
+    assert run(2, continuations, f"{layout_flags(2, 1)} {more}", [GREEDY, DRAWN]) == [alone, alone]
 
 
 def test_a_seed_repeats_and_another_differs():

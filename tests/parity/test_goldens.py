@@ -13,6 +13,7 @@ from tests.parity.replay import SCRIPT
 LAYOUTS = {
     "1 rank": (1, ""),
     "tp2": (2, "--tensor-model-parallel-size 2"),
+    "tp2 sp": (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
     "pp2": (2, "--pipeline-model-parallel-size 2"),
     "dp2": (2, ""),
     "tp2 pp2": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
@@ -20,9 +21,11 @@ LAYOUTS = {
 ROWS = [
     *[("gpt2", layout) for layout in LAYOUTS],
     ("llama", "1 rank"),
+    ("llama", "tp2 sp"),
     ("llama", "tp2 pp2"),
     ("qwen", "1 rank"),
     ("qwen", "tp2"),
+    ("qwen", "tp2 sp"),
     ("qwen", "pp2"),
     ("neox_rotary_pct", "tp2"),
     ("gpt2_masked", "dp2"),
@@ -32,6 +35,7 @@ ROWS = [
 OTHER_PATHS = [
     ("gpt2", "tp2", "--kernels ops", "shared_memory"),
     ("llama", "pp2", "--kernels ops", "shared_memory"),
+    ("gpt2", "tp2 sp", "--kernels ops", "native"),
     ("gpt2_masked", "tp2", "", "native"),
     ("qwen", "pp2", "", "native"),
 ]

@@ -29,12 +29,20 @@ LAYOUTS = {
     "tp2": (2, "--tensor-model-parallel-size 2"),
     "pp2": (2, "--pipeline-model-parallel-size 2"),
     "dp2": (2, ""),
+    "tp2 sp": (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
     "tp4": (4, "--tensor-model-parallel-size 4"),
+    "tp4 sp": (4, "--tensor-model-parallel-size 4 --sequence-parallel"),
     "tp2 pp2": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
 }
 # Every family under tensor, pipeline and data parallelism; the large layouts where they add something.
-ROWS = [(family, layout) for family in FAMILIES for layout in ("tp2", "pp2", "dp2")]
-ROWS += [("gpt tied, dropout", "tp2 pp2"), ("gpt", "tp4"), ("squared relu", "tp4"), ("per token loss", "tp2 pp2")]
+ROWS = [(family, layout) for family in FAMILIES for layout in ("tp2", "tp2 sp", "pp2", "dp2")]
+ROWS += [
+    ("gpt tied, dropout", "tp2 pp2"),
+    ("gpt", "tp4"),
+    ("gpt tied, dropout", "tp4 sp"),
+    ("squared relu", "tp4"),
+    ("per token loss", "tp2 pp2"),
+]
 
 
 def flags_of(family: str) -> str:

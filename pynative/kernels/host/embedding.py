@@ -1,7 +1,7 @@
 """Rows of a table by id, and the gradient that adds them up again, on the host."""
 
 import numpy as np
-from mindspore import Tensor, from_numpy
+from mindspore import Tensor
 
 from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.host.arrays import as_float32, delivered, destination, tensor_like

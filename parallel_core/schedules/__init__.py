@@ -8,9 +8,14 @@ from parallel_core.schedules.actions import Backward, Exchange, Forward, Transfe
 from parallel_core.schedules.check import check
 from parallel_core.schedules.communicate import communicate
 from parallel_core.schedules.forward_only import forward_only
+from parallel_core.schedules.generators import GENERATORS, schedule_name
+from parallel_core.schedules.gpipe import gpipe
+from parallel_core.schedules.interleaved import interleaved
 from parallel_core.schedules.one_f_one_b import one_f_one_b
+from parallel_core.schedules.zero_bubble import zb_h1
 
 __all__ = [
+    "GENERATORS",
     "Backward",
     "Exchange",
     "Forward",
@@ -19,5 +24,9 @@ __all__ = [
     "check",
     "communicate",
     "forward_only",
+    "gpipe",
+    "interleaved",
     "one_f_one_b",
+    "schedule_name",
+    "zb_h1",
 ]

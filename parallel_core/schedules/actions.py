@@ -1,9 +1,13 @@
-"""What a stage does: compute actions, and the exchanges between them."""
+"""What a stage does: compute actions, and the exchanges between them.
+
+A large pipeline has a million transfers, so those are tuples, the cheapest of values.
+"""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Forward:
     """Run the layers of one of the stage's chunks on a micro-batch."""
 
@@ -11,7 +15,7 @@ class Forward:
     chunk: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Backward:
     """Run a micro-batch's graph backwards: gradients of the chunk's parameters and of its input.
 
@@ -22,7 +26,7 @@ class Backward:
     chunk: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class WeightGrad:
     """The gradients of the weight matrices that a micro-batch's `Backward` left out (zero-bubble schedules)."""
 
@@ -30,21 +34,25 @@ class WeightGrad:
     chunk: int = 0
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """One tensor on its way: what `action` made on one stage goes to, or comes from, stage `peer`."""
+Compute = Forward | Backward | WeightGrad
 
-    action: Forward | Backward
+
+class Transfer(NamedTuple):
+    """One tensor on its way: what `produced` made on the sending stage is what `consumed` needs on the receiving one.
+
+    The two differ in chunk where the last stage hands over to the first. `peer` is the other stage.
+    """
+
+    produced: Compute
+    consumed: Compute
     peer: int
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """Everything sent and received between two computations, posted together so that two neighbours never both wait."""
+class Exchange(NamedTuple):
+    """Everything sent and received between two computations, posted together: two neighbours never both wait."""
 
     sends: tuple[Transfer, ...] = ()
     receives: tuple[Transfer, ...] = ()
 
 
-Compute = Forward | Backward | WeightGrad
 Action = Forward | Backward | WeightGrad | Exchange

@@ -1,75 +1,73 @@
 """Prove a schedule before anything runs it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from parallel_core.schedules.actions import Action, Backward, Exchange, Forward
+from parallel_core.schedules.actions import Action, Backward, Exchange, Forward, WeightGrad
+from parallel_core.schedules.dataflow import consumer, input_of, producer
+from parallel_core.schedules.rendezvous import exchanges_end, sends_match_receives
 
 
-def check(schedule: Sequence[Sequence[Action]], micro_batches: int, *, backward: bool = True) -> list[int]:
-    """Raise AssertionError unless the schedule is right; give the most micro-batches in flight on each stage.
+def check(
+    schedule: Sequence[Sequence[Action]], micro_batches: int, chunks: int = 1, *, backward: bool = True
+) -> list[int]:
+    """Raise AssertionError unless the schedule is right; give the most activations that each stage keeps.
 
-    Proven: each stage runs each action exactly once, a backward after its forward; nothing is computed before its
-    input arrived; sends match receives in order; no deadlock even if a send waits for its receive.
+    Proven: each stage runs each action exactly once, a backward after its forward, a weight gradient after its
+    backward; nothing is computed before its input arrived, nothing sent before it was made, or to where it is not
+    needed; sends match receives in order between any two stages; no deadlock even if an exchange waits for all its
+    partners. An activation is that of one micro-batch in one chunk, kept until its last gradient.
     """
+    _each_action_once(schedule, micro_batches, chunks, backward)
     for stage, actions in enumerate(schedule):
-        _each_action_once(stage, actions, micro_batches, backward)
-    _run(schedule)
-    return [_in_flight(actions) for actions in schedule]
+        _inputs_come_first(stage, actions, len(schedule), chunks)
+    sends_match_receives(schedule)
+    exchanges_end(schedule)
+    return [max(kept(actions), default=0) for actions in schedule]
 
 
-def _each_action_once(stage: int, actions: Sequence[Action], micro_batches: int, backward: bool) -> None:
-    expected: list[Action] = [Forward(m) for m in range(micro_batches)]
-    expected += [Backward(m) for m in range(micro_batches)] if backward else []
-    found = Counter(a for a in actions if not isinstance(a, Exchange))
-    assert found == Counter(expected), f"stage {stage} runs {found}, expected each of {expected} once"
-
-
-def _in_flight(actions: Sequence[Action]) -> int:
-    now = most = 0
+def kept(actions: Sequence[Action]) -> Iterator[int]:
+    """How many activations a stage keeps while each computation runs, the one that it makes or frees included."""
+    last = WeightGrad if any(isinstance(action, WeightGrad) for action in actions) else Backward
+    count = 0
     for action in actions:
-        now += isinstance(action, Forward) - isinstance(action, Backward)
-        most = max(most, now)
-    return most
+        count += isinstance(action, Forward)
+        if not isinstance(action, Exchange):
+            yield count
+        count -= isinstance(action, last)
 
 
-def _run(schedule: Sequence[Sequence[Action]]) -> None:
-    """Play all stages against each other; an exchange ends when the partner of each of its transfers was posted."""
-    position = [0] * len(schedule)
-    posted: set[tuple] = set()
-    arrived: list[set] = [set() for _ in schedule]
-    done: list[set] = [set() for _ in schedule]
-    progress = True
-    while progress:
-        progress = False
-        for stage, actions in enumerate(schedule):
-            while position[stage] < len(actions) and _step(
-                stage, actions[position[stage]], len(schedule), posted, arrived, done
-            ):
-                position[stage] += 1
-                progress = True
-    stuck = {s: a[p] for s, (p, a) in enumerate(zip(position, schedule, strict=True)) if p < len(a)}
-    assert not stuck, f"deadlock: {stuck}"
+def _each_action_once(schedule: Sequence[Sequence[Action]], micro_batches: int, chunks: int, backward: bool) -> None:
+    split = any(isinstance(action, WeightGrad) for actions in schedule for action in actions)
+    kinds = (Forward, *((Backward,) if backward else ()), *((WeightGrad,) if split else ()))
+    expected = {kind(m, chunk) for kind in kinds for chunk in range(chunks) for m in range(micro_batches)}
+    for stage, actions in enumerate(schedule):
+        computed = [action for action in actions if not isinstance(action, Exchange)]
+        found = set(computed)
+        if found != expected or len(computed) != len(expected):
+            often = [action for action, count in Counter(computed).items() if count > 1]
+            raise AssertionError(
+                f"stage {stage}: missing {expected - found}, unexpected {found - expected}, more than once {often}"
+            )
 
 
-def _step(stage: int, action: Action, stages: int, posted: set[tuple], arrived: list[set], done: list[set]) -> bool:
-    """Try to finish one action of one stage."""
-    if not isinstance(action, Exchange):
-        neighbour = stage - 1 if isinstance(action, Forward) else stage + 1
-        if 0 <= neighbour < stages:
-            assert action in arrived[stage], f"stage {stage} runs {action} before its input was received"
-        if isinstance(action, Backward):
-            assert Forward(action.micro_batch) in done[stage], f"stage {stage} runs {action} before its forward"
-        done[stage].add(action)
-        return True
-    for send in action.sends:
-        assert send.action in done[stage], f"stage {stage} sends the result of {send.action} before running it"
-        posted.add(("send", send.action, stage, send.peer))
-    for receive in action.receives:
-        posted.add(("receive", receive.action, receive.peer, stage))
-    partners = [("receive", t.action, stage, t.peer) for t in action.sends]
-    partners += [("send", t.action, t.peer, stage) for t in action.receives]
-    if not all(partner in posted for partner in partners):
-        return False
-    arrived[stage].update(t.action for t in action.receives)
-    return True
+def _inputs_come_first(stage: int, actions: Sequence[Action], stages: int, chunks: int) -> None:
+    done: set[Action] = set()
+    made: set[Action] = set()
+    arrived: set[Action] = set()
+    for action in actions:
+        if isinstance(action, Exchange):
+            for send in action.sends:
+                assert send.produced in made, f"stage {stage} sends {send} before it was made, or twice"
+                assert consumer(send.produced, stage, stages, chunks) == (send.consumed, send.peer), (
+                    f"stage {stage} sends {send}, which is not needed there"
+                )
+                made.remove(send.produced)
+            arrived.update(receive.consumed for receive in action.receives)
+            continue
+        if producer(action, stage, stages, chunks) is not None:
+            assert action in arrived, f"stage {stage} runs {action} before its input was received"
+        if not isinstance(action, Forward):
+            assert input_of(action) in done, f"stage {stage} runs {action} before {input_of(action)}"
+        done.add(action)
+        made.add(action)

@@ -1,40 +1,76 @@
 """Derive a schedule's sends and receives from what its stages compute."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from parallel_core.schedules.actions import Action, Compute, Exchange, Forward, Transfer
-
-
-def _source(action: Compute, stage: int, stages: int) -> int | None:
-    """The stage whose result `action` needs, if another one's."""
-    source = stage - 1 if isinstance(action, Forward) else stage + 1
-    return source if 0 <= source < stages else None
+from parallel_core.schedules.actions import Action, Compute, Exchange, Transfer
+from parallel_core.schedules.dataflow import consumer, producer
 
 
-def _destination(action: Compute, stage: int, stages: int) -> int | None:
-    """The stage that needs the result of `action`, if any."""
-    destination = stage + 1 if isinstance(action, Forward) else stage - 1
-    return destination if 0 <= destination < stages else None
-
-
-def _stage(computes: Sequence[Compute], stage: int, stages: int) -> list[Action]:
-    actions: list[Action] = []
-    outgoing: tuple[Transfer, ...] = ()
-    for compute in computes:
-        source = _source(compute, stage, stages)
-        incoming = () if source is None else (Transfer(compute, source),)
-        if outgoing or incoming:
-            actions.append(Exchange(outgoing, incoming))
-        actions.append(compute)
-        destination = _destination(compute, stage, stages)
-        outgoing = () if destination is None else (Transfer(compute, destination),)
-    return actions + ([Exchange(outgoing)] if outgoing else [])
-
-
-def communicate(schedule: Sequence[Sequence[Compute]]) -> list[list[Action]]:
+def communicate(computes: Sequence[Sequence[Compute]], chunks: int = 1) -> list[list[Action]]:
     """The schedule with one `Exchange` where, between two computations, something leaves or arrives.
 
-    The result of a computation is sent in the exchange that also receives the input of the next one: 1F1B's neighbours
-    then meet in the same exchange, one sending forward and receiving backward, the other the reverse.
+    The stages are played in lock-step, every computation one tick long. At the end of a tick each stage is between two
+    computations; what was made in that tick is exchanged there, by its maker and by its receiver. So all stages go
+    through the exchanges in one order, that of the ticks, and cannot wait for each other in a circle.
     """
-    return [_stage(computes, stage, len(schedule)) for stage, computes in enumerate(schedule)]
+    lock_step = _LockStep(computes, chunks)
+    with _collector_paused():
+        while lock_step.tick():
+            pass
+    return lock_step.actions
+
+
+class _LockStep:
+    """All stages, one tick at a time."""
+
+    def __init__(self, computes: Sequence[Sequence[Compute]], chunks: int) -> None:
+        self.actions: list[list[Action]] = [[] for _ in computes]
+        self._chunks = chunks
+        self._left = [list(reversed(own)) for own in computes]
+        self._arrived: list[set[Compute]] = [set() for _ in computes]
+
+    def tick(self) -> bool:
+        """Compute on every stage that has its input, then exchange; false if nothing was left to compute."""
+        if not any(self._left):
+            return False
+        stages = len(self._left)
+        sends: list[tuple[Transfer, ...]] = [()] * stages
+        receives: list[tuple[Transfer, ...]] = [()] * stages
+        computed = False
+        for stage, left in enumerate(self._left):
+            if not left or not self._has_input(stage, left[-1]):
+                continue
+            action = left.pop()
+            computed = True
+            self.actions[stage].append(action)
+            target = consumer(action, stage, stages, self._chunks)
+            if target is not None:
+                needs, peer = target
+                sends[stage] = (Transfer(action, needs, peer),)
+                receives[peer] += (Transfer(action, needs, stage),)
+        assert computed, f"each stage waits for another before {[left[-1:] for left in self._left]}"
+        self._exchange(sends, receives)
+        return True
+
+    def _has_input(self, stage: int, action: Compute) -> bool:
+        return action in self._arrived[stage] or producer(action, stage, len(self._left), self._chunks) is None
+
+    def _exchange(self, sends: list[tuple[Transfer, ...]], receives: list[tuple[Transfer, ...]]) -> None:
+        for stage, (outgoing, incoming) in enumerate(zip(sends, receives, strict=True)):
+            if outgoing or incoming:
+                self.actions[stage].append(Exchange(outgoing, incoming))
+                self._arrived[stage].update([transfer.consumed for transfer in incoming])
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No garbage collection inside: it would find none, and walk the growing schedule again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -3,17 +3,23 @@
 Stage i of p first runs p-1-i forwards, then alternates, then drains: at most p-i micro-batches are in flight on it.
 """
 
+from collections.abc import Sequence
+from itertools import chain
+
 from parallel_core.schedules.actions import Backward, Compute, Forward
 
 
-def one_f_one_b(stages: int, micro_batches: int) -> list[list[Compute]]:
+def one_f_one_b(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
     """What each stage computes, in order."""
-    return [_stage(stages - 1 - stage, micro_batches) for stage in range(stages)]
+    assert chunks == 1, f"1F1B has one chunk on a stage, not {chunks}: use interleaved"
+    forwards = [Forward(m) for m in range(micro_batches)]
+    backwards = [Backward(m) for m in range(micro_batches)]
+    return [alternate(forwards, backwards, stages - 1 - stage) for stage in range(stages)]
 
 
-def _stage(stages_after: int, micro_batches: int) -> list[Compute]:
-    warm_up = min(stages_after, micro_batches)
-    actions: list[Compute] = [Forward(m) for m in range(warm_up)]
-    for m in range(micro_batches - warm_up):
-        actions += [Forward(warm_up + m), Backward(m)]
-    return actions + [Backward(m) for m in range(micro_batches - warm_up, micro_batches)]
+def alternate(forwards: Sequence[Compute], backwards: Sequence[Compute], warm_up: int) -> list[Compute]:
+    """`warm_up` forwards, then one forward and one backward at a time, then the backwards that are left."""
+    warm_up = min(warm_up, len(forwards))
+    steady = zip(forwards[warm_up:], backwards, strict=False)
+    left = backwards[len(forwards) - warm_up :]
+    return [*forwards[:warm_up], *chain.from_iterable(steady), *left]

@@ -20,11 +20,11 @@ class Channel:
 
     def exchange(self, action: Exchange, results: dict[Compute, Tensor]) -> dict[Compute, Tensor]:
         """Post every transfer together; what arrived, by the action that needs it."""
-        transfers: list[Send | Recv] = [Send(results.pop(send.action), send.peer) for send in action.sends]
+        transfers: list[Send | Recv] = [Send(results.pop(send.produced), send.peer) for send in action.sends]
         transfers += [Recv(self.shape, self.dtype, receive.peer) for receive in action.receives]
         works = self.group.batch_send_recv(transfers)
         arrived = [work.wait() for work in works][len(action.sends) :]
-        return {receive.action: tensor for receive, tensor in zip(action.receives, arrived, strict=True)}
+        return {receive.consumed: tensor for receive, tensor in zip(action.receives, arrived, strict=True)}
 
 
 def run(
@@ -40,7 +40,7 @@ def run(
     """
     arrived: dict[Compute, Tensor] = {}
     results: dict[Compute, Tensor] = {}
-    sent_later = {transfer.action for a in actions if isinstance(a, Exchange) for transfer in a.sends}
+    sent_later = {transfer.produced for a in actions if isinstance(a, Exchange) for transfer in a.sends}
     for action in actions:
         match action:
             case Exchange():

@@ -2,72 +2,121 @@
 
 import pytest
 
-from parallel_core.partition import layer_ranges, layers_per_stage
-from parallel_core.schedules import Backward, Exchange, Forward, Transfer, check, communicate, forward_only, one_f_one_b
+from parallel_core.config import ParallelConfig
+from parallel_core.schedules import (
+    GENERATORS,
+    Backward,
+    Exchange,
+    Forward,
+    Transfer,
+    WeightGrad,
+    check,
+    communicate,
+    forward_only,
+    interleaved,
+    one_f_one_b,
+    schedule_name,
+)
+
+STAGES, MICRO_BATCHES, CHUNKS = range(1, 9), range(1, 33), range(1, 5)
+
+KEPT = {
+    "gpipe": lambda stages, micro_batches, stage: micro_batches,
+    "1f1b": lambda stages, micro_batches, stage: min(stages - stage, micro_batches),
+    "zb-h1": lambda stages, micro_batches, stage: min(stages, micro_batches),
+}
+"""How many activations stage `stage` keeps at most."""
 
 
-@pytest.mark.parametrize("stages", range(1, 9))
-def test_one_f_one_b_is_right_and_frugal(stages):
-    """Every number of micro-batches up to 32: proven, and stage i never holds more than p - i micro-batches."""
-    for micro_batches in range(1, 33):
-        in_flight = check(communicate(one_f_one_b(stages, micro_batches)), micro_batches)
-        assert in_flight == [min(stages - stage, micro_batches) for stage in range(stages)]
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("name", KEPT)
+def test_every_size_without_chunks_is_right_and_frugal(name, stages):
+    """Proven for each number of micro-batches, and each stage keeps exactly as many activations as the paper says."""
+    for micro_batches in MICRO_BATCHES:
+        kept = check(communicate(GENERATORS[name](stages, micro_batches)), micro_batches)
+        assert kept == [KEPT[name](stages, micro_batches, stage) for stage in range(stages)], micro_batches
 
 
-def test_forward_only():
-    """Evaluation runs no backward."""
-    check(communicate(forward_only(4, 5)), 5, backward=False)
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("stages", STAGES)
+def test_every_size_of_interleaving_is_right_and_frugal(stages, chunks):
+    """Whole rounds of micro-batches; a stage keeps those of its warm-up and the one it works on."""
+    for micro_batches in range(stages, 33, stages):
+        kept = check(communicate(interleaved(stages, micro_batches, chunks), chunks), micro_batches, chunks)
+        warm_up = [2 * (stages - 1 - stage) + (chunks - 1) * stages for stage in range(stages)]
+        assert kept == [min(before + 1, micro_batches * chunks) for before in warm_up], micro_batches
 
 
-def test_neighbours_meet_in_one_exchange():
-    """What 1F1B's steady state needs: a send forward together with a receive backward."""
-    first, last = communicate(one_f_one_b(2, 2))
-    assert Exchange((Transfer(Forward(1), 1),), (Transfer(Backward(0), 1),)) in first
-    assert Exchange((Transfer(Backward(0), 0),), (Transfer(Forward(1), 0),)) in last
+@pytest.mark.parametrize("stages", range(2, 9))
+def test_interleaving_in_larger_groups_is_right(stages):
+    """Groups of any size that leave no rest smaller than the pipeline, as Megatron allows."""
+    for micro_batches in MICRO_BATCHES:
+        for group in range(stages, micro_batches + 1, 3):
+            if micro_batches % group == 0 or micro_batches % group >= stages:
+                check(communicate(interleaved(stages, micro_batches, 2, group), 2), micro_batches, 2)
 
 
-def send(action, peer) -> Exchange:
-    """An exchange of one send."""
-    return Exchange((Transfer(action, peer),))
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_evaluation_takes_any_size(stages, chunks):
+    """No backward, and no rule about rounds."""
+    for micro_batches in MICRO_BATCHES:
+        schedule = communicate(forward_only(stages, micro_batches, chunks), chunks)
+        assert check(schedule, micro_batches, chunks, backward=False) == [micro_batches * chunks] * stages
 
 
-def receive(action, peer) -> Exchange:
-    """An exchange of one receive."""
-    return Exchange((), (Transfer(action, peer),))
+def test_interleaving_goes_in_megatrons_order():
+    """Megatron's documented example, 2 stages, 5 micro-batches, 2 chunks, groups of 3."""
+    last = interleaved(2, 5, 2, 3)[1]
+    forwards = [(action.micro_batch, action.chunk) for action in last if isinstance(action, Forward)]
+    assert forwards == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0), (4, 0), (3, 1), (4, 1)]
+    assert last[:6] == [Forward(0), Forward(1), Forward(2), Forward(0, 1), Backward(0, 1), Forward(1, 1)]
+
+
+def test_zero_bubble_puts_weight_gradients_off_by_the_stage():
+    """The first stage runs them at once; the last of two keeps one for the end."""
+    first, last = GENERATORS["zb-h1"](2, 2)
+    assert first == [Forward(0), Forward(1), Backward(0), WeightGrad(0), Backward(1), WeightGrad(1)]
+    assert last == [Forward(0), Backward(0), Forward(1), Backward(1), WeightGrad(0), WeightGrad(1)]
+
+
+def test_what_is_made_at_the_same_time_is_exchanged_at_the_same_place():
+    """The last of two stages is sent its second input while it works on the first, and waits for nothing after."""
+    second, result = Forward(1), Backward(0)
+    _, last = communicate(one_f_one_b(2, 2))
+    assert last[1:5] == [
+        Forward(0),
+        Exchange((), (Transfer(second, second, 0),)),
+        result,
+        Exchange((Transfer(result, result, 0),)),
+    ]
+
+
+def test_the_last_stage_hands_over_to_the_first():
+    """Chunk 0 of the last stage goes to chunk 1 of the first, and gradients the other way."""
+    first, last = communicate(interleaved(2, 2, 2), 2)
+    received = {transfer for action in first if isinstance(action, Exchange) for transfer in action.receives}
+    assert Transfer(Forward(0, 0), Forward(0, 1), 1) in received
+    sent = {transfer for action in first if isinstance(action, Exchange) for transfer in action.sends}
+    assert Transfer(Backward(0, 1), Backward(0, 0), 1) in sent
+    assert all(transfer.peer == 0 for action in last if isinstance(action, Exchange) for transfer in action.sends)
+
+
+def test_stages_that_wait_for_each_other_are_refused():
+    """Stages that wait for each other for ever have no schedule of exchanges."""
+    with pytest.raises(AssertionError, match="waits for another"):
+        communicate([[Backward(0), Forward(0)], [Forward(0), Backward(0)]])
 
 
 @pytest.mark.parametrize(
-    ("schedule", "message"),
+    ("asked", "name"),
     [
-        ([[Forward(0)]], "expected each"),
-        ([[Backward(0), Forward(0)]], "before its forward"),
-        ([[Forward(0), Backward(0)], [Forward(0), Backward(0)]], "before its input"),
-        (
-            [
-                [Forward(0), receive(Backward(0), 1), send(Forward(0), 1), Backward(0)],
-                [receive(Forward(0), 0), Forward(0), Backward(0), send(Backward(0), 0)],
-            ],
-            "deadlock",
-        ),
-        ([[Exchange((Transfer(Forward(0), 1),)), Forward(0), Backward(0)]], "before running it"),
+        ({}, "1f1b"),
+        ({"virtual_pipeline_model_parallel_size": 1}, "1f1b"),
+        ({"virtual_pipeline_model_parallel_size": 2}, "interleaved"),
+        ({"pipeline_schedule": "zb-h1"}, "zb-h1"),
     ],
 )
-def test_the_checker_refuses(schedule, message):
-    """A missing action, a wrong order, a missing receive, a deadlock, a premature send."""
-    with pytest.raises(AssertionError, match=message):
-        check(schedule, 1)
-
-
-def test_layers_left_over_go_to_the_last_stage_but_one_first():
-    """The stages with the embedding and the output layer stay light."""
-    assert layers_per_stage(10, 4) == [2, 3, 3, 2]
-    assert layers_per_stage(11, 4) == [3, 3, 3, 2]
-    assert layers_per_stage(3, 2) == [2, 1]
-    assert layer_ranges(6, 2, [2, 4]) == [range(0, 2), range(2, 6)]
-
-
-@pytest.mark.parametrize("layers, stages, given", [(6, 2, [3, 4]), (6, 2, [6]), (6, 2, [6, 0]), (1, 2, None)])
-def test_bad_partitions_are_refused(layers, stages, given):
-    """The message names the flag."""
-    with pytest.raises(ValueError, match="--num-layer"):
-        layers_per_stage(layers, stages, given)
+def test_the_schedule_that_is_not_named(asked, name):
+    """Megatron's choice: interleaved if and only if there are virtual stages."""
+    assert schedule_name(ParallelConfig(**asked)) == name

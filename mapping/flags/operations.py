@@ -1,6 +1,6 @@
 """Flags: operations."""
 
-from mapping.flags.flag import group, refused, switch, value, values
+from mapping.flags.flag import group, ignored, refused, switch, value, values
 
 FLAGS = group(
     "operations",
@@ -74,8 +74,8 @@ FLAGS = group(
         value("--replication-factor", int, 2),
         switch("--fake-process-group"),
     ),
-    *refused(
-        "faults are injected by the tests only; leave it out",
+    *ignored(
+        "no wrong results are injected: the run is the one without them",
         value("--error-injection-rate", int, 0),
         value(
             "--error-injection-type",
@@ -83,6 +83,9 @@ FLAGS = group(
             "transient_error",
             choices=("correct_result", "transient_error", "persistent_error"),
         ),
+    ),
+    *refused(
+        "faults are injected by the tests only; leave it out",
         value("--fault-injector-ranks", str),
         value("--fault-injector-num-ranks", int),
         value("--fault-injector-fault-types", str),

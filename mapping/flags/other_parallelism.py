@@ -1,6 +1,6 @@
 """Flags: other ways to split the work."""
 
-from mapping.flags.flag import group, off, refused, switch, value
+from mapping.flags.flag import group, ignored, off, refused, switch, value
 
 FLAGS = group(
     "other ways to split the work",
@@ -86,6 +86,9 @@ FLAGS = group(
         switch("--tp-2d"),
         value("--tp-x", int, 1),
         value("--tp-y", int, 1),
+    ),
+    *ignored(
+        "only the order of work in two-dimensional tensor parallelism changes, not the result",
         switch("--enable-overlap-ag-with-matmul"),
         switch("--enable-overlap-matmul-with-rs"),
         switch("--enable-backward-overlap-ag-with-matmul"),

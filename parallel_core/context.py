@@ -102,12 +102,12 @@ class Block(NamedTuple):
     """Whether scores above the diagonal are left out."""
 
 
-def ring_block(place: int, source: int, masked: bool = False) -> Block:
+def ring_block(place: int, source: int, causal: bool = True) -> Block:
     """What the ring's member `place` computes with the keys of member `source`.
 
-    masked: an explicit mask says what is left out, so every score is needed.
+    causal: without, every score is needed (an explicit mask makes scores -10000 instead of leaving them out).
     """
-    if masked:
+    if not causal:
         return Block(2, 2, causal=False)
     if source == place:
         return Block(2, 2, causal=True)

@@ -10,13 +10,14 @@ of float32, float16 or bfloat16. Operators are recorded on the tape unless said 
 where `autograd.add_weight_gradient` puts them. Dropout keys are tuples of non-negative integers (`dropout.py`).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from types import SimpleNamespace
 
 import mindspore
 from mindspore import Tensor
 
+from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key, Rows
 from pynative.kernels.linear import Linear
 
@@ -164,6 +165,54 @@ def attention(
         q, k, v, scale=scale, causal=causal, mask=mask,
         dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset,
     )  # fmt: skip
+
+
+def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
+    """Attention of the last queries of q [s, b, n, d] with the first keys and values of kv [2, s, b, g, d].
+
+    `scores` says how many those are. The result is put together with `partial`, which may be overwritten: what the
+    same q gave with other keys. The first block must have all queries. Not recorded.
+    """
+    return _active.attention_block(q, kv, scores, partial)
+
+
+def attention_block_gradient(
+    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(dq [s, b, n, d] with this block's part added, dkv [2, s, b, g, d] of this block alone), both float32.
+
+    dout [s, b, n * d]; partial: the result over all blocks; dq: what the blocks before gave, which may be overwritten;
+    the first block must have all queries. Not recorded.
+    """
+    return _active.attention_block_gradient(q, kv, dout, partial, scores, dq)
+
+
+def join_kv(k: Tensor, v: Tensor) -> Tensor:
+    """k and v [s, b, g, d] as one tensor [2, s, b, g, d]. Not recorded."""
+    return _active.join_kv(k, v)
+
+
+def split_kv(kv: Tensor) -> tuple[Tensor, Tensor]:
+    """kv [2, s, b, g, d] as two tensors [s, b, g, d]. Not recorded."""
+    return _active.split_kv(kv)
+
+
+def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor:
+    """Tensors [s, b, n_i, ...] as one, [parts * s, b, w], whose j-th s rows are the j-th parts of all the n_i.
+
+    Before they are cut, heads are repeated in place: times[i] copies of each of xs[i]. Not recorded.
+    """
+    return _active.pack_heads(xs, parts, times)
+
+
+def unpack_heads(
+    packed: Tensor, parts: int, shapes: Sequence[tuple[int, ...]], times: Sequence[int]
+) -> tuple[Tensor, ...]:
+    """The transpose of `pack_heads`: [parts * s, b, w] -> tensors [s, b, *shapes[i]], copies of a head added up.
+
+    Not recorded.
+    """
+    return _active.unpack_heads(packed, parts, shapes, times)
 
 
 # Residual branches and dropout ---------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import math
 from mindspore import Tensor, nn
 
 from pynative import kernels, parallel_state
+from pynative.context_parallel.attention import ContextParallel
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.transformer.enums import AttnMaskType, is_causal
@@ -21,7 +22,7 @@ ATTENTION_DROPOUT = 0
 
 
 class CoreAttention(nn.Cell):
-    """softmax(q k^T / sqrt(d)) v, with this rank's heads."""
+    """softmax(q k^T / sqrt(d)) v, with this rank's heads and its piece of the sequence."""
 
     def __init__(self, config, layer_number: int, attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
         super().__init__()
@@ -31,14 +32,16 @@ class CoreAttention(nn.Cell):
         self.dropout_rate = config.attention_dropout_rate
         size = parallel_state.get_tensor_model_parallel_world_size()
         self.first_head = parallel_state.get_tensor_model_parallel_rank() * (config.num_attention_heads // size)
+        self.context = ContextParallel.of(config.parallel_config)
 
     def construct(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """q [s, b, n/t, d], k and v [s, b, g/t, d], mask [b, 1, s, s] (True: left out) or None -> [s, b, n/t x d].
 
-        A mask that is given says everything: causal order must be part of it, as Megatron's masks have it.
+        A mask that is given says everything: causal order must be part of it, as Megatron's masks have it. With
+        context parallelism s is a piece of the sequence, and the mask has the rows that `cut_mask_rows` leaves.
         """
         rate = self.dropout_rate if self.training else 0.0
-        return kernels.attention(
+        return self.context.attention(
             query,
             key,
             value,
@@ -86,7 +89,7 @@ class ParallelAttention(nn.Cell):
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
         if self.rotary is not None:
-            cos, sin = self.rotary(query.shape[0])
+            cos, sin = self.rotary(self.core_attention.context.positions(query.shape[0]))
             query = kernels.rotary(query, cos, sin, self.rotary.interleaved)
             key = kernels.rotary(key, cos, sin, self.rotary.interleaved)
         return self.linear_proj(self.core_attention(query, key, value, attention_mask))

@@ -6,6 +6,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.context import Ranges
+
 
 class RotaryEmbedding:
     """Cosines and sines of the angles position x base^(-2i/r), for the first r = d x percent of each head.
@@ -33,14 +35,14 @@ class RotaryEmbedding:
         self.position_scale = 1.0 / (seq_len_interpolation_factor or 1.0)
         inverse = 1.0 / np.float32(rotary_base) ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))
         self.inverse_frequency = scaling(inverse) if scaling else inverse
-        self._tables: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
+        self._tables: dict[tuple[Ranges, str], tuple[Tensor, Tensor]] = {}
 
-    def __call__(self, seq_length: int, dtype: str = "float32") -> tuple[Tensor, Tensor]:
-        """cos and sin, each [s, r]."""
-        key = (seq_length, dtype)
+    def __call__(self, positions: Ranges, dtype: str = "float32") -> tuple[Tensor, Tensor]:
+        """cos and sin, each [s, r], of the s positions."""
+        key = (positions, dtype)
         if key not in self._tables:
-            positions = np.arange(seq_length, dtype=np.float32) * np.float32(self.position_scale)
-            angles = np.outer(positions, self.inverse_frequency).astype(np.float32)
+            numbers = np.concatenate([np.arange(run.start, run.stop, dtype=np.float32) for run in positions])
+            angles = np.outer(numbers * np.float32(self.position_scale), self.inverse_frequency).astype(np.float32)
             doubled = np.repeat(angles, 2, axis=1) if self.interleaved else np.concatenate([angles, angles], axis=1)
             kind = getattr(ms, dtype)
             self._tables[key] = (Tensor(np.cos(doubled)).astype(kind), Tensor(np.sin(doubled)).astype(kind))

@@ -38,17 +38,21 @@ def upstream(shape: Sequence[int], number: int) -> Array:
 
 
 def run_operator(
-    function: Callable[..., Tensor | tuple[Tensor, ...]], inputs: Sequence[Array], dtype=mindspore.float32
+    function: Callable[..., Tensor | tuple[Tensor, ...]],
+    inputs: Sequence[Array],
+    dtype=mindspore.float32,
+    gradients: Sequence[Array] | None = None,
 ) -> tuple[list[Array], list[Array]]:
-    """(outputs, gradients of the inputs) of an operator on the tape."""
+    """(outputs, gradients of the inputs) of an operator on the tape, from `gradients` of the outputs or `upstream`."""
     leaves = [leaf(tensor(x, dtype)) for x in inputs]
     with recording():
         # times 1: a leaf can't take a gradient that it shares with another leaf (a CPU has no Clone kernel)
         results = outputs_of(function(*(x * 1.0 for x in leaves)))
-        backward(results, [tensor(upstream(y.shape, i), y.dtype) for i, y in enumerate(results)])
-    gradients = [take_gradient(x) for x in leaves]
-    assert all(y.dtype == dtype for y in (*results, *gradients)), "an operator changed the type"
-    return [values(y) for y in results], [values(g) for g in gradients]
+        starts = gradients or [upstream(y.shape, i) for i, y in enumerate(results)]
+        backward(results, [tensor(start, y.dtype) for start, y in zip(starts, results, strict=True)])
+    arrived = [take_gradient(x) for x in leaves]
+    assert all(y.dtype == dtype for y in (*results, *arrived)), "an operator changed the type"
+    return [values(y) for y in results], [values(g) for g in arrived]
 
 
 def numerical_gradients(reference: Callable[..., Array | tuple[Array, ...]], inputs: Sequence[Array]) -> list[Array]:

@@ -85,4 +85,4 @@ def test_a_causal_ring_computes_every_visible_score_once_and_balanced(ring):
 
 def test_with_a_mask_every_score_is_computed():
     """Masked scores are -10000, not minus infinity, so none may be skipped."""
-    assert {ring_block(place, source, masked=True) for place in range(3) for source in range(3)} == {(2, 2, False)}
+    assert {ring_block(place, source, causal=False) for place in range(3) for source in range(3)} == {(2, 2, False)}

@@ -1,7 +1,7 @@
 """The operators on a CPU: numpy inside `autograd.Function`, blocked for the cache, over threads of our own."""
 
 from pynative.kernels.host.activation import bias_activation
-from pynative.kernels.host.attention import attention
+from pynative.kernels.host.attention import attention, attention_block, attention_block_gradient
 from pynative.kernels.host.cross_entropy import (
     cross_entropy_addends,
     cross_entropy_gradient,
@@ -10,6 +10,7 @@ from pynative.kernels.host.cross_entropy import (
     softmax_statistics,
 )
 from pynative.kernels.host.embedding import embedding
+from pynative.kernels.host.exchange import join_kv, pack_heads, split_kv, unpack_heads
 from pynative.kernels.host.linear import bias_gradient, linear_forward, linear_input_gradient, linear_weight_gradient
 from pynative.kernels.host.norm import layer_norm, rms_norm
 from pynative.kernels.host.optimizer import adamw_, add_, fill_, is_finite, scale_, sgd_, squared_norm
@@ -19,10 +20,11 @@ from pynative.kernels.host.rotary import rotary, split_qkv
 from pynative.kernels.host.threads import keep_freed_memory, set_threads
 
 __all__ = [
-    "adamw_", "add_", "attention", "bias_activation", "bias_dropout_add", "bias_gradient", "cross_entropy_addends",
-    "cross_entropy_gradient", "cross_entropy_loss", "dropout", "embedding", "fill_", "fork", "is_finite", "layer_norm",
-    "linear_forward", "linear_input_gradient", "linear_weight_gradient", "masked_mean", "piece", "prepare", "rms_norm",
-    "rotary", "scale_", "sequence_first", "sgd_", "softmax_statistics", "split_qkv", "squared_norm",
+    "adamw_", "add_", "attention", "attention_block", "attention_block_gradient", "bias_activation", "bias_dropout_add",
+    "bias_gradient", "cross_entropy_addends", "cross_entropy_gradient", "cross_entropy_loss", "dropout", "embedding",
+    "fill_", "fork", "is_finite", "join_kv", "layer_norm", "linear_forward", "linear_input_gradient",
+    "linear_weight_gradient", "masked_mean", "pack_heads", "piece", "prepare", "rms_norm", "rotary", "scale_",
+    "sequence_first", "sgd_", "softmax_statistics", "split_kv", "split_qkv", "squared_norm", "unpack_heads",
 ]  # fmt: skip
 
 

@@ -12,13 +12,13 @@ at 2048 (a hundredth of a small model's step), for s^2/2 floats a head and layer
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function
-from pynative.kernels.dropout import Key, attention_dropout_mask
+from pynative.kernels.block import Partial, Scores
+from pynative.kernels.dropout import Key
 from pynative.kernels.host.arrays import as_float32, tensor_like
 from pynative.kernels.host.threads import run, spans
 
@@ -30,37 +30,23 @@ MASKED_SCORE = np.float32(-10000.0)
 """Megatron's value for masked scores. A row that is masked everywhere attends evenly, without NaN."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What attention is asked for besides q, k and v; `mask` is bool [b or 1, 1, s, s], True = masked out."""
+def _score_limits(scores: Scores, queries: int) -> Callable[[int, slice], np.ndarray | None]:
+    """A function (batch, query rows) -> upper limits of the last columns of their scores, None without any."""
+    if scores.mask is not None:
+        hidden = _columns(scores.mask.asnumpy()[:, :, -queries:], scores)
+        limits = np.where(hidden, MASKED_SCORE, np.float32(np.inf))
+        return lambda batch, rows: limits[batch % len(limits), 0, rows]
+    if not scores.causal:
+        return lambda batch, rows: None
+    size = min(QUERY_ROWS, queries)
+    triangle = np.where(np.tri(size, dtype=bool), np.float32(np.inf), MASKED_SCORE)
+    return lambda batch, rows: triangle[: rows.stop - rows.start, : rows.stop - rows.start]
 
-    scale: float
-    causal: bool
-    mask: np.ndarray | None
-    dropout_rate: float
-    dropout_key: Key
-    head_offset: int
 
-    def limits(self, queries: int) -> Callable[[int, slice], np.ndarray | None]:
-        """A function (batch, query rows) -> upper limits of the last columns of their scores, None without any."""
-        if self.mask is not None:
-            limits = np.where(self.mask, MASKED_SCORE, np.float32(np.inf))
-            return lambda batch, rows: limits[batch % len(limits), 0, rows]
-        if not self.causal:
-            return lambda batch, rows: None
-        size = min(QUERY_ROWS, queries)
-        triangle = np.where(np.tri(size, dtype=bool), np.float32(np.inf), MASKED_SCORE)
-        return lambda batch, rows: triangle[: rows.stop - rows.start, : rows.stop - rows.start]
-
-    def visible_keys(self, row_stop: int, keys: int) -> int:
-        """Keys that queries before `row_stop` can see; the probability of the others is exactly 0."""
-        return row_stop if self.causal and self.mask is None else keys
-
-    def dropout(self, batch: int, head: int, shape: tuple[int, int], rows: slice, keys: int) -> np.ndarray | None:
-        if not self.dropout_rate:
-            return None
-        head += self.head_offset
-        return attention_dropout_mask(self.dropout_key, batch, head, shape, self.dropout_rate, rows)[:, :keys]
+def _columns(rows: np.ndarray, scores: Scores) -> np.ndarray:
+    """Of a mask's rows the columns of a block's keys."""
+    parts = [rows[..., run.start : run.stop] for run in scores.key_positions]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
 def _limit(scores: np.ndarray, limits: np.ndarray | None) -> None:
@@ -79,13 +65,13 @@ def _scaled_with_column(rows: np.ndarray, factor: np.ndarray | np.float32, colum
 
 
 class _Heads:
-    """Attention of arrays q [s, b, n, d], k and v [s', b, g, d] under a setting; a task is one (batch, group)."""
+    """Attention of arrays q [s, b, n, d], k and v [s', b, g, d]; a task is one (batch, group)."""
 
-    def __init__(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, setting: Setting) -> None:
-        self.q, self.k, self.v, self.setting = q, k, v, setting
+    def __init__(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, scores: Scores) -> None:
+        self.q, self.k, self.v, self.scores = q, k, v, scores
         self.queries, self.batch, self.heads, self.head_size = q.shape
         self.keys, self.groups = k.shape[0], k.shape[2]
-        self.limits = setting.limits(self.queries)
+        self.limits = _score_limits(scores, self.queries)
         self.blocks = [slice(*span) for span in spans(self.queries, QUERY_ROWS)]
 
     def tasks(self) -> list[tuple[int, int]]:
@@ -95,8 +81,13 @@ class _Heads:
         size = self.heads // self.groups
         return range(group * size, (group + 1) * size)
 
+    def visible_keys(self, row_stop: int) -> int:
+        """Keys that queries before `row_stop` can see; the probability of the others is exactly 0."""
+        return row_stop if self.scores.causal and self.scores.mask is None else self.keys
+
     def dropout(self, batch: int, head: int, rows: slice, keys: int) -> np.ndarray | None:
-        return self.setting.dropout(batch, head, (self.queries, self.keys), rows, keys)
+        mask = self.scores.dropout_mask(batch, head, rows)
+        return None if mask is None else mask[:, :keys]
 
     def forward(self, out: np.ndarray, maximum: np.ndarray, inverse_sum: np.ndarray) -> None:
         """Fill out [s, b, n, d], maximum and inverse_sum [b, n, s]."""
@@ -104,7 +95,7 @@ class _Heads:
         def task(batch: int, group: int) -> None:
             keys, values = np.ascontiguousarray(self.k[:, batch, group]), np.ascontiguousarray(self.v[:, batch, group])
             for head in self.heads_of(group):
-                queries = self.q[:, batch, head] * np.float32(self.setting.scale)
+                queries = self.q[:, batch, head] * np.float32(self.scores.scale)
                 for rows in self.blocks:
                     out[rows, batch, head] = self._forward_block(
                         queries[rows], keys, values, (batch, head, rows), maximum[batch, head], inverse_sum[batch, head]
@@ -114,7 +105,7 @@ class _Heads:
 
     def _forward_block(self, queries, keys, values, where, maximum, inverse_sum) -> np.ndarray:
         batch, head, rows = where
-        visible = self.setting.visible_keys(rows.stop, self.keys)
+        visible = self.visible_keys(rows.stop)
         scores = np.matmul(queries, keys[:visible].T)
         _limit(scores, self.limits(batch, rows))
         maximum[rows] = scores.max(axis=1)
@@ -129,7 +120,7 @@ class _Heads:
     def backward(self, dout, out, maximum, inverse_sum, gradients: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
         """Fill gradients (of q, k and v) from dout; the other arguments are those of forward."""
         dq, dk, dv = gradients
-        scale, one = np.float32(self.setting.scale), np.float32(1)
+        scale, one = np.float32(self.scores.scale), np.float32(1)
 
         def task(batch: int, group: int) -> None:
             keys, values = (_scaled_with_column(array[:, batch, group], one, 1.0) for array in (self.k, self.v))
@@ -150,7 +141,7 @@ class _Heads:
     def _backward_block(self, queries, keys, values, upstream, where, key_gradient, value_gradient) -> np.ndarray:
         """Add this block's part to the gradients of keys and values; return the gradient of its queries."""
         batch, head, rows = where
-        visible = self.setting.visible_keys(rows.stop, self.keys)
+        visible = self.visible_keys(rows.stop)
         weights = np.matmul(queries[rows], keys[:visible].T)
         limits = self.limits(batch, rows)
         _limit(weights, None if limits is None else limits + queries[rows, -1:])
@@ -160,10 +151,10 @@ class _Heads:
         value_gradient[:visible] += np.matmul(dropped.T, upstream[rows, :-1])
         scores_gradient = self._scores_gradient(upstream[rows], values[:visible], kept)
         scores_gradient *= weights
-        if limits is not None and self.setting.mask is not None:
+        if limits is not None and self.scores.mask is not None:
             scores_gradient *= limits > 0
         key_gradient[:visible] += np.matmul(scores_gradient.T, queries[rows, :-1])
-        return np.matmul(scores_gradient, keys[:visible, :-1]) * np.float32(self.setting.scale)
+        return np.matmul(scores_gradient, keys[:visible, :-1]) * np.float32(self.scores.scale)
 
     def _scores_gradient(self, upstream: np.ndarray, values: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
         """(dout v^T kept - D) / l of a block, before the factor e."""
@@ -175,22 +166,28 @@ class _Heads:
         return gradient
 
 
+def _forward(q: np.ndarray, k: np.ndarray, v: np.ndarray, scores: Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """out [s, b, n, d], maximum and inverse sum [b, n, s]."""
+    heads = _Heads(q, k, v, scores)
+    out = np.empty(q.shape, np.float32)
+    maximum, inverse_sum = np.empty((2, heads.batch, heads.heads, heads.queries), np.float32)
+    heads.forward(out, maximum, inverse_sum)
+    return out, maximum, inverse_sum
+
+
 class _Attention(Function):
     @staticmethod
-    def forward(ctx, q, k, v, setting):
-        heads = _Heads(as_float32(q), as_float32(k), as_float32(v), setting)
-        out = np.empty(q.shape, np.float32)
-        maximum, inverse_sum = np.empty((2, heads.batch, heads.heads, heads.queries), np.float32)
-        heads.forward(out, maximum, inverse_sum)
+    def forward(ctx, q, k, v, scores):
+        out, maximum, inverse_sum = _forward(as_float32(q), as_float32(k), as_float32(v), scores)
         result = tensor_like(out.reshape(*out.shape[:2], -1), q)
-        ctx.setting = setting
+        ctx.scores = scores
         ctx.save_for_backward(q, k, v, result, from_numpy(maximum), from_numpy(inverse_sum))
         return result
 
     @staticmethod
     def backward(ctx, dy):
         q, k, v, out, maximum, inverse_sum = ctx.saved_tensors
-        heads = _Heads(as_float32(q), as_float32(k), as_float32(v), ctx.setting)
+        heads = _Heads(as_float32(q), as_float32(k), as_float32(v), ctx.scores)
         gradients = tuple(np.empty(array.shape, np.float32) for array in (heads.q, heads.k, heads.v))
         dout, output = as_float32(dy).reshape(heads.q.shape), as_float32(out).reshape(heads.q.shape)
         heads.backward(dout, output, maximum.asnumpy(), inverse_sum.asnumpy(), gradients)
@@ -201,5 +198,54 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, mask: Tensor | None,
     dropout_rate: float, dropout_key: Key, head_offset: int,
 ) -> Tensor:  # fmt: skip
-    mask_array = None if mask is None else mask.asnumpy()
-    return _Attention.apply(q, k, v, Setting(scale, causal, mask_array, dropout_rate, dropout_key, head_offset))
+    scores = Scores(
+        scale=scale, causal=causal, mask=mask, dropout_rate=dropout_rate, dropout_key=dropout_key,
+        head_offset=head_offset, query_positions=(range(len(q)),), key_positions=(range(len(k)),),
+        seq_length=len(k),
+    )  # fmt: skip
+    return _Attention.apply(q, k, v, scores)
+
+
+def _arrays(q: Tensor, kv: Tensor, scores: Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The block's queries, keys and values."""
+    keys, values = as_float32(kv)[:, : scores.keys]
+    return as_float32(q)[-scores.queries :], keys, values
+
+
+def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None) -> Partial:
+    out, maximum, inverse_sum = _forward(*_arrays(q, kv, scores), scores)
+    if partial is None:
+        return Partial(from_numpy(out.reshape(*out.shape[:2], -1)), from_numpy(maximum), from_numpy(inverse_sum))
+    _merge(partial, out, maximum, inverse_sum)
+    return partial
+
+
+def _merge(partial: Partial, out: np.ndarray, maximum: np.ndarray, inverse_sum: np.ndarray) -> None:
+    """Add a block's result to that of its queries, the last ones of `partial`, in place."""
+    queries = maximum.shape[-1]
+    old_out = partial.out.asnumpy()[-queries:].reshape(out.shape)
+    old_maximum, old_inverse = (x.asnumpy()[..., -queries:] for x in (partial.maximum, partial.inverse_sum))
+    highest = np.maximum(old_maximum, maximum)
+    old_weight, weight = np.exp(old_maximum - highest) / old_inverse, np.exp(maximum - highest) / inverse_sum
+    inverse = 1 / (old_weight + weight)
+    old_out *= (old_weight * inverse).transpose(2, 0, 1)[..., None]
+    out *= (weight * inverse).transpose(2, 0, 1)[..., None]
+    old_out += out
+    old_maximum[...], old_inverse[...] = highest, inverse
+
+
+def attention_block_gradient(
+    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    heads = _Heads(*_arrays(q, kv, scores), scores)
+    last = slice(-scores.queries, None)
+    own_dq, dkv = np.empty(heads.q.shape, np.float32), np.zeros(kv.shape, np.float32)
+    heads.backward(
+        as_float32(dout)[last].reshape(heads.q.shape), partial.out.asnumpy()[last].reshape(heads.q.shape),
+        partial.maximum.asnumpy()[..., last], partial.inverse_sum.asnumpy()[..., last],
+        (own_dq, *dkv[:, : scores.keys]),
+    )  # fmt: skip
+    if dq is None:
+        return from_numpy(own_dq), from_numpy(dkv)
+    dq.asnumpy()[last] += own_dq
+    return dq, from_numpy(dkv)

@@ -5,8 +5,9 @@ The tape differentiates them, so gradients of parameters arrive in `_grad` (`aut
 """
 
 from pynative.kernels.ops.activation import bias_activation
-from pynative.kernels.ops.attention import attention
+from pynative.kernels.ops.attention import attention, attention_block, attention_block_gradient
 from pynative.kernels.ops.embedding import embedding
+from pynative.kernels.ops.exchange import join_kv, pack_heads, split_kv, unpack_heads
 from pynative.kernels.ops.linear import bias_gradient, linear_forward, linear_input_gradient, linear_weight_gradient
 from pynative.kernels.ops.loss import (
     cross_entropy_addends,
@@ -22,10 +23,11 @@ from pynative.kernels.ops.residual import bias_dropout_add, dropout, fork
 from pynative.kernels.ops.rotary import rotary, split_qkv
 
 __all__ = [
-    "adamw_", "add_", "attention", "bias_activation", "bias_dropout_add", "bias_gradient", "cross_entropy_addends",
-    "cross_entropy_gradient", "cross_entropy_loss", "dropout", "embedding", "fill_", "fork", "is_finite", "layer_norm",
-    "linear_forward", "linear_input_gradient", "linear_weight_gradient", "masked_mean", "piece", "prepare", "rms_norm",
-    "rotary", "scale_", "sequence_first", "sgd_", "softmax_statistics", "split_qkv", "squared_norm",
+    "adamw_", "add_", "attention", "attention_block", "attention_block_gradient", "bias_activation", "bias_dropout_add",
+    "bias_gradient", "cross_entropy_addends", "cross_entropy_gradient", "cross_entropy_loss", "dropout", "embedding",
+    "fill_", "fork", "is_finite", "join_kv", "layer_norm", "linear_forward", "linear_input_gradient",
+    "linear_weight_gradient", "masked_mean", "pack_heads", "piece", "prepare", "rms_norm", "rotary", "scale_",
+    "sequence_first", "sgd_", "softmax_statistics", "split_kv", "split_qkv", "squared_norm", "unpack_heads",
 ]  # fmt: skip
 
 

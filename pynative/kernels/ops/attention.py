@@ -1,15 +1,17 @@
-"""Scaled dot-product attention of MindSpore operators, with all the scores at once."""
+"""Scaled dot-product attention of MindSpore operators, with all the scores of a block at once."""
 
 import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy, ops
 
+from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key, attention_dropout_mask
 
 MASKED_SCORE = -10000.0
 
 _product = ops.BatchMatMul()
 _product_with_transposed = ops.BatchMatMul(transpose_b=True)
+_transposed_product = ops.BatchMatMul(transpose_a=True)
 
 
 def causal_mask(size: int) -> Tensor:
@@ -47,3 +49,120 @@ def attention(
         probabilities = probabilities * dropout_masks(dropout_key, dropout_rate, head_offset, shape)
     out = _product(probabilities.astype(v.dtype).reshape(batch, groups, -1, keys), v_bgsd)
     return out.reshape(batch, heads, queries, head_size).transpose(2, 0, 1, 3).reshape(queries, batch, -1)
+
+
+class _Block:
+    """The arrays of one block, heads first, in float32: the query heads of a group stand below one another."""
+
+    def __init__(self, q: Tensor, kv: Tensor, scores: Scores) -> None:
+        self.scores = scores
+        self.queries, (_, self.batch, self.heads, self.head_size) = scores.queries, q.shape
+        self.groups = kv.shape[3]
+        self.q = self.by_group(q[-self.queries :])
+        self.k, self.v = (self.by_group(kv[i, : scores.keys]) for i in (0, 1))
+        self.shape = (self.batch, self.heads, self.queries, scores.keys)
+
+    def by_group(self, x: Tensor) -> Tensor:
+        """[s, b, n or g, d] or [s, b, n * d] -> [b, g, n/g * s, d]."""
+        heads_first = x.astype(mindspore.float32).reshape(len(x), self.batch, -1, self.head_size).transpose(1, 2, 0, 3)
+        return heads_first.reshape(self.batch, self.groups, -1, self.head_size)
+
+    def by_position(self, x: Tensor, rows: int) -> Tensor:
+        """The inverse: [b, g, n/g * s, d] -> [s, b, n or g, d]."""
+        return x.reshape(self.batch, -1, rows, self.head_size).transpose(2, 0, 1, 3)
+
+    def grouped(self, x: Tensor) -> Tensor:
+        """[b, n, s, s'] -> [b, g, n/g * s, s']."""
+        return x.reshape(self.batch, self.groups, -1, self.scores.keys)
+
+    def mask(self) -> Tensor | None:
+        """Bool, broadcasting to [b, n, s, s'], True = masked."""
+        if self.scores.mask is not None:
+            rows = self.scores.mask[:, :, -self.queries :]
+            return ops.cat([rows[..., run.start : run.stop] for run in self.scores.key_positions], -1)
+        return causal_mask(self.queries) if self.scores.causal else None
+
+    def score_values(self) -> Tensor:
+        """[b, n, s, s']."""
+        values = _product_with_transposed(self.q * self.scores.scale, self.k).reshape(self.shape)
+        mask = self.mask()
+        return values if mask is None else ops.masked_fill(values, mask, MASKED_SCORE)
+
+    def dropout(self) -> Tensor | float:
+        """Float32 masks [b, n, s, s'], or 1."""
+        rows = slice(0, self.queries)
+        masks = [self.scores.dropout_mask(b, n, rows) for b in range(self.batch) for n in range(self.heads)]
+        drawn = [mask for mask in masks if mask is not None]
+        return from_numpy(np.stack(drawn).reshape(self.shape)) if drawn else 1.0
+
+
+def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None) -> Partial:
+    block = _Block(q, kv, scores)
+    values = block.score_values()
+    maximum = ops.amax(values, -1)
+    exponentials = ops.exp(values - maximum.expand_dims(-1))
+    inverse_sum = 1 / exponentials.sum(axis=-1)
+    weights = exponentials * block.dropout() * inverse_sum.expand_dims(-1)
+    out = block.by_position(_product(block.grouped(weights), block.v), block.queries)
+    own = Partial(out.reshape(*out.shape[:2], -1), maximum, inverse_sum)
+    return own if partial is None else merged(partial, own, block.heads)
+
+
+def merged(partial: Partial, block: Partial, heads: int) -> Partial:
+    """`partial` with a block's result added to that of its queries, the last ones."""
+    queries = block.maximum.shape[-1]
+    first = partial.maximum.shape[-1] - queries
+    old_maximum, old_inverse = partial.maximum[..., first:], partial.inverse_sum[..., first:]
+    highest = ops.maximum(old_maximum, block.maximum)
+    old_weight = ops.exp(old_maximum - highest) / old_inverse
+    weight = ops.exp(block.maximum - highest) / block.inverse_sum
+    inverse = 1 / (old_weight + weight)
+
+    def weighted(out: Tensor, factor: Tensor) -> Tensor:
+        by_head = out.reshape(queries, out.shape[1], heads, -1)
+        return (by_head * (factor * inverse).transpose(2, 0, 1).expand_dims(-1)).reshape(out.shape)
+
+    out = weighted(partial.out[first:], old_weight) + weighted(block.out, weight)
+    if not first:
+        return Partial(out, highest, inverse)
+    return Partial(
+        ops.cat((partial.out[:first], out)),
+        ops.cat((partial.maximum[..., :first], highest), -1),
+        ops.cat((partial.inverse_sum[..., :first], inverse), -1),
+    )
+
+
+def attention_block_gradient(
+    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    block, first = _Block(q, kv, scores), len(q) - scores.queries
+    dout_bgsd, out_bgsd = block.by_group(dout[first:]), block.by_group(partial.out[first:])
+    exponentials = ops.exp(block.score_values() - partial.maximum[..., first:].expand_dims(-1))
+    probabilities, kept = exponentials * partial.inverse_sum[..., first:].expand_dims(-1), block.dropout()
+    dv = _transposed_product(block.grouped(probabilities * kept), dout_bgsd)
+    delta = (dout_bgsd * out_bgsd).sum(axis=-1).reshape(*block.shape[:3], 1)
+    dscores = probabilities * (_product_with_transposed(dout_bgsd, block.v).reshape(block.shape) * kept - delta)
+    mask = block.mask()
+    if mask is not None:
+        dscores = ops.masked_fill(dscores, mask, 0.0)
+    dscores = block.grouped(dscores * scores.scale)
+    own_dq = block.by_position(_product(dscores, block.k), block.queries)
+    dk = _transposed_product(dscores, block.q)
+    dkv = ops.stack([block.by_position(x, scores.keys) for x in (dk, dv)])
+    return _added_last(dq, own_dq), _padded(dkv, kv.shape[1])
+
+
+def _added_last(whole: Tensor | None, last: Tensor) -> Tensor:
+    """`whole` with `last` added to its last rows."""
+    if whole is None:
+        return last
+    first = len(whole) - len(last)
+    return whole + last if not first else ops.cat((whole[:first], whole[first:] + last))
+
+
+def _padded(dkv: Tensor, rows: int) -> Tensor:
+    """Zeros for the keys after the block's: [2, s', b, g, d] -> [2, s, b, g, d]."""
+    missing = rows - dkv.shape[1]
+    if not missing:
+        return dkv
+    return ops.cat((dkv, ops.zeros((2, missing, *dkv.shape[2:]), mindspore.float32)), 1)

@@ -14,6 +14,8 @@ from mindspore.ops.auto_generate import AdamW
 from pynative.kernels.dropout import Key
 from pynative.kernels.ops import (
     add_,
+    attention_block,
+    attention_block_gradient,
     bias_dropout_add,
     bias_gradient,
     cross_entropy_addends,
@@ -24,10 +26,12 @@ from pynative.kernels.ops import (
     fill_,
     fork,
     is_finite,
+    join_kv,
     linear_forward,
     linear_input_gradient,
     linear_weight_gradient,
     masked_mean,
+    pack_heads,
     piece,
     prepare,
     rms_norm,
@@ -36,18 +40,21 @@ from pynative.kernels.ops import (
     sequence_first,
     sgd_,
     softmax_statistics,
+    split_kv,
     split_qkv,
     squared_norm,
+    unpack_heads,
 )
 from pynative.kernels.ops.activation import ACTIVATIONS
 from pynative.kernels.ops.attention import attention, causal_mask
 from pynative.kernels.ops.norm import scale as norm_scale
 
 __all__ = [
-    "adamw_", "add_", "attention", "bias_activation", "bias_dropout_add", "bias_gradient", "cross_entropy_addends",
-    "cross_entropy_gradient", "cross_entropy_loss", "dropout", "embedding", "fill_", "fork", "is_finite", "layer_norm",
-    "linear_forward", "linear_input_gradient", "linear_weight_gradient", "masked_mean", "piece", "prepare", "rms_norm",
-    "rotary", "scale_", "sequence_first", "sgd_", "softmax_statistics", "split_qkv", "squared_norm",
+    "adamw_", "add_", "attention", "attention_block", "attention_block_gradient", "bias_activation", "bias_dropout_add",
+    "bias_gradient", "cross_entropy_addends", "cross_entropy_gradient", "cross_entropy_loss", "dropout", "embedding",
+    "fill_", "fork", "is_finite", "join_kv", "layer_norm", "linear_forward", "linear_input_gradient",
+    "linear_weight_gradient", "masked_mean", "pack_heads", "piece", "prepare", "rms_norm", "rotary", "scale_",
+    "sequence_first", "sgd_", "softmax_statistics", "split_kv", "split_qkv", "squared_norm", "unpack_heads",
 ]  # fmt: skip
 
 _adamw = AdamW()

@@ -1,0 +1,128 @@
+"""Ring attention (Liu et al., 2023): queries stay, keys and values travel around the group.
+
+s the piece of the sequence that a member holds, b batch, n heads, g key/value groups, d head size, r members.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from mindspore import Tensor
+
+from parallel_core.context import ContextLayout, cut, ring_block
+from pynative import kernels
+from pynative.autograd import Function
+from pynative.collectives import Group, Recv, Send
+from pynative.kernels.block import Partial, Scores
+from pynative.kernels.dropout import Key
+
+
+def _pass_on(group: Group, x: Tensor) -> Callable[[], Tensor]:
+    """Post x to the next member and the receive of its like from the previous; a function that waits for the latter."""
+    following, previous = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    sent, received = group.batch_send_recv([Send(x, following), Recv(x.shape, x.dtype, previous)])
+
+    def wait() -> Tensor:
+        sent.wait()
+        return received.wait()
+
+    return wait
+
+
+def circulate(group: Group, x: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """(member, its x) for every member, this one first; the next is on its way while the caller has the present one."""
+    for step in range(group.size):
+        arrive = _pass_on(group, x) if step < group.size - 1 else None
+        yield (group.rank - step) % group.size, x
+        if arrive is not None:
+            x = arrive()
+
+
+@dataclass(frozen=True)
+class _Ring:
+    """A call's group and what all its blocks have in common."""
+
+    group: Group
+    scores: Scores
+    """Those of the member's own keys."""
+
+    def block(self, source: int) -> Scores:
+        """The scores with the keys of member `source`."""
+        layout, held = ContextLayout(ring=self.group.size), self.scores.queries
+        rectangle = ring_block(self.group.rank, source, self.scores.causal)
+        queries, keys = (chunks * held // 2 for chunks in (rectangle.query_chunks, rectangle.key_chunks))
+        return replace(
+            self.scores,
+            causal=rectangle.causal,
+            query_positions=cut(self.scores.query_positions, held - queries, held),
+            key_positions=cut(layout.ring_positions(self.scores.seq_length, source), 0, keys),
+        )
+
+
+class _RingAttention(Function):
+    @staticmethod
+    def forward(ctx, q, k, v, ring):
+        kv, partial = kernels.join_kv(k, v), None
+        for source, keys_values in circulate(ring.group, kv):
+            partial = kernels.attention_block(q, keys_values, ring.block(source), partial)
+        ctx.ring = ring
+        ctx.save_for_backward(q, kv, *partial)
+        return _as_type(partial.out, q)
+
+    @staticmethod
+    def backward(ctx, dout):
+        q, kv, *statistics = ctx.saved_tensors
+        ring, partial = ctx.ring, Partial(*statistics)
+        dq = own = arrive = None
+        for source, keys_values in circulate(ring.group, kv):
+            dq, dkv = kernels.attention_block_gradient(q, keys_values, dout, partial, ring.block(source), dq)
+            if source == ring.group.rank:
+                own = dkv
+                continue
+            if arrive is not None:
+                kernels.add_(dkv, arrive())
+            arrive = _pass_on(ring.group, dkv)
+        kernels.add_(own, arrive())
+        return _as_type(dq, q), *(_as_type(x, q) for x in kernels.split_kv(own)), None
+
+
+def _as_type(x: Tensor, like: Tensor) -> Tensor:
+    return x if x.dtype == like.dtype else x.astype(like.dtype)
+
+
+def ring_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    group: Group,
+    *,
+    scale: float,
+    causal: bool = True,
+    mask: Tensor | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: Key | None = None,
+    head_offset: int = 0,
+) -> Tensor:
+    """`kernels.attention` of a sequence of r s positions, of which member j holds the chunks j and 2r - 1 - j of 2r.
+
+    q [s, b, n, d], k and v [s, b, g, d], mask bool [b or 1, 1, s, r s]: this member's rows, columns in the sequence's
+    own order; given, every score is computed. Without it and with `causal`, half of the scores are left out.
+    In a group of one this is `kernels.attention` itself.
+
+    Messages of one call: forward, r - 1 sends of the keys and values, 2 s b g d elements of k's type each; backward,
+    r - 1 sends of the same again and r - 1 of their gradients, 2 s b g d float32 each. Every send is posted before the
+    block that it does not depend on is computed. The order of blocks differs between members and so does rounding,
+    but a run is repeated to the bit.
+    """
+    if group.size == 1:
+        return kernels.attention(
+            q, k, v, scale=scale, causal=causal, mask=mask,
+            dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,
+        )  # fmt: skip
+    length = len(q) * group.size
+    held = ContextLayout(ring=group.size).ring_positions(length, group.rank)
+    scores = Scores(
+        scale=scale, causal=causal and mask is None, mask=mask,
+        dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset,
+        query_positions=held, key_positions=held, seq_length=length,
+    )  # fmt: skip
+    return _RingAttention.apply(q, k, v, _Ring(group, scores))

@@ -1,0 +1,61 @@
+"""Ulysses (Jacobs et al., 2023): before attention the ranks exchange pieces of the sequence for heads, after it back.
+
+s the piece of the sequence that a rank holds, b batch, n heads, g key/value groups, d head size, u ranks.
+"""
+
+import math
+
+from mindspore import Tensor
+
+from pynative import kernels
+from pynative.autograd import Function
+from pynative.collectives import Group
+
+
+class _SequenceToHeads(Function):
+    @staticmethod
+    def forward(ctx, q, k, v, group):
+        size, groups = group.size, k.shape[2]
+        copies = math.lcm(groups, size) // groups
+        ctx.group, ctx.times, ctx.shapes = group, (1, copies, copies), [x.shape[2:] for x in (q, k, v)]
+        own = [(n * times // size, d) for (n, d), times in zip(ctx.shapes, ctx.times, strict=True)]
+        packed = group.all_to_all(kernels.pack_heads((q, k, v), size, ctx.times))
+        return kernels.unpack_heads(packed, 1, own, (1, 1, 1))
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        packed = ctx.group.all_to_all(kernels.pack_heads(gradients, 1, (1, 1, 1)))
+        return *kernels.unpack_heads(packed, ctx.group.size, ctx.shapes, ctx.times), None
+
+
+class _HeadsToSequence(Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        width = x.shape[-1] * group.size
+        return kernels.unpack_heads(group.all_to_all(x), group.size, ((width,),), (1,))[0]
+
+    @staticmethod
+    def backward(ctx, dy):
+        return ctx.group.all_to_all(kernels.pack_heads((dy,), ctx.group.size, (1,))), None
+
+
+def sequence_to_heads(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+    """q [s, b, n, d], k and v [s, b, g, d] -> [u s, b, n/u, d] and twice [u s, b, g'/u, d], the ranks' pieces in order.
+
+    g' = lcm(g, u): where g is no multiple of u, each key/value head is repeated g'/g times, so that every rank has
+    those of its query heads; the copies' gradients are added up. u must divide n.
+
+    Messages of one call: one all-to-all forward and one backward, of s b (n + 2 g') d elements a rank each, of which a
+    rank keeps 1/u.
+    """
+    return (q, k, v) if group.size == 1 else _SequenceToHeads.apply(q, k, v, group)
+
+
+def heads_to_sequence(x: Tensor, group: Group) -> Tensor:
+    """[u s, b, n/u * d] -> [s, b, n * d], the way back.
+
+    Messages of one call: one all-to-all forward and one backward, of s b n d elements a rank each, of which a rank
+    keeps 1/u.
+    """
+    return x if group.size == 1 else _HeadsToSequence.apply(x, group)

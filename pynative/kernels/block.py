@@ -1,0 +1,73 @@
+"""A block of attention's scores: some queries of a sequence with some of its keys, anywhere in it.
+
+Attention over a whole sequence is one block. Where keys arrive piece by piece, each piece makes a block, and blocks
+are put together by what every row keeps: its output, its largest score m and 1/l, l = sum exp(score - m) (the online
+softmax of Milakov & Gimelshein, 2018). m and l apart, not log l + m: a row that is masked everywhere has m = -10000,
+beside which log l would lose all but three digits in float32.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core.context import Ranges, cut
+from pynative.kernels.dropout import Key, attention_dropout_mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What decides about a block of scores besides its queries and keys."""
+
+    scale: float
+    causal: bool
+    """Scores above the diagonal, which starts at the first query and key, are left out (without `mask`)."""
+    mask: Tensor | None
+    """Bool [b or 1, 1, s, s]: True = masked. Its last rows are the block's, its columns the whole sequence's."""
+    dropout_rate: float
+    dropout_key: Key
+    head_offset: int
+    """Number of the first head among all ranks' heads, for dropout."""
+    query_positions: Ranges
+    """Where the block's queries stand in the sequence: dropout masks are functions of the place."""
+    key_positions: Ranges
+    seq_length: int
+    """Keys of the whole sequence."""
+
+    @property
+    def queries(self) -> int:
+        """How many queries the block has."""
+        return sum(map(len, self.query_positions))
+
+    @property
+    def keys(self) -> int:
+        """How many keys the block has."""
+        return sum(map(len, self.key_positions))
+
+    def dropout_mask(self, batch: int, head: int, rows: slice) -> np.ndarray | None:
+        """Float32 mask [rows, keys] of this rank's head number `head`; None without dropout."""
+        if not self.dropout_rate:
+            return None
+        shape, head = (self.seq_length, self.seq_length), head + self.head_offset
+        masks = [
+            attention_dropout_mask(self.dropout_key, batch, head, shape, self.dropout_rate, slice(run.start, run.stop))
+            for run in cut(self.query_positions, rows.start, rows.stop)
+        ]
+        mask = _joined(masks, axis=0)
+        return _joined([mask[:, run.start : run.stop] for run in self.key_positions], axis=1)
+
+
+def _joined(arrays: list[np.ndarray], axis: int) -> np.ndarray:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
+
+
+class Partial(NamedTuple):
+    """Attention over the keys seen so far; float32."""
+
+    out: Tensor
+    """[s, b, n * d]."""
+    maximum: Tensor
+    """[b, n, s]: each row's largest score m."""
+    inverse_sum: Tensor
+    """[b, n, s]: 1/l."""

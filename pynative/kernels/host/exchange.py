@@ -1,0 +1,42 @@
+"""Tensors laid out as they travel between context-parallel ranks, on the host."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from mindspore import Tensor, from_numpy
+
+
+def join_kv(k: Tensor, v: Tensor) -> Tensor:
+    return from_numpy(np.stack((k.asnumpy(), v.asnumpy())))
+
+
+def split_kv(kv: Tensor) -> tuple[Tensor, Tensor]:
+    keys, values = kv.asnumpy()
+    return from_numpy(keys), from_numpy(values)
+
+
+def _repeated(x: np.ndarray, times: int) -> np.ndarray:
+    return x if times == 1 else np.repeat(x, times, axis=2)
+
+
+def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor:
+    arrays = [_repeated(x.asnumpy(), t) for x, t in zip(xs, times, strict=True)]
+    cut = [x.reshape(*x.shape[:2], parts, -1).transpose(2, 0, 1, 3) for x in arrays]
+    packed = np.concatenate(cut, axis=-1)
+    return from_numpy(packed.reshape(-1, *packed.shape[2:]))
+
+
+def unpack_heads(
+    packed: Tensor, parts: int, shapes: Sequence[tuple[int, ...]], times: Sequence[int]
+) -> tuple[Tensor, ...]:
+    array = packed.asnumpy()
+    by_part = array.reshape(parts, -1, *array.shape[1:])
+    widths = [int(np.prod(shape)) * t // parts for shape, t in zip(shapes, times, strict=True)]
+    pieces = np.split(by_part, np.cumsum(widths)[:-1], axis=-1)
+    return tuple(_summed(piece, shape, t) for piece, shape, t in zip(pieces, shapes, times, strict=True))
+
+
+def _summed(piece: np.ndarray, shape: tuple[int, ...], times: int) -> Tensor:
+    """[parts, s, b, w] -> [s, b, *shape], every `times` neighbouring heads added up."""
+    heads = piece.transpose(1, 2, 0, 3).reshape(*piece.shape[1:3], shape[0], times, *shape[1:])
+    return from_numpy(np.ascontiguousarray(heads[:, :, :, 0] if times == 1 else heads.sum(3, dtype=piece.dtype)))

@@ -119,7 +119,7 @@ def _attribute(args: Namespace, flag: str) -> Any:
 
 def _is_on(args: Namespace, flag: str) -> bool:
     value = _attribute(args, flag)
-    return isinstance(value, Unknown) or value not in (None, False)
+    return value is not None and value is not False
 
 
 def position_flags_agree(args: Namespace, given: Sequence[Given]) -> Iterator[str]:

@@ -30,7 +30,8 @@ def normalization(args: Any) -> str | None:
 
 
 def position_embedding_type(args: Any) -> str | None:
-    rotary = args.use_rotary_position_embeddings or args.position_embedding_type == "yarn"
+    older = args.use_rotary_position_embeddings or args.use_llama2_rotary_position_embeddings
+    rotary = older or args.position_embedding_type == "yarn"
     return "rope" if rotary else args.position_embedding_type
 
 

@@ -1,6 +1,6 @@
 """Flags: positions."""
 
-from mapping.flags.flag import group, off, switch, value
+from mapping.flags.flag import group, ignored, off, switch, value
 from mapping.flags.read import numbers, whole
 
 FLAGS = group(
@@ -23,12 +23,11 @@ FLAGS = group(
         "--use-fused-rotary-pos-emb",
         "model_config.apply_rope_fusion",
         "Rotary positions by the device's fused operator.",
+        aliases=("--apply-rope-fusion",),
     ),
-    off(
-        "--no-position-embedding",
-        "add_position_embedding",
-        "model_config.position_embedding_type",
-        "No position embedding.",
+    *ignored(
+        "rotary positions leave no others to switch off; without them --position-embedding-type none says it",
+        off("--no-position-embedding", "add_position_embedding"),
     ),
     switch("--use-glm-rope", "model_config.rotary_interleaved", "Rotate neighbouring pairs of half of each head."),
     value("--partial-rotary-factor", float, 0.0, "model_config.rotary_percent"),

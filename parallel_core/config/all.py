@@ -43,7 +43,10 @@ class AllConfig:
     def _derive(self) -> None:
         data, parallel, schedule = self.dataset_config, self.parallel_config, self.optimizer_config
         parallel.fill("virtual_pipeline_model_parallel_size", self._chunks)
-        data.fill("global_batch_size", lambda: data.batch_size * parallel.data_parallel_size * self._smallest_round())
+        data.fill(
+            "global_batch_size",
+            lambda: data.batch_size * parallel.data_parallel_size * (data.micro_batch_num or self._smallest_round()),
+        )
         data.fill(
             "micro_batch_num", lambda: max(1, data.global_batch_size // (data.batch_size * parallel.data_parallel_size))
         )

@@ -118,6 +118,7 @@ PART_OF: dict[str, str] = {
     "model_config.multi_token_prediction.": "model_config.multi_token_prediction.num_layers",
     "model_config.recompute_": "model_config.recompute_granularity",
     "model_config.rope_scaling.": "model_config.rope_scaling.type",
+    "model_config.sliding_window.": "model_config.sliding_window.size",
     "model_config.transformer_impl": "model_config.compute_dtype",
     "moe_config.": "moe_config.num_experts",
     "optimizer_config.overlap_param_gather": "training_config.use_distributed_optimizer",

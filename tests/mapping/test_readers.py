@@ -1,54 +1,73 @@
-"""No flag is `mapped` that does nothing: the field it fills is read, or belongs to something that is refused."""
-
-import ast
-from pathlib import Path
+"""No flag is `mapped` that does nothing: it changes a config field, and code that computes reads that field."""
 
 import pytest
 
-from mapping.arguments import read
 from mapping.flags import MAPPED, ROWS
 from parallel_core.config.unsupported import IMPLEMENTED, PART_OF
+from tests.mapping.lines import reading
+from tests.mapping.readers import ANY, is_read, reads
+from tests.mapping.variations import COMPANY, effect, value_of
 
-ROOT = Path(__file__).resolve().parents[2]
-TARGETS = {row.target: row.name for row in ROWS if row.status == MAPPED and row.target}
+NAMES = {name: row for row in ROWS if row.status == MAPPED and row.target for name in (row.name, *row.aliases)}
+TARGETS = {row.target: name for name, row in NAMES.items()}
+READ = reads()
+
+DERIVED_FROM = {
+    "model_config.add_bias_linear": "model_config.mlp_has_bias",
+    "model_config.group_query_attention": "model_config.num_query_groups",
+    "model_config.make_vocab_size_divisible_by": "model_config.vocab_size",
+    "optimizer_config.weight_decay": "optimizer_config.start_weight_decay",
+}
+"""Field that only others are derived from -> one of those, which is read."""
 
 
-def attributes(*files: Path) -> set[str]:
-    """Every name that is read as an attribute."""
-    trees = (ast.walk(ast.parse(file.read_text(encoding="utf-8"))) for file in files)
-    nodes = (node for tree in trees for node in tree)
-    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+def is_planned(target: str) -> bool:
+    """The engine refuses the field, or the field that it is a part of, until it acts on it."""
+    return target in IMPLEMENTED or any(target.startswith(start) for start in PART_OF)
 
 
-def code() -> set[str]:
-    """What the engine and the plan read, and what the config and the mapping derive other fields from."""
-    files = [*(ROOT / "pynative").rglob("*.py"), *(ROOT / "parallel_core").rglob("*.py")]
-    return attributes(*files, ROOT / "mapping" / "derived.py", ROOT / "mapping" / "vocabulary.py")
-
-
-READ = code()
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_mapped_flag_changes_its_field(name):
+    """There is a legal command line whose config differs in the flag's field, and in what is derived from that one."""
+    target = NAMES[name].target
+    targets = [target, DERIVED_FROM[target]] if target in DERIVED_FROM else [target]
+    assert effect(NAMES[name], name, *targets), f"{name} changes nothing in {' and '.join(targets)}"
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_a_mapped_field_is_read(target):
-    """By attribute, anywhere in the code; or the engine refuses every value but the one it acts on."""
-    is_part = any(target.startswith(start) for start in PART_OF)
-    assert target.rsplit(".", 1)[1] in READ or target in IMPLEMENTED or is_part, f"{TARGETS[target]} does nothing"
+    """By the engine or the plan, which the config classes are no part of; or it is refused there as planned."""
+    field = DERIVED_FROM.get(target, target)
+    others = [section for section, names in READ.items() if section != ANY and field.rpartition(".")[2] in names]
+    assert is_read(field, READ) or is_planned(target), (
+        f"{TARGETS[target]} does nothing: nobody reads {field} (read by this name in: {', '.join(others) or 'nothing'})"
+    )
+
+
+def test_readers_are_told_apart_by_section():
+    """An attribute of the same name in another section, or of anything else, is no reader."""
+    assert is_read("training_config.seed", READ) and not is_read("dataset_config.seed", READ)
+    assert not is_read("training_config.shape", READ) and not is_read("model_config.append", READ)
+
+
+def test_a_field_that_is_only_derived_from_needs_to_be_listed():
+    """So that the list above holds nothing that is read itself."""
+    assert not [target for target in DERIVED_FROM if is_read(target, READ)]
+
+
+def test_company_is_given_to_flags_that_need_it():
+    assert not [name for name in COMPANY if name not in NAMES or effect(NAMES[name], name, NAMES[name].target) is None]
 
 
 def test_parts_belong_to_something():
     """A field excused as a part names a field that is refused or read."""
     for start, whole in PART_OF.items():
-        assert whole in IMPLEMENTED or whole.rsplit(".", 1)[1] in READ, start
+        assert whole in IMPLEMENTED or is_read(whole, READ), start
         assert any(target.startswith(start) for target in TARGETS), f"{start} excuses nothing"
 
 
-def test_what_is_refused_has_a_flag():
-    """Rows of the table of what is not implemented yet name fields that exist and flags that people type."""
-    config = read(["--num-layers", "2", "--hidden-size", "8", "--num-attention-heads", "2", "--seq-length", "8"]).config
-    for target in IMPLEMENTED:
-        section, _, rest = target.partition(".")
-        value = getattr(config, section)
-        for name in rest.split("."):
-            value = getattr(value, name)
-        assert target in TARGETS or any(row.name for row in ROWS if row.target == target), target
+@pytest.mark.parametrize("target", sorted(IMPLEMENTED))
+def test_what_is_refused_exists_and_has_a_flag(target):
+    """Rows of the table of what is not implemented yet name fields that people can set by a flag."""
+    value_of(reading().config, target)
+    assert target in TARGETS

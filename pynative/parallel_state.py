@@ -1,12 +1,15 @@
 """Megatron's getters over the topology: which groups this process is in.
 
 The one module-level state of the package, because Megatron's users expect it: `initialize_model_parallel` fills it,
-`destroy_model_parallel` empties it, everything else only reads.
+`destroy_model_parallel` empties it, everything else only reads. The getters of a group are made by the line that names
+them; `parallel_core.topology.KINDS` says what each kind of group is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from parallel_core.topology import Topology
+from parallel_core.topology import KINDS, Topology
 from pynative.collectives import Backend, Group, connect
 
 
@@ -16,16 +19,15 @@ class _State:
 
     backend: Backend
     topology: Topology
-    groups: dict[tuple[str, tuple[int, ...]], Group] = field(default_factory=dict)
     virtual_size: int | None = None
     virtual_rank: int = 0
+    ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def group(self, name: str, ranks: tuple[int, ...]) -> Group:
-        """The group of these ranks, connected on first use."""
-        key = (name, ranks)
-        if key not in self.groups:
-            self.groups[key] = self.backend.group(ranks, name)
-        return self.groups[key]
+    def ranks_of(self, kind: str) -> tuple[int, ...]:
+        """Global ranks of this process's group of a kind."""
+        if kind not in self.ranks:
+            self.ranks[kind] = self.topology.group(kind, self.backend.rank)
+        return self.ranks[kind]
 
 
 _state: _State | None = None
@@ -35,16 +37,31 @@ def initialize_model_parallel(
     tensor_model_parallel_size: int = 1,
     pipeline_model_parallel_size: int = 1,
     virtual_pipeline_model_parallel_size: int | None = None,
+    pipeline_model_parallel_split_rank: int | None = None,
     context_parallel_size: int = 1,
     expert_model_parallel_size: int = 1,
     order: str = "tp-cp-ep-dp-pp",
+    communicator_config_path: str | None = None,
     *,
+    expert_tensor_parallel_size: int | None = None,
+    context_parallel_algo: str | None = None,
+    ulysses_degree_in_cp: int | None = None,
     backend: Backend | None = None,
 ) -> None:
-    """Lay the rank grid over the processes of `backend` (by default: those that the launcher started)."""
+    """Lay the rank grid over the processes of `backend` (by default: those that the launcher started).
+
+    `pipeline_model_parallel_split_rank` (models with an encoder) and `communicator_config_path` (NCCL's settings) are
+    Megatron's and must be None.
+    """
     global _state
     if _state is not None:
         raise RuntimeError("model parallelism is already initialised; call destroy_model_parallel() first")
+    for name, value in (
+        ("pipeline_model_parallel_split_rank", pipeline_model_parallel_split_rank),
+        ("communicator_config_path", communicator_config_path),
+    ):
+        if value is not None:
+            raise ValueError(f"initialize_model_parallel: {name}={value!r} is not available; leave it out")
     backend = connect() if backend is None else backend
     topology = Topology(
         world_size=backend.world_size,
@@ -52,9 +69,28 @@ def initialize_model_parallel(
         context_parallel_size=context_parallel_size,
         expert_model_parallel_size=expert_model_parallel_size,
         pipeline_model_parallel_size=pipeline_model_parallel_size,
+        expert_tensor_parallel_size=expert_tensor_parallel_size,
+        context_parallel_algo=context_parallel_algo,
+        ulysses_degree_in_cp=ulysses_degree_in_cp,
         order=order,
     )
     _state = _State(backend, topology, virtual_size=virtual_pipeline_model_parallel_size)
+
+
+def initialize_from_config(config: Any, backend: Backend) -> None:
+    """`initialize_model_parallel` with the sizes of a ParallelConfig."""
+    initialize_model_parallel(
+        config.tensor_model_parallel_size,
+        config.pipeline_model_parallel_size,
+        config.virtual_pipeline_model_parallel_size,
+        context_parallel_size=config.context_parallel_size,
+        expert_model_parallel_size=config.expert_model_parallel_size,
+        order=config.rank_order,
+        expert_tensor_parallel_size=config.expert_tensor_parallel_size,
+        context_parallel_algo=config.context_parallel_algo,
+        ulysses_degree_in_cp=config.ulysses_degree_in_cp,
+        backend=backend,
+    )
 
 
 def model_parallel_is_initialized() -> bool:
@@ -72,16 +108,6 @@ def _current() -> _State:
     if _state is None:
         raise RuntimeError("model parallelism is not initialised: call set_parallel_context first")
     return _state
-
-
-def _dense(name: str) -> Group:
-    state = _current()
-    return state.group(name, state.topology.dense.group_of(name, state.backend.rank))
-
-
-def _expert(name: str) -> Group:
-    state = _current()
-    return state.group(f"expert-{name}", state.topology.expert.group_of(name, state.backend.rank))
 
 
 def get_backend() -> Backend:
@@ -104,39 +130,152 @@ def get_world_group() -> Group:
     return _current().backend.world
 
 
-def get_tensor_model_parallel_group() -> Group:
-    """Ranks that hold the shards of the same layers."""
-    return _dense("tp")
+# One table: a group of this process, how many ranks it has, which of them this one is ---------------------------------
+
+T = TypeVar("T")
 
 
-def get_tensor_model_parallel_world_size() -> int:
-    """How many ranks share a layer."""
-    return _current().topology.tensor_model_parallel_size
+def _getter(read: Callable[[str], T], what: str, kind: str, wider: dict[str, str]) -> Callable[..., T]:
+    """A function that reads `kind`, or another kind when called with the flag that `wider` gives it."""
+
+    def get(*values: bool, **flags: bool) -> T:
+        asked = dict(zip(wider, values, strict=False)) | flags
+        if len(values) > len(wider) or not asked.keys() <= wider.keys():
+            raise TypeError(f"a getter of the {kind} group takes {', '.join(wider) or 'no argument'}")
+        return read(next((wider[flag] for flag, is_set in asked.items() if is_set), kind))
+
+    get.__doc__ = f"{what} of {KINDS[kind].meaning}."
+    return get
 
 
-def get_tensor_model_parallel_rank() -> int:
-    """This rank's place among those that share its layers."""
-    return _dense("tp").rank
+def _group(kind: str) -> Group:
+    state = _current()
+    return state.backend.group(state.ranks_of(kind), kind)
 
 
-def get_pipeline_model_parallel_group() -> Group:
-    """The stages of one pipeline, first to last."""
-    return _dense("pp")
+def _ranks(kind: str) -> tuple[int, ...]:
+    return _current().ranks_of(kind)
 
 
-def get_pipeline_model_parallel_world_size() -> int:
-    """How many stages."""
-    return _current().topology.pipeline_model_parallel_size
+def _group_of(kind: str, **wider: str) -> Callable[..., Group]:
+    return _getter(_group, "The group, connected on first use,", kind, wider)
 
 
-def get_pipeline_model_parallel_rank() -> int:
-    """This rank's stage."""
-    return _dense("pp").rank
+def _size_of(kind: str, **wider: str) -> Callable[..., int]:
+    return _getter(lambda kind: len(_ranks(kind)), "Number of ranks", kind, wider)
+
+
+def _rank_of(kind: str, **wider: str) -> Callable[..., int]:
+    return _getter(
+        lambda kind: _ranks(kind).index(_current().backend.rank), "This rank's place in the group", kind, wider
+    )
+
+
+def _ranks_of(kind: str, **wider: str) -> Callable[..., tuple[int, ...]]:
+    return _getter(_ranks, "Global ranks of the group", kind, wider)
+
+
+def _source_of(kind: str, **wider: str) -> Callable[..., int]:
+    return _getter(lambda kind: _ranks(kind)[0], "Global rank of the first member", kind, wider)
+
+
+def _is_member_of(kind: str) -> Callable[..., bool]:
+    return _getter(lambda kind: _current().topology.is_member(kind, _current().backend.rank), "Is it one", kind, {})
+
+
+get_tensor_model_parallel_group = _group_of("tp")
+get_tensor_model_parallel_world_size = _size_of("tp")
+get_tensor_model_parallel_rank = _rank_of("tp")
+get_tensor_model_parallel_src_rank = _source_of("tp")
+
+get_pipeline_model_parallel_group = _group_of("pp")
+get_pipeline_model_parallel_world_size = _size_of("pp")
+get_pipeline_model_parallel_rank = _rank_of("pp")
+
+get_data_parallel_group = _group_of("dp", with_context_parallel="dp-cp")
+get_data_parallel_world_size = _size_of("dp", with_context_parallel="dp-cp")
+get_data_parallel_rank = _rank_of("dp", with_context_parallel="dp-cp")
+get_data_parallel_src_rank = _source_of("dp", with_context_parallel="dp-cp")
+
+get_context_parallel_group = _group_of("cp")
+get_context_parallel_world_size = _size_of("cp")
+get_context_parallel_rank = _rank_of("cp")
+get_context_parallel_global_ranks = _ranks_of("cp")
+get_context_parallel_group_for_hybrid_ulysses = _group_of("cp-ulysses")
+get_context_parallel_for_hybrid_ulysses_world_size = _size_of("cp-ulysses")
+get_context_parallel_for_hybrid_ulysses_rank = _rank_of("cp-ulysses")
+get_context_parallel_group_for_hybrid_ring = _group_of("cp-ring")
+get_context_parallel_for_hybrid_ring_world_size = _size_of("cp-ring")
+get_context_parallel_for_hybrid_ring_rank = _rank_of("cp-ring")
+get_context_parallel_for_hybrid_ring_global_ranks = _ranks_of("cp-ring")
+
+get_model_parallel_group = _group_of("tp-pp", with_expert_parallel="tp-ep-pp")
+get_model_parallel_src_rank = _source_of("tp-pp", with_expert_parallel="tp-ep-pp")
+get_tensor_and_data_parallel_group = _group_of("tp-dp", with_context_parallel="tp-dp-cp")
+get_tensor_and_data_parallel_world_size = _size_of("tp-dp", with_context_parallel="tp-dp-cp")
+get_tensor_and_data_parallel_rank = _rank_of("tp-dp", with_context_parallel="tp-dp-cp")
+get_tensor_and_context_parallel_group = _group_of("tp-cp")
+get_tensor_and_context_parallel_world_size = _size_of("tp-cp")
+get_tensor_and_context_parallel_rank = _rank_of("tp-cp")
+
+get_expert_model_parallel_group = _group_of("ep")
+get_expert_model_parallel_world_size = _size_of("ep")
+get_expert_model_parallel_rank = _rank_of("ep")
+get_expert_tensor_parallel_group = _group_of("expert-tp")
+get_expert_tensor_parallel_world_size = _size_of("expert-tp")
+get_expert_tensor_parallel_rank = _rank_of("expert-tp")
+get_expert_data_parallel_group = _group_of("expert-dp")
+get_expert_data_parallel_world_size = _size_of("expert-dp")
+get_expert_data_parallel_rank = _rank_of("expert-dp")
+get_expert_tensor_and_model_parallel_group = _group_of("tp-ep")
+get_expert_tensor_and_model_parallel_world_size = _size_of("tp-ep")
+get_expert_tensor_and_model_parallel_rank = _rank_of("tp-ep")
+get_expert_tensor_model_pipeline_parallel_group = _group_of("tp-ep-pp")
+# The earlier system's names of three of these.
+get_data_modulo_expert_parallel_group = get_expert_data_parallel_group
+get_data_modulo_expert_parallel_world_size = get_expert_data_parallel_world_size
+get_data_modulo_expert_parallel_rank = get_expert_data_parallel_rank
+get_tensor_and_expert_parallel_group = get_expert_tensor_and_model_parallel_group
+get_tensor_and_expert_parallel_world_size = get_expert_tensor_and_model_parallel_world_size
+get_tensor_and_expert_parallel_rank = get_expert_tensor_and_model_parallel_rank
+
+get_embedding_group = _group_of("embedding")
+is_rank_in_embedding_group = _is_member_of("embedding")
+get_position_embedding_group = _group_of("position-embedding")
+is_rank_in_position_embedding_group = _is_member_of("position-embedding")
+
+
+# The pipeline --------------------------------------------------------------------------------------------------------
+
+
+def get_pipeline_model_parallel_first_rank() -> int:
+    """Global rank of this pipeline's first stage."""
+    return _ranks("pp")[0]
+
+
+def get_pipeline_model_parallel_last_rank() -> int:
+    """Global rank of this pipeline's last stage."""
+    return _ranks("pp")[-1]
+
+
+def get_pipeline_model_parallel_next_rank() -> int:
+    """Global rank of the stage after; after the last comes the first."""
+    return _ranks("pp")[(get_pipeline_model_parallel_rank() + 1) % len(_ranks("pp"))]
+
+
+def get_pipeline_model_parallel_prev_rank() -> int:
+    """Global rank of the stage before; before the first comes the last."""
+    return _ranks("pp")[get_pipeline_model_parallel_rank() - 1]
 
 
 def get_virtual_pipeline_model_parallel_world_size() -> int | None:
     """How many model chunks each stage holds; None without --virtual-pipeline-model-parallel-size."""
     return _current().virtual_size
+
+
+def set_virtual_pipeline_model_parallel_world_size(size: int | None) -> None:
+    """Say how many model chunks each stage holds."""
+    _current().virtual_size = size
 
 
 def get_virtual_pipeline_model_parallel_rank() -> int | None:
@@ -165,78 +304,6 @@ def is_pipeline_last_stage(ignore_virtual: bool = False) -> bool:
     return is_last_chunk and get_pipeline_model_parallel_rank() == get_pipeline_model_parallel_world_size() - 1
 
 
-def get_data_parallel_group(with_context_parallel: bool = False) -> Group:
-    """Ranks that hold the same parameters and see other samples (or, with context parallelism, pieces of them)."""
-    return _dense("dp-cp" if with_context_parallel else "dp")
-
-
-def get_data_parallel_world_size(with_context_parallel: bool = False) -> int:
-    """How many replicas."""
-    return get_data_parallel_group(with_context_parallel).size
-
-
-def get_data_parallel_rank(with_context_parallel: bool = False) -> int:
-    """Which replica this is."""
-    return get_data_parallel_group(with_context_parallel).rank
-
-
-def get_context_parallel_group() -> Group:
-    """Ranks that share a sequence."""
-    return _dense("cp")
-
-
-def get_context_parallel_world_size() -> int:
-    """How many ranks share a sequence."""
-    return _current().topology.context_parallel_size
-
-
-def get_context_parallel_rank() -> int:
-    """Which piece of the sequence is here."""
-    return _dense("cp").rank
-
-
-def get_model_parallel_group() -> Group:
-    """All ranks that together hold one copy of the parameters: tensor x pipeline."""
-    return _dense("tp-pp")
-
-
-def get_tensor_and_data_parallel_group(with_context_parallel: bool = False) -> Group:
-    """The ranks of one stage."""
-    return _dense("tp-dp-cp" if with_context_parallel else "tp-dp")
-
-
-def get_tensor_and_context_parallel_group() -> Group:
-    """Ranks that share a sequence or a layer."""
-    return _dense("tp-cp")
-
-
-def get_expert_model_parallel_group() -> Group:
-    """Ranks that hold different experts of the same layer."""
-    return _expert("ep")
-
-
-def get_expert_model_parallel_world_size() -> int:
-    """Over how many ranks the experts are spread."""
-    return _current().topology.expert_model_parallel_size
-
-
-def get_expert_model_parallel_rank() -> int:
-    """Which share of the experts is here."""
-    return _expert("ep").rank
-
-
-def get_data_modulo_expert_parallel_group() -> Group:
-    """Ranks that hold the same experts and see other samples."""
-    return _expert("dp")
-
-
-def get_embedding_group() -> Group:
-    """First and last stage of this rank's pipeline, for tied embeddings; members only."""
-    state = _current()
-    return state.group("embedding", state.topology.embedding_group(state.backend.rank))
-
-
-def is_rank_in_embedding_group() -> bool:
-    """Whether this rank holds the embedding or its tied copy."""
-    state = _current()
-    return state.backend.rank in state.topology.embedding_group(state.backend.rank)
+def is_hybrid_cp() -> bool:
+    """Whether context parallelism exchanges heads within blocks and goes around a ring of these."""
+    return len(_ranks("cp-ulysses")) > 1 and len(_ranks("cp-ring")) > 1

@@ -28,13 +28,7 @@ def job(backend, config: AllConfig) -> Iterator[None]:
 
     parallel = config.parallel_config
     device.initialize("CPU", parallel.kernels, parallel.threads or 1, backend.world_size)
-    parallel_state.initialize_model_parallel(
-        parallel.tensor_model_parallel_size,
-        parallel.pipeline_model_parallel_size,
-        parallel.virtual_pipeline_model_parallel_size,
-        parallel.context_parallel_size,
-        backend=backend,
-    )
+    parallel_state.initialize_from_config(parallel, backend)
     set_rng_seed(config.training_config.seed)
     try:
         yield

@@ -68,7 +68,6 @@ IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "parallel_config.variable_seq_lengths": (False,),
     "parallel_config.account_for_embedding_in_pipeline_split": (False,),
     "parallel_config.account_for_loss_in_pipeline_split": (False,),
-    "parallel_config.rank_order": ("tp-cp-ep-dp-pp",),
     "training_config.ckpt_step": (None,),
     "training_config.exit_on_missing_checkpoint": (False,),
     "training_config.save_retain_interval": (None,),

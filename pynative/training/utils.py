@@ -29,14 +29,7 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
             f"the configuration is for {config.world_size} processes, the launcher started {backend.world_size}: start "
             f"{config.world_size}, or let the launched processes build the configuration"
         )
-    parallel_state.initialize_model_parallel(
-        config.tensor_model_parallel_size,
-        config.pipeline_model_parallel_size,
-        config.virtual_pipeline_model_parallel_size,
-        config.context_parallel_size,
-        config.expert_model_parallel_size,
-        backend=backend,
-    )
+    parallel_state.initialize_from_config(config, backend)
 
 
 def set_seed(seed: int) -> None:

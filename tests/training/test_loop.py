@@ -11,7 +11,7 @@ import pytest
 from parallel_core.config import ConfigError
 from tests.distributed import run
 from tests.engine import TINY, config_of, job
-from tests.transformer.test_layouts import Rows
+from tests.layouts import Rows
 
 BATCHES = f"{TINY} --global-batch-size 4 --log-interval 1"
 

@@ -32,12 +32,14 @@ LAYOUTS = {
     "tp2 sp": (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
     "tp4": (4, "--tensor-model-parallel-size 4"),
     "tp4 sp": (4, "--tensor-model-parallel-size 4 --sequence-parallel"),
+    "pp2 dp2, stages first": (4, "--pipeline-model-parallel-size 2 --use-tp-pp-dp-mapping"),
     "tp2 pp2": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
 }
 # Every family under tensor, pipeline and data parallelism; the large layouts where they add something.
 ROWS = [(family, layout) for family in FAMILIES for layout in ("tp2", "tp2 sp", "pp2", "dp2")]
 ROWS += [
     ("gpt tied, dropout", "tp2 pp2"),
+    ("gpt tied, dropout", "pp2 dp2, stages first"),
     ("gpt", "tp4"),
     ("gpt tied, dropout", "tp4 sp"),
     ("squared relu", "tp4"),

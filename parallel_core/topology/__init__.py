@@ -1,0 +1,9 @@
+"""Which ranks work together: the rank grid, and every process group of a job as a slice of it.
+
+python -m parallel_core.topology --world-size 10240 --tensor-model-parallel-size 8 --rank 4711
+"""
+
+from parallel_core.topology.grid import AXES, RankGrid
+from parallel_core.topology.topology import KINDS, Topology
+
+__all__ = ["AXES", "KINDS", "RankGrid", "Topology"]

@@ -1,0 +1,201 @@
+"""Every process group of a job, as Megatron lays them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from parallel_core.context import HYBRID, ContextLayout
+from parallel_core.topology.grid import RankGrid
+
+
+class Kind(NamedTuple):
+    """A kind of process group."""
+
+    grid: str
+    """"dense" or "expert", and then `name` names axes of that grid; "special", and then it is the kind's own."""
+    name: str
+    meaning: str
+    """What its members have in common, or share."""
+
+
+KINDS = {
+    "tp": Kind("dense", "tp", "shards of the same layers"),
+    "cp": Kind("dense", "cp", "pieces of the same sequences"),
+    "dp": Kind("dense", "dp", "the same parameters, other samples"),
+    "pp": Kind("dense", "pp", "the stages of a pipeline, first to last"),
+    "dp-cp": Kind("dense", "dp-cp", "the same parameters"),
+    "tp-pp": Kind("dense", "tp-pp", "one copy of the parameters"),
+    "tp-dp": Kind("dense", "tp-dp", "a stage and a piece of the sequence"),
+    "tp-cp": Kind("dense", "tp-cp", "the same samples in the same stage"),
+    "tp-dp-cp": Kind("dense", "tp-dp-cp", "a stage"),
+    "cp-ulysses": Kind("special", "ulysses", "context-parallel neighbours that exchange heads"),
+    "cp-ring": Kind("special", "ring", "context-parallel ranks around which keys and values travel"),
+    "ep": Kind("expert", "ep", "other experts of the same layers"),
+    "expert-tp": Kind("expert", "tp", "shards of the same experts"),
+    "expert-dp": Kind("expert", "dp", "the same shards of the same experts, other samples"),
+    "tp-ep": Kind("expert", "tp-ep", "all experts of the same layers"),
+    "tp-ep-pp": Kind("expert", "tp-ep-pp", "all experts of the model"),
+    "embedding": Kind("special", "embedding", "holders of a tied embedding: first and last stage"),
+    "position-embedding": Kind("special", "position_embedding", "holders of position embeddings: the first stage"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """The sizes of a job and the groups that follow from them.
+
+    The world is tp x cp x dp x pp. Experts see the same ranks as (expert) tp x ep x (expert) dp x pp. A stage that the
+    embedding has for itself changes no group: it is the first.
+    """
+
+    world_size: int
+    tensor_model_parallel_size: int = 1
+    context_parallel_size: int = 1
+    expert_model_parallel_size: int = 1
+    pipeline_model_parallel_size: int = 1
+    expert_tensor_parallel_size: int | None = None
+    """None: the tensor-parallel size."""
+    context_parallel_algo: str | None = None
+    """None: the ring."""
+    ulysses_degree_in_cp: int | None = None
+    """Context-parallel neighbours that exchange heads, with hybrid_cp_algo."""
+    order: str = "tp-cp-ep-dp-pp"
+    """Axes, fastest varying first."""
+
+    def __post_init__(self) -> None:
+        sizes = {name: size for name, size in vars(self).items() if isinstance(size, int)}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"--{name.replace('_', '-')} {size}: must be at least 1; raise it")
+        self._check_dense()
+        self._check_experts()
+        self._check_context()
+
+    def _check_dense(self) -> None:
+        model = self.tensor_model_parallel_size * self.context_parallel_size * self.pipeline_model_parallel_size
+        if self.world_size % model:
+            raise ValueError(
+                f"--world-size {self.world_size}: must be a multiple of --tensor-model-parallel-size "
+                f"{self.tensor_model_parallel_size} x --context-parallel-size {self.context_parallel_size} x "
+                f"--pipeline-model-parallel-size {self.pipeline_model_parallel_size} = {model}; start a multiple of "
+                f"{model} processes, or change the sizes"
+            )
+
+    def _check_experts(self) -> None:
+        ranks = self.expert_tensor_size * self.expert_model_parallel_size * self.pipeline_model_parallel_size
+        if self.world_size % ranks:
+            raise ValueError(
+                f"--expert-model-parallel-size {self.expert_model_parallel_size}: times expert tensor-parallel size "
+                f"{self.expert_tensor_size} x --pipeline-model-parallel-size {self.pipeline_model_parallel_size} = "
+                f"{ranks} must divide the {self.world_size} processes; change one of them"
+            )
+        pipelines_agree = self.order.endswith("pp") or self.pipeline_model_parallel_size == 1
+        if not pipelines_agree and self.expert_data_parallel_size != self.data_parallel_size:
+            raise ValueError(
+                f"order {self.order!r}: with stages before data-parallel copies, the {self.expert_data_parallel_size} "
+                f"copies of an expert must be as many as the {self.data_parallel_size} of the other layers, or their "
+                f"pipelines differ; use --expert-model-parallel-size 1 or leave --use-tp-pp-dp-mapping out"
+            )
+
+    def _check_context(self) -> None:
+        if self.context_parallel_algo != HYBRID:
+            return
+        degree = self.ulysses_degree_in_cp
+        if degree is None:
+            raise ValueError(f"--context-parallel-algo {HYBRID}: needs --ulysses-degree-in-cp; add it")
+        if self.context_parallel_size % degree:
+            raise ValueError(
+                f"--ulysses-degree-in-cp {degree}: must divide --context-parallel-size {self.context_parallel_size}; "
+                f"change one of them"
+            )
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Replicas of the model: world size / (tp x cp x pp)."""
+        return self.world_size // (
+            self.tensor_model_parallel_size * self.context_parallel_size * self.pipeline_model_parallel_size
+        )
+
+    @property
+    def expert_tensor_size(self) -> int:
+        """Ranks that share an expert."""
+        return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
+
+    @property
+    def expert_data_parallel_size(self) -> int:
+        """Replicas of an expert: world size / (expert tp x ep x pp)."""
+        return self.world_size // (
+            self.expert_tensor_size * self.expert_model_parallel_size * self.pipeline_model_parallel_size
+        )
+
+    @cached_property
+    def dense(self) -> RankGrid:
+        """The grid of everything but the experts."""
+        sizes = {
+            "tp": self.tensor_model_parallel_size,
+            "cp": self.context_parallel_size,
+            "dp": self.data_parallel_size,
+            "pp": self.pipeline_model_parallel_size,
+        }
+        return RankGrid(self.order, sizes)
+
+    @cached_property
+    def expert(self) -> RankGrid:
+        """The grid of the experts: context parallelism folded into data parallelism, from which ep takes its share."""
+        sizes = {
+            "tp": self.expert_tensor_size,
+            "ep": self.expert_model_parallel_size,
+            "dp": self.expert_data_parallel_size,
+            "pp": self.pipeline_model_parallel_size,
+        }
+        return RankGrid(self.order, sizes)
+
+    def groups(self, kind: str) -> np.ndarray:
+        """All groups of one of `KINDS`: [number of groups, ranks of a group]."""
+        where = KINDS[kind]
+        if where.grid == "special":
+            return getattr(self, f"_{where.name}_groups")
+        grid: RankGrid = getattr(self, where.grid)
+        return grid.groups(where.name)
+
+    def group(self, kind: str, rank: int) -> tuple[int, ...]:
+        """The ranks of the group of one of `KINDS` that `rank` belongs to; ValueError where it belongs to none."""
+        where = KINDS[kind]
+        if where.grid != "special":
+            return getattr(self, where.grid).group_of(where.name, rank)
+        groups = self.groups(kind)
+        mine = groups[(groups == rank).any(axis=1)]
+        if not len(mine):
+            raise ValueError(f"rank {rank} is in no {kind} group")
+        return tuple(mine[0].tolist())
+
+    def is_member(self, kind: str, rank: int) -> bool:
+        """Whether `rank` is in a group of this kind: of embedding groups only first and last stages are members."""
+        return KINDS[kind].grid != "special" or bool((self.groups(kind) == rank).any())
+
+    @cached_property
+    def _blocks(self) -> np.ndarray:
+        """[context-parallel groups, places in the ring, neighbours that exchange heads]."""
+        layout = ContextLayout.of(self.context_parallel_size, self.context_parallel_algo, self.ulysses_degree_in_cp)
+        return self.dense.groups("cp").reshape(-1, layout.ring, layout.ulysses)
+
+    @cached_property
+    def _ulysses_groups(self) -> np.ndarray:
+        return self._blocks.reshape(-1, self._blocks.shape[2])
+
+    @cached_property
+    def _ring_groups(self) -> np.ndarray:
+        return self._blocks.swapaxes(1, 2).reshape(-1, self._blocks.shape[1])
+
+    @cached_property
+    def _embedding_groups(self) -> np.ndarray:
+        pipelines = self.dense.groups("pp")
+        return pipelines[:, [0, -1]] if pipelines.shape[1] > 1 else pipelines
+
+    @cached_property
+    def _position_embedding_groups(self) -> np.ndarray:
+        return self.dense.groups("pp")[:, :1]

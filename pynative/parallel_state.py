@@ -7,8 +7,9 @@ them; `parallel_core.topology.KINDS` says what each kind of group is.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from parallel_core.config import ParallelConfig
 from parallel_core.topology import KINDS, Topology
 from pynative.collectives import Backend, Group, connect
 
@@ -77,7 +78,7 @@ def initialize_model_parallel(
     _state = _State(backend, topology, virtual_size=virtual_pipeline_model_parallel_size)
 
 
-def initialize_from_config(config: Any, backend: Backend) -> None:
+def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:
     """`initialize_model_parallel` with the sizes of a ParallelConfig."""
     initialize_model_parallel(
         config.tensor_model_parallel_size,

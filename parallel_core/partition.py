@@ -1,6 +1,86 @@
-"""Layers to pipeline chunks: which stage owns which layers."""
+"""Layers to pipeline chunks: which stage owns which layers.
+
+Layers are numbered chunk after chunk, and within a chunk stage after stage, as a micro-batch goes through them.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parallel_core.config.model import ModelConfig
+    from parallel_core.config.parallel import ParallelConfig
+
+
+def chunk_layers(model_config: ModelConfig, parallel_config: ParallelConfig) -> list[list[range]]:
+    """The layers, 0-based, of each chunk and stage: indexed [chunk][stage].
+
+    From `--num-layer-list`; else a stage's layers (`stage_budgets`) are divided evenly over its chunks. Layers that do
+    nothing (`--noop-layers`) are counted and numbered as any other.
+    """
+    stages = parallel_config.pipeline_model_parallel_size
+    counts = chunk_counts(model_config.num_layers, parallel_config)
+    flat = [count for row in counts for count in row]
+    assert sum(flat) == model_config.num_layers, f"{counts} for {model_config.num_layers} layers"
+    owned = [range(start, stop) for start, stop in pairwise(accumulate(flat, initial=0))]
+    return [owned[start : start + stages] for start in range(0, len(owned), stages)]
+
+
+def chunk_counts(num_layers: int, parallel: ParallelConfig) -> list[list[int]]:
+    """How many layers each chunk has on each stage: indexed [chunk][stage]."""
+    entries: Any = parallel.num_layer_list
+    if is_nested(entries):
+        return [list(row) for row in entries]
+    chunks = parallel.virtual_pipeline_model_parallel_size or 1
+    counts = [[budget // chunks for budget in stage_budgets(num_layers, parallel)] for _ in range(chunks)]
+    if entries is None:
+        counts[0][0] -= parallel.account_for_embedding_in_pipeline_split
+        counts[-1][-1] -= parallel.account_for_loss_in_pipeline_split
+    return counts
+
+
+def stage_budgets(num_layers: int, parallel: ParallelConfig) -> list[int]:
+    """The layers of each stage, the embedding and the output layer included where they count as one.
+
+    That is so with Megatron's --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split.
+    A list or `fixed_stages` give some stages their layers; the others share evenly. What is left over goes one layer at
+    a time to the last of those but one and backwards from there, so that the stages that also hold the embedding and
+    the output layer stay light.
+    """
+    entries: Any = parallel.num_layer_list
+    if entries is not None:
+        return list(entries)
+    budgets = fixed_stages(parallel)
+    free = [stage for stage in range(parallel.pipeline_model_parallel_size) if stage not in budgets]
+    counted = num_layers + parallel.account_for_embedding_in_pipeline_split
+    counted += parallel.account_for_loss_in_pipeline_split - sum(budgets.values())
+    share, rest = divmod(counted, len(free)) if free else (0, 0)
+    heavier = free[:-1][::-1][:rest]
+    budgets |= {stage: share + (stage in heavier) for stage in free}
+    return [budgets[stage] for stage in sorted(budgets)]
+
+
+def fixed_stages(parallel: ParallelConfig) -> dict[int, int]:
+    """The layers of the first and the last stage, if they are given on their own."""
+    last = parallel.decoder_last_pipeline_num_layers
+    first = 0 if parallel.standalone_embedding_stage else parallel.decoder_first_pipeline_num_layers
+    ends = ((0, first), (parallel.pipeline_model_parallel_size - 1, last))
+    return {stage: layers for stage, layers in ends if layers is not None}
+
+
+def virtual_stages(num_layers: int, parallel: ParallelConfig) -> int | None:
+    """How many chunks `--num-layers-per-virtual-pipeline-stage` or a nested `--num-layer-list` make of a stage."""
+    if is_nested(parallel.num_layer_list):
+        return len(parallel.num_layer_list or ())
+    per_chunk = parallel.num_layers_per_virtual_pipeline_stage
+    return None if per_chunk is None else max(stage_budgets(num_layers, parallel), default=0) // per_chunk
+
+
+def is_nested(num_layer_list: Sequence[Any] | None) -> bool:
+    """Whether the list has a list for each chunk."""
+    return any(isinstance(entry, list) for entry in num_layer_list or ())
 
 
 def layers_per_stage(num_layers: int, stages: int, num_layer_list: Sequence[int] | None = None) -> list[int]:

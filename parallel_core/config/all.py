@@ -15,6 +15,8 @@ from parallel_core.config.optimizer import OptimizerConfig
 from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.rules import RULES
 from parallel_core.config.training import TrainingConfig
+from parallel_core.partition import virtual_stages
+from parallel_core.schedules.generators import schedule_name
 
 
 @dataclass(kw_only=True)
@@ -42,7 +44,8 @@ class AllConfig:
 
     def _derive(self) -> None:
         data, parallel, schedule = self.dataset_config, self.parallel_config, self.optimizer_config
-        parallel.fill("virtual_pipeline_model_parallel_size", self._chunks)
+        layers = self.model_config.num_layers
+        parallel.fill("virtual_pipeline_model_parallel_size", lambda: virtual_stages(layers, parallel))
         data.fill(
             "global_batch_size",
             lambda: data.batch_size * parallel.data_parallel_size * (data.micro_batch_num or self._smallest_round()),
@@ -59,21 +62,11 @@ class AllConfig:
         self.moe_config.fill("moe_ffn_hidden_size", lambda: self.model_config.ffn_hidden_size)
 
     def _smallest_round(self) -> int:
-        """The fewest micro-batches that a schedule takes: interleaving goes through the stages in whole rounds."""
+        """The fewest micro-batches that a schedule takes: interleaving goes through the chunks in whole groups."""
         parallel = self.parallel_config
-        interleaved = (parallel.virtual_pipeline_model_parallel_size or 1) > 1
-        return parallel.pipeline_model_parallel_size if interleaved else 1
-
-    def _chunks(self) -> int | None:
-        per_chunk = self.parallel_config.num_layers_per_virtual_pipeline_stage
-        if per_chunk is None:
-            return None
-        layers = (
-            self.model_config.num_layers
-            + self.parallel_config.account_for_embedding_in_pipeline_split
-            + self.parallel_config.account_for_loss_in_pipeline_split
-        )
-        return layers // self.parallel_config.pipeline_model_parallel_size // per_chunk
+        if schedule_name(parallel) != "interleaved":
+            return 1
+        return parallel.microbatch_group_size_per_virtual_pipeline_stage or parallel.pipeline_model_parallel_size
 
     def _iterations_of_samples(self) -> None:
         with suppress(Unjudged):

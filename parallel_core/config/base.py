@@ -121,6 +121,8 @@ def has_type(value: Any, hint: Any) -> bool:
     if get_origin(hint) in (types.UnionType, Union):
         return any(has_type(value, part) for part in get_args(hint))
     plain = get_origin(hint) or hint
+    if plain is list and get_args(hint):
+        return isinstance(value, list) and all(has_type(entry, get_args(hint)[0]) for entry in value)
     if plain is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if plain is int:

@@ -50,7 +50,7 @@ class ParallelConfig(Config):
         "--microbatch-group-size-per-virtual-pipeline-stage", None, at_least=1
     )
     """Micro-batches that go through one chunk before the next; the number of stages if not given."""
-    num_layer_list: list[Any] | None = option("--num-layer-list", None)
+    num_layer_list: list[int] | list[list[int]] | None = option("--num-layer-list", None)
     """Layers of each stage, or for each chunk the layers of each stage."""
     noop_layers: list[int] | None = option("--noop-layers", None)
     """Numbers of layers that do nothing, there to even out the stages."""

@@ -1,6 +1,6 @@
 """Rules between sections: functions of the `AllConfig` that yield sentences with flag, value, rule and fix."""
 
-from parallel_core.config.rules import layout, model, moe, training
+from parallel_core.config.rules import layout, model, moe, pipeline, training
 
-RULES = (*model.RULES, *layout.RULES, *moe.RULES, *training.RULES)
+RULES = (*model.RULES, *pipeline.RULES, *layout.RULES, *moe.RULES, *training.RULES)
 """All of them. A rule that reads a value already known to be wrong is passed over."""

@@ -1,0 +1,170 @@
+"""Rules of the pipeline: its schedule, and the layers of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from parallel_core.partition import chunk_counts, is_nested, stage_budgets
+from parallel_core.schedules.generators import schedule_name
+from parallel_core.schedules.limits import Given, refusals
+
+if TYPE_CHECKING:
+    from parallel_core.config.all import AllConfig
+    from parallel_core.config.parallel import ParallelConfig
+
+
+def _chunks_flag(parallel: ParallelConfig) -> str:
+    """The flag that asked for virtual stages."""
+    per_chunk = parallel.num_layers_per_virtual_pipeline_stage
+    if per_chunk is not None:
+        return f"--num-layers-per-virtual-pipeline-stage {per_chunk}"
+    return f"--virtual-pipeline-model-parallel-size {parallel.virtual_pipeline_model_parallel_size or 1}"
+
+
+def schedule_fits(config: AllConfig) -> Iterator[str]:
+    parallel, data = config.parallel_config, config.dataset_config
+    name, stages = schedule_name(parallel), parallel.pipeline_model_parallel_size
+    group = parallel.microbatch_group_size_per_virtual_pipeline_stage
+    given = Given(
+        schedule=f"--pipeline-schedule {name}",
+        stages=f"--pipeline-model-parallel-size {stages}",
+        micro_batches=f"--global-batch-size {data.global_batch_size} (micro-batches: {data.micro_batch_num})",
+        chunks=_chunks_flag(parallel),
+        group_size=f"--microbatch-group-size-per-virtual-pipeline-stage {group}",
+    )
+    chunks = parallel.virtual_pipeline_model_parallel_size or 1
+    yield from refusals(name, stages, data.micro_batch_num, chunks, group, given)
+
+
+EXCLUSIVE = (
+    ("num_layer_list", "decoder_first_pipeline_num_layers"),
+    ("num_layer_list", "decoder_last_pipeline_num_layers"),
+    ("num_layer_list", "account_for_embedding_in_pipeline_split"),
+    ("num_layer_list", "account_for_loss_in_pipeline_split"),
+    ("account_for_embedding_in_pipeline_split", "decoder_first_pipeline_num_layers"),
+    ("account_for_embedding_in_pipeline_split", "decoder_last_pipeline_num_layers"),
+    ("account_for_embedding_in_pipeline_split", "standalone_embedding_stage"),
+    ("account_for_loss_in_pipeline_split", "decoder_first_pipeline_num_layers"),
+    ("account_for_loss_in_pipeline_split", "decoder_last_pipeline_num_layers"),
+    ("standalone_embedding_stage", "decoder_first_pipeline_num_layers"),
+)
+"""Pairs of fields that both say how many layers a stage has."""
+
+
+def one_way_to_split(config: AllConfig) -> Iterator[str]:
+    flags = {entry.name: entry.metadata["flag"] for entry in fields(config.parallel_config)}
+    for earlier, later in EXCLUSIVE:
+        values = [getattr(config.parallel_config, name) for name in (earlier, later)]
+        if all(value is not None and value is not False for value in values):
+            typed = flags[later] if values[1] is True else f"{flags[later]} {values[1]}"
+            yield f"{typed}: does not go with {flags[earlier]}; leave one out"
+
+
+def stages_have_layers(config: AllConfig) -> Iterator[str]:
+    parallel, layers = config.parallel_config, config.model_config.num_layers
+    stages, alone = parallel.pipeline_model_parallel_size, parallel.standalone_embedding_stage
+    if alone and stages < 2:
+        yield "--standalone-embedding-stage: needs --pipeline-model-parallel-size 2 or more; raise it or leave it out"
+    elif layers < stages - alone:
+        yield (
+            f"--pipeline-model-parallel-size {stages}: {'less the stage of the embedding ' if alone else ''}must not "
+            f"exceed --num-layers {layers}; lower it, or a stage would have no layer"
+        )
+
+
+def layer_list_fits(config: AllConfig) -> Iterator[str]:
+    parallel, layers = config.parallel_config, config.model_config.num_layers
+    stages, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size or 1
+    entries: Any = parallel.num_layer_list
+    if entries is None:
+        return
+    rows = entries if is_nested(entries) else [entries]
+    total = sum(map(sum, rows))
+    if is_nested(entries) and (len(rows) != chunks or any(len(row) != stages for row in rows)):
+        yield (
+            f"--num-layer-list {entries}: needs {chunks} lists (virtual stages) of {stages} numbers "
+            "(--pipeline-model-parallel-size); change it"
+        )
+    elif len(rows[0]) != stages:
+        yield (
+            f"--num-layer-list {entries}: needs {stages} numbers, one for each stage "
+            "(--pipeline-model-parallel-size); change it"
+        )
+    elif total != layers:
+        yield f"--num-layer-list {entries}: adds up to {total}, must add up to --num-layers {layers}; change it"
+    elif any(n < 1 for row in rows for n in row[parallel.standalone_embedding_stage :]):
+        yield f"--num-layer-list {entries}: each number must be at least 1; change it or lower the number of stages"
+    elif parallel.standalone_embedding_stage and any(row[0] for row in rows):
+        yield f"--num-layer-list {entries}: must give the first stage 0 layers with --standalone-embedding-stage"
+
+
+def end_stages_leave_the_rest_even(config: AllConfig) -> Iterator[str]:
+    parallel = config.parallel_config
+    ends = {
+        "--decoder-first-pipeline-num-layers": parallel.decoder_first_pipeline_num_layers,
+        "--decoder-last-pipeline-num-layers": parallel.decoder_last_pipeline_num_layers,
+    }
+    given = {flag: layers for flag, layers in ends.items() if layers is not None}
+    if not given:
+        return
+    middle = parallel.pipeline_model_parallel_size - len(given) - parallel.standalone_embedding_stage
+    rest = config.model_config.num_layers - sum(given.values())
+    if middle < 0 or rest < middle or (rest % middle if middle else rest):
+        yield (
+            f"{' '.join(f'{flag} {layers}' for flag, layers in given.items())}: leaves {rest} layers for {middle} "
+            "stages, which must share them evenly, at least one each; change it or --num-layers"
+        )
+
+
+def chunks_divide(config: AllConfig) -> Iterator[str]:
+    """Each virtual stage of a stage has equally many layers, unless a list says otherwise."""
+    parallel, layers = config.parallel_config, config.model_config.num_layers
+    chunks = parallel.virtual_pipeline_model_parallel_size or 1
+    if is_nested(parallel.num_layer_list):
+        return
+    uneven = [budget for budget in stage_budgets(layers, parallel) if budget % chunks]
+    if uneven and parallel.num_layer_list is not None:
+        yield (
+            f"--num-layer-list {parallel.num_layer_list}: each number must be a multiple of the {chunks} virtual "
+            "stages; change it, or give a list for each of them"
+        )
+    elif uneven:
+        yield (
+            f"{_chunks_flag(parallel)}: {chunks} virtual stages do not divide the {uneven[0]} layers of a stage "
+            f"(--num-layers {layers}, --pipeline-model-parallel-size {parallel.pipeline_model_parallel_size}); "
+            "change one of them"
+        )
+
+
+def chunks_have_the_layers_asked_for(config: AllConfig) -> Iterator[str]:
+    parallel = config.parallel_config
+    asked = parallel.num_layers_per_virtual_pipeline_stage
+    counts = [n for row in chunk_counts(config.model_config.num_layers, parallel) for n in row]
+    if asked is not None and counts and max(counts) != asked:
+        yield (
+            f"--num-layers-per-virtual-pipeline-stage {asked}: the rest of the layout makes virtual stages of "
+            f"{max(counts)} layers; change it or leave it out"
+        )
+
+
+def noop_layers_exist(config: AllConfig) -> Iterator[str]:
+    for layer in config.parallel_config.noop_layers or ():
+        if not 0 <= layer < config.model_config.num_layers:
+            yield (
+                f"--noop-layers {layer}: must be between 0 and --num-layers {config.model_config.num_layers} - 1; "
+                "remove it"
+            )
+
+
+RULES = (
+    schedule_fits,
+    one_way_to_split,
+    stages_have_layers,
+    layer_list_fits,
+    end_stages_leave_the_rest_even,
+    chunks_divide,
+    chunks_have_the_layers_asked_for,
+    noop_layers_exist,
+)

@@ -38,6 +38,9 @@ COMPANY = {
     "--lr-wsd-decay-samples": SAMPLES,
     "--merge-file": "--vocab-file x",
     "--micro-batch-num": "~global-batch-size",
+    "--microbatch-group-size-per-virtual-pipeline-stage": (
+        "--pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2"
+    ),
     "--moe-tp-extend-ep": "--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel",
     "--n-shared-experts": "--moe-ffn-hidden-size 64",
     "--num-layers-per-virtual-pipeline-stage": "--pipeline-model-parallel-size 2",

@@ -19,7 +19,7 @@ from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.checkpointing.schedule import schedule_problems
 from pynative.parameter import name_parameters, write_parameter
-from pynative.tensor_parallel.random import set_rng_seed
+from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.training.log import log, warn
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def load_checkpoint(directory: Path, state: TrainingState) -> None:
         state.iteration = reader.manifest.iteration
         state.consumed_samples = reader.manifest.consumed_samples
         if reader.manifest.rng is not None and not training.no_load_rng:
-            set_rng_seed(reader.manifest.rng["seed"])
+            get_rng_tracer().seed = reader.manifest.rng["seed"]
     log(f"Loaded {reader.directory}; training goes on after step {state.iteration}")
 
 

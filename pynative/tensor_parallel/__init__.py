@@ -13,10 +13,21 @@ from pynative.tensor_parallel.mappings import (
     scatter_to_sequence_parallel_region,
     scatter_to_tensor_model_parallel_region,
 )
-from pynative.tensor_parallel.random import get_rng_tracer, set_rng_seed
+from pynative.tensor_parallel.random import (
+    DATA_PARALLEL_RNG,
+    EXPERT_PARALLEL_RNG,
+    MODEL_PARALLEL_RNG,
+    RNGStateTracer,
+    get_rng_tracer,
+    set_rng_seed,
+)
 
 __all__ = [
+    "DATA_PARALLEL_RNG",
+    "EXPERT_PARALLEL_RNG",
+    "MODEL_PARALLEL_RNG",
     "ColumnParallelLinear",
+    "RNGStateTracer",
     "RowParallelLinear",
     "VocabParallelCrossEntropy",
     "VocabParallelEmbedding",

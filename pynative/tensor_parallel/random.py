@@ -1,37 +1,164 @@
 """Random streams by position instead of by history.
 
-Megatron's tracker hands out states in the order of the calls. Here a dropout mask is a function of (seed, iteration,
-micro-batch, layer, place in the layer), so it is the same under recompute, for any number of micro-batches in flight
-and for any tensor-parallel size: a mask of a cut activation is the cut of the mask.
+Megatron's tracker hands out states in the order of the calls. Here every random number is a function of where it is
+used. A dropout mask depends on (seed, iteration, micro-batch, layer, place in the layer) and on global positions, so it
+is the same under recompute, for any number of micro-batches in flight and for any layout: the mask of a piece is the
+piece of the mask.
+
+Numbers of one's own come from named streams, as in Megatron:
+
+    with get_rng_tracer().rng_fork(MODEL_PARALLEL_RNG):
+        x = kernels.dropout(x, 0.1, get_rng_tracer().next_key())
+
+A stream gives the n-th key asked for since the forward of this micro-batch began, for what distinguishes the ranks that
+must differ. Nothing lives longer than a micro-batch, so a checkpoint needs the seed and the iteration alone.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from pynative import parallel_state
 
 Key = tuple[int, ...]
 
+DATA_PARALLEL_RNG = "data-parallel-rng"
+MODEL_PARALLEL_RNG = "model-parallel-rng"
+EXPERT_PARALLEL_RNG = "expert-parallel-rng"
+
+DISTINGUISHED: dict[str, tuple[Callable[[], int], ...]] = {
+    DATA_PARALLEL_RNG: (),
+    MODEL_PARALLEL_RNG: (parallel_state.get_tensor_model_parallel_rank, parallel_state.get_context_parallel_rank),
+    EXPERT_PARALLEL_RNG: (
+        parallel_state.get_expert_model_parallel_rank,
+        parallel_state.get_expert_tensor_parallel_rank,
+        parallel_state.get_context_parallel_rank,
+    ),
+}
+"""Stream -> the ranks for which it gives different numbers. The first is the one that is used outside of any fork: for
+what is the same on all ranks of a model, replicated activations and decisions that must agree. The second is for
+activations that are cut, the third for those inside experts. All differ between micro-batches and pipeline stages."""
+
+
+class States(NamedTuple):
+    """Where a tracer stands; give it to `set_states` before a forward that is to be repeated."""
+
+    position: tuple[int, ...]
+    drawn: dict[str, int]
+
 
 @dataclass
-class RNGStateTracer:
-    """Where training stands; what a checkpoint needs to go on with the same masks is `seed` and the iteration."""
+class _Stream:
+    seed: int | None
+    """None: the tracer's."""
+    ranks: tuple[Callable[[], int], ...]
+    drawn: int = 0
 
-    seed: int = 1234
-    iteration: int = 0
-    micro_batch: int = 0
-    """Number of the micro-batch within the global batch, over all data-parallel replicas."""
+
+class RNGStateTracer:
+    """Where training stands, and the named streams."""
+
+    def __init__(self, seed: int = 1234) -> None:
+        self.seed = seed
+        self.iteration = 0
+        self.micro_batch = 0
+        """Number of the micro-batch within the global batch, over all data-parallel replicas."""
+        self.reset()
 
     def key(self, layer: int, place: int) -> Key:
         """The key of the mask at one place of one layer for the micro-batch at hand."""
         return (self.seed, self.iteration, self.micro_batch, layer, place)
+
+    def reset(self) -> None:
+        """Forget the streams that were added, and what was drawn."""
+        self._streams = {name: _Stream(None, ranks) for name, ranks in DISTINGUISHED.items()}
+        self._name = DATA_PARALLEL_RNG
+        self._drawn_at = self._position()
+
+    def add(self, name: str, seed: int) -> None:
+        """A stream of one's own, with the seed as it is: what distinguishes ranks must be part of it."""
+        if name in self._streams:
+            raise ValueError(f"random stream {name!r} exists already; choose another name")
+        if any(stream.seed == seed for stream in self._streams.values()):
+            raise ValueError(f"random stream {name!r}: another one has the seed {seed}; choose another seed")
+        self._streams[name] = _Stream(seed, ())
+
+    @contextmanager
+    def rng_fork(self, name: str = MODEL_PARALLEL_RNG) -> Iterator[None]:
+        """Inside, keys come from the stream `name`; the others don't move."""
+        if name not in self._streams:
+            raise ValueError(f"random stream {name!r} does not exist: add it, or use one of {', '.join(self._streams)}")
+        before, self._name = self._name, name
+        try:
+            yield
+        finally:
+            self._name = before
+
+    fork = rng_fork
+
+    def next_key(self) -> Key:
+        """The stream's next key, for `kernels.dropout` or `generator`."""
+        self._start_over_elsewhere()
+        stream = self._streams[self._name]
+        stream.drawn += 1
+        seed = self.seed if stream.seed is None else stream.seed
+        ranks = [rank() for rank in stream.ranks] if parallel_state.model_parallel_is_initialized() else []
+        return (seed, *self._position(), crc32(self._name.encode()), *ranks, stream.drawn)
+
+    def generator(self) -> np.random.Generator:
+        """A numpy generator that starts from the stream's next key."""
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence(self.next_key())))
+
+    def get_states(self) -> States:
+        """Where the tracer stands."""
+        self._start_over_elsewhere()
+        return States(self._position(), {name: stream.drawn for name, stream in self._streams.items()})
+
+    def set_states(self, states: States) -> None:
+        """Go back to where `get_states` was called: what is drawn next, and `key`, are what they were then."""
+        self.iteration, self.micro_batch, *_ = self._drawn_at = states.position
+        for name, drawn in states.drawn.items():
+            self._streams[name].drawn = drawn
+
+    def _position(self) -> tuple[int, ...]:
+        """(iteration, micro-batch, virtual pipeline stage)."""
+        return (self.iteration, self.micro_batch, _virtual_stage())
+
+    def _start_over_elsewhere(self) -> None:
+        """Counts belong to the position at which they were made."""
+        if self._drawn_at != self._position():
+            self._drawn_at = self._position()
+            for stream in self._streams.values():
+                stream.drawn = 0
+
+
+def _virtual_stage() -> int:
+    if not parallel_state.model_parallel_is_initialized():
+        return 0
+    chunk = parallel_state.get_virtual_pipeline_model_parallel_rank() or 0
+    stages = parallel_state.get_pipeline_model_parallel_world_size()
+    return chunk * stages + parallel_state.get_pipeline_model_parallel_rank()
 
 
 _tracer = RNGStateTracer()
 
 
 def get_rng_tracer() -> RNGStateTracer:
-    """This process's position."""
+    """This process's tracer."""
     return _tracer
 
 
-def set_rng_seed(seed: int) -> None:
-    """Start the streams of a run."""
+def set_rng_seed(seed: int, dp_random_init: bool = False) -> None:
+    """Start the streams of a run; those that were added are forgotten.
+
+    dp_random_init, which starts replicas of the earlier system from different numbers, must be False: initial values
+    are the same on all replicas, and everything else differs between them by the micro-batch.
+    """
+    if dp_random_init:
+        raise ValueError("set_rng_seed: dp_random_init=True is not available: replicas start equal; leave it out")
+    _tracer.reset()
     _tracer.seed = seed

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pynative.kernels.dropout import dropout_mask, quantized_rate
+from pynative.kernels.dropout import Dropout, dropout_mask, quantized_rate
 
 
 @pytest.mark.parametrize("columns", [1, 16, 37])
@@ -11,6 +11,26 @@ def test_any_rows_can_be_made_alone(columns):
     whole = dropout_mask((1, 2), (4, 5, columns), 0.5).reshape(20, columns)
     for rows in (slice(0, 3), slice(7, 20), slice(19, 20)):
         np.testing.assert_array_equal(dropout_mask((1, 2), (4, 5, columns), 0.5, rows), whole[rows])
+
+
+PIECES = [((0, 4),), ((2, 5),), ((0, 1), (7, 8)), ((6, 8), (1, 3)), ((0, 2), (2, 4))]
+
+
+@pytest.mark.parametrize("positions", PIECES)
+def test_the_mask_of_a_piece_is_the_piece_of_the_mask(positions):
+    """A rank that holds stretches of the sequence, in any order, makes those alone; also in blocks of rows."""
+    whole = dropout_mask((1, 2), (8, 3, 5), 0.5)
+    expected = np.concatenate([whole[start:stop] for start, stop in positions])
+    dropout = Dropout(0.5, (1, 2), positions)
+    np.testing.assert_array_equal(dropout.mask(expected.shape), expected)
+    rows = expected.reshape(-1, 5)
+    for start, stop in [(0, 1), (1, 5), (2, len(rows)), (4, 5)]:
+        np.testing.assert_array_equal(dropout.rows(expected.shape, start, stop), rows[start:stop])
+
+
+def test_positions_must_be_those_of_the_tensor():
+    with pytest.raises(ValueError, match="do not cover"):
+        Dropout(0.5, (1,), ((0, 3),)).mask((4, 2, 5))
 
 
 def test_masks_of_different_keys_are_unrelated():

@@ -170,6 +170,32 @@ def test_dropout():
     assert_equals_reference(lambda x: kernels.dropout(x, 0.25, (5, 6)), lambda x: x * kept, (normal(3, 2, 4),))
 
 
+def test_dropout_of_a_piece_of_the_sequence():
+    """Forward and backward use the same rows of the whole mask."""
+    kept = dropout_mask((5,), (9, 2, 4), 0.5)[[7, 8, 2]]
+    rows = ((7, 9), (2, 3))
+    x, residual, bias = normal(3, 2, 4), normal(3, 2, 4, seed=1), normal(4, seed=2)
+    assert_equals_reference(
+        lambda x, r, b: kernels.bias_dropout_add(x, b, r, 0.5, (5,), rows),
+        lambda x, r, b: r + (x + b) * kept,
+        (x, residual, bias),
+    )
+    assert_equals_reference(lambda x: kernels.dropout(x, 0.5, (5,), rows), lambda x: x * kept, (x,))
+
+
+def test_bias_alone():
+    assert_equals_reference(kernels.bias_dropout_add, lambda x, b: x + b, (normal(3, 2, 4), normal(4)))
+
+
+@pytest.mark.parametrize(("axis", "index"), [(0, 0), (0, 1), (-1, 1)])
+def test_piece(axis, index):
+    """A copy: what is written to it does not reach the whole."""
+    x = from_numpy(normal(4, 3, 6))
+    part = kernels.piece(x, axis, index, 2)
+    np.testing.assert_array_equal(part.asnumpy(), np.split(x.asnumpy(), 2, axis)[index])
+    assert part.is_contiguous() and not np.shares_memory(part.asnumpy(), x.asnumpy())
+
+
 @pytest.mark.parametrize("ids", [[[3, 4, 3, 9, 2], [8, 3, 0, 4, 7]], [[0]], [[50, 60]]])
 def test_embedding(ids):
     """Repeated ids add up; ids of other ranks, below and above, give zeros and no gradient."""

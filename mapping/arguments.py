@@ -14,7 +14,7 @@ from mapping.checks import check_given, forget_refused
 from mapping.derived import DERIVED
 from mapping.files import missing_files
 from mapping.flags import IGNORED, MAPPED, ROWS
-from mapping.from_args import build_with_errors, field_values
+from mapping.from_args import FLAG_OF, build_with_errors, field_values
 from mapping.from_deepspeed import Auto
 from mapping.parser import ExtraArgs, Given, rank_of_environment, read_command_line, world_size_of_environment
 from parallel_core.config import AllConfig, ConfigError
@@ -56,7 +56,19 @@ def read(
     config, errors = build_with_errors(values)
     notes, open_ends = from_deepspeed.resolved(autos, config)
     found = [*line.errors, *file_errors, *refused, *errors, *open_ends, *(missing_files(args) if check_files else ())]
-    return Reading(args, line.given, config, list(dict.fromkeys(found)), notes)
+    return Reading(args, line.given, config, list(dict.fromkeys(_as_typed(found, line.given))), notes)
+
+
+def _as_typed(errors: Sequence[str], given: Sequence[Given]) -> Iterator[str]:
+    """Errors about a field name its own flag; where another flag filled the field, that one is put before it."""
+    names = {entry.name for entry in given}
+    fills = {FLAG_OF[entry.row.target]: entry.name for entry in given if entry.row.target in FLAG_OF}
+    for error in errors:
+        flag = error.split(maxsplit=1)[0].rstrip(":")
+        if flag in fills and flag not in names:
+            head, _, rest = error.partition(": ")
+            error = f"{fills[flag]} ({head}): {rest}"
+        yield error
 
 
 def _read_files(args: Namespace, given: Sequence[Given]) -> tuple[list[Auto], list[str], dict[str, Any]]:

@@ -38,9 +38,27 @@ NEEDS = {
     "--lr-wsd-decay-samples": ("--train-samples",),
     "--rampup-batch-size": ("--train-samples",),
     "--lr-decay-iters": ("--train-iters",),
+    "--lr-warmup-iters": ("--train-iters",),
+    "--lr-wsd-decay-iters": ("--train-iters",),
+    **dict.fromkeys(
+        (
+            "--first-k-dense-replace",
+            "--moe-aux-loss-coeff",
+            "--moe-expert-capacity-factor",
+            "--moe-ffn-hidden-size",
+            "--moe-layer-freq",
+            "--moe-router-group-topk",
+            "--moe-router-num-groups",
+            "--moe-router-topk",
+            "--moe-shared-expert-intermediate-size",
+            "--moe-z-loss-coeff",
+        ),
+        ("--num-experts",),
+    ),
     "--start-weight-decay": ("--end-weight-decay",),
     "--end-weight-decay": ("--start-weight-decay",),
     "--merge-file": ("--vocab-file",),
+    "--n-shared-experts": ("--moe-ffn-hidden-size", "--moe-intermediate-size", "--ffn-hidden-size"),
     "--use-fused-swiglu": ("--swiglu",),
 }
 """A flag -> flags of which one must come with it."""

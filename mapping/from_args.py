@@ -41,6 +41,14 @@ NESTED: dict[str, Any] = {
 }
 """Sections within sections, by path."""
 
+FLAG_OF: dict[str, str] = {
+    f"{path}.{entry.name}": entry.metadata["flag"]
+    for path, cls in {**SECTIONS, **NESTED}.items()
+    for entry in fields(cls)
+    if "flag" in entry.metadata
+}
+"""Config field -> the flag that errors about it name."""
+
 OTHER_NAMES = {
     "norm_epsilon": "layernorm_epsilon",
     "apply_layernorm_1p": "layernorm_zero_centered_gamma",

@@ -44,7 +44,7 @@ def scan(argv: Sequence[str], extra_options: Mapping[str, Any] | None = None) ->
             line.extra += [f"{name}={inline}" if inline is not None else name, *words]
         elif name in BY_NAME:
             _read(line, name, BY_NAME[name], words if inline is None else [inline, *words])
-        elif name.startswith("--"):
+        elif _is_flag(name):
             line.errors.append(f"{name}: there is no such flag{suggest(name, [*BY_NAME, *(extra_options or ())])}")
         else:
             line.errors.append(f"{name}: a value without a flag before it; remove it")
@@ -53,6 +53,7 @@ def scan(argv: Sequence[str], extra_options: Mapping[str, Any] | None = None) ->
 
 def suggest(name: str, known: Sequence[str]) -> str:
     """`; did you mean a, b?` with the nearest known names, or nothing."""
+    name = f"--{name.lstrip('-')}" if name.startswith("-") else name
     longer = [full for full in known if full.startswith(name)]
     near = dict.fromkeys((*longer[:3], *difflib.get_close_matches(name, known, n=3, cutoff=0.75)))
     return f"; did you mean {', '.join(near)}?" if near else "; remove it"

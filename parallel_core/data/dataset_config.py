@@ -1,6 +1,5 @@
-"""What a user asks of the training data, under Megatron's names, and the `--data-path` and `--split` notations."""
+"""What a user asks of the training data, under Megatron's names."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -9,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from parallel_core.config.notations import Blend, split_shares
 from parallel_core.data.tokenizers import MegatronTokenizer
-
-Blend = tuple[list[str], list[float] | None]
-"""Prefixes of data sets, and their weights or None to weigh them by their sizes."""
 
 Interval = tuple[float, float]
 """Begin and end as fractions of a data set."""
@@ -86,37 +83,12 @@ class GPTDatasetConfig:
 
 def parse_split(split: str) -> list[Interval | None]:
     """ "90,8,2" as [(0.0, 0.9), (0.9, 0.98), (0.98, 1.0)]; None where the share is 0. Missing shares are 0."""
-    shares = [float(share) for share in re.findall(r"[.0-9]+", split)]
-    if not 1 <= len(shares) <= len(Split) or "-" in split or not sum(shares):
-        raise ValueError(
-            f'--split {split}: expected up to three shares, for train, valid and test, none negative, as in "969,30,1"'
-        )
+    shares = split_shares(split)
     shares += [0.0] * (len(Split) - len(shares))
     ends = [0.0]
     for share in normalize(shares):
         ends.append(ends[-1] + share)
     return [(begin, end) if end > begin else None for begin, end in pairwise(ends)]
-
-
-def parse_blend(words: Sequence[str]) -> Blend:
-    """The blend that the words of `--data-path` name: `PREFIX ...`, or `WEIGHT PREFIX WEIGHT PREFIX ...`."""
-    numbers = [_is_number(word) for word in words]
-    if words and not any(numbers):
-        return [word.strip() for word in words], None
-    if not words or numbers != [True, False] * (len(words) // 2):
-        raise ValueError(
-            f"--data-path {' '.join(words)}: expected prefixes, or a weight before every prefix "
-            "(a prefix that is a number can be written ./1)"
-        )
-    return [word.strip() for word in words[1::2]], [float(word) for word in words[::2]]
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def normalize(weights: Sequence[float]) -> list[float]:

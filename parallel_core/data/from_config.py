@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from parallel_core.config import AllConfig
-from parallel_core.data.dataset_config import GPTDatasetConfig, parse_blend
+from parallel_core.config.notations import parse_blend
+from parallel_core.data.dataset_config import GPTDatasetConfig
 from parallel_core.data.tokenizers import MegatronTokenizer, build_tokenizer
 
 DEFAULT_SPLIT = "969,30,1"

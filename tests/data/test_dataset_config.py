@@ -2,7 +2,8 @@
 
 import pytest
 
-from parallel_core.data.dataset_config import GPTDatasetConfig, parse_blend, parse_split
+from parallel_core.config.notations import parse_blend
+from parallel_core.data.dataset_config import GPTDatasetConfig, parse_split
 from tests.data.corpus import FixedTokenizer
 
 
@@ -21,7 +22,7 @@ def test_split(split, intervals):
         assert actual == (expected if expected is None else pytest.approx(expected))
 
 
-@pytest.mark.parametrize("split", ["", "0,0,0", "-1,2", "1,2,3,4", "abc"])
+@pytest.mark.parametrize("split", ["", "0,0,0", "-1,2", "1,2,3,4", "abc", "1,2,x", "1.2.3"])
 def test_wrong_split_is_refused(split):
     with pytest.raises(ValueError, match="--split"):
         parse_split(split)
@@ -41,10 +42,10 @@ def test_data_path(words, blend):
     assert parse_blend(words) == blend
 
 
-@pytest.mark.parametrize("words", [[], ["1"], ["a", "1"], ["0.3", "a", "b"], ["0.3", "a", "0.7"], ["1", "2"]])
+@pytest.mark.parametrize("words", ["", "1", "a 1", "0.3 a b", "0.3 a 0.7", "1 2", "0 a", "-1 a", "inf a"])
 def test_wrong_data_path_is_refused(words):
     with pytest.raises(ValueError, match="--data-path"):
-        parse_blend(words)
+        parse_blend(words.split())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,21 @@ WORDS = ("2", "1", "4", "3", "0", "8", "128", "1024", "0.5", "0.25", "1e-4", "fl
 ROTARY = "--position-embedding-type rope"
 SAMPLES = "~train-iters --train-samples 100"
 
+EXPERTS = (
+    "--expert-model-parallel-size",
+    "--first-k-dense-replace",
+    "--moe-aux-loss-coeff",
+    "--moe-expert-capacity-factor",
+    "--moe-ffn-hidden-size",
+    "--moe-layer-freq",
+    "--moe-router-num-groups",
+    "--moe-router-topk",
+    "--moe-shared-expert-intermediate-size",
+    "--moe-z-loss-coeff",
+)
+
 COMPANY = {
+    **dict.fromkeys(EXPERTS, "--num-experts 4"),
     "--add-dense-bias": "--disable-bias-linear",
     "--add-qkv-bias": "--disable-bias-linear",
     "--apply-rope-fusion": f"{ROTARY} --no-rope-fusion",
@@ -26,7 +40,6 @@ COMPANY = {
     "--encoder-num-layers": "~num-layers",
     "--encoder-seq-length": "~seq-length --max-position-embeddings 1024",
     "--end-weight-decay": "--weight-decay-incr-style linear --start-weight-decay 0",
-    "--expert-model-parallel-size": "--num-experts 4",
     "--fp16-lm-cross-entropy": "--fp16",
     "--fp32-residual-connection": "--fp16",
     "--group-query-attention": "--num-query-groups 2",
@@ -41,8 +54,9 @@ COMPANY = {
     "--microbatch-group-size-per-virtual-pipeline-stage": (
         "--pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2"
     ),
+    "--moe-router-group-topk": "--num-experts 4 --moe-router-num-groups 4",
     "--moe-tp-extend-ep": "--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel",
-    "--n-shared-experts": "--moe-ffn-hidden-size 64",
+    "--n-shared-experts": "--num-experts 4 --moe-ffn-hidden-size 64",
     "--num-layers-per-virtual-pipeline-stage": "--pipeline-model-parallel-size 2",
     "--num-query-groups": "--group-query-attention",
     "--overlap-param-gather": "--use-distributed-optimizer --overlap-grad-reduce",
@@ -57,11 +71,13 @@ COMPANY = {
     "--sequence-parallel": "--tensor-model-parallel-size 2",
     "--standalone-embedding-stage": "--pipeline-model-parallel-size 2",
     "--start-weight-decay": "--weight-decay-incr-style linear --end-weight-decay 1",
+    "--test-data-path": "--train-data-path x",
     "--train-samples": "~train-iters --train-samples 50",
     "--use-fused-rmsnorm": "--normalization RMSNorm",
     "--use-fused-rotary-pos-emb": f"{ROTARY} --no-rope-fusion",
     "--use-fused-swiglu": "--swiglu",
     "--use-rope-scaling": ROTARY,
+    "--valid-data-path": "--train-data-path x",
     "--weight-decay-incr-style": "--start-weight-decay 0 --end-weight-decay 1",
     "--zero-stage": "--use-distributed-optimizer",
 }

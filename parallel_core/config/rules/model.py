@@ -76,6 +76,18 @@ def half_precision_flags(config: AllConfig) -> Iterator[str]:
         yield "--fp32-residual-connection: needs --fp16 or --bf16, the residual is float32 anyway; leave it out"
 
 
+def types_agree(config: AllConfig) -> Iterator[str]:
+    """Weights may be kept in float32 beside either; 16-bit types have one name each."""
+    model, training = config.model_config, config.training_config
+    if training.bf16 and training.fp16:
+        return
+    for flag, is_on, kind in (("--bf16", training.bf16, "bfloat16"), ("--fp16", training.fp16, "float16")):
+        if is_on and model.params_dtype not in (kind, "float32"):
+            yield f"--params-dtype {model.params_dtype}: does not go with {flag}; leave one of them out"
+        if is_on and model.compute_dtype != kind:
+            yield f"--compute-dtype {model.compute_dtype}: does not go with {flag}; leave one of them out"
+
+
 def recompute_is_whole(config: AllConfig) -> Iterator[str]:
     model = config.model_config
     if model.recompute_granularity == "full" and model.recompute_method is None:
@@ -135,6 +147,7 @@ RULES = (
     vocabulary_fits,
     positions_reach,
     half_precision_flags,
+    types_agree,
     recompute_is_whole,
     recompute_covers_layers,
     rotating_channels_pair,

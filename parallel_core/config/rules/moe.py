@@ -53,6 +53,18 @@ def router_chooses_among_experts(config: AllConfig) -> Iterator[str]:
         yield f"--moe-router-group-topk {chosen}: needs --moe-router-num-groups; add it"
 
 
+def one_expert_learns(config: AllConfig) -> Iterator[str]:
+    moe = config.moe_config
+    softmax_of_one = moe.moe_router_topk == 1 and moe.moe_router_score_function == "softmax"
+    if moe.num_experts is None or moe.moe_router_load_balancing_type == "sinkhorn":
+        return
+    if softmax_of_one and not moe.moe_router_pre_softmax:
+        yield (
+            "--moe-router-topk 1: the softmax of one score is 1 and teaches the router nothing; add "
+            "--moe-router-pre-softmax"
+        )
+
+
 def expert_bias_has_sigmoid(config: AllConfig) -> Iterator[str]:
     moe = config.moe_config
     if (
@@ -105,6 +117,7 @@ RULES = (
     experts_divide,
     expert_ranks_divide,
     router_chooses_among_experts,
+    one_expert_learns,
     expert_bias_has_sigmoid,
     capacity_is_given,
     layer_pattern_fits,

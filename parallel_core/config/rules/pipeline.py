@@ -150,12 +150,14 @@ def chunks_have_the_layers_asked_for(config: AllConfig) -> Iterator[str]:
 
 
 def noop_layers_exist(config: AllConfig) -> Iterator[str]:
-    for layer in config.parallel_config.noop_layers or ():
-        if not 0 <= layer < config.model_config.num_layers:
-            yield (
-                f"--noop-layers {layer}: must be between 0 and --num-layers {config.model_config.num_layers} - 1; "
-                "remove it"
-            )
+    idle, layers = config.parallel_config.noop_layers or [], config.model_config.num_layers
+    for layer in idle:
+        if not 0 <= layer < layers:
+            yield f"--noop-layers {layer}: must be between 0 and --num-layers {layers} - 1; remove it"
+    if len(set(idle)) < len(idle):
+        yield f"--noop-layers {','.join(map(str, idle))}: names a layer twice; remove one"
+    if len(set(idle)) >= layers:
+        yield f"--noop-layers {','.join(map(str, idle))}: leaves no layer that does something; remove one"
 
 
 RULES = (

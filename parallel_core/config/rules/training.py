@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from parallel_core.config.notations import parse_blend, split_shares
 
 if TYPE_CHECKING:
     from parallel_core.config.all import AllConfig
@@ -70,9 +71,14 @@ def wsd_says_when_it_falls(config: AllConfig) -> Iterator[str]:
     schedule = config.optimizer_config
     if schedule.lr_decay_style != "WSD":
         return
-    by_samples = config.training_config.train_samples is not None
-    if (schedule.lr_wsd_decay_samples if by_samples else schedule.lr_wsd_decay_iters) is None:
-        yield f"--lr-decay-style WSD: needs --lr-wsd-decay-{'samples' if by_samples else 'iters'}; add it"
+    if config.training_config.train_samples is not None:
+        unit, fall, decay = "samples", schedule.lr_wsd_decay_samples, schedule.lr_decay_samples
+    else:
+        unit, fall, decay = "iters", schedule.lr_wsd_decay_iters, schedule.lr_decay_iters
+    if fall is None:
+        yield f"--lr-decay-style WSD: needs --lr-wsd-decay-{unit}; add it"
+    elif decay is not None and fall > decay:
+        yield f"--lr-wsd-decay-{unit} {fall}: must not exceed --lr-decay-{unit} {decay}; lower it"
 
 
 def weight_decay_grows_by_style(config: AllConfig) -> Iterator[str]:
@@ -118,39 +124,45 @@ def checkpoints_are_kept(config: AllConfig) -> Iterator[str]:
         yield f"--save-retain-interval {keep}: must be a multiple of --save-interval {every}; change one of them"
 
 
+def adapters_have_a_rank(config: AllConfig) -> Iterator[str]:
+    lora = config.lora_config
+    if lora.target_modules and lora.lora_rank == 0:
+        yield "--lora-r 0: must be at least 1 with --lora-target-modules; raise it"
+
+
 def split_is_shares(config: AllConfig) -> Iterator[str]:
     split = config.dataset_config.split
     if split is None:
         return
-    shares = [float(part) for part in re.findall(r"-?[0-9.]+", str(split)) if part.strip(".-")]
-    if not 1 <= len(shares) <= 3 or min(shares) < 0 or sum(shares) <= 0:
-        yield f"--split {split}: must be one to three shares, not negative and not all 0, such as 969,30,1"
-    elif shares[0] == 0 and not config.training_config.skip_train:
+    try:
+        train = split_shares(str(split))[0]
+    except ValueError as error:
+        yield str(error)
+        return
+    if train == 0 and not config.training_config.skip_train:
         yield f"--split {split}: leaves no document to train on; give the first share more than 0"
 
 
-def blend_has_weights(config: AllConfig) -> Iterator[str]:
+def blends_can_be_read(config: AllConfig) -> Iterator[str]:
     data = config.dataset_config
-    for flag, entries in (
+    for flag, words in (
         ("--data-path", data.data_path),
         ("--train-data-path", data.train_data_path),
         ("--valid-data-path", data.valid_data_path),
         ("--test-data-path", data.test_data_path),
     ):
-        words = entries or []
-        numbers = [_is_number(word) for word in words]
-        if any(numbers) and numbers != [True, False] * (len(words) // 2):
-            yield f"{flag} {' '.join(words)}: must give prefixes, or a weight before every prefix; change it"
-        elif any(numbers) and min(float(weight) for weight in words[::2]) <= 0:
-            yield f"{flag} {' '.join(words)}: weights must be above 0; change them"
+        try:
+            if words is not None:
+                parse_blend(words, flag)
+        except ValueError as error:
+            yield str(error)
 
 
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+def training_has_data(config: AllConfig) -> Iterator[str]:
+    data = config.dataset_config
+    for flag, words in (("--valid-data-path", data.valid_data_path), ("--test-data-path", data.test_data_path)):
+        if words is not None and data.train_data_path is None and not config.training_config.skip_train:
+            yield f"{flag}: needs --train-data-path; add it"
 
 
 RULES = (
@@ -164,5 +176,7 @@ RULES = (
     overlap_has_something_to_overlap,
     checkpoints_are_kept,
     split_is_shares,
-    blend_has_weights,
+    blends_can_be_read,
+    training_has_data,
+    adapters_have_a_rank,
 )

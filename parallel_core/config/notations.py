@@ -1,0 +1,43 @@
+"""How people write the shares of --split and the blends of --data-path: read here for rules and data sets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+Blend = tuple[list[str], list[float] | None]
+"""Prefixes of data sets, and their weights or None to weigh them by their sizes."""
+
+
+def split_shares(text: str) -> list[float]:
+    """ "90,8,2" as [90.0, 8.0, 2.0]: one to three shares, for train, valid and test."""
+    numbers = re.findall(r"[.0-9]+", text)
+    readable = re.fullmatch(r"[.0-9,;/\s'\"]*", text) and all(re.fullmatch(r"\d+\.?\d*|\.\d+", n) for n in numbers)
+    shares = [float(number) for number in numbers] if readable else []
+    if not 1 <= len(shares) <= 3 or not sum(shares):
+        raise ValueError(f"--split {text}: must be one to three shares, not negative and not all 0, such as 969,30,1")
+    return shares
+
+
+def parse_blend(words: Sequence[str], flag: str = "--data-path") -> Blend:
+    """The blend that a flag's words name: `PREFIX ...`, or `WEIGHT PREFIX WEIGHT PREFIX ...` with weights above 0."""
+    numbers = [_is_number(word) for word in words]
+    if words and not any(numbers):
+        return [word.strip() for word in words], None
+    if not words or numbers != [True, False] * (len(words) // 2):
+        raise ValueError(
+            f"{flag} {' '.join(words)}: must give prefixes, or a weight before every prefix (a prefix that is a number "
+            "can be written ./1); change it"
+        )
+    weights = [float(word) for word in words[::2]]
+    if not all(0 < weight < float("inf") for weight in weights):
+        raise ValueError(f"{flag} {' '.join(words)}: weights must be above 0; change them")
+    return [word.strip() for word in words[1::2]], weights
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

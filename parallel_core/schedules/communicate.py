@@ -40,7 +40,9 @@ class _LockStep:
         receives: list[tuple[Transfer, ...]] = [()] * stages
         computed = False
         for stage, left in enumerate(self._left):
-            if not left or not self._has_input(stage, left[-1]):
+            if not left:
+                continue
+            if left[-1] not in self._arrived[stage] and producer(left[-1], stage, stages, self._chunks):
                 continue
             action = left.pop()
             computed = True
@@ -54,14 +56,12 @@ class _LockStep:
         self._exchange(sends, receives)
         return True
 
-    def _has_input(self, stage: int, action: Compute) -> bool:
-        return action in self._arrived[stage] or producer(action, stage, len(self._left), self._chunks) is None
-
     def _exchange(self, sends: list[tuple[Transfer, ...]], receives: list[tuple[Transfer, ...]]) -> None:
         for stage, (outgoing, incoming) in enumerate(zip(sends, receives, strict=True)):
             if outgoing or incoming:
                 self.actions[stage].append(Exchange(outgoing, incoming))
-                self._arrived[stage].update([transfer.consumed for transfer in incoming])
+                for transfer in incoming:
+                    self._arrived[stage].add(transfer.consumed)
 
 
 @contextmanager

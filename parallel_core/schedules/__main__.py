@@ -1,0 +1,102 @@
+"""`python -m parallel_core.schedules`: draw a schedule, and say what it costs."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from parallel_core.schedules import draw
+from parallel_core.schedules.check import check
+from parallel_core.schedules.communicate import communicate
+from parallel_core.schedules.generators import GENERATORS
+from parallel_core.schedules.limits import Given, refusals
+from parallel_core.schedules.simulate import Timeline, Times, simulate
+
+MOST_COLUMNS = 500
+"""A wider text picture is not printed."""
+
+
+def parser() -> ArgumentParser:
+    """The command line; times are whole numbers, decimals or fractions such as 4/3."""
+    command = ArgumentParser(prog="python -m parallel_core.schedules", description=__doc__, allow_abbrev=False)
+    command.add_argument("--schedule", required=True, choices=GENERATORS)
+    command.add_argument("--stages", type=int, required=True, metavar="P")
+    command.add_argument("--micro-batches", type=int, required=True, metavar="M")
+    command.add_argument("--chunks", type=int, default=1, metavar="V", help="virtual stages of a stage")
+    command.add_argument("--group-size", type=int, metavar="N", help="micro-batches of a group of interleaving")
+    command.add_argument("--forward", type=Fraction, default=Fraction(1), help="time of a stage's forward")
+    command.add_argument("--backward", type=Fraction, default=Fraction(2), help="gradients of input and weights")
+    command.add_argument("--weight", type=Fraction, default=Fraction(1), help="the weights' part of the backward")
+    command.add_argument("--transfer", type=Fraction, default=Fraction(0), help="time on the way to another stage")
+    command.add_argument("--svg", type=Path, metavar="FILE")
+    command.add_argument("--png", type=Path, metavar="FILE")
+    return command
+
+
+def faults(args: Namespace) -> Iterator[str]:
+    """What is wrong with the arguments, a sentence with flag, value, rule and fix each."""
+    for name in ("stages", "micro_batches", "chunks", "group_size"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            yield f"--{name.replace('_', '-')} {value}: must be at least 1; raise it"
+    for name in ("forward", "backward", "weight"):
+        if getattr(args, name) <= 0:
+            yield f"--{name} {getattr(args, name)}: must be above 0; raise it"
+    if args.transfer < 0:
+        yield f"--transfer {args.transfer}: must be at least 0; raise it"
+    if args.schedule == "zb-h1" and args.weight >= args.backward:
+        yield f"--weight {args.weight}: is a part of --backward {args.backward}, so must be below it; lower it"
+
+
+def misfits(args: Namespace) -> Iterator[str]:
+    """Sizes that the schedule does not take."""
+    given = Given(
+        schedule=f"--schedule {args.schedule}",
+        stages=f"--stages {args.stages}",
+        micro_batches=f"--micro-batches {args.micro_batches}",
+        chunks=f"--chunks {args.chunks}",
+        group_size=f"--group-size {args.group_size}",
+    )
+    return refusals(args.schedule, args.stages, args.micro_batches, args.chunks, args.group_size, given)
+
+
+def report(args: Namespace, timeline: Timeline, kept: Sequence[int]) -> str:
+    """The picture, the bubble, the activations."""
+    picture = draw.text(timeline)
+    if picture.index("\n") > MOST_COLUMNS:
+        picture = f"(a picture of {picture.index(chr(10))} columns is not printed; write an --svg)\n"
+    share = 100 * float(timeline.bubble_share)
+    return (
+        f"{picture}\n"
+        f"time {timeline.length}, of which a stage works {max(timeline.work)}: "
+        f"bubble {timeline.bubble}, {share:.1f} % of the work\n"
+        f"most activations kept, stage by stage: {' '.join(map(str, kept))}"
+        f"{f' (each of 1/{args.chunks} of a stage)' if args.chunks > 1 else ''}\n"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Draw, print, and write the files that were asked for; exits with 2 and the reasons if that cannot be."""
+    command = parser()
+    args = command.parse_args(arguments)
+    wrong = list(faults(args)) or list(misfits(args))
+    if wrong:
+        command.error("\n".join(wrong))
+    computes = GENERATORS[args.schedule](args.stages, args.micro_batches, args.chunks, args.group_size)
+    kept = check(communicate(computes, args.chunks), args.micro_batches, args.chunks)
+    times = Times(args.forward, args.backward, args.weight, args.transfer)
+    timeline = simulate(computes, times, args.chunks)
+    sys.stdout.write(report(args, timeline, kept))
+    title = f"{args.schedule}, {args.stages} stages, {args.micro_batches} micro-batches: bubble {timeline.bubble}"
+    try:
+        if args.svg:
+            args.svg.write_text(draw.svg(timeline, title))
+        if args.png:
+            draw.png(timeline, title, args.png)
+    except (OSError, ValueError) as error:
+        command.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

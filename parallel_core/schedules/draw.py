@@ -1,0 +1,143 @@
+"""Pictures of a timeline: text, SVG, and PNG where matplotlib is installed."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from math import gcd, lcm
+from typing import NamedTuple
+
+from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad
+from parallel_core.schedules.simulate import Span, Timeline
+
+
+class Look(NamedTuple):
+    """How a kind of computation is drawn."""
+
+    letter: str
+    colour: str
+    name: str
+
+
+LOOKS: dict[type, Look] = {
+    Forward: Look("F", "#8ab6e8", "forward"),
+    Backward: Look("B", "#8fce9a", "backward"),
+    WeightGrad: Look("W", "#f2c879", "gradients of weights"),
+}
+
+
+def label(action: Compute, chunks: int) -> str:
+    """`F3` is the forward of micro-batch 3, `F3.1` that of its chunk 1."""
+    return f"{LOOKS[type(action)].letter}{_number(action, chunks)}"
+
+
+def _number(action: Compute, chunks: int) -> str:
+    return f"{action.micro_batch}.{action.chunk}" if chunks > 1 else f"{action.micro_batch}"
+
+
+def _chunks(timeline: Timeline) -> int:
+    return 1 + max((span.action.chunk for spans in timeline.spans for span in spans), default=0)
+
+
+def _all_spans(timeline: Timeline) -> Iterator[tuple[int, Span]]:
+    return ((stage, span) for stage, spans in enumerate(timeline.spans) for span in spans)
+
+
+def _tick(timeline: Timeline) -> Fraction:
+    """The longest time of which every start and stop is a multiple."""
+    times = [Fraction(time) for _, span in _all_spans(timeline) for time in (span.start, span.stop)]
+    common = lcm(*(time.denominator for time in times))
+    return Fraction(gcd(*(int(time * common) for time in times)) or common, common)
+
+
+def text(timeline: Timeline) -> str:
+    """A row a stage, a column a tick; a computation is its label and dashes for as long as it takes, a dot is idle."""
+    tick, chunks = _tick(timeline), _chunks(timeline)
+    width = 1 + max((len(label(span.action, chunks)) for _, span in _all_spans(timeline)), default=1)
+    stage_width = len(str(len(timeline.spans) - 1))
+    rows = []
+    for stage, spans in enumerate(timeline.spans):
+        row, now = "", 0
+        for span in spans:
+            start, stop = int(span.start / tick), int(span.stop / tick)
+            row += ".".ljust(width) * (start - now)
+            row += label(span.action, chunks).ljust((stop - start) * width - 1, "-") + " "
+            now = stop
+        row += ".".ljust(width) * (int(timeline.length / tick) - now)
+        rows.append(f"stage {stage:<{stage_width}}  {row.rstrip()}\n")
+    return "".join(rows)
+
+
+BOX, ROW, LEFT, TOP = 26, 30, 70, 40
+"""Pixels: width of the shortest computation, height of a row, margins of the chart."""
+
+
+def svg(timeline: Timeline, title: str) -> str:
+    """The same picture as an SVG document; the chunks of a stage in lighter and lighter shades."""
+    chunks = _chunks(timeline)
+    scale = BOX / float(min((span.stop - span.start for _, span in _all_spans(timeline)), default=1))
+    length = scale * float(timeline.length)
+    width, height = LEFT + length + 20, TOP + ROW * len(timeline.spans) + 40
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" font-family="sans-serif" '
+        'font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{LEFT}" y="24" font-size="14">{title}</text>',
+    ]
+    for stage in range(len(timeline.spans)):
+        y = TOP + ROW * stage
+        lines.append(f'<text x="8" y="{y + 19}">stage {stage}</text>')
+        lines.append(f'<rect x="{LEFT}" y="{y}" width="{length:g}" height="26" fill="#eeeeee"/>')
+    lines += [_box(stage, span, chunks, scale) for stage, span in _all_spans(timeline)]
+    lines += _legend(timeline, height - 16)
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _box(stage: int, span: Span, chunks: int, scale: float) -> str:
+    x, y = LEFT + scale * float(span.start), TOP + ROW * stage
+    width = scale * float(span.stop - span.start)
+    look = LOOKS[type(span.action)]
+    return (
+        f"<g><title>{look.name} of micro-batch {span.action.micro_batch}, chunk {span.action.chunk}: "
+        f"{span.start} to {span.stop}</title>"
+        f'<rect x="{x:g}" y="{y}" width="{width:g}" height="26" fill="{look.colour}" '
+        f'fill-opacity="{opacity(span.action, chunks):g}" stroke="#555555"/>'
+        f'<text x="{x + width / 2:g}" y="{y + 18}" text-anchor="middle">{_number(span.action, chunks)}</text></g>'
+    )
+
+
+def opacity(action: Compute, chunks: int) -> float:
+    """1 for the first chunk, less for each later one."""
+    return 1 - 0.7 * action.chunk / chunks
+
+
+def _kinds(timeline: Timeline) -> list[Look]:
+    used = {type(span.action) for _, span in _all_spans(timeline)}
+    return [look for kind, look in LOOKS.items() if kind in used]
+
+
+def _legend(timeline: Timeline, y: float) -> Iterator[str]:
+    for place, look in enumerate(_kinds(timeline)):
+        x = LEFT + 110 * place
+        yield f'<rect x="{x}" y="{y - 10:g}" width="12" height="12" fill="{look.colour}" stroke="#555555"/>'
+        yield f'<text x="{x + 18}" y="{y:g}">{look.name}</text>'
+
+
+def png(timeline: Timeline, title: str, path: str) -> None:
+    """The same picture as a PNG file; raises ValueError if matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Patch
+    except ImportError as error:
+        raise ValueError("--png: needs matplotlib; pip install matplotlib, or write an --svg") from error
+    chunks = _chunks(timeline)
+    figure = Figure(figsize=(2 + float(timeline.length / _tick(timeline)) / 3, 1.5 + len(timeline.spans) / 2))
+    axes = figure.add_subplot(title=title, xlim=(0, float(timeline.length)))
+    for stage, span in _all_spans(timeline):
+        start, length, look = float(span.start), float(span.stop - span.start), LOOKS[type(span.action)]
+        alpha = opacity(span.action, chunks)
+        axes.barh(stage, length, 0.9, start, color=look.colour, alpha=alpha, edgecolor="#555555")
+        axes.text(start + length / 2, stage, _number(span.action, chunks), ha="center", va="center", fontsize=8)
+    axes.set_yticks(range(len(timeline.spans)), [f"stage {stage}" for stage in range(len(timeline.spans))])
+    axes.invert_yaxis()
+    legend = [Patch(color=look.colour, label=look.name) for look in _kinds(timeline)]
+    figure.legend(handles=legend, ncols=len(legend), loc="upper center", bbox_to_anchor=(0.5, 0))
+    figure.savefig(path, bbox_inches="tight")

@@ -1,0 +1,135 @@
+"""How long a schedule takes: its timeline, its bubble, the activations that it keeps; exact, without a device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple
+
+from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad
+from parallel_core.schedules.check import kept
+from parallel_core.schedules.dataflow import producer
+
+Time = int | Fraction
+"""In any unit; sums and comparisons are exact."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """What one micro-batch costs on one stage, all its chunks together."""
+
+    forward: Time = 1
+    backward: Time = 2
+    """Gradients of input and weights together."""
+    weight: Time = 1
+    """The part of `backward` that makes the gradients of the weights; a time of its own where a schedule splits it."""
+    transfer: Time = 0
+    """From the end of a computation to the earliest start of what needs its result on another stage."""
+    shares: Sequence[Sequence[Time]] | None = None
+    """The part of these times that each chunk of each stage takes, [chunk][stage]; an even one if not given."""
+
+    def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
+        """How long `action` takes; `split` if weight gradients are actions of their own."""
+        match action:
+            case Forward():
+                whole = self.forward
+            case Backward():
+                whole = self.backward - self.weight if split else self.backward
+            case WeightGrad():
+                whole = self.weight
+        if self.shares is not None:
+            return whole * self.shares[action.chunk][stage]
+        return whole if chunks == 1 else Fraction(whole, chunks)
+
+
+class Span(NamedTuple):
+    """One computation on the time axis."""
+
+    action: Compute
+    start: Time
+    stop: Time
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each stage computes what."""
+
+    spans: list[list[Span]]
+    """Of each stage, in order."""
+
+    @cached_property
+    def length(self) -> Time:
+        """From the first start to the last stop."""
+        return max((span.stop for spans in self.spans for span in spans), default=0)
+
+    @cached_property
+    def work(self) -> list[Time]:
+        """How long each stage computes."""
+        return [sum(span.stop - span.start for span in spans) for spans in self.spans]
+
+    @property
+    def bubble(self) -> Time:
+        """How long the stage with the most work does not compute."""
+        return self.length - max(self.work)
+
+    @property
+    def bubble_share(self) -> Fraction:
+        """The bubble as a part of that work: Megatron's bubble time fraction."""
+        return Fraction(self.bubble) / Fraction(max(self.work))
+
+    def activations(self, stage: int) -> list[tuple[Time, int]]:
+        """(start, activations that the stage keeps from then on) of each of its computations.
+
+        An activation is that of a micro-batch in one chunk; it is kept until its last gradient has been computed.
+        """
+        spans = self.spans[stage]
+        return [(span.start, count) for span, count in zip(spans, kept([s.action for s in spans]), strict=True)]
+
+
+def simulate(computes: Sequence[Sequence[Compute]], times: Times | None = None, chunks: int = 1) -> Timeline:
+    """Run each stage's list in order, each action as soon as the stage is free and its input has arrived.
+
+    Raises AssertionError if stages wait for each other for ever.
+    """
+    play = _Play(computes, times or Times(), chunks)
+    while any([play.advance(stage) for stage in range(len(computes))]):
+        pass
+    stuck = {
+        s: own[len(done)] for s, (own, done) in enumerate(zip(computes, play.spans, strict=True)) if own[len(done) :]
+    }
+    assert not stuck, f"stages wait for each other before {stuck}"
+    return Timeline(play.spans)
+
+
+class _Play:
+    """All stages, each as far as its inputs let it."""
+
+    def __init__(self, computes: Sequence[Sequence[Compute]], times: Times, chunks: int) -> None:
+        self._computes, self._times, self._chunks = computes, times, chunks
+        self._split = any(isinstance(action, WeightGrad) for actions in computes for action in actions)
+        self._made: list[dict[Compute, Time]] = [{} for _ in computes]
+        self.spans: list[list[Span]] = [[] for _ in computes]
+
+    def advance(self, stage: int) -> bool:
+        """Run what `stage` can run now; whether that was anything."""
+        spans = self.spans[stage]
+        before = len(spans)
+        free = spans[-1].stop if spans else 0
+        for action in self._computes[stage][before:]:
+            arrival = self._arrival(stage, action)
+            if arrival is None:
+                break
+            start = max(free, arrival)
+            free = start + self._times.of(action, stage, self._chunks, self._split)
+            spans.append(Span(action, start, free))
+            self._made[stage][action] = free
+        return len(spans) > before
+
+    def _arrival(self, stage: int, action: Compute) -> Time | None:
+        """When the input of `action` is there; none if it has not been made."""
+        source = producer(action, stage, len(self._computes), self._chunks)
+        if source is None:
+            return 0
+        needed, peer = source
+        made = self._made[peer].get(needed)
+        return None if made is None else made + self._times.transfer

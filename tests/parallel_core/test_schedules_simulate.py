@@ -1,0 +1,102 @@
+"""The simulator gives the published bubbles exactly, as whole numbers and fractions."""
+
+import time
+from fractions import Fraction
+from itertools import product
+
+import pytest
+
+from parallel_core.schedules import GENERATORS, communicate, forward_only, gpipe, interleaved, one_f_one_b, zb_h1
+from parallel_core.schedules.actions import Backward, Forward
+from parallel_core.schedules.simulate import Span, Times, simulate
+
+TIMES = (Times(1, 2), Times(3, 5), Times(Fraction(7, 3), 2))
+
+
+@pytest.mark.parametrize("stages", range(1, 9))
+@pytest.mark.parametrize("generator", [gpipe, one_f_one_b])
+def test_the_bubble_without_virtual_stages(generator, stages):
+    """(p-1)(F+B), which is (p-1)/m of the work (Narayanan et al., 2021, section 2.2.1)."""
+    for micro_batches, times in product((*range(1, 12), 32), TIMES):
+        timeline = simulate(generator(stages, micro_batches), times)
+        assert timeline.bubble == (stages - 1) * (times.forward + times.backward)
+        assert timeline.bubble_share == Fraction(stages - 1, micro_batches)
+        assert set(timeline.work) == {micro_batches * (times.forward + times.backward)}
+
+
+@pytest.mark.parametrize("stages", range(2, 9))
+@pytest.mark.parametrize("chunks", range(2, 5))
+def test_the_bubble_of_interleaving(stages, chunks):
+    """(p-1)(F+B)/v, which is (p-1)/(v m) of the work (the same, section 2.2.2)."""
+    for rounds, times in product((1, 2, 3), TIMES[:2]):
+        timeline = simulate(interleaved(stages, stages * rounds, chunks), times, chunks)
+        assert timeline.bubble == Fraction((stages - 1) * (times.forward + times.backward), chunks)
+        assert timeline.bubble_share == Fraction(stages - 1, chunks * stages * rounds)
+
+
+@pytest.mark.parametrize("forward", range(1, 5))
+@pytest.mark.parametrize("inputs", range(1, 5))
+def test_the_bubble_of_zero_bubble_h1(forward, inputs):
+    """(p-1)(F+B-W) of table 2 of Qi et al., 2023, from p micro-batches on and for W <= F, W <= B.
+
+    With fewer there are only as many weight gradients to put off: (p-1)(F+B) - (m-1) W.
+    """
+    for weight in range(1, min(forward, inputs) + 1):
+        times = Times(forward, inputs + weight, weight)
+        for stages, micro_batches in product((1, 2, 3, 5, 8), (1, 2, 3, 5, 8, 12)):
+            fillers = min(stages, micro_batches) - 1
+            timeline = simulate(zb_h1(stages, micro_batches), times)
+            assert timeline.bubble == (stages - 1) * (forward + inputs) - fillers * weight
+
+
+@pytest.mark.parametrize("times", [Times(1, 5, 3), Times(4, 5, 3)])
+def test_zero_bubble_h1_outside_that_range_is_still_no_worse_than_1f1b(times):
+    """A weight gradient longer than a forward or than an input gradient: the formula is a bound that is not reached."""
+    for stages, micro_batches in product(range(2, 9), (8, 16)):
+        plain = simulate(one_f_one_b(stages, micro_batches), times).bubble
+        split = simulate(zb_h1(stages, micro_batches), times).bubble
+        assert (stages - 1) * (times.forward + times.backward - 2 * times.weight) < split <= plain
+
+
+def test_evaluation_only_fills_the_pipeline():
+    """(p-1) F, divided by the chunks."""
+    assert simulate(forward_only(4, 8), Times(3)).bubble == 9
+    assert simulate(forward_only(4, 8, 2), Times(3), 2).bubble == Fraction(9, 2)
+
+
+def test_a_timeline_by_hand():
+    """Two stages, one micro-batch, 10 between them: each computation, the work, the activations."""
+    timeline = simulate(one_f_one_b(2, 1), Times(1, 2, transfer=10))
+    f, b = Forward(0), Backward(0)
+    assert timeline.spans == [[Span(f, 0, 1), Span(b, 24, 26)], [Span(f, 11, 12), Span(b, 12, 14)]]
+    assert (timeline.length, timeline.work, timeline.bubble) == (26, [3, 3], 23)
+    assert timeline.activations(0) == [(0, 1), (24, 1)]
+
+
+def test_activations_over_time():
+    """1F1B's first stage fills up, and empties as gradients come back; a zero-bubble one waits for the weights."""
+    assert [count for _, count in simulate(one_f_one_b(2, 2)).activations(0)] == [1, 2, 2, 1]
+    assert [count for _, count in simulate(zb_h1(2, 2)).activations(1)] == [1, 1, 2, 2, 2, 1]
+
+
+def test_uneven_stages():
+    """Times by chunk and stage: the heaviest stage sets the pace, and the bubble is measured on it."""
+    timeline = simulate(one_f_one_b(2, 4), Times(1, 2, shares=[[1, 3]]))
+    assert timeline.work == [12, 36]
+    assert timeline.length == 36 + 1 + 2
+
+
+def test_stages_that_wait_for_each_other_have_no_timeline():
+    with pytest.raises(AssertionError, match="wait for each other"):
+        simulate([[Backward(0), Forward(0)], [Forward(0), Backward(0)]])
+
+
+def test_a_large_pipeline_is_planned_fast():
+    """64 stages, 512 micro-batches, 4 virtual stages, with all exchanges: under a second of processor time."""
+    seconds = []
+    for _ in range(3):
+        start = time.process_time()
+        schedule = communicate(GENERATORS["interleaved"](64, 512, 4), 4)
+        seconds.append(time.process_time() - start)
+    assert len(schedule) == 64
+    assert min(seconds) < 1

@@ -48,7 +48,7 @@ class ModelConfig(Config):
     make_vocab_size_divisible_by: int = option("--make-vocab-size-divisible-by", 128, at_least=1)
     """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
     num_layers: int = option("--num-layers", at_least=1)
-    """Transformer layers of the whole model, without layers that do nothing."""
+    """Transformer layers of the whole model, those that do nothing included."""
     hidden_size: int = option("--hidden-size", at_least=1)
     """Width of the residual stream."""
     seq_length: int = option("--seq-length", at_least=1)

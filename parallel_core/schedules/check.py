@@ -27,11 +27,15 @@ def check(
 
 
 def kept(actions: Sequence[Action]) -> Iterator[int]:
-    """How many activations a stage keeps while each computation runs, the one that it makes or frees included."""
-    last = WeightGrad if any(isinstance(action, WeightGrad) for action in actions) else Backward
+    """How many activations a stage keeps while each computation runs, the one that it makes or frees included.
+
+    Evaluation keeps none.
+    """
+    kinds = {type(action) for action in actions}
+    last = WeightGrad if WeightGrad in kinds else Backward
     count = 0
     for action in actions:
-        count += isinstance(action, Forward)
+        count += isinstance(action, Forward) and Backward in kinds
         if not isinstance(action, Exchange):
             yield count
         count -= isinstance(action, last)
@@ -44,25 +48,24 @@ def _each_action_once(schedule: Sequence[Sequence[Action]], micro_batches: int, 
     for stage, actions in enumerate(schedule):
         computed = [action for action in actions if not isinstance(action, Exchange)]
         found = set(computed)
-        if found != expected or len(computed) != len(expected):
-            often = [action for action, count in Counter(computed).items() if count > 1]
-            raise AssertionError(
-                f"stage {stage}: missing {expected - found}, unexpected {found - expected}, more than once {often}"
-            )
+        often = [action for action, count in Counter(computed).items() if count > 1]
+        assert found == expected and not often, (
+            f"stage {stage}: missing {expected - found}, unexpected {found - expected}, more than once {often}"
+        )
 
 
 def _inputs_come_first(stage: int, actions: Sequence[Action], stages: int, chunks: int) -> None:
     done: set[Action] = set()
-    made: set[Action] = set()
+    unsent: set[Action] = set()
     arrived: set[Action] = set()
     for action in actions:
         if isinstance(action, Exchange):
             for send in action.sends:
-                assert send.produced in made, f"stage {stage} sends {send} before it was made, or twice"
+                assert send.produced in unsent, f"stage {stage} sends {send} before it was made, or twice"
+                unsent.remove(send.produced)
                 assert consumer(send.produced, stage, stages, chunks) == (send.consumed, send.peer), (
                     f"stage {stage} sends {send}, which is not needed there"
                 )
-                made.remove(send.produced)
             arrived.update(receive.consumed for receive in action.receives)
             continue
         if producer(action, stage, stages, chunks) is not None:
@@ -70,4 +73,4 @@ def _inputs_come_first(stage: int, actions: Sequence[Action], stages: int, chunk
         if not isinstance(action, Forward):
             assert input_of(action) in done, f"stage {stage} runs {action} before {input_of(action)}"
         done.add(action)
-        made.add(action)
+        unsent.add(action)

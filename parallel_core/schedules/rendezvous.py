@@ -30,35 +30,46 @@ def sends_match_receives(schedule: Sequence[Sequence[Action]]) -> None:
 
 
 def exchanges_end(schedule: Sequence[Sequence[Action]]) -> None:
-    """Raise AssertionError if stages wait for each other for ever, where an exchange waits for all its partners.
+    """Raise AssertionError if stages wait for each other for ever, where an exchange waits for all its partners."""
+    left = [exchanges[::-1] for exchanges in _exchanges(schedule)]
+    posted = _Posted()
+    for stage, exchanges in enumerate(left):
+        posted.add(stage, exchanges[-1:])
+    progress = True
+    while progress:
+        progress = False
+        for stage, exchanges in enumerate(left):
+            while exchanges and posted.partners_of(stage, exchanges[-1]):
+                exchanges.pop()
+                posted.add(stage, exchanges[-1:])
+                progress = True
+    stuck = {stage: exchanges[-1] for stage, exchanges in enumerate(left) if exchanges}
+    assert not stuck, f"deadlock: {stuck}"
+
+
+class _Posted:
+    """The transfers that stages have come to.
 
     The partner of a stage's k-th send to another is the other's k-th receive from it, so it is enough to count them.
     """
-    waiting = [exchanges[::-1] for exchanges in _exchanges(schedule)]
-    posted = [False] * len(waiting)
-    sends: defaultdict[Way, int] = defaultdict(int)
-    receives: defaultdict[Way, int] = defaultdict(int)
-    ready = list(range(len(waiting)))
-    while ready:
-        stage = ready.pop()
-        if not waiting[stage]:
-            continue
-        exchange = waiting[stage][-1]
+
+    def __init__(self) -> None:
+        self._sends: defaultdict[Way, int] = defaultdict(int)
+        self._receives: defaultdict[Way, int] = defaultdict(int)
+
+    def add(self, stage: int, exchanges: Sequence[Exchange]) -> None:
+        for exchange in exchanges:
+            for t in exchange.sends:
+                self._sends[stage, t.peer] += 1
+            for t in exchange.receives:
+                self._receives[t.peer, stage] += 1
+
+    def partners_of(self, stage: int, exchange: Exchange) -> bool:
+        """Whether the partner of every transfer of `exchange`, the last that `stage` came to, has been posted."""
         outward = [(stage, t.peer) for t in exchange.sends]
         inward = [(t.peer, stage) for t in exchange.receives]
-        if not posted[stage]:
-            posted[stage] = True
-            for way in outward:
-                sends[way] += 1
-            for way in inward:
-                receives[way] += 1
-            ready += [t.peer for t in (*exchange.sends, *exchange.receives)]
-        if all(receives[way] >= sends[way] for way in outward) and all(sends[way] >= receives[way] for way in inward):
-            waiting[stage].pop()
-            posted[stage] = False
-            ready.append(stage)
-    stuck = {stage: exchanges[-1] for stage, exchanges in enumerate(waiting) if exchanges}
-    assert not stuck, f"deadlock: {stuck}"
+        sends, receives = self._sends, self._receives
+        return all(receives[w] >= sends[w] for w in outward) and all(sends[w] >= receives[w] for w in inward)
 
 
 def _exchanges(schedule: Sequence[Sequence[Action]]) -> list[list[Exchange]]:

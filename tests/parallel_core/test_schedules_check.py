@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, Transfer, check, communicate
+from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, Transfer, WeightGrad, check, communicate
 
 
 def send(action, peer) -> Exchange:
@@ -17,7 +17,7 @@ def receive(action, peer) -> Exchange:
     return Exchange((), (Transfer(action, action, peer),))
 
 
-F, B = Forward(0), Backward(0)
+F, B, W = Forward(0), Backward(0), WeightGrad(0)
 TOWARDS_EACH_OTHER = [
     [F, receive(B, 1), send(F, 1), B],
     [receive(F, 0), F, B, send(B, 0)],
@@ -32,6 +32,8 @@ TOWARDS_EACH_OTHER = [
         ([[F, B, Forward(1)]], "unexpected"),
         ([[B, F]], "runs Backward.* before Forward"),
         ([[F, B], [F, B]], "before its input"),
+        ([[F, W, B]], "runs WeightGrad.* before Backward"),
+        ([[F, send(F, 1), receive(B, 1), B, W], [receive(F, 0), F, B, send(B, 0)]], "stage 1: missing {WeightGrad"),
         (TOWARDS_EACH_OTHER, "deadlock"),
         ([[send(F, 1), F, receive(B, 1), B], [receive(F, 0), F, B, send(B, 0)]], "before it was made"),
         ([[F, send(F, 1), send(F, 1), receive(B, 1), B], [receive(F, 0), F, B, send(B, 0)]], "or twice"),

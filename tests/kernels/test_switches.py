@@ -3,14 +3,17 @@
 import mindspore
 import numpy as np
 import pytest
-from mindspore import ops
+from mindspore import from_numpy, ops
 
 from pynative import kernels
-from pynative.kernels.ops import frugal, fused
+from pynative.kernels.ops import blocked_attention, frugal, fused
+from pynative.kernels.ops.attention import _Block
 from tests.kernels.support import assert_close, normal, run_operator, tensor, values
 
 ANGLES, SHORT_ANGLES = normal(7, 8, seed=3), normal(7, 3, 6, seed=4)
 X, WIDE = normal(7, 3, 5, 8), normal(7, 3, 10)
+HEADS = [normal(11, 2, heads, 8, seed=heads) for heads in (4, 2, 2)]
+HIDDEN = np.random.default_rng(0).random((2, 1, 11, 11)) < 0.5
 
 CASES = {
     "rotary": ("rotary", lambda x: kernels.rotary(x, tensor(ANGLES), tensor(ANGLES[::-1])), (X,)),
@@ -19,6 +22,14 @@ CASES = {
     "swiglu": ("bias_activation", lambda x: kernels.bias_activation(x, None, "swiglu"), (WIDE,)),
     "swiglu bias": ("bias_activation", lambda x, b: kernels.bias_activation(x, b, "swiglu"), (WIDE, normal(10))),
     "gelu": ("bias_activation", lambda x, b: kernels.bias_activation(x, b, "gelu_erf"), (WIDE, normal(10))),
+    "causal": ("attention", lambda q, k, v: kernels.attention(q, k, v, scale=0.4), HEADS),
+    "full": ("attention", lambda q, k, v: kernels.attention(q, k, v, scale=0.4, causal=False), HEADS),
+    "masked": ("attention", lambda q, k, v: kernels.attention(q, k, v, scale=0.4, mask=from_numpy(HIDDEN)), HEADS),
+    "dropout": (
+        "attention",
+        lambda q, k, v: kernels.attention(q, k, v, scale=0.4, dropout_rate=0.3, dropout_key=(5,), head_offset=2),
+        HEADS,
+    ),
     "rms_norm": ("rms_norm", lambda x, w: kernels.rms_norm(x, w, 1e-5), (X, normal(8))),
     "rms_norm less one": ("rms_norm", lambda x, w: kernels.rms_norm(x, w, 1e-5, True), (X, normal(8))),
 }
@@ -31,8 +42,9 @@ def _run(function, inputs, dtype):
 
 @pytest.mark.parametrize("dtype", [mindspore.float32, mindspore.float16], ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_both_forms_agree(name, dtype):
+def test_both_forms_agree(name, dtype, monkeypatch):
     """Outputs and all gradients; in 16 bits to the rounding of the composed form's intermediate results."""
+    monkeypatch.setattr(blocked_attention, "QUERY_BLOCK", 4)  # 11 queries: three blocks, the last one shorter
     switch, function, inputs = CASES[name]
     kernels.use("ops")
     composed = _run(function, inputs, dtype)
@@ -42,7 +54,18 @@ def test_both_forms_agree(name, dtype):
         assert_close(other, one, 1e-6 if dtype == mindspore.float32 else 2.0**-8)
 
 
-@pytest.mark.parametrize("switch", frugal.forms("SBH"))
+def test_blocked_attention_never_has_a_square_of_scores(monkeypatch):
+    """Forward and backward: no array of scores has more queries than a block."""
+    monkeypatch.setattr(blocked_attention, "QUERY_BLOCK", 4)
+    shapes, original = [], _Block.score_values
+    monkeypatch.setattr(_Block, "score_values", lambda self: shapes.append(self.shape) or original(self))
+    kernels.use("ops")
+    kernels.fuse(["attention"])
+    run_operator(CASES["causal"][1], HEADS)
+    assert {queries for _, _, queries, _ in shapes} == {4, 3} and len(shapes) == 2 * 5
+
+
+@pytest.mark.parametrize("switch", kernels.SWITCHED)
 def test_a_switch_changes_its_operator_alone(switch):
     kernels.use("ops")
     before = vars(kernels._active)
@@ -59,8 +82,8 @@ def test_the_host_has_one_form():
     assert vars(kernels._active) == before
 
 
-def test_every_switched_operator_has_a_fused_kernel():
-    assert set(frugal.forms("SBH")) <= set(fused.forms("SBH")) == set(kernels.SWITCHED)
+def test_a_cpu_and_an_ascend_switch_the_same_operators():
+    assert set(frugal.forms("SBH")) == set(fused.forms("SBH")) == set(kernels.SWITCHED)
 
 
 READERS = {

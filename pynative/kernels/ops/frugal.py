@@ -10,6 +10,7 @@ from mindspore import Tensor, ops
 
 from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.ops import activation
+from pynative.kernels.ops.blocked_attention import blocked_attention
 from pynative.kernels.ops.norm import scale
 from pynative.kernels.ops.rotary import rotate
 
@@ -91,4 +92,9 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) -> 
 
 def forms(input_layout: str) -> dict[str, Callable[..., Tensor]]:
     """Operator -> its frugal form. The layout is a fused attention kernel's, which a CPU has not."""
-    return {"rotary": rotary, "bias_activation": bias_activation, "rms_norm": rms_norm}
+    return {
+        "attention": blocked_attention,
+        "rotary": rotary,
+        "bias_activation": bias_activation,
+        "rms_norm": rms_norm,
+    }

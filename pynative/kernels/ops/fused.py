@@ -47,6 +47,7 @@ from pynative.kernels.ops import (
 )
 from pynative.kernels.ops.activation import ACTIVATIONS
 from pynative.kernels.ops.attention import attention, causal_mask
+from pynative.kernels.ops.blocked_attention import blocked_attention
 from pynative.kernels.ops.norm import scale as norm_scale
 
 __all__ = [
@@ -128,10 +129,10 @@ def flash_attention(
 ) -> Tensor:  # fmt: skip
     """aclnnFlashAttentionScore: 16-bit types only, and masked scores are -inf there.
 
-    Float32, and dropout (so that masks stay those of every other device), take the composed operator.
+    Float32, and dropout (so that masks stay those of every other device), go in blocks of composed operators.
     """
     if q.dtype == mindspore.float32 or dropout_rate:
-        return attention(
+        return blocked_attention(
             q, k, v, scale=scale, causal=causal, mask=mask,
             dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,
         )  # fmt: skip

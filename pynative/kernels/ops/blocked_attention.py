@@ -1,0 +1,77 @@
+"""Attention by blocks of queries, of MindSpore operators (Dao et al., "FlashAttention", 2022): no s x s matrix exists.
+
+Kept for backward, beside the input: the output and two numbers a row, from which a block's probabilities come again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mindspore import Tensor, ops
+
+from pynative.autograd import Function
+from pynative.kernels.block import Partial, Scores
+from pynative.kernels.dropout import Key
+from pynative.kernels.ops.attention import attention_block, attention_block_gradient
+from pynative.kernels.ops.exchange import join_kv, split_kv
+
+QUERY_BLOCK = 256
+"""Queries of a block; its scores are [b, n, QUERY_BLOCK, s] at most."""
+
+
+def _query_blocks(length: int) -> Iterator[slice]:
+    return (slice(first, min(first + QUERY_BLOCK, length)) for first in range(0, length, QUERY_BLOCK))
+
+
+def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
+    """The keys that some queries see: all, or causally the square at the diagonal and what lies before it."""
+
+    def part(first: int, stop: int, causal: bool) -> tuple[slice, Scores]:
+        mask, queries = None if whole.mask is None else whole.mask[:, :, rows], (range(rows.start, rows.stop),)
+        scores = replace(whole, causal=causal, mask=mask, query_positions=queries, key_positions=(range(first, stop),))
+        return slice(first, stop), scores
+
+    if not whole.causal:
+        return [part(0, whole.keys, False)]
+    square = part(rows.start, rows.stop, True)
+    return [square, part(0, rows.start, False)] if rows.start else [square]
+
+
+class _BlockedAttention(Function):
+    @staticmethod
+    def forward(ctx, q, k, v, whole):
+        kv, partials = join_kv(k, v), []
+        for rows in _query_blocks(whole.queries):
+            partial = None
+            for keys, scores in _key_blocks(whole, rows):
+                partial = attention_block(q[rows], kv[:, keys], scores, partial)
+            partials.append(partial)
+        ctx.whole = whole
+        out, maxima, inverse_sums = zip(*partials, strict=True)
+        out = ops.cat(out)
+        ctx.save_for_backward(q, kv, out, ops.cat(maxima, -1), ops.cat(inverse_sums, -1))
+        return out.astype(q.dtype)
+
+    @staticmethod
+    def backward(ctx, dout):
+        q, kv, out, maximum, inverse_sum = ctx.saved_tensors
+        dq_blocks, dkv = [], ops.zeros(kv.shape, out.dtype)
+        for rows in _query_blocks(len(q)):
+            partial, dq = Partial(out[rows], maximum[..., rows], inverse_sum[..., rows]), None
+            for keys, scores in _key_blocks(ctx.whole, rows):
+                dq, part = attention_block_gradient(q[rows], kv[:, keys], dout[rows], partial, scores, dq)
+                dkv[:, keys] = dkv[:, keys] + part
+            dq_blocks.append(dq)
+        dk, dv = split_kv(dkv)
+        return ops.cat(dq_blocks).astype(q.dtype), dk.astype(q.dtype), dv.astype(q.dtype), None
+
+
+def blocked_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, mask: Tensor | None,
+    dropout_rate: float, dropout_key: Key, head_offset: int,
+) -> Tensor:  # fmt: skip
+    whole = Scores(
+        scale=scale, causal=causal and mask is None, mask=mask,
+        dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,
+        query_positions=(range(len(q)),), key_positions=(range(len(k)),), seq_length=len(k),
+    )  # fmt: skip
+    return _BlockedAttention.apply(q, k, v, whole)

@@ -1,5 +1,6 @@
 """Train a small model under any layout, and compare with one process: losses, every gradient, weights."""
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -25,8 +26,11 @@ class Rows:
         return {"tokens": row[:-1], "labels": row[1:], "loss_mask": self.mask[i], "position_ids": positions}
 
 
-def train(backend, flags: str) -> tuple:
-    """(losses, gradient norms, gradients of step 1, final weights); the last two on rank 0 only."""
+def train(backend, flags: str, **arguments) -> tuple:
+    """(losses, gradient norms, gradients of step 1, final weights); the last two on rank 0 only.
+
+    `arguments` are more of pretrain's, other data for instance.
+    """
     from pynative.checkpointing import gather_weights
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
@@ -54,23 +58,24 @@ def train(backend, flags: str) -> tuple:
             lambda **stage: GPTModel(config.model_config, **stage),
             all_config=config,
             callbacks=[recorder],
+            **arguments,
         )
         return recorder.losses, recorder.norms, recorder.gradients, gather_weights(state.model)
 
 
 @cache
-def reference(flags: str) -> tuple:
+def reference(flags: str, how: Callable = train) -> tuple:
     """One process's run, once a session."""
-    return run(1, train, flags)[0]
+    return run(1, how, flags)[0]
 
 
-def check_layout(flags: str, world: int, layout: str, backend: str = "shared_memory") -> None:
+def check_layout(flags: str, world: int, layout: str, backend: str = "shared_memory", how: Callable = train) -> None:
     """The run of `flags` on `world` ranks under the flags of a layout is one process's: losses, norms, gradients.
 
-    Gradients are compared for each parameter, to 1e-5 of its largest entry.
+    Gradients are compared for each parameter, to 1e-5 of its largest entry. `how` is `train`, or calls it.
     """
-    results = run(world, train, f"{flags} {layout}", backend=backend)
-    losses, norms, gradients, weights = reference(flags)
+    results = run(world, how, f"{flags} {layout}", backend=backend)
+    losses, norms, gradients, weights = reference(flags, how)
     assert all(result[:2] == results[0][:2] for result in results), "ranks report different figures"
     np.testing.assert_allclose(results[0][0], losses, rtol=1e-5)
     np.testing.assert_allclose(results[0][1], norms, rtol=1e-4)

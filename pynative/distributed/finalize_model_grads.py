@@ -6,7 +6,7 @@ from pynative import parallel_state
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
 
 
-def finalize_model_grads(model: nn.Cell, buffer: ParamAndGradBuffer) -> None:
+def finalize_model_grads(model: nn.CellList, buffer: ParamAndGradBuffer) -> None:
     """Sum gradients over the replicas, then shares of them over tensor parallelism, then a tied embedding's over the
     first and last stage."""
     buffer.zero_unused_gradients()
@@ -15,10 +15,12 @@ def finalize_model_grads(model: nn.Cell, buffer: ParamAndGradBuffer) -> None:
     _all_reduce_embedding_grads(model)
 
 
-def _all_reduce_embedding_grads(model: nn.Cell) -> None:
-    if not getattr(model, "tie_word_embeddings", False) or not parallel_state.is_rank_in_embedding_group():
+def _all_reduce_embedding_grads(model: nn.CellList) -> None:
+    if not parallel_state.is_rank_in_embedding_group():
         return
     group = parallel_state.get_embedding_group()
-    if group.size > 1:
-        gradient = model.shared_embedding_or_output_weight().main_grad
-        group.all_reduce(gradient, out=gradient)
+    for chunk in model:
+        holds = getattr(chunk, "tie_word_embeddings", False) and (chunk.pre_process or chunk.post_process)
+        if holds and group.size > 1:
+            gradient = chunk.shared_embedding_or_output_weight().main_grad
+            group.all_reduce(gradient, out=gradient)

@@ -1,52 +1,47 @@
 """Carry out a schedule's actions on one stage: any schedule, one loop."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mindspore import Tensor
 
-from parallel_core.schedules import Backward, Exchange, Forward
+from parallel_core.schedules import Exchange, WeightGrad
 from parallel_core.schedules.actions import Action, Compute
-from pynative.collectives import Group, Recv, Send
+from pynative.pipeline_parallel.channel import Arrival, Channel
 
 
 @dataclass(frozen=True)
-class Channel:
-    """How tensors travel between the stages of a pipeline: all have one shape and type."""
+class Plan:
+    """What one stage does in a step, and what follows from it."""
 
-    group: Group
-    shape: tuple[int, ...]
-    dtype: object
+    actions: tuple[Action, ...]
+    sent: frozenset[Compute]
+    """Those whose result another stage gets."""
+    defers_weight_gradients: bool
+    """Whether weight gradients are actions of their own."""
 
-    def exchange(self, action: Exchange, results: dict[Compute, Tensor]) -> dict[Compute, Tensor]:
-        """Post every transfer together; what arrived, by the action that needs it."""
-        transfers: list[Send | Recv] = [Send(results.pop(send.produced), send.peer) for send in action.sends]
-        transfers += [Recv(self.shape, self.dtype, receive.peer) for receive in action.receives]
-        works = self.group.batch_send_recv(transfers)
-        arrived = [work.wait() for work in works][len(action.sends) :]
-        return {receive.consumed: tensor for receive, tensor in zip(action.receives, arrived, strict=True)}
+    @classmethod
+    def of(cls, actions: Sequence[Action]) -> "Plan":
+        """The plan of a stage's actions."""
+        sent = frozenset(s.produced for a in actions if isinstance(a, Exchange) for s in a.sends)
+        return cls(tuple(actions), sent, any(isinstance(action, WeightGrad) for action in actions))
 
 
-def run(
-    actions: Iterable[Action],
-    forward: Callable[[int, Tensor | None], Tensor],
-    backward: Callable[[int, Tensor | None], Tensor | None],
-    channel: Channel,
-) -> None:
+def run(plan: Plan, compute: Callable[[Compute, Tensor | None], Tensor | None], channel: Channel) -> None:
     """Run one stage.
 
-    `forward(micro_batch, hidden states from the stage before)` gives the hidden states for the stage after;
-    `backward(micro_batch, their gradient from the stage after)` gives the gradient for the stage before.
+    `compute(action, what arrived for it)` gives what is sent on: of a forward hidden states [s, b, h], of a backward
+    the gradient of those it had received. An arrival is waited for when the action that needs it runs.
     """
-    arrived: dict[Compute, Tensor] = {}
+    arrivals: dict[Compute, Arrival] = {}
     results: dict[Compute, Tensor] = {}
-    sent_later = {transfer.produced for a in actions if isinstance(a, Exchange) for transfer in a.sends}
-    for action in actions:
-        match action:
-            case Exchange():
-                arrived.update(channel.exchange(action, results))
-            case Forward() | Backward():
-                compute = forward if isinstance(action, Forward) else backward
-                result = compute(action.micro_batch, arrived.pop(action, None))
-                if action in sent_later:
-                    results[action] = result
+    for action in plan.actions:
+        if isinstance(action, Exchange):
+            arrivals.update(channel.exchange(action, results))
+            continue
+        arrival = arrivals.pop(action, None)
+        result = compute(action, arrival and arrival.wait())
+        if action in plan.sent:
+            assert result is not None, f"{action} gave nothing to send"
+            results[action] = result
+    channel.finish()

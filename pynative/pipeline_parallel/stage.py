@@ -1,19 +1,33 @@
-"""One stage's model under a schedule: its forwards keep their graphs until the schedule asks for their backward."""
+"""One stage's chunks of the model under a schedule: a forward keeps its graph until its backward is asked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.averaging import Averaging, MicroBatchWeight
+from parallel_core.schedules import Backward, Forward, WeightGrad
+from parallel_core.schedules.actions import Compute
 from pynative import autograd
-from pynative.parameter import as_type
+from pynative.parameter import as_type, trainable
 
 LossOf = Callable[[Tensor], tuple[Tensor, MicroBatchWeight, tuple[float, float] | None]]
-"""What the model gave on the last stage -> (scalar loss, its weight, (sum, count) to report if not these)."""
-ForwardStep = Callable[[nn.Cell, int], tuple[Tensor, LossOf]]
-"""(model, micro-batch) -> what the model gave, and how its loss is read off."""
+"""What the last chunk gave -> (scalar loss, its weight, (sum, count) to report if not these)."""
+
+
+class ForwardStep(Protocol):
+    """How a chunk runs on a micro-batch of a step's data."""
+
+    draws: int
+    """Items that a step takes from its data iterator."""
+
+    def begin(self, data_iterator: Iterator, chunks: int) -> None:
+        """Start a step of a stage with so many chunks."""
+
+    def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
+        """What the chunk's model gives, and how its loss is read off."""
 
 
 @dataclass
@@ -26,46 +40,52 @@ class _Pending:
 
 
 class Stage:
-    """The forward and backward of one stage's model for a training or evaluation step.
+    """Forward, backward and weight gradients of one stage's chunks in a training or evaluation step.
 
     Args:
-        model: the stage's cell.
-        parameters: those that receive gradients.
+        model: the stage's chunks.
         averaging: where backward passes start.
-        is_last: whether the model gives the loss here.
-        enter: called with a micro-batch's number before its forward (random streams).
+        is_last: whether the last chunk gives the loss.
+        enter: called with micro-batch and chunk before anything of theirs is computed (random streams, virtual rank).
     """
 
     def __init__(
-        self,
-        model: nn.Cell,
-        parameters: list,
-        averaging: Averaging,
-        is_last: bool,
-        enter: Callable[[int], None],
+        self, model: nn.CellList, averaging: Averaging, is_last: bool, enter: Callable[[int, int], None]
     ) -> None:
-        self.model, self.parameters, self.averaging = model, parameters, averaging
-        self.is_last, self.enter = is_last, enter
+        self.model, self.averaging, self.enter = model, averaging, enter
+        self.loss_chunk = len(model) - 1 if is_last else None
+        self._parameters = [list(trainable(chunk)) for chunk in model]
+        self._do: dict[type, Callable[[int, int, Tensor | None], Tensor | None]] = {
+            Forward: self._forward,
+            Backward: self._backward,
+            WeightGrad: self._weight_gradients,
+        }
 
-    def begin(self, forward_step: ForwardStep, train: bool = True) -> None:
+    def begin(self, forward_step: ForwardStep, train: bool, defers_weight_gradients: bool) -> None:
         """Start a step: forget the last one's losses."""
-        self.forward_step, self.train = forward_step, train
+        self.forward_step, self.train, self.defers = forward_step, train, defers_weight_gradients
         self.tokens = 0.0
         self.reported_sum = self.reported_count = 0.0
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[tuple[int, int], _Pending] = {}
+        self._deferred: dict[tuple[int, int], autograd.DeferredGradients] = {}
 
-    def forward(self, micro_batch: int, hidden_states: Tensor | None) -> Tensor:
-        """hidden_states [s, b, h] of the stage before (None on the first) -> those for the stage after, or the loss."""
-        self.enter(micro_batch)
+    def compute(self, action: Compute, arrived: Tensor | None) -> Tensor | None:
+        """Carry out an action with what another stage sent for it."""
+        self.enter(action.micro_batch, action.chunk)
+        return self._do[type(action)](action.micro_batch, action.chunk, arrived)
+
+    def _forward(self, micro_batch: int, chunk: int, hidden_states: Tensor | None) -> Tensor:
+        """hidden_states [s, b, h] of the chunk before (the first has None) -> those for the one after, or the loss."""
+        model = self.model[chunk]
         with autograd.recording(self.train):
             received = autograd.leaf(hidden_states) if self.train and hidden_states is not None else hidden_states
-            self.model.set_input_tensor(received)
-            output, loss_of = self.forward_step(self.model, micro_batch)
+            model.set_input_tensor(received)
+            output, loss_of = self.forward_step(model, micro_batch, chunk)
             seed = None
-            if self.is_last:
+            if chunk == self.loss_chunk:
                 output, seed = self._note_loss(*loss_of(output))
         if self.train:
-            self._pending[micro_batch] = _Pending(received, output, seed)
+            self._pending[micro_batch, chunk] = _Pending(received, output, seed)
         return output
 
     def _note_loss(
@@ -78,11 +98,18 @@ class Stage:
         self.reported_count += reported_count
         return loss, self.averaging.seed(weight)
 
-    def backward(self, micro_batch: int, gradient: Tensor | None) -> Tensor | None:
-        """Gradient [s, b, h] of what forward gave (None on the last stage) -> gradient of what it received."""
-        pending = self._pending.pop(micro_batch)
+    def _backward(self, micro_batch: int, chunk: int, gradient: Tensor | None) -> Tensor | None:
+        """Gradient [s, b, h] of what forward gave (None for the loss) -> gradient of what it received."""
+        pending = self._pending.pop((micro_batch, chunk))
         if pending.seed is not None:
             gradient = as_type(np.full(pending.output.shape, pending.seed, np.float32), pending.output.dtype)
-        autograd.backward([pending.output], [gradient])
-        autograd.collect_gradients(self.parameters)
+        if self.defers:
+            with autograd.deferred_weight_gradients() as self._deferred[micro_batch, chunk]:
+                autograd.backward([pending.output], [gradient])
+        else:
+            autograd.backward([pending.output], [gradient])
+        autograd.collect_gradients(self._parameters[chunk])
         return None if pending.input is None else autograd.take_gradient(pending.input)
+
+    def _weight_gradients(self, micro_batch: int, chunk: int, arrived: Tensor | None) -> None:
+        self._deferred.pop((micro_batch, chunk)).run()

@@ -17,14 +17,14 @@ def get_train_valid_test_num_samples(config: AllConfig) -> tuple[int, int, int]:
     return training.training_iters * batch, evaluations * training.eval_iters * batch, training.eval_iters * batch
 
 
-def build_pretraining_data_loader(dataset: Any, consumed_samples: int, config: AllConfig) -> StepLoader:
-    """This replica's steps of `dataset`, from the first sample that was not consumed yet."""
+def build_pretraining_data_loader(dataset: Any, consumed_samples: int, config: AllConfig, draws: int = 1) -> StepLoader:
+    """This replica's steps of `dataset`, each in `draws` items, from the first sample that was not consumed yet."""
     data = config.dataset_config
     return build_step_loader(
         dataset,
         consumed_samples,
         micro_batch_size=data.batch_size,
-        micro_batch_num=data.micro_batch_num,
+        micro_batch_num=data.micro_batch_num // draws,
         data_parallel_rank=parallel_state.get_data_parallel_rank(),
         data_parallel_size=parallel_state.get_data_parallel_world_size(),
         dataloader_type=data.dataloader_type or "single",

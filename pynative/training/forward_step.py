@@ -1,6 +1,7 @@
 """Two ways to say what a micro-batch's forward is: a batch function with the model's arguments, or Megatron's form."""
 
 from collections.abc import Callable, Iterator
+from itertools import tee
 from typing import Any
 
 import numpy as np
@@ -38,14 +39,16 @@ def _tokens(arguments: dict[str, Any]) -> float:
 class BatchedForwardStep:
     """`get_batch_func(data_iterator)` gives the model's keyword arguments for all of this rank's micro-batches."""
 
+    draws = 1
+
     def __init__(self, get_batch_func: Callable[[Iterator], dict[str, Any]], micro_batches: int) -> None:
         self.get_batch_func, self.micro_batches = get_batch_func, micro_batches
 
-    def begin(self, data_iterator: Iterator) -> None:
-        """Fetch a step's batch."""
+    def begin(self, data_iterator: Iterator, chunks: int) -> None:
+        """Fetch a step's batch, for all chunks of the stage."""
         self.batch = self.get_batch_func(data_iterator)
 
-    def __call__(self, model: nn.Cell, micro_batch: int) -> tuple[Tensor, LossOf]:
+    def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """Run the model on a micro-batch's rows; its result on the last stage is the mean loss."""
         arguments = {name: _cut(value, micro_batch, self.micro_batches, name) for name, value in self.batch.items()}
         return model(**arguments), lambda loss: (loss, MicroBatchWeight(_tokens(arguments)), None)
@@ -58,16 +61,20 @@ class MegatronForwardStep:
     reported is a number, or a pair (sum, count).
     """
 
-    def __init__(self, forward_step_func: Callable) -> None:
-        self.forward_step_func = forward_step_func
+    def __init__(self, forward_step_func: Callable, micro_batches: int) -> None:
+        self.forward_step_func, self.draws = forward_step_func, micro_batches
 
-    def begin(self, data_iterator: Iterator) -> None:
-        """A micro-batch is drawn whenever one runs."""
-        self.data_iterator = data_iterator
+    def begin(self, data_iterator: Iterator | list[Iterator], chunks: int) -> None:
+        """A micro-batch is drawn whenever one runs: from a chunk's own iterator, as Megatron's list has them, or from
+        a copy of the only one, so that every chunk sees the same micro-batches."""
+        if isinstance(data_iterator, list):
+            self.data_iterators = data_iterator
+        else:
+            self.data_iterators = [data_iterator] if chunks == 1 else list(tee(data_iterator, chunks))
 
-    def __call__(self, model: nn.Cell, micro_batch: int) -> tuple[Tensor, LossOf]:
-        """Run the user's function on the next micro-batch."""
-        output, loss_func = self.forward_step_func(self.data_iterator, model)
+    def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
+        """Run the user's function on a chunk's next micro-batch."""
+        output, loss_func = self.forward_step_func(self.data_iterators[chunk], model)
         return output, lambda result: self._read(loss_func(result))
 
     @staticmethod

@@ -18,6 +18,7 @@ from pynative.checkpointing import load_checkpoint
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
 from pynative.parameter import initialize_parameters, trainable
+from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.training.callbacks import (
     Callback,
@@ -43,12 +44,20 @@ from pynative.training.utils import set_parallel_context, set_seed
 DEFAULT_OUTPUT = "output"
 
 
-def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig) -> nn.Cell:
-    """This stage's model with its initial values."""
+def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig) -> nn.CellList:
+    """This stage's chunks of the model, one without virtual stages, with their initial values."""
     fused.select(config.model_config)
     note = fused.notice(config.model_config, config.parallel_config.device_target)
     if note and parallel_state.get_global_rank() == 0:
         log(note)
+    chunks = []
+    for chunk in range(parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1):
+        parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
+        chunks.append(_chunk(model_provider_func, config.training_config.seed))
+    return nn.CellList(chunks)
+
+
+def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int) -> nn.Cell:
     model = model_provider_func(
         pre_process=parallel_state.is_pipeline_first_stage(), post_process=parallel_state.is_pipeline_last_stage()
     )
@@ -57,7 +66,7 @@ def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig) ->
             f"model_provider_func: {type(model).__name__} has no set_input_tensor(tensor), which gives a pipeline "
             f"stage its input; derive it from pynative.transformer.Module or add the method"
         )
-    initialize_parameters(model, config.training_config.seed)
+    initialize_parameters(model, seed)
     return model
 
 
@@ -71,20 +80,20 @@ class _Data:
 
 
 def _data(provider: Callable | None, loader: Iterable | None, state: TrainingState) -> _Data:
-    config = state.config
+    config, draws = state.config, state.step_cell.forward_step.draws
     if loader is not None:
         steps = len(loader) if isinstance(loader, Sized) else None
         batch = config.dataset_config.global_batch_size
-        skip = 0 if config.training_config.new_dataset else state.iteration
-        return _Data(endless(loader, skip), None, steps * batch if steps else None)
+        skip = 0 if config.training_config.new_dataset else state.iteration * draws
+        return _Data(endless(loader, skip), None, steps * batch // draws if steps else None)
     if provider is None:
         raise ValueError("pretrain: pass train_valid_test_datasets_provider or train_data_loader")
     train, valid, _ = provider(get_train_valid_test_num_samples(config))
     if train is None:
         raise ValueError("train_valid_test_datasets_provider: gave no training dataset; check --data-path and --split")
     consumed = 0 if config.training_config.new_dataset else state.consumed_samples
-    train_iterator = endless(build_pretraining_data_loader(train, consumed, config))
-    valid_iterator = endless(build_pretraining_data_loader(valid, 0, config)) if valid is not None else None
+    train_iterator = endless(build_pretraining_data_loader(train, consumed, config, draws))
+    valid_iterator = endless(build_pretraining_data_loader(valid, 0, config, draws)) if valid is not None else None
     return _Data(train_iterator, valid_iterator, getattr(train, "samples_per_epoch", None))
 
 
@@ -144,17 +153,18 @@ def _refuse(
 
 
 def _step_cell(
-    model: nn.Cell, config: AllConfig, forward_step_func: Callable | None, get_batch_func: Callable | None
+    model: nn.CellList, config: AllConfig, forward_step_func: Callable | None, get_batch_func: Callable | None
 ) -> TrainOneStepCell:
     """Gradients, optimizer, schedule and forward step around a model."""
     buffer = ParamAndGradBuffer(trainable(model))
     optimizer = get_optimizer(config.optimizer_config, buffer)
     scheduler = get_optimizer_param_scheduler(config)
-    forward_step: MegatronForwardStep | BatchedForwardStep
+    forward_step: ForwardStep
+    micro_batches = config.dataset_config.micro_batch_num
     if forward_step_func is not None:
-        forward_step = MegatronForwardStep(forward_step_func)
+        forward_step = MegatronForwardStep(forward_step_func, micro_batches)
     else:
-        forward_step = BatchedForwardStep(get_batch_func or to_tensors, config.dataset_config.micro_batch_num)
+        forward_step = BatchedForwardStep(get_batch_func or to_tensors, micro_batches)
     return TrainOneStepCell(model, buffer, optimizer, scheduler, forward_step, config)
 
 
@@ -177,8 +187,8 @@ def pretrain(
     Args:
         train_valid_test_datasets_provider: (numbers of samples of the three splits) -> three datasets whose items are
             dicts of arrays. Or None, with `train_data_loader`.
-        model_provider_func: (pre_process, post_process) -> this stage's cell: the loss on the last stage, hidden
-            states [s, b, h] otherwise; it has `set_input_tensor`.
+        model_provider_func: (pre_process, post_process) -> the cell of a stage, or of one of its virtual stages: it
+            gives the loss with post_process, hidden states [s, b, h] otherwise; it has `set_input_tensor`.
         model_type: a model that is not a decoder is refused.
         forward_step_func: Megatron's form, (data_iterator, model) -> (output, loss function); get_batch_func is unused.
         process_non_loss_data_func, extra_args_provider, args_defaults: of Megatron's signature, to be left empty:

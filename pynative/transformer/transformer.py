@@ -1,10 +1,10 @@
-"""The stack of layers that one pipeline stage holds."""
+"""The stack of layers that one chunk of a pipeline stage holds."""
 
 import enum
 
 from mindspore import Tensor, nn
 
-from parallel_core.partition import layer_ranges
+from parallel_core.partition import chunk_layers
 from pynative import parallel_state
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.layer import ParallelTransformerLayer
@@ -27,7 +27,10 @@ class LayerStack(nn.Cell):
 
 
 class ParallelTransformer(nn.Cell):
-    """This stage's layers, and on the last stage the final norm."""
+    """The layers of this stage's chunk at hand, and in the last chunk of all the final norm.
+
+    Layers of --noop-layers are left out: they only take up a number.
+    """
 
     def __init__(
         self,
@@ -41,14 +44,15 @@ class ParallelTransformer(nn.Cell):
         self.pre_process = pre_process
         self.input_tensor: Tensor | None = None
         stage = parallel_state.get_pipeline_model_parallel_rank()
-        stages = parallel_state.get_pipeline_model_parallel_world_size()
-        owned = layer_ranges(config.num_layers, stages, config.parallel_config.num_layer_list)[stage]
-        self.layers = LayerStack({n: ParallelTransformerLayer(config, n + 1, self_attn_mask_type) for n in owned})
+        chunk = parallel_state.get_virtual_pipeline_model_parallel_rank() or 0
+        owned = chunk_layers(config, config.parallel_config)[chunk][stage]
+        numbers = [n for n in owned if n not in (config.parallel_config.noop_layers or ())]
+        self.layers = LayerStack({n: ParallelTransformerLayer(config, n + 1, self_attn_mask_type) for n in numbers})
         wanted = config.use_final_norm if post_norm is None else post_norm
         self.final_layernorm = get_norm(config) if post_process and wanted else None
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """What the stage before sent, [s, b, h]; used instead of the argument by every stage but the first."""
+        """What the chunk before sent, [s, b, h]; used instead of the argument by every chunk but the first."""
         self.input_tensor = input_tensor
 
     def construct(self, hidden_states: Tensor | None, attention_mask: Tensor | None = None) -> Tensor:

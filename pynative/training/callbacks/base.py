@@ -17,7 +17,8 @@ class TrainingState:
     """What callbacks see; `iteration` counts finished steps, from a checkpoint's on."""
 
     config: AllConfig
-    model: nn.Cell
+    model: nn.CellList
+    """This stage's chunks: one, or as many as there are virtual stages."""
     step_cell: TrainOneStepCell
     result: StepResult = field(init=False)
     """Of the last step; there is none before the first."""

@@ -1,0 +1,97 @@
+"""How tensors travel between the stages of a pipeline.
+
+s sequence, b batch, h hidden, c context-parallel size, t tensor-parallel size.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core.config import AllConfig
+from parallel_core.schedules import Exchange
+from parallel_core.schedules.actions import Compute
+from pynative import parallel_state
+from pynative.collectives import Group, Recv, Send
+
+DIMENSIONS = 3
+
+
+class Arrival(Protocol):
+    """A tensor that is on its way."""
+
+    def wait(self) -> Tensor: ...
+
+
+def hidden_states_shape(config: AllConfig) -> tuple[int, int, int]:
+    """[s/c, b, h], or [s/c/t, b, h] with sequence parallelism: what one stage gives to the next."""
+    parallel = config.parallel_config
+    tensor = parallel.tensor_model_parallel_size if parallel.sequence_parallel else 1
+    length = config.model_config.seq_length // parallel.context_parallel_size // tensor
+    return length, config.dataset_config.batch_size, config.model_config.hidden_size
+
+
+class Channel:
+    """Carries out exchanges between the stages of one pipeline; all tensors have one type.
+
+    Args:
+        group: the stages, first to last.
+        shape: of every tensor, unless the stages tell each other (`shapes_vary`).
+        overlap: leave transfers under way while the stage computes; otherwise wait for them where they stand.
+        shapes_vary: send a message with the shape ahead of each tensor.
+    """
+
+    def __init__(
+        self, group: Group, shape: tuple[int, ...], dtype: object, *, overlap: bool = True, shapes_vary: bool = False
+    ) -> None:
+        self.group, self.shape, self.dtype = group, shape, dtype
+        self.overlap, self.shapes_vary = overlap, shapes_vary
+        self._sending: list[Arrival] = []
+
+    def exchange(self, action: Exchange, results: dict[Compute, Tensor]) -> dict[Compute, Arrival]:
+        """Post every transfer together, taking what is sent out of `results`; what will arrive, by its consumer.
+
+        The sends of the exchange before are waited for first, which keeps the memory that is under way small. A
+        schedule stays free of deadlocks even if each exchange is complete before the next (`schedules.check`).
+        """
+        self.finish()
+        tensors = [results.pop(send.produced) for send in action.sends]
+        shapes = self._agreed_shapes(action, tensors) if self.shapes_vary else [self.shape] * len(action.receives)
+        works = self._post(action, tensors, shapes, self.dtype)
+        self._sending, receiving = works[: len(tensors)], works[len(tensors) :]
+        if not self.overlap:
+            for work in works:
+                work.wait()
+        return {receive.consumed: work for receive, work in zip(action.receives, receiving, strict=True)}
+
+    def finish(self) -> None:
+        """Wait for the last exchange's sends."""
+        for work in self._sending:
+            work.wait()
+        self._sending = []
+
+    def _post(
+        self, action: Exchange, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], dtype: object
+    ) -> list[Arrival]:
+        messages: list[Send | Recv] = [Send(x, send.peer) for x, send in zip(tensors, action.sends, strict=True)]
+        messages += [Recv(shape, dtype, r.peer) for shape, r in zip(shapes, action.receives, strict=True)]
+        return list(self.group.batch_send_recv(messages))
+
+    def _agreed_shapes(self, action: Exchange, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
+        own = [Tensor.from_numpy(np.array(tensor.shape, np.int32)) for tensor in tensors]
+        works = self._post(action, own, [(DIMENSIONS,)] * len(action.receives), ms.int32)
+        arrived = [work.wait() for work in works][len(tensors) :]
+        return [tuple(shape.asnumpy().tolist()) for shape in arrived]
+
+
+def pipeline_channel(config: AllConfig) -> Channel:
+    """This rank's pipeline under a configuration."""
+    return Channel(
+        parallel_state.get_pipeline_model_parallel_group(),
+        hidden_states_shape(config),
+        getattr(ms, config.model_config.compute_dtype),
+        overlap=config.parallel_config.overlap_p2p_comm,
+        shapes_vary=config.parallel_config.variable_seq_lengths,
+    )

@@ -1,0 +1,59 @@
+"""A step's forwards and backwards on this rank, and the loss of the whole job."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from parallel_core.averaging import Averaging
+from parallel_core.config import AllConfig
+from parallel_core.schedules import GENERATORS, communicate, forward_only, schedule_name
+from pynative import parallel_state
+from pynative.pipeline_parallel.channel import pipeline_channel
+from pynative.pipeline_parallel.runner import Plan, run
+from pynative.pipeline_parallel.stage import ForwardStep, Stage
+from pynative.tensor_parallel.random import get_rng_tracer
+
+
+class PipelineStep:
+    """Runs the configuration's schedule over this rank's chunks and sums the losses over the job."""
+
+    def __init__(self, model: nn.CellList, config: AllConfig) -> None:
+        self.chunks = len(model)
+        self.averaging = Averaging(
+            per_token=config.training_config.calculate_per_token_loss,
+            micro_batches=config.dataset_config.micro_batch_num,
+            replicas=parallel_state.get_data_parallel_world_size(with_context_parallel=True),
+        )
+        is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+        self.stage = Stage(model, self.averaging, is_last, self._enter)
+        self.channel = pipeline_channel(config)
+        self._plans = {train: self._plan(config, train) for train in (True, False)}
+        # Every tensor-parallel rank has the same loss; one of each replica's reports it.
+        self._reports = is_last and parallel_state.get_tensor_model_parallel_rank() == 0
+
+    def _plan(self, config: AllConfig, train: bool) -> Plan:
+        parallel, group = config.parallel_config, self.channel.group
+        generator = GENERATORS[schedule_name(parallel)] if train else forward_only
+        rounds = parallel.microbatch_group_size_per_virtual_pipeline_stage
+        computes = generator(group.size, config.dataset_config.micro_batch_num, self.chunks, rounds)
+        return Plan.of(communicate(computes, self.chunks)[group.rank])
+
+    @staticmethod
+    def _enter(micro_batch: int, chunk: int) -> None:
+        replicas = parallel_state.get_data_parallel_world_size()
+        get_rng_tracer().micro_batch = micro_batch * replicas + parallel_state.get_data_parallel_rank()
+        parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
+
+    def run(self, forward_step: ForwardStep, data_iterator: Iterator, train: bool) -> tuple[float, float]:
+        """(mean loss over the global batch, its number of counting tokens)."""
+        plan = self._plans[train]
+        forward_step.begin(data_iterator, self.chunks)
+        self.stage.begin(forward_step, train, plan.defers_weight_gradients)
+        run(plan, self.stage.compute, self.channel)
+        return self._global_loss()
+
+    def _global_loss(self) -> tuple[float, float]:
+        own = (self.stage.reported_sum, self.stage.reported_count, self.stage.tokens) if self._reports else (0, 0, 0)
+        total = parallel_state.get_world_group().all_reduce(Tensor(np.array(own, np.float32))).asnumpy()
+        return float(total[0]) / max(float(total[1]), 1.0), float(total[2])

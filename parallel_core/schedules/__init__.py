@@ -1,7 +1,8 @@
 """Pipeline schedules as values (DESIGN, decision 1).
 
 A generator gives, per stage, the list of what it computes; `communicate` derives the sends and receives; `check`
-proves the result; `pynative.pipeline_parallel.runner` executes it.
+proves the result; `pynative.pipeline_parallel.runner` executes it. `simulate` says how long it takes, `draw` shows it:
+`python -m parallel_core.schedules --help`.
 """
 
 from parallel_core.schedules.actions import Backward, Exchange, Forward, Transfer, WeightGrad

@@ -94,9 +94,7 @@ def simulate(computes: Sequence[Sequence[Compute]], times: Times | None = None, 
     play = _Play(computes, times or Times(), chunks)
     while any([play.advance(stage) for stage in range(len(computes))]):
         pass
-    stuck = {
-        s: own[len(done)] for s, (own, done) in enumerate(zip(computes, play.spans, strict=True)) if own[len(done) :]
-    }
+    stuck = [own[len(done)] for own, done in zip(computes, play.spans, strict=True) if len(done) < len(own)]
     assert not stuck, f"stages wait for each other before {stuck}"
     return Timeline(play.spans)
 
@@ -112,17 +110,17 @@ class _Play:
 
     def advance(self, stage: int) -> bool:
         """Run what `stage` can run now; whether that was anything."""
-        spans = self.spans[stage]
+        computes, spans = self._computes[stage], self.spans[stage]
         before = len(spans)
-        free = spans[-1].stop if spans else 0
-        for action in self._computes[stage][before:]:
+        while len(spans) < len(computes):
+            action = computes[len(spans)]
             arrival = self._arrival(stage, action)
             if arrival is None:
                 break
-            start = max(free, arrival)
-            free = start + self._times.of(action, stage, self._chunks, self._split)
-            spans.append(Span(action, start, free))
-            self._made[stage][action] = free
+            start = max(spans[-1].stop, arrival) if spans else arrival
+            stop = start + self._times.of(action, stage, self._chunks, self._split)
+            spans.append(Span(action, start, stop))
+            self._made[stage][action] = stop
         return len(spans) > before
 
     def _arrival(self, stage: int, action: Compute) -> Time | None:

@@ -1,7 +1,8 @@
 """How micro-batches and replicas are averaged: the one home of every factor (DESIGN, decision 7).
 
-A backward pass starts from a seed, gradients are summed over micro-batches and data-parallel ranks, and the sum is
-multiplied once, inside the optimizer's update. Two rules, Megatron's:
+A backward pass starts from a seed, gradients are summed over micro-batches and data- and context-parallel ranks, and
+the sum is multiplied once, inside the optimizer's update. A micro-batch's loss and its tokens are those of whole
+sequences: context-parallel ranks have the same loss, each a part of its gradient. Two rules, Megatron's:
 
     default                        an average of averages: each micro-batch's mean loss counts the same
     --calculate-per-token-loss     each token of the global batch counts the same
@@ -29,7 +30,7 @@ class Averaging:
     micro_batches: int
     """Micro-batches of one replica."""
     replicas: int
-    """Data-parallel (times context-parallel) size."""
+    """Data-parallel size; the context-parallel ranks of a replica share its sequences."""
 
     def seed(self, weight: MicroBatchWeight) -> float:
         """The gradient from which a micro-batch's backward starts."""

@@ -1,17 +1,82 @@
 """What of a batch a context-parallel rank works on."""
 
-import numpy as np
+from typing import Any
 
-from parallel_core.context import Ranges
-from pynative.context_parallel.attention import ContextParallel
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core.context import ContextLayout, Ranges
+from pynative import parallel_state
+
+ATTENTION_MASK = "attention_mask"
+
+
+def context_layout() -> ContextLayout:
+    """How a sequence lies over the ranks that share it."""
+    return ContextLayout(
+        parallel_state.get_context_parallel_for_hybrid_ulysses_world_size(),
+        parallel_state.get_context_parallel_for_hybrid_ring_world_size(),
+    )
+
+
+def held_positions(held: int) -> Ranges:
+    """Where the `held` positions that are here stand in their sequence."""
+    layout = context_layout()
+    return layout.positions(held * layout.size, parallel_state.get_context_parallel_rank())
+
+
+def position_ids(batch: int, held: int) -> Tensor:
+    """The positions that are here, for every row: int32 [b, s]."""
+    numbers = np.concatenate([np.arange(run.start, run.stop, dtype=np.int32) for run in held_positions(held)])
+    return Tensor.from_numpy(np.ascontiguousarray(np.broadcast_to(numbers, (batch, held))))
+
+
+def get_batch_on_this_cp_rank(batch: dict[str, Any]) -> dict[str, Any]:
+    """The batch with its sequences cut to what this context-parallel rank holds.
+
+    Entries [b, s, ...] lose positions along axis 1, `attention_mask` [b or 1, 1, s, s] rows along axis 2; entries that
+    are no arrays or have one axis stay. Raises ValueError where s does not divide.
+    """
+    if parallel_state.get_context_parallel_world_size() == 1:
+        return batch
+    return {name: _cut_entry(name, value) for name, value in batch.items()}
+
+
+def _cut_entry(name: str, value: Any) -> Any:
+    if not isinstance(value, Tensor | np.ndarray) or value.ndim < 2:
+        return value
+    array = value.asnumpy() if isinstance(value, Tensor) else value
+    return Tensor.from_numpy(cut_mask_rows(array) if name == ATTENTION_MASK else cut_sequence(array, name))
+
+
+def cut_sequence(array: np.ndarray, name: str = "array") -> np.ndarray:
+    """[b, s, ...] -> the positions that this rank holds."""
+    layout, length = context_layout(), array.shape[1]
+    pieces = layout.size * (2 if layout.ring > 1 else 1)
+    if length % pieces:
+        raise ValueError(
+            f"{name!r} has sequences of {length}: must be a multiple of {pieces} with --context-parallel-size "
+            f"{layout.size}; pad them or change the size"
+        )
+    return _take(array, layout.positions(length, parallel_state.get_context_parallel_rank()), 1)
+
+
+def cut_mask_rows(mask: np.ndarray) -> np.ndarray:
+    """[b or 1, 1, s, s] -> the rows of the queries that meet in this rank's attention: its ring place's, all columns.
+
+    With Ulysses alone these are all rows, since there a rank has whole sequences of some heads.
+    """
+    layout, ring = context_layout(), parallel_state.get_context_parallel_group_for_hybrid_ring()
+    return _take(mask, layout.ring_positions(mask.shape[2], ring.rank), 2)
 
 
 def _take(array: np.ndarray, positions: Ranges, axis: int) -> np.ndarray:
     """The entries of `array` at these positions along an axis."""
-    front = (slice(None),) * axis
-    return np.concatenate([array[(*front, slice(run.start, run.stop))] for run in positions], axis)
+    before = (slice(None),) * axis
+    return np.concatenate([array[(*before, slice(run.start, run.stop))] for run in positions], axis)
 
 
-def cut_mask_rows(mask: np.ndarray, context: ContextParallel) -> np.ndarray:
-    """[b or 1, 1, s, s] -> the rows of the queries that this rank's attention multiplies: its ring piece's."""
-    return _take(mask, context.layout.ring_positions(mask.shape[2], context.ring_group.rank), 2)
+def whole_sequence(tensor: Tensor) -> np.ndarray:
+    """[b, s], a piece of each sequence -> [b, whole s], gathered over the context-parallel group."""
+    pieces = parallel_state.get_context_parallel_group().all_gather(tensor, axis=1)
+    return context_layout().to_whole(pieces.asnumpy(), axis=1)

@@ -292,9 +292,12 @@ def cross_entropy_gradient(
     return _active.cross_entropy_gradient(exponentials, probability_factor, target, first_id, dloss)
 
 
-def masked_mean(losses: Tensor, mask: Tensor | None) -> Tensor:
-    """sum(losses * mask) / max(sum(mask), 1), a scalar; the plain mean without a mask. Both [...], mask any type."""
-    return _active.masked_mean(losses, mask)
+def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None = None) -> Tensor:
+    """sum(losses * mask) / max(sum(mask), 1), a scalar; the plain mean without a mask. Both [...], mask any type.
+
+    count: divide by it instead of sum(mask), because others have more of the tokens.
+    """
+    return _active.masked_mean(losses, mask, count)
 
 
 def sequence_first(x: Tensor) -> Tensor:

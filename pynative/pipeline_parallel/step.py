@@ -23,14 +23,14 @@ class PipelineStep:
         self.averaging = Averaging(
             per_token=config.training_config.calculate_per_token_loss,
             micro_batches=config.dataset_config.micro_batch_num,
-            replicas=parallel_state.get_data_parallel_world_size(with_context_parallel=True),
+            replicas=parallel_state.get_data_parallel_world_size(),
         )
         is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self.stage = Stage(model, self.averaging, is_last, self._enter)
         self.channel = pipeline_channel(config)
         self._plans = {train: self._plan(config, train) for train in (True, False)}
-        # Every tensor-parallel rank has the same loss; one of each replica's reports it.
-        self._reports = is_last and parallel_state.get_tensor_model_parallel_rank() == 0
+        # Tensor- and context-parallel ranks have the same loss; one of each replica's reports it.
+        self._reports = is_last and parallel_state.get_tensor_and_context_parallel_rank() == 0
 
     def _plan(self, config: AllConfig, train: bool) -> Plan:
         parallel, group = config.parallel_config, self.channel.group

@@ -8,6 +8,9 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.averaging import MicroBatchWeight
+from pynative import parallel_state
+from pynative.context_parallel.batch import get_batch_on_this_cp_rank
+from pynative.context_parallel.loss import sum_over_group
 from pynative.pipeline_parallel.stage import LossOf
 
 
@@ -51,14 +54,17 @@ class BatchedForwardStep:
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """Run the model on a micro-batch's rows; its result on the last stage is the mean loss."""
         arguments = {name: _cut(value, micro_batch, self.micro_batches, name) for name, value in self.batch.items()}
-        return model(**arguments), lambda loss: (loss, MicroBatchWeight(_tokens(arguments)), None)
+        weight = MicroBatchWeight(_tokens(arguments))
+        return model(**get_batch_on_this_cp_rank(arguments)), lambda loss: (loss, weight, None)
 
 
 class MegatronForwardStep:
     """`forward_step_func(data_iterator, model)` gives the model's output and a function from it to the loss.
 
     That function returns (loss, {name: reported}) or (sum of losses, number of tokens, {name: reported}); what is
-    reported is a number, or a pair (sum, count).
+    reported is a number, or a pair (sum, count). With context parallelism sums and counts of the second form are of
+    this rank's pieces of the sequences (`get_batch_on_this_cp_rank` cuts them) and are added up here; the loss of the
+    first is the whole sequences', as our GPTModel's is.
     """
 
     def __init__(self, forward_step_func: Callable, micro_batches: int) -> None:
@@ -83,16 +89,30 @@ class MegatronForwardStep:
             case (loss, dict(report)):
                 weight = MicroBatchWeight(1.0)
             case (loss, tokens, dict(report)):
-                weight = MicroBatchWeight(float(_number(tokens)[0]), is_mean=False)
+                return MegatronForwardStep._read_sum(loss, _number(tokens)[0], report)
             case _:
                 raise ValueError(
                     "forward_step_func: its loss function must return (loss, dict) or (loss sum, number of tokens, "
                     f"dict), got {type(returned).__name__} of {len(returned) if isinstance(returned, tuple) else 1}"
                 )
-        values = _number(next(iter(report.values()))) if report else None
-        if values is None:
-            return loss, weight, None
-        return loss, weight, (values[0], values[1] if len(values) > 1 else 1.0)
+        return loss, weight, _reported(report)
+
+    @staticmethod
+    def _read_sum(
+        loss: Tensor, own_tokens: float, report: dict[str, Any]
+    ) -> tuple[Tensor, MicroBatchWeight, tuple[float, float]]:
+        own = _reported(report) or (float(loss.asnumpy()), own_tokens)
+        group = parallel_state.get_context_parallel_group()
+        tokens, total, count = sum_over_group((own_tokens, *own), group)
+        return loss, MicroBatchWeight(tokens, is_mean=False), (total, count)
+
+
+def _reported(report: dict[str, Any]) -> tuple[float, float] | None:
+    """The first reported number as (sum, count)."""
+    if not report:
+        return None
+    values = _number(next(iter(report.values())))
+    return values[0], values[1] if len(values) > 1 else 1.0
 
 
 def _number(value: Any) -> list[float]:

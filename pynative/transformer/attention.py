@@ -9,7 +9,8 @@ import math
 from mindspore import Tensor, nn
 
 from pynative import kernels, parallel_state
-from pynative.context_parallel.attention import ContextParallel
+from pynative.context_parallel.attention import context_parallel_attention
+from pynative.context_parallel.batch import held_positions
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.transformer.enums import AttnMaskType, is_causal
@@ -32,7 +33,8 @@ class CoreAttention(nn.Cell):
         self.dropout_rate = config.attention_dropout_rate
         size = parallel_state.get_tensor_model_parallel_world_size()
         self.first_head = parallel_state.get_tensor_model_parallel_rank() * (config.num_attention_heads // size)
-        self.context = ContextParallel.of(config.parallel_config)
+        self.ulysses_group = parallel_state.get_context_parallel_group_for_hybrid_ulysses()
+        self.ring_group = parallel_state.get_context_parallel_group_for_hybrid_ring()
 
     def construct(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """q [s, b, n/t, d], k and v [s, b, g/t, d], mask [b, 1, s, s] (True: left out) or None -> [s, b, n/t x d].
@@ -41,10 +43,12 @@ class CoreAttention(nn.Cell):
         context parallelism s is a piece of the sequence, and the mask has the rows that `cut_mask_rows` leaves.
         """
         rate = self.dropout_rate if self.training else 0.0
-        return self.context.attention(
+        return context_parallel_attention(
             query,
             key,
             value,
+            self.ulysses_group,
+            self.ring_group,
             scale=self.scale,
             causal=self.causal,
             mask=attention_mask,
@@ -89,7 +93,7 @@ class ParallelAttention(nn.Cell):
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
         if self.rotary is not None:
-            cos, sin = self.rotary(self.core_attention.context.positions(query.shape[0]))
+            cos, sin = self.rotary(held_positions(query.shape[0]))
             query = kernels.rotary(query, cos, sin, self.rotary.interleaved)
             key = kernels.rotary(key, cos, sin, self.rotary.interleaved)
         return self.linear_proj(self.core_attention(query, key, value, attention_mask))

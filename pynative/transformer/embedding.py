@@ -5,6 +5,7 @@ from mindspore import Tensor, nn
 from parallel_core.initial_values import Normal
 from parallel_core.sharding import ShardSpec
 from pynative import kernels
+from pynative.context_parallel.batch import position_ids as default_position_ids
 from pynative.parameter import make_parameter
 from pynative.tensor_parallel.layers import VocabParallelEmbedding
 from pynative.tensor_parallel.mappings import scatter_to_sequence_parallel_region
@@ -51,11 +52,15 @@ class Embedding(nn.Cell):
         self.scatter_group = self.word_embeddings.group if sequence_parallel and learned else None
         self.hidden_dropout = config.hidden_dropout_rate
 
-    def construct(self, tokens: Tensor, position_ids: Tensor) -> Tensor:
-        """tokens and position_ids [b, s] -> [s, b, h], with sequence parallelism [s/t, b, h]."""
+    def construct(self, tokens: Tensor, position_ids: Tensor | None) -> Tensor:
+        """tokens and position_ids [b, s] -> [s, b, h], with sequence parallelism [s/t, b, h].
+
+        Without position_ids they count from the sequence's start, wherever the piece that is here stands in it.
+        """
         embeddings = self.word_embeddings(kernels.sequence_first(tokens))
         if self.position_embeddings is not None:
-            positions = self.position_embeddings(kernels.sequence_first(position_ids))
+            ids = default_position_ids(*tokens.shape) if position_ids is None else position_ids
+            positions = self.position_embeddings(kernels.sequence_first(ids))
             embeddings = kernels.bias_dropout_add(embeddings, None, positions)
         if self.scatter_group is not None:
             embeddings = scatter_to_sequence_parallel_region(embeddings, self.scatter_group)

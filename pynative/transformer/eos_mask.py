@@ -3,12 +3,14 @@
 import numpy as np
 from mindspore import Tensor, nn
 
+from pynative.context_parallel.batch import cut_mask_rows, cut_sequence, whole_sequence
+
 
 class EosMask(nn.Cell):
     """Positions that may restart after each end-of-document token, and a causal mask within documents.
 
     Args:
-        batch_size, seq_len: b and s of the batches to come.
+        batch_size, seq_len: b and s of the batches to come, s of whole sequences.
         eod_token_id: the token that ends a document; it belongs to the document it ends.
         reset_position_ids: count positions from 0 in every document.
     """
@@ -19,8 +21,12 @@ class EosMask(nn.Cell):
         self.reset_position_ids = reset_position_ids
 
     def construct(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """[b, s] -> position_ids [b, s] int32, mask [b, 1, s, s] bool, True where a score is left out."""
-        ids = input_ids.asnumpy()
+        """[b, s] -> position_ids [b, s] int32, mask [b, 1, s, s] bool, True where a score is left out.
+
+        With context parallelism input_ids are pieces of sequences; so are the positions, and the mask has the rows
+        that this rank's attention needs. The group's ranks must call this together.
+        """
+        ids = whole_sequence(input_ids)
         if ids.shape != (self.batch_size, self.seq_len):
             raise ValueError(f"EosMask: built for batches of {(self.batch_size, self.seq_len)}, got {ids.shape}")
         ends = ids == self.eod_token_id
@@ -31,4 +37,5 @@ class EosMask(nn.Cell):
         if self.reset_position_ids:
             starts = np.concatenate([np.ones_like(ends[:, :1]), ends[:, :-1]], axis=1)
             positions = positions - np.maximum.accumulate(np.where(starts, positions, 0), axis=1)
-        return Tensor(np.ascontiguousarray(positions, np.int32)), Tensor(mask[:, None])
+        own = np.ascontiguousarray(cut_sequence(positions), np.int32)
+        return Tensor.from_numpy(own), Tensor.from_numpy(np.ascontiguousarray(cut_mask_rows(mask[:, None])))

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parallel_core.config import ParallelConfig
 from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout
 from tests.distributed import run
 from tests.kernels.support import assert_close, normal, run_operator
@@ -45,29 +44,27 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
     from mindspore import from_numpy
 
     from pynative import kernels, parallel_state
-    from pynative.context_parallel.attention import ContextParallel
-    from pynative.context_parallel.batch import cut_mask_rows
+    from pynative.context_parallel.attention import context_parallel_attention
+    from pynative.context_parallel.batch import cut_mask_rows, held_positions
     from tests.kernels.support import upstream
 
     kernels.use(implementation, 2)
     size, algorithm, degree = layout
-    parallel_state.initialize_model_parallel(context_parallel_size=size, backend=backend)
+    parallel_state.initialize_model_parallel(
+        context_parallel_size=size, context_parallel_algo=algorithm, ulysses_degree_in_cp=degree, backend=backend
+    )
     try:
-        context = ContextParallel.of(
-            ParallelConfig(
-                world_size=size,
-                context_parallel_size=size,
-                context_parallel_algo=algorithm,
-                ulysses_degree_in_cp=degree,
-            )
+        groups = (
+            parallel_state.get_context_parallel_group_for_hybrid_ulysses(),
+            parallel_state.get_context_parallel_group_for_hybrid_ring(),
         )
         options = dict(options)
         if options.get("mask") is not None:
-            options["mask"] = from_numpy(np.ascontiguousarray(cut_mask_rows(options["mask"], context)))
-        held = np.concatenate([np.arange(r.start, r.stop) for r in context.positions(len(arrays[0]) // size)])
+            options["mask"] = from_numpy(np.ascontiguousarray(cut_mask_rows(options["mask"])))
+        held = np.concatenate([np.arange(r.start, r.stop) for r in held_positions(len(arrays[0]) // size)])
         shape = (*arrays[0].shape[:2], arrays[0].shape[2] * arrays[0].shape[3])
         return run_operator(
-            lambda q, k, v: context.attention(q, k, v, scale=0.3, **options),
+            lambda q, k, v: context_parallel_attention(q, k, v, *groups, scale=0.3, **options),
             [x[held] for x in arrays],
             gradients=[upstream(shape, 0)[held]],
         )

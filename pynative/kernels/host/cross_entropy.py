@@ -64,16 +64,16 @@ def cross_entropy_gradient(
 
 class _MaskedMean(Function):
     @staticmethod
-    def forward(ctx, losses, mask):
+    def forward(ctx, losses, mask, count):
         values = as_float32(losses)
         weights = np.ones(values.shape, np.float32) if mask is None else mask.asnumpy().astype(np.float32)
-        ctx.weights = weights / max(np.sum(weights), np.float32(1))
+        ctx.weights = weights / np.float32(max(np.sum(weights) if count is None else count, 1))
         return from_numpy(np.sum(values * ctx.weights, keepdims=True).reshape(()))
 
     @staticmethod
     def backward(ctx, dmean):
-        return from_numpy(ctx.weights * as_float32(dmean)), None
+        return from_numpy(ctx.weights * as_float32(dmean)), None, None
 
 
-def masked_mean(losses: Tensor, mask: Tensor | None) -> Tensor:
-    return _MaskedMean.apply(losses, mask)
+def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None) -> Tensor:
+    return _MaskedMean.apply(losses, mask, count)

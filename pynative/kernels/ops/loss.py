@@ -45,8 +45,7 @@ def cross_entropy_gradient(
     return ops.tensor_scatter_sub(gradient, position.expand_dims(-1), subtracted).reshape(exponentials.shape)
 
 
-def masked_mean(losses: Tensor, mask: Tensor | None) -> Tensor:
-    if mask is None:
-        return losses.mean()
-    weights = mask.astype(losses.dtype)
-    return (losses * weights).sum() / weights.sum().clip(1.0, None)
+def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None) -> Tensor:
+    weights = ops.ones_like(losses) if mask is None else mask.astype(losses.dtype)
+    divisor = weights.sum().clip(1.0, None) if count is None else max(count, 1.0)
+    return (losses * weights).sum() / divisor

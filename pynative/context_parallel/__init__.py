@@ -1,0 +1,1 @@
+"""Context parallelism: a sequence cut over ranks."""

@@ -19,7 +19,7 @@ def context_layout() -> ContextLayout:
     )
 
 
-def held_positions(held: int) -> Ranges:
+def positions_here(held: int) -> Ranges:
     """Where the `held` positions that are here stand in their sequence."""
     layout = context_layout()
     return layout.positions(held * layout.size, parallel_state.get_context_parallel_rank())
@@ -27,7 +27,7 @@ def held_positions(held: int) -> Ranges:
 
 def position_ids(batch: int, held: int) -> Tensor:
     """The positions that are here, for every row: int32 [b, s]."""
-    numbers = np.concatenate([np.arange(run.start, run.stop, dtype=np.int32) for run in held_positions(held)])
+    numbers = np.concatenate([np.arange(run.start, run.stop, dtype=np.int32) for run in positions_here(held)])
     return Tensor.from_numpy(np.ascontiguousarray(np.broadcast_to(numbers, (batch, held))))
 
 

@@ -10,7 +10,7 @@ from mindspore import Tensor, nn
 
 from pynative import kernels, parallel_state
 from pynative.context_parallel.attention import context_parallel_attention
-from pynative.context_parallel.batch import held_positions
+from pynative.context_parallel.batch import positions_here
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.transformer.enums import AttnMaskType, is_causal
@@ -93,7 +93,7 @@ class ParallelAttention(nn.Cell):
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
         if self.rotary is not None:
-            cos, sin = self.rotary(held_positions(query.shape[0]))
+            cos, sin = self.rotary(positions_here(query.shape[0]))
             query = kernels.rotary(query, cos, sin, self.rotary.interleaved)
             key = kernels.rotary(key, cos, sin, self.rotary.interleaved)
         return self.linear_proj(self.core_attention(query, key, value, attention_mask))

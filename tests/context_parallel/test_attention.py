@@ -45,7 +45,7 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
 
     from pynative import kernels, parallel_state
     from pynative.context_parallel.attention import context_parallel_attention
-    from pynative.context_parallel.batch import cut_mask_rows, held_positions
+    from pynative.context_parallel.batch import cut_mask_rows, positions_here
     from tests.kernels.support import upstream
 
     kernels.use(implementation, 2)
@@ -61,7 +61,7 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
         options = dict(options)
         if options.get("mask") is not None:
             options["mask"] = from_numpy(np.ascontiguousarray(cut_mask_rows(options["mask"])))
-        held = np.concatenate([np.arange(r.start, r.stop) for r in held_positions(len(arrays[0]) // size)])
+        held = np.concatenate([np.arange(r.start, r.stop) for r in positions_here(len(arrays[0]) // size)])
         shape = (*arrays[0].shape[:2], arrays[0].shape[2] * arrays[0].shape[3])
         return run_operator(
             lambda q, k, v: context_parallel_attention(q, k, v, *groups, scale=0.3, **options),

@@ -17,25 +17,33 @@ LAYOUTS = {
     "pp2": (2, "--pipeline-model-parallel-size 2"),
     "dp2": (2, ""),
     "tp2 pp2": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
+    "cp2 ring": (2, "--context-parallel-size 2"),
+    "cp2 ulysses": (2, "--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo"),
+    "cp4 hybrid": (4, "--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"),
 }
 ROWS = [
     *[("gpt2", layout) for layout in LAYOUTS],
     ("llama", "1 rank"),
     ("llama", "tp2 sp"),
     ("llama", "tp2 pp2"),
+    ("llama", "cp2 ring"),
     ("qwen", "1 rank"),
     ("qwen", "tp2"),
     ("qwen", "tp2 sp"),
     ("qwen", "pp2"),
+    ("qwen", "cp2 ulysses"),
     ("neox_rotary_pct", "tp2"),
     ("gpt2_masked", "dp2"),
+    ("gpt2_masked", "cp2 ring"),
     ("gpt2_masked_per_token", "dp2"),
     ("gpt2_masked_per_token", "tp2 pp2"),
+    ("gpt2_masked_per_token", "cp2 ring"),
 ]
 OTHER_PATHS = [
     ("gpt2", "tp2", "--kernels ops", "shared_memory"),
     ("llama", "pp2", "--kernels ops", "shared_memory"),
     ("gpt2", "tp2 sp", "--kernels ops", "native"),
+    ("gpt2", "cp2 ring", "--kernels ops", "native"),
     ("gpt2_masked", "tp2", "", "native"),
     ("qwen", "pp2", "", "native"),
 ]

@@ -1,20 +1,10 @@
 """How often, how much and how long: a count per group and operation, cheap enough to be always on."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-TRAFFIC: dict[str, Callable[[int, int, int], int]] = {
-    "all_reduce": lambda size, n, _: 2 * (n - 1) * size // n,
-    "reduce_scatter": lambda size, n, _: (n - 1) * size // n,
-    "all_gather": lambda size, n, _: (n - 1) * size,
-    "broadcast": lambda size, n, is_source: (n - 1) * size if is_source else 0,
-    "all_to_all": lambda size, n, _: size,
-    "send": lambda size, n, _: size,
-    "recv": lambda size, n, _: 0,
-    "barrier": lambda size, n, _: 0,
-}
-"""Bytes a rank sends, from the bytes of its input, the group's size and whether it is the source: what an algorithm of
-least traffic sends (ring for all_reduce). Of an all_to_all the input is what goes to others."""
+from parallel_core.costs.collectives import BYTES_SENT as TRAFFIC
+
+__all__ = ["TRAFFIC", "Count", "Trace"]
 
 
 @dataclass

@@ -11,12 +11,10 @@ from itertools import groupby
 import numpy as np
 from mindspore import Parameter, Tensor, ops
 
+from parallel_core.costs.parameters import aligned
 from pynative import kernels
 from pynative.collectives import Group
 from pynative.distributed.flat_memory import FlatMemory
-
-ALIGNMENT = 16
-"""Elements: every parameter begins at a multiple of 64 bytes, a cache line and a vector register."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class ParamAndGradBuffer:
     def __init__(self, parameters: Iterable[Parameter]) -> None:
         ordered = sorted(parameters, key=lambda p: (not is_decayed(p), p.shard.partial_gradient))
         self.pieces = _lay_out(ordered)
-        self.size = self.pieces[-1].start + _aligned(self.pieces[-1].size) if self.pieces else 0
+        self.size = self.pieces[-1].start + aligned(self.pieces[-1].size) if self.pieces else 0
         self.parameters, self.gradients = FlatMemory(self.size), FlatMemory(self.size)
         for piece in self.pieces:
             self._adopt(piece)
@@ -97,16 +95,12 @@ class ParamAndGradBuffer:
         return views
 
 
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
 def _lay_out(parameters: Sequence[Parameter]) -> list[Piece]:
     pieces, start = [], 0
     for parameter in parameters:
         size = int(np.prod(parameter.shape))
         pieces.append(Piece(parameter, start, size))
-        start += _aligned(size)
+        start += aligned(size)
     return pieces
 
 
@@ -114,5 +108,5 @@ def _segments(pieces: Sequence[Piece]) -> list[Segment]:
     segments = []
     for decayed, group in groupby(pieces, key=lambda piece: is_decayed(piece.parameter)):
         run = list(group)
-        segments.append(Segment(run[0].start, run[-1].start + _aligned(run[-1].size), 1.0 if decayed else 0.0))
+        segments.append(Segment(run[0].start, run[-1].start + aligned(run[-1].size), 1.0 if decayed else 0.0))
     return segments

@@ -1,4 +1,4 @@
-"""Figures that follow from the configuration: floating-point operations of a training step."""
+"""Floating-point operations of a training step."""
 
 from parallel_core.config import ModelConfig
 

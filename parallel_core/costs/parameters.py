@@ -1,0 +1,106 @@
+"""The parameters that a pipeline stage holds, without building a model.
+
+h hidden, f feed-forward size, n heads, g key/value groups, d head size, v vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import TYPE_CHECKING
+
+from parallel_core.partition import chunk_layers
+from parallel_core.sharding import ShardSpec
+
+if TYPE_CHECKING:
+    from parallel_core.config import AllConfig, ModelConfig
+
+ALIGNMENT = 16
+"""Elements: in a flat buffer every parameter begins at a multiple of 64 bytes, a cache line and a vector register."""
+
+WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
+
+
+def aligned(elements: int) -> int:
+    """Room that a parameter takes in a flat buffer."""
+    return -(-elements // ALIGNMENT) * ALIGNMENT
+
+
+def _norm(config: ModelConfig, name: str, size: int, partial_gradient: bool) -> Iterator[ShardSpec]:
+    for part in ("weight", "bias")[: 1 + (config.normalization == "LayerNorm")]:
+        yield ShardSpec(name=f"{name}.{part}", shape=(size,), partial_gradient=partial_gradient)
+
+
+def _column(name: str, inputs: int, outputs: int, bias: bool | None, parts: int = 1) -> Iterator[ShardSpec]:
+    yield ShardSpec(name=f"{name}.weight", shape=(outputs, inputs), axis=0, parts=parts)
+    if bias:
+        yield ShardSpec(name=f"{name}.bias", shape=(outputs,), axis=0, parts=parts)
+
+
+def _row(config: ModelConfig, name: str, inputs: int, bias: bool | None) -> Iterator[ShardSpec]:
+    yield ShardSpec(name=f"{name}.weight", shape=(config.hidden_size, inputs), axis=1)
+    if bias:
+        partial_gradient = config.parallel_config.sequence_parallel
+        yield ShardSpec(name=f"{name}.bias", shape=(config.hidden_size,), partial_gradient=partial_gradient)
+
+
+def layer_parameters(config: ModelConfig, layer: int) -> Iterator[ShardSpec]:
+    """Those of one layer, 0-based, in the model's order."""
+    hidden, size, on_pieces = config.hidden_size, config.kv_channels, config.parallel_config.sequence_parallel
+    heads, groups = config.num_attention_heads, config.num_query_groups
+    parts = 2 if config.gated_linear_unit else 1
+    name = f"decoder.layers.{layer}"
+    yield from _norm(config, f"{name}.input_layernorm", hidden, on_pieces)
+    attention = f"{name}.self_attention"
+    yield from _column(f"{attention}.linear_qkv", hidden, (heads + 2 * groups) * size, config.qkv_has_bias)
+    if config.qk_layernorm:
+        yield from _norm(config, f"{attention}.q_layernorm", size, True)
+        yield from _norm(config, f"{attention}.k_layernorm", size, True)
+    yield from _row(config, f"{attention}.linear_proj", heads * size, config.out_proj_has_bias)
+    yield from _norm(config, f"{name}.pre_mlp_layernorm", hidden, on_pieces)
+    yield from _column(f"{name}.mlp.linear_fc1", hidden, config.ffn_hidden_size * parts, config.mlp_has_bias, parts)
+    yield from _row(config, f"{name}.mlp.linear_fc2", config.ffn_hidden_size, config.mlp_has_bias)
+    if config.use_sandwich_norm:
+        yield from _norm(config, f"{name}.post_attention_layernorm", hidden, on_pieces)
+        yield from _norm(config, f"{name}.post_mlp_layernorm", hidden, on_pieces)
+
+
+def chunk_parameters(config: AllConfig, stage: int, chunk: int) -> Iterator[ShardSpec]:
+    """Those of one of a stage's chunks, in the model's order."""
+    model, parallel = config.model_config, config.parallel_config
+    layers = chunk_layers(model, parallel)
+    is_first = stage == chunk == 0
+    is_last = chunk == len(layers) - 1 and stage == parallel.pipeline_model_parallel_size - 1
+    table = (model.vocab_size, model.hidden_size)
+    if is_first:
+        yield ShardSpec(name=WORD_EMBEDDINGS, shape=table, axis=0)
+        if model.position_embedding_type == "learned_absolute":
+            positions = (model.max_position_embeddings, model.hidden_size)
+            yield ShardSpec(name="embedding.position_embeddings.weight", shape=positions)
+    for layer in layers[chunk][stage]:
+        if layer not in (parallel.noop_layers or ()):
+            yield from layer_parameters(model, layer)
+    if not is_last:
+        return
+    if model.use_final_norm:
+        yield from _norm(model, "decoder.final_layernorm", model.hidden_size, parallel.sequence_parallel)
+    if model.untie_embeddings_and_output_weights:
+        yield ShardSpec(name="output_layer.weight", shape=table, axis=0)
+    elif not is_first:
+        yield ShardSpec(name=WORD_EMBEDDINGS, shape=table, axis=0)
+
+
+def stage_parameters(config: AllConfig, stage: int) -> list[ShardSpec]:
+    """Those of a stage, chunk after chunk; a last stage's copy of a tied embedding included."""
+    chunks = len(chunk_layers(config.model_config, config.parallel_config))
+    return [spec for chunk in range(chunks) for spec in chunk_parameters(config, stage, chunk)]
+
+
+def local_elements(config: AllConfig, specs: list[ShardSpec]) -> list[int]:
+    """Elements of each that one rank holds."""
+    return [prod(spec.local_shape(config.parallel_config.tensor_model_parallel_size)) for spec in specs]
+
+
+def buffer_elements(config: AllConfig, stage: int) -> int:
+    """Elements of the flat buffer that a rank's parameters (or gradients) lie in."""
+    return sum(aligned(size) for size in local_elements(config, stage_parameters(config, stage)))

@@ -34,6 +34,11 @@ LAYOUTS = {
     "tp4 sp": (4, "--tensor-model-parallel-size 4 --sequence-parallel"),
     "pp2 dp2, stages first": (4, "--pipeline-model-parallel-size 2 --use-tp-pp-dp-mapping"),
     "tp2 pp2": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
+    "tp2 sp pp2": (4, "--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2"),
+    "tp2 sp zb-h1": (
+        4,
+        "--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1",
+    ),
 }
 # Every family under tensor, pipeline and data parallelism; the large layouts where they add something.
 ROWS = [(family, layout) for family in FAMILIES for layout in ("tp2", "tp2 sp", "pp2", "dp2")]
@@ -42,6 +47,9 @@ ROWS += [
     ("gpt tied, dropout", "pp2 dp2, stages first"),
     ("gpt", "tp4"),
     ("gpt tied, dropout", "tp4 sp"),
+    ("gpt tied, dropout", "tp2 sp pp2"),
+    ("llama", "tp2 sp pp2"),
+    ("gpt tied, dropout", "tp2 sp zb-h1"),
     ("squared relu", "tp4"),
     ("per token loss", "tp2 pp2"),
 ]

@@ -17,6 +17,7 @@ FLAGS = group(
         switch("--log-progress"),
         value("--timing-log-level", int, 0, choices=(0, 1, 2)),
         value("--timing-log-option", str, "minmax", choices=("max", "minmax", "all")),
+        value("--tensorboard-dir", str),
         value("--tensorboard-log-interval", int, 1),
         value("--tensorboard-queue-size", int, 1000),
         switch("--log-timers-to-tensorboard"),

@@ -12,7 +12,6 @@ FLAGS = group(
     value("--log-interval", int, 100, "training_config.log_interval"),
     value("--eval-interval", int, None, "training_config.eval_interval"),
     value("--eval-iters", int, 100, "training_config.eval_iters"),
-    value("--tensorboard-dir", str, None, "training_config.tensorboard_dir"),
     switch("--calculate-per-token-loss", "training_config.calculate_per_token_loss"),
     off(
         "--no-check-for-nan-in-loss-and-grad", "check_for_nan_in_loss_and_grad", "training_config.check_for_nan_in_grad"

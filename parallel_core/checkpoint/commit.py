@@ -64,8 +64,8 @@ def clean(root: Path) -> None:
             shutil.rmtree(path)
 
 
-def publish(root: Path, iteration: int, keep: int) -> Path:
-    """Give the partial directory its name, make it the latest, and delete all but the `keep` newest."""
+def publish(root: Path, iteration: int, keep: int, retain: int | None = None) -> Path:
+    """Give the partial directory its name, make it the latest, and delete others as `prune` says."""
     final = root / checkpoint_name(iteration)
     partial = partial_directory(root, iteration)
     sync_directory(partial)
@@ -78,16 +78,18 @@ def publish(root: Path, iteration: int, keep: int) -> Path:
         file.write(f"{iteration}\n".encode())
     sync_directory(root)
     shutil.rmtree(aside, ignore_errors=True)
-    prune(root, keep)
+    prune(root, keep, retain)
     return final
 
 
-def prune(root: Path, keep: int) -> None:
-    """Delete all but the `keep` checkpoints that were published last."""
+def prune(root: Path, keep: int, retain: int | None = None) -> None:
+    """Delete all but the `keep` checkpoints that were published last and those of iterations that `retain` divides."""
     published = [path for path in root.iterdir() if _PUBLISHED.fullmatch(path.name) and (path / MANIFEST).exists()]
     # By time, not by iteration: another run may have left higher iterations in the same directory.
     published.sort(key=lambda path: ((path / MANIFEST).stat().st_mtime_ns, path.name))
     for path in published[:-keep]:
+        if retain and int(path.name.removeprefix("iter_")) % retain == 0:
+            continue
         shutil.rmtree(path.rename(_hidden(path, "deleted")))
 
 
@@ -96,13 +98,15 @@ def has_checkpoint(root: Path) -> bool:
     return (root / MANIFEST).exists() or (root / TRACKER).exists()
 
 
-def find(root: Path) -> Path:
-    """The checkpoint that `--load root` means: the latest one in it, or itself.
+def find(root: Path, step: int | None = None) -> Path:
+    """The checkpoint that `--load root` means: the latest one in it, that of --ckpt-step `step`, or root itself.
 
     Raises ValueError if there is none.
     """
     if (root / MANIFEST).exists():
         return root
+    if step is not None:
+        return _of_step(root, step)
     tracker = root / TRACKER
     try:
         iteration = int(tracker.read_text(encoding="utf-8"))
@@ -121,3 +125,14 @@ def find(root: Path) -> Path:
             f"{root} to --load"
         )
     return final if final.exists() else aside
+
+
+def _of_step(root: Path, step: int) -> Path:
+    directory = root / checkpoint_name(step)
+    if not (directory / MANIFEST).exists():
+        there = sorted(int(path.parent.name.removeprefix("iter_")) for path in root.glob(f"iter_*/{MANIFEST}"))
+        raise ValueError(
+            f"--ckpt-step {step}: {root} has no checkpoint of this iteration; there are "
+            f"{', '.join(map(str, there)) or 'none'}"
+        )
+    return directory

@@ -19,6 +19,10 @@ class ConfigError(ValueError):
         self.errors = list(errors)
         super().__init__("\n".join(self.errors))
 
+    def __reduce__(self) -> tuple[type, tuple[list[str]]]:
+        """Pickled by its findings, so that a process can hand it to another."""
+        return type(self), (self.errors,)
+
 
 class Unjudged(Exception):
     """A rule read a value that is wrong or not known, so it has nothing to say."""

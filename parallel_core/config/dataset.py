@@ -54,10 +54,10 @@ class DatasetConfig(Config):
     """The byte-pair tokenizer's merges."""
     tokenizer_model: str | None = option("--tokenizer-model", None)
     """The tokenizer's model file or directory."""
-    pad_token_id: int | None = option("--pad-token-id", None)
-    """Id that fills up samples; its positions carry no loss."""
-    eos_token_id: int | None = option("--eos-token-id", None)
-    """Id that ends a document, when the tokenizer does not say."""
+    pad_token_id: int | None = option("--pad-token-id", None, at_least=0)
+    """Id that fills up samples, instead of the tokenizer's; its positions carry no loss."""
+    eos_token_id: int | None = option("--eos-token-id", None, at_least=0)
+    """Id that ends a document, instead of the tokenizer's."""
 
     reset_position_ids: bool = option("--reset-position-ids", False)
     """Count positions from each document's start."""

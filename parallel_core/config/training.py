@@ -42,8 +42,6 @@ class TrainingConfig(Config):
     """Iterations from one evaluation to the next."""
     eval_iters: int = option("--eval-iters", 100, at_least=0)
     """Batches of one evaluation; 0: no evaluation."""
-    tensorboard_dir: str | None = option("--tensorboard-dir", None)
-    """Where scalars are written for TensorBoard."""
     calculate_per_token_loss: bool = option("--calculate-per-token-loss", False)
     """Divide by the tokens of the global batch once instead of averaging micro-batches."""
     check_for_nan_in_grad: bool = option("--no-check-for-nan-in-loss-and-grad", True)
@@ -74,7 +72,7 @@ class TrainingConfig(Config):
     exit_on_missing_checkpoint: bool = option("--exit-on-missing-checkpoint", False)
     """Stop if `load_checkpoint` holds none, instead of starting anew."""
     save_retain_interval: int | None = option("--save-retain-interval", None, at_least=1)
-    """Checkpoints of iterations that this divides are never removed."""
+    """Checkpoints of iterations that this divides are never removed, of the others only the newest is kept."""
     convert_from_huggingface: bool = option("--enable-hf2mg-convert", False)
     """`load_checkpoint` holds a HuggingFace model."""
     convert_to_huggingface: bool = option("--enable-mg2hf-convert", False)
@@ -84,7 +82,7 @@ class TrainingConfig(Config):
     finetune: bool = option("--finetune", False)
     """Load weights only and count iterations from zero."""
     resume_training: bool = option("--resume-training", False)
-    """Go on where `load_checkpoint` stopped."""
+    """Go on where `load_checkpoint` stopped: it must hold a checkpoint, and more than its weights are taken."""
     crc_check: bool = option("--resume-crc-check", False)
     """Verify the checkpoint's checksums before it is used."""
     new_dataset: bool = option("--new-dataset", False)

@@ -7,6 +7,7 @@ from parallel_core.config import AllConfig
 from parallel_core.config.notations import parse_blend
 from parallel_core.data.dataset_config import GPTDatasetConfig
 from parallel_core.data.tokenizers import MegatronTokenizer, build_tokenizer
+from parallel_core.data.tokenizers.replaced_ids import ReplacedIds
 
 DEFAULT_SPLIT = "969,30,1"
 MOCK_TOKENIZER = "NullTokenizer"
@@ -25,7 +26,7 @@ def tokenizer_of(config: AllConfig) -> MegatronTokenizer:
             f"--tokenizer-type {kind} has {tokenizer.vocab_size} entries, the model's vocabulary {model.vocab_size}: "
             f"raise --vocab-size to at least {tokenizer.vocab_size}, or leave it out"
         )
-    return tokenizer
+    return ReplacedIds(tokenizer, data.eos_token_id, data.pad_token_id)
 
 
 def _blends(config: AllConfig) -> dict[str, Any]:

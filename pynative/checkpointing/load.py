@@ -32,15 +32,18 @@ def load_checkpoint(directory: Path, state: TrainingState) -> None:
 
     With --finetune only weights are taken; with --no-load-optim also the iteration, but neither optimizer nor schedule.
     Raises ValueError, before anything is changed, if there is no checkpoint, if it is damaged, or if it does not fit.
-    One case is no error: nothing was saved yet in the directory that --save names too.
+    One case is no error: nothing was saved yet in the directory that --save names too. With --resume-training or
+    --exit-on-missing-checkpoint it is one.
     """
     training = state.config.training_config
-    if not commit.has_checkpoint(directory) and _is_save_directory(directory, training.output_dir):
+    must_exist = training.exit_on_missing_checkpoint or training.resume_training
+    may_be_first = _is_save_directory(directory, training.output_dir) and not must_exist
+    if may_be_first and not commit.has_checkpoint(directory):
         warn(f"--load {directory}: no checkpoint yet, starting from initial values")
         return
     model_config = state.config.model_config
     vocabulary = Vocabulary(model_config.unpadded_vocab_size, model_config.vocab_size)
-    reader = CheckpointReader(commit.find(directory), vocabulary)
+    reader = CheckpointReader(commit.find(directory, training.ckpt_step), vocabulary)
     with_optimizer = not (training.finetune or training.no_load_optim)
     problems: list[str] = []
     if with_optimizer:

@@ -40,7 +40,9 @@ def save_checkpoint(directory: Path, state: TrainingState) -> Path:
     world.barrier()
     if world.rank == 0:
         write_manifest(partial, _run(state), tensor_size, parallel_state.get_pipeline_model_parallel_world_size())
-        commit.publish(directory, state.iteration, state.config.training_config.keep_checkpoint_max)
+        training = state.config.training_config
+        keep = training.keep_checkpoint_max if training.save_retain_interval is None else 1
+        commit.publish(directory, state.iteration, keep, training.save_retain_interval)
     world.barrier()
     return directory / commit.checkpoint_name(state.iteration)
 

@@ -3,22 +3,23 @@
 import math
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Parameter, Tensor
 
 from pynative import kernels
 from pynative.collectives import Group
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
 
 
+def counts_here(parameter: Parameter, tensor_parallel_rank: int) -> bool:
+    """Whether a sum over the model counts a parameter on this rank: not if a lower one has it too, nor a tied copy."""
+    return not parameter.is_shared_copy and (parameter.shard.axis is not None or tensor_parallel_rank == 0)
+
+
 class GradientNorm:
-    """Knows which gradients this rank counts: none that a lower tensor-parallel rank holds too, and no tied copy."""
+    """Knows which gradients this rank counts."""
 
     def __init__(self, buffer: ParamAndGradBuffer, tensor_parallel_rank: int, model_parallel_group: Group) -> None:
-        counted = [
-            not piece.parameter.is_shared_copy and (piece.parameter.shard.axis is not None or tensor_parallel_rank == 0)
-            for piece in buffer.pieces
-        ]
-        self._runs = buffer.runs(counted)
+        self._runs = buffer.runs([counts_here(piece.parameter, tensor_parallel_rank) for piece in buffer.pieces])
         self._group = model_parallel_group
 
     def __call__(self) -> float:

@@ -13,6 +13,8 @@ from pynative import parallel_state
 def get_train_valid_test_num_samples(config: AllConfig) -> tuple[int, int, int]:
     """How many samples a run draws from each split."""
     training, batch = config.training_config, config.dataset_config.global_batch_size
+    if training.skip_train:
+        return 0, training.eval_iters * batch, 0
     evaluations = training.training_iters // training.eval_interval + 1 if training.eval_interval else 0
     return training.training_iters * batch, evaluations * training.eval_iters * batch, training.eval_iters * batch
 

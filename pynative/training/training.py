@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mindspore as ms
 from mindspore import nn
 
 from parallel_core.config import AllConfig, ConfigError
@@ -28,8 +29,11 @@ from pynative.training.callbacks import (
     FiniteCallback,
     LogCallback,
     MetricsCallback,
+    SignalCallback,
     TrainingState,
+    WeightHashCallback,
 )
+from pynative.training.callbacks.evaluation import evaluate
 from pynative.training.data import (
     build_pretraining_data_loader,
     endless,
@@ -89,10 +93,13 @@ def _data(provider: Callable | None, loader: Iterable | None, state: TrainingSta
     if provider is None:
         raise ValueError("pretrain: pass train_valid_test_datasets_provider or train_data_loader")
     train, valid, _ = provider(get_train_valid_test_num_samples(config))
-    if train is None:
+    skips_training = config.training_config.skip_train
+    if train is None and not skips_training:
         raise ValueError("train_valid_test_datasets_provider: gave no training dataset; check --data-path and --split")
     consumed = 0 if config.training_config.new_dataset else state.consumed_samples
-    train_iterator = endless(build_pretraining_data_loader(train, consumed, config, draws))
+    train_iterator = (
+        iter(()) if skips_training else endless(build_pretraining_data_loader(train, consumed, config, draws))
+    )
     valid_iterator = endless(build_pretraining_data_loader(valid, 0, config, draws)) if valid is not None else None
     return _Data(train_iterator, valid_iterator, getattr(train, "samples_per_epoch", None))
 
@@ -106,9 +113,13 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
         callbacks.append(MetricsCallback(Path(training.output_dir or DEFAULT_OUTPUT) / "metrics.jsonl"))
     if training.check_for_nan_in_grad:
         callbacks.append(FiniteCallback())
+    if training.check_weight_hash_across_dp_replicas_interval:
+        callbacks.append(WeightHashCallback(training.check_weight_hash_across_dp_replicas_interval))
     callbacks += more
     if training.exit_interval or training.exit_duration_in_mins:
         callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))
+    if training.exit_signal_handler:
+        callbacks.append(SignalCallback())
     if training.output_dir:
         callbacks.append(CheckpointCallback(Path(training.output_dir), training.save_interval))
     return callbacks
@@ -135,6 +146,14 @@ def train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Cal
             callback.on_step_end(state)
     for callback in callbacks:
         callback.on_train_end(state)
+
+
+def evaluate_only(state: TrainingState, valid: Iterator | None) -> None:
+    """--skip-train: the loss on the validation data, of the weights as they were loaded."""
+    log("Skipping training (--skip-train)")
+    if valid is None:
+        raise ValueError("--skip-train: there is no validation data; give it by --split or --valid-data-path")
+    evaluate(state, valid, state.config.training_config.eval_iters)
 
 
 def _refuse(
@@ -203,6 +222,8 @@ def pretrain(
         the state at the end: model, figures of the last step.
     """
     _refuse(all_config, model_type, process_non_loss_data_func, extra_args_provider, args_defaults)
+    if all_config.training_config.deterministic_mode:
+        ms.set_deterministic(True)
     if not parallel_state.model_parallel_is_initialized():
         set_parallel_context(all_config.parallel_config)
         set_seed(all_config.training_config.seed)
@@ -213,7 +234,10 @@ def pretrain(
         load_checkpoint(Path(all_config.training_config.load_checkpoint), state)
     data = _data(train_valid_test_datasets_provider, train_data_loader, state)
     state.samples_per_epoch = data.samples_per_epoch
-    train(state, data.train, _callbacks(all_config, data.valid, callbacks))
+    if all_config.training_config.skip_train:
+        evaluate_only(state, data.valid)
+    else:
+        train(state, data.train, _callbacks(all_config, data.valid, callbacks))
     # Nobody leaves while another rank may still need it.
     parallel_state.get_world_group().barrier()
     log("Training success!")

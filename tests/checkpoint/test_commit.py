@@ -174,3 +174,19 @@ def test_a_writer_that_did_not_come_is_named(tmp_path):
     (partial / "mp_rank_01_000.json").unlink()
     with pytest.raises(ValueError, match=r"mp_rank_01_000.safetensors did not arrive.*share"):
         write_manifest(partial, run_at(1), 2, 1)
+
+
+def test_retained_iterations_are_never_removed(tmp_path):
+    """--save-retain-interval 4: every fourth stays, of the others the newest."""
+    for iteration in (2, 4, 6, 8, 10):
+        save(tmp_path, iteration, [one_tensor(1)], keep=1, retain=4)
+    assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_0000004", "iter_0000008", "iter_0000010"]
+
+
+def test_an_iteration_can_be_asked_for(tmp_path):
+    """--ckpt-step takes that one, whatever is the latest, and names what there is when it is not there."""
+    for iteration in (1, 3):
+        save(tmp_path, iteration, [one_tensor(1)])
+    assert commit.find(tmp_path, 1).name == "iter_0000001"
+    with pytest.raises(ValueError, match=r"--ckpt-step 2: .*there are 1, 3"):
+        commit.find(tmp_path, 2)

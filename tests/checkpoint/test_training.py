@@ -180,3 +180,17 @@ def test_a_damaged_file_is_found_before_anything_is_loaded(tmp_path):
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"nothing was loaded"):
         load_at("tp2", f"--load {tmp_path} --resume-crc-check")
+
+
+def test_resuming_from_an_earlier_iteration(tmp_path):
+    """--ckpt-step 2 of a run of 3 steps, then one step: the third step again, to the bit."""
+    whole = train_at("one", f"{FOUR_STEPS} --train-iters 3 --save-interval 1 --save {tmp_path}")
+    again = train_at("one", f"{FOUR_STEPS} --train-iters 3 --load {tmp_path} --ckpt-step 2")
+    assert again.losses == whole.losses[2:]
+
+
+@pytest.mark.parametrize("flag", ["--resume-training", "--exit-on-missing-checkpoint"])
+def test_a_run_that_must_go_on_does_not_start_anew(tmp_path, flag):
+    """Without either flag an empty directory that --save names too starts a run."""
+    with pytest.raises(ValueError, match="no checkpoint was ever completed"):
+        train_at("one", f"--load {tmp_path} --save {tmp_path} {flag}")

@@ -44,12 +44,13 @@ def save(
     tensor_size: int = 1,
     keep: int = 5,
     vocabulary: tuple[int, int] = (5, 8),
+    retain: int | None = None,
 ) -> Path:
     """A published checkpoint."""
     partial = commit.begin(root, iteration)
     write_stages(partial, stages, tensor_size)
     write_manifest(partial, run_at(iteration, vocabulary), tensor_size, len(stages))
-    return commit.publish(root, iteration, keep)
+    return commit.publish(root, iteration, keep, retain)
 
 
 def one_tensor(value: float) -> Whole:

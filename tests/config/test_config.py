@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
@@ -161,3 +162,9 @@ def test_defaults_are_among_what_is_implemented():
         for name in target.split("."):
             value = getattr(value, name)
         assert value in works, target
+
+
+def test_an_error_goes_from_process_to_process():
+    """With its findings: pickle calls an exception's class with its arguments."""
+    error = pickle.loads(pickle.dumps(ConfigError(["--lr: a", "--seed: b"])))
+    assert isinstance(error, ConfigError) and error.errors == ["--lr: a", "--seed: b"] and "--seed: b" in str(error)

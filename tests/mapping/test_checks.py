@@ -249,6 +249,10 @@ BAD = [
     ("--fp16=True", 1, "--fp16"),
     ("-lr 1e-3", 1, "-lr: there is no such flag; did you mean --lr"),
     ("--world-size 8", 1, "--world-size"),
+    ("--resume-training", 1, "--resume-training"),
+    ("--resume-training --load x --finetune", 1, "--resume-training"),
+    ("--eos-token-id 512", 1, "--eos-token-id 512"),
+    ("--pad-token-id -1", 1, "--pad-token-id -1"),
 ]
 
 GOOD = [
@@ -276,6 +280,7 @@ GOOD = [
     ("~global-batch-size --micro-batch-num 3", 1),
     ("--hidden-dropout 0 --attention-dropout 0.999", 1),
     ("--lora-r 8", 1),
+    ("--eos-token-id 511 --pad-token-id 0", 1),
     ("", 1),
     ("--lr-warmup-iters 0 --lr-warmup-fraction 0.1", 1),
     ("--lr-warmup-iters 9", 1),

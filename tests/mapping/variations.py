@@ -63,6 +63,7 @@ COMPANY = {
     "--pad-vocab-size-to": "~vocab-size --vocab-size 100",
     "--padded-vocab-size": "~vocab-size --vocab-size 100",
     "--rampup-batch-size": SAMPLES,
+    "--resume-training": "--load x",
     "--rope-scaling-type": ROTARY,
     "--rope-type": ROTARY,
     "--rotary-seq-len-interpolation-factor": ROTARY,

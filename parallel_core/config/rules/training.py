@@ -130,6 +130,21 @@ def adapters_have_a_rank(config: AllConfig) -> Iterator[str]:
         yield "--lora-r 0: must be at least 1 with --lora-target-modules; raise it"
 
 
+def resuming_takes_everything(config: AllConfig) -> Iterator[str]:
+    training = config.training_config
+    if training.resume_training and training.load_checkpoint is None:
+        yield "--resume-training: needs --load; add it"
+    if training.resume_training and training.finetune:
+        yield "--resume-training: does not go with --finetune, which takes weights only; leave one of them out"
+
+
+def ids_are_in_the_vocabulary(config: AllConfig) -> Iterator[str]:
+    data, rows = config.dataset_config, config.model_config.vocab_size
+    for flag, number in (("--eos-token-id", data.eos_token_id), ("--pad-token-id", data.pad_token_id)):
+        if number is not None and number >= rows:
+            yield f"{flag} {number}: must be less than the vocabulary, --padded-vocab-size {rows}; change it"
+
+
 def split_is_shares(config: AllConfig) -> Iterator[str]:
     split = config.dataset_config.split
     if split is None:
@@ -175,8 +190,10 @@ RULES = (
     one_source_of_the_schedule,
     overlap_has_something_to_overlap,
     checkpoints_are_kept,
+    resuming_takes_everything,
     split_is_shares,
     blends_can_be_read,
     training_has_data,
     adapters_have_a_rank,
+    ids_are_in_the_vocabulary,
 )

@@ -3,9 +3,10 @@
 from pynative.training.callbacks.base import Callback, TrainingState
 from pynative.training.callbacks.checkpoint import CheckpointCallback
 from pynative.training.callbacks.evaluation import EvaluationCallback
-from pynative.training.callbacks.exit import ExitCallback
+from pynative.training.callbacks.exit import ExitCallback, SignalCallback
 from pynative.training.callbacks.finite import FiniteCallback
 from pynative.training.callbacks.log import LogCallback, MetricsCallback
+from pynative.training.callbacks.weight_hash import WeightHashCallback
 
 __all__ = [
     "Callback",
@@ -15,5 +16,7 @@ __all__ = [
     "FiniteCallback",
     "LogCallback",
     "MetricsCallback",
+    "SignalCallback",
     "TrainingState",
+    "WeightHashCallback",
 ]

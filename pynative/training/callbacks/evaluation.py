@@ -15,6 +15,11 @@ class EvaluationCallback(Callback):
 
     def on_step_end(self, state: TrainingState) -> None:
         if state.iteration % self.interval == 0:
-            loss = state.step_cell.evaluate(self.data_iterator, self.batches)
-            state.metrics["validation_loss"] = loss
-            log(f"Evaluation: Step: {state.iteration}, Loss: {loss:.16f}, Perplexity: {math.exp(min(loss, 20.0)):.4f}")
+            evaluate(state, self.data_iterator, self.batches)
+
+
+def evaluate(state: TrainingState, data_iterator: Iterator, batches: int) -> None:
+    """Log the loss over so many global batches."""
+    loss = state.step_cell.evaluate(data_iterator, batches)
+    state.metrics["validation_loss"] = loss
+    log(f"Evaluation: Step: {state.iteration}, Loss: {loss:.16f}, Perplexity: {math.exp(min(loss, 20.0)):.4f}")

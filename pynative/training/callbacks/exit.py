@@ -1,6 +1,8 @@
 """End a run early, in order: the last checkpoint is written."""
 
+import signal
 import time
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor
@@ -19,16 +21,41 @@ class ExitCallback(Callback):
 
     def on_step_end(self, state: TrainingState) -> None:
         if self.interval and state.iteration % self.interval == 0:
-            self._stop(state, f"--exit-interval {self.interval}")
+            _stop(state, f"--exit-interval {self.interval}")
         if self.minutes and self._longest_run() > self.minutes:
-            self._stop(state, f"--exit-duration-in-mins {self.minutes}")
+            _stop(state, f"--exit-duration-in-mins {self.minutes}")
 
     def _longest_run(self) -> float:
-        """Minutes since the start, on the rank that started first: ranks must agree on the iteration they end at."""
-        own = np.array([(time.monotonic() - self._started) / 60.0], np.float32)
-        return float(parallel_state.get_world_group().all_reduce(Tensor(own), op="max").asnumpy()[0])
+        """Minutes since the start, on the rank that started first."""
+        return _highest((time.monotonic() - self._started) / 60.0)
 
-    @staticmethod
-    def _stop(state: TrainingState, reason: str) -> None:
-        state.should_stop = True
-        log(f"Ending after step {state.iteration}: {reason}")
+
+class SignalCallback(Callback):
+    """--exit-signal-handler: a SIGTERM to any rank ends the run after the step that is under way."""
+
+    def __init__(self) -> None:
+        self._received = False
+
+    def on_train_begin(self, state: TrainingState) -> None:
+        self._earlier = signal.signal(signal.SIGTERM, self._remember)
+
+    def _remember(self, number: int, frame: Any) -> None:
+        self._received = True
+
+    def on_step_end(self, state: TrainingState) -> None:
+        if _highest(float(self._received)):
+            _stop(state, "--exit-signal-handler, a process was told to end")
+
+    def on_train_end(self, state: TrainingState) -> None:
+        signal.signal(signal.SIGTERM, self._earlier)
+
+
+def _highest(own: float) -> float:
+    """The largest value of any rank: ranks must agree on the iteration they end at."""
+    values = Tensor(np.array([own], np.float32))
+    return float(parallel_state.get_world_group().all_reduce(values, op="max").asnumpy()[0])
+
+
+def _stop(state: TrainingState, reason: str) -> None:
+    state.should_stop = True
+    log(f"Ending after step {state.iteration}: {reason}")

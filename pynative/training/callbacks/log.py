@@ -10,6 +10,7 @@ import mindspore as ms
 
 from parallel_core.costs import training_flops
 from pynative import parallel_state
+from pynative.optimizer.statistics import ModelStatistics
 from pynative.training.callbacks.base import Callback, TrainingState
 from pynative.training.log import log
 
@@ -29,8 +30,18 @@ class LogCallback(Callback):
     def __init__(self, interval: int) -> None:
         self.interval = interval
         self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._asked_for: dict[str, float] = {}
+
+    def on_train_begin(self, state: TrainingState) -> None:
+        self._statistics = ModelStatistics(state.step_cell.buffer)
+
+    def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
+        if state.config.training_config.log_num_zeros_in_grad:
+            self._asked_for["num_zeros"] = self._statistics.zero_gradients()
 
     def on_step_end(self, state: TrainingState) -> None:
+        if state.config.training_config.log_params_norm:
+            self._asked_for["params_norm"] = self._statistics.parameter_norm()
         self._recent.append(state.step_seconds)
         state.metrics = self._figures(state)
         total = state.config.training_config.training_iters
@@ -56,16 +67,22 @@ class LogCallback(Callback):
             "memory_mb": peak_memory_mb(),
             "eta_seconds": left * sum(self._recent) / len(self._recent),
             "milliseconds": state.step_seconds * 1e3,
+            **self._asked_for,
         }
 
 
 def _line(metrics: dict) -> str:
     eta = time.strftime("%H:%M:%S", time.gmtime(metrics["eta_seconds"]))
     days = f"{int(metrics['eta_seconds'] // 86400)}d " if metrics["eta_seconds"] >= 86400 else ""
+    asked_for = "".join(
+        f"{name}: {metrics[key]:g}, "
+        for key, name in (("params_norm", "Params_norm"), ("num_zeros", "Num_zeros"))
+        if key in metrics
+    )
     return (
         f"Epoch: {metrics['epoch']}, Step: {metrics['step']}, Loss: {metrics['loss']:.16f}, "
         f"Finite_grads: {metrics['finite_grads']}, Loss_scale: {metrics['loss_scale']}, "
-        f"Learning_rate: {metrics['learning_rate']:.8e}, Grad_norm: {metrics['grad_norm']:.6f}, "
+        f"Learning_rate: {metrics['learning_rate']:.8e}, Grad_norm: {metrics['grad_norm']:.6f}, {asked_for}"
         f"Tokens/s: {metrics['tokens_per_second']:.1f}, TFLOP/s: {metrics['tflops']:.4f}, "
         f"Memory: {metrics['memory_mb']:.0f} MB, ETA: {days}{eta}, Time: {metrics['milliseconds']:.2f} ms"
     )

@@ -153,12 +153,13 @@ def get_rng_tracer() -> RNGStateTracer:
 
 
 def set_rng_seed(seed: int, dp_random_init: bool = False) -> None:
-    """Start the streams of a run; those that were added are forgotten.
+    """Start the streams of a run, at its first micro-batch; those that were added are forgotten.
 
     dp_random_init, which starts replicas of the earlier system from different numbers, must be False: initial values
     are the same on all replicas, and everything else differs between them by the micro-batch.
     """
     if dp_random_init:
         raise ValueError("set_rng_seed: dp_random_init=True is not available: replicas start equal; leave it out")
+    _tracer.iteration = _tracer.micro_batch = 0
     _tracer.reset()
     _tracer.seed = seed

@@ -141,6 +141,8 @@ def apply(path: str, args: Namespace, given: Sequence[Given]) -> tuple[list[Auto
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         return [], [f"--deepspeed-config {path}: cannot be read: {error}"]
+    if not isinstance(content, dict):
+        return [], [f"--deepspeed-config {path}: must hold an object with keys and values"]
     typed = {entry.row.dest: entry.name for entry in given}
     said = {
         key: value
@@ -154,7 +156,7 @@ def apply(path: str, args: Namespace, given: Sequence[Given]) -> tuple[list[Auto
         for argument in KEYS[key](_PROBES.get(key, 1))
     ]
     errors = [error for key, value in said.items() for error in _apply_key(key, value, args, typed)]
-    if "scheduler" in content and "warmup_type" not in content["scheduler"].get("params", {}):
+    if "scheduler.type" in said and "scheduler.params.warmup_type" not in said:
         errors.append('scheduler.params.warmup_type: is "log" if not given, which is not done; give "linear"')
     return autos, errors
 
@@ -181,7 +183,10 @@ def _apply_key(key: str, value: Any, args: Namespace, typed: Mapping[str, str]) 
         return
     try:
         said = KEYS[key](value)
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, IndexError):
+        yield f"{key} {value!r}: is not a value of this key"
+        return
+    except ValueError as error:
         yield f"{key} {value!r}: {error}"
         return
     for argument, wanted in said.items():

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mapping.flags import MAPPED, ROWS
-from mapping.from_args import DERIVED, NESTED, SECTIONS, build_with_errors
+from mapping.flags import MAPPED, ROWS, Flag
+from mapping.from_args import DERIVED, FLAG_OF, NESTED, SECTIONS, build_with_errors
 from mapping.nested_schema import translate
-from mapping.parser import Given, suggest, world_size_of_environment
+from mapping.parser import Given, nearest, suggest, world_size_of_environment
 from mapping.tree import leaves
 from mapping.yaml_arguments import is_megatron_layout, read_megatron_layout
 from parallel_core.config import AllConfig, ConfigError
@@ -99,11 +99,19 @@ def _types() -> dict[str, Any]:
 
 
 _TYPES = _types()
+def _is_copied(row: Flag) -> bool:
+    """Whether a value of the flag is one of its field, for fields that are derived only if the flag is their own."""
+    own = row.type in (int, str) and FLAG_OF.get(row.target) == row.name
+    return row.status == MAPPED and bool(row.target) and (own or row.target not in DERIVED)
+
+
 _OTHER_NAMES = {
-    f"{row.target.rpartition('.')[0]}.{row.dest}": row.target
+    f"{section}.{row.dest}": row.target
     for row in ROWS
-    if row.status == MAPPED and row.target and row.target not in DERIVED
+    if _is_copied(row)
+    for section in (row.target.rpartition(".")[0], row.target.partition(".")[0])
 }
+"""Megatron's names of the same, in the field's section or in the one around it."""
 
 
 def _by_section(content: Mapping[str, Any]) -> tuple[Values, list[str]]:
@@ -111,10 +119,19 @@ def _by_section(content: Mapping[str, Any]) -> tuple[Values, list[str]]:
     for path, value in leaves(content, lambda path: path in SECTIONS or path in NESTED):
         target = path if path in _TYPES else _OTHER_NAMES.get(path)
         if target is None:
-            errors.append(f"{path}: there is no such key{suggest(path, [*_TYPES])}")
+            errors.append(f"{path}: there is no such key{_nearest(path)}")
         elif value is not None:
             values[target] = value
     return values, errors
+
+
+def _nearest(path: str) -> str:
+    """A suggestion: names like this one in its section, else anywhere."""
+    section, _, name = path.rpartition(".")
+    known = [*_TYPES, *_OTHER_NAMES]
+    near = nearest(name, [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == section])
+    inside = ", ".join(f"{section}.{found}" for found in near)
+    return f"; did you mean {inside}?" if near else suggest(path, known)
 
 
 def coerced(target: str, value: Any) -> Any:

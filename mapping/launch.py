@@ -10,11 +10,11 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mapping.shell import read_script
+from mapping.shell import UNKNOWN, read_script
 
 LAUNCHERS = ("torch.distributed.launch", "torch.distributed.run")
 
@@ -61,14 +61,14 @@ class Launch(NamedTuple):
     arguments: list[str]
 
 
-def find_launch(commands: Sequence[Sequence[str]]) -> Launch | None:
-    """The first command that starts several processes."""
+def find_launches(commands: Sequence[Sequence[str]]) -> Iterator[Launch]:
+    """The commands that start several processes, in order."""
     for words in commands:
         for position, word in enumerate(words):
             module = word == "-m" and position + 1 < len(words) and words[position + 1] in LAUNCHERS
             if module or Path(word).name == "torchrun":
-                return _launch(list(words[position + (2 if module else 1) :]))
-    return None
+                yield _launch(list(words[position + (2 if module else 1) :]))
+                break
 
 
 def _launch(words: list[str]) -> Launch:
@@ -130,10 +130,12 @@ def complaints(launch: Launch) -> list[str]:
 def translate(text: str, environment: Mapping[str, str], program: str | None = None) -> tuple[list[str], list[str]]:
     """The `msrun` words for a script's text, none if there is no launcher, and what could not be resolved."""
     script = read_script(text, environment)
-    launch = find_launch(script.commands)
-    if launch is None:
+    launches = [*find_launches(script.commands)]
+    if not launches:
         return [], ["no torchrun and no python -m torch.distributed.launch in the script"]
-    notes = [note for note in script.unresolved if _matters(note, launch)] + complaints(launch)
+    launch, *others = launches
+    notes = [f"{other.program}: is launched after the first program, it is left out" for other in others]
+    notes += [note for note in script.unresolved if _matters(note, launch)] + complaints(launch)
     if any(note.endswith("is not a number") for note in notes):
         return [], notes
     return msrun(launch, program), notes
@@ -142,7 +144,7 @@ def translate(text: str, environment: Mapping[str, str], program: str | None = N
 def _matters(note: str, launch: Launch) -> bool:
     """Whether an open end is in the command, or decides a value that is."""
     words = [*launch.options.values(), launch.program, *launch.arguments]
-    return "depends on a condition" in note or any("UNKNOWN" in word for word in words)
+    return "depends on a condition" in note or any(UNKNOWN in word for word in words)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -163,6 +165,8 @@ def main(argv: Sequence[str]) -> int:
     if not words:
         return 2
     print(pretty(words))
+    if options.run and any(UNKNOWN in word for word in words):
+        parser.error(f"--run: not started, {UNKNOWN} stands for what could not be resolved; set it in the environment")
     if options.run:
         os.execvp(words[0], words)
     return 0

@@ -52,11 +52,16 @@ def scan(argv: Sequence[str], extra_options: Mapping[str, Any] | None = None) ->
 
 
 def suggest(name: str, known: Sequence[str]) -> str:
-    """`; did you mean a, b?` with the nearest known names, or nothing."""
+    """`; did you mean a, b?` with the nearest known names, or the advice to remove it."""
+    near = nearest(name, known)
+    return f"; did you mean {', '.join(near)}?" if near else "; remove it"
+
+
+def nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Known names that begin with this one, then those that are written much alike."""
     name = f"--{name.lstrip('-')}" if name.startswith("-") else name
     longer = [full for full in known if full.startswith(name)]
-    near = dict.fromkeys((*longer[:3], *difflib.get_close_matches(name, known, n=3, cutoff=0.75)))
-    return f"; did you mean {', '.join(near)}?" if near else "; remove it"
+    return [*dict.fromkeys((*longer[:3], *difflib.get_close_matches(name, known, n=3, cutoff=0.75)))]
 
 
 def _clauses(argv: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]:

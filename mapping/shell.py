@@ -16,8 +16,10 @@ _EXPANSION = re.compile(
     r"|\$\{(?P<braces>[^}]*)\}|\$(?P<name>\w+|[@#*?$!-])",
     re.DOTALL,
 )
+_COUNT = re.compile(r"^#(?P<name>\w+)\[[@*]\]$")
 _BRACES = re.compile(r"^(?P<name>\w+)(?P<all>\[[@*]\])?(?:(?P<operator>:?[-=])(?P<default>.*))?$", re.DOTALL)
 _SUM = re.compile(r"^[\d\s+*/%()-]+$")
+_HERE_DOCUMENT = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1(?P<rest>[^\n]*)\n(?:.*\n)*?[ \t]*\2[ \t]*(?=\n|$)")
 UNKNOWN = "UNKNOWN"
 """Stands in a word for what could not be resolved."""
 
@@ -39,7 +41,7 @@ def read_script(text: str, environment: Mapping[str, str] | None = None) -> Scri
     for statement in _statements(text):
         word = statement.split(maxsplit=1)[0]
         depth += (word in _OPENERS) - (word in _CLOSERS)
-        statement = re.sub(r"^(then|else|do)\s+", "", statement)
+        statement = re.sub(r"^(then|else|do|[^\s()=$]+\))\s+", "", statement)
         assignment = _ASSIGNMENT.match(statement)
         if assignment and not _words_after_value(assignment[3]):
             _assign(script, assignment[1], bool(assignment[2]), assignment[3], depth > 0)
@@ -65,7 +67,8 @@ def _words_after_value(raw: str) -> bool:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """Statements at newlines and semicolons outside quotes and brackets, without comments."""
+    """Statements at newlines and semicolons outside quotes and brackets, without comments and here-documents."""
+    text = _HERE_DOCUMENT.sub(lambda match: match["rest"], text)
     for statement in _split(text.replace("\\\n", " "), "\n;", comments=True):
         if statement.strip():
             yield statement.strip()
@@ -90,7 +93,7 @@ def _split(text: str, separators: str, comments: bool) -> Iterator[str]:
         elif char in "({":
             depth += 1
         elif char in ")}":
-            depth -= 1
+            depth = max(0, depth - 1)  # the pattern of a case has a closing one only
         elif comments and char == "#" and (not part or part[-1].isspace()):
             end = text.find("\n", position)
             position = len(text) if end < 0 else end
@@ -105,7 +108,9 @@ def _split(text: str, separators: str, comments: bool) -> Iterator[str]:
 
 
 def _expand(script: Script, raw: str, splits: bool = True) -> list[str]:
-    """The fields that one word becomes."""
+    """The fields that one word becomes. The script itself is given no arguments, so all of them are none."""
+    if raw in ('"$@"', "$@", "$*"):
+        return []
     fields, open_field = [""], False
     for piece, quote in _pieces(raw):
         if quote == "'":
@@ -172,6 +177,9 @@ def _unknown(script: Script, text: str) -> str:
 
 
 def _braces(script: Script, inside: str) -> str:
+    count = _COUNT.match(inside)
+    if count is not None:
+        return str(len(_value(script, count["name"])))
     match = _BRACES.match(inside)
     if match is None or (not (match["name"][0].isalpha() or match["name"][0] == "_") and match["default"] is None):
         return _unknown(script, f"${{{inside}}}")

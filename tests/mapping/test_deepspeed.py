@@ -94,6 +94,11 @@ def test_a_contradiction_names_both_values(reading_with, content, change, values
         ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage"),
         ({"optimizer": {"type": "Lamb"}}, "optimizer.type"),
         ({"scheduler": {"type": "WarmupLR", "params": {}}}, "warmup_type"),
+        ({"scheduler": ["WarmupLR"]}, "scheduler"),
+        ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9]}}}, "optimizer.params.betas"),
+        ({"fp16": {"enabled": True, "initial_scale_power": "x"}}, "fp16.initial_scale_power"),
+        ({"fp16": True}, "fp16.enabled"),
+        ([1, 2], "must hold an object"),
     ],
 )
 def test_unknown_keys_and_values_are_errors(reading_with, content, blamed):

@@ -84,6 +84,7 @@ def test_what_follows_a_pipe_or_redirection_is_not_an_argument():
         ("A=`date`", "`date`"),
         ("A=$UNSET", "$UNSET"),
         ("if true; then A=1; else A=2; fi", "$A"),
+        ("case $X in\n 7B) A=1;;\n *) A=2;;\nesac", "$A"),
         ("A=$((B+1))", "B"),
     ],
 )
@@ -107,6 +108,32 @@ def test_a_script_that_launches_nothing_is_an_error(tmp_path, capsys):
 def test_options_of_the_launcher_that_are_lost_are_named():
     _, notes = translate("torchrun --nproc_per_node 2 --max_restarts 3 x.py", {})
     assert notes == ["--max_restarts: has no equivalent in msrun, it is left out"]
+
+
+def test_a_here_document_is_no_command():
+    command, notes = translate("cat > x <<'EOF' | tee y\ntorchrun --nproc_per_node 9 wrong.py\nEOF\ntorchrun x.py", {})
+    assert command[-1] == "x.py" and not notes
+
+
+def test_the_script_is_given_no_arguments():
+    assert translate('torchrun --nproc_per_node 2 x.py --bf16 "$@"', {})[0][-2:] == ["x.py", "--bf16"]
+
+
+def test_an_array_can_be_counted():
+    assert "--worker_num=3" in translate("A=(0 1 2)\ntorchrun --nproc_per_node ${#A[@]} x.py", {})[0]
+
+
+def test_a_second_launch_is_named():
+    command, notes = translate("torchrun x.py\ntorchrun y.py", {})
+    assert command[-1] == "x.py" and notes == ["y.py: is launched after the first program, it is left out"]
+
+
+def test_what_is_not_resolved_is_not_run(tmp_path, capsys):
+    script = tmp_path / "x.sh"
+    script.write_text("torchrun --nproc_per_node 2 x.py --load $1")
+    with pytest.raises(SystemExit) as end:
+        main([str(script), "--run"])
+    assert end.value.code == 2 and "$1" in capsys.readouterr().err
 
 
 def test_nothing_is_executed(tmp_path):

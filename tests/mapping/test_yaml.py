@@ -77,6 +77,7 @@ def test_the_38b_example():
     [
         ({"model_config": {"num_layer": 4}}, "model_config.num_layer", "model_config.num_layers"),
         ({"modell_config": {"num_layers": 4}}, "modell_config", ""),
+        ({"moe_config": {"num_expertz": 4}}, "moe_config.num_expertz", "moe_config.num_experts"),
         ({"model_config": {"fa_config": {"pre_token": 4}}}, "fa_config.pre_token", "pre_tokens"),
         ({"accelerate_config": {"parallelization": {"tensor_paralel": 8}}}, "tensor_paralel", "tensor_parallel"),
         ({"accelerate_config": {"precision": {"fused_operators": "rope, spell"}}}, "fused_operators", "spell"),
@@ -114,3 +115,14 @@ def test_a_missing_file_is_an_error(tmp_path):
 def test_a_file_is_explained_on_a_laptop_at_the_smallest_size_that_holds_it():
     found = read(["--yaml-cfg", str(EXAMPLE)])
     assert found.errors == [] and found.args.world_size == found.config.parallel_config.world_size == 32
+
+
+def test_megatrons_names_are_taken_beside_the_fields():
+    """In the field's section or in the one around it; what several arguments make together has one name only."""
+    model = {"num_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "seq_length": 8, "padded_vocab_size": 32}
+    content = {"model_config": model | {"shape_order": "BSH"}, "training_config": {"train_iters": 3}}
+    config = init_configs_from_dict(content)
+    assert config.model_config.vocab_size == 32 and config.model_config.fa_config.input_layout == "BSH"
+    assert config.training_config.training_iters == 3
+    with pytest.raises(ConfigError, match=r"optimizer_config\.adam_beta1: there is no such key"):
+        init_configs_from_dict(content | {"optimizer_config": {"adam_beta1": 0.8}})

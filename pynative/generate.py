@@ -70,6 +70,12 @@ def _check(model: nn.Cell, tokens: Sequence[int]) -> None:
             f"--pipeline-model-parallel-size {stages}: text is generated on one pipeline stage; use 1, which loads any "
             f"checkpoint"
         )
+    context = parallel_state.get_context_parallel_world_size()
+    if context > 1:
+        raise ValueError(
+            f"--context-parallel-size {context}: text is generated on whole sequences; use 1, which loads any "
+            f"checkpoint"
+        )
     if not tokens:
         raise ValueError("--prompt: needs at least one token")
     ids = model.config.unpadded_vocab_size

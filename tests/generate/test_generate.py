@@ -100,6 +100,12 @@ def test_several_stages_are_refused():
         run(2, continuations, layout_flags(1, 2), [GREEDY])
 
 
+def test_a_cut_sequence_is_refused():
+    """A prompt is no piece of a sequence."""
+    with pytest.raises(ValueError, match=r"--context-parallel-size 2: .*use 1"):
+        run(2, continuations, "--context-parallel-size 2", [GREEDY])
+
+
 def test_the_command_continues_what_two_ranks_trained(tmp_path):
     """Model and tokenizer from the checkpoint alone; the prompt and ids behind it are printed."""
     run(2, train, f"--save {tmp_path} {layout_flags(2, 1)}")

@@ -1,0 +1,62 @@
+"""A user's own forward step, in Megatron's two forms, on cut sequences."""
+
+import pytest
+
+from tests.engine import TINY
+from tests.layouts import check_layout, train
+
+
+def own_batch(data_iterator) -> dict:
+    """What a script does with a micro-batch: take this rank's pieces."""
+    from pynative.context_parallel.batch import get_batch_on_this_cp_rank
+    from pynative.training.data import to_tensors
+
+    return get_batch_on_this_cp_rank(to_tensors(data_iterator))
+
+
+def mean_of_the_model(data_iterator, model):
+    """(loss, dict): the model's loss is that of the whole sequences."""
+    return model(**own_batch(data_iterator)), lambda loss: (loss, {"lm loss": loss})
+
+
+def own_sums(data_iterator, model):
+    """(sum, tokens, dict): sums over this rank's pieces."""
+    from pynative import parallel_state
+    from pynative.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
+
+    batch = own_batch(data_iterator)
+    labels, mask = batch.pop("labels"), batch.pop("loss_mask")
+
+    def sums(logits):
+        losses = vocab_parallel_cross_entropy(logits, labels, parallel_state.get_tensor_model_parallel_group())
+        total, tokens = (losses * mask).sum(), mask.sum()
+        return total, tokens, {"lm loss": (total, tokens)}
+
+    return model(**batch), sums
+
+
+def train_on_means(backend, flags: str) -> tuple:
+    return train(backend, flags, forward_step_func=mean_of_the_model)
+
+
+def train_on_sums(backend, flags: str) -> tuple:
+    return train(backend, flags, forward_step_func=own_sums)
+
+
+FORMS = [(train_on_means, ""), (train_on_sums, ""), (train_on_sums, "--calculate-per-token-loss")]
+"""A mean says nothing of its number of tokens, so it is not weighed per token."""
+
+
+@pytest.mark.parametrize("layout", ["", "--context-parallel-algo ulysses_cp_algo"])
+@pytest.mark.parametrize(("how", "flags"), FORMS)
+def test_both_forms(how, flags, layout):
+    """Losses reported, gradients and weights are one process's; token counts differ between the ranks."""
+    check_layout(f"{TINY} --global-batch-size 8 {flags}", 2, f"--context-parallel-size 2 {layout}", how=how)
+
+
+def test_sums_are_the_default_step():
+    """Per token, own sums give what the model's mean and the framework's count give."""
+    from tests.layouts import reference
+
+    flags = f"{TINY} --global-batch-size 8 --calculate-per-token-loss"
+    assert reference(flags, train_on_sums)[0] == pytest.approx(reference(flags)[0], rel=1e-6)

@@ -152,6 +152,11 @@ class TrafficModel:
         yield from self._tensor("cross entropy", "all_reduce", self.tokens * FLOAT32)
         yield from self._tensor("cross entropy", "all_reduce", 2 * self.tokens * FLOAT32)
 
+    def loss(self) -> Iterator[Traffic]:
+        """Of whole sequences: how many tokens count, and the mean over them."""
+        for _ in ("count", "mean"):
+            yield from self._call("loss", "cp", "all_reduce", FLOAT32, self.context.size)
+
     def pipeline(self, stage: int) -> Iterator[Traffic]:
         """Hidden states to the next chunk and gradients to the one before; the very last and very first have none."""
         ends = (stage == self.stages - 1) + (stage == 0)
@@ -169,6 +174,7 @@ class TrafficModel:
         if stage == self.stages - 1:
             yield from self.head()
             yield from self.cross_entropy()
+            yield from self.loss()
         yield from self.pipeline(stage)
 
     # One step --------------------------------------------------------------------------------------------------------

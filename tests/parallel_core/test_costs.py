@@ -14,7 +14,7 @@ from tests.layouts import Rows
 from tests.transformer.test_layouts import FAMILIES
 
 TP2, TP2_SP = "--tensor-model-parallel-size 2", "--tensor-model-parallel-size 2 --sequence-parallel"
-PP2 = "--pipeline-model-parallel-size 2"
+PP2, RING2 = "--pipeline-model-parallel-size 2", "--context-parallel-size 2"
 
 
 def built(backend, flags: str) -> tuple[list, int]:
@@ -123,6 +123,19 @@ LAYOUTS = [
     (2, f"{PP2} --num-layers 4 --noop-layers 3", ""),
     (2, f"{PP2} --standalone-embedding-stage", "--untie-embeddings-and-output-weights"),
     (4, f"{PP2} --use-tp-pp-dp-mapping", ""),
+    (2, RING2, ""),
+    (2, RING2, FAMILIES["llama"]),
+    (4, "--context-parallel-size 4", FAMILIES["llama"]),
+    (2, f"{RING2} --context-parallel-algo ulysses_cp_algo", FAMILIES["llama"]),
+    (4, "--context-parallel-size 4 --context-parallel-algo ulysses_cp_algo", FAMILIES["llama"]),
+    (
+        4,
+        "--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2",
+        FAMILIES["llama"],
+    ),
+    (4, f"{RING2} {TP2_SP}", FAMILIES["llama"]),
+    (4, f"{RING2} {PP2}", ""),
+    (4, f"{RING2} --context-parallel-algo ulysses_cp_algo {TP2}", FAMILIES["llama"]),
 ]
 
 
@@ -157,8 +170,17 @@ def test_the_papers_figures():
 
 def test_what_is_not_in_a_layer_is_named():
     """So that a step's traffic can be read: the extras have names of their own."""
-    config = config_of(f"{TINY} {TP2_SP} {PP2} --global-batch-size 8", 8)
+    config = config_of(f"{TINY} {TP2_SP} {PP2} {RING2} --global-batch-size 8", 8)
     first, last = ({message.what for message in step_traffic(config, stage)} for stage in (0, 1))
-    common = {"layer", "pipeline", "gradients", "shared gradients", "tied embedding", "gradient norm", "loss report"}
-    assert first == common | {"embedding"} and last == common | {"head", "cross entropy"}
+    common = {
+        "layer",
+        "pipeline",
+        "gradients",
+        "shared gradients",
+        "tied embedding",
+        "gradient norm",
+        "loss report",
+        "ring",
+    }
+    assert first == common | {"embedding"} and last == common | {"head", "cross entropy", "loss"}
     assert np.all([message.bytes > 0 for message in step_traffic(config, 0)])

@@ -149,10 +149,10 @@ def attention_block_gradient(
     own_dq = block.by_position(_product(dscores, block.k), block.queries)
     dk = _transposed_product(dscores, block.q)
     dkv = ops.stack([block.by_position(x, scores.keys) for x in (dk, dv)])
-    return _added_last(dq, own_dq), _padded(dkv, kv.shape[1])
+    return added_last(dq, own_dq), padded(dkv, kv.shape[1])
 
 
-def _added_last(whole: Tensor | None, last: Tensor) -> Tensor:
+def added_last(whole: Tensor | None, last: Tensor) -> Tensor:
     """`whole` with `last` added to its last rows."""
     if whole is None:
         return last
@@ -160,7 +160,7 @@ def _added_last(whole: Tensor | None, last: Tensor) -> Tensor:
     return whole + last if not first else ops.cat((whole[:first], whole[first:] + last))
 
 
-def _padded(dkv: Tensor, rows: int) -> Tensor:
+def padded(dkv: Tensor, rows: int) -> Tensor:
     """Zeros for the keys after the block's: [2, s', b, g, d] -> [2, s, b, g, d]."""
     missing = rows - dkv.shape[1]
     if not missing:

@@ -14,8 +14,6 @@ from mindspore.ops.auto_generate import AdamW
 from pynative.kernels.dropout import Key
 from pynative.kernels.ops import (
     add_,
-    attention_block,
-    attention_block_gradient,
     bias_dropout_add,
     bias_gradient,
     cross_entropy_addends,
@@ -48,6 +46,13 @@ from pynative.kernels.ops import (
 from pynative.kernels.ops.activation import ACTIVATIONS
 from pynative.kernels.ops.attention import attention, causal_mask
 from pynative.kernels.ops.blocked_attention import blocked_attention
+from pynative.kernels.ops.fused_block import (
+    COMPRESSED_MASK_SIZE,
+    DENSE_MASK,
+    LEFT_UP_CAUSAL,
+    attention_block,
+    attention_block_gradient,
+)
 from pynative.kernels.ops.norm import scale as norm_scale
 
 __all__ = [
@@ -102,10 +107,6 @@ def fused_rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tens
     return ops.cat((turned, x[..., rotated:]), -1) if rotated < x.shape[-1] else turned
 
 
-_LEFT_UP_CAUSAL, _DENSE_MASK = 2, 0  # flash_attention_score's sparse_mode
-_COMPRESSED_MASK_SIZE = 2048  # the triangle that sparse_mode 2 wants, whatever the sequence length
-
-
 _LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "SBH": lambda x: x.reshape(*x.shape[:2], -1),
     "BSH": lambda x: x.transpose(1, 0, 2, 3).reshape(x.shape[1], x.shape[0], -1),
@@ -136,9 +137,9 @@ def flash_attention(
             q, k, v, scale=scale, causal=causal, mask=mask,
             dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,
         )  # fmt: skip
-    mode = _DENSE_MASK
+    mode = DENSE_MASK
     if mask is None and causal:
-        mask, mode = causal_mask(_COMPRESSED_MASK_SIZE), _LEFT_UP_CAUSAL
+        mask, mode = causal_mask(COMPRESSED_MASK_SIZE), LEFT_UP_CAUSAL
     elif mask is not None and len(mask) == 1:
         mask = mask.reshape(mask.shape[-2:])
     heads = (_LAYOUTS[input_layout](x) for x in (q, k, v))

@@ -33,6 +33,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     }.items():  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--micro-batches", type=int, help="default: 4 in a pipeline, else 1")
+    parser.add_argument("--schedule", choices=("gpipe", "1f1b", "zb-h1"), default="1f1b", help="of a pipeline")
+    parser.add_argument("--chunks", type=int, default=1, help="above 1: interleaved instead, so many on each stage")
     parser.add_argument("--kernels", choices=("host", "ops"), default="host")
     parser.add_argument("--collectives", choices=("shared_memory", "native"), default="shared_memory")
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
@@ -51,6 +53,10 @@ def megatron_flags(options: argparse.Namespace) -> list[str]:
         "tensor-model-parallel-size": options.tp, "pipeline-model-parallel-size": options.pp,
         "threads": options.threads, "kernels": options.kernels, "collectives": options.collectives,
     }  # fmt: skip
+    if options.chunks > 1:
+        flags["virtual-pipeline-model-parallel-size"] = options.chunks
+    elif options.pp > 1:
+        flags["pipeline-schedule"] = options.schedule
     return [text for name, value in flags.items() for text in (f"--{name}", str(value))]
 
 

@@ -15,6 +15,10 @@ LAYOUTS = {
     "tp2": (2, "--tensor-model-parallel-size 2"),
     "tp2 sp": (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
     "pp2": (2, "--pipeline-model-parallel-size 2"),
+    "pp4": (4, "--pipeline-model-parallel-size 4"),
+    "pp2 vpp2": (2, "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"),
+    "pp2 zb-h1": (2, "--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1"),
+    "pp4 zb-h1": (4, "--pipeline-model-parallel-size 4 --pipeline-schedule zb-h1"),
     "dp2": (2, ""),
     "tp2 pp2": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
     "cp2 ring": (2, "--context-parallel-size 2"),
@@ -27,6 +31,7 @@ ROWS = [
     ("llama", "tp2 sp"),
     ("llama", "tp2 pp2"),
     ("llama", "cp2 ring"),
+    ("llama", "pp2 vpp2"),
     ("qwen", "1 rank"),
     ("qwen", "tp2"),
     ("qwen", "tp2 sp"),
@@ -38,6 +43,8 @@ ROWS = [
     ("gpt2_masked_per_token", "dp2"),
     ("gpt2_masked_per_token", "tp2 pp2"),
     ("gpt2_masked_per_token", "cp2 ring"),
+    ("gpt2_masked_per_token", "pp2 vpp2"),
+    ("gpt2_masked_per_token", "pp4 zb-h1"),
 ]
 OTHER_PATHS = [
     ("gpt2", "tp2", "--kernels ops", "shared_memory"),
@@ -46,6 +53,7 @@ OTHER_PATHS = [
     ("gpt2", "cp2 ring", "--kernels ops", "native"),
     ("gpt2_masked", "tp2", "", "native"),
     ("qwen", "pp2", "", "native"),
+    ("gpt2", "pp2 zb-h1", "--kernels ops", "native"),
 ]
 
 

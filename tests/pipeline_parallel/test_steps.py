@@ -14,7 +14,7 @@ from tests.pipeline_parallel.test_schedules import BASE, pipeline
 from tests.training.test_loop import evaluated
 
 SCHEDULES = ["1f1b", "gpipe", "zb-h1", "interleaved"]
-LENGTHS = (16, 9, 12, 1, 16, 7, 3, 10)
+LENGTHS = (16, 10, 12, 2, 16, 8, 4, 6)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -53,9 +53,15 @@ def test_micro_batches_of_different_lengths(schedule, more):
     check_layout(f"{BASE} --hidden-dropout 0.1", 2, layout, how=train_lengths)
 
 
+def test_micro_batches_of_different_lengths_in_pieces():
+    """The same with each stage's activations cut over two ranks."""
+    more = "--variable-seq-lengths --tensor-model-parallel-size 2 --sequence-parallel"
+    check_layout(f"{BASE} --hidden-dropout 0.1", 4, pipeline("zb-h1", 2, more), how=train_lengths)
+
+
 def test_without_the_flag_another_length_is_an_error():
     """It is the flag that makes the test above pass."""
-    with pytest.raises(Exception, match=r"float32\[9, 2, 32\]"):
+    with pytest.raises(Exception, match=r"float32\[10, 2, 32\]"):
         run(2, train_lengths, f"{BASE} {pipeline('1f1b', 2)}")
 
 

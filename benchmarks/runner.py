@@ -1,0 +1,116 @@
+"""What the pipeline's runner costs: a step of it over a straight loop of the same forwards and backwards, one process.
+
+    python benchmarks/runner.py --hidden 128 --layers 4 --heads 4 --seq 128 --mbs 2 --micro-batches 8
+
+Prints one line of JSON. `ratio` is the median over rounds of (time of the runner) / (time of the loop); a round runs
+both, in turns first. The ranks of a real pipeline also wait for each other, which is the schedule's matter.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in {
+        "hidden": 128, "layers": 4, "heads": 4, "seq": 128, "mbs": 2, "vocab": 1024, "micro-batches": 8, "rounds": 30,
+    }.items():  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--schedule", choices=("gpipe", "1f1b", "zb-h1"), default="1f1b")
+    return parser.parse_args()
+
+
+def megatron_flags(options: argparse.Namespace) -> list[str]:
+    """The benchmark's model as Megatron's flags."""
+    flags = {
+        "num-layers": options.layers, "hidden-size": options.hidden, "num-attention-heads": options.heads,
+        "seq-length": options.seq, "max-position-embeddings": options.seq, "micro-batch-size": options.mbs,
+        "global-batch-size": options.mbs * options.micro_batches, "padded-vocab-size": options.vocab,
+        "vocab-size": options.vocab, "tokenizer-type": "NullTokenizer", "train-iters": 1, "lr": 1e-4,
+        "hidden-dropout": 0.0, "attention-dropout": 0.0, "threads": 1, "pipeline-schedule": options.schedule,
+    }  # fmt: skip
+    return [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+
+
+def batch(options: argparse.Namespace) -> dict[str, np.ndarray]:
+    """All micro-batches of a step."""
+    rows = options.mbs * options.micro_batches
+    tokens = np.random.default_rng(0).integers(0, options.vocab, (rows, options.seq + 1)).astype(np.int32)
+    positions = np.broadcast_to(np.arange(options.seq, dtype=np.int32), (rows, options.seq))
+    return {"tokens": tokens[:, :-1], "labels": tokens[:, 1:], "position_ids": positions}
+
+
+def contenders(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
+    """A step's forwards and backwards by the runner, and by a loop without any of it."""
+    from mindspore import Tensor
+
+    from mapping import init_configs_from_args, initialize_megatron
+    from pynative import autograd
+    from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
+    from pynative.parameter import trainable
+    from pynative.pipeline_parallel.step import PipelineStep
+    from pynative.training.forward_step import BatchedForwardStep
+    from pynative.training.training import get_model
+    from pynative.training.utils import set_parallel_context
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = init_configs_from_args(initialize_megatron(argv=megatron_flags(options)))
+    set_parallel_context(config.parallel_config)
+    model = get_model(lambda **where: GPTModel(config.model_config, **where), config)
+    buffer = ParamAndGradBuffer(trainable(model))
+    arrays, step, chunk = batch(options), PipelineStep(model, config), model[0]
+    forward_step = BatchedForwardStep(lambda data: arrays, options.micro_batches)
+    parameters, one = list(trainable(model)), Tensor(np.ones((), np.float32))
+
+    def runner() -> None:
+        buffer.empty_gradients()
+        step.run(forward_step, iter(()), train=True)
+
+    def loop() -> None:
+        buffer.empty_gradients()
+        for first in range(0, len(arrays["tokens"]), options.mbs):
+            rows = {n: np.ascontiguousarray(array[first : first + options.mbs]) for n, array in arrays.items()}
+            with autograd.recording():
+                loss = chunk(**{name: Tensor.from_numpy(array) for name, array in rows.items()})
+            autograd.backward([loss], [one])
+            autograd.collect_gradients(parameters)
+
+    return {"runner": runner, "loop": loop}
+
+
+def seconds(action: Callable[[], None]) -> float:
+    """Processor time that it takes: what else runs on the machine does not count."""
+    started = time.process_time()
+    action()
+    return time.process_time() - started
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parse()
+    named = contenders(options)
+    orders = [list(named), list(named)[::-1]]
+    for action in named.values():
+        action()
+    rounds = [{name: seconds(named[name]) for name in orders[i % 2]} for i in range(options.rounds)]
+    figures = {
+        "ratio": round(statistics.median(times["runner"] / times["loop"] for times in rounds), 4),
+        "runner_ms": round(1e3 * min(times["runner"] for times in rounds), 2),
+        "loop_ms": round(1e3 * min(times["loop"] for times in rounds), 2),
+    }
+    print(json.dumps({**vars(options), **figures}))
+
+
+if __name__ == "__main__":
+    main()

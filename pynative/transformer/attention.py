@@ -29,7 +29,7 @@ class CoreAttention(nn.Cell):
         super().__init__()
         self.layer_number = layer_number
         self.causal = is_causal(attn_mask_type)
-        self.scale = 1.0 / math.sqrt(config.kv_channels)
+        self.scale = config.scales.attention or 1.0 / math.sqrt(config.kv_channels)
         self.dropout_rate = config.attention_dropout_rate
         size = parallel_state.get_tensor_model_parallel_world_size()
         self.first_head = parallel_state.get_tensor_model_parallel_rank() * (config.num_attention_heads // size)

@@ -51,6 +51,7 @@ class Embedding(nn.Cell):
         self.position_embeddings = PositionEmbedding(config) if learned else None
         self.scatter_group = self.word_embeddings.group if sequence_parallel and learned else None
         self.hidden_dropout = config.hidden_dropout_rate
+        self.scale = config.scales.embedding
 
     def construct(self, tokens: Tensor, position_ids: Tensor | None) -> Tensor:
         """tokens and position_ids [b, s] -> [s, b, h], with sequence parallelism [s/t, b, h].
@@ -62,6 +63,8 @@ class Embedding(nn.Cell):
             ids = default_position_ids(*tokens.shape) if position_ids is None else position_ids
             positions = self.position_embeddings(kernels.sequence_first(ids))
             embeddings = kernels.bias_dropout_add(embeddings, None, positions)
+        if self.scale != 1.0:
+            embeddings = embeddings * self.scale
         if self.scatter_group is not None:
             embeddings = scatter_to_sequence_parallel_region(embeddings, self.scatter_group)
         if not (self.training and self.hidden_dropout):

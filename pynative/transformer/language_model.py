@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 
 from parallel_core.initial_values import Constant
 from parallel_core.sharding import ShardSpec
@@ -23,6 +23,7 @@ class ParallelLMLogits(nn.Cell):
         super().__init__()
         self.boundary = Boundary.of(config)
         check_one_type("ParallelLMLogits", config.params_dtype, compute_dtype or config.compute_dtype)
+        self.scale, self.cap = config.scales.logits, config.scales.logit_cap
         self.bias = None
         if bias:
             spec = ShardSpec(shape=(config.vocab_size,), axis=0)
@@ -32,6 +33,11 @@ class ParallelLMLogits(nn.Cell):
         """[s, b, h] (with sequence parallelism [s/t, b, h]), [v/t, h] -> [s, b, v/t]; with parallel_output False the
         ranks' logits are gathered: [s, b, v]."""
         logits = linear_with_grad_accumulation_and_async_allreduce(hidden_states, weight, self.bias, self.boundary)
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.cap is not None:
+            # cap tanh(x / cap); MindSpore's tanh of a CPU is off by 1e-4 where it saturates, its sigmoid is not.
+            logits = ops.sigmoid(logits * (2.0 / self.cap)) * (2.0 * self.cap) - self.cap
         return logits if parallel_output else gather_from_tensor_model_parallel_region(logits, self.boundary.group)
 
 

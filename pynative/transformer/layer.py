@@ -27,6 +27,7 @@ class ParallelTransformerLayer(nn.Cell):
         self.config = config
         self.layer_number = layer_number
         self.hidden_dropout = config.hidden_dropout_rate
+        self.residual_scale = config.scales.residual
         self.residual_after_norm = config.apply_residual_connection_post_norm
         self.input_layernorm = get_norm(config)
         self.self_attention = ParallelAttention(config, layer_number, self_attn_mask_type)
@@ -45,10 +46,12 @@ class ParallelTransformerLayer(nn.Cell):
         return norm(branch), residual
 
     def _join(self, result: tuple[Tensor, Tensor | None], residual: Tensor, norm: nn.Cell | None, place: int) -> Tensor:
-        """residual + dropout(norm(output + bias))."""
+        """residual + dropout(scale x norm(output + bias))."""
         output, bias = result
         if norm is not None:
             output, bias = norm(output if bias is None else kernels.bias_dropout_add(output, bias)), None
+        if self.residual_scale != 1.0:
+            output, bias = output * self.residual_scale, None if bias is None else bias * self.residual_scale
         if not (self.training and self.hidden_dropout):
             return kernels.bias_dropout_add(output, bias, residual)
         key, rows = get_rng_tracer().key(self.layer_number, place), held_positions(self.config, residual.shape[0])

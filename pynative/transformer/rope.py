@@ -1,12 +1,14 @@
 """Rotary position embedding (Su et al., "RoFormer", 2021)."""
 
 from collections.abc import Callable
+from functools import partial
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
 from parallel_core.context import Ranges
+from parallel_core.rope_scaling import llama3
 
 
 class RotaryEmbedding:
@@ -59,4 +61,5 @@ def rotary_embedding(config) -> RotaryEmbedding | None:
         config.rotary_interleaved,
         config.rotary_seq_len_interpolation_factor,
         config.rotary_base,
+        partial(llama3, scaling=config.rope_scaling) if config.rope_scaling.type == "llama3" else None,
     )

@@ -281,6 +281,7 @@ GOOD = [
     ("~global-batch-size --micro-batch-num 3", 1),
     ("--hidden-dropout 0 --attention-dropout 0.999", 1),
     ("--lora-r 8", 1),
+    ("--context-parallel-size 4 --context-parallel-algo ulysses_cp_algo --ulysses-degree-in-cp 2", 4),
     ("--eos-token-id 511 --pad-token-id 0", 1),
     ("", 1),
     ("--lr-warmup-iters 0 --lr-warmup-fraction 0.1", 1),

@@ -50,9 +50,10 @@ def ulysses_divides(config: AllConfig) -> Iterator[str]:
 
 
 def ulysses_degree_is_read(config: AllConfig) -> Iterator[str]:
+    """By the hybrid, or by Ulysses in scripts that ask for it by both: MindSpeed reads the algorithm alone there."""
     parallel = config.parallel_config
     degree, algorithm = parallel.ulysses_degree_in_cp, parallel.context_parallel_algo
-    if parallel.context_parallel_size > 1 and degree is not None and algorithm != "hybrid_cp_algo":
+    if parallel.context_parallel_size > 1 and degree is not None and algorithm == "megatron_cp_algo":
         yield (
             f"--ulysses-degree-in-cp {degree}: {algorithm} has no such degree; add --context-parallel-algo "
             "hybrid_cp_algo or leave this out"

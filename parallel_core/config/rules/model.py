@@ -136,6 +136,11 @@ def stretched_positions_rotate(config: AllConfig) -> Iterator[str]:
             f"--rope-scaling-type {scaling.type}: needs --position-embedding-type rope, not "
             f"{model.position_embedding_type}; change one of them"
         )
+    if scaling.type == "llama3" and scaling.high_freq_factor <= scaling.low_freq_factor:
+        yield (
+            f"--high-freq-factor {scaling.high_freq_factor:g}: must exceed --low-freq-factor "
+            f"{scaling.low_freq_factor:g}; raise it"
+        )
     if scaling.type == "longrope" and (scaling.long_factor is None or scaling.short_factor is None):
         yield "--rope-scaling-type longrope: needs --long-factor and --short-factor; add them"
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from parallel_core.config import AllConfig
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-FLOAT32 = 4
+FLOAT32 = INT32 = 4
 
 
 @dataclass(frozen=True)
@@ -158,10 +158,15 @@ class TrafficModel:
             yield from self._call("loss", "cp", "all_reduce", FLOAT32, self.context.size)
 
     def pipeline(self, stage: int) -> Iterator[Traffic]:
-        """Hidden states to the next chunk and gradients to the one before; the very last and very first have none."""
+        """Hidden states to the next chunk and gradients to the one before; the very last and very first have none.
+
+        With --variable-seq-lengths each goes after a message with its three sizes.
+        """
+        sizes = [self.hidden_states // self.pieces] + [3 * INT32] * self.parallel.variable_seq_lengths
         ends = (stage == self.stages - 1) + (stage == 0)
-        for message in self._call("pipeline", "pp", "send", self.hidden_states // self.pieces, self.stages):
-            yield message.times(2 * self.chunks - ends)
+        for size in sizes:
+            for message in self._call("pipeline", "pp", "send", size, self.stages):
+                yield message.times(2 * self.chunks - ends)
 
     def micro_batch(self, stage: int) -> Iterator[Traffic]:
         """Everything of one micro-batch on one stage."""

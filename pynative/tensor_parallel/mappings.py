@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from mindspore import Tensor
 
@@ -18,7 +19,7 @@ from pynative import kernels, parallel_state
 from pynative.autograd import Function
 from pynative.collectives import Completed, Group
 
-Move = Callable[..., "Tensor"]
+Move = Callable[..., Any]
 """(x, group, async_op=False) -> the tensor, or with async_op a Work whose wait() gives it. Not recorded."""
 
 
@@ -42,8 +43,7 @@ def _cut(axis: int) -> Move:
     def cut(x: Tensor, group: Group, async_op: bool = False):
         if x.shape[axis] % group.size:
             raise ValueError(
-                f"shape {tuple(x.shape)}: its {('last', 'first')[axis == 0]} dimension, {x.shape[axis]}, cannot be cut "
-                f"evenly over {group.size} ranks"
+                f"shape {tuple(x.shape)}: dimension {axis % x.ndim} cannot be cut evenly over {group.size} ranks"
             )
         return _keep(kernels.piece(x, axis, group.rank, group.size), group, async_op)
 

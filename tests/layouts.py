@@ -40,7 +40,7 @@ def train(backend, flags: str, model: dict | None = None, **arguments) -> tuple:
 
     class Recorder(Callback):
         def on_train_begin(self, state):
-            self.losses, self.norms = [], []
+            self.losses, self.norms, self.gradients = [], [], None
 
         def on_gradients(self, state, gradient_scale):
             if state.iteration == 0:

@@ -6,7 +6,7 @@ _GATED = frozenset({"swiglu"})
 
 
 def forward_flops_per_token(config: ModelConfig) -> float:
-    """Multiply-adds, counted as two, of the matrix products that one token passes through.
+    """Multiply-adds, counted as two, of the matrix products that one token passes through; no-op layers have none.
 
     Attention counts the whole s x s square, not the causal half, as Megatron's figures do (Narayanan et al., 2021).
     """
@@ -16,7 +16,8 @@ def forward_flops_per_token(config: ModelConfig) -> float:
     feed_forward = config.hidden_size * config.ffn_hidden_size * (3 if config.hidden_act in _GATED else 2)
     attention = 2 * heads * config.seq_length
     head = config.hidden_size * config.vocab_size
-    return 2.0 * (config.num_layers * (projections + feed_forward + attention) + head)
+    layers = config.num_layers - len(config.parallel_config.noop_layers or ())
+    return 2.0 * (layers * (projections + feed_forward + attention) + head)
 
 
 def training_flops(config: ModelConfig, samples: int) -> float:

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from parallel_core.costs import buffer_elements, stage_parameters, step_traffic
+from parallel_core.costs import buffer_elements, stage_parameters, step_traffic, training_flops
 from parallel_core.costs.traffic import TrafficModel
 from parallel_core.topology import KINDS, Topology
 from tests.distributed import run
@@ -185,3 +185,9 @@ def test_what_is_not_in_a_layer_is_named():
     }
     assert first == common | {"embedding"} and last == common | {"head", "cross entropy", "loss"}
     assert np.all([message.bytes > 0 for message in step_traffic(config, 0)])
+
+
+def test_layers_that_do_nothing_are_no_operations():
+    """The log's TFLOP/s don't count what --noop-layers leaves out."""
+    with_noops = config_of(f"{TINY} --num-layers 4 --noop-layers 1,2", 1).model_config
+    assert training_flops(with_noops, 3) == training_flops(config_of(f"{TINY} --num-layers 2", 1).model_config, 3)

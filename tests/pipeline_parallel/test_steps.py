@@ -88,6 +88,15 @@ def test_megatrons_form_draws_micro_batches_of_a_dataset():
     check_layout(BASE, 2, pipeline("interleaved", 2), how=train_from_dataset)
 
 
+def test_megatrons_form_goes_on_where_it_stopped(tmp_path):
+    """A resumed run skips the micro-batches, not the steps, that were drawn before."""
+    flags = f"{TINY} --global-batch-size 8 --lr-decay-iters 4"
+    (whole,) = run(1, train_lengths, f"{flags} --train-iters 4")
+    run(1, train_lengths, f"{flags} --train-iters 1 --save {tmp_path} --save-interval 100")
+    (resumed,) = run(1, train_lengths, f"{flags} --train-iters 4 --load {tmp_path}")
+    assert resumed[0] == whole[0][1:]
+
+
 @pytest.mark.parametrize(("before", "after"), [("interleaved", None), (None, "interleaved"), ("zb-h1", "interleaved")])
 def test_a_checkpoint_fits_every_schedule(tmp_path, before, after):
     """Weights and moments are the saving run's bits."""

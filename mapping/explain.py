@@ -99,6 +99,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--check-files", action="store_true", help="look at tokenizer, data and checkpoint files too")
     parser.add_argument("--doc", action="store_true", help="write the reference of all flags to docs/flags.md")
     options = parser.parse_args(argv[:split])
+    if options.world_size is not None and options.world_size < 1:
+        parser.error(f"--world-size {options.world_size}: must be at least 1")
     if options.doc:
         return write_reference()
     reading = read(argv[split + 1 :], world_size=options.world_size, check_files=options.check_files)

@@ -26,9 +26,11 @@ def vocabulary(args: Any) -> Any:
 
 
 def _entries(path: Path) -> int | None:
-    """Ids in a byte-pair vocabulary (JSON, token -> id) or in a directory's HuggingFace `tokenizer.json`."""
+    """Ids in a byte-pair vocabulary (JSON, token -> id), a SentencePiece model, or a directory's `tokenizer.json`."""
     if path.is_dir():
         path = path / "tokenizer.json"
+    if path.suffix == ".model" and path.is_file():
+        return _pieces(path.read_bytes())
     if path.suffix != ".json" or not path.is_file():
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
@@ -36,6 +38,33 @@ def _entries(path: Path) -> int | None:
         return len(content)
     ids = [*content["model"]["vocab"].values(), *(token["id"] for token in content.get("added_tokens", ()))]
     return max(ids) + 1
+
+
+def _pieces(content: bytes) -> int | None:
+    """Pieces of a SentencePiece model, whose package is not needed to count them; none if it is something else.
+
+    The file is one protocol buffer message, in which every piece is an entry of field 1.
+    """
+    fixed_sizes, pieces, position = {1: 8, 5: 4}, 0, 0
+    try:
+        while position < len(content):
+            key, position = _number(content, position)
+            field, kind = key >> 3, key & 7
+            size, position = (fixed_sizes[kind], position) if kind in fixed_sizes else _number(content, position)
+            pieces += field == 1
+            position += 0 if kind == 0 else size
+    except IndexError:
+        return None
+    return pieces if position == len(content) and pieces else None
+
+
+def _number(content: bytes, position: int) -> tuple[int, int]:
+    """A number of seven bits a byte, the lowest first, and where it ends."""
+    value = shift = 0
+    while content[position] & 0x80:
+        value |= (content[position] & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+    return value | content[position] << shift, position + 1
 
 
 def padded_vocabulary(args: Any) -> Any:

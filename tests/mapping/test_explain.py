@@ -71,6 +71,17 @@ def test_files_are_looked_at_only_when_asked(capsys, tmp_path):
     assert result["config"]["model_config"]["vocab_size"] == 384
 
 
+def test_pieces_of_a_sentencepiece_model_are_counted(capsys, tmp_path):
+    """Without the package: a piece is a field 1 of the file's message, other fields are passed over."""
+    piece = bytes([0x0A, 4, 0x0A, 2]) + b"ab"
+    (tmp_path / "x.model").write_bytes(piece * 200 + bytes([0x12, 3]) + b"abc" + bytes([0x18, 0x96, 1]) + piece)
+    change = f"~vocab-size --tokenizer-type Llama2Tokenizer --tokenizer-model {tmp_path}/x.model"
+    result = answer(capsys, f"{change} --make-vocab-size-divisible-by 3", "--check-files")
+    assert result["accepted"] and result["config"]["model_config"]["unpadded_vocab_size"] == 201
+    (tmp_path / "x.model").write_bytes(b"no such message")
+    assert not answer(capsys, change, "--check-files")["accepted"]
+
+
 def test_missing_data_is_found_by_either_suffix(capsys, tmp_path):
     (tmp_path / "a.bin").touch()
     result = answer(capsys, f"--data-path 0.5 {tmp_path}/a 0.5 {tmp_path}/b", "--check-files")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -48,6 +49,18 @@ def test_a_damaged_line_is_read_to_its_end(seed):
             words += [chance.choice(NAMES), chance.choice(JUNK)]
     found = read(words, world_size=chance.choice([1, 2, 6, 64]))
     assert as_text(found) and as_json(found)
+
+
+@pytest.mark.parametrize("size", ["100000000", "9" * 20])
+def test_no_size_is_laid_out_before_it_is_judged(size):
+    """Whatever the size, nothing is made that is as long: reading takes no time and no memory."""
+    flags = [name for name in NAMES if name.endswith("-size") or "stage" in name or "layers" in name]
+    tracemalloc.start()
+    for name in flags:
+        reading(f"{name} {size}")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20e6 and len(flags) > 20
 
 
 def test_no_single_flag_breaks_the_reading():

@@ -118,11 +118,16 @@ def end_stages_leave_the_rest_even(config: AllConfig) -> Iterator[str]:
         )
 
 
+def _has_too_many(config: AllConfig, parts: int) -> bool:
+    """Whether other rules refuse so many stages or virtual stages: then nothing is laid out for each of them."""
+    return parts > config.model_config.num_layers + 2  # embedding and output layer may count as layers
+
+
 def chunks_divide(config: AllConfig) -> Iterator[str]:
     """Each virtual stage of a stage has equally many layers, unless a list says otherwise."""
     parallel, layers = config.parallel_config, config.model_config.num_layers
     chunks = parallel.virtual_pipeline_model_parallel_size or 1
-    if is_nested(parallel.num_layer_list):
+    if is_nested(parallel.num_layer_list) or _has_too_many(config, parallel.pipeline_model_parallel_size):
         return
     uneven = [budget for budget in stage_budgets(layers, parallel) if budget % chunks]
     if uneven and parallel.num_layer_list is not None:
@@ -140,9 +145,11 @@ def chunks_divide(config: AllConfig) -> Iterator[str]:
 
 def chunks_have_the_layers_asked_for(config: AllConfig) -> Iterator[str]:
     parallel = config.parallel_config
-    asked = parallel.num_layers_per_virtual_pipeline_stage
+    asked, chunks = parallel.num_layers_per_virtual_pipeline_stage, parallel.virtual_pipeline_model_parallel_size or 1
+    if asked is None or _has_too_many(config, chunks * parallel.pipeline_model_parallel_size):
+        return
     counts = [n for row in chunk_counts(config.model_config.num_layers, parallel) for n in row]
-    if asked is not None and counts and max(counts) != asked:
+    if counts and max(counts) != asked:
         yield (
             f"--num-layers-per-virtual-pipeline-stage {asked}: the rest of the layout makes virtual stages of "
             f"{max(counts)} layers; change it or leave it out"

@@ -1,9 +1,11 @@
 """Every pipeline schedule trains as one process does: losses, and every gradient of the first step."""
 
+import numpy as np
 import pytest
 
+from tests.distributed import run
 from tests.engine import TINY
-from tests.layouts import check_layout
+from tests.layouts import check_layout, reference, train
 
 SCHEDULES = {
     "1f1b": "",
@@ -42,6 +44,13 @@ def pipeline(schedule: str, stages: int, more: str = "") -> str:
 def test_a_schedule_equals_one_process(model, schedule, stages):
     """Averaging in the wrong place, a dropout mask of another micro-batch, a gradient added twice or not at all."""
     check_layout(f"{BASE} {MODELS[model]}", stages, pipeline(schedule, stages))
+
+
+def test_weight_gradients_of_their_own_change_no_bit():
+    """On one stage ZB-H1 differs from 1F1B in nothing but when weight gradients are computed."""
+    flags = f"{BASE} {MODELS['tied, dropout']}"
+    (found,) = run(1, train, f"{flags} {SCHEDULES['zb-h1']}")
+    np.testing.assert_equal(found, reference(flags))
 
 
 @pytest.mark.parametrize(("schedule", "stages", "split"), SPLITS)

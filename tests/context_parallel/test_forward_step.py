@@ -8,7 +8,7 @@ from tests.layouts import check_layout, train
 
 def own_batch(data_iterator) -> dict:
     """What a script does with a micro-batch: take this rank's pieces."""
-    from pynative.context_parallel.batch import get_batch_on_this_cp_rank
+    from pynative.context_parallel import get_batch_on_this_cp_rank
     from pynative.training.data import to_tensors
 
     return get_batch_on_this_cp_rank(to_tensors(data_iterator))

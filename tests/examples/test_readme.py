@@ -1,0 +1,57 @@
+"""The commands that the READMEs show: the quick ones run, launches are accepted flag by flag, both languages agree."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mapping.arguments import read
+from parallel_core.config.unsupported import unsupported
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def commands(page: str) -> list[str]:
+    """Every line of the bash blocks of a page, without comments."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    return [line.partition("#")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+SHOWN = commands("README.md")
+PLANS = [
+    command for command in SHOWN if re.match(r"python -m (parallel_core|mapping)", command) and "..." not in command
+]
+LAUNCHES = [command for command in SHOWN if "pretrain_gpt.sh" in command and "pip install" not in command]
+
+
+def test_both_languages_show_the_same():
+    """A command that is added to one page is added to the other."""
+    assert commands("README.zh-CN.md") == SHOWN
+    assert len(PLANS) >= 2 and len(LAUNCHES) >= 5
+
+
+@pytest.mark.parametrize("command", PLANS)
+def test_a_plan_is_printed(command):
+    """What needs no device runs as shown."""
+    done = subprocess.run([sys.executable, *shlex.split(command)[1:]], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+@pytest.mark.parametrize("command", LAUNCHES)
+def test_a_launch_asks_for_what_can_be_done(command, tmp_path):
+    """The script hands msrun a command line that the mapping accepts for as many processes as it starts."""
+    for name in ("msrun", "python"):
+        stand_in = tmp_path / name
+        stand_in.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "$0.arguments"; [ {name} = python ] || exit 9\n')
+        stand_in.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "OUTPUT": str(tmp_path), "HOME": "/home/me"}
+    subprocess.run(["bash", "-c", command], env=environment, cwd=ROOT, check=False, capture_output=True)
+    launched = (tmp_path / "msrun.arguments").read_text().splitlines()
+    processes = int(next(word for word in launched if word.startswith("--worker_num=")).partition("=")[2])
+    script = next(i for i, word in enumerate(launched) if word.endswith("pretrain_gpt.py"))
+    outcome = read(launched[script + 1 :], world_size=processes)
+    assert not outcome.errors and not unsupported(outcome.config), outcome.errors

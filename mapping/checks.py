@@ -10,7 +10,9 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from mapping.derived import fully_sharded_stage
 from mapping.flags import REFUSED, Flag
+from mapping.flags.stages import pipeline_layout
 from mapping.parser import Given
 from parallel_core.config.base import Unknown, judge
 
@@ -28,6 +30,11 @@ EXCLUSIVE = (
     ("--data-path", "--train-data-path"),
     ("--data-path", "--mock-data"),
     ("--save-retain-interval", "--keep-checkpoint-max"),
+    ("--num-layer-list", "--pipeline-model-parallel-layout"),
+    ("--pipeline-num-transformer-layers", "--pipeline-model-parallel-layout"),
+    ("--use-torch-fsdp2", "--use-distributed-optimizer"),
+    ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp"),
+    ("--n-shared-experts", "--moe-shared-expert-intermediate-size", "--shared-moe-ffn-hidden-size"),
 )
 """Flags of which at most one may be given, each with a value that says something."""
 
@@ -44,6 +51,8 @@ NEEDS = {
         (
             "--first-k-dense-replace",
             "--moe-aux-loss-coeff",
+            "--moe-comm-aux-loss-coeff",
+            "--moe-device-level-aux-loss-coeff",
             "--moe-expert-capacity-factor",
             "--moe-ffn-hidden-size",
             "--moe-layer-freq",
@@ -60,6 +69,9 @@ NEEDS = {
     "--merge-file": ("--vocab-file",),
     "--n-shared-experts": ("--moe-ffn-hidden-size", "--moe-intermediate-size", "--ffn-hidden-size"),
     "--use-fused-swiglu": ("--swiglu",),
+    "--data-parallel-sharding-strategy": ("--use-megatron-fsdp", "--use-custom-fsdp"),
+    "--enable-shared-expert": ("--shared-moe-ffn-hidden-size",),
+    "--shared-moe-ffn-hidden-size": ("--enable-shared-expert",),
 }
 """A flag -> flags of which one must come with it."""
 
@@ -181,6 +193,36 @@ def context_sizes_multiply(args: Namespace, given: Sequence[Given]) -> Iterator[
         )
 
 
+def sharding_agrees(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+    stage, asked = fully_sharded_stage(args), args.zero_stage
+    if None not in (stage, asked) and stage != asked:
+        yield (
+            f"--zero-stage {asked}: fully sharded data parallelism (--use-megatron-fsdp, --use-torch-fsdp2) is stage "
+            f"{stage} here; make them agree or leave one out"
+        )
+
+
+def pipeline_layout_fits(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+    if args.pipeline_model_parallel_layout is None:
+        return
+    try:
+        stages = pipeline_layout(args.pipeline_model_parallel_layout)
+    except ValueError as error:
+        yield f"--pipeline-model-parallel-layout {error}: must be stages such as Et*3|(tt|)*5mL; change it"
+        return
+    flag, size = f"--pipeline-model-parallel-layout {'|'.join(stages)}", args.pipeline_model_parallel_size
+    predicted, heads = args.mtp_num_layers or args.num_nextn_predict_layers or 0, "".join(stages).count("m")
+    if size >= 1 and len(stages) % size:
+        yield (
+            f"{flag}: has {len(stages)} virtual stages, must have a multiple of --pipeline-model-parallel-size {size}; "
+            "change one of them"
+        )
+    if heads != stages[-1].count("m"):
+        yield f"{flag}: further tokens are predicted by the last stage, where the loss is; put m before L"
+    if heads != predicted:
+        yield f"{flag}: has m {heads} times, must have it --mtp-num-layers {predicted} times; change one of them"
+
+
 Rule = Callable[[Namespace, Sequence[Given]], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     refusals,
@@ -193,6 +235,8 @@ RULES: tuple[Rule, ...] = (
     fused_norm_is_rms,
     tokenizer_has_its_files,
     context_sizes_multiply,
+    sharding_agrees,
+    pipeline_layout_fits,
 )
 
 

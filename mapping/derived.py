@@ -10,7 +10,9 @@ from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
-from mapping.flags.read import dtype, layer_frequency
+from mapping.flags.read import dtype, layer_frequency, layer_list
+from mapping.flags.sharding import STRATEGIES
+from mapping.flags.stages import layers_of_stages, pipeline_layout
 from mapping.vocabulary import padded_vocabulary, vocabulary
 from parallel_core.config.base import Unknown
 
@@ -98,7 +100,12 @@ def shared_expert_size(args: Any) -> int | None:
     width = args.moe_ffn_hidden_size or args.moe_intermediate_size or args.ffn_hidden_size
     if args.n_shared_experts and width:
         return args.n_shared_experts * width
-    return args.moe_shared_expert_intermediate_size
+    return args.shared_moe_ffn_hidden_size or args.moe_shared_expert_intermediate_size
+
+
+def shared_expert_gate(args: Any) -> bool:
+    """By its own flags; the shared expert of Pai-Megatron-Patch is Qwen's, which has one."""
+    return bool(args.moe_shared_expert_gate or args.shared_expert_gate or args.enable_shared_expert)
 
 
 SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss")
@@ -115,11 +122,43 @@ def router_groups(args: Any) -> int | None:
     """MindSpeed-LLM groups experts by rank unless told otherwise."""
     given = args.moe_router_num_groups or args.n_group
     limited = args.moe_router_group_topk or args.topk_group
+    limited = limited or args.moe_device_level_aux_loss_coeff or args.moe_comm_aux_loss_coeff
     return given or (args.expert_model_parallel_size if limited and args.expert_model_parallel_size > 1 else None)
 
 
 def router_dtype(args: Any) -> str | None:
     return "fp32" if args.router_gating_in_fp32 or args.topk_softmax_in_fp32 else args.moe_router_dtype
+
+
+def num_layer_list(args: Any) -> Any:
+    """Of the lists and the layout that say it; unknown for a layout that does not fit, which a rule complains of."""
+    layout, size = args.pipeline_model_parallel_layout, args.pipeline_model_parallel_size
+    if layout is None:
+        given = args.pipeline_num_transformer_layers if args.num_layer_list is None else args.num_layer_list
+        return layer_list(given) if isinstance(given, str) else given
+    try:
+        stages = pipeline_layout(layout)
+    except ValueError:
+        return Unknown()
+    return layers_of_stages(stages, size) if size >= 1 and len(stages) % size == 0 else Unknown()
+
+
+def fully_sharded_stage(args: Any) -> int | None:
+    """The ZeRO stage of a fully sharded data parallelism; none without."""
+    if args.use_megatron_fsdp or args.use_custom_fsdp:
+        return STRATEGIES.index(args.data_parallel_sharding_strategy or STRATEGIES[-1])
+    return 3 if args.use_torch_fsdp2 or args.enable_zero3 else None
+
+
+def zero_stage(args: Any) -> int | None:
+    stage = fully_sharded_stage(args)
+    return args.zero_stage if stage is None else stage
+
+
+def use_distributed_optimizer(args: Any) -> bool | None:
+    """Megatron's FSDP is asked for together with --use-distributed-optimizer, and replaces it."""
+    stage = fully_sharded_stage(args)
+    return args.use_distributed_optimizer if stage is None else stage > 0
 
 
 def expert_parallel_size(args: Any) -> int | None:
@@ -181,6 +220,7 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
     "model_config.recompute_granularity": recompute_granularity,
     "moe_config.moe_layer_freq": moe_layer_freq,
     "moe_config.moe_shared_expert_intermediate_size": shared_expert_size,
+    "moe_config.moe_shared_expert_gate": shared_expert_gate,
     "moe_config.moe_router_load_balancing_type": load_balancing,
     "moe_config.moe_router_pre_softmax": lambda args: (
         args.moe_router_pre_softmax or args.moe_router_load_balancing_type in SOFTMAX_FIRST
@@ -195,6 +235,9 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
         args.moe_token_dispatcher_type, args.moe_token_dispatcher_type
     ),
     "optimizer_config.betas": betas,
+    "training_config.zero_stage": zero_stage,
+    "training_config.use_distributed_optimizer": use_distributed_optimizer,
+    "parallel_config.num_layer_list": num_layer_list,
     "parallel_config.world_size": lambda args: args.world_size,
     "parallel_config.expert_model_parallel_size": expert_parallel_size,
     "parallel_config.expert_tensor_parallel_size": lambda args: (

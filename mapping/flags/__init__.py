@@ -31,6 +31,7 @@ from mapping.flags import (
     preprocessing,
     profiling,
     pynative,
+    sharding,
     training,
     vision,
 )
@@ -45,6 +46,7 @@ GROUPS = (
     training,
     optimizer,
     parallel,
+    sharding,
     data,
     instruction,
     checkpointing,

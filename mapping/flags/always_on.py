@@ -28,6 +28,7 @@ FLAGS = group(
         switch("--kv-head-repeat-before-uly-alltoall"),
         switch("--rmsnorm-weight-in-fp32"),
         switch("--init-norm-weight-in-fp32"),
+        switch("--share-mtp-embedding-and-output-weight"),
     ),
     *ignored(
         "the mask follows --reset-attention-mask",

@@ -30,7 +30,6 @@ FLAGS = group(
         value("--qad-train-target", str, choices=("base", "mtp", "both")),
         switch("--freeze-base-for-mtp"),
         values("--mtp-spec", str, nargs="*"),
-        switch("--share-mtp-embedding-and-output-weight"),
     ),
     *refused(
         "state-space and hybrid models are out of scope; leave it out and train a transformer",
@@ -185,7 +184,6 @@ FLAGS = group(
         "this variant of latent attention is out of scope; leave it out for multi-latent attention as published",
         value("--mlp-chunks-for-prefill", int, 1),
         switch("--cache-mla-latents"),
-        switch("--enable-mla-absorb"),
         switch("--enable-mla-scale-q-lora"),
         switch("--enable-mla-scale-kv-lora"),
     ),
@@ -251,8 +249,6 @@ FLAGS = group(
     ),
     *refused(
         "use --moe-aux-loss-coeff and --moe-router-load-balancing-type for the balancing loss",
-        value("--moe-device-level-aux-loss-coeff", float, 0.0),
-        value("--moe-comm-aux-loss-coeff", float, 0.0),
         value("--moe-loss-coeff", float, 0.01),
     ),
     *refused(

@@ -13,7 +13,7 @@ FLAGS = group(
         "torch_dist",
         "training_config.ckpt_format",
         choices=("torch", "torch_dist", "torch_dcp", "fsdp_dtensor", "zarr"),
-        refuses={"fsdp_dtensor": "sharded weights are not done; use torch_dist", "zarr": "use torch_dist"},
+        refuses={"zarr": "use torch_dist"},
     ),
     switch("--no-save-optim", "training_config.no_save_optim"),
     switch("--no-save-rng", "training_config.no_save_rng"),

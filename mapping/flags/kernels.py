@@ -53,6 +53,7 @@ FLAGS = group(
         value("--loss-chunk-size", int, 1024),
         value("--output-layer-slice-num", int, 1),
         switch("--apply-rope-no-in-complex"),
+        switch("--enable-mla-absorb"),
         switch("--mla-fa-without-pad"),
         switch("--mla-mm-split"),
         switch("--mla-fa-divide-qk"),

@@ -1,6 +1,6 @@
 """Flags: low precision."""
 
-from mapping.flags.flag import group, off, refused, switch, value
+from mapping.flags.flag import group, ignored, off, refused, switch, value
 
 FLAGS = group(
     "low precision",
@@ -47,9 +47,12 @@ FLAGS = group(
         switch("--qlora"),
         switch("--qlora-save-dequantize"),
     ),
+    *ignored(
+        "it lets optimizer states have types of their own, and those stay float32",
+        switch("--use-precision-aware-optimizer"),
+    ),
     *refused(
         "optimizer states and gradients are float32; leave it out",
-        switch("--use-precision-aware-optimizer"),
         value("--main-grads-dtype", str, "fp32", choices=("fp32", "bf16")),
         value("--main-params-dtype", str, "fp32", choices=("fp32", "fp16")),
         value("--exp-avg-dtype", str, "fp32", choices=("fp32", "fp16", "bf16", "fp8")),

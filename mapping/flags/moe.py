@@ -30,12 +30,11 @@ FLAGS = group(
             "pai_megatron_aux_loss",
             "sparsemixer_topk",
         ),
-        refuses=dict.fromkeys(
-            ("quantile_balancing", "sparsemixer_topk"),
-            "use aux_loss, seq_aux_loss, global_aux_loss, sinkhorn, softmax_topk or none",
-        ),
+        refuses={"quantile_balancing": "use aux_loss, seq_aux_loss, global_aux_loss, sinkhorn, softmax_topk or none"},
     ),
     value("--moe-aux-loss-coeff", float, 0.0, "moe_config.moe_aux_loss_coeff"),
+    value("--moe-device-level-aux-loss-coeff", float, 0.0, "moe_config.moe_device_level_aux_loss_coeff"),
+    value("--moe-comm-aux-loss-coeff", float, 0.0, "moe_config.moe_comm_aux_loss_coeff"),
     value("--moe-z-loss-coeff", float, None, "moe_config.moe_z_loss_coeff"),
     value(
         "--moe-router-score-function",

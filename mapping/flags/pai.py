@@ -24,8 +24,6 @@ FLAGS = group(
         off("--disable-bias-linear-fc", "add_bias_linear_fc"),
         off("--disable-bias-attn-fc", "add_bias_attn_fc"),
         off("--disable-parallel-output", "enable_parallel_output"),
-        value("--shared-moe-ffn-hidden-size", int),
-        switch("--enable-shared-expert"),
         value("--num-shared-experts", int),
         value("--dataloader-seq-length", int),
     ),
@@ -37,6 +35,18 @@ FLAGS = group(
             choices=("MMAP", "LLama-Pretrain-Idxmap", "LLama-Pretrain-Raw", "LLama-SFT-Raw"),
             refuses=dict.fromkeys(("LLama-Pretrain-Raw", "LLama-SFT-Raw"), "prepare the text as indexed files"),
         ),
+    ),
+    switch(
+        "--enable-shared-expert",
+        "moe_config.moe_shared_expert_gate",
+        "A shared expert with a gate, as in Qwen's models.",
+    ),
+    value(
+        "--shared-moe-ffn-hidden-size",
+        int,
+        None,
+        "moe_config.moe_shared_expert_intermediate_size",
+        "Width of the shared expert that --enable-shared-expert asks for.",
     ),
     value(
         "--train-mode",

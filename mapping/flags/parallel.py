@@ -2,6 +2,7 @@
 
 from mapping.flags.flag import group, off, switch, value, values
 from mapping.flags.read import integers, layer_list, literal
+from mapping.flags.stages import pipeline_layout
 
 FLAGS = group(
     "parallelism",
@@ -35,6 +36,13 @@ FLAGS = group(
         "--num-layers-per-virtual-pipeline-stage", int, None, "parallel_config.num_layers_per_virtual_pipeline_stage"
     ),
     value("--num-layer-list", layer_list, None, "parallel_config.num_layer_list"),
+    value(
+        "--pipeline-model-parallel-layout",
+        pipeline_layout,
+        None,
+        "parallel_config.num_layer_list",
+        "Virtual stages, split by |: E(mbedding), t for each layer, m(ulti-token prediction), L(oss); Et*3|(tt|)*5mL.",
+    ),
     value("--noop-layers", integers, None, "parallel_config.noop_layers"),
     value("--decoder-first-pipeline-num-layers", int, None, "parallel_config.decoder_first_pipeline_num_layers"),
     value("--decoder-last-pipeline-num-layers", int, None, "parallel_config.decoder_last_pipeline_num_layers"),

@@ -80,11 +80,20 @@ def boolean(text: str) -> bool:
     return known[text.lower()]
 
 
-SPECS = ("bailing_spec", "deepseek_spec", "gemma2_spec", "grok_spec", "phi35_moe_spec", "qwen2_moe_spec", "qwen3_spec")
+SPECS = (
+    "bailing_spec",
+    "deepseek_spec",
+    "gemma2_spec",
+    "grok_spec",
+    "minicpm_spec",
+    "phi35_moe_spec",
+    "qwen2_moe_spec",
+    "qwen3_spec",
+)
 
 
 def spec(text: str) -> str:
-    """A MindSpeed-LLM layer spec that flags describe too: bailing, deepseek, gemma2, grok, phi35_moe, qwen."""
+    """A MindSpeed-LLM layer spec that flags describe too: bailing, deepseek, gemma2, grok, minicpm, phi35_moe, qwen."""
     if text != "layer_spec" and text.rpartition(".")[2] not in SPECS:
         raise ValueError(text)
     return text

@@ -29,11 +29,15 @@ class MoEConfig(Config):
     moe_router_load_balancing_type: str = option(
         "--moe-router-load-balancing-type",
         "aux_loss",
-        choices=("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"),
+        choices=("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "sparsemixer_topk", "none"),
     )
-    """How tokens are kept spread over experts."""
+    """How tokens are kept spread over experts; sparsemixer_topk samples them (SparseMixer, Liu et al., 2023)."""
     moe_aux_loss_coeff: float = option("--moe-aux-loss-coeff", 0.0, at_least=0)
     """Weight of the balancing loss."""
+    moe_device_level_aux_loss_coeff: float = option("--moe-device-level-aux-loss-coeff", 0.0, at_least=0)
+    """Weight of the loss that balances groups of experts (DeepSeek-V2, 2024, section 2.2.3)."""
+    moe_comm_aux_loss_coeff: float = option("--moe-comm-aux-loss-coeff", 0.0, at_least=0)
+    """Weight of the loss that balances the tokens that groups of experts receive (the same section)."""
     moe_z_loss_coeff: float | None = option("--moe-z-loss-coeff", None, at_least=0)
     """Weight of the loss on the size of router logits."""
     moe_router_score_function: str = option("--moe-router-score-function", "softmax", choices=("softmax", "sigmoid"))
@@ -57,7 +61,7 @@ class MoEConfig(Config):
     moe_router_dtype: str | None = option("--moe-router-dtype", None, choices=("fp32", "fp64"))
     """Type in which the router computes."""
     moe_input_jitter_eps: float | None = option("--moe-input-jitter-eps", None, at_least=0)
-    """The router's input is multiplied by noise within this of one."""
+    """The router's input is multiplied by noise within this of one; how far from the best sparsemixer_topk samples."""
     moe_token_dispatcher_type: str = option(
         "--moe-token-dispatcher-type", "allgather", choices=("allgather", "alltoall")
     )

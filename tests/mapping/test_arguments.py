@@ -64,6 +64,30 @@ MOE = "--num-experts 4 --moe-ffn-hidden-size 32"
             "parallel_config.num_layer_list",
             [[1, 1], [1, 1]],
         ),
+        (
+            "--use-megatron-fsdp --data-parallel-sharding-strategy no_shard --use-distributed-optimizer",
+            "training_config.use_distributed_optimizer",
+            False,
+        ),
+        ("--use-custom-fsdp --data-parallel-sharding-strategy optim_grads", "training_config.zero_stage", 2),
+        ("--use-megatron-fsdp", "training_config.zero_stage", 3),
+        ("--use-torch-fsdp2", "training_config.use_distributed_optimizer", True),
+        (
+            "--enable-shared-expert --shared-moe-ffn-hidden-size 96 --num-experts 4",
+            "moe_config.moe_shared_expert_gate",
+            True,
+        ),
+        (
+            "--enable-shared-expert --shared-moe-ffn-hidden-size 96 --num-experts 4",
+            "moe_config.moe_shared_expert_intermediate_size",
+            96,
+        ),
+        (
+            "--num-experts 4 --expert-model-parallel-size 2 --moe-comm-aux-loss-coeff 0.1 "
+            "--pipeline-model-parallel-size 1",
+            "moe_config.moe_router_num_groups",
+            2,
+        ),
         ("--profile-memory", "training_config.profile_memory", True),
         ("--profile-with-memory", "training_config.profile_memory", True),
         (f"{MOE} --first-k-dense-replace 1 --moe-layer-freq 1", "moe_config.moe_layer_freq", [0, 1, 1, 1]),

@@ -11,7 +11,8 @@ from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown
 from tests.mapping.lines import reading
 
-WORDS = ("2", "1", "4", "3", "0", "8", "128", "1024", "0.5", "0.25", "1e-4", "float16", "left", "true", "1,1,1", "x")
+NUMBERS = ("2", "1", "4", "3", "0", "8", "128", "1024", "0.5", "0.25", "1e-4")
+WORDS = (*NUMBERS, "float16", "left", "true", "1,1,1", "Et|tttL", "x")
 """What is tried for a flag without choices; the flag's type and the rules tell which of them are legal."""
 
 ROTARY = "--position-embedding-type rope"
@@ -31,12 +32,18 @@ EXPERTS = (
 )
 
 COMPANY = {
+    **dict.fromkeys(
+        ("--moe-comm-aux-loss-coeff", "--moe-device-level-aux-loss-coeff"),
+        "--num-experts 4 --moe-router-num-groups 2",
+    ),
     **dict.fromkeys(EXPERTS, "--num-experts 4"),
     "--add-dense-bias": "--disable-bias-linear",
     "--add-qkv-bias": "--disable-bias-linear",
     "--apply-rope-fusion": f"{ROTARY} --no-rope-fusion",
+    "--data-parallel-sharding-strategy": "--use-megatron-fsdp",
     "--decoupled-min-lr": "--decoupled-lr 1e-2",
     "--delay-grad-reduce": "--overlap-grad-reduce",
+    "--enable-shared-expert": "--num-experts 4 --shared-moe-ffn-hidden-size 64",
     "--encoder-num-layers": "~num-layers",
     "--encoder-seq-length": "~seq-length --max-position-embeddings 1024",
     "--end-weight-decay": "--weight-decay-incr-style linear --start-weight-decay 0",
@@ -60,6 +67,7 @@ COMPANY = {
     "--num-layers-per-virtual-pipeline-stage": "--pipeline-model-parallel-size 2",
     "--num-query-groups": "--group-query-attention",
     "--overlap-param-gather": "--use-distributed-optimizer --overlap-grad-reduce",
+    "--pipeline-model-parallel-layout": "--pipeline-model-parallel-size 2",
     "--pad-vocab-size-to": "~vocab-size --vocab-size 100",
     "--padded-vocab-size": "~vocab-size --vocab-size 100",
     "--rampup-batch-size": SAMPLES,
@@ -70,6 +78,7 @@ COMPANY = {
     "--save": "--save-interval 4",
     "--save-retain-interval": "--save x --save-interval 4",
     "--sequence-parallel": "--tensor-model-parallel-size 2",
+    "--shared-moe-ffn-hidden-size": "--num-experts 4 --enable-shared-expert",
     "--standalone-embedding-stage": "--pipeline-model-parallel-size 2",
     "--start-weight-decay": "--weight-decay-incr-style linear --end-weight-decay 1",
     "--test-data-path": "--train-data-path x",

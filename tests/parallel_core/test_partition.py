@@ -62,6 +62,9 @@ GROUP = "microbatch_group_size_per_virtual_pipeline_stage"
         (8, 3, {ALONE: True, VPP: 2}, [[0, 2, 2], [0, 2, 2]]),
         (8, 3, {ALONE: True, PER_CHUNK: 1}, [[0, 1, 1]] * 4),
         (5, 3, {ALONE: True, LIST: [0, 2, 3]}, [[0, 2, 3]]),
+        # The embedding, or the output layer, alone in its virtual stage.
+        (2, 4, {LIST: [0, 1, 1, 0]}, [[0, 1, 1, 0]]),
+        (6, 2, {LIST: [[0, 3], [3, 0]]}, [[0, 3], [3, 0]]),
         # Embedding and loss count as a layer.
         (6, 4, {EMBEDDING: True, LOSS: True}, [[1, 2, 2, 1]]),
         (14, 4, {EMBEDDING: True, LOSS: True, VPP: 2}, [[1, 2, 2, 2], [2, 2, 2, 1]]),
@@ -98,7 +101,9 @@ BAD = [
     (6, 2, 2, {LIST: [3, 4]}, "--num-layer-list [3, 4]: adds up to 7"),
     (6, 2, 2, {LIST: [6]}, "--num-layer-list [6]: needs 2 numbers"),
     (6, 2, 2, {LIST: []}, "--num-layer-list []"),
-    (6, 2, 2, {LIST: [6, 0]}, "--num-layer-list [6, 0]: each number"),
+    (6, 3, 3, {LIST: [3, 0, 3]}, "--num-layer-list [3, 0, 3]: each number"),
+    (6, 2, 2, {LIST: [6, 0], VPP: 2}, "--num-layer-list [6, 0]: each number"),
+    (6, 2, 2, {LIST: [[3, 0], [0, 3]]}, "--num-layer-list [[3, 0], [0, 3]]: each number"),
     (6, 2, 2, {LIST: [7, -1]}, "--num-layer-list [7, -1]: each number"),
     (6, 2, 2, {LIST: [[3, 3], [0, 0]]}, "--num-layer-list [[3, 3], [0, 0]]: each number"),
     (6, 2, 2, {LIST: [3, "3"]}, "--num-layer-list [3, '3']: must be of type"),

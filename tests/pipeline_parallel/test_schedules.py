@@ -29,6 +29,8 @@ SPLITS = [
     ("1f1b", 4, "--standalone-embedding-stage"),
     ("interleaved", 2, "--num-layer-list [[2,4],[5,3]]"),
     ("interleaved", 4, "--num-layer-list [[1,1,3,2],[2,1,1,3]]"),
+    ("1f1b", 4, "--num-layer-list 0,7,7,0"),
+    ("interleaved", 2, "--num-layer-list [[0,7],[7,0]]"),
     ("interleaved", 2, "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"),
 ]
 
@@ -55,7 +57,7 @@ def test_weight_gradients_of_their_own_change_no_bit():
 
 @pytest.mark.parametrize(("schedule", "stages", "split"), SPLITS)
 def test_an_uneven_split(schedule, stages, split):
-    """Layers by a list, for stages or for the stages of each chunk; fewer at the ends; the embedding alone."""
+    """Layers by a list, of stages or of each chunk's stages; fewer at the ends; embedding or output layer alone."""
     check_layout(f"{BASE} --num-layers 14 {MODELS['tied, dropout']}", stages, pipeline(schedule, stages, split))
 
 

@@ -53,6 +53,34 @@ def router_chooses_among_experts(config: AllConfig) -> Iterator[str]:
         yield f"--moe-router-group-topk {chosen}: needs --moe-router-num-groups; add it"
 
 
+def balanced_groups_exist(config: AllConfig) -> Iterator[str]:
+    moe = config.moe_config
+    if moe.num_experts is None:
+        return
+    for flag, weight in (
+        ("--moe-device-level-aux-loss-coeff", moe.moe_device_level_aux_loss_coeff),
+        ("--moe-comm-aux-loss-coeff", moe.moe_comm_aux_loss_coeff),
+    ):
+        if weight and moe.moe_router_num_groups is None:
+            yield f"{flag} {weight:g}: balances groups of experts, so it needs --moe-router-num-groups; add it"
+        if weight and moe.moe_router_load_balancing_type not in ("aux_loss", "seq_aux_loss"):
+            yield (
+                f"{flag} {weight:g}: does not go with --moe-router-load-balancing-type "
+                f"{moe.moe_router_load_balancing_type}; use aux_loss or seq_aux_loss"
+            )
+
+
+def sampling_takes_two(config: AllConfig) -> Iterator[str]:
+    moe = config.moe_config
+    if moe.num_experts is None or moe.moe_router_load_balancing_type != "sparsemixer_topk":
+        return
+    if moe.moe_router_topk != 2:
+        yield (
+            "--moe-router-load-balancing-type sparsemixer_topk: needs --moe-router-topk 2, "
+            f"not {moe.moe_router_topk}; change one of them"
+        )
+
+
 def one_expert_learns(config: AllConfig) -> Iterator[str]:
     moe = config.moe_config
     softmax_of_one = moe.moe_router_topk == 1 and moe.moe_router_score_function == "softmax"
@@ -117,6 +145,8 @@ RULES = (
     experts_divide,
     expert_ranks_divide,
     router_chooses_among_experts,
+    balanced_groups_exist,
+    sampling_takes_two,
     one_expert_learns,
     expert_bias_has_sigmoid,
     capacity_is_given,

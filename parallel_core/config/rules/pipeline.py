@@ -67,7 +67,7 @@ def stages_have_layers(config: AllConfig) -> Iterator[str]:
     stages, alone = parallel.pipeline_model_parallel_size, parallel.standalone_embedding_stage
     if alone and stages < 2:
         yield "--standalone-embedding-stage: needs --pipeline-model-parallel-size 2 or more; raise it or leave it out"
-    elif layers < stages - alone:
+    elif parallel.num_layer_list is None and layers < stages - alone:
         yield (
             f"--pipeline-model-parallel-size {stages}: {'less the stage of the embedding ' if alone else ''}must not "
             f"exceed --num-layers {layers}; lower it, or a stage would have no layer"
@@ -94,10 +94,21 @@ def layer_list_fits(config: AllConfig) -> Iterator[str]:
         )
     elif total != layers:
         yield f"--num-layer-list {entries}: adds up to {total}, must add up to --num-layers {layers}; change it"
-    elif any(n < 1 for row in rows for n in row[parallel.standalone_embedding_stage :]):
-        yield f"--num-layer-list {entries}: each number must be at least 1; change it or lower the number of stages"
+    elif _is_too_short(rows, parallel):
+        yield (
+            f"--num-layer-list {entries}: each number must be at least 1, save the first (the embedding alone) and the "
+            "last (the output layer alone); change it or lower the number of stages"
+        )
     elif parallel.standalone_embedding_stage and any(row[0] for row in rows):
         yield f"--num-layer-list {entries}: must give the first stage 0 layers with --standalone-embedding-stage"
+
+
+def _is_too_short(rows: list[list[int]], parallel: ParallelConfig) -> bool:
+    """Whether a virtual stage other than the very first and the very last would hold nothing at all."""
+    chunks, alone = parallel.virtual_pipeline_model_parallel_size or 1, parallel.standalone_embedding_stage
+    ends = {(0, 0), (chunks - 1, len(rows[0]) - 1)} if len(rows) == chunks else set()
+    empty = ends | {(chunk, 0) for chunk in range(len(rows)) if alone}
+    return any(n < ((chunk, stage) not in empty) for chunk, row in enumerate(rows) for stage, n in enumerate(row))
 
 
 def end_stages_leave_the_rest_even(config: AllConfig) -> Iterator[str]:

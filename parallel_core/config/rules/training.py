@@ -117,6 +117,16 @@ def overlap_has_something_to_overlap(config: AllConfig) -> Iterator[str]:
         )
 
 
+def copies_can_be_compared(config: AllConfig) -> Iterator[str]:
+    training = config.training_config
+    every = training.check_weight_hash_across_dp_replicas_interval
+    if every is not None and training.zero_stage == 3:
+        yield (
+            f"--check-weight-hash-across-dp-replicas-interval {every}: with ZeRO stage 3 (--zero-stage) there are no "
+            "copies of the weights; leave it out"
+        )
+
+
 def checkpoints_are_kept(config: AllConfig) -> Iterator[str]:
     training = config.training_config
     keep, every = training.save_retain_interval, training.save_interval
@@ -189,6 +199,7 @@ RULES = (
     weight_decay_grows_by_style,
     one_source_of_the_schedule,
     overlap_has_something_to_overlap,
+    copies_can_be_compared,
     checkpoints_are_kept,
     resuming_takes_everything,
     split_is_shares,

@@ -1,0 +1,47 @@
+"""Megatron's pipeline layouts: what they read as, and the lists of layers that they become."""
+
+import pytest
+
+from mapping.flags.stages import layers_of_stages, pipeline_layout
+from mapping.from_yaml import init_configs_from_dict
+from parallel_core.config import ConfigError
+from tests.mapping.lines import reading
+from tests.mapping.test_yaml import MEGATRON
+
+LAYOUTS = [
+    # (layout, stages of the pipeline, layers of each)
+    ("Et*3|(tt|)*6L", 2, [[3, 2], [2, 2], [2, 2], [2, 0]]),
+    ("Et*2|(tt|)*5t|tmL", 4, [[2, 2, 2, 2], [2, 2, 1, 1]]),
+    ("Et*7|t*7mL", 2, [7, 7]),
+    ("E|tt|tt|L", 4, [0, 2, 2, 0]),
+    ("Ettt|(tt|)*29,m|L", 4, [[3, 2, 2, 2], *[[2] * 4] * 6, [2, 2, 0, 0]]),
+    ("E(t|(tt|)*2)*2tL", 7, [1, 2, 2, 1, 2, 2, 1]),
+    ("Et|*3tL", 4, [1, 0, 0, 1]),
+    ("EttL", 1, [2]),
+    ("[['embedding', 'decoder'], ['decoder', 'decoder'], ['mtp', 'loss']]", 3, [1, 2, 0]),
+]
+
+
+@pytest.mark.parametrize(("layout", "size", "layers"), LAYOUTS)
+def test_a_layout_is_layers_by_chunk_and_stage(layout, size, layers):
+    """Repetitions, of groups and within groups, commas, words; chunk after chunk, as a micro-batch goes."""
+    assert layers_of_stages(pipeline_layout(layout), size) == layers
+
+
+def test_a_layout_says_the_virtual_stages():
+    """As a list does: its length gives the number of chunks, and the rest of the plan follows from it."""
+    found = reading("--pipeline-model-parallel-layout Et|tt|t|L --pipeline-model-parallel-size 2", 2)
+    assert found.errors == []
+    parallel = found.config.parallel_config
+    assert (parallel.num_layer_list, parallel.virtual_pipeline_model_parallel_size) == ([[1, 2], [1, 0]], 2)
+
+
+LISTS = [["embedding", "decoder"], ["decoder", "decoder"], ["decoder"], ["loss"]]
+
+
+def test_a_file_may_give_lists_of_words():
+    """Megatron's configs hold them, its command lines cannot."""
+    content = MEGATRON | {"pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": LISTS}
+    assert init_configs_from_dict(content).parallel_config.num_layer_list == [[1, 2], [1, 0]]
+    with pytest.raises(ConfigError, match=r"--pipeline-model-parallel-layout .*must be stages"):
+        init_configs_from_dict(content | {"pipeline_model_parallel_layout": [["encoder"], *LISTS[1:]]})

@@ -71,6 +71,11 @@ def _as_typed(errors: Sequence[str], given: Sequence[Given]) -> Iterator[str]:
         yield error
 
 
+def not_yet(reading: Reading) -> list[str]:
+    """What is asked for, legally, that the engine cannot do yet."""
+    return list(_as_typed([str(row) for row in unsupported(reading.config)], reading.given))
+
+
 def _read_files(args: Namespace, given: Sequence[Given]) -> tuple[list[Auto], list[str], dict[str, Any]]:
     """What --deepspeed-config and --yaml-cfg say: what the first leaves open, errors, fields of several arguments."""
     deepspeed, yaml = (path if isinstance(path, str) else None for path in (args.deepspeed_config, args.yaml_cfg))
@@ -131,7 +136,7 @@ def initialize_megatron(
         raise SystemExit(0)
     with exit_on_mistakes():
         reading = _accepted(read(argv, extra_args_provider, None, args_defaults, check_files))
-        complain(map(str, unsupported(reading.config)))
+        complain(not_yet(reading))
     if reading.args.rank == 0:
         _print_notes(reading)
     set_args(reading.args)

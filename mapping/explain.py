@@ -13,13 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from signal import SIG_DFL, SIGPIPE, signal
 from typing import Any
 
-from mapping.arguments import Reading, read
+from mapping.arguments import Reading, not_yet, read
 from mapping.flags import IGNORED, REFUSED
 from mapping.parser import Given
 from parallel_core.config import AllConfig, unsupported
 from parallel_core.config.base import Unknown
+from parallel_core.config.unsupported import PART_OF
 
 PLANNED = "planned"
 
@@ -37,12 +39,14 @@ class Fate:
 
 def fates(reading: Reading) -> Iterator[Fate]:
     """One for each flag that was given, in order."""
-    planned = {row.target for row in unsupported(reading.config)}
+    missing = {row.target for row in unsupported(reading.config)}
+    missing_parts = tuple(part for part, whole in PART_OF.items() if whole in missing)
     for given in reading.given:
+        planned = given.row.target in missing or given.row.target.startswith(missing_parts)
         yield _fate(given, reading.config, planned)
 
 
-def _fate(given: Given, config: AllConfig, planned: set[str]) -> Fate:
+def _fate(given: Given, config: AllConfig, planned: bool) -> Fate:
     row = given.row
     if row.status == REFUSED and given.value == row.default:
         return Fate(given.name, given.value, IGNORED, "", "its default: it asks for nothing")
@@ -50,7 +54,7 @@ def _fate(given: Given, config: AllConfig, planned: set[str]) -> Fate:
         return Fate(given.name, given.value, row.status, row.target, row.reason)
     value = attrgetter(row.target)(config)
     value = None if isinstance(value, Unknown) else value
-    if row.target in planned:
+    if planned:
         return Fate(given.name, value, PLANNED, row.target, "read, but the engine does not act on it yet")
     return Fate(given.name, value, row.status, row.target, "")
 
@@ -70,16 +74,30 @@ def as_json(reading: Reading) -> str:
 
 def as_text(reading: Reading) -> str:
     """The whole answer, for people."""
-    rows = [
-        (fate.status, f"{fate.flag} {'' if fate.value is None else fate.value}", fate.target or fate.reason)
-        for fate in fates(reading)
-    ]
+    rows = [_columns(fate) for fate in fates(reading)]
     width = max((len(flag) for _, flag, _ in rows), default=0)
     lines = [f"{status:8} {flag:{min(width, 60)}} {rest}" for status, flag, rest in rows]
     for name, section in reading.config.to_dict().items():
         lines += ["", f"{name}:", *(f"  {field}: {value}" for field, value in section.items())]
-    lines += ["", "accepted"] if not reading.errors else ["", *(f"error: {error}" for error in reading.errors)]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_verdict(reading)])
+
+
+def _columns(fate: Fate) -> tuple[str, str, str]:
+    """A flag that acts with the field it fills and its final value, another as it was typed with the reason."""
+    if fate.target:
+        return fate.status, fate.flag, f"{fate.target} = {fate.value}"
+    words = fate.value if isinstance(fate.value, list) else [fate.value]
+    typed = "" if fate.value is None or isinstance(fate.value, bool) else " ".join(map(str, words))
+    return fate.status, f"{fate.flag} {typed}".rstrip(), fate.reason
+
+
+def _verdict(reading: Reading) -> list[str]:
+    if reading.errors:
+        return [f"error: {error}" for error in reading.errors]
+    planned = not_yet(reading)
+    if not planned:
+        return ["accepted"]
+    return ["accepted; training refuses to start until this is implemented:", *(f"planned: {text}" for text in planned)]
 
 
 def write_reference(path: Path = Path("docs/flags.md")) -> int:
@@ -98,7 +116,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--world-size", type=int, help="processes of the job; default: what the environment says")
     parser.add_argument("--check-files", action="store_true", help="look at tokenizer, data and checkpoint files too")
     parser.add_argument("--doc", action="store_true", help="write the reference of all flags to docs/flags.md")
-    options = parser.parse_args(argv[:split])
+    options, others = parser.parse_known_args(argv[:split])
+    if others or not (options.doc or "--" in argv):
+        parser.error(f"{' '.join(others) or 'nothing to explain'}: the script's arguments come after --")
     if options.world_size is not None and options.world_size < 1:
         parser.error(f"--world-size {options.world_size}: must be at least 1")
     if options.doc:
@@ -109,4 +129,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal(SIGPIPE, SIG_DFL)  # so that `| head` ends it quietly
     sys.exit(main(sys.argv[1:]))

@@ -95,7 +95,33 @@ def test_missing_data_is_found_by_either_suffix(capsys, tmp_path):
 def test_the_text_answer_names_flags_config_and_errors(capsys):
     main(["--", *line("--lr x")])
     text = capsys.readouterr().out
-    assert "--num-layers 4" in text and "model_config:" in text and "error: --lr x" in text
+    assert "model_config.num_layers = 4" in text and "model_config:" in text and "error: --lr x" in text
+
+
+def test_the_text_answer_says_what_a_run_would_stop_at(capsys):
+    """A planned flag is accepted; whoever starts the run all the same must not be surprised."""
+    main(["--world-size", "2", "--", *line("--use-megatron-fsdp --log-throughput")])
+    *_, intro, first, second = capsys.readouterr().out.splitlines()
+    assert intro.startswith("accepted; training refuses to start")
+    assert first.startswith("planned: --use-distributed-optimizer")
+    assert second.startswith("planned: --use-megatron-fsdp (--zero-stage 3): not implemented yet")
+
+
+def test_parts_of_a_planned_feature_are_planned(capsys):
+    """They do nothing before the whole is there; without the whole they only fill their field."""
+    statuses = {
+        fate["flag"]: fate["status"]
+        for fate in answer(capsys, "--num-experts 4 --moe-router-topk 1 --moe-router-pre-softmax")["flags"]
+    }
+    assert statuses["--moe-router-topk"] == statuses["--moe-router-pre-softmax"] == "planned"
+    assert answer(capsys, "--moe-router-pre-softmax")["flags"][-1]["status"] == "mapped"
+
+
+@pytest.mark.parametrize("argv", [[], ["--num-layers", "2"], ["--num-layers", "2", "--", "--lr", "1"]])
+def test_it_says_where_the_scripts_arguments_go(capsys, argv):
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2 and "come after --" in capsys.readouterr().err
 
 
 def test_it_starts_without_mindspore_and_fast():

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def _chunks_flag(parallel: ParallelConfig) -> str:
     """The flag that asked for virtual stages."""
+    if is_nested(parallel.num_layer_list):
+        return f"--num-layer-list {parallel.num_layer_list}"
     per_chunk = parallel.num_layers_per_virtual_pipeline_stage
     if per_chunk is not None:
         return f"--num-layers-per-virtual-pipeline-stage {per_chunk}"

@@ -52,8 +52,11 @@ class ContextLayout:
 
     @classmethod
     def of(cls, size: int, algorithm: str | None = None, ulysses_degree: int | None = None) -> ContextLayout:
-        """The layout of `size` ranks; algorithm: --context-parallel-algo, None for the ring."""
-        degree = {RING: 1, ULYSSES: size, HYBRID: ulysses_degree or 1}[algorithm or RING]
+        """The layout of `size` ranks; algorithm: --context-parallel-algo, None for the ring; ValueError if unknown."""
+        degrees = {RING: 1, ULYSSES: size, HYBRID: ulysses_degree or 1}
+        if (algorithm or RING) not in degrees:
+            raise ValueError(f"--context-parallel-algo {algorithm}: must be one of {', '.join(degrees)}; change it")
+        degree = degrees[algorithm or RING]
         assert size % degree == 0, f"{size} context-parallel ranks don't form blocks of {degree}"
         return cls(degree, size // degree)
 

@@ -63,6 +63,7 @@ def initialize_model_parallel(
     ):
         if value is not None:
             raise ValueError(f"initialize_model_parallel: {name}={value!r} is not available; leave it out")
+    _check_virtual_stages(virtual_pipeline_model_parallel_size, pipeline_model_parallel_size)
     backend = connect() if backend is None else backend
     topology = Topology(
         world_size=backend.world_size,
@@ -76,6 +77,16 @@ def initialize_model_parallel(
         order=order,
     )
     _state = _State(backend, topology, virtual_size=virtual_pipeline_model_parallel_size)
+
+
+def _check_virtual_stages(size: int | None, stages: int) -> None:
+    if size is not None and size < 1:
+        raise ValueError(f"--virtual-pipeline-model-parallel-size {size}: must be at least 1; change it")
+    if size is not None and size > 1 and stages == 1:
+        raise ValueError(
+            f"--virtual-pipeline-model-parallel-size {size}: needs 2 or more stages, not "
+            "--pipeline-model-parallel-size 1; raise that or leave this out"
+        )
 
 
 def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:

@@ -101,6 +101,14 @@ def test_virtual_stages():
         assert not state.is_pipeline_first_stage(ignore_virtual=True)
 
 
+@pytest.mark.parametrize(("size", "message"), [(2, "needs 2 or more stages"), (0, "must be at least 1")])
+def test_virtual_stages_that_cannot_be(size, message):
+    """Without a pipeline nothing would run the second chunk."""
+    with pytest.raises(ValueError, match=f"--virtual-pipeline-model-parallel-size {size}: {message}"):
+        parallel_state.initialize_model_parallel(virtual_pipeline_model_parallel_size=size)
+    assert not parallel_state.model_parallel_is_initialized()
+
+
 def test_getters_say_what_they_take_and_what_is_missing():
     """Before initialisation, and with flags of other getters."""
     with pytest.raises(RuntimeError, match="not initialised"):

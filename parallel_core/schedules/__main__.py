@@ -17,6 +17,14 @@ MOST_COLUMNS = 500
 """A wider text picture is not printed."""
 
 
+def duration(text: str) -> Fraction:
+    """A time of the command line."""
+    try:
+        return Fraction(text)
+    except ZeroDivisionError as error:
+        raise ValueError(text) from error
+
+
 def parser() -> ArgumentParser:
     """The command line; times are whole numbers, decimals or fractions such as 4/3."""
     command = ArgumentParser(prog="python -m parallel_core.schedules", description=__doc__, allow_abbrev=False)
@@ -25,10 +33,10 @@ def parser() -> ArgumentParser:
     command.add_argument("--micro-batches", type=int, required=True, metavar="M")
     command.add_argument("--chunks", type=int, default=1, metavar="V", help="virtual stages of a stage")
     command.add_argument("--group-size", type=int, metavar="N", help="micro-batches of a group of interleaving")
-    command.add_argument("--forward", type=Fraction, default=Fraction(1), help="time of a stage's forward")
-    command.add_argument("--backward", type=Fraction, default=Fraction(2), help="gradients of input and weights")
-    command.add_argument("--weight", type=Fraction, default=Fraction(1), help="the weights' part of the backward")
-    command.add_argument("--transfer", type=Fraction, default=Fraction(0), help="time on the way to another stage")
+    command.add_argument("--forward", type=duration, default=Fraction(1), help="time of a stage's forward")
+    command.add_argument("--backward", type=duration, default=Fraction(2), help="gradients of input and weights")
+    command.add_argument("--weight", type=duration, default=Fraction(1), help="the weights' part of the backward")
+    command.add_argument("--transfer", type=duration, default=Fraction(0), help="time on the way to another stage")
     command.add_argument("--svg", type=Path, metavar="FILE")
     command.add_argument("--png", type=Path, metavar="FILE")
     return command
@@ -63,9 +71,10 @@ def misfits(args: Namespace) -> Iterator[str]:
 
 def report(args: Namespace, timeline: Timeline, kept: Sequence[int]) -> str:
     """The picture, the bubble, the activations."""
-    picture = draw.text(timeline)
-    if picture.index("\n") > MOST_COLUMNS:
-        picture = f"(a picture of {picture.index(chr(10))} columns is not printed; write an --svg)\n"
+    width = draw.columns(timeline)
+    picture = f"(a picture of {width} columns is not printed; write an --svg)\n"
+    if width <= MOST_COLUMNS:
+        picture = draw.text(timeline)
     share = 100 * float(timeline.bubble_share)
     return (
         f"{picture}\n"

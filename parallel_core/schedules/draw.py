@@ -48,10 +48,19 @@ def _tick(timeline: Timeline) -> Fraction:
     return Fraction(gcd(*(int(time * common) for time in times)) or common, common)
 
 
+def _label_width(timeline: Timeline) -> int:
+    chunks = _chunks(timeline)
+    return 1 + max((len(label(span.action, chunks)) for _, span in _all_spans(timeline)), default=1)
+
+
+def columns(timeline: Timeline) -> int:
+    """How many characters the rows of `text` have for their computations, without drawing it."""
+    return int(timeline.length / _tick(timeline)) * _label_width(timeline)
+
+
 def text(timeline: Timeline) -> str:
     """A row a stage, a column a tick; a computation is its label and dashes for as long as it takes, a dot is idle."""
-    tick, chunks = _tick(timeline), _chunks(timeline)
-    width = 1 + max((len(label(span.action, chunks)) for _, span in _all_spans(timeline)), default=1)
+    tick, chunks, width = _tick(timeline), _chunks(timeline), _label_width(timeline)
     stage_width = len(str(len(timeline.spans) - 1))
     rows = []
     for stage, spans in enumerate(timeline.spans):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -67,10 +68,12 @@ class Topology:
     """Axes, fastest varying first."""
 
     def __post_init__(self) -> None:
-        sizes = {name: size for name, size in vars(self).items() if isinstance(size, int)}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"--{name.replace('_', '-')} {size}: must be at least 1; raise it")
+        for field in fields(self):
+            size = getattr(self, field.name)
+            is_a_size = isinstance(size, Integral) and size >= 1
+            if "int" in str(field.type) and not is_a_size and size is not field.default:
+                flag = f"--{field.name.replace('_', '-')}"
+                raise ValueError(f"{flag} {size!r}: must be at least 1, a whole number; change it")
         self._check_dense()
         self._check_experts()
         self._check_context()
@@ -102,16 +105,14 @@ class Topology:
             )
 
     def _check_context(self) -> None:
-        if self.context_parallel_algo != HYBRID:
-            return
-        degree = self.ulysses_degree_in_cp
-        if degree is None:
+        size, algorithm, degree = self.context_parallel_size, self.context_parallel_algo, self.ulysses_degree_in_cp
+        if algorithm == HYBRID and degree is None:
             raise ValueError(f"--context-parallel-algo {HYBRID}: needs --ulysses-degree-in-cp; add it")
-        if self.context_parallel_size % degree:
+        if algorithm == HYBRID and size % (degree or 1):
             raise ValueError(
-                f"--ulysses-degree-in-cp {degree}: must divide --context-parallel-size {self.context_parallel_size}; "
-                f"change one of them"
+                f"--ulysses-degree-in-cp {degree}: must divide --context-parallel-size {size}; change one of them"
             )
+        ContextLayout.of(size, algorithm, degree)  # refuses an algorithm that does not exist
 
     @property
     def data_parallel_size(self) -> int:

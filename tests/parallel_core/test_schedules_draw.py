@@ -73,7 +73,8 @@ SIZES = ["--stages", "2", "--micro-batches", "4"]
     [
         (["--schedule", "1f1b", "--stages", "0", "--micro-batches", "4"], "--stages 0: must be at least 1"),
         (["--schedule", "1f1b", *SIZES, "--forward", "0"], "--forward 0: must be above 0"),
-        (["--schedule", "1f1b", *SIZES, "--forward", "x"], "--forward"),
+        (["--schedule", "1f1b", *SIZES, "--forward", "x"], "--forward: invalid duration value: 'x'"),
+        (["--schedule", "1f1b", *SIZES, "--forward", "1/0"], "--forward: invalid duration value: '1/0'"),
         (["--schedule", "1f1b", *SIZES, "--transfer", "-1"], "--transfer -1: must be at least 0"),
         (["--schedule", "zb-h1", *SIZES, "--weight", "2"], "--weight 2: is a part of --backward 2"),
         (["--schedule", "zb-h1", *SIZES, "--chunks", "2"], "--chunks 2: needs the interleaved schedule"),
@@ -97,6 +98,12 @@ def test_a_picture_too_wide_for_a_terminal_is_left_to_svg(capsys):
     main(["--schedule", "1f1b", "--stages", "2", "--micro-batches", "200"])
     printed = capsys.readouterr().out
     assert "write an --svg" in printed and "bubble 3, 0.5 %" in printed
+
+
+def test_a_picture_too_wide_is_not_even_drawn(capsys):
+    """Times that have next to no common part would make rows of gigabytes."""
+    main(["--schedule", "1f1b", *SIZES, "--forward", "1000000000", "--backward", "2000000001"])
+    assert "a picture of 45000000015 columns is not printed" in capsys.readouterr().out
 
 
 def test_png(tmp_path):

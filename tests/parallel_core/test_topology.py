@@ -207,6 +207,12 @@ def test_embeddings_are_on_the_ends_of_each_pipeline(topology):
     [
         (lambda: Topology(world_size=6, tensor_model_parallel_size=4), "--world-size 6.*start a multiple of 4"),
         (lambda: Topology(world_size=4, context_parallel_size=0), "--context-parallel-size 0: must be at least 1"),
+        (
+            lambda: Topology(world_size=4, tensor_model_parallel_size="2"),
+            "size '2': must be at least 1, a whole number",
+        ),
+        (lambda: Topology(world_size=4, tensor_model_parallel_size=None), "--tensor-model-parallel-size None: must"),
+        (lambda: Topology(world_size=4, context_parallel_algo="spiral_cp_algo"), "spiral_cp_algo: must be one"),
         (lambda: Topology(world_size=4, expert_model_parallel_size=3), "--expert-model-parallel-size 3.*divide"),
         (
             lambda: Topology(world_size=4, context_parallel_size=4, context_parallel_algo="hybrid_cp_algo"),

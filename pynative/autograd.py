@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 from mindspore import Tensor, ops
 from mindspore._c_expression import run_backward
 from mindspore.common._grad_function import _Function
@@ -57,6 +58,31 @@ def backward(outputs: Sequence[Tensor], gradients: Sequence[Tensor], keep_graph:
     Gradients of leaves are added to their `_grad`; those of buffered parameters into `main_grad`.
     """
     run_backward(tuple(outputs), tuple(gradients), keep_graph, False, ())
+
+
+class _End(Function):
+    @staticmethod
+    def forward(ctx, result, gradients):
+        ctx.gradients = gradients
+        return Tensor.from_numpy(np.zeros(1, np.float32))
+
+    @staticmethod
+    def backward(ctx, _):
+        return ctx.gradients.pop(), None
+
+
+class HandedOver:
+    """The graph of a result that goes elsewhere, such as to another pipeline stage: its backward comes with a gradient
+    of the result's shape and type, and does not keep the result itself until then."""
+
+    def __init__(self, result: Tensor) -> None:
+        self._gradients: list[Tensor] = []
+        self._end = _End.apply(result, self._gradients)
+
+    def backward(self, gradient: Tensor) -> None:
+        """`autograd.backward` of the result."""
+        self._gradients.append(gradient)
+        backward([self._end], [Tensor.from_numpy(np.ones(1, np.float32))])
 
 
 def take_gradient(tensor: Tensor) -> Tensor | None:

@@ -35,8 +35,9 @@ class _Pending:
     """A forward whose backward is still to come."""
 
     input: Tensor | None
-    output: Tensor
-    seed: float | None
+    end: autograd.HandedOver
+    seed: Tensor | None
+    """Where the backward of a loss starts."""
 
 
 class Stage:
@@ -84,30 +85,30 @@ class Stage:
             seed = None
             if chunk == self.loss_chunk:
                 output, seed = self._note_loss(*loss_of(output))
-        if self.train:
-            self._pending[micro_batch, chunk] = _Pending(received, output, seed)
+            if self.train:
+                self._pending[micro_batch, chunk] = _Pending(received, autograd.HandedOver(output), seed)
         return output
 
     def _note_loss(
         self, loss: Tensor, weight: MicroBatchWeight, reported: tuple[float, float] | None
-    ) -> tuple[Tensor, float]:
+    ) -> tuple[Tensor, Tensor]:
         total = self.averaging.loss_sum(float(loss.asnumpy()), weight)
         self.tokens += weight.tokens
         reported_sum, reported_count = reported or (total, weight.tokens)
         self.reported_sum += reported_sum
         self.reported_count += reported_count
-        return loss, self.averaging.seed(weight)
+        return loss, as_type(np.full(loss.shape, self.averaging.seed(weight), np.float32), loss.dtype)
 
     def _backward(self, micro_batch: int, chunk: int, gradient: Tensor | None) -> Tensor | None:
         """Gradient [s, b, h] of what forward gave (None for the loss) -> gradient of what it received."""
         pending = self._pending.pop((micro_batch, chunk))
-        if pending.seed is not None:
-            gradient = as_type(np.full(pending.output.shape, pending.seed, np.float32), pending.output.dtype)
+        upstream = gradient if pending.seed is None else pending.seed
+        assert upstream is not None, f"no gradient arrived for micro-batch {micro_batch} of chunk {chunk}"
         if self.defers:
             with autograd.deferred_weight_gradients() as self._deferred[micro_batch, chunk]:
-                autograd.backward([pending.output], [gradient])
+                pending.end.backward(upstream)
         else:
-            autograd.backward([pending.output], [gradient])
+            pending.end.backward(upstream)
         autograd.collect_gradients(self._parameters[chunk])
         return None if pending.input is None else autograd.take_gradient(pending.input)
 

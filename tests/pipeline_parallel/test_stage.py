@@ -1,0 +1,74 @@
+"""What a stage keeps between a forward and its backward."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+
+from parallel_core.averaging import Averaging, MicroBatchWeight
+from parallel_core.schedules import Backward, Forward
+from pynative import device, kernels
+from pynative.pipeline_parallel.stage import Stage
+
+
+class Doubling(nn.Cell):
+    """x + x, of what the stage before sent."""
+
+    def set_input_tensor(self, x: Tensor) -> None:
+        self.x = x
+
+    def construct(self) -> Tensor:
+        return kernels.bias_dropout_add(self.x, None, self.x)
+
+
+class ForwardStep:
+    """Runs the chunk; the loss of the last one is its sum."""
+
+    draws = 1
+
+    def begin(self, data_iterator, chunks) -> None:
+        """Nothing to draw."""
+
+    def __call__(self, model, micro_batch, chunk):
+        return model(), lambda y: (y.sum(), MicroBatchWeight(1.0), None)
+
+
+def stage(is_last: bool) -> Stage:
+    """A stage of one chunk, in a training step of two micro-batches."""
+    device.initialize("CPU", "host", 1, 1)
+    averaging = Averaging(per_token=False, micro_batches=2, replicas=1)
+    made = Stage(nn.CellList([Doubling()]), averaging, is_last, lambda micro_batch, chunk: None)
+    made.begin(ForwardStep(), train=True, defers_weight_gradients=False)
+    return made
+
+
+def hidden_states(value: float) -> Tensor:
+    return Tensor.from_numpy(np.full((2, 1, 3), value, np.float32))
+
+
+def test_what_was_sent_is_not_kept_for_the_backward():
+    """Only the input is, which the layers need: with p micro-batches in flight the outputs would be p more."""
+    middle = stage(is_last=False)
+    sent = [middle.compute(Forward(m), hidden_states(m)) for m in range(2)]
+    left = [weakref.ref(output) for output in sent]
+    assert sent[1].asnumpy().flat[0] == 2.0
+    del sent
+    gc.collect()
+    assert [output() for output in left] == [None, None]
+    gradients = [middle.compute(Backward(m), hidden_states(m + 5)).asnumpy().flat[0] for m in (1, 0)]
+    assert gradients == [12.0, 10.0]
+
+
+def test_nothing_is_kept_after_the_backward():
+    """Neither input nor graph."""
+    last = stage(is_last=True)
+    received = hidden_states(1.0)
+    left = weakref.ref(received)
+    last.compute(Forward(0), received)
+    assert last.compute(Backward(0), None).asnumpy().flat[0] == pytest.approx(2.0 / 2)  # averaged over micro-batches
+    del received
+    last.model[0].set_input_tensor(None)
+    gc.collect()
+    assert left() is None

@@ -60,7 +60,7 @@ def backward(outputs: Sequence[Tensor], gradients: Sequence[Tensor], keep_graph:
     run_backward(tuple(outputs), tuple(gradients), keep_graph, False, ())
 
 
-class _End(Function):
+class _End(_Function):
     @staticmethod
     def forward(ctx, result, gradients):
         ctx.gradients = gradients

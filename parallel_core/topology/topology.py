@@ -70,7 +70,7 @@ class Topology:
     def __post_init__(self) -> None:
         for field in fields(self):
             size = getattr(self, field.name)
-            is_a_size = isinstance(size, Integral) and size >= 1
+            is_a_size = isinstance(size, Integral) and int(size) >= 1
             if "int" in str(field.type) and not is_a_size and size is not field.default:
                 flag = f"--{field.name.replace('_', '-')}"
                 raise ValueError(f"{flag} {size!r}: must be at least 1, a whole number; change it")

@@ -1,15 +1,13 @@
 """Each kernel test leaves the process with the default implementation and one thread."""
 
-import mindspore
 import pytest
 
-from pynative import kernels
+from pynative import device, kernels
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cpu_device() -> None:
-    mindspore.set_device("CPU")
-    mindspore.runtime.launch_blocking()
+    device.initialize("CPU", "host", threads=1, world_size=1)
 
 
 @pytest.fixture(autouse=True)

@@ -212,7 +212,6 @@ FLAGS = group(
     ),
     *refused(
         "the classes from before Megatron-Core are gone; leave it out",
-        switch("--use-legacy-models"),
         switch("--legacy-tokenizer"),
         value("--transformer-type", str, "megatron"),
     ),

@@ -21,7 +21,7 @@ from mapping.flags import IGNORED, REFUSED
 from mapping.parser import Given
 from parallel_core.config import AllConfig, unsupported
 from parallel_core.config.base import Unknown
-from parallel_core.config.unsupported import PART_OF
+from parallel_core.config.unsupported import is_missing
 
 PLANNED = "planned"
 
@@ -40,10 +40,8 @@ class Fate:
 def fates(reading: Reading) -> Iterator[Fate]:
     """One for each flag that was given, in order."""
     missing = {row.target for row in unsupported(reading.config)}
-    missing_parts = tuple(part for part, whole in PART_OF.items() if whole in missing)
     for given in reading.given:
-        planned = given.row.target in missing or given.row.target.startswith(missing_parts)
-        yield _fate(given, reading.config, planned)
+        yield _fate(given, reading.config, is_missing(given.row.target, missing))
 
 
 def _fate(given: Given, config: AllConfig, planned: bool) -> Fate:

@@ -10,15 +10,15 @@ from typing import Any
 
 from mapping.flags import GROUPS, MAPPED, REFUSED, Flag
 from mapping.from_args import NESTED, SECTIONS
-from parallel_core.config.unsupported import IMPLEMENTED
+from parallel_core.config.unsupported import IMPLEMENTED, is_missing
 
 HEADER = """# Flags
 
 Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, and what becomes of it. Written by
 `python -m mapping.explain --doc`; do not edit.
 
-- **mapped**: it acts, with Megatron's meaning. *planned*: it is read, but not all of its values are implemented yet;
-  the engine then refuses to start and names it.
+- **mapped**: it acts, with Megatron's meaning. *planned*: it, or what it is a part of, is not implemented yet for
+  all values; the engine then refuses to start and names it.
 - **ignored**: it cannot change the result.
 - **refused**: an error, unless its default is given: it asks for something that is not done.
 """
@@ -58,7 +58,7 @@ def _fate(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
         turns_off = row.type is None and row.stores is False and not row.help
         yield row.help or ("Not: " if turns_off else "") + sentences.get(row.target, "")
         if row.target:
-            yield f"→ `{row.target}`{' *(planned)*' if row.target in IMPLEMENTED else ''}"
+            yield f"→ `{row.target}`{' *(planned)*' if is_missing(row.target, IMPLEMENTED) else ''}"
         elif row.choices:
             yield f"One of {', '.join(map(str, row.choices))}."
     else:

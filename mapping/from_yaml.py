@@ -99,6 +99,8 @@ def _types() -> dict[str, Any]:
 
 
 _TYPES = _types()
+
+
 def _is_copied(row: Flag) -> bool:
     """Whether a value of the flag is one of its field, for fields that are derived only if the flag is their own."""
     own = row.type in (int, str) and FLAG_OF.get(row.target) == row.name

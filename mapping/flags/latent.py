@@ -4,8 +4,16 @@ from mapping.flags.flag import group, switch, value
 
 FLAGS = group(
     "latent attention and multi-token prediction",
-    switch("--multi-latent-attention", "model_config.multi_latent_attention.enabled"),
-    switch("--multi-head-latent-attention", "model_config.multi_latent_attention.enabled"),
+    switch(
+        "--multi-latent-attention",
+        "model_config.multi_latent_attention.enabled",
+        "Attention over low-rank keys and values (DeepSeek-V2, 2024).",
+    ),
+    switch(
+        "--multi-head-latent-attention",
+        "model_config.multi_latent_attention.enabled",
+        "The older name of --multi-latent-attention.",
+    ),
     value("--q-lora-rank", int, None, "model_config.multi_latent_attention.q_lora_rank"),
     value("--kv-lora-rank", int, 32, "model_config.multi_latent_attention.kv_lora_rank"),
     value("--qk-head-dim", int, 128, "model_config.multi_latent_attention.qk_head_dim"),

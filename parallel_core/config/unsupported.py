@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -99,6 +99,11 @@ PART_OF: dict[str, str] = {
     "training_config.min_loss_scale": "training_config.fp16",
     "training_config.profile_": "training_config.profile",
 }
+
+
+def is_missing(target: str, missing: Collection[str]) -> bool:
+    """Whether a field is among `missing`, or only says how one of those works."""
+    return target in missing or any(target.startswith(part) and whole in missing for part, whole in PART_OF.items())
 
 
 def unsupported(config: AllConfig) -> list[Unsupported]:

@@ -111,12 +111,21 @@ class TrafficModel:
         for _ in ("attention", "feed-forward"):
             yield from self._column_parallel_input("layer")
             yield from self._row_parallel_output("layer")
+        yield from self._shared_groups()
         yield from self._ulysses()
         yield from self._ring()
 
+    def _shared_groups(self) -> Iterator[Traffic]:
+        """Fewer key/value groups than ranks: queries, keys and values of all ranks together, and their gradients."""
+        groups = self.model.num_query_groups
+        if groups < self.tensor:
+            rows = self.tokens * (self.model.num_attention_heads + 2 * groups) * self.model.kv_channels * self.size
+            yield from self._tensor("shared groups", "all_gather", rows // self.tensor)
+            yield from self._tensor("shared groups", "reduce_scatter", rows)
+
     def _groups_after_ulysses(self) -> int:
         """Key/value heads of a tensor-parallel rank, each repeated until every Ulysses rank has one."""
-        return lcm(self.model.num_query_groups // self.tensor, self.context.ulysses)
+        return lcm(max(1, self.model.num_query_groups // self.tensor), self.context.ulysses)
 
     def _ulysses(self) -> Iterator[Traffic]:
         members = self.context.ulysses

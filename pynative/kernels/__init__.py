@@ -251,6 +251,16 @@ def piece(x: Tensor, axis: int, index: int, count: int) -> Tensor:
     return _active.piece(x, axis, index, count)
 
 
+def take_columns(x: Tensor, ranges: Sequence[range]) -> Tensor:
+    """x [..., w] -> these columns of it, one range after another. Not recorded."""
+    return _active.take_columns(x, ranges)
+
+
+def place_columns(x: Tensor, ranges: Sequence[range], width: int) -> Tensor:
+    """The other way: x's columns at `ranges`, ascending, of zeros [..., width]. Not recorded."""
+    return _active.place_columns(x, ranges, width)
+
+
 # Vocabulary ----------------------------------------------------------------------------------------------------------
 
 

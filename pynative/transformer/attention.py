@@ -12,6 +12,7 @@ from pynative import kernels, parallel_state
 from pynative.context_parallel.attention import context_parallel_attention
 from pynative.context_parallel.batch import positions_here
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+from pynative.tensor_parallel.query_groups import take_shared_group
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.transformer.enums import AttnMaskType, is_causal
 from pynative.transformer.mlp import scaled_normal
@@ -61,14 +62,17 @@ class CoreAttention(nn.Cell):
 class ParallelAttention(nn.Cell):
     """linear_qkv -> optional head norms -> optional rotation -> core attention -> linear_proj.
 
-    linear_qkv's rows are grouped by key/value group: its n/g query heads, its key head, its value head.
+    linear_qkv's rows are grouped by key/value group: its n/g query heads, its key head, its value head. Ranks that
+    share a group (g < t) have one each, of n/t query heads.
     """
 
     def __init__(self, config, layer_number: int, attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
         super().__init__()
-        size = parallel_state.get_tensor_model_parallel_world_size()
+        self.group = parallel_state.get_tensor_model_parallel_group()
         heads, groups, self.head_size = config.num_attention_heads, config.num_query_groups, config.kv_channels
-        self.local_groups, self.heads_per_group = groups // size, heads // groups
+        self.heads, self.groups = heads, groups
+        self.local_groups = max(1, groups // self.group.size)
+        self.heads_per_group = heads // self.group.size // self.local_groups
         self.linear_qkv = ColumnParallelLinear(
             config.hidden_size, (heads + 2 * groups) * self.head_size, config=config, bias=config.qkv_has_bias
         )
@@ -88,7 +92,8 @@ class ParallelAttention(nn.Cell):
 
     def construct(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added)."""
-        qkv, _ = self.linear_qkv(hidden_states)
+        rows, _ = self.linear_qkv(hidden_states)
+        qkv = take_shared_group(rows, self.group, self.heads, self.groups, self.head_size)
         query, key, value = kernels.split_qkv(qkv, self.local_groups, self.heads_per_group, self.head_size)
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)

@@ -109,6 +109,7 @@ LAYOUTS = [
     (2, TP2_SP, ""),
     (4, "--tensor-model-parallel-size 4 --sequence-parallel", ""),
     (2, TP2_SP, FAMILIES["llama"]),
+    (4, "--tensor-model-parallel-size 4", FAMILIES["llama"]),
     (2, TP2_SP, FAMILIES["head norms, part of the head turns"]),
     (2, f"{TP2_SP} --hidden-size 40", FAMILIES["sandwich norm"]),
     (2, PP2, ""),

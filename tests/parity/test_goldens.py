@@ -13,6 +13,7 @@ from tests.parity.replay import SCRIPT
 LAYOUTS = {
     "1 rank": (1, ""),
     "tp2": (2, "--tensor-model-parallel-size 2"),
+    "tp4": (4, "--tensor-model-parallel-size 4"),
     "tp2 sp": (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
     "pp2": (2, "--pipeline-model-parallel-size 2"),
     "pp4": (4, "--pipeline-model-parallel-size 4"),
@@ -28,6 +29,7 @@ LAYOUTS = {
 ROWS = [
     *[("gpt2", layout) for layout in LAYOUTS],
     ("llama", "1 rank"),
+    ("llama", "tp4"),
     ("llama", "tp2 sp"),
     ("llama", "tp2 pp2"),
     ("llama", "cp2 ring"),

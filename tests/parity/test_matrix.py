@@ -19,9 +19,9 @@ BASE = f"{TINY} --num-attention-heads 8 --global-batch-size 8 --micro-batch-size
 MODELS = {
     # A head size of 5 and a feed-forward size of 36: nothing is a power of two. Tied embeddings, dropout on.
     "gpt": "--hidden-size 40 --ffn-hidden-size 36 --hidden-dropout 0.1 --max-position-embeddings 20",
-    # 4 key/value groups, fewer than tensor x ulysses ranks at most; tokens of masked micro-batches count once.
+    # 2 key/value groups, fewer than tensor-parallel or Ulysses ranks at most; every token of the batch counts the same.
     "llama": "--hidden-size 32 --ffn-hidden-size 44 --position-embedding-type rope --normalization RMSNorm --swiglu "
-    "--disable-bias-linear --group-query-attention --num-query-groups 4 --untie-embeddings-and-output-weights "
+    "--disable-bias-linear --group-query-attention --num-query-groups 2 --untie-embeddings-and-output-weights "
     "--qk-layernorm --calculate-per-token-loss",
 }
 SCHEDULES = {

@@ -17,6 +17,8 @@ FAMILIES = {
     "--rotary-seq-len-interpolation-factor 2 --rotary-base 500000",
     "head norms, part of the head turns": "--position-embedding-type rope --rotary-percent 0.5 --qk-layernorm "
     "--add-qkv-bias --disable-bias-linear --swiglu",
+    "head norms on one shared group": "--group-query-attention --num-query-groups 1 --qk-layernorm --add-qkv-bias "
+    "--position-embedding-type rope",
     "squared relu": "--squared-relu --disable-bias-linear",
     "sandwich norm": "--use-sandwich-norm --attn-post-norm-scale 0.5 --ffn-post-norm-scale 0.25 "
     "--normalization RMSNorm",
@@ -31,6 +33,7 @@ LAYOUTS = {
     "dp2": (2, ""),
     "tp2 sp": (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
     "tp4": (4, "--tensor-model-parallel-size 4"),
+    "tp4, ops": (4, "--tensor-model-parallel-size 4 --kernels ops"),
     "tp4 sp": (4, "--tensor-model-parallel-size 4 --sequence-parallel"),
     "pp2 dp2, stages first": (4, "--pipeline-model-parallel-size 2 --use-tp-pp-dp-mapping"),
     "tp2 pp2": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
@@ -51,6 +54,9 @@ ROWS += [
     ("llama", "tp2 sp pp2"),
     ("gpt tied, dropout", "tp2 sp zb-h1"),
     ("squared relu", "tp4"),
+    ("llama", "tp4"),
+    ("head norms on one shared group", "tp4 sp"),
+    ("head norms on one shared group", "tp4, ops"),
     ("per token loss", "tp2 pp2"),
 ]
 

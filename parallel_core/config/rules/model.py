@@ -26,6 +26,12 @@ def heads_divide(config: AllConfig) -> Iterator[str]:
             f"--num-query-groups {model.num_query_groups}: must be a multiple of --tensor-model-parallel-size {size}, "
             "since a rank holds whole key/value heads; change one of them"
         )
+    elif size > model.num_query_groups and 2 * model.kv_channels % (size // model.num_query_groups):
+        yield (
+            f"--num-query-groups {model.num_query_groups}: is shared by {size // model.num_query_groups} of "
+            f"--tensor-model-parallel-size {size} ranks, which must divide twice the head size {model.kv_channels}; "
+            "change one of them"
+        )
 
 
 def head_size_is_whole(config: AllConfig) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """Parts of a tensor as tensors of their own, on the host."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from mindspore import Tensor, from_numpy
 
@@ -7,6 +9,21 @@ from mindspore import Tensor, from_numpy
 def piece(x: Tensor, axis: int, index: int, count: int) -> Tensor:
     # A copy even where a view would do: the piece outlives the whole.
     return from_numpy(np.array(np.split(x.asnumpy(), count, axis)[index], order="C"))
+
+
+def take_columns(x: Tensor, ranges: Sequence[range]) -> Tensor:
+    array = x.asnumpy()
+    return from_numpy(np.concatenate([array[..., run.start : run.stop] for run in ranges], axis=-1))
+
+
+def place_columns(x: Tensor, ranges: Sequence[range], width: int) -> Tensor:
+    array = x.asnumpy()
+    wide = np.zeros((*array.shape[:-1], width), array.dtype)
+    start = 0
+    for run in ranges:
+        wide[..., run.start : run.stop] = array[..., start : start + len(run)]
+        start += len(run)
+    return from_numpy(wide)
 
 
 def sequence_first(x: Tensor) -> Tensor:

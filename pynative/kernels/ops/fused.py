@@ -6,64 +6,32 @@ are always the fused ones; `forms` are those that a flag switches on.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import mindspore
 from mindspore import Tensor, mint, ops
 from mindspore.ops.auto_generate import AdamW
 
+from pynative.kernels import ops as composed
 from pynative.kernels.dropout import Key
-from pynative.kernels.ops import (
-    add_,
-    bias_dropout_add,
-    bias_gradient,
-    cross_entropy_addends,
-    cross_entropy_gradient,
-    cross_entropy_loss,
-    dropout,
-    embedding,
-    fill_,
-    fork,
-    is_finite,
-    join_kv,
-    linear_forward,
-    linear_input_gradient,
-    linear_weight_gradient,
-    masked_mean,
-    pack_heads,
-    piece,
-    prepare,
-    rms_norm,
-    rotary,
-    scale_,
-    sequence_first,
-    sgd_,
-    softmax_statistics,
-    split_kv,
-    split_qkv,
-    squared_norm,
-    unpack_heads,
-)
 from pynative.kernels.ops.activation import ACTIVATIONS
-from pynative.kernels.ops.attention import attention, causal_mask
+from pynative.kernels.ops.attention import causal_mask
 from pynative.kernels.ops.blocked_attention import blocked_attention
 from pynative.kernels.ops.fused_block import (
     COMPRESSED_MASK_SIZE,
     DENSE_MASK,
     LEFT_UP_CAUSAL,
-    attention_block,
-    attention_block_gradient,
 )
+from pynative.kernels.ops.fused_block import attention_block as attention_block
+from pynative.kernels.ops.fused_block import attention_block_gradient as attention_block_gradient
 from pynative.kernels.ops.norm import scale as norm_scale
 
-__all__ = [
-    "adamw_", "add_", "attention", "attention_block", "attention_block_gradient", "bias_activation", "bias_dropout_add",
-    "bias_gradient", "cross_entropy_addends", "cross_entropy_gradient", "cross_entropy_loss", "dropout", "embedding",
-    "fill_", "fork", "is_finite", "join_kv", "layer_norm", "linear_forward", "linear_input_gradient",
-    "linear_weight_gradient", "masked_mean", "pack_heads", "piece", "prepare", "rms_norm", "rotary", "scale_",
-    "sequence_first", "sgd_", "softmax_statistics", "split_kv", "split_qkv", "squared_norm", "unpack_heads",
-]  # fmt: skip
-
 _adamw = AdamW()
+
+
+def __getattr__(name: str) -> Any:
+    """The composed operator."""
+    return getattr(composed, name)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool) -> Tensor:

@@ -1,0 +1,43 @@
+"""Fewer key/value groups than ranks: ranks that share a group need its key and value, and query heads of their own.
+
+The fused rows of query, key and value are cut evenly over the ranks all the same, so that no rank has a whole group;
+the ranks' results are put together, and each takes what it needs (as Megatron-Core does).
+
+s sequence, b batch, n heads, g key/value groups, d head size, t tensor-parallel size, a multiple of g.
+"""
+
+from mindspore import Tensor
+
+from pynative import kernels
+from pynative.autograd import Function
+from pynative.collectives import Group
+
+
+class _TakeSharedGroup(Function):
+    @staticmethod
+    def forward(ctx, qkv, group, ranges):
+        ctx.group, ctx.ranges, ctx.width = group, ranges, qkv.shape[-1] * group.size
+        return kernels.take_columns(group.all_gather(qkv, axis=-1), ranges)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return ctx.group.reduce_scatter(kernels.place_columns(dy, ctx.ranges, ctx.width), axis=-1), None, None
+
+
+def columns_of(rank: int, size: int, heads: int, groups: int, head_size: int) -> tuple[range, range]:
+    """Where a rank's query heads, and its group's key and value, are in the whole fused row (n + 2 g) d."""
+    sharers, heads_per_group = size // groups, heads // groups
+    group, place = divmod(rank, sharers)
+    start, own = group * (heads_per_group + 2) * head_size, heads // size * head_size
+    first, key = start + place * own, start + heads_per_group * head_size
+    return range(first, first + own), range(key, key + 2 * head_size)
+
+
+def take_shared_group(qkv: Tensor, group: Group, heads: int, groups: int, head_size: int) -> Tensor:
+    """qkv [s, b, (n + 2 g) d / t] -> [s, b, (n/t + 2) d]: the rank's query heads, then the key and the value they use.
+
+    Where there are as many groups as ranks, or more, every rank has whole groups, and this is qkv itself.
+    """
+    if groups >= group.size:
+        return qkv
+    return _TakeSharedGroup.apply(qkv, group, columns_of(group.rank, group.size, heads, groups, head_size))

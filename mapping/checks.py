@@ -80,6 +80,8 @@ NEEDS = {
     "--merge-file": ("--vocab-file",),
     "--n-shared-experts": ("--moe-ffn-hidden-size", "--moe-intermediate-size", "--ffn-hidden-size"),
     "--use-fused-swiglu": ("--swiglu",),
+    "--square-alibi-mask": ("--fill-neg-inf",),
+    "--fill-neg-inf": ("--square-alibi-mask",),
     "--data-parallel-sharding-strategy": ("--use-megatron-fsdp", "--use-custom-fsdp"),
     "--enable-shared-expert": ("--shared-moe-ffn-hidden-size",),
     "--shared-moe-ffn-hidden-size": ("--enable-shared-expert",),

@@ -171,8 +171,6 @@ FLAGS = group(
         off("--no-yarn-correction-range-round-to-int", "yarn_correction_range_round_to_int"),
         value("--relative-attention-num-buckets", int, 32),
         value("--relative-attention-max-distance", int, 128),
-        switch("--square-alibi-mask"),
-        switch("--fill-neg-inf"),
         value("--alibi-fusion-attn-type", int),
         switch("--alibi-diagonal-opposite"),
         value("--yarn-scaling-factor", float, 1.0),

@@ -29,6 +29,11 @@ FLAGS = group(
         "rotary positions leave no others to switch off; without them --position-embedding-type none says it",
         off("--no-position-embedding", "add_position_embedding"),
     ),
+    *ignored(
+        "together they build the causal mask into the bias, which gives causal attention with ALiBi as it is",
+        switch("--square-alibi-mask"),
+        switch("--fill-neg-inf"),
+    ),
     switch("--use-glm-rope", "model_config.rotary_interleaved", "Rotate neighbouring pairs of half of each head."),
     value("--partial-rotary-factor", float, 0.0, "model_config.rotary_percent"),
     value("--rope-theta", float, None, "model_config.rotary_base"),

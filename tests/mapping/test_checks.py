@@ -49,7 +49,12 @@ BAD = [
     ("--tensor-model-parallel-size 8", 8, "--num-attention-heads 4"),
     ("--num-attention-heads 5", 1, "--hidden-size 64"),
     ("--group-query-attention --num-query-groups 3", 1, "--num-query-groups 3"),
-    ("--group-query-attention --num-query-groups 2 --tensor-model-parallel-size 4", 4, "--num-query-groups 2"),
+    (
+        "--num-attention-heads 12 --hidden-size 96 --group-query-attention --num-query-groups 3 "
+        "--tensor-model-parallel-size 2",
+        2,
+        "--num-query-groups 3",
+    ),
     ("--ffn-hidden-size 65 --tensor-model-parallel-size 2", 2, "--ffn-hidden-size 65"),
     ("--padded-vocab-size 513 --tensor-model-parallel-size 2", 2, "--padded-vocab-size 513"),
     ("--global-batch-size 7", 1, "--global-batch-size 7"),
@@ -359,6 +364,7 @@ GOOD = [
     ("--bf16 --fp32-residual-connection", 1),
     ("--num-query-groups 8", 1),
     ("--group-query-attention --num-query-groups 2 --tensor-model-parallel-size 2", 2),
+    ("--group-query-attention --num-query-groups 2 --tensor-model-parallel-size 4", 4),
     ("--kv-channels 32 --num-attention-heads 3", 1),
     ("--sequence-parallel", 1),
     ("--fp8-margin 0", 1),

@@ -21,10 +21,10 @@ def heads_divide(config: AllConfig) -> Iterator[str]:
             f"--num-query-groups {model.num_query_groups}: must divide --num-attention-heads "
             f"{model.num_attention_heads}; change one of them"
         )
-    elif model.num_query_groups < model.num_attention_heads and model.num_query_groups % size:
+    elif model.num_query_groups % size and size % model.num_query_groups:
         yield (
-            f"--num-query-groups {model.num_query_groups}: must be a multiple of --tensor-model-parallel-size {size}, "
-            "since a rank holds whole key/value heads; change one of them"
+            f"--num-query-groups {model.num_query_groups}: must be a multiple or a divisor of "
+            f"--tensor-model-parallel-size {size}; change one of them"
         )
     elif size > model.num_query_groups and 2 * model.kv_channels % (size // model.num_query_groups):
         yield (

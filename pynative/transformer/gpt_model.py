@@ -19,7 +19,8 @@ class GPTModel(Module):
         num_tokentypes: 0; GPT has none.
         parallel_output: leave logits cut over the vocabulary, as the loss wants them.
         pre_process, post_process: whether this is the first, the last stage.
-        eod, reset_position_ids: with an end-of-document token, masks and positions that are not given are made from it.
+        eod, reset_position_ids: with an end-of-document token, masks and positions are made from it (see EosMask), both
+            of them unless a call gives both.
     """
 
     model_key = "gpt_model"

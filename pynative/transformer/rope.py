@@ -1,9 +1,8 @@
 """Rotary position embedding (Su et al., "RoFormer", 2021)."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
@@ -36,19 +35,24 @@ class RotaryEmbedding:
         self.interleaved = rotary_interleaved
         self.position_scale = 1.0 / (seq_len_interpolation_factor or 1.0)
         inverse = 1.0 / np.float32(rotary_base) ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))
-        self.inverse_frequency = scaling(inverse) if scaling else inverse
-        self._tables: dict[tuple[Ranges, str], tuple[Tensor, Tensor]] = {}
+        frequencies = scaling(inverse) if scaling else inverse
+        self.inverse_frequencies = tuple(np.asarray(frequencies, np.float32).tolist())
 
-    def __call__(self, positions: Ranges, dtype: str = "float32") -> tuple[Tensor, Tensor]:
-        """cos and sin, each [s, r], of the s positions."""
-        key = (positions, dtype)
-        if key not in self._tables:
-            numbers = np.concatenate([np.arange(run.start, run.stop, dtype=np.float32) for run in positions])
-            angles = np.outer(numbers * np.float32(self.position_scale), self.inverse_frequency).astype(np.float32)
-            doubled = np.repeat(angles, 2, axis=1) if self.interleaved else np.concatenate([angles, angles], axis=1)
-            kind = getattr(ms, dtype)
-            self._tables[key] = (Tensor(np.cos(doubled)).astype(kind), Tensor(np.sin(doubled)).astype(kind))
-        return self._tables[key]
+    def __call__(self, positions: Ranges) -> tuple[Tensor, Tensor]:
+        """cos and sin, each [s, r] float32, of the s positions."""
+        return _tables(positions, self.position_scale, self.inverse_frequencies, self.interleaved)
+
+
+@lru_cache(maxsize=8)
+def _tables(
+    positions: Ranges, position_scale: float, inverse_frequencies: tuple[float, ...], interleaved: bool
+) -> tuple[Tensor, Tensor]:
+    """Made once for all layers, and kept for the last few lengths of sequence."""
+    numbers = np.concatenate([np.arange(run.start, run.stop, dtype=np.float32) for run in positions])
+    frequencies = np.array(inverse_frequencies, np.float32)
+    angles = np.outer(numbers * np.float32(position_scale), frequencies).astype(np.float32)
+    doubled = np.repeat(angles, 2, axis=1) if interleaved else np.concatenate([angles, angles], axis=1)
+    return Tensor.from_numpy(np.cos(doubled)), Tensor.from_numpy(np.sin(doubled))
 
 
 def rotary_embedding(config) -> RotaryEmbedding | None:

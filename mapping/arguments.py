@@ -48,11 +48,13 @@ def read(
     args, line = read_command_line(sys.argv[1:] if argv is None else argv, extra_args_provider, args_defaults)
     args.rank = rank_of_environment()
     args.world_size = world_size or world_size_of_environment(1 if args.yaml_cfg is None else None)
-    autos, file_errors, file_values = _read_files(args, line.given)
+    autos, file_errors, args.said_by_files = _read_files(args, line.given)
+    size_of_file = args.said_by_files.pop("parallel_config.world_size", None)
     refused = check_given(args, line.given)
     forget_refused(args, line.given)
-    values = file_values | field_values(args, look_at_files=check_files)
-    args.world_size = values.setdefault("parallel_config.world_size", from_yaml.smallest_world(values))
+    values = field_values(args, look_at_files=check_files)
+    args.world_size = args.world_size or size_of_file or from_yaml.smallest_world(values)
+    values["parallel_config.world_size"] = args.world_size
     config, errors = build_with_errors(values)
     notes, open_ends = from_deepspeed.resolved(autos, config)
     found = [*line.errors, *file_errors, *refused, *errors, *open_ends, *(missing_files(args) if check_files else ())]

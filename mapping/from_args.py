@@ -87,10 +87,14 @@ def _typed(row: Flag, value: Any) -> Any:
 
 
 def field_values(args: Namespace, look_at_files: bool = True) -> dict[str, Any]:
-    """Target -> value, for every config field that the arguments, and a tokenizer's files, say something of."""
+    """Target -> value, for every config field that the arguments, and a tokenizer's files, say something of.
+
+    A configuration file's fields that no single argument fills stand in the namespace as `said_by_files`.
+    """
     reader = Arguments(args, look_at_files)
     values = copied(reader) | {target: _derived(derive, reader) for target, derive in DERIVED.items()}
-    return {target: value for target, value in values.items() if value is not None}
+    known = {target: value for target, value in values.items() if value is not None}
+    return known | (reader.said_by_files or {})
 
 
 def _derived(derive: Callable[[Any], Any], reader: Arguments) -> Any:

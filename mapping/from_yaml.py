@@ -12,7 +12,7 @@ from mapping.from_args import DERIVED, FLAG_OF, NESTED, SECTIONS, build_with_err
 from mapping.nested_schema import translate
 from mapping.parser import Given, nearest, suggest, world_size_of_environment
 from mapping.tree import leaves
-from mapping.yaml_arguments import is_megatron_layout, read_megatron_layout
+from mapping.yaml_arguments import is_megatron_layout, put_megatron_layout, read_megatron_layout
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import field_types, has_type
 
@@ -78,7 +78,10 @@ def overlay(path: str, args: Namespace, given: Sequence[Given]) -> tuple[Values,
     """Put what a file says into arguments that were not typed. Returns the fields that no single argument fills."""
     if not Path(path).is_file():
         return {}, [f"--yaml-cfg {path}: there is no such file"]
-    values, errors = values_of(_load(path))
+    content = _load(path)
+    if is_megatron_layout(content):
+        return {}, put_megatron_layout(content, args, given)
+    values, errors = values_of(content)
     typed = {entry.row.target for entry in given}
     copied = {row.target: row.dest for row in reversed(ROWS) if row.status == MAPPED and row.target not in DERIVED}
     rest: Values = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mapping.checks import check_given, forget_refused
@@ -52,14 +52,22 @@ def is_megatron_layout(content: Mapping[str, Any]) -> bool:
 
 def read_megatron_layout(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Target -> value, and what is wrong."""
-    errors: list[str] = []
-    given = [entry for key, value in _arguments(content) for entry in _given(key, value, errors)]
     args = Namespace(**defaults())
+    errors = put_megatron_layout(content, args, ())
+    return field_values(args), errors
+
+
+def put_megatron_layout(content: Mapping[str, Any], args: Namespace, typed: Sequence[Given]) -> list[str]:
+    """Put what a file says into arguments that were not typed, nor their fields by another flag; what is wrong."""
+    errors: list[str] = []
+    taken = {name for entry in typed for name in (entry.row.dest, entry.row.target) if name}
+    found = [entry for key, value in _arguments(content) for entry in _given(key, value, errors)]
+    given = [entry for entry in found if not taken & {entry.row.dest, entry.row.target}]
     for entry in given:
         setattr(args, entry.row.dest, entry.value)
     errors += check_given(args, given)
     forget_refused(args, given)
-    return field_values(args), errors
+    return errors
 
 
 def _arguments(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

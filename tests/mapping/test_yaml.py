@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
-from mapping import ConfigError, init_configs_from_dict, init_configs_from_yaml
-from mapping.arguments import read
+from mapping import ConfigError, init_configs_from_args, init_configs_from_dict, init_configs_from_yaml
+from mapping.arguments import parse_args, read
 from tests.mapping.lines import line, reading
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/gpt/pretrain_gpt_38BV3.yaml"
@@ -105,6 +106,32 @@ def test_flags_win_over_the_file_that_yaml_cfg_names():
     )
     assert found.errors == []
     assert (found.config.model_config.hidden_size, found.config.model_config.num_attention_heads) == (6144, 96)
+
+
+def test_the_arguments_of_a_file_give_the_config_of_the_file():
+    """The training script builds its config from the arguments: what no single argument says must not be lost."""
+    argv = ["--yaml-cfg", str(EXAMPLE), "--lr", "1e-3", "--train-iters", "5", "--max-position-embeddings", "4096"]
+    config = init_configs_from_args(parse_args(argv, world_size=32))
+    assert config == read(argv, world_size=32).config
+    model, parallel = config.model_config, config.parallel_config
+    assert (model.num_query_groups, model.hidden_act, config.training_config.use_distributed_optimizer) == (
+        8,
+        "swiglu",
+        True,
+    )
+    assert parallel.num_layer_list == [[4, 4, 4, 4], [4, 4, 4, 4], [4, 4, 4, 4], [4, 4, 4, 2]]
+
+
+def test_flags_and_a_file_in_megatrons_layout_are_one_command_line(tmp_path):
+    """What follows from both, as the padded vocabulary does, follows from what is left after flags won."""
+    model = MEGATRON["language_model"] | {"activation_func": "swiglu", "num_query_groups": 2}
+    file = tmp_path / "megatron.yaml"
+    file.write_text(yaml.safe_dump(MEGATRON | {"language_model": model, "group_query_attention": True}))
+    argv = ["--yaml-cfg", str(file), "--tensor-model-parallel-size", "2", "--global-batch-size", "16", "--squared-relu"]
+    found = read([*argv, "--vocab-size", "500"], world_size=2)
+    flags = "--norm-epsilon 1e-6 --group-query-attention --num-query-groups 2 --tensor-model-parallel-size 2"
+    wanted = reading(f"{flags} --squared-relu --global-batch-size 16 --vocab-size 500", 2)
+    assert found.errors == wanted.errors == [] and found.config == wanted.config
 
 
 def test_a_missing_file_is_an_error(tmp_path):

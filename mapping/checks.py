@@ -32,17 +32,6 @@ EXCLUSIVE = (
     ("--save-retain-interval", "--keep-checkpoint-max"),
     ("--num-layer-list", "--pipeline-model-parallel-layout"),
     ("--pipeline-num-transformer-layers", "--pipeline-model-parallel-layout"),
-    *(
-        ("--use-legacy-models", other)
-        for other in (
-            "--num-experts",
-            "--context-parallel-size",
-            "--multi-latent-attention",
-            "--rotary-interleaved",
-            "--decoupled-lr",
-            "--decoupled-min-lr",
-        )
-    ),
     ("--use-torch-fsdp2", "--use-distributed-optimizer"),
     ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp"),
     ("--n-shared-experts", "--moe-shared-expert-intermediate-size", "--shared-moe-ffn-hidden-size"),

@@ -78,10 +78,6 @@ FLAGS = group(
         switch("--no-shared-storage"),
     ),
     *ignored(
-        "the classes from before Megatron-Core compute the same dense network",
-        switch("--use-legacy-models"),
-    ),
-    *ignored(
         "there is one implementation of the model",
         switch("--use-mcore-models"),
     ),

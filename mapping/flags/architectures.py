@@ -210,6 +210,7 @@ FLAGS = group(
     ),
     *refused(
         "the classes from before Megatron-Core are gone; leave it out",
+        switch("--use-legacy-models"),
         switch("--legacy-tokenizer"),
         value("--transformer-type", str, "megatron"),
     ),

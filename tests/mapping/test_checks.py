@@ -185,9 +185,6 @@ BAD = [
     ("--position-embedding-type rope --rotary-percent 0.2", 1, "--rotary-percent 0.2"),
     ("--multi-latent-attention --group-query-attention", 1, "--group-query-attention"),
     ("--use-rope-scaling", 1, "--rope-scaling-type llama3"),
-    ("--use-legacy-models --num-experts 4", 1, "--num-experts 4: does not go with --use-legacy-models"),
-    ("--use-legacy-models --context-parallel-size 2", 2, "--context-parallel-size 2: does not go with"),
-    ("--use-legacy-models --position-embedding-type rope --rotary-interleaved", 1, "--rotary-interleaved"),
     # refused by flag, by value, and names that are gone
     ("--fp8-format hybrid", 1, "--fp8-format"),
     ("--optimizer muon", 1, "--optimizer muon"),
@@ -369,7 +366,6 @@ GOOD = [
     ("--sequence-parallel", 1),
     ("--fp8-margin 0", 1),
     ("--position-embedding-type alibi --square-alibi-mask --fill-neg-inf", 1),
-    ("--use-legacy-models --context-parallel-size 1", 1),
     ("--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2", 4),
     ("--num-experts 4 --moe-layer-freq ([0]*1+[1]*1)*2", 1),
     ("--num-layers-per-virtual-pipeline-stage 1 --pipeline-model-parallel-size 2", 2),

@@ -26,10 +26,10 @@ class Rows:
         return {"tokens": row[:-1], "labels": row[1:], "loss_mask": self.mask[i], "position_ids": positions}
 
 
-def train(backend, flags: str, model: dict | None = None, **arguments) -> tuple:
+def train(backend, flags: str, model: dict | None = None, dataset: Rows | None = None, **arguments) -> tuple:
     """(losses, gradient norms, gradients of step 1, final weights); the last two on rank 0 only.
 
-    `model` are more arguments of GPTModel, `arguments` of pretrain, other data for instance.
+    `model` are more arguments of GPTModel, `dataset` is trained on instead of Rows, `arguments` are more of pretrain.
     """
     from pynative.checkpointing import gather_weights
     from pynative.training.callbacks import Callback
@@ -54,7 +54,7 @@ def train(backend, flags: str, model: dict | None = None, **arguments) -> tuple:
     recorder = Recorder()
     with job(backend, config):
         state = pretrain(
-            lambda samples: (Rows(), None, None),
+            lambda samples: (dataset or Rows(), None, None),
             lambda **stage: GPTModel(config.model_config, **stage, **(model or {})),
             all_config=config,
             callbacks=[recorder],

@@ -35,18 +35,31 @@ def get_batch_on_this_cp_rank(batch: dict[str, Any]) -> dict[str, Any]:
     """The batch with its sequences cut to what this context-parallel rank holds.
 
     Entries [b, s, ...] lose positions along axis 1, `attention_mask` [b or 1, 1, s, s] rows along axis 2; entries that
-    are no arrays or have one axis stay. Raises ValueError where s does not divide.
+    are no arrays or have one axis stay, and so does what this function cut before: a script may call it in its
+    get_batch_func, as Megatron's do. Raises ValueError where s does not divide.
     """
     if parallel_state.get_context_parallel_world_size() == 1:
         return batch
     return {name: _cut_entry(name, value) for name, value in batch.items()}
 
 
+def is_piece(value: Any) -> bool:
+    """Whether `get_batch_on_this_cp_rank` made this of whole sequences."""
+    return getattr(value, "is_piece_of_sequences", False)
+
+
+def piece(array: np.ndarray) -> Tensor:
+    """An array of which other context-parallel ranks have other positions, so marked."""
+    tensor = Tensor.from_numpy(array)
+    tensor.is_piece_of_sequences = True
+    return tensor
+
+
 def _cut_entry(name: str, value: Any) -> Any:
-    if not isinstance(value, Tensor | np.ndarray) or value.ndim < 2:
+    if not isinstance(value, Tensor | np.ndarray) or value.ndim < 2 or is_piece(value):
         return value
     array = value.asnumpy() if isinstance(value, Tensor) else value
-    return Tensor.from_numpy(cut_mask_rows(array) if name == ATTENTION_MASK else cut_sequence(array, name))
+    return piece(cut_mask_rows(array) if name == ATTENTION_MASK else cut_sequence(array, name))
 
 
 def cut_sequence(array: np.ndarray, name: str = "array") -> np.ndarray:

@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 
 from parallel_core.averaging import MicroBatchWeight
 from pynative import parallel_state
-from pynative.context_parallel.batch import get_batch_on_this_cp_rank
+from pynative.context_parallel.batch import get_batch_on_this_cp_rank, is_piece, piece
 from pynative.context_parallel.loss import sum_over_group
 from pynative.pipeline_parallel.stage import LossOf
 
@@ -27,16 +27,18 @@ def _cut(value: Any, micro_batch: int, micro_batches: int, name: str) -> Any:
     size = rows // micro_batches
     # Cut in numpy: on a CPU each of MindSpore's own operators leaves a thread spinning for a tenth of a second.
     array = value.asnumpy() if isinstance(value, Tensor) else value
-    return Tensor.from_numpy(np.ascontiguousarray(array[micro_batch * size : (micro_batch + 1) * size]))
+    rows_here = np.ascontiguousarray(array[micro_batch * size : (micro_batch + 1) * size])
+    return piece(rows_here) if is_piece(value) else Tensor.from_numpy(rows_here)
 
 
 def _tokens(arguments: dict[str, Any]) -> float:
-    """How many tokens of a micro-batch count: those of its loss mask, or all labels."""
-    mask = arguments.get("loss_mask")
-    if mask is not None:
-        return float(mask.asnumpy().sum(dtype=np.float64))
-    labels = arguments.get("labels")
-    return float(np.prod(labels.shape)) if labels is not None else 1.0
+    """How many tokens of a micro-batch count: those of its loss mask, or all labels; of whole sequences."""
+    mask, labels = arguments.get("loss_mask"), arguments.get("labels")
+    counted = labels if mask is None else mask
+    if counted is None:
+        return 1.0
+    own = float(counted.size) if mask is None else float(mask.asnumpy().sum(dtype=np.float64))
+    return sum_over_group([own], parallel_state.get_context_parallel_group())[0] if is_piece(counted) else own
 
 
 class BatchedForwardStep:
@@ -54,8 +56,8 @@ class BatchedForwardStep:
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """Run the model on a micro-batch's rows; its result on the last stage is the mean loss."""
         arguments = {name: _cut(value, micro_batch, self.micro_batches, name) for name, value in self.batch.items()}
-        weight = MicroBatchWeight(_tokens(arguments))
-        return model(**get_batch_on_this_cp_rank(arguments)), lambda loss: (loss, weight, None)
+        output = model(**get_batch_on_this_cp_rank(arguments))
+        return output, lambda loss: (loss, MicroBatchWeight(_tokens(arguments)), None)
 
 
 class MegatronForwardStep:

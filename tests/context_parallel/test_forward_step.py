@@ -43,6 +43,19 @@ def train_on_sums(backend, flags: str) -> tuple:
     return train(backend, flags, forward_step_func=own_sums)
 
 
+def train_on_a_batch_cut_by_the_script(backend, flags: str) -> tuple:
+    """`get_batch_func` cuts the step's whole batch itself, and makes a dict of its own of the result."""
+    return train(backend, flags, get_batch_func=lambda data_iterator: dict(own_batch(data_iterator)))
+
+
+@pytest.mark.parametrize("averaging", ["", "--calculate-per-token-loss"])
+@pytest.mark.parametrize("algorithm", ["megatron_cp_algo", "ulysses_cp_algo"])
+def test_a_batch_is_not_cut_twice(algorithm, averaging):
+    """Megatron's scripts call get_batch_on_this_cp_rank; then a quarter of the tokens would be trained on."""
+    layout = f"--context-parallel-size 2 --context-parallel-algo {algorithm}"
+    check_layout(f"{TINY} --global-batch-size 8 {averaging}", 2, layout, how=train_on_a_batch_cut_by_the_script)
+
+
 FORMS = [(train_on_means, ""), (train_on_sums, ""), (train_on_sums, "--calculate-per-token-loss")]
 """A mean says nothing of its number of tokens, so it is not weighed per token."""
 

@@ -1,6 +1,7 @@
 """A step's forwards and backwards on this rank, and the loss of the whole job."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -13,6 +14,22 @@ from pynative.pipeline_parallel.channel import pipeline_channel
 from pynative.pipeline_parallel.runner import Plan, run
 from pynative.pipeline_parallel.stage import ForwardStep, Stage
 from pynative.tensor_parallel.random import get_rng_tracer
+
+
+class GlobalLoss(NamedTuple):
+    """The loss of a global batch, the same on every rank."""
+
+    total: float
+    """Sum of what micro-batches report."""
+    weight: float
+    """What it is divided by to be reported: tokens, or micro-batches where a script reports their means."""
+    tokens: float
+    """How many tokens count."""
+
+    @property
+    def mean(self) -> float:
+        """The loss that is reported."""
+        return self.total / max(self.weight, 1.0)
 
 
 class PipelineStep:
@@ -45,15 +62,15 @@ class PipelineStep:
         get_rng_tracer().micro_batch = micro_batch * replicas + parallel_state.get_data_parallel_rank()
         parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
 
-    def run(self, forward_step: ForwardStep, data_iterator: Iterator, train: bool) -> tuple[float, float]:
-        """(mean loss over the global batch, its number of counting tokens)."""
+    def run(self, forward_step: ForwardStep, data_iterator: Iterator, train: bool) -> GlobalLoss:
+        """Every micro-batch of a step: gradients into the buffer when training, and the loss."""
         plan = self._plans[train]
         forward_step.begin(data_iterator, self.chunks)
         self.stage.begin(forward_step, train, plan.defers_weight_gradients)
         run(plan, self.stage.compute, self.channel)
         return self._global_loss()
 
-    def _global_loss(self) -> tuple[float, float]:
+    def _global_loss(self) -> GlobalLoss:
         own = (self.stage.reported_sum, self.stage.reported_count, self.stage.tokens) if self._reports else (0, 0, 0)
-        total = parallel_state.get_world_group().all_reduce(Tensor(np.array(own, np.float32))).asnumpy()
-        return float(total[0]) / max(float(total[1]), 1.0), float(total[2])
+        total = parallel_state.get_world_group().all_reduce(Tensor(np.array(own, np.float32)))
+        return GlobalLoss(*total.asnumpy().tolist())

@@ -60,22 +60,22 @@ class TrainOneStepCell:
         """One step; `before_update(gradient_scale)` is called with the reduced gradients in the buffer, unscaled."""
         self.model.set_train(True)
         self.buffer.empty_gradients()
-        loss, tokens = self.pipeline.run(self.forward_step, data_iterator, train=True)
+        loss = self.pipeline.run(self.forward_step, data_iterator, train=True)
         finalize_model_grads(self.model, self.buffer)
-        scale = self.pipeline.averaging.gradient_scale(tokens)
+        scale = self.pipeline.averaging.gradient_scale(loss.tokens)
         norm = self.gradient_norm() * scale
         if before_update:
             before_update(scale)
         learning_rate, weight_decay = self.scheduler.get_lr(), self.scheduler.get_wd()
-        is_finite = math.isfinite(loss) and math.isfinite(norm)
+        is_finite = math.isfinite(loss.mean) and math.isfinite(norm)
         if is_finite:
             clipped = scale * clip_coefficient(norm, self.config.optimizer_config.clip_grad)
             self.optimizer.step(learning_rate, weight_decay, clipped)
             self.scheduler.step(self.config.dataset_config.global_batch_size)
-        return StepResult(loss, tokens, norm, learning_rate, weight_decay, is_finite, gradient_scale=scale)
+        return StepResult(loss.mean, loss.tokens, norm, learning_rate, weight_decay, is_finite, gradient_scale=scale)
 
     def evaluate(self, data_iterator: Iterator, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""
         self.model.set_train(False)
-        results = [self.pipeline.run(self.forward_step, data_iterator, train=False) for _ in range(batches)]
-        return sum(loss * tokens for loss, tokens in results) / max(sum(tokens for _, tokens in results), 1.0)
+        losses = [self.pipeline.run(self.forward_step, data_iterator, train=False) for _ in range(batches)]
+        return sum(loss.total for loss in losses) / max(sum(loss.weight for loss in losses), 1.0)

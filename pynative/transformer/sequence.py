@@ -1,7 +1,8 @@
 """Which positions of the sequence this rank's hidden states are."""
 
-from parallel_core.context import ContextLayout, cut
+from parallel_core.context import cut
 from pynative import parallel_state
+from pynative.context_parallel.batch import positions_here
 
 
 def held_positions(config, length: int | None = None) -> tuple[tuple[int, int], ...]:
@@ -15,9 +16,6 @@ def held_positions(config, length: int | None = None) -> tuple[tuple[int, int], 
     """
     parallel = config.parallel_config
     pieces = parallel.tensor_model_parallel_size if parallel.sequence_parallel else 1
-    context = parallel_state.get_context_parallel_world_size()
-    piece = length if length is not None else config.seq_length // (context * pieces)
-    layout = ContextLayout.of(context, parallel.context_parallel_algo, parallel.ulysses_degree_in_cp)
-    held = layout.positions(piece * pieces * context, parallel_state.get_context_parallel_rank())
+    piece = length if length is not None else config.seq_length // (parallel.context_parallel_size * pieces)
     first = piece * parallel_state.get_tensor_model_parallel_rank() if pieces > 1 else 0
-    return tuple((run.start, run.stop) for run in cut(held, first, first + piece))
+    return tuple((run.start, run.stop) for run in cut(positions_here(piece * pieces), first, first + piece))

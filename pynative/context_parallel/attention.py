@@ -3,12 +3,13 @@
 Either may be in a group of one, where it does nothing: the three algorithms are two functions and two group sizes.
 """
 
+from typing import Any
+
 from mindspore import Tensor
 
 from pynative.collectives import Group
 from pynative.context_parallel.ring import ring_attention
 from pynative.context_parallel.ulysses import heads_to_sequence, sequence_to_heads
-from pynative.kernels.dropout import Key
 
 
 def context_parallel_attention(
@@ -18,22 +19,16 @@ def context_parallel_attention(
     ulysses_group: Group,
     ring_group: Group,
     *,
-    scale: float,
-    causal: bool = True,
-    mask: Tensor | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: Key | None = None,
     head_offset: int = 0,
+    **setting: Any,
 ) -> Tensor:
     """`kernels.attention` of the whole sequence: q [s, b, n, d], k and v [s, b, g, d] -> [s, b, n * d].
 
     s is what this rank holds of it (`parallel_core.context`). mask: bool [b or 1, 1, rows, whole sequence], the rows
     that `batch.cut_mask_rows` leaves. head_offset: number of the first head here among all tensor-parallel ranks'.
+    setting: the other keyword arguments of `kernels.attention`, as they are.
     The messages are those of `sequence_to_heads`, `ring_attention` and `heads_to_sequence`.
     """
     first_head = head_offset + ulysses_group.rank * (q.shape[2] // ulysses_group.size)
-    out = ring_attention(
-        *sequence_to_heads(q, k, v, ulysses_group), ring_group, scale=scale, causal=causal, mask=mask,
-        dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=first_head,
-    )  # fmt: skip
-    return heads_to_sequence(out, ulysses_group)
+    heads = sequence_to_heads(q, k, v, ulysses_group)
+    return heads_to_sequence(ring_attention(*heads, ring_group, head_offset=first_head, **setting), ulysses_group)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pynative.launch import msrun_command, quiet_environment
-from tests.golden import golden
+from tests.support.golden import golden
 
 IMPORTS = {
     "mindformers.experimental.parallel_core.pynative": "pynative",

@@ -10,7 +10,7 @@ import pytest
 from mapping import init_configs_from_args
 from mapping.arguments import fill_in, read
 from parallel_core.config.base import Unknown
-from tests.mapping.acceptance import SLICES, errors_of
+from tests.support.mapping.acceptance import SLICES, errors_of
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "shared/megatron_flags/scripts.json"
 pytestmark = pytest.mark.skipif(not SCRIPTS.is_file(), reason="the launch scripts are not beside this checkout")

@@ -12,7 +12,7 @@ import pytest
 
 import mapping
 from mapping import ConfigError, get_args, init_configs_from_args, initialize_megatron, parse_args
-from tests.mapping.lines import line, reading
+from tests.support.mapping.lines import line, reading
 
 GOLDEN = Path(__file__).resolve().parents[3] / "shared/golden"
 MOE = "--num-experts 4 --moe-ffn-hidden-size 32"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mapping.lines import reading
+from tests.support.mapping.lines import reading
 
 BAD = [
     # the command line itself

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mapping.arguments import Reading, read
-from tests.mapping.lines import line
+from tests.support.mapping.lines import line
 
 
 @pytest.fixture

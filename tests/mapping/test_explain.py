@@ -14,7 +14,7 @@ from mapping.explain import main
 from mapping.flag_reference import field_sentences, reference
 from mapping.from_args import NESTED, SECTIONS
 from parallel_core.config.base import field_types
-from tests.mapping.lines import line
+from tests.support.mapping.lines import line
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 from mapping.arguments import read
 from mapping.explain import as_json, as_text
 from mapping.flags import BY_NAME, MAPPED
-from tests.mapping.lines import GOOD, line, reading
+from tests.support.mapping.lines import GOOD, line, reading
 
 JUNK = [
     "",

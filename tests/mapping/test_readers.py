@@ -4,9 +4,9 @@ import pytest
 
 from mapping.flags import MAPPED, ROWS
 from parallel_core.config.unsupported import IMPLEMENTED, PART_OF
-from tests.mapping.lines import reading
-from tests.mapping.readers import ANY, is_read, reads
-from tests.mapping.variations import COMPANY, effect, value_of
+from tests.support.mapping.lines import reading
+from tests.support.mapping.readers import ANY, is_read, reads
+from tests.support.mapping.variations import COMPANY, effect, value_of
 
 NAMES = {name: row for row in ROWS if row.status == MAPPED and row.target for name in (row.name, *row.aliases)}
 TARGETS = {row.target: name for name, row in NAMES.items()}

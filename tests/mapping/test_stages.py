@@ -5,8 +5,8 @@ import pytest
 from mapping.flags.stages import layers_of_stages, pipeline_layout
 from mapping.from_yaml import init_configs_from_dict
 from parallel_core.config import ConfigError
-from tests.mapping.lines import reading
-from tests.mapping.test_yaml import MEGATRON
+from tests.support.mapping.lines import reading
+from tests.support.mapping.yaml_files import MEGATRON
 
 LAYOUTS = [
     # (layout, stages of the pipeline, layers of each)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from parallel_core.lr_schedule import OptimizerParamScheduler
-from tests.golden import golden
+from tests.support.golden import golden
 
 CASES = json.loads((golden("lr_schedule") / "lr_schedule.json").read_text())["cases"]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed import run
-from tests.engine import config_of, job
-from tests.golden import golden
 from tests.parity.replay import SCRIPT
+from tests.support.distributed import run
+from tests.support.engine import config_of, job
+from tests.support.golden import golden
 
 LAYOUTS = {
     "1 rank": (1, ""),

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from tests.checkpoint import jobs
-from tests.context_parallel.test_forward_step import train_on_sums
-from tests.context_parallel.test_model import train_on_documents
-from tests.distributed import run
-from tests.engine import TINY
-from tests.layouts import Rows, check_layout, train
-from tests.training.test_loop import evaluated
+from tests.support import checkpoint_jobs as jobs
+from tests.support.distributed import run
+from tests.support.documents import train_on_documents
+from tests.support.engine import TINY
+from tests.support.forward_steps import train_on_sums
+from tests.support.layouts import Rows, check_layout, train
+from tests.support.pretraining import evaluated
 
 BASE = f"{TINY} --num-layers 4 --global-batch-size 8"
 DROPOUT = "--attention-dropout 0.2 --hidden-dropout 0.1"

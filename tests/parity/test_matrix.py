@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.engine import TINY
-from tests.layouts import check_layout
+from tests.support.engine import TINY
+from tests.support.layouts import check_layout
 
 BASE = f"{TINY} --num-attention-heads 8 --global-batch-size 8 --micro-batch-size 1 --init-method-std 0.1"
 MODELS = {

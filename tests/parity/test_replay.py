@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 from pynative.launch import quiet_environment
-from tests.golden import golden
 from tests.parity import replay
+from tests.support.golden import golden
 
 FIGURES = {
     "case",

@@ -1,0 +1,39 @@
+"""The model's configuration comes back out of a manifest."""
+
+import json
+
+import pytest
+
+from parallel_core.checkpoint.config import config_for_inference
+from parallel_core.config import ParallelConfig
+from tests.support.engine import TINY, config_of
+
+FLAGS = {
+    "gpt": "",
+    "llama": "--swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope "
+    "--rotary-percent 0.5 --untie-embeddings-and-output-weights --group-query-attention --num-query-groups 2",
+    "qwen": "--swiglu --add-qkv-bias --disable-bias-linear --position-embedding-type rope --rotary-base 1000000",
+}
+
+
+def _sections(flags: str) -> dict:
+    """As a manifest has them: through JSON."""
+    return json.loads(json.dumps(config_of(f"{TINY} --global-batch-size 16 {flags}", 8).to_dict()))
+
+
+@pytest.mark.parametrize("family", FLAGS)
+def test_the_model_is_the_one_that_was_saved(family):
+    """Every field, sections inside the section too, for one process instead of eight."""
+    flags = f"--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 {FLAGS[family]}"
+    restored = config_for_inference(_sections(flags), ParallelConfig())
+    assert restored.model_config == config_of(f"{TINY} --global-batch-size 16 {flags}", 8).model_config
+    assert restored.parallel_config.world_size == 1
+    assert restored.dataset_config.tokenizer_type == "NullTokenizer"
+
+
+def test_a_field_of_another_version_is_named():
+    """Leaving it out could change what the model computes."""
+    sections = _sections("")
+    sections["model_config"]["new_kind_of_norm"] = True
+    with pytest.raises(ValueError, match=r"ModelConfig: the checkpoint sets new_kind_of_norm"):
+        config_for_inference(sections, ParallelConfig())

@@ -1,0 +1,74 @@
+"""The notations of --split and --data-path, and which sources of data go together."""
+
+import pytest
+
+from parallel_core.config.notations import parse_blend
+from parallel_core.data.dataset_config import GPTDatasetConfig, parse_split
+from parallel_core.data.tokenizers.replaced_ids import ReplacedIds
+from tests.support.corpus import FixedTokenizer
+
+
+@pytest.mark.parametrize(
+    ("split", "intervals"),
+    [
+        ("90,8,2", [(0.0, 0.9), (0.9, 0.98), (0.98, 1.0)]),
+        ("100,0,0", [(0.0, 1.0), None, None]),
+        ("1", [(0.0, 1.0), None, None]),
+        ("0,1,1", [None, (0.0, 0.5), (0.5, 1.0)]),
+        ("50, 50", [(0.0, 0.5), (0.5, 1.0), None]),
+    ],
+)
+def test_split(split, intervals):
+    for actual, expected in zip(parse_split(split), intervals, strict=True):
+        assert actual == (expected if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize("split", ["", "0,0,0", "-1,2", "1,2,3,4", "abc", "1,2,x", "1.2.3"])
+def test_wrong_split_is_refused(split):
+    with pytest.raises(ValueError, match="--split"):
+        parse_split(split)
+
+
+@pytest.mark.parametrize(
+    ("words", "blend"),
+    [
+        (["a"], (["a"], None)),
+        (["a", "b"], (["a", "b"], None)),
+        (["a", "b", "c"], (["a", "b", "c"], None)),
+        (["0.3", "a", "7", "b"], (["a", "b"], [0.3, 7.0])),
+        (["1", "a"], (["a"], [1.0])),
+    ],
+)
+def test_data_path(words, blend):
+    assert parse_blend(words) == blend
+
+
+@pytest.mark.parametrize("words", ["", "1", "a 1", "0.3 a b", "0.3 a 0.7", "1 2", "0 a", "-1 a", "inf a"])
+def test_wrong_data_path_is_refused(words):
+    with pytest.raises(ValueError, match="--data-path"):
+        parse_blend(words.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "exactly one of --data-path"),
+        ({"blend": (["a"], None), "mock": True, "split": "1"}, r"\(2 were given\)"),
+        ({"blend": (["a"], None)}, "--split is missing"),
+        ({"mock": True}, "--split is missing"),
+        ({"blend_per_split": [None] * 3, "split": "1"}, "leave it out"),
+        ({"mock": True, "split": "1", "sequence_length": 0}, "--seq-length 0"),
+    ],
+)
+def test_sources_that_do_not_go_together_are_refused(options, message):
+    plain = {"random_seed": 1, "sequence_length": 8, "tokenizer": FixedTokenizer(10, 9, None)}
+    with pytest.raises(ValueError, match=message):
+        GPTDatasetConfig(**plain | options)
+
+
+def test_ids_of_the_user_replace_the_tokenizers():
+    """--eos-token-id and --pad-token-id; one that is not given stays."""
+    tokenizer = FixedTokenizer(vocab_size=9, eod=8, pad=7)
+    replaced = ReplacedIds(tokenizer, eod=3)
+    assert (replaced.eod, replaced.pad, replaced.vocab_size) == (3, tokenizer.pad, tokenizer.vocab_size)
+    assert ReplacedIds(tokenizer, pad=0).pad == 0 and ReplacedIds(tokenizer, pad=0).eod == tokenizer.eod

@@ -1,0 +1,217 @@
+"""Samples and indices against those that Megatron-Core recorded, and what happens at the edges."""
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+
+from parallel_core.data.blended import (
+    BlendedDataset,
+    BlendedMegatronDatasetBuilder,
+    Dataset,
+    build_train_valid_test_datasets,
+)
+from parallel_core.data.dataset_config import GPTDatasetConfig
+from parallel_core.data.gpt_dataset import GPTDataset
+from parallel_core.data.tokenizers import NullTokenizer
+from tests.support.corpus import FixedTokenizer, write_corpus
+from tests.support.golden import golden
+
+CASES = [
+    "one_epoch", "size_none", "multi_epoch_separate_last", "multi_epoch_joint", "seed_4321_seq_57", "corpus_b_int32",
+    "eod_mask_loss", "reset_position_ids", "reset_attention_mask", "reset_all", "pad_token_in_data",
+    "keep_partial_valid", "no_extra_token", "split_100_0_0", "blend_30_70", "blend_30_70_seed_99",
+    "blend_unweighted_sized", "blend_unweighted_none", "blend_per_split",
+]  # fmt: skip
+
+
+@cache
+def recorded_cases() -> dict:
+    return json.loads((golden("data_gpt") / "cases.json").read_text())["cases"]
+
+
+@cache
+def recorded_arrays() -> dict[str, np.ndarray]:
+    return dict(np.load(golden("data_gpt") / "samples.npz"))
+
+
+def build_case(case: str) -> dict[str, Dataset | None]:
+    options = recorded_cases()[case]["config"].copy()
+    sizes = options.pop("sizes")
+    for name in ("blend", "blend_per_split"):
+        if options.get(name) is not None:
+            options[name] = with_folder(options[name]) if name == "blend" else [with_folder(b) for b in options[name]]
+    config = GPTDatasetConfig(
+        **options | {"tokenizer": FixedTokenizer(*options["tokenizer"]), "create_attention_mask": True}
+    )
+    return dict(zip(("train", "valid", "test"), build_train_valid_test_datasets(config, sizes), strict=True))
+
+
+def with_folder(blend):
+    names, weights = blend
+    return [str(golden("data_gpt") / name) for name in names], weights
+
+
+def check_index(dataset: Dataset, recorded: dict[str, np.ndarray], at: str) -> None:
+    if isinstance(dataset, BlendedDataset):
+        for number, part in enumerate(dataset.datasets):
+            check_index(part, recorded, f"{at}/mid{number}")
+        names = ["dataset_index", "dataset_sample_index"]
+    else:
+        names = ["document_index", "sample_index", "shuffle_index"]
+    for name in names:
+        np.testing.assert_array_equal(getattr(dataset, name), recorded[f"{at}/{name}"], err_msg=f"{at}/{name}")
+
+
+def check_samples(dataset: Dataset, recorded: dict[str, np.ndarray], at: str) -> None:
+    for name in ("tokens", "labels", "position_ids", "loss_mask"):
+        expected = recorded[f"{at}/{name}"]
+        actual = np.stack([dataset[i][name] for i in range(len(expected))])
+        np.testing.assert_array_equal(actual, expected, err_msg=f"{at}/{name}")
+    bits = recorded[f"{at}/attention_mask_bits"]
+    masks = np.stack([dataset[i]["attention_mask"][0] for i in range(len(bits))])
+    np.testing.assert_array_equal(np.packbits(masks, axis=-1), bits, err_msg=f"{at}/attention_mask")
+
+
+def test_every_recorded_case_is_in_the_list():
+    assert sorted(CASES) == sorted(recorded_cases())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_megatron(case):
+    recorded = recorded_arrays()
+    for split, dataset in build_case(case).items():
+        at = f"{case}/{split}"
+        result = recorded_cases()[case]["result"][at]
+        assert (dataset is None) == (result is None), at
+        if dataset is None:
+            continue
+        assert (len(dataset), type(dataset).__name__) == (result["length"], result["class"]), at
+        check_index(dataset, recorded, at)
+        check_samples(dataset, recorded, at)
+        if isinstance(dataset, BlendedDataset):
+            assert dataset.weights == result["weights"]
+        else:
+            assert isinstance(dataset, GPTDataset) and dataset.num_samples == result["num_samples"]
+
+
+def build(prefixes, sizes, weights=None, split="90,8,2", s=8, tokenizer=None, **options):
+    config = GPTDatasetConfig(
+        random_seed=1,
+        sequence_length=s,
+        tokenizer=tokenizer or FixedTokenizer(100, 99, None),
+        blend=(prefixes, weights),
+        split=split,
+        **options,
+    )
+    return build_train_valid_test_datasets(config, sizes)
+
+
+def test_attention_mask_only_where_asked_for(tmp_path):
+    prefix = write_corpus(tmp_path / "d", [50] * 10)
+    for wanted in (False, True):
+        train, _, _ = build([prefix], [5, 0, 0], create_attention_mask=wanted)
+        assert train is not None and ("attention_mask" in train[0]) == wanted
+
+
+def test_types_and_shapes_of_a_sample(tmp_path):
+    train, _, _ = build([write_corpus(tmp_path / "d", [50] * 10)], [5, 0, 0], create_attention_mask=True)
+    assert train is not None
+    assert {name: (array.dtype.name, array.shape) for name, array in train[0].items()} == {
+        "tokens": ("int32", (8,)),
+        "labels": ("int32", (8,)),
+        "position_ids": ("int32", (8,)),
+        "loss_mask": ("float32", (8,)),
+        "attention_mask": ("bool", (1, 8, 8)),
+    }
+
+
+def test_samples_can_be_changed_without_changing_the_next(tmp_path):
+    train, _, _ = build([write_corpus(tmp_path / "d", [50] * 10)], [5, 0, 0])
+    assert train is not None
+    before = train[0]["tokens"].copy()
+    train[0]["tokens"][:] = 0
+    np.testing.assert_array_equal(train[0]["tokens"], before)
+
+
+def test_what_samples_share_can_not_be_changed(tmp_path):
+    train, _, _ = build([write_corpus(tmp_path / "d", [50] * 10)], [5, 0, 0])
+    assert train is not None
+    for name in ("loss_mask", "position_ids"):
+        with pytest.raises(ValueError, match="read-only"):
+            train[0][name][:] = 0
+
+
+def test_only_prefix_with_a_weight_is_a_blend_except_where_each_split_has_its_own(tmp_path):
+    blend = ([write_corpus(tmp_path / "d", [50] * 10)], [1.0])
+    train, _, _ = build(*blend[:1], [5, 0, 0], weights=blend[1])
+    assert isinstance(train, BlendedDataset)
+    config = GPTDatasetConfig(
+        random_seed=1, sequence_length=8, tokenizer=NullTokenizer(99), blend_per_split=[blend, None, None]
+    )
+    train, valid, _ = build_train_valid_test_datasets(config, [5, 0, 0])
+    assert isinstance(train, GPTDataset) and valid is None
+
+
+def test_split_without_tokens_is_refused_when_samples_are_asked_of_it(tmp_path):
+    prefix = write_corpus(tmp_path / "d", [50] * 3)
+    with pytest.raises(ValueError, match=r"2 samples are needed of the test split of .*d, which has no tokens"):
+        build([prefix], [5, 0, 2], split="99,0.5,0.5")
+    _, _, test = build([prefix], [5, 0, 0], split="99,0.5,0.5")
+    assert test is not None and len(test) == 0
+
+
+def test_part_of_a_blend_without_a_sample_is_refused(tmp_path):
+    prefixes = [write_corpus(tmp_path / "long", [50] * 10), write_corpus(tmp_path / "short", [3])]
+    with pytest.raises(ValueError, match=r"the train split of .*short has no sample"):
+        build(prefixes, [5, 0, 0], split="1")
+
+
+def test_weights_must_be_positive(tmp_path):
+    prefix = write_corpus(tmp_path / "d", [50] * 10)
+    with pytest.raises(ValueError, match="weights must be positive"):
+        build([prefix, prefix], [5, 0, 0], weights=[0.0, 1.0])
+
+
+def test_weighted_blend_needs_a_size(tmp_path):
+    prefix = write_corpus(tmp_path / "d", [50] * 10)
+    with pytest.raises(ValueError, match="the number of samples must be given"):
+        build([prefix, prefix], [None, None, None], weights=[1.0, 1.0])
+
+
+def test_data_of_another_tokenizer_are_refused(tmp_path):
+    prefix = write_corpus(tmp_path / "d", [50] * 10, vocab_size=100)
+    with pytest.raises(ValueError, match="has token id 99, but the vocabulary has 64 entries"):
+        build([prefix], [5, 0, 0], tokenizer=FixedTokenizer(64, 63, None))
+
+
+def test_cache_changes_nothing(tmp_path):
+    prefixes = [write_corpus(tmp_path / name, [50] * 10, seed=seed) for seed, name in enumerate("ab")]
+    plain = build(prefixes, [20, 5, 0], weights=[1.0, 2.0])
+    for _ in ("build", "load"):
+        kept = build(prefixes, [20, 5, 0], weights=[1.0, 2.0], path_to_cache=tmp_path / "cache")
+        for expected, actual in zip(plain[:2], kept[:2], strict=True):
+            assert expected is not None and actual is not None
+            for i in range(len(expected)):
+                np.testing.assert_array_equal(actual[i]["tokens"], expected[i]["tokens"])
+
+
+@pytest.mark.parametrize("vocab_size", [50, 8192])
+def test_mock_data_stay_in_the_vocabulary(vocab_size):
+    config = GPTDatasetConfig(
+        random_seed=1, sequence_length=512, tokenizer=NullTokenizer(vocab_size), mock=True, split="99,1,0"
+    )
+    train, valid, test = build_train_valid_test_datasets(config, [20, 4, 0])
+    assert train is not None and valid is not None and test is None
+    tokens = np.stack([train[i]["tokens"] for i in range(20)])
+    assert tokens.min() >= 0 and tokens.max() <= vocab_size
+    follows = train[0]["tokens"][1:] - train[0]["tokens"][:-1]
+    assert np.count_nonzero(follows == 1) > 400, "numbers that count up can be learnt"
+
+
+def test_ranks_that_need_no_data_open_no_file():
+    config = GPTDatasetConfig(
+        random_seed=1, sequence_length=8, tokenizer=NullTokenizer(9), blend=(["nowhere"], None), split="1"
+    )
+    assert BlendedMegatronDatasetBuilder(GPTDataset, [1, 1, 1], lambda: False, config).build() == [None] * 3

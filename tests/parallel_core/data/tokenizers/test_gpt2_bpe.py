@@ -1,0 +1,122 @@
+"""Byte-level BPE: nothing is lost, merges go by rank, and files that don't fit are refused."""
+
+import json
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parallel_core.data.tokenizers import GPT2BPETokenizer
+from parallel_core.data.tokenizers.byte_level import WORD, byte_symbols, from_symbols, to_symbols
+from parallel_core.data.tokenizers.gpt2_bpe import merge_by_rank
+
+VOCABULARY = Path(__file__).resolve().parents[4] / "examples" / "gpt" / "vocab"
+
+
+@pytest.fixture(scope="module")
+def shipped() -> GPT2BPETokenizer:
+    return GPT2BPETokenizer(VOCABULARY / "vocab.json", VOCABULARY / "merges.txt")
+
+
+@given(text=st.text())
+def test_any_text_comes_back(shipped, text):
+    assert shipped.detokenize(shipped.tokenize(text)) == text
+
+
+@given(text=st.text(alphabet="ab '\n\t=_09sétll\u3000\u4e2d<|endoftext|>"))
+def test_words_are_the_whole_text(text):
+    assert "".join(WORD.findall(text)) == text
+
+
+def test_words_of_gpt2():
+    assert WORD.findall("Hello I'll  take 12kg,\n  ok?") == [
+        "Hello", " I", "'ll", " ", " take", " 12", "kg", ",", "\n ", " ok", "?",
+    ]  # fmt: skip
+
+
+def test_byte_symbols_are_those_of_gpt2_files():
+    symbols = byte_symbols()
+    assert len(set(symbols)) == 256
+    assert [symbols[byte] for byte in b" \n\x00A"] == ["Ġ", "Ċ", "Ā", "A"]
+    assert to_symbols("é") == "Ã©" and from_symbols("Ã©") == "é"
+
+
+def merge_one_at_a_time(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
+    """The definition: of all neighbouring pairs the one of lowest rank, the leftmost of those, until none has one."""
+    tokens = list(word)
+    while candidates := [(ranks[pair], at) for at, pair in enumerate(pairwise(tokens)) if pair in ranks]:
+        _, at = min(candidates)
+        tokens[at : at + 2] = [tokens[at] + tokens[at + 1]]
+    return tokens
+
+
+@given(word=st.text(alphabet="abc", max_size=40), data=st.data())
+def test_merges_go_by_rank(word, data):
+    token = st.text(alphabet="abc", min_size=1, max_size=3)
+    pairs = data.draw(st.lists(st.tuples(token, token), unique=True, max_size=12))
+    ranks = {pair: rank for rank, pair in enumerate(pairs)}
+    assert merge_by_rank(word, ranks) == merge_one_at_a_time(word, ranks)
+
+
+def test_known_ids_of_the_shipped_vocabulary(shipped):
+    assert shipped.vocab_size == 4096 and shipped.eod == 4095 and shipped.pad is None
+    assert [shipped.inv_vocab[i] for i in shipped.tokenize("def self.return")] == ["def", "Ġself", ".", "return"]
+    assert shipped.vocab["def"] == shipped.tokenize("def")[0]
+
+
+def test_end_of_document_is_only_the_id_never_the_text(shipped):
+    assert shipped.eod not in shipped.tokenize("<|endoftext|>")
+    assert shipped.detokenize([shipped.eod, *shipped.tokenize("é"), shipped.eod]) == "<|endoftext|>é<|endoftext|>"
+
+
+def test_part_of_a_character_is_shown_as_unknown(shipped):
+    ids = [shipped.vocab[symbol] for symbol in to_symbols("\u4e2d")]
+    assert shipped.detokenize(ids) == "\u4e2d" and shipped.detokenize(ids[:2]) == "\ufffd"
+
+
+def test_a_word_of_a_hundred_thousand_letters_takes_no_quadratic_time(shipped):
+    started = time.monotonic()
+    shipped.tokenize("abcdefgh" * 12_500)
+    assert time.monotonic() - started < 5
+
+
+def test_id_outside_the_vocabulary_is_named(shipped):
+    with pytest.raises(ValueError, match="token id 4096 is not in the vocabulary of 4096 entries"):
+        shipped.detokenize([4096])
+
+
+def write_files(folder: Path, vocab: object, merges: str) -> tuple[Path, Path]:
+    (folder / "vocab.json").write_text(json.dumps(vocab))
+    (folder / "merges.txt").write_text(merges)
+    return folder / "vocab.json", folder / "merges.txt"
+
+
+WHOLE = {token: i for i, token in enumerate([*byte_symbols(), "<|endoftext|>"])}
+
+
+@pytest.mark.parametrize(
+    ("vocab", "merges", "message"),
+    [
+        pytest.param({"a": 0}, "", "is not a byte-level vocabulary: it lacks", id="words only"),
+        pytest.param(["a"], "", "expected a JSON object of token to id", id="list"),
+        pytest.param({"a": "b"}, "", "expected a JSON object of token to id", id="no ids"),
+        pytest.param(WHOLE, "a b c\n", r"merge 1 is 'a b c'; expected two tokens", id="merge of three"),
+        pytest.param(
+            WHOLE, "#version: 0.2\na b\n", "makes 1 tokens that --vocab-file .* lacks, such as 'ab'", id="pair"
+        ),
+    ],
+)
+def test_wrong_files_are_named(tmp_path, vocab, merges, message):
+    with pytest.raises(ValueError, match=message):
+        GPT2BPETokenizer(*write_files(tmp_path, vocab, merges))
+
+
+@pytest.mark.parametrize("missing", ["vocab.json", "merges.txt"])
+def test_missing_files_are_named(tmp_path, missing):
+    files = write_files(tmp_path, WHOLE, "")
+    (tmp_path / missing).unlink()
+    with pytest.raises(ValueError, match=missing):
+        GPT2BPETokenizer(*files)

@@ -1,0 +1,128 @@
+"""The pictures, the command that makes them, and the page that shows them."""
+
+import builtins
+import re
+import xml.etree.ElementTree as ElementTree
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from parallel_core.schedules import draw, interleaved, one_f_one_b, zb_h1
+from parallel_core.schedules.__main__ import main
+from parallel_core.schedules.simulate import Times, simulate
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "schedules.md").read_text()
+EXAMPLES = re.findall(r"```\n\$ python -m parallel_core\.schedules (.*?) --svg (\S+)\n(.*?)```", PAGE, re.S)
+
+
+def test_text_by_hand():
+    """A row a stage, a column a tick."""
+    assert draw.text(simulate(one_f_one_b(2, 2))) == (
+        "stage 0  F0 F1 .  .  B0--- .  B1---\nstage 1  .  F0 B0--- F1 B1--- .  .\n"
+    )
+
+
+def test_a_tick_divides_every_time():
+    """Forward 1/2 and backward 3/4: a forward is two columns, a backward three."""
+    assert draw.text(simulate(one_f_one_b(1, 1), Times(Fraction(1, 2), Fraction(3, 4)))) == "stage 0  F0--- B0------\n"
+
+
+def test_chunks_are_named():
+    assert "F1.1" in draw.text(simulate(interleaved(2, 2, 2), chunks=2))
+
+
+def test_svg_has_a_box_for_each_computation():
+    """Well-formed, inside its frame, with the kinds it has in the legend."""
+    root = ElementTree.fromstring(draw.svg(simulate(zb_h1(3, 4)), "a title"))
+    space = "{http://www.w3.org/2000/svg}"
+    boxes = root.findall(f"{space}g")
+    assert len(boxes) == 3 * 4 * 3
+    for box in boxes:
+        rectangle = box.find(f"{space}rect").attrib
+        assert float(rectangle["x"]) + float(rectangle["width"]) <= float(root.attrib["width"])
+        assert float(rectangle["y"]) + float(rectangle["height"]) <= float(root.attrib["height"])
+    texts = [text.text for text in root.findall(f"{space}text")]
+    assert "a title" in texts and "gradients of weights" in texts
+
+
+@pytest.mark.parametrize(("arguments", "file", "printed"), EXAMPLES, ids=[example[1] for example in EXAMPLES])
+def test_the_page_shows_what_the_command_makes(arguments, file, printed, capsys, tmp_path):
+    """Text and picture."""
+    picture = tmp_path / "picture.svg"
+    main([*arguments.split(), "--svg", str(picture)])
+    assert capsys.readouterr().out == printed
+    assert picture.read_text() == (DOCS.parent / file).read_text()
+
+
+def test_the_page_shows_every_schedule():
+    assert [re.search(r"--schedule (\S+)", example[0])[1] for example in EXAMPLES] == [
+        "gpipe",
+        "1f1b",
+        "interleaved",
+        "zb-h1",
+    ]
+
+
+SIZES = ["--stages", "2", "--micro-batches", "4"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--schedule", "1f1b", "--stages", "0", "--micro-batches", "4"], "--stages 0: must be at least 1"),
+        (["--schedule", "1f1b", *SIZES, "--forward", "0"], "--forward 0: must be above 0"),
+        (["--schedule", "1f1b", *SIZES, "--forward", "x"], "--forward: invalid duration value: 'x'"),
+        (["--schedule", "1f1b", *SIZES, "--forward", "1/0"], "--forward: invalid duration value: '1/0'"),
+        (["--schedule", "1f1b", *SIZES, "--transfer", "-1"], "--transfer -1: must be at least 0"),
+        (["--schedule", "zb-h1", *SIZES, "--weight", "2"], "--weight 2: is a part of --backward 2"),
+        (["--schedule", "zb-h1", *SIZES, "--chunks", "2"], "--chunks 2: needs the interleaved schedule"),
+        (["--schedule", "interleaved", *SIZES], "--schedule interleaved: needs 2 or more virtual stages"),
+        (["--schedule", "interleaved", "--stages", "3", "--micro-batches", "4", "--chunks", "2"], "--micro-batches 4"),
+        (["--schedule", "interleaved", *SIZES, "--chunks", "2", "--group-size", "3"], "--group-size 3: leaves"),
+        (["--schedule", "1f1b", *SIZES, "--group-size", "2"], "--group-size 2: needs virtual stages"),
+        (["--schedule", "1f1b", *SIZES, "--svg", "/no/such/folder/file.svg"], "/no/such/folder/file.svg"),
+        (["--schedule", "dualpipe", *SIZES], "--schedule"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message, capsys):
+    """With flag, value, rule and fix, and exit code 2."""
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_picture_too_wide_for_a_terminal_is_left_to_svg(capsys):
+    main(["--schedule", "1f1b", "--stages", "2", "--micro-batches", "200"])
+    printed = capsys.readouterr().out
+    assert "write an --svg" in printed and "bubble 3, 0.5 %" in printed
+
+
+def test_a_picture_too_wide_is_not_even_drawn(capsys):
+    """Times that have next to no common part would make rows of gigabytes."""
+    main(["--schedule", "1f1b", *SIZES, "--forward", "1000000000", "--backward", "2000000001"])
+    assert "a picture of 45000000015 columns is not printed" in capsys.readouterr().out
+
+
+def test_png(tmp_path):
+    """With matplotlib, which is no requirement of ours."""
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "picture.png"
+    main(["--schedule", "zb-h1", *SIZES, "--png", str(picture)])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_png_without_matplotlib_says_what_to_do(monkeypatch, capsys, tmp_path):
+    real_import = builtins.__import__
+
+    def without_matplotlib(name, *rest):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real_import(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    with pytest.raises(SystemExit):
+        main(["--schedule", "zb-h1", *SIZES, "--png", str(tmp_path / "picture.png")])
+    assert "pip install matplotlib" in capsys.readouterr().err

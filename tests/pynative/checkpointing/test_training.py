@@ -1,0 +1,187 @@
+"""Training that stops and goes on, at the same layout and at another."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.manifest import Manifest
+from tests.support.checkpoint_jobs import Outcome, assert_same, layout_flags, saved, train
+from tests.support.distributed import run
+
+LAYOUTS = {"one": (1, 1, 1), "tp2": (2, 2, 1), "pp2": (2, 1, 2), "dp2": (2, 1, 1), "tp2pp2": (4, 2, 2)}
+"""World size, tensor-parallel size, pipeline size."""
+FOUR_STEPS = "--lr-decay-iters 4 --lr-decay-style cosine --hidden-dropout 0.1 --attention-dropout 0.1"
+
+
+def train_at(layout: str, flags: str, steps: bool = True) -> Outcome:
+    """Rank 0's outcome."""
+    world, tensor, pipeline = LAYOUTS[layout]
+    return run(world, train, f"{flags} {layout_flags(tensor, pipeline)}", steps)[0]
+
+
+def load_at(layout: str, flags: str) -> Outcome:
+    """What a run finds itself with before its first step."""
+    return train_at(layout, flags, steps=False)
+
+
+@pytest.mark.parametrize("layout", ["one", "tp2pp2"])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, layout):
+    """2 + 2 steps, dropout and all, are 4 steps; the losses of the last two too."""
+    whole = train_at(layout, f"{FOUR_STEPS} --train-iters 4")
+    train_at(layout, f"{FOUR_STEPS} --train-iters 2 --save {tmp_path}")
+    resumed = train_at(layout, f"{FOUR_STEPS} --train-iters 4 --load {tmp_path} --resume-crc-check")
+    assert_same(resumed, whole)
+    assert resumed.losses == whole.losses[2:]
+
+
+@pytest.fixture(scope="module", params=["tp2pp2", "one"])
+def checkpoint(request, tmp_path_factory):
+    """A run's directory and its outcome on rank 0."""
+    directory = tmp_path_factory.mktemp("save")
+    return directory, train_at(request.param, f"--save {directory} --lr-decay-iters 4")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_layout_takes_over_what_any_other_saved(checkpoint, layout):
+    """Weights, moments, step count, schedule and place in the data are the saving run's bits."""
+    directory, before = checkpoint
+    assert_same(load_at(layout, f"--load {directory} --lr-decay-iters 4"), before)
+
+
+def test_the_files_hold_what_the_model_held(checkpoint):
+    """Every weight and moment once; the last stage's copy of the embedding not at all."""
+    directory, before = checkpoint
+    manifest = Manifest.read(commit.find(directory))
+    assert set(manifest.weights) == set(before.weights)
+    assert set(manifest.tensors) == set(before.weights) | set(before.moments)
+    for name, values in (before.weights | before.moments).items():
+        np.testing.assert_array_equal(saved(directory, name), values)
+
+
+def test_finetune_takes_the_weights_only(checkpoint):
+    """Iteration, optimizer and schedule begin anew."""
+    directory, before = checkpoint
+    after = load_at("one", f"--load {directory} --finetune --lr-decay-iters 9 --seed 7")
+    np.testing.assert_equal(after.weights, before.weights)
+    assert (after.iteration, after.consumed_samples, after.steps, after.scheduler["num_steps"]) == (0, 0, 0, 0)
+    assert not any(values.any() for values in after.moments.values()) and after.seed == 7
+
+
+def test_no_load_optim_keeps_the_iteration(checkpoint):
+    """The optimizer alone begins anew."""
+    directory, before = checkpoint
+    after = load_at("one", f"--load {directory} --no-load-optim --lr-decay-iters 9")
+    np.testing.assert_equal(after.weights, before.weights)
+    assert after.iteration == before.iteration == 2 and after.steps == 0
+
+
+def test_whose_schedule_counts(checkpoint):
+    """Different by the flags: refused, unless a flag says whose counts; the place in it is the checkpoint's."""
+    directory, before = checkpoint
+    flags = f"--load {directory} --lr-decay-iters 9"
+    with pytest.raises(ValueError, match=r"--lr-decay-iters .*36 by the flags and 16 in the checkpoint.*--override"):
+        load_at("one", flags)
+    ours = load_at("one", f"{flags} --override-opt_param-scheduler")
+    theirs = load_at("one", f"{flags} --use-checkpoint-opt_param-scheduler")
+    assert (ours.scheduler["lr_decay_steps"], theirs.scheduler["lr_decay_steps"]) == (36, 16)
+    assert ours.scheduler["num_steps"] == theirs.scheduler["num_steps"] == before.scheduler["num_steps"] == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--num-layers 3", r"decoder.layers.2.input_layernorm.weight: the model has it"),
+        ("--num-layers 1", r"decoder.layers.1.input_layernorm.weight: .* has it, the model does not"),
+        ("--ffn-hidden-size 64", r"decoder.layers.0.mlp.linear_fc1.weight: \[128, 32\] in .*\[64, 32\] in the model"),
+        ("--untie-embeddings-and-output-weights", r"output_layer.weight: the model has it"),
+        ("--optimizer sgd", r"--optimizer was adam, now it is sgd.*--no-load-optim"),
+    ],
+)
+@pytest.mark.parametrize("layout", ["one", "tp2"])
+def test_a_checkpoint_that_does_not_fit_is_refused(checkpoint, layout, flags, words):
+    """Every name and shape that differs, on every rank."""
+    directory, _ = checkpoint
+    with pytest.raises(ValueError, match=words):
+        load_at(layout, f"--load {directory} --lr-decay-iters 4 {flags}")
+
+
+def test_what_was_saved_without_an_optimizer(tmp_path):
+    """Says how to load it, and loads so."""
+    before = train_at("one", f"--save {tmp_path} --no-save-optim --no-save-rng")
+    with pytest.raises(ValueError, match=r"saved without its optimizer.*--no-load-optim"):
+        load_at("one", f"--load {tmp_path}")
+    after = load_at("one", f"--load {tmp_path} --no-load-optim --seed 5")
+    np.testing.assert_equal(after.weights, before.weights)
+    assert after.seed == 5 and Manifest.read(commit.find(tmp_path)).rng is None
+
+
+def test_the_seed_of_dropout_masks_goes_on(checkpoint):
+    """Unless --no-load-rng."""
+    directory, before = checkpoint
+    flags = f"--load {directory} --lr-decay-iters 4 --seed 5"
+    assert load_at("one", flags).seed == before.seed
+    assert load_at("one", f"{flags} --no-load-rng").seed == 5
+
+
+def test_the_first_run_of_a_script_that_saves_where_it_loads(tmp_path):
+    """Nothing there yet: it starts from the beginning. Any other directory without a checkpoint is an error."""
+    flags = f"--save {tmp_path} --load {tmp_path} --lr-decay-iters 4"
+    assert len(train_at("one", flags).losses) == 2
+    assert len(train_at("one", f"{flags} --train-iters 3").losses) == 1
+    with pytest.raises(ValueError, match=r"no latest_checkpointed_iteration.txt"):
+        load_at("one", f"--load {tmp_path / 'elsewhere'}")
+
+
+def die_in_save(backend, flags: str):
+    """Train, but the last rank fails as it writes its file."""
+    if backend.rank < backend.world_size - 1:
+        return train(backend, flags)
+    with patch("pynative.checkpointing.save.write_part", side_effect=OSError("no space left")):
+        return train(backend, flags)
+
+
+def test_a_rank_that_dies_while_saving_loses_nothing(tmp_path):
+    """The run ends with its error; the earlier checkpoint stays the latest, and the next save cleans up."""
+    flags = f"--lr-decay-iters 8 --save {tmp_path} {layout_flags(2, 1)}"
+    before = train_at("tp2", flags)
+    with pytest.raises(OSError, match="no space left"):
+        run(2, die_in_save, f"{flags} --load {tmp_path} --train-iters 3")
+    assert (tmp_path / ".iter_0000003.partial").exists()
+    assert_same(train_at("tp2", f"--lr-decay-iters 8 --load {tmp_path}"), before)
+    train_at("tp2", f"{flags} --load {tmp_path} --train-iters 4")
+    assert sorted(path.name for path in tmp_path.glob("*iter_*")) == ["iter_0000002", "iter_0000004"]
+
+
+def test_saves_at_the_interval_keep_the_newest(tmp_path):
+    """--save-interval 1, three iterations, two kept; all ranks' files in each."""
+    train_at("tp2", f"--save {tmp_path} --save-interval 1 --train-iters 3 --keep-checkpoint-max 2")
+    assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_0000002", "iter_0000003"]
+    files = sorted(path.name for path in (tmp_path / "iter_0000003").iterdir())
+    assert files == ["manifest.json", "mp_rank_00_000.safetensors", "mp_rank_01_000.safetensors"]
+
+
+def test_a_damaged_file_is_found_before_anything_is_loaded(tmp_path):
+    """A flipped bit with --resume-crc-check on one of two ranks: both stop, one names the file."""
+    train_at("tp2", f"--save {tmp_path}")
+    path = tmp_path / "iter_0000002" / "mp_rank_01_000.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"nothing was loaded"):
+        load_at("tp2", f"--load {tmp_path} --resume-crc-check")
+
+
+def test_resuming_from_an_earlier_iteration(tmp_path):
+    """--ckpt-step 2 of a run of 3 steps, then one step: the third step again, to the bit."""
+    whole = train_at("one", f"{FOUR_STEPS} --train-iters 3 --save-interval 1 --save {tmp_path}")
+    again = train_at("one", f"{FOUR_STEPS} --train-iters 3 --load {tmp_path} --ckpt-step 2")
+    assert again.losses == whole.losses[2:]
+
+
+@pytest.mark.parametrize("flag", ["--resume-training", "--exit-on-missing-checkpoint"])
+def test_a_run_that_must_go_on_does_not_start_anew(tmp_path, flag):
+    """Without either flag an empty directory that --save names too starts a run."""
+    with pytest.raises(ValueError, match="no checkpoint was ever completed"):
+        train_at("one", f"--load {tmp_path} --save {tmp_path} {flag}")

@@ -1,0 +1,241 @@
+"""The contract of a collectives backend: every operation, type, shape and group, against numpy.
+
+One suite for all backends; results are compared bit by bit, on every rank.
+"""
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from pynative.collectives import Recv, Send
+from tests.support.collectives import TYPES, given, numbers, reduced, same, values
+from tests.support.distributed import run
+
+WORLDS = [("shared_memory", n) for n in (1, 2, 3, 4)] + [("native", 2), ("native", 3)]
+SHAPES = [(0,), (1,), (7,), (2, 3, 4), (), (0, 4), (4, 300, 125)]
+BEYOND_THE_ARENA = (3_500_003,)
+
+
+@pytest.fixture(params=WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")
+def world(request):
+    """(backend, world size)"""
+    return request.param
+
+
+@pytest.fixture(params=TYPES)
+def kind(request):
+    """A type that travels."""
+    return request.param
+
+
+def on(world, body, *args):
+    """Run `body` on all ranks of a world."""
+    backend, size = world
+    return run(size, body, *args, backend=backend)
+
+
+def check_all_reduce(backend, kind):
+    group = backend.world
+    for salt, shape in enumerate(SHAPES):
+        inputs = [numbers(rank, shape, kind, salt) for rank in range(group.size)]
+        for op in ("sum", "max", "min"):
+            x = given(group.rank, shape, kind, salt)
+            expected = reduced(inputs, op, kind)
+            same(group.all_reduce(x, op), expected, kind)
+            same(x, inputs[group.rank], kind)
+            out = given(9, shape, kind)
+            assert group.all_reduce(x, op, out=out) is out
+            same(out, expected, kind)
+            assert group.all_reduce(x, op, out=x) is x
+            same(x, expected, kind)
+
+
+def test_all_reduce(world, kind):
+    on(world, check_all_reduce, kind)
+
+
+def check_all_gather(backend, kind):
+    group = backend.world
+    for salt, shape in enumerate(SHAPES):
+        inputs = [numbers(rank, shape, kind, salt) for rank in range(group.size)]
+        for axis in {0, len(shape) - 1, -1} if shape else ():
+            gathered = group.all_gather(given(group.rank, shape, kind, salt), axis)
+            same(gathered, np.concatenate(inputs, axis), kind)
+
+
+def test_all_gather(world, kind):
+    on(world, check_all_gather, kind)
+
+
+def check_reduce_scatter(backend, kind):
+    group = backend.world
+    for salt, shape in enumerate(SHAPES):
+        for axis in range(len(shape)):
+            whole = tuple(n * group.size if i == axis else n for i, n in enumerate(shape))
+            inputs = [numbers(rank, whole, kind, salt) for rank in range(group.size)]
+            for op in ("sum", "max", "min"):
+                mine = group.reduce_scatter(given(group.rank, whole, kind, salt), axis, op)
+                expected = np.split(reduced(inputs, op, kind), group.size, axis)[group.rank]
+                same(mine, expected, kind)
+
+
+def test_reduce_scatter(world, kind):
+    on(world, check_reduce_scatter, kind)
+
+
+def check_broadcast(backend, kind):
+    group = backend.world
+    for salt, shape in enumerate(SHAPES):
+        for source in range(group.size):
+            result = group.broadcast(given(group.rank, shape, kind, salt), source)
+            same(result, numbers(source, shape, kind, salt), kind)
+
+
+def test_broadcast(world, kind):
+    on(world, check_broadcast, kind)
+
+
+def check_all_to_all(backend, kind):
+    group = backend.world
+    for salt, shape in enumerate([(0,), (1,), (3, 2), (40, 333), (2, 0)]):
+        whole = (shape[0] * group.size, *shape[1:])
+        result = group.all_to_all(given(group.rank, whole, kind, salt))
+        parts = [np.split(numbers(rank, whole, kind, salt), group.size)[group.rank] for rank in range(group.size)]
+        same(result, np.concatenate(parts), kind)
+
+
+def test_all_to_all_even(world, kind):
+    on(world, check_all_to_all, kind)
+
+
+def check_all_to_all_uneven(backend, kind):
+    group = backend.world
+    for salt, width in enumerate([(), (1,), (5, 3), (0,), (20_000,)]):
+        rows = np.random.default_rng(salt).integers(0, 9, (group.size, group.size))
+        inputs = [numbers(rank, (rows[rank].sum(), *width), kind, salt) for rank in range(group.size)]
+        result = group.all_to_all(
+            given(group.rank, inputs[group.rank].shape, kind, salt),
+            input_splits=rows[group.rank].tolist(),
+            output_splits=rows[:, group.rank].tolist(),
+        )
+        parts = [np.split(x, np.cumsum(rows[rank])[:-1])[group.rank] for rank, x in enumerate(inputs)]
+        same(result, np.concatenate(parts), kind)
+
+
+def test_all_to_all_uneven(world, kind):
+    on(world, check_all_to_all_uneven, kind)
+
+
+def check_messages(backend, kind):
+    """Every rank sends to every other, asynchronously, before it receives: also all at once in a batch."""
+    group = backend.world
+    others = [i for i in range(group.size) if i != group.rank]
+    for salt, shape in enumerate(SHAPES):
+        sends = [group.send(given(group.rank, shape, kind, salt), to, async_op=True) for to in others]
+        for source in others:
+            same(group.recv(shape, TYPES[kind], source), numbers(source, shape, kind, salt), kind)
+        assert all(work.wait() is None for work in sends)
+        batch = [Recv(shape, TYPES[kind], source) for source in others]
+        batch += [Send(given(group.rank, shape, kind, salt), to) for to in others]
+        works = group.batch_send_recv(batch)
+        for work, source in zip(works, others, strict=False):
+            same(work.wait(), numbers(source, shape, kind, salt), kind)
+
+
+def test_messages(world, kind):
+    on(world, check_messages, kind)
+
+
+def check_big(backend):
+    """Nothing here fits the arena's slots at once."""
+    group = backend.world
+    shape = BEYOND_THE_ARENA
+    inputs = [numbers(rank, shape, "float32") for rank in range(group.size)]
+    x = given(group.rank, shape, "float32")
+    expected = reduced(inputs, "sum", "float32")
+    same(group.all_reduce(x), expected, "float32")
+    same(group.broadcast(x, group.size - 1), inputs[-1], "float32")
+    same(group.all_gather(x), np.concatenate(inputs), "float32")
+    even = shape[0] // group.size * group.size
+    parts = np.split(expected[:even], group.size)
+    same(group.reduce_scatter(x[:even]), parts[group.rank], "float32")
+    mine = [np.split(each[:even], group.size)[group.rank] for each in inputs]
+    same(group.all_to_all(x[:even]), np.concatenate(mine), "float32")
+    after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    if group.size > 1:
+        sends = [group.send(x, after, async_op=True) for _ in range(4)]
+        for _ in sends:
+            same(group.recv(shape, ms.float32, before), inputs[before], "float32")
+        for work in sends:
+            work.wait()
+    group.all_reduce(x, out=x)
+    same(x, expected, "float32")
+
+
+def test_tensors_larger_than_the_memory_they_pass_through(world):
+    on(world, check_big)
+
+
+def check_not_contiguous(backend):
+    group = backend.world
+    inputs = [numbers(rank, (6, 8), "float32") for rank in range(group.size)]
+    x = given(group.rank, (6, 8), "float32")
+    for view, cut in ((x.transpose(1, 0), lambda a: a.T), (x[:, 2:5], lambda a: a[:, 2:5]), (x[1], lambda a: a[1])):
+        same(group.all_reduce(view), reduced([cut(a) for a in inputs], "sum", "float32"), "float32")
+        same(group.all_gather(view), np.concatenate([cut(a) for a in inputs]), "float32")
+        same(group.broadcast(view, 0), cut(inputs[0]), "float32")
+    with pytest.raises(ValueError, match="view of another tensor"):
+        group.all_reduce(x.transpose(1, 0), out=x.transpose(1, 0))
+
+
+def test_inputs_that_are_not_contiguous(world):
+    on(world, check_not_contiguous)
+
+
+def check_written_through(backend):
+    """`out` over a slice of a numpy buffer changes the buffer, as gradient buckets need it."""
+    buffer = np.full(10, backend.rank + 1, np.float32)
+    bucket = ms.from_numpy(buffer[2:6])
+    backend.world.all_reduce(bucket, out=bucket)
+    total = sum(range(1, backend.world_size + 1))
+    assert buffer.tolist() == [backend.rank + 1] * 2 + [total] * 4 + [backend.rank + 1] * 4
+
+
+def test_in_place_reaches_the_buffer_below(world):
+    on(world, check_written_through)
+
+
+def check_equal_bits(backend, kind):
+    """Sums that depend on their order: bits of the result, to be compared between ranks."""
+    scale = 10.0 ** np.random.default_rng(backend.rank).integers(-3, 4, 30_001)
+    x = numbers(backend.rank, (30_001,), "float32") * scale.astype(np.float32)
+    return values(backend.world.all_reduce(ms.Tensor(x).astype(TYPES[kind]))).tobytes()
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+def test_all_ranks_get_the_same_bits(world, kind):
+    assert len(set(on(world, check_equal_bits, kind))) == 1
+
+
+def check_group_order(backend):
+    inputs = [np.random.default_rng(rank).standard_normal(70_001).astype(np.float32) for rank in range(3)]
+    for size in (100, 70_001):
+        result = backend.world.all_reduce(ms.Tensor(inputs[backend.rank][:size])).asnumpy()
+        assert result.tobytes() == ((inputs[0] + inputs[1]) + inputs[2])[:size].tobytes()
+
+
+def test_shared_memory_adds_in_group_order():
+    run(3, check_group_order)
+
+
+def check_special_values(backend, kind):
+    special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, 1e-30], np.float32)
+    with np.errstate(over="ignore"):
+        x = ms.Tensor(special).astype(TYPES[kind])
+        result = values(backend.world.all_reduce(x, "max"))
+    np.testing.assert_array_equal(result, values(x))
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+def test_infinity_and_nan_survive(world, kind):
+    on(world, check_special_values, kind)

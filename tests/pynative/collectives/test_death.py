@@ -1,0 +1,191 @@
+"""Ranks that die, fail, stop or come late: the others are told who, at once, and nothing is left behind."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from pynative.collectives import PeerLate, PeerLost, Recv, Send, connect
+from tests.support.distributed import ROOT, Failed, outcomes, run
+
+JOB = ROOT / "tests/support/msrun_job.py"
+MSRUN = shutil.which("msrun") or str(Path(sys.executable).with_name("msrun"))
+
+
+OPERATIONS = {
+    "all_reduce": lambda group, x: group.all_reduce(x),
+    "barrier": lambda group, x: group.barrier(),
+    "recv": lambda group, x: group.recv((3,), ms.float32, 1),
+    "send": lambda group, x: [group.send(x, 1) for _ in range(200)],
+    "batch": lambda group, x: [work.wait() for work in group.batch_send_recv([Send(x, 1), Recv((1,), ms.int32, 1)])],
+}
+
+
+def lose_rank_one(backend):
+    """Rank 1 kills itself; for each operation, each with its own connection: what the others get, and how fast."""
+    x = ms.Tensor(np.ones(300_000, np.float32))
+    connections = {name: connect(address=f"lose-{name}", timeout_minutes=1) for name in OPERATIONS}
+    for own in connections.values():
+        own.world.all_reduce(x)
+    if backend.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    seen = {}
+    for name, own in connections.items():
+        start = time.monotonic()
+        with pytest.raises(PeerLost) as caught:
+            OPERATIONS[name](own.world, x)
+        seen[name] = str(caught.value), caught.value.ranks, time.monotonic() - start
+    return seen
+
+
+def test_a_killed_rank_is_named_at_once_in_every_operation():
+    before = set(os.listdir("/dev/shm"))
+    first, second, third = outcomes(3, lose_rank_one)
+    assert isinstance(second, Failed)
+    for name in OPERATIONS:
+        for text, ranks, seconds in (first[name], third[name]):
+            assert ranks == (1,) and "rank 1 (pid " in text and "test_death.py:" in text
+            assert seconds < 5
+    assert set(os.listdir("/dev/shm")) <= before
+    assert "pynative-collectives" not in Path("/proc/net/unix").read_text()
+
+
+def die_while_meeting(backend, address):
+    if backend.rank == 1:
+        os._exit(3)
+    with pytest.raises(PeerLost) as caught:
+        connect(address=address, timeout_minutes=3 / 60)
+    return str(caught.value)
+
+
+def test_a_rank_that_never_comes_to_the_meeting_is_named():
+    first, _, third = outcomes(3, die_while_meeting, "no-meeting")
+    assert "[1] of 3 never came" in first
+    assert "rank 0 ended, or gave up on another rank" in third
+
+
+def come_late(backend, address):
+    """Rank 1 computes for longer than the time-out."""
+    own = connect(address=address, timeout_minutes=0.5 / 60)
+    own.world.barrier()
+    if own.rank == 1:
+        time.sleep(1.5)
+    with pytest.raises(PeerLate) as caught:
+        own.world.barrier()
+    own.close()
+    return str(caught.value)
+
+
+def test_a_late_rank_is_named_at_the_time_out():
+    for text in run(2, come_late, "late"):
+        assert "rank 0 waited in barrier" in text and "for rank 1 (pid " in text and "in no collective" in text
+
+
+def claim_wrongly(backend, address):
+    """Both ranks claim a rank or a size that does not fit."""
+    with pytest.raises(ValueError, match="RANK_SIZE"):
+        connect(rank=backend.rank, world_size=2 + backend.rank, address=address, timeout_minutes=0.1)
+    backend.world.barrier()
+    if backend.rank == 0:
+        with pytest.raises(ValueError, match="is not below"):
+            connect(rank=2, world_size=2, address=address)
+        with pytest.raises(ValueError, match="--collectives native"), pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MS_SCHED_HOST", "192.0.2.1")
+            connect()
+        with pytest.raises(ValueError, match="shared_memory, native"):
+            connect("mpi")
+
+
+def test_jobs_that_do_not_fit_are_refused():
+    run(2, claim_wrongly, "claims")
+
+
+def fail_inside(backend, address):
+    """An error inside a call on rank 0 (here: an interrupt while waiting) reaches rank 1, and later calls raise too."""
+    own = connect(address=address)
+    if own.rank == 0:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.alarm(1)
+        with pytest.raises(KeyboardInterrupt):
+            own.world.recv((2,), ms.float32, 1)
+    else:
+        time.sleep(1.3)
+    with pytest.raises(PeerLost, match=r"rank 0 .* failed: KeyboardInterrupt"):
+        own.world.barrier()
+    own.close()
+
+
+def test_an_error_inside_a_call_does_not_corrupt_later_ones():
+    run(2, fail_inside, "inside")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def msrun(
+    mode: str, folder: Path, kill: bool = False, backend: str = "shared_memory"
+) -> tuple[int, float, list[str], str]:
+    """(exit code, seconds from the misfortune to the end, the ranks' logs, what msrun printed)"""
+    command = [MSRUN, "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True"]
+    command += [f"--log_dir={folder}/log", str(JOB), backend, mode, f"{folder}/pid"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOG_v": "3"}
+    environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    job = subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes)
+    try:
+        if kill:
+            os.kill(_pid(folder / "pid.1"), signal.SIGKILL)
+        else:
+            _pid(folder / "pid.1")
+        start = time.monotonic()
+        printed, _ = job.communicate(timeout=60)
+    finally:
+        job.kill()
+    logs = [(folder / "log" / f"worker_{rank}.log").read_text() for rank in range(2)]
+    return job.returncode, time.monotonic() - start, logs, printed
+
+
+def _pid(file: Path) -> int:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            time.sleep(0.05)
+            return int(file.read_text())
+    raise TimeoutError(f"{file} was not written")
+
+
+@pytest.mark.skipif(not os.path.exists(MSRUN), reason="msrun is not installed")
+class TestUnderMsrun:
+    """The whole job, started as users start it."""
+
+    @pytest.mark.parametrize("backend", ["shared_memory", "native"])
+    def test_good_job_ends_with_zero(self, tmp_path, backend):
+        code, _, logs, printed = msrun("good", tmp_path, backend=backend)
+        assert code == 0, printed
+        assert all("all steps done" in log for log in logs)
+
+    def test_an_error_on_one_rank_ends_the_job_with_its_traceback(self, tmp_path):
+        code, seconds, logs, printed = msrun("raise", tmp_path)
+        assert code != 0 and seconds < 10
+        assert "KeyError: 'the root of it all'" in logs[1] and "misbehave" in logs[1]
+        assert "Traceback" not in logs[0] and "rank 1" in logs[0] and "KeyError" in logs[0]
+        assert printed.index("rank 1 failed:") < printed.index("rank 0 ends:")
+
+    @pytest.mark.parametrize("backend", ["shared_memory", "native"])
+    def test_kill_9_of_a_rank_ends_the_job_and_names_it(self, tmp_path, backend):
+        code, seconds, logs, _ = msrun("wait", tmp_path, kill=True, backend=backend)
+        assert code != 0 and seconds < 10
+        pid = (tmp_path / "pid.1").read_text()
+        assert f"rank 1 (pid {pid}) ended" in logs[0] and "Traceback" not in logs[0]

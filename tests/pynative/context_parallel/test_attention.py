@@ -1,0 +1,134 @@
+"""Attention over a cut sequence is attention over the whole one: output and every gradient."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout
+from tests.support.distributed import run
+from tests.support.kernels import assert_close, normal, run_operator
+
+LAYOUTS = {
+    "cp2 ring": (2, RING, None),
+    "cp4 ring": (4, RING, None),
+    "cp2 ulysses": (2, ULYSSES, None),
+    "cp4 ulysses": (4, ULYSSES, None),
+    "cp4 hybrid": (4, HYBRID, 2),
+}
+SHAPES = {
+    "one head a group": (4, 4),
+    "two heads a group": (8, 4),
+    "fewer groups than ranks": (8, 2),
+    "one group": (4, 1),
+    "groups that no degree divides": (12, 3),
+}
+"""(n, g)."""
+
+
+def heads(length: int, batch: int, n: int, g: int, d: int) -> list[np.ndarray]:
+    return [normal(length, batch, count, d, seed=seed) for seed, count in enumerate((n, g, g))]
+
+
+def document_mask(length: int, batch: int) -> np.ndarray:
+    """Causal within documents, as --reset-attention-mask makes it; and one row that is masked everywhere."""
+    starts = np.random.default_rng(5).random((batch, length)) < 0.2
+    document = np.cumsum(starts, axis=1)
+    mask = ~np.tri(length, dtype=bool) | (document[:, :, None] != document[:, None, :])
+    mask[0, length // 2] = True
+    return mask[:, None]
+
+
+def cut_attention(backend, layout, arrays, options, implementation="host"):
+    """A rank's part: (output, gradients of q, k and v) of its piece."""
+    from mindspore import from_numpy
+
+    from pynative import kernels, parallel_state
+    from pynative.context_parallel.attention import context_parallel_attention
+    from pynative.context_parallel.batch import cut_mask_rows, positions_here
+    from tests.support.kernels import upstream
+
+    kernels.use(implementation, 2)
+    size, algorithm, degree = layout
+    parallel_state.initialize_model_parallel(
+        context_parallel_size=size, context_parallel_algo=algorithm, ulysses_degree_in_cp=degree, backend=backend
+    )
+    try:
+        groups = (
+            parallel_state.get_context_parallel_group_for_hybrid_ulysses(),
+            parallel_state.get_context_parallel_group_for_hybrid_ring(),
+        )
+        options = dict(options)
+        if options.get("mask") is not None:
+            options["mask"] = from_numpy(np.ascontiguousarray(cut_mask_rows(options["mask"])))
+        held = np.concatenate([np.arange(r.start, r.stop) for r in positions_here(len(arrays[0]) // size)])
+        shape = (*arrays[0].shape[:2], arrays[0].shape[2] * arrays[0].shape[3])
+        return run_operator(
+            lambda q, k, v: context_parallel_attention(q, k, v, *groups, scale=0.3, **options),
+            [x[held] for x in arrays],
+            gradients=[upstream(shape, 0)[held]],
+        )
+    finally:
+        parallel_state.destroy_model_parallel()
+
+
+def check(layout, arrays, options, implementation="host") -> None:
+    parts = run(layout[0], cut_attention, layout, arrays, options, implementation)
+    together = [np.concatenate(pieces) for pieces in zip(*(out + gradients for out, gradients in parts), strict=True)]
+    out, gradients = run(1, cut_attention, (1, RING, None), arrays, options)[0]
+    order = ContextLayout.of(*layout)
+    for ours, expected in zip(together, out + gradients, strict=True):
+        assert_close(order.to_whole(ours), expected, 2e-6)
+
+
+@pytest.mark.parametrize("implementation", ["host", "ops"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_causal(layout, shape, implementation):
+    """Every algorithm, with as many, fewer and indivisibly few key/value heads; dropout off."""
+    check(LAYOUTS[layout], heads(24, 2, *SHAPES[shape], 5), {}, implementation)
+
+
+OPTIONS = {
+    "documents": lambda length, batch: {"mask": document_mask(length, batch)},
+    "one mask for all rows": lambda length, batch: {"mask": document_mask(length, 1)},
+    "everything seen": lambda length, batch: {"causal": False},
+    "dropout": lambda length, batch: {"dropout_rate": 0.3, "dropout_key": (4, 1), "head_offset": 3},
+    "dropout and documents": lambda length, batch: {
+        "dropout_rate": 0.3,
+        "dropout_key": (4, 2),
+        "mask": document_mask(length, batch),
+    },
+}
+
+
+@pytest.mark.parametrize("implementation", ["host", "ops"])
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("layout", ["cp2 ring", "cp4 ring", "cp2 ulysses", "cp4 hybrid"])
+def test_masks_and_dropout(layout, option, implementation):
+    """Masked scores are -10000 across ranks too (a row without any key attends evenly to all), and dropout masks are
+    functions of the global head, row and column."""
+    check(LAYOUTS[layout], heads(16, 3, 8, 4, 3), OPTIONS[option](16, 3), implementation)
+
+
+@pytest.mark.parametrize("layout", ["cp2 ring", "cp4 hybrid"])
+def test_chunks_across_several_blocks_of_queries(layout):
+    """Chunks that are no multiple of the host kernel's block of 256 query rows."""
+    check(LAYOUTS[layout], heads(1200, 1, 2, 1, 4), {"dropout_rate": 0.1, "dropout_key": (1,)})
+
+
+@given(
+    layout=st.sampled_from(sorted(LAYOUTS)),
+    scale=st.integers(1, 3),
+    batch=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    heads_per_group=st.integers(1, 2),
+    head_size=st.integers(1, 5),
+    masked=st.booleans(),
+)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_shape(layout, scale, batch, groups, heads_per_group, head_size, masked):
+    """Odd batches, head sizes and lengths."""
+    size, length = LAYOUTS[layout][0], 2 * LAYOUTS[layout][0] * scale
+    arrays = heads(length, batch, groups * heads_per_group * size, groups, head_size)
+    check(LAYOUTS[layout], arrays, {"mask": document_mask(length, batch)} if masked else {})

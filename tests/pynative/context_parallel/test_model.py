@@ -1,0 +1,60 @@
+"""Whole models with context parallelism against one process: losses, every gradient, weights."""
+
+import numpy as np
+import pytest
+
+from tests.support.documents import batches, train_on_documents
+from tests.support.engine import TINY
+from tests.support.families import FAMILIES
+from tests.support.layouts import check_layout, train
+
+RING, ULYSSES = "--context-parallel-algo megatron_cp_algo", "--context-parallel-algo ulysses_cp_algo"
+HYBRID = "--context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"
+TP2_SP = "--tensor-model-parallel-size 2 --sequence-parallel"
+LAYOUTS = {
+    "cp2 ring": (2, f"--context-parallel-size 2 {RING}"),
+    "cp2 ulysses": (2, f"--context-parallel-size 2 {ULYSSES}"),
+    "cp4 ring": (4, f"--context-parallel-size 4 {RING}"),
+    "cp4 ulysses": (4, f"--context-parallel-size 4 {ULYSSES}"),
+    "cp4 hybrid": (4, f"--context-parallel-size 4 {HYBRID}"),
+    "tp2 cp2 ring": (4, f"--context-parallel-size 2 {RING} --tensor-model-parallel-size 2"),
+    "tp2 sp cp2 ring": (4, f"--context-parallel-size 2 {RING} {TP2_SP}"),
+    "tp2 sp cp2 ulysses": (4, f"--context-parallel-size 2 {ULYSSES} {TP2_SP}"),
+    "pp2 cp2 ring": (4, f"--context-parallel-size 2 {RING} --pipeline-model-parallel-size 2"),
+    "pp2 cp2 ulysses": (4, f"--context-parallel-size 2 {ULYSSES} --pipeline-model-parallel-size 2"),
+    "cp2 dp2": (4, "--context-parallel-size 2"),
+}
+ROWS = [("gpt tied, dropout", layout) for layout in LAYOUTS]
+ROWS += [
+    (family, layout)
+    for family in ("llama", "head norms, part of the head turns", "per token loss")
+    for layout in ("cp2 ring", "cp2 ulysses", "cp4 hybrid", "tp2 sp cp2 ring", "pp2 cp2 ring", "cp2 dp2")
+]
+
+
+@pytest.mark.parametrize(("family", "layout"), ROWS)
+def test_a_layout_equals_one_process(family, layout):
+    """Masks differ between micro-batches and ranks, heads have dropout, rotation is by global position."""
+    check_layout(f"{TINY} --global-batch-size 8 {FAMILIES[family]}", *LAYOUTS[layout])
+
+
+def train_on_masked(backend, flags: str) -> tuple:
+    """Some ranks' tokens are all masked: with cp4 only one ring member's, or one Ulysses rank's, count."""
+    return train(backend, flags, train_data_loader=batches())
+
+
+def train_on_given_masks(backend, flags: str) -> tuple:
+    """The batch brings a mask and positions, which the framework cuts."""
+    generator = np.random.default_rng(3)
+    hidden = ~np.tri(16, dtype=bool) | (generator.random((8, 1, 16, 16)) < 0.3)
+    positions = generator.integers(0, 16, (8, 16)).astype(np.int32)
+    steps = [{**step, "attention_mask": hidden, "position_ids": positions} for step in batches()]
+    return train(backend, flags, train_data_loader=steps)
+
+
+@pytest.mark.parametrize("per_token", ["", "--calculate-per-token-loss"])
+@pytest.mark.parametrize("layout", ["cp2 ring", "cp4 ring", "cp4 ulysses", "cp4 hybrid", "pp2 cp2 ulysses"])
+@pytest.mark.parametrize("how", [train_on_masked, train_on_documents, train_on_given_masks])
+def test_masks(how, layout, per_token):
+    """No NaN where nothing counts, and averages over whole sequences; documents apart across ranks."""
+    check_layout(f"{TINY} --global-batch-size 8 {per_token}", *LAYOUTS[layout], how=how)

@@ -1,0 +1,94 @@
+"""At sizes of several blocks: the two implementations agree, and the number of threads changes nothing."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mindspore import from_numpy
+
+from pynative import kernels
+from tests.support.kernels import assert_close, normal, run_operator, tensor
+
+SEQUENCE = 300  # more than two blocks of queries, the last one shorter
+
+
+def _cases():
+    """name -> (operator, inputs): rows enough for several cache blocks, none a multiple of anything."""
+    angles = normal(SEQUENCE, 16, seed=3)
+    heads = [normal(SEQUENCE, 2, n, 16, seed=n) for n in (6, 3, 3)]
+    hidden = np.random.default_rng(1).random((2, 1, SEQUENCE, SEQUENCE)) < 0.5
+    ids = np.random.default_rng(2).integers(-50, 150, (2, SEQUENCE)).astype(np.int32)
+    x, wide = normal(SEQUENCE, 7, 129), normal(SEQUENCE, 7, 130)
+    vector, vector2 = normal(129, seed=1), normal(129, seed=2)
+    attention, key = kernels.attention, (3, 1)
+    return {
+        "layer_norm": (lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5), (x, vector, vector2)),
+        "rms_norm": (lambda x, w: kernels.rms_norm(x, w, 1e-5, True), (x, vector)),
+        "linear": (kernels.linear, (x, normal(257, 129), normal(257))),
+        "gelu_tanh": (lambda x, b: kernels.bias_activation(x, b, "gelu_tanh"), (x, vector)),
+        "gelu_erf": (lambda x, b: kernels.bias_activation(x, b, "gelu_erf"), (x, vector)),
+        "swiglu": (lambda x, b: kernels.bias_activation(x, b, "swiglu"), (wide, normal(130))),
+        "split_qkv": (lambda x: kernels.split_qkv(x, 3, 2, 17), (normal(SEQUENCE, 5, 204),)),
+        "rotary": (lambda x: kernels.rotary(x, tensor(angles), tensor(angles)), (normal(SEQUENCE, 2, 13, 24),)),
+        "causal": (lambda q, k, v: attention(q, k, v, scale=0.2), heads),
+        "full": (lambda q, k, v: attention(q, k, v, scale=0.2, causal=False), heads),
+        "masked": (lambda q, k, v: attention(q, k, v, scale=0.2, mask=from_numpy(hidden)), heads),
+        "dropout": (lambda q, k, v: attention(q, k, v, scale=0.2, dropout_rate=0.2, dropout_key=key), heads),
+        "bias_dropout_add": (lambda x, b, r: kernels.bias_dropout_add(x, b, r, 0.1, key), (x, vector, x * 2)),
+        "embedding": (lambda w: kernels.embedding(from_numpy(ids), w, 0), (normal(101, 129),)),
+    }
+
+
+def _under(implementation, threads, case):
+    kernels.use(implementation, threads)
+    return [array for arrays in run_operator(*case) for array in arrays]
+
+
+@pytest.mark.parametrize("name", _cases())
+def test_implementations_agree(name):
+    case = _cases()[name]
+    for ours, theirs in zip(_under("host", 2, case), _under("ops", 1, case), strict=True):
+        assert_close(ours, theirs, 1e-5)
+
+
+@pytest.mark.parametrize("name", _cases())
+def test_threads_change_nothing(name):
+    """To the last bit, because blocks are cut by shape alone. Only a linear layer's sums may round otherwise."""
+    case = _cases()[name]
+    for one, two in zip(_under("host", 1, case), _under("host", 2, case), strict=True):
+        if name == "linear":
+            assert_close(two, one, 1e-6)
+        else:
+            np.testing.assert_array_equal(two, one)
+
+
+@given(
+    sequence=st.integers(2, 9),
+    batch=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    heads_per_group=st.integers(1, 3),
+    head_size=st.integers(1, 5),
+    causal=st.booleans(),
+    rate=st.sampled_from([0.0, 0.4]),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_attention_agrees_at_any_shape(sequence, batch, groups, heads_per_group, head_size, causal, rate):
+    heads = [normal(sequence, batch, n, head_size, seed=n) for n in (groups * heads_per_group, groups, groups)]
+    case = (
+        lambda q, k, v: kernels.attention(q, k, v, scale=0.5, causal=causal, dropout_rate=rate, dropout_key=(1,)),
+        heads,
+    )
+    for ours, theirs in zip(_under("host", 2, case), _under("ops", 1, case), strict=True):
+        assert_close(ours, theirs, 1e-5)
+
+
+def test_dropout_of_attention_follows_the_global_head():
+    """Half of the heads with their offset give what they gave among all heads."""
+    heads = [normal(40, 2, 4, 8, seed=i) for i in range(3)]
+
+    def run(first, stop):
+        parts = [tensor(x[:, :, first:stop]) for x in heads]
+        out = kernels.attention(*parts, scale=0.3, dropout_rate=0.5, dropout_key=(2,), head_offset=first)
+        return out.asnumpy().reshape(40, 2, -1, 8)
+
+    np.testing.assert_array_equal(run(2, 4), run(0, 4)[:, :, 2:])

@@ -1,0 +1,108 @@
+"""Weight gradients that are put off: zero-bubble schedules rest on it."""
+
+import gc
+import weakref
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, from_numpy
+
+from pynative import kernels
+from pynative.autograd import backward, collect_gradients, deferred_weight_gradients, leaf, recording, take_gradient
+from tests.support.kernels import normal, tensor
+
+IDS = np.array([[1, 4, 1, 5]], np.int32)
+
+
+def parameter_of(*shape: int) -> Parameter:
+    """One whose gradient goes into a piece of memory that holds rubbish, as after an earlier step."""
+    parameter = Parameter(tensor(normal(*shape)))
+    parameter.main_grad = from_numpy(np.full(shape, 77, np.float32))
+    parameter.main_grad_is_empty = True
+    return parameter
+
+
+class Network:
+    """Every kind of parameter that an operator adds gradients to; `tied`, the embedding's weight is used twice."""
+
+    def __init__(self, tied: bool = False) -> None:
+        self.parameters = [parameter_of(*shape) for shape in ((6, 5), (4, 5), (4,), (5, 4), (5,), (5,), (6, 5))]
+        if tied:
+            self.parameters[-1] = self.parameters[0]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        table, first, bias, second, scale, shift, output = self.parameters
+        hidden = kernels.embedding(from_numpy(IDS), table, 0) + kernels.layer_norm(x, scale, shift, 1e-5)
+        hidden = kernels.bias_activation(kernels.linear(hidden, first, None), bias, "gelu_tanh")
+        return kernels.linear(kernels.linear(hidden, second, None), output, None)
+
+    def gradients(self) -> list[np.ndarray]:
+        """Copies of what was added up; everything is empty again after."""
+        assert not any(parameter.main_grad_is_empty for parameter in self.parameters)
+        found = [parameter.main_grad.asnumpy().copy() for parameter in self.parameters]
+        for parameter in self.parameters:
+            parameter.main_grad_is_empty = True
+        return found
+
+
+def run(network: Network, micro_batch: int) -> np.ndarray:
+    """Forward and backward of a micro-batch; the input's gradient."""
+    x = leaf(tensor(normal(1, 4, 5, seed=micro_batch)))
+    with recording():
+        y = network(x)
+        backward((y,), (tensor(normal(*y.shape, seed=100 + micro_batch)),))
+    collect_gradients(network.parameters)
+    return take_gradient(x).asnumpy()
+
+
+@pytest.mark.parametrize(("implementation", "tied"), [("host", True), ("ops", False)])
+def test_put_off_and_run_equals_the_whole_backward(implementation, tied):
+    """Bit for bit: the input's gradient at once, the parameters' when two micro-batches' are run.
+
+    With `ops` the embedding's gradient comes over the tape, at once, so a tied one would add up in another order.
+    """
+    kernels.use(implementation)
+    network = Network(tied)
+    expected = [run(network, 1), run(network, 2)], network.gradients()
+    inputs, queues = [], []
+    for micro_batch in (1, 2):
+        with deferred_weight_gradients() as deferred:
+            inputs.append(run(network, micro_batch))
+        queues.append(deferred)
+    assert network.parameters[1].main_grad_is_empty, "a weight's gradient was computed before it was asked for"
+    for deferred in queues:
+        deferred.run()
+    np.testing.assert_equal(inputs, expected[0])
+    np.testing.assert_equal(network.gradients(), expected[1])
+
+
+def test_what_was_run_is_let_go():
+    """Each contribution's inputs are free before the next one is computed."""
+    alive = []
+    with deferred_weight_gradients() as deferred:
+        pass
+    parameter = parameter_of(2)
+    kept = [np.ones(2, np.float32) for _ in range(3)]
+    watched = [weakref.ref(array) for array in kept]
+    for array in kept:
+
+        def compute(out, array=array):
+            alive.append(sum(ref() is not None for ref in watched))
+            return from_numpy(array.copy()) if out is None else mindspore.ops.assign(out, from_numpy(array.copy()))
+
+        deferred.add(parameter, compute)
+    del array, kept, compute
+    deferred.run()
+    gc.collect()
+    assert alive == [3, 2, 1] and all(ref() is None for ref in watched)
+    np.testing.assert_equal(parameter.main_grad.asnumpy(), 3.0)
+
+
+def test_outside_of_the_block_nothing_is_put_off():
+    """The block ends with an error, and the next backward adds at once."""
+    network = Network()
+    with pytest.raises(RuntimeError, match="stop"), deferred_weight_gradients():
+        raise RuntimeError("stop")
+    run(network, 1)
+    assert len(network.gradients()) == len(network.parameters)

@@ -1,0 +1,66 @@
+"""Gradients of parameters with a `main_grad`: added there over micro-batches, in its type, and nowhere else."""
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Parameter, from_numpy
+
+from pynative import kernels
+from pynative.autograd import backward, collect_gradients, leaf, recording
+from tests.support.kernels import assert_close, normal, run_operator, tensor, upstream
+
+IDS = np.array([[1, 4, 1, 7]], np.int32)
+
+OPERATORS = {
+    "linear": (kernels.linear, [(3, 2, 5), (4, 5), (4,)]),
+    "layer_norm": (lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5), [(3, 2, 5), (5,), (5,)]),
+    "rms_norm": (lambda x, w: kernels.rms_norm(x, w, 1e-5), [(3, 2, 5), (5,)]),
+    "bias_activation": (lambda x, b: kernels.bias_activation(x, b, "gelu_tanh"), [(3, 2, 5), (5,)]),
+    "bias_dropout_add": (lambda x, b: kernels.bias_dropout_add(x, b, x), [(3, 2, 5), (5,)]),
+    "embedding": (lambda x, w: kernels.embedding(from_numpy(IDS), w, 0) + x * 1.0, [(1, 4, 5), (6, 5)]),
+}
+
+
+def _buffered(shape, seed, dtype):
+    """A parameter whose main_grad is a piece of a flat float32 buffer full of rubbish, as after an optimizer step."""
+    buffer = np.full(int(np.prod(shape)) + 2, 77, np.float32)
+    parameter = Parameter(tensor(normal(*shape, seed=seed), dtype))
+    parameter.main_grad = from_numpy(buffer[1:-1].reshape(shape))
+    parameter.main_grad_is_empty = True
+    return parameter, buffer
+
+
+@pytest.mark.parametrize("dtype", [mindspore.float32, mindspore.bfloat16], ids=str)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_two_micro_batches_add_up(name, dtype):
+    function, (x_shape, *shapes) = OPERATORS[name]
+    parameters = [_buffered(shape, i, dtype) for i, shape in enumerate(shapes)]
+    expected = [0.0 for _ in shapes]
+    for micro_batch in (1, 2):
+        x = normal(*x_shape, seed=micro_batch)
+        with recording():
+            y = function(leaf(tensor(x, dtype)), *(p for p, _ in parameters))
+            backward((y,), (tensor(upstream(y.shape, 0), dtype),))
+        arrays = [x, *(p.astype(mindspore.float32).asnumpy() for p, _ in parameters)]
+        gradients = run_operator(function, arrays, dtype)[1][1:]
+        expected = [total + gradient for total, gradient in zip(expected, gradients, strict=True)]
+    for (parameter, buffer), total in zip(parameters, expected, strict=True):
+        assert parameter._grad is None and not parameter.main_grad_is_empty
+        assert_close(buffer[1:-1].reshape(parameter.shape), total, 1e-6 if dtype == mindspore.float32 else 2**-8)
+        assert buffer[0] == buffer[-1] == 77, "a neighbour in the flat buffer was written to"
+
+
+def test_ops_leave_gradients_to_the_tape():
+    """What `ops` computes arrives in `_grad`, and `collect_gradients` brings it to the same place."""
+    kernels.use("ops")
+    function, (x_shape, *shapes) = OPERATORS["layer_norm"]
+    parameters = [_buffered(shape, i, mindspore.float32)[0] for i, shape in enumerate(shapes)]
+    x = normal(*x_shape)
+    with recording():
+        y = function(leaf(tensor(x)), *parameters)
+        backward((y,), (tensor(upstream(y.shape, 0)),))
+    collect_gradients(parameters)
+    kernels.use("host")
+    expected = run_operator(function, [x, *(p.asnumpy() for p in parameters)])[1][1:]
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        assert_close(parameter.main_grad.asnumpy(), gradient, 1e-5)

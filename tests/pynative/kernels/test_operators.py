@@ -1,0 +1,263 @@
+"""Each operator, in both implementations, equals its float64 definition, forward and every gradient."""
+
+from math import erf, pi, sqrt
+
+import numpy as np
+import pytest
+from mindspore import from_numpy
+
+from pynative import kernels
+from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
+from tests.support import kernels as support
+from tests.support.kernels import assert_equals_reference, normal, tensor
+
+pytestmark = pytest.mark.usefixtures("implementation")
+
+EPSILON = 1e-5
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 5), (1, 1, 1), (1, 7), (2, 1, 3, 4)])
+@pytest.mark.parametrize("zero_centered", [False, True])
+def test_layer_norm(shape, zero_centered):
+    assert_equals_reference(
+        lambda x, w, b: kernels.layer_norm(x, w, b, EPSILON, zero_centered),
+        lambda x, w, b: support.layer_norm(x, w + zero_centered, b, EPSILON),
+        (normal(*shape), normal(shape[-1], seed=1), normal(shape[-1], seed=2)),
+    )
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 5), (1, 1, 1), (1, 7), (2, 1, 3, 4)])
+@pytest.mark.parametrize("zero_centered", [False, True])
+def test_rms_norm(shape, zero_centered):
+    assert_equals_reference(
+        lambda x, w: kernels.rms_norm(x, w, EPSILON, zero_centered),
+        lambda x, w: support.rms_norm(x, w + zero_centered, EPSILON),
+        (normal(*shape), normal(shape[-1], seed=1)),
+    )
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 5), (1, 1, 1), (7, 3)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_linear(shape, biased):
+    inputs = (normal(*shape), normal(4, shape[-1], seed=1), normal(4, seed=2))
+    assert_equals_reference(
+        lambda x, w, *b: kernels.linear(x, w, *b),
+        lambda x, w, *b: x @ w.T + sum(b),
+        inputs if biased else inputs[:2],
+    )
+
+
+def _silu(x):
+    return x / (1 + np.exp(-x))
+
+
+ACTIVATIONS = {
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))),
+    "gelu_erf": lambda x: 0.5 * x * (1 + np.vectorize(erf)(x / sqrt(2))),
+    "silu": _silu,
+    "relu": lambda x: np.maximum(x, 0),
+    "squared_relu": lambda x: np.maximum(x, 0) ** 2,
+    "swiglu": lambda x: _silu(x[..., : x.shape[-1] // 2]) * x[..., x.shape[-1] // 2 :],
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("shape", [(3, 2, 6), (1, 2)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_activation(name, shape, biased):
+    inputs = (2 * normal(*shape), normal(shape[-1], seed=1))
+    assert_equals_reference(
+        lambda x, b=None: kernels.bias_activation(x, b, name),
+        lambda x, b=0.0: ACTIVATIONS[name](x + b),
+        inputs if biased else inputs[:1],
+    )
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_stay_finite_far_out(name):
+    """exp overflows for large negative inputs; neither the result nor the gradient may be NaN for it."""
+    x = np.array([[-1e4, -200, -90, 0, 90, 1e4]], np.float32)
+    outputs, gradients = support.run_operator(lambda x: kernels.bias_activation(x, None, name), (x,))
+    support.assert_close(outputs[0], ACTIVATIONS[name](np.clip(x, -700, None).astype(np.float64)), 1e-6)
+    assert np.isfinite(gradients[0]).all()
+
+
+@pytest.mark.parametrize(("groups", "heads_per_group"), [(2, 1), (2, 3), (1, 4)])
+def test_split_qkv(groups, heads_per_group):
+    """Within each group: its query heads, its key head, its value head."""
+
+    def reference(qkv):
+        grouped = qkv.reshape(3, 2, groups, heads_per_group + 2, 5)
+        q = np.concatenate([grouped[:, :, g, :heads_per_group] for g in range(groups)], axis=2)
+        return q, grouped[:, :, :, heads_per_group], grouped[:, :, :, heads_per_group + 1]
+
+    qkv = normal(3, 2, groups * (heads_per_group + 2) * 5)
+    assert_equals_reference(lambda x: kernels.split_qkv(x, groups, heads_per_group, 5), reference, (qkv,))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("rotated", [6, 4])
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_rotary(interleaved, rotated, per_sample):
+    """Angles that differ between the two halves too: nothing may assume that they are equal."""
+    shape = (3, 2, rotated) if per_sample else (3, rotated)
+    cos, sin = normal(*shape, seed=1), normal(*shape, seed=2)
+    assert_equals_reference(
+        lambda x: kernels.rotary(x, tensor(cos), tensor(sin), interleaved),
+        lambda x: support.rotary(x, cos, sin, interleaved),
+        (normal(3, 2, 2, 6),),
+    )
+
+
+def _heads(sequence, batch, heads, groups, size=3):
+    shapes = ((sequence, batch, count, size) for count in (heads, groups, groups))
+    return tuple(normal(*shape, seed=i) for i, shape in enumerate(shapes))
+
+
+@pytest.mark.parametrize(("heads", "groups"), [(2, 2), (4, 2), (3, 1)])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("sequence", [5, 1])
+def test_attention(heads, groups, causal, sequence):
+    """Size 1 comes last: when the first softmax gradient is of size 1, MindSpore's CPU gets all later ones wrong."""
+    hidden = np.triu(np.ones((sequence, sequence), bool), 1) & causal
+    assert_equals_reference(
+        lambda q, k, v: kernels.attention(q, k, v, scale=0.6, causal=causal),
+        lambda q, k, v: support.attention(q, k, v, 0.6, hidden),
+        _heads(sequence, 2, heads, groups),
+    )
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_attention_mask_with_a_row_that_sees_nothing(batches):
+    """Such a row attends evenly, and masked scores get no gradient even there."""
+    hidden = np.random.default_rng(0).random((batches, 1, 5, 5)) < 0.4
+    hidden[0, 0, 2] = True
+    assert_equals_reference(
+        lambda q, k, v: kernels.attention(q, k, v, scale=0.6, mask=from_numpy(hidden)),
+        lambda q, k, v: support.attention(q, k, v, 0.6, hidden),
+        _heads(5, 2, 4, 2),
+    )
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_dropout(masked):
+    hidden = np.triu(np.ones((2, 1, 5, 5), bool), 1)
+    kept = np.array([[attention_dropout_mask((9, 4), b, 7 + n, (5, 5), 0.3) for n in range(4)] for b in range(2)])
+    mask = from_numpy(hidden) if masked else None
+    assert_equals_reference(
+        lambda q, k, v: kernels.attention(
+            q, k, v, scale=0.6, mask=mask, dropout_rate=0.3, dropout_key=(9, 4), head_offset=7
+        ),
+        lambda q, k, v: support.attention(q, k, v, 0.6, hidden, kept),
+        _heads(5, 2, 4, 2),
+    )
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+@pytest.mark.parametrize("biased", [True, False])
+def test_bias_dropout_add(rate, biased):
+    kept = dropout_mask((5,), (3, 2, 4), rate)
+    inputs = (normal(3, 2, 4), normal(3, 2, 4, seed=1), normal(4, seed=2))
+    assert_equals_reference(
+        lambda x, r, b=None: kernels.bias_dropout_add(x, b, r, rate, (5,)),
+        lambda x, r, b=0.0: r + (x + b) * kept,
+        inputs if biased else inputs[:2],
+    )
+
+
+def test_dropout():
+    kept = dropout_mask((5, 6), (3, 2, 4), 0.25)
+    assert_equals_reference(lambda x: kernels.dropout(x, 0.25, (5, 6)), lambda x: x * kept, (normal(3, 2, 4),))
+
+
+def test_dropout_of_a_piece_of_the_sequence():
+    """Forward and backward use the same rows of the whole mask."""
+    kept = dropout_mask((5,), (9, 2, 4), 0.5)[[7, 8, 2]]
+    rows = ((7, 9), (2, 3))
+    x, residual, bias = normal(3, 2, 4), normal(3, 2, 4, seed=1), normal(4, seed=2)
+    assert_equals_reference(
+        lambda x, r, b: kernels.bias_dropout_add(x, b, r, 0.5, (5,), rows),
+        lambda x, r, b: r + (x + b) * kept,
+        (x, residual, bias),
+    )
+    assert_equals_reference(lambda x: kernels.dropout(x, 0.5, (5,), rows), lambda x: x * kept, (x,))
+
+
+def test_bias_alone():
+    assert_equals_reference(kernels.bias_dropout_add, lambda x, b: x + b, (normal(3, 2, 4), normal(4)))
+
+
+@pytest.mark.parametrize(("axis", "index"), [(0, 0), (0, 1), (-1, 1)])
+def test_piece(axis, index):
+    """A copy: what is written to it does not reach the whole."""
+    x = from_numpy(normal(4, 3, 6))
+    part = kernels.piece(x, axis, index, 2)
+    np.testing.assert_array_equal(part.asnumpy(), np.split(x.asnumpy(), 2, axis)[index])
+    assert part.is_contiguous() and not np.shares_memory(part.asnumpy(), x.asnumpy())
+
+
+@pytest.mark.parametrize("ids", [[[3, 4, 3, 9, 2], [8, 3, 0, 4, 7]], [[0]], [[50, 60]]])
+def test_embedding(ids):
+    """Repeated ids add up; ids of other ranks, below and above, give zeros and no gradient."""
+    first_id, ids = 3, np.array(ids, np.int32)
+
+    def reference(weight):
+        padded = np.concatenate((np.zeros((3, 4)), weight, np.zeros((60, 4))))
+        return padded[ids]
+
+    assert_equals_reference(lambda w: kernels.embedding(from_numpy(ids), w, first_id), reference, (normal(5, 4),))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_cross_entropy_pieces_make_up_the_cross_entropy(ranks):
+    """Loss and gradient from each rank's columns, the collectives between done here by hand."""
+    logits, target = 3 * normal(4, 2, 10), np.array([[0, 9], [5, 4], [3, 3], [8, 1]], np.int32)
+    width, weights = 10 // ranks, normal(4, 2, seed=5)
+    parts = [
+        kernels.softmax_statistics(tensor(logits[..., r * width : (r + 1) * width]), from_numpy(target), r * width)
+        for r in range(ranks)
+    ]
+    highest = tensor(np.max([support.values(part[1]) for part in parts], axis=0))
+    addends = [kernels.cross_entropy_addends(part[1], highest, part[2], part[3]) for part in parts]
+    added = tensor(sum(support.values(packed) for _, packed in addends))
+    results = [kernels.cross_entropy_loss(added, highest, factor) for factor, _ in addends]
+    probabilities = support.softmax(logits.astype(np.float64))
+    chosen = np.take_along_axis(probabilities, target[..., None], -1)[..., 0]
+    for loss, _ in results:
+        support.assert_close(support.values(loss), -np.log(chosen), 2e-6)
+
+    gradients = [
+        kernels.cross_entropy_gradient(part[0], factor, from_numpy(target), r * width, tensor(weights))
+        for r, (part, (_, factor)) in enumerate(zip(parts, results, strict=True))
+    ]
+    expected = (probabilities - np.eye(10)[target]) * weights[..., None]
+    support.assert_close(np.concatenate([support.values(g) for g in gradients], -1), expected, 1e-6)
+
+
+@pytest.mark.parametrize("mask", [None, np.zeros((3, 2)), np.array([[1, 0], [1, 1], [0, 1]])])
+def test_masked_mean(mask):
+    """The mean over the tokens that count; zero, not NaN, where none does; a mask of any type."""
+    given = None if mask is None else from_numpy(mask.astype(np.int32))
+
+    def reference(losses):
+        weights = np.ones((3, 2)) if mask is None else mask
+        return np.sum(losses * weights) / max(np.sum(weights), 1)
+
+    assert_equals_reference(lambda losses: kernels.masked_mean(losses, given), reference, (normal(3, 2),))
+
+
+def test_fork_adds_the_gradients_of_both_ways():
+    """And leaves the values as they are."""
+
+    def both(x):
+        one, other = kernels.fork(x)
+        return kernels.bias_activation(one, None, "silu") * other
+
+    assert_equals_reference(both, lambda x: x / (1 + np.exp(-x)) * x, (normal(5, 3, 8),))
+
+
+def test_sequence_first():
+    """Ids, labels and masks turned, whatever their type."""
+    for dtype in (np.int32, np.float32, np.bool_):
+        rows = (normal(2, 5) > 0).astype(dtype)
+        np.testing.assert_array_equal(kernels.sequence_first(from_numpy(rows)).asnumpy(), rows.T)

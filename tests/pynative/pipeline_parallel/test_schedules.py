@@ -1,0 +1,70 @@
+"""Every pipeline schedule trains as one process does: losses, and every gradient of the first step."""
+
+import numpy as np
+import pytest
+
+from tests.support.distributed import run
+from tests.support.layouts import check_layout, reference, train
+from tests.support.pipelines import BASE, SCHEDULES, pipeline
+
+MODELS = {
+    "tied, dropout": "--attention-dropout 0.2 --hidden-dropout 0.1",
+    "untied, per token": "--untie-embeddings-and-output-weights --calculate-per-token-loss",
+    "layers that do nothing": "--noop-layers 0,5 --hidden-dropout 0.1",
+}
+"""The loss mask differs between micro-batches in all of them."""
+
+SPLITS = [
+    ("1f1b", 2, "--num-layer-list 5,9"),
+    ("zb-h1", 4, "--num-layer-list 1,4,5,4"),
+    ("gpipe", 4, "--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 3"),
+    ("zb-h1", 2, "--standalone-embedding-stage"),
+    ("1f1b", 4, "--standalone-embedding-stage"),
+    ("interleaved", 2, "--num-layer-list [[2,4],[5,3]]"),
+    ("interleaved", 4, "--num-layer-list [[1,1,3,2],[2,1,1,3]]"),
+    ("1f1b", 4, "--num-layer-list 0,7,7,0"),
+    ("interleaved", 2, "--num-layer-list [[0,7],[7,0]]"),
+    ("interleaved", 2, "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"),
+]
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "interleaved"])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_schedule_equals_one_process(model, schedule, stages):
+    """Averaging in the wrong place, a dropout mask of another micro-batch, a gradient added twice or not at all."""
+    check_layout(f"{BASE} {MODELS[model]}", stages, pipeline(schedule, stages))
+
+
+def test_weight_gradients_of_their_own_change_no_bit():
+    """On one stage ZB-H1 differs from 1F1B in nothing but when weight gradients are computed."""
+    flags = f"{BASE} {MODELS['tied, dropout']}"
+    (found,) = run(1, train, f"{flags} {SCHEDULES['zb-h1']}")
+    np.testing.assert_equal(found, reference(flags))
+
+
+@pytest.mark.parametrize(("schedule", "stages", "split"), SPLITS)
+def test_an_uneven_split(schedule, stages, split):
+    """Layers by a list, of stages or of each chunk's stages; fewer at the ends; embedding or output layer alone."""
+    check_layout(f"{BASE} --num-layers 14 {MODELS['tied, dropout']}", stages, pipeline(schedule, stages, split))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "flags"),
+    [
+        ("zb-h1", "--no-overlap-p2p-communication"),
+        ("interleaved", "--no-overlap-p2p-communication"),
+        ("zb-h1", "--kernels ops"),
+        ("interleaved", "--microbatch-group-size-per-virtual-pipeline-stage 4"),
+        ("1f1b", "--num-layers-per-virtual-pipeline-stage 1"),
+    ],
+)
+def test_other_ways_to_run(schedule, flags):
+    """Exchanges waited for where they stand; the operators that Ascend runs; larger rounds; four chunks a stage."""
+    check_layout(f"{BASE} {MODELS['tied, dropout']}", 2, pipeline(schedule, 2, flags))
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "interleaved"])
+def test_mindspores_collectives(schedule):
+    """As Ascend sends and receives."""
+    check_layout(f"{BASE} {MODELS['tied, dropout']}", 2, pipeline(schedule, 2), backend="native")

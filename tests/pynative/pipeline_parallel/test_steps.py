@@ -1,0 +1,109 @@
+"""What else works under every schedule: evaluation, micro-batches of any length, checkpoints of another layout."""
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from pynative.training.forward_step import MegatronForwardStep
+from tests.support import checkpoint_jobs as jobs
+from tests.support.checkpoint_jobs import assert_same
+from tests.support.distributed import run
+from tests.support.engine import TINY
+from tests.support.layouts import Rows, check_layout, train
+from tests.support.pipelines import BASE, pipeline
+from tests.support.pretraining import evaluated
+
+SCHEDULES = ["1f1b", "gpipe", "zb-h1", "interleaved"]
+LENGTHS = (16, 10, 12, 2, 16, 8, 4, 6)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_evaluation(schedule):
+    """Validation losses, without dropout, and the training losses around them are one process's."""
+    flags = f"{TINY} --num-layers 4 --global-batch-size 8 --hidden-dropout 0.3 --eval-interval 1 --eval-iters 2"
+    (expected,) = run(1, evaluated, flags)
+    results = run(2, evaluated, f"{flags} {pipeline(schedule, 2)}")
+    assert results[0] == results[1]
+    np.testing.assert_allclose(results[0], expected, rtol=1e-5)
+
+
+def micro_batches() -> list[dict[str, np.ndarray]]:
+    """Eight of two rows, each cut to a length of its own."""
+    rows = Rows()
+    pairs = [(rows[2 * i], rows[2 * i + 1], length) for i, length in enumerate(LENGTHS)]
+    return [{n: np.stack([a[n][:length], b[n][:length]]) for n in a} for a, b, length in pairs]
+
+
+def forward_step(data_iterator, model):
+    """Megatron's form."""
+    batch = {name: Tensor(value) for name, value in next(data_iterator).items()}
+    return model(**batch), lambda loss: (loss, {"lm loss": loss})
+
+
+def train_lengths(backend, flags: str) -> tuple:
+    """Train on micro-batches of different lengths."""
+    return train(backend, flags, train_data_loader=micro_batches(), forward_step_func=forward_step)
+
+
+@pytest.mark.parametrize("more", ["", "--no-overlap-p2p-communication"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_micro_batches_of_different_lengths(schedule, more):
+    """Stages tell each other the shape of every tensor."""
+    layout = pipeline(schedule, 2, f"--variable-seq-lengths {more}")
+    check_layout(f"{BASE} --hidden-dropout 0.1", 2, layout, how=train_lengths)
+
+
+def test_micro_batches_of_different_lengths_in_pieces():
+    """The same with each stage's activations cut over two ranks."""
+    more = "--variable-seq-lengths --tensor-model-parallel-size 2 --sequence-parallel"
+    check_layout(f"{BASE} --hidden-dropout 0.1", 4, pipeline("zb-h1", 2, more), how=train_lengths)
+
+
+def test_without_the_flag_another_length_is_an_error():
+    """It is the flag that makes the test above pass."""
+    with pytest.raises(Exception, match=r"float32\[10, 2, 32\]"):
+        run(2, train_lengths, f"{BASE} {pipeline('1f1b', 2)}")
+
+
+@pytest.mark.parametrize("form", ["one iterator", "an iterator a chunk"])
+def test_every_chunk_sees_the_same_micro_batches(form):
+    """In two steps, whichever chunk runs ahead."""
+    data = iter(range(6)) if form == "one iterator" else [iter(range(6)), iter(range(6))]
+    step = MegatronForwardStep(lambda data_iterator, model: (next(data_iterator), None), 3)
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    for order in ((0, 0, 1, 0, 1, 1), (1, 1, 1, 0, 0, 0)):
+        step.begin(data, 2)
+        for chunk in order:
+            seen[chunk].append(step(None, 0, chunk)[0])
+    assert seen == {0: [0, 1, 2, 3, 4, 5], 1: [0, 1, 2, 3, 4, 5]}
+
+
+def train_from_dataset(backend, flags: str) -> tuple:
+    """Megatron's form on the data that a provider gives."""
+    return train(backend, flags, forward_step_func=forward_step)
+
+
+def test_megatrons_form_draws_micro_batches_of_a_dataset():
+    """Not steps: the stages would be sent all micro-batches at once."""
+    check_layout(BASE, 2, pipeline("interleaved", 2), how=train_from_dataset)
+
+
+def test_megatrons_form_goes_on_where_it_stopped(tmp_path):
+    """A resumed run skips the micro-batches, not the steps, that were drawn before."""
+    flags = f"{TINY} --global-batch-size 8 --lr-decay-iters 4"
+    (whole,) = run(1, train_lengths, f"{flags} --train-iters 4")
+    run(1, train_lengths, f"{flags} --train-iters 1 --save {tmp_path} --save-interval 100")
+    (resumed,) = run(1, train_lengths, f"{flags} --train-iters 4 --load {tmp_path}")
+    assert resumed[0] == whole[0][1:]
+
+
+@pytest.mark.parametrize(("before", "after"), [("interleaved", None), (None, "interleaved"), ("zb-h1", "interleaved")])
+def test_a_checkpoint_fits_every_schedule(tmp_path, before, after):
+    """Weights and moments are the saving run's bits."""
+
+    def at(schedule: str | None, flags: str, steps: bool) -> jobs.Outcome:
+        layout = pipeline(schedule, 2) if schedule else ""
+        return run(2 if schedule else 1, jobs.train, f"--num-layers 4 {layout} {flags}", steps)[0]
+
+    saved = at(before, f"--save {tmp_path}", steps=True)
+    assert_same(at(after, f"--load {tmp_path}", steps=False), saved)

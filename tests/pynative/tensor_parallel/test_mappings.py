@@ -1,0 +1,278 @@
+"""Collectives in conjugate pairs, and the layers between them, on two ranks against the whole."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
+
+TP2 = f"{TINY} --tensor-model-parallel-size 2"
+
+
+def apply(backend, name: str, options: dict, x: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """y and dx of a mapping on this rank's x and dy."""
+    from pynative import autograd, parallel_state, tensor_parallel
+
+    with job(backend, config_of(TP2, 2)):
+        mapping = getattr(tensor_parallel, name)
+        with autograd.recording():
+            leaf = autograd.leaf(ms.Tensor(x[backend.rank]))
+            y = mapping(leaf, parallel_state.get_tensor_model_parallel_group(), **options)
+        autograd.backward([y], [ms.Tensor(dy[backend.rank])])
+        return y.asnumpy(), autograd.take_gradient(leaf).asnumpy()
+
+
+def same(x):
+    return x
+
+
+def total(x):
+    return [x.sum(0)] * 2
+
+
+def joined(axis):
+    return lambda x: [np.concatenate(x, axis)] * 2
+
+
+def halves(axis):
+    return lambda x: [np.split(x[rank], 2, axis)[rank] for rank in (0, 1)]
+
+
+def halves_of_total(axis):
+    return lambda x: np.split(x.sum(0), 2, axis)
+
+
+# Name, options, what all ranks' x becomes, what all ranks' dy becomes, shapes of x and of y.
+MAPPINGS = [
+    ("copy_to_tensor_model_parallel_region", {}, same, total, (4, 6), (4, 6)),
+    ("reduce_from_tensor_model_parallel_region", {}, total, same, (4, 6), (4, 6)),
+    ("scatter_to_tensor_model_parallel_region", {}, halves(-1), joined(-1), (4, 6), (4, 3)),
+    ("gather_from_tensor_model_parallel_region", {}, joined(-1), halves(-1), (4, 3), (4, 6)),
+    ("scatter_to_sequence_parallel_region", {}, halves(0), joined(0), (4, 6), (2, 6)),
+    ("gather_from_sequence_parallel_region", {}, joined(0), halves_of_total(0), (2, 6), (4, 6)),
+    (
+        "gather_from_sequence_parallel_region",
+        {"tensor_parallel_output_grad": False},
+        joined(0),
+        halves(0),
+        (2, 6),
+        (4, 6),
+    ),
+    ("reduce_scatter_to_sequence_parallel_region", {}, halves_of_total(0), joined(0), (4, 6), (2, 6)),
+    ("all_gather_last_dim_from_tensor_parallel_region", {}, joined(-1), halves_of_total(-1), (4, 3), (4, 6)),
+    ("reduce_scatter_last_dim_to_tensor_parallel_region", {}, halves_of_total(-1), joined(-1), (4, 6), (4, 3)),
+]
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS, ids=lambda m: "-".join([m[0], *m[1]]))
+def test_forward_and_its_conjugate_backward(mapping):
+    """Against what the names say, done to the arrays of both ranks by numpy."""
+    name, options, forward, backward, x_shape, y_shape = mapping
+    generator = np.random.default_rng(1)
+    x, dy = (generator.standard_normal((2, *shape)).astype(np.float32) for shape in (x_shape, y_shape))
+    for rank, (y, dx) in enumerate(run(2, apply, name, options, x, dy)):
+        np.testing.assert_allclose(y, forward(x)[rank], rtol=1e-6)
+        np.testing.assert_allclose(dx, backward(dy)[rank], rtol=1e-6)
+
+
+def cut_unevenly(backend) -> str:
+    """The message of a sequence that two ranks cannot share."""
+    from pynative import parallel_state, tensor_parallel
+
+    with job(backend, config_of(TP2, 2)), pytest.raises(ValueError) as raised:
+        group = parallel_state.get_tensor_model_parallel_group()
+        tensor_parallel.scatter_to_sequence_parallel_region(ms.Tensor(np.ones((3, 2), np.float32)), group)
+    return str(raised.value)
+
+
+def test_a_sequence_that_does_not_divide_is_refused():
+    """The message has shape, axis and ranks."""
+    assert all("(3, 2): dimension 0 cannot be cut evenly over 2" in message for message in run(2, cut_unevenly))
+
+
+def linear(backend, kind: str, flags: str, options: dict, x: np.ndarray, w: np.ndarray, b: np.ndarray, dy: np.ndarray):
+    """A linear layer's output, returned bias, and gradients of input, weight shard and bias shard."""
+    from pynative import autograd, parallel_state, tensor_parallel
+    from pynative.parameter import write_parameter
+
+    config = config_of(flags, backend.world_size)
+    with job(backend, config):
+        rank, size = backend.rank, backend.world_size
+        layer = getattr(tensor_parallel, kind)(6, 8, config=config.model_config, init_method="normal", **options)
+        write_parameter(layer.weight, layer.weight.shard.cut(w, rank, size))
+        if layer.bias is not None:
+            write_parameter(layer.bias, layer.bias.shard.cut(b, rank, size))
+        sequence_parallel = config.parallel_config.sequence_parallel
+        if kind == "RowParallelLinear":
+            x = np.split(x, size, -1)[rank] if options.get("input_is_parallel", True) else x
+            dy = np.split(dy, size, 0)[rank] if sequence_parallel else dy
+        else:
+            x = np.split(x, size, 0)[rank] if sequence_parallel else x
+            dy = dy if options.get("gather_output") else np.split(dy, size, -1)[rank]
+        with autograd.recording():
+            leaf = autograd.leaf(ms.Tensor(np.ascontiguousarray(x)))
+            y, returned = layer(leaf)
+        autograd.backward([y], [ms.Tensor(np.ascontiguousarray(dy))])
+        parallel_state.get_world_group().barrier()
+        gradients = [autograd.take_gradient(t) for t in (leaf, layer.weight)]
+        db = autograd.take_gradient(layer.bias) if layer.bias is not None and returned is None else None
+        return [None if t is None else t.asnumpy() for t in (y, returned, *gradients, db)]
+
+
+SP2 = f"{TP2} --sequence-parallel"
+LINEARS = [
+    ("ColumnParallelLinear", {"gather_output": True}, TP2),
+    ("ColumnParallelLinear", {"skip_bias_add": True}, TP2),
+    ("ColumnParallelLinear", {"bias": False}, TP2),
+    ("RowParallelLinear", {"skip_bias_add": False}, TP2),
+    ("RowParallelLinear", {"input_is_parallel": False}, TP2),
+    ("RowParallelLinear", {"bias": False}, TP2),
+    ("ColumnParallelLinear", {"gather_output": True}, SP2),
+    ("ColumnParallelLinear", {"skip_bias_add": True}, SP2),
+    ("ColumnParallelLinear", {"bias": False}, SP2),
+    ("RowParallelLinear", {"skip_bias_add": False}, SP2),
+    ("RowParallelLinear", {"bias": False}, SP2),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "flags"), LINEARS)
+def test_two_ranks_hold_the_pieces_of_one(kind, options, flags):
+    """Output, bias, and every gradient of a linear cut by columns or by rows, outside whole or cut along s."""
+    generator = np.random.default_rng(2)
+    x, dy = (generator.standard_normal((4, 2, n)).astype(np.float32) for n in (6, 8))
+    w, b = generator.standard_normal((8, 6)).astype(np.float32), generator.standard_normal(8).astype(np.float32)
+    (whole,) = run(1, linear, kind, TINY, options, x, w, b, dy)
+    parts = run(2, linear, kind, flags, options, x, w, b, dy)
+    column, sequence_parallel = kind == "ColumnParallelLinear", flags == SP2
+    replicated_input = None if column or not options.get("input_is_parallel", True) else -1
+    cut = {
+        "y": (-1 if not options.get("gather_output") else None) if column else (0 if sequence_parallel else None),
+        "returned bias": 0 if column else None,
+        "dx": 0 if column and sequence_parallel else replicated_input,
+        "dw": 0 if column else 1,
+        "db": 0 if column else ("share" if sequence_parallel else None),
+    }
+    for i, (what, axis) in enumerate(cut.items()):
+        assert (whole[i] is None) == (parts[0][i] is None)
+        if whole[i] is not None:
+            np.testing.assert_allclose(merged(parts, i, axis), whole[i], rtol=1e-5, atol=1e-6, err_msg=what)
+
+
+def merged(parts: list, i: int, axis: int | str | None) -> np.ndarray:
+    """The whole of the ranks' i-th results: cut along an axis, shares of a sum, or equal."""
+    if axis == "share":
+        return parts[0][i] + parts[1][i]
+    return parts[0][i] if axis is None else np.concatenate([part[i] for part in parts], axis)
+
+
+def order_of_work(backend, flags: str) -> list[str]:
+    """What the backward of a column-parallel linear does, in order."""
+    from pynative import autograd, kernels, tensor_parallel
+    from pynative.collectives import Group, Work
+
+    events = []
+
+    def noting(owner, name: str, label: str):
+        original = getattr(owner, name)
+
+        def wrapper(*args, **kwargs):
+            events.append(label)
+            return original(*args, **kwargs)
+
+        patch.setattr(owner, name, wrapper)
+
+    with job(backend, config_of(flags, 2)), pytest.MonkeyPatch.context() as patch:
+        config = config_of(flags, 2).model_config
+        layer = tensor_parallel.ColumnParallelLinear(6, 8, config=config)
+        with autograd.recording():
+            leaf = autograd.leaf(ms.Tensor(np.ones((4, 2, 6), np.float32)))
+            y, _ = layer(leaf)
+        for operation in ("all_reduce", "all_gather", "reduce_scatter"):
+            noting(Group, operation, operation)
+        for kernel in ("linear_input_gradient", "linear_weight_gradient"):
+            noting(kernels, kernel, kernel)
+        noting(Work, "wait", "wait")
+        autograd.backward([y], [ms.Tensor(np.ones(y.shape, np.float32))])
+    return events
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (TP2, ["linear_input_gradient", "all_reduce", "linear_weight_gradient", "wait"]),
+        (
+            SP2,
+            ["all_gather", "linear_input_gradient", "wait", "reduce_scatter", "linear_weight_gradient", "wait"],
+        ),
+    ],
+)
+def test_weight_gradients_are_computed_while_the_inputs_gradient_travels(flags, expected):
+    """The collective starts before and is waited for after; with shards the input is gathered again."""
+    assert run(2, order_of_work, flags)[0] == expected
+
+
+def losses(backend, flags: str, logits: np.ndarray, target: np.ndarray, dy: np.ndarray):
+    """Losses and this rank's gradient of its logits."""
+    from pynative import autograd
+    from pynative.tensor_parallel import VocabParallelCrossEntropy
+
+    with job(backend, config_of(flags, backend.world_size)):
+        own = np.ascontiguousarray(np.split(logits, backend.world_size, -1)[backend.rank])
+        with autograd.recording():
+            leaf = autograd.leaf(ms.Tensor(own))
+            loss = VocabParallelCrossEntropy()(leaf, ms.Tensor(target))
+        autograd.backward([loss], [ms.Tensor(dy)])
+        return loss.asnumpy(), autograd.take_gradient(leaf).asnumpy()
+
+
+def test_cross_entropy_over_a_cut_vocabulary():
+    """Against the definition in float64, with logits large enough to overflow without a maximum."""
+    generator = np.random.default_rng(3)
+    logits = (generator.standard_normal((3, 5, 8)) * 60).astype(np.float32)
+    target, dy = generator.integers(0, 8, (3, 5)).astype(np.int32), generator.standard_normal((3, 5)).astype(np.float32)
+    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    probability = np.exp(shifted) / np.exp(shifted).sum(-1, keepdims=True)
+    one_hot = np.eye(8)[target]
+    loss = np.log(np.exp(shifted).sum(-1)) - (shifted * one_hot).sum(-1)
+    for flags, world in ((TINY, 1), (TP2, 2)):
+        results = run(world, losses, flags, logits, target, dy)
+        for result in results:
+            np.testing.assert_allclose(result[0], loss, rtol=1e-5, atol=1e-5)
+        gradient = np.concatenate([result[1] for result in results], -1)
+        np.testing.assert_allclose(gradient, (probability - one_hot) * dy[..., None], rtol=1e-5, atol=1e-6)
+
+
+REFUSED = [
+    ("ColumnParallelLinear", {"is_expert": True}, TINY, "is_expert"),
+    ("RowParallelLinear", {"transpose_b": False}, TINY, "transpose_b"),
+    ("RowParallelLinear", {"tp_comm_buffer_name": "proj"}, TINY, "tp_comm_buffer_name"),
+    ("ColumnParallelLinear", {"init_method": "nomal"}, TINY, "nomal"),
+    ("ColumnParallelLinear", {"gather_outputs": True}, TINY, "no argument 'gather_outputs'"),
+    ("RowParallelLinear", {"input_is_parallel": False}, SP2, "--sequence-parallel"),
+    ("ColumnParallelLinear", {"disable_grad_reduce": True}, SP2, "--sequence-parallel"),
+]
+
+
+def refusal(backend, kind: str, options: dict, flags: str) -> str:
+    """The message with which a layer is refused."""
+    from pynative import tensor_parallel
+
+    config = config_of(flags, backend.world_size)
+    with job(backend, config), pytest.raises((ValueError, TypeError)) as raised:
+        getattr(tensor_parallel, kind)(4, 4, config=config.model_config, **options)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(("kind", "options", "flags", "word"), REFUSED)
+def test_what_is_not_available_is_refused(kind, options, flags, word):
+    """No argument is accepted and ignored."""
+    assert all(word in message for message in run(2 if flags == SP2 else 1, refusal, kind, options, flags))
+
+
+def test_label_smoothing_is_refused():
+    """Cross entropy's one argument that is not available."""
+    from pynative.tensor_parallel import VocabParallelCrossEntropy
+
+    with pytest.raises(ValueError, match="label_smoothing"):
+        VocabParallelCrossEntropy()(ms.Tensor(np.ones((1, 1, 4), np.float32)), None, label_smoothing=0.1)

@@ -1,0 +1,121 @@
+"""A model that is not ours, made of our layers: sequence parallelism belongs to the layers, not to GPT."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn
+
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
+from tests.support.layouts import Rows, check_layout
+
+BASE = f"{TINY} --global-batch-size 8 --untie-embeddings-and-output-weights"
+
+
+def own_model(config) -> nn.Cell:
+    """A residual network over token embeddings: norm, column- and row-parallel linears with their biases added, a
+    scale of its author's, and a loss over the cut vocabulary."""
+    from pynative import kernels
+    from pynative.tensor_parallel import (
+        ColumnParallelLinear,
+        RowParallelLinear,
+        VocabParallelCrossEntropy,
+        VocabParallelEmbedding,
+    )
+    from pynative.training.loss_func import LossWithMask
+    from pynative.transformer.norm import get_norm
+
+    hidden, on_pieces = config.hidden_size, config.parallel_config.sequence_parallel
+
+    class OwnModel(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = VocabParallelEmbedding(
+                config.vocab_size, hidden, config=config, reduce_scatter_embeddings=on_pieces
+            )
+            self.norm = get_norm(config)
+            self.up = ColumnParallelLinear(hidden, 2 * hidden, config=config)
+            self.down = RowParallelLinear(2 * hidden, hidden, config=config, skip_bias_add=False)
+            self.scale = Parameter(Tensor(np.linspace(0.5, 1.5, hidden).astype(np.float32)))
+            self.scale.sequence_parallel = on_pieces
+            self.head = ColumnParallelLinear(hidden, config.vocab_size, config=config, bias=False)
+            self.loss = LossWithMask(VocabParallelCrossEntropy())
+
+        def set_input_tensor(self, input_tensor: Tensor | None) -> None:
+            assert input_tensor is None, "one stage"
+
+        def construct(self, tokens, labels, loss_mask, position_ids):
+            x = self.words(kernels.sequence_first(tokens))
+            up, _ = self.up(self.norm(x))
+            down, _ = self.down(kernels.bias_activation(up, None, "gelu_tanh"))
+            logits, _ = self.head((x + down) * self.scale)
+            return self.loss(logits, kernels.sequence_first(labels), kernels.sequence_first(loss_mask))
+
+    return OwnModel()
+
+
+def train(backend, flags: str) -> tuple:
+    """As `layouts.train`, of the model above."""
+    from pynative.checkpointing import gather_weights
+    from pynative.training.callbacks import Callback
+    from pynative.training.training import pretrain
+
+    config = config_of(flags, backend.world_size)
+    losses, norms, first = [], [], {}
+
+    class Recorder(Callback):
+        def on_gradients(self, state, gradient_scale):
+            if state.iteration == 0:
+                gradients = gather_weights(state.model, of=lambda parameter: parameter.main_grad)
+                first.update({name: g * gradient_scale for name, g in (gradients or {}).items()})
+
+        def on_step_end(self, state):
+            losses.append(state.result.loss)
+            norms.append(state.result.gradient_norm)
+
+    with job(backend, config):
+        state = pretrain(
+            lambda samples: (Rows(), None, None),
+            lambda **ends: own_model(config.model_config),
+            all_config=config,
+            callbacks=[Recorder()],
+        )
+        return losses, norms, first, gather_weights(state.model)
+
+
+@pytest.mark.parametrize(
+    ("world", "layout"),
+    [
+        (2, "--tensor-model-parallel-size 2"),
+        (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
+        (4, "--tensor-model-parallel-size 2 --sequence-parallel"),
+        (4, "--tensor-model-parallel-size 4 --sequence-parallel --kernels ops"),
+    ],
+)
+def test_a_model_of_ones_own_equals_one_process(world, layout):
+    """Every gradient, of the norm, the row-parallel bias and the author's parameter too."""
+    check_layout(BASE, world, layout, how=train)
+
+
+def frozen(backend, flags: str) -> tuple[list[str], tuple[int, ...]]:
+    """Collectives of the backward of a column-parallel linear with a frozen weight, and the shape of dx."""
+    from pynative import autograd
+    from pynative.tensor_parallel import ColumnParallelLinear
+
+    config = config_of(flags, backend.world_size)
+    with job(backend, config):
+        layer = ColumnParallelLinear(32, 8, config=config.model_config, bias=False, init_method="normal")
+        layer.weight.requires_grad = False
+        with autograd.recording():
+            leaf = autograd.leaf(ms.Tensor(np.ones((4, 2, 32), np.float32)))
+            y, _ = layer(leaf)
+        before = {key: count.calls for key, count in backend.trace.counts.items()}
+        autograd.backward([y], [ms.Tensor(np.ones(y.shape, np.float32))])
+        calls = [key[1] for key, count in backend.trace.counts.items() if count.calls > before.get(key, 0)]
+        return calls, autograd.take_gradient(leaf).asnumpy().shape
+
+
+def test_a_frozen_weight_needs_no_input_in_backward():
+    """Nothing is gathered for a weight gradient that nobody wants."""
+    for calls, shape in run(2, frozen, f"{TINY} --tensor-model-parallel-size 2 --sequence-parallel"):
+        assert calls == ["reduce_scatter"] and shape == (4, 2, 32)

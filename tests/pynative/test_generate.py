@@ -1,0 +1,123 @@
+"""Text from a model: alone, in several ranks, and from the command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.checkpoint_jobs import layout_flags, train
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMPT = [3, 1, 4, 1, 5]
+
+
+def continuations(backend, flags: str, asked: list[dict]) -> list[list[int]]:
+    """What an untrained model says to PROMPT, for each way of asking."""
+    from pynative.generate import generate
+    from pynative.parameter import initialize_parameters
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = config_of(f"{TINY} {flags}", backend.world_size)
+    with job(backend, config):
+        model = GPTModel(config.model_config)
+        initialize_parameters(model, 1)
+        return [generate(model, **({"tokens": PROMPT} | how)) for how in asked]
+
+
+def by_hand(backend, count: int) -> list[int]:
+    """The likeliest continuation, from the whole logits of one forward a token."""
+    import mindspore as ms
+
+    from pynative.parameter import initialize_parameters
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = config_of(TINY, 1)
+    tokens = list(PROMPT)
+    with job(backend, config):
+        model = GPTModel(config.model_config, parallel_output=False)
+        initialize_parameters(model, 1)
+        model.set_train(False)
+        for _ in range(count):
+            window = np.array([tokens[-16:]], np.int32)
+            positions = np.arange(window.shape[1], dtype=np.int32)[None]
+            logits = model(ms.Tensor(window), ms.Tensor(positions), None).asnumpy()
+            tokens.append(int(logits[0, -1, :60].argmax()))
+    return tokens[len(PROMPT) :]
+
+
+GREEDY = {"max_new_tokens": 20}
+DRAWN = {"max_new_tokens": 20, "temperature": 1.5, "top_k": 30, "seed": 3}
+
+
+def test_greedy_is_the_likeliest_token_each_time():
+    """Also when the text has grown past the window of --seq-length 16."""
+    (said,) = run(1, continuations, "", [GREEDY])[0]
+    assert said == run(1, by_hand, 20)[0] and len(said) == 20
+
+
+@pytest.mark.parametrize("more", ["", "--sequence-parallel"])
+def test_ranks_that_share_layers_say_the_same_as_one(more):
+    """Tensor-parallel size 2: both ranks, greedy and drawn; also where every second text does not cut in two."""
+    alone = run(1, continuations, "", [GREEDY, DRAWN])[0]
+    assert run(2, continuations, f"{layout_flags(2, 1)} {more}", [GREEDY, DRAWN]) == [alone, alone]
+
+
+def test_a_seed_repeats_and_another_differs():
+    """And drawing differs from the likeliest."""
+    same, again, other, greedy = run(1, continuations, "", [DRAWN, DRAWN, DRAWN | {"seed": 4}, GREEDY])[0]
+    assert same == again and len({tuple(same), tuple(other), tuple(greedy)}) == 3
+
+
+def test_padding_of_the_vocabulary_is_never_said():
+    """61 ids in a table of 64, at a temperature that makes all rows equally likely."""
+    (said,) = run(1, continuations, "", [{"max_new_tokens": 120, "temperature": 1e6}])[0]
+    assert max(said) < 61 and len(set(said)) > 45
+
+
+def test_the_end_of_the_document_ends_it():
+    """It is left out."""
+    first, stopped = run(1, continuations, "", [GREEDY, GREEDY])[0]
+    end = first[7]
+    (stopped,) = run(1, continuations, "", [GREEDY | {"end_of_document": end}])[0]
+    assert stopped == first[: first.index(end)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"), [([], "at least one token"), ([3, 63], "token 63 is not among"), ([-1], "token -1")]
+)
+def test_a_prompt_that_cannot_be_continued(tokens, words):
+    with pytest.raises(ValueError, match=words):
+        run(1, continuations, "", [GREEDY | {"tokens": tokens}])
+
+
+def test_several_stages_are_refused():
+    """With what to do instead."""
+    with pytest.raises(ValueError, match=r"--pipeline-model-parallel-size 2: .*use 1"):
+        run(2, continuations, layout_flags(1, 2), [GREEDY])
+
+
+def test_a_cut_sequence_is_refused():
+    """A prompt is no piece of a sequence."""
+    with pytest.raises(ValueError, match=r"--context-parallel-size 2: .*use 1"):
+        run(2, continuations, "--context-parallel-size 2", [GREEDY])
+
+
+def test_the_command_continues_what_two_ranks_trained(tmp_path):
+    """Model and tokenizer from the checkpoint alone; the prompt and ids behind it are printed."""
+    run(2, train, f"--save {tmp_path} {layout_flags(2, 1)}")
+    command = [sys.executable, ROOT / "examples/gpt/generate.py", "--load", tmp_path, "--prompt", "3 1 4 "]
+    done = subprocess.run([*command, "--max-new-tokens", "5"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.split()
+    assert words[:3] == ["3", "1", "4"] and 3 < len(words) <= 8 and all(0 <= int(word) <= 60 for word in words)
+
+
+def test_the_command_says_what_is_wrong_in_a_line(tmp_path):
+    """No traceback for a directory without a checkpoint."""
+    command = [sys.executable, ROOT / "examples/gpt/generate.py", "--load", tmp_path, "--prompt", "x"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith(f"error: --load {tmp_path}") and not done.stdout

@@ -1,0 +1,161 @@
+"""The training loop: forward steps of either form, callbacks, logs, early ends, evaluation, bad models and loaders."""
+
+import enum
+import json
+import re
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from parallel_core.config import ConfigError
+from tests.support.distributed import run
+from tests.support.engine import TINY
+from tests.support.layouts import Rows
+from tests.support.pretraining import BATCHES, evaluated, pretrain_tiny
+
+
+def batches() -> list[dict[str, np.ndarray]]:
+    """Rows as the dicts of a user's own loader, one a step of 4 samples."""
+    rows = Rows()
+    samples = [rows[i] for i in range(16)]
+    return [{name: np.stack([s[name] for s in samples[i : i + 4]]) for name in samples[0]} for i in range(0, 16, 4)]
+
+
+def losses_of(backend, form: str, flags: str) -> list[float]:
+    """Losses of two steps with the batch function or with either of Megatron's forms."""
+    from pynative.training.callbacks import Callback
+
+    losses = []
+
+    class Losses(Callback):
+        def on_step_end(self, state):
+            losses.append(state.result.loss)
+
+    def megatron(data_iterator, model):
+        batch = {name: ms.Tensor(value) for name, value in next(data_iterator).items()}
+        mask = batch["loss_mask"]
+
+        def loss_func(output):
+            if form == "two results":
+                return output, {"lm loss": (float(output.asnumpy()) * mask.sum(), mask.sum())}
+            count = mask.sum()
+            return output * count, count, {"lm loss": (output.asnumpy() * count.asnumpy(), count)}
+
+        return model(**batch), loss_func
+
+    if form == "batch":
+        pretrain_tiny(backend, flags, train_data_loader=batches(), callbacks=[Losses()])
+    else:
+        micro = [{n: v[i : i + 2] for n, v in batch.items()} for batch in batches() for i in (0, 2)]
+        pretrain_tiny(backend, flags, train_data_loader=micro, forward_step_func=megatron, callbacks=[Losses()])
+    return losses
+
+
+@pytest.mark.parametrize("averaging", ["", "--calculate-per-token-loss"])
+@pytest.mark.parametrize("form", ["two results", "three results"])
+def test_megatrons_forward_step_equals_the_batch_function(form, averaging):
+    """Two micro-batches with masks of different size; the second loss depends on how gradients were averaged."""
+    if form == "two results" and averaging:
+        pytest.skip("a mean without its number of tokens cannot be averaged per token, in Megatron neither")
+    flags = f"{BATCHES} {averaging}"
+    (expected,) = run(1, losses_of, "batch", flags)
+    (found,) = run(1, losses_of, form, flags)
+    np.testing.assert_allclose(found, expected, rtol=2e-6)
+
+
+def logged(backend, out: str, flags: str) -> tuple[int, float]:
+    """Train with --save; the last iteration and its reported loss."""
+    state = pretrain_tiny(backend, f"{flags} --save {out} --save-interval 100")
+    return state.iteration, state.result.loss
+
+
+def test_metrics_file_and_early_end(tmp_path):
+    """One JSON line a step with the log's figures; --exit-interval ends the run with a checkpoint; all ranks agree."""
+    flags = f"{BATCHES} --train-iters 5 --exit-interval 3 --tensor-model-parallel-size 2"
+    results = run(2, logged, str(tmp_path), flags)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3] and [r[0] for r in results] == [3, 3]
+    assert rows[-1]["loss"] == results[0][1] == results[1][1]
+    assert all(row["finite_grads"] and row["tokens_per_second"] > 0 and row["memory_mb"] > 50 for row in rows)
+    assert (tmp_path / "latest_checkpointed_iteration.txt").read_text().strip() == "3"
+
+
+@pytest.mark.parametrize("layout", ["", "--pipeline-model-parallel-size 2"])
+def test_evaluation_is_a_forward_without_dropout(layout):
+    """The first validation loss is that of the same rows trained on without dropout; training goes on as without it."""
+    world = 2 if layout else 1
+    dropout = f"{TINY} --global-batch-size 4 --hidden-dropout 0.3 --train-iters 3 --lr 0 {layout}"
+    with_evaluation = run(world, evaluated, f"{dropout} --eval-interval 1 --eval-iters 1")
+    without = run(world, evaluated, f"{dropout} --eval-iters 0")
+    plain = run(1, evaluated, f"{TINY} --global-batch-size 4 --lr 0 --eval-iters 0")
+    assert [loss for _, loss in with_evaluation[0]] == [loss for _, loss in without[0]]
+    assert with_evaluation[-1][0][0] == pytest.approx(plain[0][0][1], rel=1e-6)
+    assert with_evaluation[0][0][0] != with_evaluation[0][0][1]
+
+
+def cyclic(backend) -> int:
+    """Train for more steps than a re-iterable loader and a MindSpore dataset have."""
+    state = pretrain_tiny(backend, f"{BATCHES} --train-iters 6", train_data_loader=batches())
+    columns = list(batches()[0])
+    dataset = ms.dataset.GeneratorDataset(lambda: (tuple(b[c] for c in columns) for b in batches()), columns)
+    other = pretrain_tiny(backend, f"{BATCHES} --train-iters 6", train_data_loader=dataset)
+    assert state.result.loss == other.result.loss
+    return state.iteration
+
+
+def test_a_loader_starts_again_and_may_be_mindspores():
+    """Lists and MindSpore datasets give the same run."""
+    assert run(1, cyclic) == [6]
+
+
+class EncoderDecoder(enum.Enum):
+    """A model type of Megatron's that does not train here."""
+
+    encoder_and_decoder = 2
+
+
+class NoInputTensor(ms.nn.Cell):
+    """A model that cannot be a pipeline stage."""
+
+
+MISTAKES = {
+    "exhausted": ({"train_data_loader": iter(batches())}, "--train-iters 6", "data ended before --train-iters"),
+    "empty": ({"train_data_loader": []}, "", "data ended"),
+    "no data": ({"train_valid_test_datasets_provider": None}, "", "train_valid_test_datasets_provider or"),
+    "model": ({"model_provider_func": lambda **stage: NoInputTensor()}, "", "set_input_tensor"),
+    "model type": ({"model_type": EncoderDecoder.encoder_and_decoder}, "", "only a decoder"),
+    "rows": ({"train_data_loader": [{"tokens": np.zeros((3, 16), np.int32)}]}, "", "3 rows"),
+    "non-loss": ({"process_non_loss_data_func": print}, "", "process_non_loss_data_func"),
+}
+
+
+def mistake(backend, name: str) -> str:
+    """The message of a mistake."""
+    arguments, flags, _ = MISTAKES[name]
+    try:
+        pretrain_tiny(backend, f"{BATCHES} {flags}", **arguments)
+    except (ValueError, ConfigError) as error:
+        return str(error)
+    return "accepted"
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_named(name):
+    """What a script gets wrong is said in its own terms."""
+    assert MISTAKES[name][2] in run(1, mistake, name)[0]
+
+
+def blown_up(backend, flags: str) -> str:
+    """Train with a learning rate that leaves the numbers."""
+    try:
+        state = pretrain_tiny(backend, f"{BATCHES} --lr 1e30 --clip-grad 0 --train-iters 4 {flags}")
+    except FloatingPointError as error:
+        return str(error)
+    return f"finished, finite: {state.result.is_finite}"
+
+
+def test_a_loss_that_is_no_number_stops_the_run():
+    """Unless told to skip such updates."""
+    assert re.match(r"iteration \d: loss .*nan.* --lr", run(1, blown_up, "")[0])
+    assert run(1, blown_up, "--no-check-for-nan-in-loss-and-grad") == ["finished, finite: False"]

@@ -1,0 +1,92 @@
+"""What watches over a run: figures of the whole model, signals, hashes of weights; and evaluation without training."""
+
+import os
+import re
+import signal
+
+import numpy as np
+import pytest
+
+from tests.support.distributed import run
+from tests.support.pretraining import BATCHES, pretrain_tiny
+
+UNTIED = "--untie-embeddings-and-output-weights --disable-bias-linear"
+TP2 = "--tensor-model-parallel-size 2"
+
+
+def figures(backend, flags: str) -> list[float]:
+    """Norm of the weights and zeros of the gradient as logged at the end, and of the model of rank 0 itself."""
+    state = pretrain_tiny(backend, f"{BATCHES} {flags} --log-params-norm --log-num-zeros-in-grad")
+    return [state.metrics["params_norm"], state.metrics["num_zeros"]]
+
+
+def test_the_norm_and_the_zeros_are_the_whole_models():
+    """The same however the model is cut: what ranks share is counted once. Zero are rows of ids that did not occur."""
+    norm, zeros = run(1, figures, UNTIED)[0]
+    for flags in (TP2, "--pipeline-model-parallel-size 2"):
+        for cut_norm, cut_zeros in run(2, figures, f"{UNTIED} {flags}"):
+            assert cut_norm == pytest.approx(norm, rel=1e-5) and cut_zeros == zeros
+    assert norm > 1 and zeros >= 4 * 32 and zeros % 32 == 0, "ids 60 to 63 are never an input, of rows of 32"
+
+
+def norm_of_all_weights(backend) -> tuple[float, float]:
+    state = pretrain_tiny(backend, f"{BATCHES} --log-params-norm")
+    squares = (np.square(p.asnumpy().astype(np.float64)).sum() for p in state.model.get_parameters())
+    return state.metrics["params_norm"], float(np.sqrt(sum(squares)))
+
+
+def test_the_norm_is_that_of_the_weights_after_the_update():
+    logged, expected = run(1, norm_of_all_weights)[0]
+    assert logged == pytest.approx(expected, rel=1e-6)
+
+
+def stop_by_signal(backend, flags: str) -> tuple[int, bool]:
+    """The last rank is told to end in the middle of step 2."""
+    from pynative.training.callbacks import Callback
+
+    class Kill(Callback):
+        def on_gradients(self, state, gradient_scale):
+            if state.iteration == 1 and backend.rank == backend.world_size - 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    state = pretrain_tiny(backend, f"{BATCHES} --train-iters 9 {flags} --exit-signal-handler", callbacks=[Kill()])
+    return state.iteration, signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_to_one_rank_ends_all_after_the_same_step_with_a_checkpoint(tmp_path):
+    outcomes = run(2, stop_by_signal, f"{TP2} --save {tmp_path} --save-interval 100")
+    assert outcomes == [(2, True)] * 2 and (tmp_path / "iter_0000002").is_dir()
+
+
+def spoil_a_replica(backend, spoiled: bool) -> str:
+    from pynative.training.callbacks import Callback
+
+    class Spoil(Callback):
+        def on_gradients(self, state, gradient_scale):
+            if spoiled and backend.rank == 1:
+                state.step_cell.buffer.pieces[0].parameter.asnumpy().reshape(-1)[0] += 1e-3
+
+    try:
+        pretrain_tiny(backend, f"{BATCHES} --check-weight-hash-across-dp-replicas-interval 1", callbacks=[Spoil()])
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("spoiled", [False, True])
+def test_replicas_that_drift_apart_are_found(spoiled):
+    """After the step in which it happened, on every rank, with the ranks' numbers."""
+    for message in run(2, spoil_a_replica, spoiled):
+        assert bool(re.match(r"iteration 1: weights differ .* ranks 0, 1", message)) == spoiled, message
+
+
+def evaluate_only(backend, flags: str) -> tuple[int, float]:
+    state = pretrain_tiny(backend, f"{BATCHES} {flags} --eval-iters 2")
+    return state.iteration, state.metrics["validation_loss"]
+
+
+def test_skip_train_evaluates_the_weights_as_they_are():
+    """No step is made; the loss is that of initial values, ln 60 or a little more."""
+    (iteration, loss), again = (run(1, evaluate_only, f"--skip-train {flags}")[0] for flags in ("", "--lr 1"))
+    assert iteration == 0 and np.log(60) - 0.5 < loss < np.log(60) + 1 and again == (iteration, loss)

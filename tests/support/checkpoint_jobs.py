@@ -1,0 +1,115 @@
+"""Training runs inside the ranks of a test's pool, and what is left of them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.support.engine import TINY, config_of, job
+
+BASE = f"{TINY} --global-batch-size 4 --log-interval 100 --save-interval 100"
+"""A step has as many samples for one replica as for two."""
+
+
+@dataclass
+class Outcome:
+    """What a rank reports of a run."""
+
+    losses: list[float] = field(default_factory=list)
+    weights: dict[str, np.ndarray] | None = None
+    """Whole, by global name; on rank 0."""
+    moments: dict[str, np.ndarray] | None = None
+    """Whole, by "<state>.<global name>"; on rank 0."""
+    steps: int = 0
+    scheduler: dict[str, Any] = field(default_factory=dict)
+    iteration: int = 0
+    consumed_samples: int = 0
+    seed: int = 0
+
+
+class Rows:
+    """Made-up samples, always the same."""
+
+    def __init__(self) -> None:
+        self.tokens = np.random.default_rng(0).integers(0, 60, (64, 17)).astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
+        return {
+            "tokens": self.tokens[row, :-1],
+            "labels": self.tokens[row, 1:],
+            "position_ids": np.arange(16, dtype=np.int32),
+            "loss_mask": np.ones(16, np.float32),
+        }
+
+
+def train(backend, flags: str, steps: bool = True) -> Outcome:
+    """Train with TINY and these flags (a later flag wins), or with `steps` False only load, then report."""
+    from pynative.training.callbacks import Callback
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = config_of(f"{BASE} {flags}", backend.world_size)
+    outcome = Outcome()
+
+    class Recorder(Callback):
+        def on_train_begin(self, state) -> None:
+            state.should_stop = not steps
+
+        def on_step_end(self, state) -> None:
+            outcome.losses.append(state.result.loss)
+
+    with job(backend, config):
+        state = pretrain(
+            lambda samples: (Rows(), None, None),
+            lambda **stage: GPTModel(config.model_config, **stage),
+            all_config=config,
+            callbacks=[Recorder()],
+        )
+        _report(state, outcome)
+    return outcome
+
+
+def _report(state, outcome: Outcome) -> None:
+    from pynative.checkpointing import gather_weights
+    from pynative.tensor_parallel.random import get_rng_tracer
+
+    optimizer = state.step_cell.optimizer
+    outcome.weights = gather_weights(state.model)
+    moments = {}
+    for name, memory in optimizer.state.items():
+        views = {id(p.parameter): memory.view(p.start, tuple(p.parameter.shape)) for p in optimizer.buffer.pieces}
+        whole = gather_weights(state.model, of=lambda parameter, views=views: views[id(parameter)])
+        moments |= {f"{name}.{key}": values for key, values in (whole or {}).items()}
+    outcome.moments = moments if outcome.weights is not None else None
+    outcome.steps, outcome.scheduler = optimizer.steps, state.step_cell.scheduler.state_dict()
+    outcome.iteration, outcome.consumed_samples = state.iteration, state.consumed_samples
+    outcome.seed = get_rng_tracer().seed
+
+
+def assert_same(ours: Outcome, theirs: Outcome) -> None:
+    """Bit for bit."""
+    assert ours.weights.keys() == theirs.weights.keys() and ours.moments.keys() == theirs.moments.keys()
+    for name, values in (ours.weights | ours.moments).items():
+        np.testing.assert_array_equal(values, (theirs.weights | theirs.moments)[name], err_msg=name)
+    for name in ("steps", "scheduler", "iteration", "consumed_samples", "seed"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+
+
+def layout_flags(tensor: int, pipeline: int) -> str:
+    """The flags of a layout."""
+    return f"--tensor-model-parallel-size {tensor} --pipeline-model-parallel-size {pipeline}"
+
+
+def saved(directory: Path, name: str) -> np.ndarray:
+    """A whole tensor out of the latest checkpoint, by nothing but its manifest and files."""
+    from parallel_core.checkpoint import commit
+    from parallel_core.checkpoint.reader import CheckpointReader
+    from parallel_core.sharding import ShardSpec
+    from tests.support.checkpoint_writing import whole
+
+    reader = CheckpointReader(commit.find(directory))
+    return whole(reader, ShardSpec(name=name, shape=reader.manifest.tensors[name].shape))

@@ -1,0 +1,217 @@
+"""Run a function on several ranks from a plain pytest function.
+
+    def body(backend, n):                       # at module level: workers import it by name
+        return backend.world.all_reduce(ms.Tensor([n], ms.int32)).asnumpy()
+
+    def test_sum():
+        assert run(2, body, 3) == [6, 6]
+
+Ranks are processes that are started once for each (world size, backend), wait idle between calls and end with pytest.
+Arguments and results are pickled. If any rank raises, the error of the rank that raised first is raised here with its
+traceback, and the ranks connect anew for the next call.
+"""
+
+import atexit
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_SECONDS = 120.0
+SECONDARY = ("PeerLost", "PeerLate", "PeerFailed")
+"""Errors that only tell of another rank's error."""
+
+_pools: dict[tuple[int, str], "Pool"] = {}
+
+
+def run(
+    world_size: int,
+    function: Callable,
+    *args: Any,
+    backend: str = "shared_memory",
+    timeout: float = TIMEOUT_SECONDS,
+    **kwargs: Any,
+) -> list[Any]:
+    """Call `function(backend, *args, **kwargs)` on every rank: the results in order of rank.
+
+    `backend` inside is that rank's connected Backend. A rank that does not answer within `timeout` seconds fails the
+    test with the stacks of all such ranks.
+    """
+    answers = outcomes(world_size, function, *args, backend=backend, timeout=timeout, **kwargs)
+    failed = [answer for answer in answers if isinstance(answer, Failed)]
+    if failed:
+        raise _first_cause(failed)
+    return answers
+
+
+def outcomes(
+    world_size: int,
+    function: Callable,
+    *args: Any,
+    backend: str = "shared_memory",
+    timeout: float = TIMEOUT_SECONDS,
+    **kwargs: Any,
+) -> list[Any]:
+    """As `run`, but a rank that raised or died has a `Failed` as its result."""
+    return pool(world_size, backend).run(function, args, kwargs, timeout)
+
+
+def pool(world_size: int, backend: str = "shared_memory") -> "Pool":
+    """The pool of processes for a world size, started if need be."""
+    key = (world_size, backend)
+    if key not in _pools or not _pools[key].alive():
+        _pools[key] = Pool(world_size, backend)
+    return _pools[key]
+
+
+class RankFailed(AssertionError):
+    """A rank raised, died, or did not answer."""
+
+
+class Worker:
+    """One rank's process, the pipe to it, and a file with all that it printed."""
+
+    def __init__(self, rank: int, environment: dict[str, str]):
+        self.rank = rank
+        self.connection: Connection
+        self.connection, theirs = Pipe()
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        command = [sys.executable, "-m", "tests.support.distributed_worker", str(theirs.fileno()), str(os.getpid())]
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+
+    def printed(self, last: int = 6000) -> str:
+        """The end of what the worker printed."""
+        size = self.output.seek(0, os.SEEK_END)
+        return os.pread(self.output.fileno(), last, max(0, size - last)).decode(errors="replace")
+
+    def stop(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.wait()
+        self.connection.close()
+        self.output.close()
+
+
+class Pool:
+    """The processes of one (world size, backend)."""
+
+    def __init__(self, world_size: int, backend: str):
+        self.backend = backend
+        self.job = 0
+        self.workers = [Worker(rank, _environment(rank, world_size)) for rank in range(world_size)]
+
+    def alive(self) -> bool:
+        """Whether every rank's process runs."""
+        return bool(self.workers) and all(worker.process.poll() is None for worker in self.workers)
+
+    def run(self, function: Callable, args: tuple, kwargs: dict, timeout: float) -> list[Any]:
+        """See `outcomes`."""
+        address = f"tests-{os.getpid()}-{id(self)}-{self.job}"
+        order = pickle.dumps((self.backend, address, function.__module__, function.__qualname__, args, kwargs))
+        for worker in self.workers:
+            worker.connection.send_bytes(order)
+        answers = self._collect(timeout)
+        if any(isinstance(answer, Failed) for answer in answers):
+            self._disconnect()
+        return answers
+
+    def _collect(self, timeout: float) -> list[Any]:
+        deadline = time.monotonic() + timeout
+        answers: dict[int, Any] = {}
+        while len(answers) < len(self.workers):
+            silent = [worker for worker in self.workers if worker.rank not in answers]
+            ready = wait([worker.connection for worker in silent], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                self._give_up(silent, timeout)
+            for worker in (worker for worker in silent if worker.connection in ready):
+                try:
+                    answers[worker.rank] = pickle.loads(worker.connection.recv_bytes())
+                except (EOFError, ConnectionResetError):
+                    answers[worker.rank] = self._ended(worker)
+        return [answers[worker.rank] for worker in self.workers]
+
+    def _ended(self, worker: Worker) -> "Failed":
+        code = worker.process.wait()
+        text = f"rank {worker.rank} ended with exit code {code}; it printed:\n{worker.printed()}"
+        return Failed(worker.rank, time.time(), "RankFailed", text, None)
+
+    def _give_up(self, silent: list[Worker], timeout: float) -> None:
+        """Raises RankFailed with the stacks of the ranks that did not answer, after killing all."""
+        for worker in silent:
+            worker.process.send_signal(signal.SIGUSR1)
+        time.sleep(1)
+        stories = [f"--- rank {worker.rank}:\n{worker.printed()}" for worker in silent]
+        self.stop()
+        ranks = [worker.rank for worker in silent]
+        raise RankFailed(f"rank(s) {ranks} did not answer in {timeout:.0f} s\n" + "\n".join(stories))
+
+    def _disconnect(self) -> None:
+        """Start over: a new connection, or new processes where a connection can't be made twice."""
+        self.job += 1
+        if self.backend == "native" or not self.alive():
+            self.stop()
+
+    def stop(self) -> None:
+        """Kill all ranks; the next `run` starts others."""
+        for worker in self.workers:
+            worker.stop()
+        self.workers = []
+
+
+class Failed:
+    """What a worker sends for a function that raised."""
+
+    def __init__(self, rank: int, when: float, kind: str, text: str, error: bytes | None):
+        self.rank = rank
+        self.when = when
+        self.kind = kind
+        self.text = text
+        self.error = error
+
+    def as_error(self) -> BaseException:
+        """The rank's own exception if it can be pickled, with the rank's traceback as a note."""
+        try:
+            error = pickle.loads(self.error or b"")
+        except Exception:
+            error = RankFailed(self.kind)
+        error.add_note(f"on rank {self.rank}:\n{self.text}")
+        return error
+
+
+def _first_cause(failed: list[Failed]) -> BaseException:
+    """The earliest error that is not about another rank's, the others' in a note."""
+    ordered = sorted(failed, key=lambda failure: (failure.kind in SECONDARY, failure.when))
+    error = ordered[0].as_error()
+    for failure in ordered[1:]:
+        error.add_note(f"rank {failure.rank} then had {failure.text.strip().splitlines()[-1]}")
+    return error
+
+
+def _environment(rank: int, world_size: int) -> dict[str, str]:
+    threads = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    return threads | {"RANK_ID": str(rank), "RANK_SIZE": str(world_size), "GLOG_v": "3", "PYTHONPATH": str(ROOT)}
+
+
+@atexit.register
+def stop_all() -> None:
+    """Kill the ranks of all pools."""
+    for each in _pools.values():
+        each.stop()
+    _pools.clear()

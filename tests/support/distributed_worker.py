@@ -1,0 +1,86 @@
+"""One rank of `tests.support.distributed`: takes functions by name and answers with results; started, never forked."""
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tests.support.distributed import Failed
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Serve the parent until it goes away."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    _prepare_mindspore()
+    connection = Connection(descriptor)
+    seat = Seat()
+    with contextlib.suppress(EOFError):
+        while True:
+            connection.send_bytes(seat.answer(connection.recv_bytes()))
+
+
+class Seat:
+    """This rank's connection, kept from call to call until something fails."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.backend: Any = None
+
+    def answer(self, order: bytes) -> bytes:
+        """The pickled result of an order, or a Failed."""
+        try:
+            backend, address, module, name, args, kwargs = pickle.loads(order)
+            function: Any = importlib.import_module(module)
+            for part in name.split("."):
+                function = getattr(function, part)
+            return pickle.dumps(function(self._connected(backend, address), *args, **kwargs))
+        except BaseException as error:
+            failed = self._failure(error)
+            if self.backend is not None:
+                self.backend.fail(error)
+            return pickle.dumps(failed)
+
+    def _connected(self, backend: str, address: str):
+        from pynative.collectives import connect
+
+        if address != self.address:
+            if self.backend is not None:
+                with contextlib.suppress(RuntimeError):
+                    self.backend.close()
+            self.backend = connect(backend, address=address, timeout_minutes=1.5)
+            self.address = address
+        return self.backend
+
+    def _failure(self, error: BaseException) -> Failed:
+        try:
+            pickled = pickle.dumps(error)
+            pickle.loads(pickled)
+        except Exception:
+            pickled = None
+        rank = int(os.environ["RANK_ID"])
+        return Failed(rank, time.time(), type(error).__name__, traceback.format_exc(), pickled)
+
+
+def _prepare_mindspore() -> None:
+    import mindspore
+
+    mindspore.set_device("CPU")
+    mindspore.runtime.launch_blocking()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

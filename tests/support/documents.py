@@ -1,0 +1,24 @@
+"""Batches whose rows are several documents, and a run on them."""
+
+import numpy as np
+
+from tests.support.layouts import train
+
+
+def batches() -> list[dict[str, np.ndarray]]:
+    """Two steps of eight rows without position_ids, whose end-of-document token is 7; the losses of the first half and
+    the last quarter of each sequence don't count, and in two rows of a step none does."""
+    generator = np.random.default_rng(11)
+    steps = []
+    for _ in range(2):
+        tokens = generator.integers(0, 60, (8, 17)).astype(np.int32)
+        tokens[generator.random((8, 17)) < 0.15] = 7
+        mask = np.zeros((8, 16), np.float32)
+        mask[:6, 8:12] = generator.random((6, 4)) < 0.8
+        steps.append({"tokens": tokens[:, :-1], "labels": tokens[:, 1:], "loss_mask": mask})
+    return steps
+
+
+def train_on_documents(backend, flags: str) -> tuple:
+    """The model makes masks and positions from the end-of-document token."""
+    return train(backend, flags, {"eod": 7, "reset_position_ids": True}, train_data_loader=batches())

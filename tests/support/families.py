@@ -1,0 +1,22 @@
+"""The model families that layouts are tested with, as flags beside TINY."""
+
+FAMILIES = {
+    "gpt": "--untie-embeddings-and-output-weights",
+    "gpt tied, dropout": "--attention-dropout 0.2 --hidden-dropout 0.1",
+    "gpt erf gelu": "--no-bias-gelu-fusion",
+    "llama": "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear "
+    "--group-query-attention --num-query-groups 2 --untie-embeddings-and-output-weights",
+    "rope interleaved, scaled": "--position-embedding-type rope --rotary-interleaved "
+    "--rotary-seq-len-interpolation-factor 2 --rotary-base 500000",
+    "head norms, part of the head turns": "--position-embedding-type rope --rotary-percent 0.5 --qk-layernorm "
+    "--add-qkv-bias --disable-bias-linear --swiglu",
+    "head norms on one shared group": "--group-query-attention --num-query-groups 1 --qk-layernorm --add-qkv-bias "
+    "--position-embedding-type rope",
+    "squared relu": "--squared-relu --disable-bias-linear",
+    "sandwich norm": "--use-sandwich-norm --attn-post-norm-scale 0.5 --ffn-post-norm-scale 0.25 "
+    "--normalization RMSNorm",
+    "no positions, residual after norm": "--position-embedding-type none --apply-residual-connection-post-layernorm",
+    "one-centered norm": "--apply-layernorm-1p",
+    "per token loss": "--calculate-per-token-loss",
+    "sgd": "--optimizer sgd --weight-decay 0.1",
+}

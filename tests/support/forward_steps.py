@@ -1,0 +1,31 @@
+"""A user's own forward step, as Megatron's scripts write them."""
+
+from tests.support.layouts import train
+
+
+def own_batch(data_iterator) -> dict:
+    """What a script does with a micro-batch: take this rank's pieces."""
+    from pynative.context_parallel import get_batch_on_this_cp_rank
+    from pynative.training.data import to_tensors
+
+    return get_batch_on_this_cp_rank(to_tensors(data_iterator))
+
+
+def own_sums(data_iterator, model):
+    """(sum, tokens, dict): sums over this rank's pieces."""
+    from pynative import parallel_state
+    from pynative.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
+
+    batch = own_batch(data_iterator)
+    labels, mask = batch.pop("labels"), batch.pop("loss_mask")
+
+    def sums(logits):
+        losses = vocab_parallel_cross_entropy(logits, labels, parallel_state.get_tensor_model_parallel_group())
+        total, tokens = (losses * mask).sum(), mask.sum()
+        return total, tokens, {"lm loss": (total, tokens)}
+
+    return model(**batch), sums
+
+
+def train_on_sums(backend, flags: str) -> tuple:
+    return train(backend, flags, forward_step_func=own_sums)

@@ -1,0 +1,89 @@
+"""Which config fields the engine and the plan read: found in their syntax trees, none listed by hand.
+
+`owner.field` counts for the section that `owner` is: by its name (`config.training_config.seed`), by what a name was
+assigned from (`training = config.training_config`), or by the annotation of a parameter (`config: OptimizerConfig`).
+A bare `config` without annotation may be any section. Everything else of the same name counts for none.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from mapping.from_args import NESTED, SECTIONS
+
+ROOT = Path(__file__).resolve().parents[3]
+ANY = "any section"
+
+_PATHS = {path.rpartition(".")[2]: path for path in (*SECTIONS, *NESTED)}
+_CLASSES = {cls.__name__: path for path, cls in {**SECTIONS, **NESTED}.items()}
+_CLASSES |= {"TransformerConfig": "model_config", "ModelParallelConfig": "parallel_config"}
+
+Names = dict[str, str]
+
+
+def files() -> list[Path]:
+    """The engine and the plan, without the config classes and their rules."""
+    plan = [file for file in (ROOT / "parallel_core").rglob("*.py") if "config" not in file.relative_to(ROOT).parts]
+    return [*(ROOT / "pynative").rglob("*.py"), *plan]
+
+
+def _section(owner: ast.expr, names: Names) -> str | None:
+    """The section that an expression is, if it says so."""
+    last = owner.attr if isinstance(owner, ast.Attribute) else owner.id if isinstance(owner, ast.Name) else ""
+    if isinstance(owner, ast.Name) and last in names:
+        return names[last]
+    return _PATHS.get(last) or (ANY if last in ("config", "_config") else None)
+
+
+def _annotated(function: ast.FunctionDef) -> Names:
+    """Parameters that an annotation makes a section, and those that it makes something else."""
+    found = {}
+    for argument in (*function.args.args, *function.args.kwonlyargs):
+        if argument.annotation is not None:
+            words = [node.id for node in ast.walk(argument.annotation) if isinstance(node, ast.Name)]
+            found[argument.arg] = next((_CLASSES[word] for word in words if word in _CLASSES), "")
+    return found
+
+
+def _assigned(tree: ast.AST, names: Names) -> Names:
+    """Names that were assigned a section, in the order of the code."""
+    found = dict(names)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                many = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+                pairs = zip(target.elts, node.value.elts, strict=True) if many else [(target, node.value)]
+                for name, value in pairs:
+                    section = _section(value, found)
+                    if isinstance(name, ast.Name) and section not in (None, ANY):
+                        found[name.id] = section
+    return found
+
+
+def _reads(tree: ast.AST, names: Names) -> Iterator[tuple[str, str]]:
+    """(section, field) of every attribute that is read in a tree."""
+    for node in ast.iter_child_nodes(tree):
+        inner = _assigned(node, names | _annotated(node)) if isinstance(node, ast.FunctionDef) else names
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            section = _section(node.value, names)
+            if section:
+                yield section, node.attr
+        yield from _reads(node, inner)
+
+
+def reads() -> dict[str, set[str]]:
+    """Section, or ANY -> the attributes of it that are read."""
+    found = defaultdict(set)
+    for file in files():
+        for section, name in _reads(ast.parse(file.read_text(encoding="utf-8")), {}):
+            found[section].add(name)
+    return found
+
+
+def is_read(target: str, found: dict[str, set[str]]) -> bool:
+    """Whether a field, such as `model_config.fa_config.input_layout`, is read."""
+    section, _, name = target.rpartition(".")
+    return name in found[section] or name in found[ANY]

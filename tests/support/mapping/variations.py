@@ -1,0 +1,126 @@
+"""A legal value, other than the default, for every flag: found by trying, not listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Any
+
+from mapping.flags import Flag
+from parallel_core.config import AllConfig
+from parallel_core.config.base import Unknown
+from tests.support.mapping.lines import reading
+
+NUMBERS = ("2", "1", "4", "3", "0", "8", "128", "1024", "0.5", "0.25", "1e-4")
+WORDS = (*NUMBERS, "float16", "left", "true", "1,1,1", "Et|tttL", "x")
+"""What is tried for a flag without choices; the flag's type and the rules tell which of them are legal."""
+
+ROTARY = "--position-embedding-type rope"
+SAMPLES = "~train-iters --train-samples 100"
+
+EXPERTS = (
+    "--expert-model-parallel-size",
+    "--first-k-dense-replace",
+    "--moe-aux-loss-coeff",
+    "--moe-expert-capacity-factor",
+    "--moe-ffn-hidden-size",
+    "--moe-layer-freq",
+    "--moe-router-num-groups",
+    "--moe-router-topk",
+    "--moe-shared-expert-intermediate-size",
+    "--moe-z-loss-coeff",
+)
+
+COMPANY = {
+    **dict.fromkeys(
+        ("--moe-comm-aux-loss-coeff", "--moe-device-level-aux-loss-coeff"),
+        "--num-experts 4 --moe-router-num-groups 2",
+    ),
+    **dict.fromkeys(EXPERTS, "--num-experts 4"),
+    "--add-dense-bias": "--disable-bias-linear",
+    "--add-qkv-bias": "--disable-bias-linear",
+    "--apply-rope-fusion": f"{ROTARY} --no-rope-fusion",
+    "--data-parallel-sharding-strategy": "--use-megatron-fsdp",
+    "--decoupled-min-lr": "--decoupled-lr 1e-2",
+    "--delay-grad-reduce": "--overlap-grad-reduce",
+    "--enable-shared-expert": "--num-experts 4 --shared-moe-ffn-hidden-size 64",
+    "--encoder-num-layers": "~num-layers",
+    "--encoder-seq-length": "~seq-length --max-position-embeddings 1024",
+    "--end-weight-decay": "--weight-decay-incr-style linear --start-weight-decay 0",
+    "--fp16-lm-cross-entropy": "--fp16",
+    "--fp32-residual-connection": "--fp16",
+    "--group-query-attention": "--num-query-groups 2",
+    "--hierarchical-context-parallel-sizes": "--context-parallel-size 4 --cp-comm-type a2a+p2p",
+    "--input-jitter": "--moe-input-jitter-eps 0.1",
+    "--lora-r": "--lora-target-modules linear_qkv",
+    "--lr-decay-samples": SAMPLES,
+    "--lr-warmup-samples": SAMPLES,
+    "--lr-wsd-decay-samples": SAMPLES,
+    "--merge-file": "--vocab-file x",
+    "--micro-batch-num": "~global-batch-size",
+    "--microbatch-group-size-per-virtual-pipeline-stage": (
+        "--pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2"
+    ),
+    "--moe-router-group-topk": "--num-experts 4 --moe-router-num-groups 4",
+    "--moe-tp-extend-ep": "--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel",
+    "--n-shared-experts": "--num-experts 4 --moe-ffn-hidden-size 64",
+    "--num-layers-per-virtual-pipeline-stage": "--pipeline-model-parallel-size 2",
+    "--num-query-groups": "--group-query-attention",
+    "--overlap-param-gather": "--use-distributed-optimizer --overlap-grad-reduce",
+    "--pipeline-model-parallel-layout": "--pipeline-model-parallel-size 2",
+    "--pad-vocab-size-to": "~vocab-size --vocab-size 100",
+    "--padded-vocab-size": "~vocab-size --vocab-size 100",
+    "--rampup-batch-size": SAMPLES,
+    "--resume-training": "--load x",
+    "--rope-scaling-type": ROTARY,
+    "--rope-type": ROTARY,
+    "--rotary-seq-len-interpolation-factor": ROTARY,
+    "--save": "--save-interval 4",
+    "--save-retain-interval": "--save x --save-interval 4",
+    "--sequence-parallel": "--tensor-model-parallel-size 2",
+    "--shared-moe-ffn-hidden-size": "--num-experts 4 --enable-shared-expert",
+    "--standalone-embedding-stage": "--pipeline-model-parallel-size 2",
+    "--start-weight-decay": "--weight-decay-incr-style linear --end-weight-decay 1",
+    "--test-data-path": "--train-data-path x",
+    "--train-samples": "~train-iters --train-samples 50",
+    "--use-fused-rmsnorm": "--normalization RMSNorm",
+    "--use-fused-rotary-pos-emb": f"{ROTARY} --no-rope-fusion",
+    "--use-fused-swiglu": "--swiglu",
+    "--use-rope-scaling": ROTARY,
+    "--valid-data-path": "--train-data-path x",
+    "--weight-decay-incr-style": "--start-weight-decay 0 --end-weight-decay 1",
+    "--zero-stage": "--use-distributed-optimizer",
+}
+"""Flag -> what must come with any value of it; `~x` takes flag `--x` out of the good line."""
+
+WORLD_SIZE = 4
+
+
+def value_of(config: AllConfig, target: str) -> Any:
+    """A field by its path; none if nobody knows it."""
+    value = attrgetter(target)(config)
+    return None if isinstance(value, Unknown) else value
+
+
+def _values(row: Flag) -> Iterator[str]:
+    """What may be typed behind a flag."""
+    if row.type is None:
+        yield ""
+        return
+    count = row.nargs if isinstance(row.nargs, int) else 1
+    words = [str(choice) for choice in row.choices if choice not in row.refuses] or WORDS
+    yield from (" ".join([word] * count) for word in words)
+    if row.nargs in ("+", "*"):
+        yield from (f"{word} {word}" for word in words)
+
+
+def effect(row: Flag, name: str, *targets: str) -> str | None:
+    """An accepted command line on which the flag changes all `targets`, as a change of the good line; none if none."""
+    company = COMPANY.get(name, "")
+    without = reading(company, WORLD_SIZE).config
+    for value in _values(row):
+        change = f"{company} {name} {value}".strip()
+        found = reading(change, WORLD_SIZE)
+        if not found.errors and all(value_of(found.config, t) != value_of(without, t) for t in targets):
+            return change
+    return None

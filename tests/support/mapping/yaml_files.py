@@ -1,0 +1,25 @@
+"""Configuration files as dicts."""
+
+MEGATRON = {
+    "language_model": {
+        "num_layers": 4,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "layernorm_epsilon": "1e-6",
+        "activation_func": "gelu",
+        "add_bias_linear": True,
+        "num_moe_experts": None,
+        "gated_linear_unit": False,
+        "hidden_dropout": 0.1,
+    },
+    "model_parallel": {"tensor_model_parallel_size": 1, "sequence_parallel": False},
+    "seq_length": 64,
+    "max_position_embeddings": 64,
+    "vocab_size": 512,
+    "micro_batch_size": 2,
+    "global_batch_size": 8,
+    "train_iters": 10,
+    "lr": "1e-3",
+    "fp8_margin": 0,
+    "use_mcore_models": True,
+}

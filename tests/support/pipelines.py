@@ -1,0 +1,16 @@
+"""Flags of the pipeline schedules, and a model deep enough for them."""
+
+from tests.support.engine import TINY
+
+SCHEDULES = {
+    "1f1b": "",
+    "gpipe": "--pipeline-schedule gpipe",
+    "zb-h1": "--pipeline-schedule zb-h1",
+    "interleaved": "--virtual-pipeline-model-parallel-size 2",
+}
+BASE = f"{TINY} --num-layers 8 --global-batch-size 16"
+
+
+def pipeline(schedule: str, stages: int, more: str = "") -> str:
+    """The flags of a schedule."""
+    return f"--pipeline-model-parallel-size {stages} {SCHEDULES[schedule]} {more}"

@@ -1,0 +1,34 @@
+"""Runs of the training loop on a small model, inside a rank of a test's pool."""
+
+from tests.support.engine import TINY, config_of, job
+from tests.support.layouts import Rows
+
+BATCHES = f"{TINY} --global-batch-size 4 --log-interval 1"
+
+
+def pretrain_tiny(backend, flags: str, **arguments):
+    """Train on Rows; the final state."""
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = config_of(flags, backend.world_size)
+    with job(backend, config):
+        if "train_data_loader" not in arguments:
+            arguments.setdefault("train_valid_test_datasets_provider", lambda samples: (Rows(), Rows(), None))
+        arguments.setdefault("train_valid_test_datasets_provider", None)
+        arguments.setdefault("model_provider_func", lambda **stage: GPTModel(config.model_config, **stage))
+        return pretrain(all_config=config, **arguments)
+
+
+def evaluated(backend, flags: str) -> list[float]:
+    """Validation losses, and the training loss of the step after: evaluation must not touch training."""
+    from pynative.training.callbacks import Callback
+
+    found = []
+
+    class Seen(Callback):
+        def on_step_end(self, state):
+            found.append((state.metrics.get("validation_loss"), state.result.loss))
+
+    pretrain_tiny(backend, flags, callbacks=[Seen()])
+    return found

@@ -1,0 +1,63 @@
+"""The pool that multi-rank tests use: results, errors, silence, and no process left."""
+
+import os
+import time
+
+import pytest
+
+from tests.support.distributed import RankFailed, pool, run
+
+
+def rank_and_sum(backend, n):
+    import mindspore as ms
+
+    return backend.rank, int(backend.world.all_reduce(ms.Tensor([n + backend.rank], ms.int32)).asnumpy()[0])
+
+
+def raise_on_rank_one(backend):
+    if backend.rank == 1:
+        raise KeyError("the reason")
+    backend.world.barrier()
+
+
+def die_on_rank_one(backend):
+    if backend.rank == 1:
+        os._exit(7)
+    backend.world.barrier()
+
+
+def sleep_on_rank_one(backend):
+    if backend.rank == 1:
+        time.sleep(60)
+
+
+def test_results_come_in_order_of_rank():
+    assert run(2, rank_and_sum, 5) == [(0, 11), (1, 11)]
+
+
+def test_the_processes_are_kept():
+    run(2, rank_and_sum, 0)
+    before = [worker.process.pid for worker in pool(2).workers]
+    run(2, rank_and_sum, 0)
+    assert before == [worker.process.pid for worker in pool(2).workers]
+
+
+def test_the_error_of_the_rank_that_failed_is_raised_not_that_of_its_peers():
+    with pytest.raises(KeyError, match="the reason") as caught:
+        run(2, raise_on_rank_one)
+    notes = "\n".join(caught.value.__notes__)
+    assert "on rank 1" in notes and "raise_on_rank_one" in notes and "rank 0 then had" in notes
+    assert run(2, rank_and_sum, 5) == [(0, 11), (1, 11)]
+
+
+def test_a_dead_rank_is_reported_and_the_pool_restarted():
+    with pytest.raises(RankFailed) as caught:
+        run(2, die_on_rank_one)
+    assert "rank 1 ended with exit code 7" in "\n".join(caught.value.__notes__)
+    assert run(2, rank_and_sum, 5) == [(0, 11), (1, 11)]
+
+
+def test_a_silent_rank_is_reported_with_its_stack():
+    with pytest.raises(RankFailed, match=r"rank\(s\) \[1\] did not answer(.|\n)*sleep_on_rank_one"):
+        run(2, sleep_on_rank_one, timeout=4.0)
+    assert run(2, rank_and_sum, 5) == [(0, 11), (1, 11)]

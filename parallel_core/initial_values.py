@@ -1,4 +1,4 @@
-"""Initial values that don't depend on the layout (DESIGN, decision 3).
+"""Initial values that don't depend on the layout.
 
 Element i of the parameter called `name` is a function of (seed, name, i): word i of a Philox stream (Salmon et al.,
 "Parallel random numbers: as easy as 1, 2, 3", 2011) keyed by seed and name. A shard computes just its own elements.
@@ -6,10 +6,11 @@ Element i of the parameter called `name` is a function of (seed, name, i): word 
 
 import hashlib
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import Box, Place, ShardSpec
 
 _WORDS_PER_COUNTER = 4
 _BLOCK = 1 << 18  # elements computed at a time: the temporaries stay in the cache
@@ -38,20 +39,27 @@ def standard_normal(seed: int, name: str, start: int, stop: int) -> np.ndarray:
     return values
 
 
+def _box_of_normals(seed: int, spec: ShardSpec, box: Box) -> np.ndarray:
+    """The part of a parameter's standard normal values in a box, computed from the rows that the box touches."""
+    if not spec.shape:
+        return standard_normal(seed, spec.name, 0, 1).reshape(())
+    first, rows, row = box.start[0], box.shape[0], prod(spec.shape[1:])
+    values = standard_normal(seed, spec.name, first * row, (first + rows) * row).reshape(rows, *spec.shape[1:])
+    return values[(slice(None), *box.in_whole[1:])]
+
+
 @dataclass(frozen=True)
 class Normal:
     """Normal values of mean 0 and standard deviation `std`."""
 
     std: float
 
-    def shard(self, seed: int, spec: ShardSpec, rank: int, size: int) -> np.ndarray:
-        """This rank's piece, float32; the same numbers whatever the group's size."""
-        row = int(np.prod(spec.shape[1:]))
-        if spec.axis == 0:
-            pieces = [standard_normal(seed, spec.name, a * row, b * row) for a, b in spec.ranges(rank, size)]
-            return (np.concatenate(pieces) * np.float32(self.std)).reshape(spec.local_shape(size))
-        whole = standard_normal(seed, spec.name, 0, int(np.prod(spec.shape))).reshape(spec.shape)
-        return np.ascontiguousarray(spec.cut(whole, rank, size)) * np.float32(self.std)
+    def shard(self, seed: int, place: Place) -> np.ndarray:
+        """The values of a rank's shard, float32; the same numbers however the parameter is cut."""
+        values = np.empty(place.shape, np.float32)
+        for box in place.boxes:
+            np.multiply(_box_of_normals(seed, place.spec, box), np.float32(self.std), out=values[box.in_shard])
+        return values
 
 
 @dataclass(frozen=True)
@@ -60,9 +68,9 @@ class Constant:
 
     value: float
 
-    def shard(self, seed: int, spec: ShardSpec, rank: int, size: int) -> np.ndarray:
-        """This rank's piece, float32."""
-        return np.full(spec.local_shape(size), self.value, np.float32)
+    def shard(self, seed: int, place: Place) -> np.ndarray:
+        """The values of a rank's shard, float32."""
+        return np.full(place.shape, self.value, np.float32)
 
 
 def by_name(method: "Normal | Constant | str", std: float) -> "Normal | Constant":

@@ -1,75 +1,217 @@
-"""A parameter knows its cut (DESIGN, decision 2).
+"""How parameters are cut over process groups: a `ShardSpec` says it, `place` gives the part that a rank holds.
 
-`ShardSpec` is read by initialisation, checkpoints, gradient norms and conversion, so none of them looks at the
-letters of a parameter's name.
+Initialisation, checkpoints, flat buffers, gradient norms and conversion read the spec, so none of them looks at the
+letters of a parameter's name. Groups are named by the kinds of `parallel_core.topology.KINDS`.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import TypeAlias
 
 import numpy as np
+
+Coordinates: TypeAlias = Mapping[str, tuple[int, int]]
+"""Kind of group -> (this rank's place in its group, number of ranks of the group). A kind that is absent has one rank.
+`Topology.coordinates` gives those of any rank, `parallel_state.get_coordinates` this process's."""
+
+MODEL_KINDS = {"dp-cp": ("tp",), "expert-dp": ("expert-tp", "ep")}
+"""Kind of the replicas' group -> kinds of groups inside one replica of a pipeline stage: dense, and for experts."""
+
+_SIZE_FLAGS = {
+    "tp": "--tensor-model-parallel-size",
+    "ep": "--expert-model-parallel-size",
+    "expert-tp": "--expert-tensor-parallel-size",
+}
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One axis of a parameter cut evenly over the ranks of a group."""
+
+    axis: int
+    over: str = "tp"
+    """Kind of the group."""
+    parts: int = 1
+    """Fused equal parts along the axis, each cut on its own: 2 for the gate and up halves of a swiglu."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSpec:
-    """How one parameter is cut over the tensor-parallel group."""
+    """How one parameter is cut, where it is replicated, and how it is treated."""
 
     shape: tuple[int, ...]
     """Global shape."""
     name: str = ""
     """Global name, Megatron's, with global layer numbers. Empty until the model around the parameter is complete."""
-    axis: int | None = None
-    """The axis that is cut; None: every rank holds the whole."""
-    parts: int = 1
-    """Fused equal parts along the axis, each cut on its own: 2 for the gate and up halves of a swiglu."""
+    cuts: tuple[Cut, ...] = ()
+    """Applied one after the other; two on one axis: the second cuts what the first left."""
 
-    partial_gradient: bool = False
-    """Whole on every rank of the group, but each applied it to its share only (its heads, its piece of the sequence):
-    the gradient is the sum over the group."""
+    replicas: str = "dp-cp"
+    """Kind of the group whose ranks hold the same shard and see other samples: gradients are summed over it."""
+    distinct_over: tuple[str, ...] = ()
+    """Kinds of groups each rank of which holds parameters of other names: "ep" for an expert's own parameter."""
+    partial_over: str | None = None
+    """Kind of the group whose ranks all hold this shard, but each applied it to its share only (its heads, its part of
+    the sequence): a rank's gradient is a partial sum, to be summed over the group."""
+    shared_over: str | None = None
+    """Kind of the group whose ranks hold copies of a tied parameter: gradients are summed over it."""
 
-    def named(self, name: str) -> "ShardSpec":
-        """The same cut under its global name."""
+    weight_decay: bool | None = None
+    """Whether weight decay acts; None: Megatron's rule, on matrices but not on vectors."""
+
+    @property
+    def is_decayed(self) -> bool:
+        """Whether weight decay acts."""
+        return len(self.shape) > 1 if self.weight_decay is None else self.weight_decay
+
+    @property
+    def copied_over(self) -> tuple[str, ...]:
+        """Kinds of groups within one replica of the model whose ranks hold equal copies."""
+        apart = {*self.distinct_over, *(cut.over for cut in self.cuts)}
+        kinds = tuple(kind for kind in MODEL_KINDS[self.replicas] if kind not in apart)
+        return kinds if self.shared_over is None else (*kinds, self.shared_over)
+
+    def named(self, name: str) -> ShardSpec:
+        """The same cuts under the parameter's global name."""
         return replace(self, name=name)
 
-    def local_shape(self, size: int) -> tuple[int, ...]:
-        """Shape of one rank's shard in a group of `size`."""
-        if self.axis is None:
-            return self.shape
-        whole = self.shape[self.axis]
-        if whole % (self.parts * size):
-            raise ValueError(
-                f"parameter {self.name or '?'}: {whole} entries along axis {self.axis} in {self.parts} part(s) cannot "
-                f"be cut evenly over --tensor-model-parallel-size {size}: choose one that divides {whole // self.parts}"
-            )
-        return (*self.shape[: self.axis], whole // size, *self.shape[self.axis + 1 :])
 
-    def ranges(self, rank: int, size: int) -> list[tuple[int, int]]:
-        """`rank`'s pieces along the cut axis as global (start, stop), in the order in which the shard holds them."""
-        if self.axis is None:
-            return []
-        part = self.shape[self.axis] // self.parts
-        piece = self.local_shape(size)[self.axis] // self.parts
-        return [(p * part + rank * piece, p * part + (rank + 1) * piece) for p in range(self.parts)]
+@dataclass(frozen=True)
+class Box:
+    """The box [start, start + shape) of the global array lies at index `at` of a shard; one entry for each axis."""
 
-    def cut(self, whole: np.ndarray, rank: int, size: int) -> np.ndarray:
-        """`rank`'s shard of a whole array."""
-        if whole.shape != self.shape:
-            raise ValueError(f"parameter {self.name}: expected shape {self.shape}, got {whole.shape}")
-        if self.axis is None:
-            return whole
-        along = [slice(None)] * self.axis
-        pieces = [whole[(*along, slice(start, stop))] for start, stop in self.ranges(rank, size)]
-        return np.concatenate(pieces, axis=self.axis)
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    at: tuple[int, ...]
 
-    def merge(self, shards: Sequence[np.ndarray]) -> np.ndarray:
-        """The whole array from the shards of all ranks of the group, in rank order."""
-        if self.axis is None:
-            return shards[0]
-        whole = np.empty(self.shape, shards[0].dtype)
-        along = [slice(None)] * self.axis
-        for rank, shard in enumerate(shards):
-            offset = 0
-            for start, stop in self.ranges(rank, len(shards)):
-                whole[(*along, slice(start, stop))] = shard[(*along, slice(offset, offset + stop - start))]
-                offset += stop - start
-        return whole
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return prod(self.shape)
+
+    @property
+    def in_whole(self) -> tuple[slice, ...]:
+        """Indices of the global array."""
+        return tuple(slice(a, a + n) for a, n in zip(self.start, self.shape, strict=True))
+
+    @property
+    def in_shard(self) -> tuple[slice, ...]:
+        """Indices of the shard."""
+        return tuple(slice(a, a + n) for a, n in zip(self.at, self.shape, strict=True))
+
+
+@dataclass(frozen=True)
+class Place:
+    """The part of a parameter that one rank holds."""
+
+    spec: ShardSpec
+    shape: tuple[int, ...]
+    """Local shape."""
+    boxes: tuple[Box, ...]
+    """What the shard is made of, in the shard's order."""
+
+    @property
+    def size(self) -> int:
+        """Local elements."""
+        return prod(self.shape)
+
+    def cut(self, whole: np.ndarray) -> np.ndarray:
+        """The shard of a whole array; a view where it is one box."""
+        if whole.shape != self.spec.shape:
+            raise ValueError(f"parameter {self.spec.name}: expected shape {self.spec.shape}, got {whole.shape}")
+        if len(self.boxes) == 1:
+            return whole[self.boxes[0].in_whole]
+        shard = np.empty(self.shape, whole.dtype)
+        for box in self.boxes:
+            shard[box.in_shard] = whole[box.in_whole]
+        return shard
+
+    def put(self, shard: np.ndarray, whole: np.ndarray) -> None:
+        """Write a shard to where it is in the whole array."""
+        assert shard.shape == self.shape and whole.shape == self.spec.shape, (self, shard.shape, whole.shape)
+        for box in self.boxes:
+            whole[box.in_whole] = shard[box.in_shard]
+
+
+def place(spec: ShardSpec, coordinates: Coordinates) -> Place:
+    """The part of a parameter that the rank at these coordinates holds.
+
+    Raises ValueError if a cut does not divide evenly.
+    """
+    ranges = [[(0, length)] for length in spec.shape]
+    for cut in spec.cuts:
+        ranges[cut.axis] = _narrowed(ranges[cut.axis], cut, spec, *coordinates.get(cut.over, (0, 1)))
+    shape = tuple(sum(stop - start for start, stop in along) for along in ranges)
+    boxes = (_box(chosen) for chosen in product(*map(_with_offsets, ranges)))
+    return Place(spec, shape, tuple(boxes))
+
+
+def merge(shards: Iterable[tuple[Place, np.ndarray]]) -> np.ndarray:
+    """The whole array from shards that cover it."""
+    whole: np.ndarray | None = None
+    for held, shard in shards:
+        whole = np.empty(held.spec.shape, shard.dtype) if whole is None else whole
+        held.put(shard, whole)
+    assert whole is not None, "no shards"
+    return whole
+
+
+def is_counted(spec: ShardSpec, coordinates: Coordinates) -> bool:
+    """Whether this rank counts the parameter in a sum over the model: the lowest rank in each group of copies does."""
+    return all(coordinates.get(kind, (0, 1))[0] == 0 for kind in spec.copied_over)
+
+
+Ranges: TypeAlias = "list[tuple[int, int]]"
+"""Global (start, stop) along one axis, in the order in which a shard holds them."""
+
+
+def _narrowed(ranges: Ranges, cut: Cut, spec: ShardSpec, rank: int, size: int) -> Ranges:
+    """What a further cut along the axis leaves to `rank` of `size`."""
+    length = sum(stop - start for start, stop in ranges)
+    if length % (cut.parts * size):
+        flag = _SIZE_FLAGS.get(cut.over, f"a {cut.over} group of size")
+        raise ValueError(
+            f"parameter {spec.name or '?'}: {length} entries along axis {cut.axis} in {cut.parts} part(s) cannot be "
+            f"cut evenly over {flag} {size}: choose one that divides {length // cut.parts}"
+        )
+    part, own = length // cut.parts, length // (cut.parts * size)
+    firsts = (p * part + rank * own for p in range(cut.parts))
+    return _joined(piece for first in firsts for piece in _between(ranges, first, first + own))
+
+
+def _between(ranges: Ranges, first: int, last: int) -> Iterable[tuple[int, int]]:
+    """Local entries first..last-1 of a shard that is made of `ranges`, as global ranges."""
+    at = 0
+    for start, stop in ranges:
+        low, high = max(first, at), min(last, at + stop - start)
+        if low < high:
+            yield start + low - at, start + high - at
+        at += stop - start
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Neighbours joined."""
+    joined: Ranges = []
+    for start, stop in ranges:
+        if joined and joined[-1][1] == start:
+            start = joined.pop()[0]
+        joined.append((start, stop))
+    return joined
+
+
+def _with_offsets(ranges: Ranges) -> list[tuple[int, int, int]]:
+    """(global start, length, local offset) of each range."""
+    found, at = [], 0
+    for start, stop in ranges:
+        found.append((start, stop - start, at))
+        at += stop - start
+    return found
+
+
+def _box(chosen: tuple[tuple[int, int, int], ...]) -> Box:
+    start, shape, at = zip(*chosen, strict=True) if chosen else ((), (), ())
+    return Box(start, shape, at)

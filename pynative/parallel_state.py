@@ -7,9 +7,11 @@ them; `parallel_core.topology.KINDS` says what each kind of group is.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from parallel_core.config import ParallelConfig
+from parallel_core.sharding import Coordinates
 from parallel_core.topology import KINDS, Topology
 from pynative.collectives import Backend, Group, connect
 
@@ -23,6 +25,11 @@ class _State:
     virtual_size: int | None = None
     virtual_rank: int = 0
     ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def coordinates(self) -> Coordinates:
+        """This process's place in each of its groups."""
+        return self.topology.coordinates(self.backend.rank)
 
     def ranks_of(self, kind: str) -> tuple[int, ...]:
         """Global ranks of this process's group of a kind."""
@@ -130,6 +137,11 @@ def get_backend() -> Backend:
 def get_topology() -> Topology:
     """The rank grid."""
     return _current().topology
+
+
+def get_coordinates() -> Coordinates:
+    """Kind -> (this rank's place in the group, ranks of the group), for every kind of group that it is in."""
+    return _current().coordinates
 
 
 def get_global_rank() -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from parallel_core.initial_values import Constant, Normal
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import ShardSpec, place
 from pynative import parallel_state
 
 Dtype: TypeAlias = "str | ms.Type"
@@ -36,11 +36,10 @@ def check_one_type(layer: str, param_dtype: Dtype, compute_dtype: Dtype) -> None
 
 def make_parameter(spec: ShardSpec, initial: Normal | Constant, dtype: Dtype = "float32") -> Parameter:
     """This rank's shard of a parameter, zero until `initialize_parameters`."""
-    shape = spec.local_shape(parallel_state.get_tensor_model_parallel_world_size())
+    shape = place(spec, parallel_state.get_coordinates()).shape
     parameter = Parameter(as_type(np.zeros(shape, np.float32), getattr(ms, type_name(dtype))), name="unnamed")
     parameter.shard = spec
     parameter.initial = initial
-    parameter.is_shared_copy = False
     return parameter
 
 
@@ -65,8 +64,11 @@ def name_parameters(model: nn.Cell) -> list[Parameter]:
     for path, parameter in model.parameters_and_names():
         if not hasattr(parameter, "shard"):
             on_pieces = getattr(parameter, "sequence_parallel", False)
-            parameter.shard = ShardSpec(shape=tuple(parameter.shape), partial_gradient=on_pieces)
-            parameter.is_shared_copy = False
+            parameter.shard = ShardSpec(
+                shape=tuple(parameter.shape),
+                partial_over="tp" if on_pieces else None,
+                weight_decay=len(parameter.shape) > 1 and not path.endswith(".bias"),
+            )
         if not parameter.shard.name:
             parameter.shard = parameter.shard.named(_global_name(path))
         parameters.append(parameter)
@@ -75,11 +77,10 @@ def name_parameters(model: nn.Cell) -> list[Parameter]:
 
 def initialize_parameters(model: nn.Cell, seed: int) -> None:
     """Write the initial values: functions of (seed, global name, global index), whatever the layout."""
-    rank = parallel_state.get_tensor_model_parallel_rank()
-    size = parallel_state.get_tensor_model_parallel_world_size()
+    coordinates = parallel_state.get_coordinates()
     for parameter in name_parameters(model):
         if hasattr(parameter, "initial"):
-            values = parameter.initial.shard(seed, parameter.shard, rank, size)
+            values = parameter.initial.shard(seed, place(parameter.shard, coordinates))
             write_parameter(parameter, values)
 
 

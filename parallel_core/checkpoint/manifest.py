@@ -7,8 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from parallel_core.checkpoint.layout import Piece
 from parallel_core.checkpoint.tensor_file import FileRecord
+from parallel_core.sharding import Box
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -19,7 +19,8 @@ class Shard:
     """The boxes of a tensor that one file holds."""
 
     file: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Box, ...]
+    """Named so on the disk."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class StoredTensor:
     @property
     def is_complete(self) -> bool:
         """Whether the shards add up to the tensor."""
-        return sum(piece.size for shard in self.shards for piece in shard.pieces) == prod(self.shape)
+        return sum(box.size for shard in self.shards for box in shard.pieces) == prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -105,12 +106,12 @@ class Manifest(Run):
 
 def tensor_from(entry: Mapping[str, Any]) -> StoredTensor:
     """A StoredTensor from its JSON form."""
-    shards = (Shard(shard["file"], tuple(map(_piece_from, shard["pieces"]))) for shard in entry["shards"])
+    shards = (Shard(shard["file"], tuple(map(_box_from, shard["pieces"]))) for shard in entry["shards"])
     return StoredTensor(tuple(entry["shape"]), entry["dtype"], tuple(shards))
 
 
-def _piece_from(entry: Mapping[str, Any]) -> Piece:
-    return Piece(tuple(entry["start"]), tuple(entry["shape"]), tuple(entry["at"]))
+def _box_from(entry: Mapping[str, Any]) -> Box:
+    return Box(tuple(entry["start"]), tuple(entry["shape"]), tuple(entry["at"]))
 
 
 def merge_tensors(parts: Iterable[Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from parallel_core.checkpoint.layout import Copy, Piece, overlap, pieces
+from parallel_core.checkpoint.layout import Copy, overlap
 from parallel_core.checkpoint.manifest import Manifest, Shard, StoredTensor
 from parallel_core.checkpoint.tensor_file import TensorFile, record_of
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import Box, Place, ShardSpec
 
 
 @dataclass(frozen=True)
@@ -79,36 +79,34 @@ class CheckpointReader:
             shape = self._open(shard.file).shape(name)
         except ValueError as error:
             return str(error)
-        ends = [tuple(a + n for a, n in zip(piece.at, piece.shape, strict=True)) for piece in shard.pieces]
+        ends = [tuple(a + n for a, n in zip(box.at, box.shape, strict=True)) for box in shard.pieces]
         needed = tuple(map(max, zip(*ends, strict=True)))
         if shape != needed:
             found = "is not there" if shape is None else f"has shape {list(shape)}"
             return f"{self.directory / shard.file}: {name} {found}, the manifest says {list(needed)}"
         return None
 
-    def read(self, name: str, spec: ShardSpec, rank: int, size: int, out: np.ndarray) -> np.ndarray:
-        """`rank`'s shard of a tensor in a tensor-parallel group of `size`, from whatever layout it was written in.
+    def read(self, name: str, place: Place, out: np.ndarray) -> np.ndarray:
+        """A rank's shard of a tensor, from whatever layout it was written in.
 
         It is written into `out`, of the shard's shape. Padding that the checkpoint lacks stays as it is there.
         """
-        assert out.shape == spec.local_shape(size), (name, out.shape, spec)
-        tensor = self.manifest.tensors[name]
-        wanted = pieces(spec, rank, size)
-        for shard, copies in _copies(tensor, wanted):
+        assert out.shape == place.shape, (name, out.shape, place)
+        for shard, copies in _copies(self.manifest.tensors[name], place.boxes):
             stored = self._open(shard.file).array(name)
             for copy in copies:
                 out[copy.target] = stored[copy.source]
         return out
 
 
-def _copies(tensor: StoredTensor, wanted: Sequence[Piece]) -> list[tuple[Shard, list[Copy]]]:
+def _copies(tensor: StoredTensor, wanted: Sequence[Box]) -> list[tuple[Shard, list[Copy]]]:
     """What to take from which file."""
     planned = []
     for shard in tensor.shards:
         copies = (overlap(source, target) for source in shard.pieces for target in wanted)
         planned.append((shard, [copy for copy in copies if copy is not None]))
     origin = (0,) * len(tensor.shape)
-    within = (overlap(Piece(origin, tensor.shape, origin), target) for target in wanted)
+    within = (overlap(Box(origin, tensor.shape, origin), target) for target in wanted)
     expected = sum(copy.size for copy in within if copy is not None)
     assert sum(copy.size for _, copies in planned for copy in copies) == expected, "shards do not add up to the tensor"
     return [(shard, copies) for shard, copies in planned if copies]

@@ -5,59 +5,71 @@ The notes are files too, so nothing but a barrier is needed between the writers 
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
-from parallel_core.checkpoint.layout import pieces
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest, Run, Shard, StoredTensor, merge_tensors, tensor_from
 from parallel_core.checkpoint.tensor_file import FileRecord, write_tensors
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import MODEL_KINDS, Coordinates, Place, ShardSpec, is_counted
+from parallel_core.topology import Topology
 
 
 @dataclass(frozen=True)
 class LocalTensor:
     """This rank's shard of a tensor."""
 
-    spec: ShardSpec
+    place: Place
     values: np.ndarray
 
 
-def file_name(tensor_rank: int, stage: int) -> str:
+def writers(topology: Topology) -> dict[int, str]:
+    """Global rank -> name of its file, for every rank that is the first replica of some parameters.
+
+    A file is named as Megatron names the place in the model; where replicas of the other parameters divide the experts
+    among themselves, with the replica's number.
+    """
+    names = {}
+    for rank in range(topology.world_size):
+        if any(topology.group(kind, rank)[0] == rank for kind in MODEL_KINDS):
+            tensor, stage = (topology.dense.coordinate(axis, rank) for axis in ("tp", "pp"))
+            replica = topology.group("dp-cp", rank).index(rank)
+            names[rank] = file_name(tensor, stage, replica)
+    return names
+
+
+def file_name(tensor_rank: int, stage: int, replica: int = 0) -> str:
     """Megatron's name of the place in the model."""
-    return f"mp_rank_{tensor_rank:02d}_{stage:03d}.safetensors"
+    return f"mp_rank_{tensor_rank:02d}_{stage:03d}{f'_{replica:03d}' if replica else ''}.safetensors"
 
 
-def write_part(
-    partial: Path, tensors: Mapping[str, LocalTensor], tensor_rank: int, tensor_size: int, stage: int
-) -> None:
-    """Write the shards of one place in the model, and the note of them. Whole tensors are written by tensor rank 0."""
-    name = file_name(tensor_rank, stage)
-    own = {key: tensor for key, tensor in tensors.items() if tensor_rank == 0 or tensor.spec.axis is not None}
+def is_written(spec: ShardSpec, coordinates: Coordinates) -> bool:
+    """Whether this rank writes its shard of a parameter: the first of those that hold the same one does."""
+    return is_counted(spec, coordinates) and coordinates.get(spec.replicas, (0, 1))[0] == 0
+
+
+def write_part(partial: Path, name: str, tensors: Mapping[str, LocalTensor]) -> None:
+    """Write one writer's file, and the note of what is in it."""
     stored = {
-        key: StoredTensor(
-            tensor.spec.shape,
-            str(tensor.values.dtype),
-            (Shard(name, tuple(pieces(tensor.spec, tensor_rank, tensor_size))),),
-        )
-        for key, tensor in own.items()
+        key: StoredTensor(tensor.place.spec.shape, str(tensor.values.dtype), (Shard(name, tensor.place.boxes),))
+        for key, tensor in tensors.items()
     }
-    record = write_tensors(partial / name, {key: tensor.values for key, tensor in own.items()})
+    record = write_tensors(partial / name, {key: tensor.values for key, tensor in tensors.items()})
     note = {"file": asdict(record), "tensors": {key: asdict(tensor) for key, tensor in stored.items()}}
-    _note(partial, tensor_rank, stage).write_text(json.dumps(note), encoding="utf-8")
+    _note(partial, name).write_text(json.dumps(note), encoding="utf-8")
 
 
-def write_manifest(partial: Path, run: Run, tensor_size: int, stages: int) -> Manifest:
-    """Make the manifest of the notes that all writers left, and remove the notes."""
-    notes = {(t, p): _note(partial, t, p) for p in range(stages) for t in range(tensor_size)}
-    missing = [file_name(*place) for place, note in notes.items() if not note.exists()]
+def write_manifest(partial: Path, run: Run, names: Iterable[str]) -> Manifest:
+    """Make the manifest of the notes that the writers of these files left, and remove the notes."""
+    notes = {name: _note(partial, name) for name in names}
+    missing = [name for name, note in notes.items() if not note.exists()]
     if missing:
         raise ValueError(
             f"{partial}: {', '.join(missing)} did not arrive; --save must be a directory that all processes share"
         )
-    contents = {file_name(*place): json.loads(note.read_text(encoding="utf-8")) for place, note in notes.items()}
+    contents = {name: json.loads(note.read_text(encoding="utf-8")) for name, note in notes.items()}
     tensors = merge_tensors(
         {key: tensor_from(entry) for key, entry in content["tensors"].items()} for content in contents.values()
     )
@@ -72,5 +84,5 @@ def write_manifest(partial: Path, run: Run, tensor_size: int, stages: int) -> Ma
     return manifest
 
 
-def _note(partial: Path, tensor_rank: int, stage: int) -> Path:
-    return (partial / file_name(tensor_rank, stage)).with_suffix(".json")
+def _note(partial: Path, name: str) -> Path:
+    return (partial / name).with_suffix(".json")

@@ -199,7 +199,7 @@ class TrafficModel:
         size = buffer_elements(self.config, stage) * FLOAT32
         yield from self._call("gradients", "dp-cp", "all_reduce", size, copies)
         specs = stage_parameters(self.config, stage)
-        shares = local_elements(self.config, [spec for spec in specs if spec.partial_gradient])
+        shares = local_elements(self.config, [spec for spec in specs if spec.partial_over])
         if shares:  # One stretch of the flat buffer, up to the end of its last parameter.
             stretch = sum(map(aligned, shares[:-1])) + shares[-1]
             yield from self._tensor("shared gradients", "all_reduce", stretch * FLOAT32)

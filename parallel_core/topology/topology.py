@@ -178,6 +178,11 @@ class Topology:
         """Whether `rank` is in a group of this kind: of embedding groups only first and last stages are members."""
         return KINDS[kind].grid != "special" or bool((self.groups(kind) == rank).any())
 
+    def coordinates(self, rank: int) -> dict[str, tuple[int, int]]:
+        """Kind -> (place in the group, ranks of the group), for every kind of group that `rank` is in."""
+        groups = {kind: self.group(kind, rank) for kind in KINDS if self.is_member(kind, rank)}
+        return {kind: (ranks.index(rank), len(ranks)) for kind, ranks in groups.items()}
+
     @cached_property
     def _blocks(self) -> np.ndarray:
         """[context-parallel groups, places in the ring, neighbours that exchange heads]."""

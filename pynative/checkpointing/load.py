@@ -14,7 +14,7 @@ from mindspore import Tensor, nn
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import Manifest
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import ShardSpec, place
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.checkpointing.schedule import schedule_problems
@@ -118,6 +118,4 @@ def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer) -> None:
 
 
 def _own_shard(reader: CheckpointReader, name: str, spec: ShardSpec, present: Tensor) -> np.ndarray:
-    rank = parallel_state.get_tensor_model_parallel_rank()
-    size = parallel_state.get_tensor_model_parallel_world_size()
-    return reader.read(name, spec, rank, size, out=present.asnumpy().copy())
+    return reader.read(name, place(spec, parallel_state.get_coordinates()), out=present.asnumpy().copy())

@@ -1,4 +1,4 @@
-"""Saving: the first data-parallel replica writes, a file for each place in the model; rank 0 publishes."""
+"""Saving: the first replica of a shard writes it, one file a writer; rank 0 publishes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import OptimizerRecord, Run
-from parallel_core.checkpoint.writer import LocalTensor, write_manifest, write_part
+from parallel_core.checkpoint.writer import LocalTensor, is_written, write_manifest, write_part, writers
 from parallel_core.config import AllConfig
+from parallel_core.sharding import place
 from pynative import parallel_state
 from pynative.parameter import name_parameters
 from pynative.tensor_parallel.random import get_rng_tracer
@@ -26,20 +27,16 @@ def save_checkpoint(directory: Path, state: TrainingState) -> Path:
     A checkpoint of the same iteration is replaced. Returns when it is on the disk.
     """
     world = parallel_state.get_world_group()
-    tensor_size = parallel_state.get_tensor_model_parallel_world_size()
+    files = writers(parallel_state.get_topology())
     partial = commit.partial_directory(directory, state.iteration)
     if world.rank == 0:
         commit.begin(directory, state.iteration)
     world.barrier()
-    if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
-        tensor_rank, stage = (
-            parallel_state.get_tensor_model_parallel_rank(),
-            parallel_state.get_pipeline_model_parallel_rank(),
-        )
-        write_part(partial, _local_tensors(state), tensor_rank, tensor_size, stage)
+    if world.rank in files:
+        write_part(partial, files[world.rank], _local_tensors(state))
     world.barrier()
     if world.rank == 0:
-        write_manifest(partial, _run(state), tensor_size, parallel_state.get_pipeline_model_parallel_world_size())
+        write_manifest(partial, _run(state), files.values())
         training = state.config.training_config
         keep = training.keep_checkpoint_max if training.save_retain_interval is None else 1
         commit.publish(directory, state.iteration, keep, training.save_retain_interval)
@@ -48,17 +45,18 @@ def save_checkpoint(directory: Path, state: TrainingState) -> Path:
 
 
 def _local_tensors(state: TrainingState) -> dict[str, LocalTensor]:
-    """Weights by name and optimizer state by "<state>.<name>", without the last stage's copy of a tied embedding."""
+    """Weights by name and optimizer state by "<state>.<name>", of the shards that this rank writes."""
+    coordinates = parallel_state.get_coordinates()
     tensors = {
-        parameter.shard.name: LocalTensor(parameter.shard, parameter.asnumpy())
+        parameter.shard.name: LocalTensor(place(parameter.shard, coordinates), parameter.asnumpy())
         for parameter in name_parameters(state.model)
-        if not parameter.is_shared_copy
+        if is_written(parameter.shard, coordinates)
     }
     if not state.config.training_config.no_save_optim:
         tensors |= {
-            f"{name}.{parameter.shard.name}": LocalTensor(parameter.shard, values)
+            f"{name}.{parameter.shard.name}": LocalTensor(place(parameter.shard, coordinates), values)
             for parameter, states in state.step_cell.optimizer.state_of()
-            if not parameter.is_shared_copy
+            if is_written(parameter.shard, coordinates)
             for name, values in states.items()
         }
     return tensors

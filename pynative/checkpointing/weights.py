@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import astuple
+from typing import TypeAlias
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from parallel_core.sharding import ShardSpec
+from parallel_core.checkpoint.writer import is_written, writers
+from parallel_core.sharding import Box, Place, ShardSpec, place
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.collectives import Group
@@ -24,10 +27,10 @@ def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, np.ndarray]
     found = [_problem(parameter.shard, arrays) for parameter in parameters]
     taken = {parameter.shard.name for parameter in parameters}
     agree(list(arrays), taken, [problem for problem in found if problem], "the table of weights")
-    rank = parallel_state.get_tensor_model_parallel_rank()
-    size = parallel_state.get_tensor_model_parallel_world_size()
+    coordinates = parallel_state.get_coordinates()
     for parameter in parameters:
-        write_parameter(parameter, parameter.shard.cut(arrays[parameter.shard.name], rank, size))
+        own = place(parameter.shard, coordinates)
+        write_parameter(parameter, own.cut(arrays[parameter.shard.name]))
 
 
 def _problem(spec: ShardSpec, arrays: Mapping[str, np.ndarray]) -> str | None:
@@ -45,39 +48,54 @@ def _value(parameter: Parameter) -> Tensor:
 def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -> dict[str, np.ndarray] | None:
     """Every weight, or what `of` gives for it in its shape, whole, by global name; None except on rank 0.
 
-    All ranks call this. The last stage's copy of a tied embedding is left out.
+    All ranks call this. A shard that several ranks hold comes from the first of them.
     """
-    tensor_group = parallel_state.get_tensor_model_parallel_group()
+    coordinates = parallel_state.get_coordinates()
     own = {
-        parameter.shard.name: _whole(parameter.shard, of(parameter), tensor_group)
+        parameter.shard.name: (place(parameter.shard, coordinates), of(parameter).asnumpy())
         for parameter in name_parameters(model)
-        if not parameter.is_shared_copy
+        if is_written(parameter.shard, coordinates)
     }
-    is_first_replica = parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0
-    if tensor_group.rank == 0 and is_first_replica:
-        return _over_stages(own, parallel_state.get_pipeline_model_parallel_group())
-    return None
-
-
-def _whole(spec: ShardSpec, shard: Tensor, group: Group) -> np.ndarray:
-    if spec.axis is None or group.size == 1:
-        return shard.asnumpy().copy()
-    gathered = group.all_gather(Tensor(shard.asnumpy().reshape(1, -1))).asnumpy()
-    return spec.merge([row.reshape(spec.local_shape(group.size)) for row in gathered])
-
-
-def _over_stages(own: dict[str, np.ndarray], group: Group) -> dict[str, np.ndarray] | None:
-    """All stages' arrays at the first."""
-    if group.rank > 0:
-        _send_text(json.dumps([(name, array.shape, str(array.dtype)) for name, array in own.items()]), group)
-        for array in own.values():
-            group.send(Tensor(array), 0)
+    world, sources = parallel_state.get_world_group(), writers(parallel_state.get_topology())
+    if world.rank > 0:
+        if world.rank in sources:
+            _send_shards(own, world)
         return None
-    everything = dict(own)
-    for stage in range(1, group.size):
-        for name, shape, dtype in json.loads(_receive_text(group, stage)):
-            everything[name] = group.recv(tuple(shape), getattr(ms, dtype), stage).asnumpy()
-    return everything
+    whole: dict[str, np.ndarray] = {}
+    _put(whole, own)
+    for source in sources:
+        if source > 0:
+            _put(whole, _receive_shards(world, source))
+    return whole
+
+
+Shards: TypeAlias = "dict[str, tuple[Place, np.ndarray]]"
+"""By global name: which part of a parameter, and its values."""
+
+
+def _put(whole: dict[str, np.ndarray], shards: Shards) -> None:
+    for name, (part, values) in shards.items():
+        part.put(values, whole.setdefault(name, np.empty(part.spec.shape, values.dtype)))
+
+
+def _send_shards(shards: Shards, group: Group) -> None:
+    """To the group's first rank, the table of contents before the values."""
+    contents = [
+        (name, part.spec.shape, part.shape, [astuple(box) for box in part.boxes], str(values.dtype))
+        for name, (part, values) in shards.items()
+    ]
+    _send_text(json.dumps(contents), group)
+    for _, values in shards.values():
+        group.send(Tensor(values), 0)
+
+
+def _receive_shards(group: Group, source: int) -> Shards:
+    shards = {}
+    for name, whole, local, boxes, dtype in json.loads(_receive_text(group, source)):
+        spec = ShardSpec(name=name, shape=tuple(whole))
+        part = Place(spec, tuple(local), tuple(Box(*map(tuple, box)) for box in boxes))
+        shards[name] = part, group.recv(part.shape, getattr(ms, dtype), source).asnumpy()
+    return shards
 
 
 def _send_text(text: str, group: Group) -> None:

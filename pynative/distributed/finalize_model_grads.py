@@ -19,8 +19,6 @@ def _all_reduce_embedding_grads(model: nn.CellList) -> None:
     if not parallel_state.is_rank_in_embedding_group():
         return
     group = parallel_state.get_embedding_group()
-    for chunk in model:
-        holds = getattr(chunk, "tie_word_embeddings", False) and (chunk.pre_process or chunk.post_process)
-        if holds and group.size > 1:
-            gradient = chunk.shared_embedding_or_output_weight().main_grad
-            group.all_reduce(gradient, out=gradient)
+    for parameter in model.get_parameters():
+        if parameter.shard.shared_over == "embedding" and group.size > 1:
+            group.all_reduce(parameter.main_grad, out=parameter.main_grad)

@@ -35,16 +35,11 @@ class Segment:
     weight_decay_multiplier: float
 
 
-def is_decayed(parameter: Parameter) -> bool:
-    """Megatron's rule: no weight decay on one-dimensional parameters and on biases."""
-    return len(parameter.shape) > 1 and not parameter.shard.name.endswith(".bias")
-
-
 class ParamAndGradBuffer:
     """The flat memory behind a model's parameters (`parameter` keeps its values) and their `main_grad`."""
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
-        ordered = sorted(parameters, key=lambda p: (not is_decayed(p), p.shard.partial_gradient))
+        ordered = sorted(parameters, key=lambda p: (not p.shard.is_decayed, p.shard.partial_over is not None))
         self.pieces = _lay_out(ordered)
         self.size = self.pieces[-1].start + aligned(self.pieces[-1].size) if self.pieces else 0
         self.parameters, self.gradients = FlatMemory(self.size), FlatMemory(self.size)
@@ -81,7 +76,7 @@ class ParamAndGradBuffer:
     def all_reduce_partial_gradients(self, group: Group) -> None:
         """Sum over the tensor-parallel group the gradients of which each rank has a share, in place."""
         if group.size > 1:
-            for run in self.runs([piece.parameter.shard.partial_gradient for piece in self.pieces]):
+            for run in self.runs([piece.parameter.shard.partial_over is not None for piece in self.pieces]):
                 group.all_reduce(run, out=run)
 
     def runs(self, wanted: Sequence[bool]) -> list[Tensor]:
@@ -106,7 +101,7 @@ def _lay_out(parameters: Sequence[Parameter]) -> list[Piece]:
 
 def _segments(pieces: Sequence[Piece]) -> list[Segment]:
     segments = []
-    for decayed, group in groupby(pieces, key=lambda piece: is_decayed(piece.parameter)):
+    for decayed, group in groupby(pieces, key=lambda piece: piece.parameter.shard.is_decayed):
         run = list(group)
         segments.append(Segment(run[0].start, run[-1].start + aligned(run[-1].size), 1.0 if decayed else 0.0))
     return segments

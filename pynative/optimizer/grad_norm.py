@@ -3,23 +3,19 @@
 import math
 
 import numpy as np
-from mindspore import Parameter, Tensor
+from mindspore import Tensor
 
+from parallel_core.sharding import Coordinates, is_counted
 from pynative import kernels
 from pynative.collectives import Group
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
 
 
-def counts_here(parameter: Parameter, tensor_parallel_rank: int) -> bool:
-    """Whether a sum over the model counts a parameter on this rank: not if a lower one has it too, nor a tied copy."""
-    return not parameter.is_shared_copy and (parameter.shard.axis is not None or tensor_parallel_rank == 0)
-
-
 class GradientNorm:
     """Knows which gradients this rank counts."""
 
-    def __init__(self, buffer: ParamAndGradBuffer, tensor_parallel_rank: int, model_parallel_group: Group) -> None:
-        self._runs = buffer.runs([counts_here(piece.parameter, tensor_parallel_rank) for piece in buffer.pieces])
+    def __init__(self, buffer: ParamAndGradBuffer, coordinates: Coordinates, model_parallel_group: Group) -> None:
+        self._runs = buffer.runs([is_counted(piece.parameter.shard, coordinates) for piece in buffer.pieces])
         self._group = model_parallel_group
 
     def __call__(self) -> float:

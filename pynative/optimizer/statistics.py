@@ -5,17 +5,17 @@ import math
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.sharding import is_counted
 from pynative import kernels, parallel_state
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, Piece
-from pynative.optimizer.grad_norm import counts_here
 
 
 class ModelStatistics:
     """Sums over a model whose parameters are cut over tensor and pipeline parallelism, each counted once."""
 
     def __init__(self, buffer: ParamAndGradBuffer) -> None:
-        rank = parallel_state.get_tensor_model_parallel_rank()
-        self._pieces: list[Piece] = [piece for piece in buffer.pieces if counts_here(piece.parameter, rank)]
+        coordinates = parallel_state.get_coordinates()
+        self._pieces: list[Piece] = [p for p in buffer.pieces if is_counted(p.parameter.shard, coordinates)]
         self._group = parallel_state.get_model_parallel_group()
 
     def _summed(self, own: float) -> float:

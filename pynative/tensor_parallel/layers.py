@@ -12,7 +12,7 @@ from typing import Any
 from mindspore import Tensor, nn
 
 from parallel_core.initial_values import Constant, Normal, by_name
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import Cut, ShardSpec
 from pynative import kernels, parallel_state
 from pynative.autograd import Function, add_weight_gradient
 from pynative.parameter import Dtype, check_one_type, make_parameter
@@ -124,7 +124,7 @@ class _ParallelLinear(nn.Cell):
         std = config.init_method_std
         self.weight = self.bias = None
         if not skip_weight_param_allocation:
-            spec = ShardSpec(shape=(output_size, input_size), axis=self.cut_axis, parts=stride)
+            spec = ShardSpec(shape=(output_size, input_size), cuts=(Cut(self.cut_axis, parts=stride),))
             self.weight = make_parameter(spec, by_name(init_method or "normal", std), dtype)
         if bias:
             self.bias = make_parameter(self._bias_spec(output_size, stride), by_name(bias_init or "zeros", std), dtype)
@@ -132,8 +132,8 @@ class _ParallelLinear(nn.Cell):
     def _bias_spec(self, output_size: int, stride: int) -> ShardSpec:
         """Cut with the output features; where those are whole, each rank may apply it to a piece of the sequence."""
         if self.cut_axis == 0:
-            return ShardSpec(shape=(output_size,), axis=0, parts=stride)
-        return ShardSpec(shape=(output_size,), partial_gradient=self.sequence_parallel)
+            return ShardSpec(shape=(output_size,), cuts=(Cut(0, parts=stride),))
+        return ShardSpec(shape=(output_size,), partial_over="tp" if self.sequence_parallel else None)
 
 
 class ColumnParallelLinear(_ParallelLinear):
@@ -247,7 +247,7 @@ class VocabParallelEmbedding(nn.Cell):
             else reduce_from_tensor_model_parallel_region
         )
         self.group = parallel_state.get_tensor_model_parallel_group()
-        spec = ShardSpec(shape=(num_embeddings, embedding_dim), axis=0)
+        spec = ShardSpec(shape=(num_embeddings, embedding_dim), cuts=(Cut(0),))
         dtype = param_init_dtype or config.embedding_init_dtype or config.params_dtype
         std = config.init_method_std if config.embedding_init_method_std is None else config.embedding_init_method_std
         self.weight = make_parameter(spec, by_name(init_method or "normal", std), dtype)

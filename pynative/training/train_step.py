@@ -53,7 +53,7 @@ class TrainOneStepCell:
         self.forward_step, self.config = forward_step, config
         self.pipeline = PipelineStep(model, config)
         self.gradient_norm = GradientNorm(
-            buffer, parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_model_parallel_group()
+            buffer, parallel_state.get_coordinates(), parallel_state.get_model_parallel_group()
         )
 
     def __call__(self, data_iterator: Iterator, before_update: Callable[[float], None] | None = None) -> StepResult:

@@ -78,8 +78,8 @@ class ParallelAttention(nn.Cell):
         )
         self.q_layernorm = self.k_layernorm = None
         if config.qk_layernorm:
-            self.q_layernorm = get_norm(config, self.head_size, partial_gradient=True)
-            self.k_layernorm = get_norm(config, self.head_size, partial_gradient=True)
+            self.q_layernorm = get_norm(config, self.head_size, on_share=True)
+            self.k_layernorm = get_norm(config, self.head_size, on_share=True)
         self.rotary = rotary_embedding(config)
         self.core_attention = CoreAttention(config, layer_number, attn_mask_type)
         self.linear_proj = RowParallelLinear(

@@ -7,7 +7,7 @@ import enum
 from mindspore import Tensor, nn, ops
 
 from parallel_core.initial_values import Constant
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import Cut, ShardSpec
 from pynative.parameter import Dtype, check_one_type, make_parameter
 from pynative.tensor_parallel.layers import ColumnParallelLinear, linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import Boundary, gather_from_tensor_model_parallel_region
@@ -26,7 +26,7 @@ class ParallelLMLogits(nn.Cell):
         self.scale, self.cap = config.scales.logits, config.scales.logit_cap
         self.bias = None
         if bias:
-            spec = ShardSpec(shape=(config.vocab_size,), axis=0)
+            spec = ShardSpec(shape=(config.vocab_size,), cuts=(Cut(0),))
             self.bias = make_parameter(spec, Constant(0.0), config.params_dtype)
 
     def construct(self, hidden_states: Tensor, weight: Tensor, parallel_output: bool = True) -> Tensor:

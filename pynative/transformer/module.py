@@ -1,9 +1,11 @@
 """The base of models that train in a pipeline, with the embedding that first and last stage may share."""
 
+from dataclasses import replace
+
 from mindspore import Parameter, Tensor, nn
 
 from parallel_core.initial_values import Normal
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import Cut, ShardSpec
 from pynative.parameter import make_parameter
 
 
@@ -16,10 +18,11 @@ class SharedEmbeddingWeight(nn.Cell):
 
     def __init__(self, config) -> None:
         super().__init__()
-        spec = ShardSpec(name="embedding.word_embeddings.weight", shape=(config.vocab_size, config.hidden_size), axis=0)
+        spec = ShardSpec(
+            name="embedding.word_embeddings.weight", shape=(config.vocab_size, config.hidden_size), cuts=(Cut(0),)
+        )
         std = config.init_method_std if config.embedding_init_method_std is None else config.embedding_init_method_std
         self.weight = make_parameter(spec, Normal(std), config.embedding_init_dtype or config.params_dtype)
-        self.weight.is_shared_copy = True
 
 
 class Module(nn.Cell):
@@ -39,9 +42,11 @@ class Module(nn.Cell):
         """Give the last stage of a pipeline its copy of the word embedding; with one stage there is nothing to copy."""
         if not self.share_embeddings_and_output_weights:
             raise ValueError("initialize_word_embeddings() was called, but the model does not share its embedding")
-        self.tie_word_embeddings = True
         if self.post_process and not self.pre_process:
             self.word_embeddings = SharedEmbeddingWeight(self.config)
+        if self.pre_process or self.post_process:
+            tied = self.shared_embedding_or_output_weight()
+            tied.shard = replace(tied.shard, shared_over="embedding")
 
     def shared_embedding_or_output_weight(self) -> Parameter:
         """The tied weight [v/t, h], on a first or last stage."""

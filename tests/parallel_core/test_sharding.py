@@ -1,53 +1,97 @@
 """Cuts of parameters, and initial values that don't depend on them."""
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_core.initial_values import Constant, Normal, standard_normal
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import Cut, ShardSpec, is_counted, merge, place
 
 
-def cut_of(axis: int, parts: int, unit: int, other: int, size: int) -> tuple[ShardSpec, int]:
-    """A spec whose cut axis divides into `parts` over `size` ranks, and that size."""
-    shape = (unit * parts * size, other) if axis == 0 else (other, unit * parts * size)
-    return ShardSpec(name="w", shape=shape, axis=axis, parts=parts), size
+@st.composite
+def cut_parameters(draw) -> tuple[ShardSpec, list[dict[str, tuple[int, int]]]]:
+    """A parameter cut over up to two groups, perhaps along one axis, and the coordinates of all of their ranks."""
+    sizes = {"ep": draw(st.sampled_from([1, 2, 3])), "expert-tp": draw(st.sampled_from([1, 2, 4]))}
+    lengths = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    cuts = []
+    for kind in draw(st.lists(st.sampled_from(list(sizes)), unique=True, max_size=2)):
+        cut = Cut(draw(st.integers(0, len(lengths) - 1)), kind, draw(st.integers(1, 3)))
+        lengths[cut.axis] *= sizes[kind] * cut.parts
+        cuts.append(cut)
+    spec = ShardSpec(name="w", shape=tuple(lengths), cuts=tuple(cuts), replicas="expert-dp")
+    ranks = product(*(range(size) for size in sizes.values()))
+    return spec, [
+        {kind: (rank, size) for (kind, size), rank in zip(sizes.items(), places, strict=True)} for places in ranks
+    ]
 
 
-cuts = st.builds(
-    cut_of,
-    st.sampled_from([0, 1]),
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.integers(1, 5),
-    st.sampled_from([1, 2, 4]),
-)
-
-
-@given(cuts)
+@given(cut_parameters())
 def test_merge_undoes_cut(cut):
-    """Any axis, any number of fused parts, any group size."""
-    spec, size = cut
+    """Any axes, any numbers of fused parts, over one group, two or none."""
+    spec, ranks = cut
     whole = np.arange(np.prod(spec.shape)).reshape(spec.shape)
-    shards = [spec.cut(whole, rank, size) for rank in range(size)]
-    assert all(shard.shape == spec.local_shape(size) for shard in shards)
-    assert (spec.merge(shards) == whole).all()
+    shards = [(place(spec, rank), place(spec, rank).cut(whole)) for rank in ranks]
+    assert all(shard.shape == part.shape and shard.size == part.size for part, shard in shards)
+    assert (merge(shards) == whole).all()
+
+
+@given(cut_parameters())
+def test_boxes_are_disjoint_and_cover(cut):
+    """The ranks that count a parameter have each of its elements once, and each box fills its part of the shard."""
+    spec, ranks = cut
+    times = np.zeros(spec.shape, int)
+    for rank in ranks:
+        part = place(spec, rank)
+        filled = np.zeros(part.shape, int)
+        for box in part.boxes:
+            filled[box.in_shard] += 1
+            times[box.in_whole] += is_counted(spec, rank)
+        assert (filled == 1).all()
+    assert (times == 1).all()
+
+
+def test_a_second_cut_of_an_axis_cuts_what_the_first_left():
+    """[gate; up] over tensor parallelism, and each rank's rows over data parallelism: rows 2, 3, 6, 7, then 6, 7."""
+    spec = ShardSpec(shape=(8,), cuts=(Cut(0, parts=2), Cut(0, "dp-cp")))
+    part = place(spec, {"tp": (1, 2), "dp-cp": (1, 2)})
+    assert part.cut(np.arange(8)).tolist() == [6, 7]
+
+
+def test_who_counts_a_parameter():
+    """The lowest rank in each group of copies: not a cut, not an expert's own, not the last stage's tied embedding."""
+    second = {"tp": (1, 2), "expert-tp": (1, 2), "ep": (1, 2), "embedding": (1, 2)}
+    vector = ShardSpec(shape=(3,))
+    assert is_counted(vector, {"tp": (0, 2)}) and not is_counted(vector, second)
+    assert is_counted(replace(vector, cuts=(Cut(0),)), second)
+    assert not is_counted(replace(vector, cuts=(Cut(0),), shared_over="embedding"), second)
+    expert = ShardSpec(shape=(4,), cuts=(Cut(0, "expert-tp"),), replicas="expert-dp")
+    assert not is_counted(expert, second) and is_counted(replace(expert, distinct_over=("ep",)), second)
+
+
+def test_weight_decay_is_said_by_the_spec():
+    """Megatron's rule unless the spec says otherwise."""
+    assert ShardSpec(shape=(3, 2)).is_decayed and not ShardSpec(shape=(3,)).is_decayed
+    assert not ShardSpec(shape=(3, 2), weight_decay=False).is_decayed
 
 
 def test_swiglu_halves_are_cut_on_their_own():
     """Rank r holds [gate_r; up_r], not a contiguous block."""
-    spec = ShardSpec(shape=(8, 1), axis=0, parts=2)
-    assert spec.cut(np.arange(8).reshape(8, 1), 1, 2).ravel().tolist() == [2, 3, 6, 7]
+    part = place(ShardSpec(shape=(8, 1), cuts=(Cut(0, parts=2),)), {"tp": (1, 2)})
+    assert part.cut(np.arange(8).reshape(8, 1)).ravel().tolist() == [2, 3, 6, 7]
 
 
-@given(cuts)
+@given(cut_parameters())
 def test_initial_values_do_not_depend_on_the_layout(cut):
-    """The shards of any group size are pieces of the same array (DESIGN, decision 3)."""
-    spec, size = cut
-    whole = Normal(0.02).shard(1234, spec, 0, 1)
-    for rank in range(size):
-        np.testing.assert_array_equal(Normal(0.02).shard(1234, spec, rank, size), spec.cut(whole, rank, size))
+    """The shards of any cut are parts of the same array."""
+    spec, ranks = cut
+    whole = Normal(0.02).shard(1234, place(spec, {}))
+    np.testing.assert_array_equal(whole.ravel(), standard_normal(1234, "w", 0, whole.size) * np.float32(0.02))
+    for rank in ranks:
+        np.testing.assert_array_equal(Normal(0.02).shard(1234, place(spec, rank)), place(spec, rank).cut(whole))
 
 
 def test_normal_values_are_normal_and_differ_by_seed_and_name():
@@ -62,12 +106,12 @@ def test_normal_values_are_normal_and_differ_by_seed_and_name():
 def test_constant():
     """Norm weights and biases."""
     spec = ShardSpec(name="n", shape=(3,))
-    assert Constant(1.0).shard(0, spec, 1, 2).tolist() == [1.0, 1.0, 1.0]
+    assert Constant(1.0).shard(0, place(spec, {"tp": (1, 2)})).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_sizes_that_do_not_divide_are_refused():
     """The message names the parameter and the flag."""
     with pytest.raises(ValueError, match=r"w: 6 entries.*--tensor-model-parallel-size 4"):
-        ShardSpec(name="w", shape=(6, 2), axis=0).local_shape(4)
+        place(ShardSpec(name="w", shape=(6, 2), cuts=(Cut(0),)), {"tp": (0, 4)})
     with pytest.raises(ValueError, match="expected shape"):
-        ShardSpec(name="w", shape=(6, 2), axis=0).cut(np.zeros((5, 2)), 0, 2)
+        place(ShardSpec(name="w", shape=(6, 2)), {}).cut(np.zeros((5, 2)))

@@ -8,8 +8,8 @@ import numpy as np
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import OptimizerRecord, Run
 from parallel_core.checkpoint.reader import CheckpointReader
-from parallel_core.checkpoint.writer import LocalTensor, write_manifest, write_part
-from parallel_core.sharding import ShardSpec
+from parallel_core.checkpoint.writer import LocalTensor, file_name, is_written, write_manifest, write_part
+from parallel_core.sharding import Cut, ShardSpec, place
 
 Whole = Mapping[str, tuple[ShardSpec, np.ndarray]]
 
@@ -31,10 +31,13 @@ def write_stages(partial: Path, stages: list[Whole], tensor_size: int) -> None:
     """All places' files. A tensor is given whole, on the stage that holds it."""
     for stage, whole in enumerate(stages):
         for rank in range(tensor_size):
+            coordinates = {"tp": (rank, tensor_size)}
             local = {
-                name: LocalTensor(spec, spec.cut(values, rank, tensor_size)) for name, (spec, values) in whole.items()
+                name: LocalTensor(place(spec, coordinates), place(spec, coordinates).cut(values))
+                for name, (spec, values) in whole.items()
+                if is_written(spec, coordinates)
             }
-            write_part(partial, local, rank, tensor_size, stage)
+            write_part(partial, file_name(rank, stage), local)
 
 
 def save(
@@ -49,19 +52,21 @@ def save(
     """A published checkpoint."""
     partial = commit.begin(root, iteration)
     write_stages(partial, stages, tensor_size)
-    write_manifest(partial, run_at(iteration, vocabulary), tensor_size, len(stages))
+    names = [file_name(rank, stage) for stage in range(len(stages)) for rank in range(tensor_size)]
+    write_manifest(partial, run_at(iteration, vocabulary), names)
     return commit.publish(root, iteration, keep, retain)
 
 
 def one_tensor(value: float) -> Whole:
     """The smallest model there is, recognisable by its value."""
-    spec = ShardSpec(name="w", shape=(4, 2), axis=0)
+    spec = ShardSpec(name="w", shape=(4, 2), cuts=(Cut(0),))
     return {"w": (spec, np.full(spec.shape, value, np.float32))}
 
 
 def shard(reader: CheckpointReader, spec: ShardSpec, rank: int, size: int) -> np.ndarray:
     """A rank's shard as read; NaN where nothing was read."""
-    return reader.read(spec.name, spec, rank, size, np.full(spec.local_shape(size), np.nan, np.float32))
+    own = place(spec, {"tp": (rank, size)})
+    return reader.read(own.spec.name, own, np.full(own.shape, np.nan, np.float32))
 
 
 def whole(reader: CheckpointReader, spec: ShardSpec) -> np.ndarray:

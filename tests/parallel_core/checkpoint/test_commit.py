@@ -13,7 +13,7 @@ import pytest
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.reader import CheckpointReader
-from parallel_core.checkpoint.writer import write_manifest
+from parallel_core.checkpoint.writer import file_name, write_manifest
 from tests.support.checkpoint_writing import one_tensor, run_at, save, whole, write_stages
 
 
@@ -173,7 +173,7 @@ def test_a_writer_that_did_not_come_is_named(tmp_path):
     write_stages(partial, [one_tensor(1)], 2)
     (partial / "mp_rank_01_000.json").unlink()
     with pytest.raises(ValueError, match=r"mp_rank_01_000.safetensors did not arrive.*share"):
-        write_manifest(partial, run_at(1), 2, 1)
+        write_manifest(partial, run_at(1), [file_name(0, 0), file_name(1, 0)])
 
 
 def test_retained_iterations_are_never_removed(tmp_path):

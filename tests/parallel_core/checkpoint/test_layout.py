@@ -5,22 +5,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel_core.checkpoint.layout import overlap, pieces
+from parallel_core.checkpoint.layout import overlap
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import Cut, Place, ShardSpec, merge, place
 from tests.support.checkpoint_writing import save, shard
 
 SIZES = (1, 2, 4)
 
 specs = st.builds(
     lambda axis, parts, unit, others: ShardSpec(
-        shape=(*others[:axis], 4 * parts * unit, *others[axis:]), axis=axis, parts=parts
+        shape=(*others[:axis], 4 * parts * unit, *others[axis:]), cuts=(Cut(axis, parts=parts),)
     ),
     st.integers(0, 2),
     st.integers(1, 3),
     st.integers(1, 2),
     st.lists(st.integers(1, 3), min_size=2, max_size=2),
 ) | st.builds(lambda shape: ShardSpec(shape=tuple(shape)), st.lists(st.integers(1, 4), max_size=3))
+
+
+def held(spec: ShardSpec, rank: int, size: int) -> Place:
+    """The part of a tensor-parallel rank."""
+    return place(spec, {"tp": (rank, size)})
 
 
 def _values(spec: ShardSpec, first: int = 0) -> np.ndarray:
@@ -31,17 +36,19 @@ def _values(spec: ShardSpec, first: int = 0) -> np.ndarray:
 def test_overlaps_move_every_element_to_its_place(spec, before, after):
     """Cut for one group size, joined for another: equal to cutting the whole for the other."""
     whole = _values(spec)
-    sources = range(before) if spec.axis is not None else [0]
+    sources = range(before) if spec.cuts else [0]
     for rank in range(after):
-        out = np.full(spec.local_shape(after), -1, np.float32)
+        wanted = held(spec, rank, after)
+        out = np.full(wanted.shape, -1, np.float32)
         for source in sources:
-            stored = spec.cut(whole, source, before)
-            for a in pieces(spec, source, before):
-                for b in pieces(spec, rank, after):
+            given = held(spec, source, before)
+            stored = given.cut(whole)
+            for a in given.boxes:
+                for b in wanted.boxes:
                     copy = overlap(a, b)
                     if copy is not None:
                         out[copy.target] = stored[copy.source]
-        np.testing.assert_array_equal(out, spec.cut(whole, rank, after))
+        np.testing.assert_array_equal(out, wanted.cut(whole))
 
 
 @settings(max_examples=25, deadline=None)
@@ -56,7 +63,7 @@ def test_files_written_at_one_layout_are_read_at_another(tmp_path_factory, cuts,
     for name, (spec, values) in whole.items():
         assert reader.problem(name, spec) is None
         for rank in range(after):
-            np.testing.assert_array_equal(shard(reader, spec, rank, after), spec.cut(values, rank, after))
+            np.testing.assert_array_equal(shard(reader, spec, rank, after), held(spec, rank, after).cut(values))
 
 
 def test_a_replicated_tensor_is_stored_once(tmp_path):
@@ -68,7 +75,7 @@ def test_a_replicated_tensor_is_stored_once(tmp_path):
 
 def test_only_files_that_are_needed_are_read(tmp_path):
     """At the writer's layout a rank does without the other ranks' files."""
-    spec = ShardSpec(name="w", shape=(4, 6), axis=0)
+    spec = ShardSpec(name="w", shape=(4, 6), cuts=(Cut(0),))
     path = save(tmp_path, 1, [{"w": (spec, _values(spec))}], 2)
     (path / "mp_rank_00_000.safetensors").unlink()
     np.testing.assert_array_equal(shard(CheckpointReader(path), spec, 1, 2), _values(spec)[2:])
@@ -76,23 +83,24 @@ def test_only_files_that_are_needed_are_read(tmp_path):
 
 def test_another_axis_can_be_read_than_was_written(tmp_path):
     """A later version may cut a parameter otherwise; boxes don't care."""
-    rows, columns = (ShardSpec(name="w", shape=(4, 6), axis=axis) for axis in (0, 1))
+    rows, columns = (ShardSpec(name="w", shape=(4, 6), cuts=(Cut(axis),)) for axis in (0, 1))
     values = _values(rows)
     reader = CheckpointReader(save(tmp_path, 1, [{"w": (rows, values)}], 2))
     for rank in range(2):
-        np.testing.assert_array_equal(shard(reader, columns, rank, 2), columns.cut(values, rank, 2))
+        np.testing.assert_array_equal(shard(reader, columns, rank, 2), held(columns, rank, 2).cut(values))
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (2, 4), (1, 1)])
 def test_a_vocabulary_padded_otherwise(tmp_path, before, after):
     """Ids keep their rows; padding that the checkpoint lacks keeps what the model has there."""
     padded = {size: 2 * size * -(-5 // (2 * size)) for size in (1, 2, 4)}
-    table = {size: ShardSpec(name="table", shape=(padded[size], 3), axis=0) for size in padded}
+    table = {size: ShardSpec(name="table", shape=(padded[size], 3), cuts=(Cut(0),)) for size in padded}
     values = _values(table[before])
     path = save(tmp_path, 1, [{"table": (table[before], values)}], before, vocabulary=(5, padded[before]))
     reader = CheckpointReader(path, Vocabulary(5, padded[after]))
     assert reader.problem("table", table[after]) is None
-    read = table[after].merge([shard(reader, table[after], rank, after) for rank in range(after)])
+    ranks = range(after)
+    read = merge((held(table[after], rank, after), shard(reader, table[after], rank, after)) for rank in ranks)
     both = min(padded[before], padded[after])
     np.testing.assert_array_equal(read[:both], values[:both])
     assert np.isnan(read[both:]).all()

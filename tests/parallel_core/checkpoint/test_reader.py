@@ -7,7 +7,7 @@ import pytest
 
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest
 from parallel_core.checkpoint.reader import CheckpointReader
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import Cut, ShardSpec
 from tests.support.checkpoint_writing import one_tensor, run_at, save
 
 FILE = "mp_rank_00_000.safetensors"
@@ -28,7 +28,7 @@ def test_the_manifest_comes_back_as_it_was_written(checkpoint):
 
 def test_optimizer_state_is_not_counted_as_weights(tmp_path):
     """Moments lie beside the weights under the state's name."""
-    moments = ShardSpec(name="w", shape=(4, 2), axis=0), np.zeros((4, 2), np.float32)
+    moments = ShardSpec(name="w", shape=(4, 2), cuts=(Cut(0),)), np.zeros((4, 2), np.float32)
     manifest = Manifest.read(save(tmp_path, 1, [one_tensor(1) | {"exp_avg.w": moments}]))
     assert manifest.weights == ["w"] and set(manifest.tensors) == {"w", "exp_avg.w"}
 
@@ -39,7 +39,7 @@ def test_a_name_the_checkpoint_lacks(checkpoint):
 
 def test_another_shape_names_both(checkpoint):
     """The padded vocabulary of another tensor-parallel size, for example."""
-    text = CheckpointReader(checkpoint).problem("w", ShardSpec(name="w", shape=(8, 2), axis=0))
+    text = CheckpointReader(checkpoint).problem("w", ShardSpec(name="w", shape=(8, 2), cuts=(Cut(0),)))
     assert "w: [4, 2] in" in text and "[8, 2] in the model" in text
 
 

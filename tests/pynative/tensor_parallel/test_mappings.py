@@ -93,6 +93,7 @@ def test_a_sequence_that_does_not_divide_is_refused():
 
 def linear(backend, kind: str, flags: str, options: dict, x: np.ndarray, w: np.ndarray, b: np.ndarray, dy: np.ndarray):
     """A linear layer's output, returned bias, and gradients of input, weight shard and bias shard."""
+    from parallel_core.sharding import place
     from pynative import autograd, parallel_state, tensor_parallel
     from pynative.parameter import write_parameter
 
@@ -100,9 +101,10 @@ def linear(backend, kind: str, flags: str, options: dict, x: np.ndarray, w: np.n
     with job(backend, config):
         rank, size = backend.rank, backend.world_size
         layer = getattr(tensor_parallel, kind)(6, 8, config=config.model_config, init_method="normal", **options)
-        write_parameter(layer.weight, layer.weight.shard.cut(w, rank, size))
+        coordinates = parallel_state.get_coordinates()
+        write_parameter(layer.weight, place(layer.weight.shard, coordinates).cut(w))
         if layer.bias is not None:
-            write_parameter(layer.bias, layer.bias.shard.cut(b, rank, size))
+            write_parameter(layer.bias, place(layer.bias.shard, coordinates).cut(b))
         sequence_parallel = config.parallel_config.sequence_parallel
         if kind == "RowParallelLinear":
             x = np.split(x, size, -1)[rank] if options.get("input_is_parallel", True) else x

@@ -16,7 +16,7 @@ setup(
     # MindSpore's wheel is built against NumPy 1.x and its tensors break under 2.x, which its own metadata doesn't say.
     install_requires=["mindspore==2.10.*", "numpy>=1.26,<2", "pyyaml", "regex"],
     extras_require={
-        "test": ["pytest", "hypothesis", "ruff", "mypy", "types-PyYAML"],
+        "test": ["pytest", "hypothesis", "ruff", "mypy", "types-PyYAML", "matplotlib"],
         "hf": ["transformers"],
         "tb": ["tensorboard"],
         "plot": ["matplotlib"],

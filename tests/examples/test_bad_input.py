@@ -9,8 +9,8 @@ import pytest
 
 from parallel_core.data.indexed_dataset import IndexedDatasetBuilder
 from pynative.launch import msrun_command, quiet_environment
+from tests.support.assets import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "gpt" / "pretrain_gpt.py"
 VOCAB = ROOT / "examples" / "gpt" / "vocab"
 GOOD = {

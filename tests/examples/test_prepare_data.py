@@ -9,8 +9,9 @@ import pytest
 
 from parallel_core.data.indexed_dataset import IndexedDataset
 from parallel_core.data.tokenizers import GPT2BPETokenizer
+from tests.support.assets import ROOT
 
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "gpt" / "prepare_data.py"
+SCRIPT = ROOT / "examples" / "gpt" / "prepare_data.py"
 
 
 @pytest.fixture(scope="module")

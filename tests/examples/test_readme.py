@@ -5,14 +5,12 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from mapping.arguments import read
 from parallel_core.config.unsupported import unsupported
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.assets import ROOT
 
 
 def commands(page: str) -> list[str]:

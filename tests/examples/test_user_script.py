@@ -7,12 +7,11 @@ loader, and extra arguments.
 import json
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from pynative.launch import msrun_command, quiet_environment
-from tests.support.golden import golden
+from tests.support.assets import ROOT, asset
 
 IMPORTS = {
     "mindformers.experimental.parallel_core.pynative": "pynative",
@@ -60,7 +59,7 @@ FLAGS = (
 
 def document_script(own_model: bool) -> str:
     """The document's Python blocks in order as one script, with the changes above."""
-    document = golden("gpt2").parents[1] / "documents" / "003_6d2940d5fe0070ae.txt"
+    document = asset("documents/pretrain.md")
     blocks = re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), flags=re.DOTALL)
     script = "\n".join([BEFORE, *blocks])
     if own_model:
@@ -85,7 +84,7 @@ def test_the_documents_script_trains(own_model, processes, layout, tmp_path):
     script.write_text(document_script(own_model))
     arguments = [*FLAGS.split(), *layout.split(), "--save", str(tmp_path / "out")]
     command = msrun_command(script, arguments, processes, tmp_path)
-    environment = {**quiet_environment(), "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**quiet_environment(), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=200)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     for rank in range(processes):

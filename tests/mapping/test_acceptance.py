@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from mapping import init_configs_from_args
 from mapping.arguments import fill_in, read
 from parallel_core.config.base import Unknown
+from tests.support.assets import asset
 from tests.support.mapping.acceptance import SLICES, errors_of
-
-SCRIPTS = Path(__file__).resolve().parents[3] / "shared/megatron_flags/scripts.json"
-pytestmark = pytest.mark.skipif(not SCRIPTS.is_file(), reason="the launch scripts are not beside this checkout")
 
 
 @pytest.fixture(scope="module")
 def scripts():
-    return json.loads(SCRIPTS.read_text())["scripts"]
+    return json.loads(asset("megatron_flags/scripts.json").read_text())["scripts"]
 
 
 @pytest.mark.parametrize(

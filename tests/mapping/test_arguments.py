@@ -6,15 +6,14 @@ import json
 from argparse import Namespace
 from math import sqrt
 from operator import attrgetter
-from pathlib import Path
 
 import pytest
 
 import mapping
 from mapping import ConfigError, get_args, init_configs_from_args, initialize_megatron, parse_args
+from tests.support.assets import asset
 from tests.support.mapping.lines import line, reading
 
-GOLDEN = Path(__file__).resolve().parents[3] / "shared/golden"
 MOE = "--num-experts 4 --moe-ffn-hidden-size 32"
 
 
@@ -213,9 +212,8 @@ def test_errors_end_every_rank_with_2_and_the_first_lists_them(monkeypatch, caps
     assert len(capsys.readouterr().err.splitlines()) == lines
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden cases are not beside this checkout")
 def test_every_golden_command_line_means_what_megatron_resolved():
-    for path in sorted(GOLDEN.glob("*/config.json")):
+    for path in sorted(asset("golden").glob("*/config.json")):
         case = json.loads(path.read_text())
         args = parse_args([*case["megatron_cli"], "--padded-vocab-size", str(case["padded_vocab_size"])], world_size=1)
         config = init_configs_from_args(args)

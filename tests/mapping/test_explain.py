@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +13,8 @@ from mapping.explain import main
 from mapping.flag_reference import field_sentences, reference
 from mapping.from_args import NESTED, SECTIONS
 from parallel_core.config.base import field_types
+from tests.support.assets import ROOT
 from tests.support.mapping.lines import line
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def answer(capsys, change: str, *options: str) -> dict:

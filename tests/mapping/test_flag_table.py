@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
 from mapping.flags import BY_NAME, IGNORED, MAPPED, REFUSED, ROWS
 from mapping.from_args import DERIVED, NESTED, SECTIONS
-
-FACTS = Path(__file__).resolve().parents[3] / "shared/megatron_flags/flags.json"
+from tests.support.assets import asset
 
 TARGETS = {f"{path}.{entry.name}": entry for path, cls in {**SECTIONS, **NESTED}.items() for entry in fields(cls)}
 NO_FIELD = {"--yaml-cfg", "--deepspeed-config"}
@@ -68,10 +66,8 @@ def test_refused_values_are_among_the_choices():
 
 @pytest.fixture(scope="module")
 def facts():
-    if not FACTS.is_file():
-        pytest.skip("the recorded facts are not beside this checkout")
     by_flag = defaultdict(list)
-    for fact in json.loads(FACTS.read_text())["flags"]:
+    for fact in json.loads(asset("megatron_flags/flags.json").read_text())["flags"]:
         by_flag[fact["flag"]].append(fact)
     return by_flag
 

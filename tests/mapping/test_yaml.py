@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import yaml
 
 from mapping import ConfigError, init_configs_from_args, init_configs_from_dict, init_configs_from_yaml
 from mapping.arguments import parse_args, read
+from tests.support.assets import ROOT
 from tests.support.mapping.lines import line, reading
 from tests.support.mapping.yaml_files import MEGATRON
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples/gpt/pretrain_gpt_38BV3.yaml"
+EXAMPLE = ROOT / "examples/gpt/pretrain_gpt_38BV3.yaml"
 
 SECTIONS = {
     "model_config": {

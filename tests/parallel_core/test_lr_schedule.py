@@ -5,9 +5,9 @@ import json
 import pytest
 
 from parallel_core.lr_schedule import OptimizerParamScheduler
-from tests.support.golden import golden
+from tests.support.assets import asset
 
-CASES = json.loads((golden("lr_schedule") / "lr_schedule.json").read_text())["cases"]
+CASES = json.loads(asset("golden/lr_schedule/lr_schedule.json").read_text())["cases"]
 
 
 @pytest.mark.parametrize("name", CASES)

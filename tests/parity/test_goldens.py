@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.parity.replay import SCRIPT
+from tests.support.assets import asset
 from tests.support.distributed import run
 from tests.support.engine import config_of, job
-from tests.support.golden import golden
 
 LAYOUTS = {
     "1 rank": (1, ""),
@@ -54,6 +54,9 @@ OTHER_PATHS = [
     ("gpt2", "pp2 zb-h1", "--kernels ops", "native"),
 ]
 
+WHOLE = ("gpt2", "llama")
+"""The cases whose gradients of the first step and final weights are kept."""
+
 REPLAY_SECONDS = 300.0
 """Time enough for MindSpore's operators and collectives on a machine that does other things too."""
 
@@ -76,28 +79,29 @@ def train(backend, case: str, out: str, flags: list[str]) -> None:
 def replay(name: str, layout: str, flags: str, backend: str, out: Path) -> dict:
     """How far a replay is from the recorded run."""
     world, layout_flags = LAYOUTS[layout]
-    case, tool = golden(name), script()
+    case, tool = asset(f"golden/{name}"), script()
     flags_of_run = [*tool.case_flags(case), *layout_flags.split(), *flags.split()]
     run(world, train, str(case), str(out), flags_of_run, backend=backend, timeout=REPLAY_SECONDS)
     return tool.compare(case, out)
 
 
-def check(figures: dict) -> None:
+def check(name: str, figures: dict) -> None:
     """The contract: five equal digits of the loss, gradients to 1e-4 of each parameter's largest entry."""
     assert figures["steps"] == 20
     assert figures["max_rel_lm_loss"] < 1e-5, figures
     assert figures["max_rel_grad_norm"] < 1e-4, figures
-    assert figures["max_rel_grad_step1"] < 1e-4, figures
-    assert figures["max_abs_final_weight"] < 1e-3, figures
+    if name in WHOLE:
+        assert figures["max_rel_grad_step1"] < 1e-4, figures
+        assert figures["max_abs_final_weight"] < 1e-3, figures
 
 
 @pytest.mark.parametrize(("name", "layout"), ROWS)
 def test_curve_and_gradients_are_megatrons(name, layout, tmp_path):
     """The default path on a CPU."""
-    check(replay(name, layout, "", "shared_memory", tmp_path))
+    check(name, replay(name, layout, "", "shared_memory", tmp_path))
 
 
 @pytest.mark.parametrize(("name", "layout", "flags", "backend"), OTHER_PATHS)
 def test_the_path_that_ascend_takes(name, layout, flags, backend, tmp_path):
     """MindSpore's operators, and MindSpore's collectives."""
-    check(replay(name, layout, flags, backend, tmp_path))
+    check(name, replay(name, layout, flags, backend, tmp_path))

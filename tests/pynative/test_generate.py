@@ -2,16 +2,15 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support.assets import ROOT
 from tests.support.checkpoint_jobs import layout_flags, train
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 
-ROOT = Path(__file__).resolve().parents[2]
 PROMPT = [3, 1, 4, 1, 5]
 
 

@@ -21,10 +21,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe, wait
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.assets import ROOT
+
 TIMEOUT_SECONDS = 120.0
 SECONDARY = ("PeerLost", "PeerLate", "PeerFailed")
 """Errors that only tell of another rank's error."""

@@ -15,8 +15,8 @@ from parallel_core.data.blended import (
 from parallel_core.data.dataset_config import GPTDatasetConfig
 from parallel_core.data.gpt_dataset import GPTDataset
 from parallel_core.data.tokenizers import NullTokenizer
+from tests.support.assets import asset
 from tests.support.corpus import FixedTokenizer, write_corpus
-from tests.support.golden import golden
 
 CASES = [
     "one_epoch", "size_none", "multi_epoch_separate_last", "multi_epoch_joint", "seed_4321_seq_57", "corpus_b_int32",
@@ -28,12 +28,12 @@ CASES = [
 
 @cache
 def recorded_cases() -> dict:
-    return json.loads((golden("data_gpt") / "cases.json").read_text())["cases"]
+    return json.loads(asset("golden/data_gpt/cases.json").read_text())["cases"]
 
 
 @cache
 def recorded_arrays() -> dict[str, np.ndarray]:
-    return dict(np.load(golden("data_gpt") / "samples.npz"))
+    return dict(np.load(asset("golden/data_gpt/samples.npz")))
 
 
 def build_case(case: str) -> dict[str, Dataset | None]:
@@ -50,7 +50,7 @@ def build_case(case: str) -> dict[str, Dataset | None]:
 
 def with_folder(blend):
     names, weights = blend
-    return [str(golden("data_gpt") / name) for name in names], weights
+    return [str(asset("golden/data_gpt") / name) for name in names], weights
 
 
 def check_index(dataset: Dataset, recorded: dict[str, np.ndarray], at: str) -> None:

@@ -13,8 +13,8 @@ from parallel_core.data.indexed_dataset import (
     idx_path,
     smallest_token_type,
 )
+from tests.support.assets import asset
 from tests.support.corpus import write_corpus
-from tests.support.golden import golden
 
 
 def copy_with_builder(source: IndexedDataset, prefix) -> None:
@@ -28,7 +28,7 @@ def copy_with_builder(source: IndexedDataset, prefix) -> None:
 
 @pytest.mark.parametrize("name", ["corpus_a", "corpus_b"])
 def test_writes_the_bytes_that_megatron_wrote(name, tmp_path):
-    original = golden("data_gpt") / name
+    original = asset("golden/data_gpt") / name
     copy_with_builder(IndexedDataset(original), tmp_path / name)
     for path in (bin_path, idx_path):
         assert path(tmp_path / name).read_bytes() == path(original).read_bytes()

@@ -4,15 +4,15 @@ import builtins
 import re
 import xml.etree.ElementTree as ElementTree
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
 from parallel_core.schedules import draw, interleaved, one_f_one_b, zb_h1
 from parallel_core.schedules.__main__ import main
 from parallel_core.schedules.simulate import Times, simulate
+from tests.support.assets import ROOT
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = ROOT / "docs"
 PAGE = (DOCS / "schedules.md").read_text()
 EXAMPLES = re.findall(r"```\n\$ python -m parallel_core\.schedules (.*?) --svg (\S+)\n(.*?)```", PAGE, re.S)
 
@@ -107,8 +107,7 @@ def test_a_picture_too_wide_is_not_even_drawn(capsys):
 
 
 def test_png(tmp_path):
-    """With matplotlib, which is no requirement of ours."""
-    pytest.importorskip("matplotlib")
+    """With matplotlib, which only the extras `plot` and `test` install."""
     picture = tmp_path / "picture.png"
     main(["--schedule", "zb-h1", *SIZES, "--png", str(picture)])
     assert picture.read_bytes().startswith(b"\x89PNG")

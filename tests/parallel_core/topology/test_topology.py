@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from parallel_core.topology import KINDS, RankGrid, Topology
 from parallel_core.topology.__main__ import main
+from tests.support.assets import ROOT
 
 MEGATRONS_EXAMPLE = Topology(world_size=16, tensor_model_parallel_size=2, pipeline_model_parallel_size=4)
 """The example of the comment on `initialize_model_parallel`: tp 2, pp 4, 16 ranks."""
@@ -248,7 +248,7 @@ def test_any_rank_of_ten_thousand_in_under_a_second():
     """The command as users call it, interpreter included; its groups hold the rank and have the sizes asked for."""
     command = [sys.executable, "-m", "parallel_core.topology", *LARGE.split(), "--rank", "4711", "--json"]
     started = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[3])
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     seconds = time.perf_counter() - started
     groups = json.loads(done.stdout)
     assert all(4711 in ranks for ranks in groups.values())

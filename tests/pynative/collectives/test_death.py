@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from pynative.collectives import PeerLate, PeerLost, Recv, Send, connect
-from tests.support.distributed import ROOT, Failed, outcomes, run
+from tests.support.assets import ROOT
+from tests.support.distributed import Failed, outcomes, run
 
 JOB = ROOT / "tests/support/msrun_job.py"
 MSRUN = shutil.which("msrun") or str(Path(sys.executable).with_name("msrun"))
@@ -166,7 +167,6 @@ def _pid(file: Path) -> int:
     raise TimeoutError(f"{file} was not written")
 
 
-@pytest.mark.skipif(not os.path.exists(MSRUN), reason="msrun is not installed")
 class TestUnderMsrun:
     """The whole job, started as users start it."""
 

@@ -1,10 +1,10 @@
 """How many real launch scripts are accepted, by slice, and what stops the others.
 
-    python tests/support/mapping/acceptance.py SCRIPTS.json [--slice NAME] [--verbose]
+    python tests/support/mapping/acceptance.py [SCRIPTS.json] [--slice NAME] [--verbose]
 
-SCRIPTS.json holds `scripts`: a list of `argv`, `world` {nnodes, nproc}, `world_from`, `source_repo`, `rev`, `file`,
-`kind`, `tags`. Where no launcher said how many processes there are, the recorded number is a guess: such a script is
-accepted if some multiple of it is. `--as-recorded` takes the guesses for what the scripts say.
+SCRIPTS.json (without: that of tests/assets) holds `scripts`: a list of `argv`, `world` {nnodes, nproc}, `world_from`,
+`source_repo`, `rev`, `file`, `kind`, `tags`. Where no launcher said how many processes there are, the recorded number
+is a guess: such a script is accepted if some multiple of it is. `--as-recorded` takes guesses for what scripts say.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from mapping.arguments import read
+from tests.support.assets import asset
 
 Script = dict[str, Any]
 
@@ -63,7 +64,7 @@ def errors_of(script: Script, as_recorded: bool = False) -> list[str]:
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scripts", type=Path)
+    parser.add_argument("scripts", type=Path, nargs="?", default=asset("megatron_flags/scripts.json"))
     parser.add_argument("--slice", choices=SLICES, default="all", help="list what stops the scripts of this slice")
     parser.add_argument("--as-recorded", action="store_true", help="at the recorded world sizes, guessed ones too")
     parser.add_argument("--verbose", action="store_true", help="name every refused script")

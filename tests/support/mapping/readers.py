@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mapping.from_args import NESTED, SECTIONS
+from tests.support.assets import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 ANY = "any section"
 
 _PATHS = {path.rpartition(".")[2]: path for path in (*SECTIONS, *NESTED)}

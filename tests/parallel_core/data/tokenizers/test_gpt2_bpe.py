@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from parallel_core.data.tokenizers import GPT2BPETokenizer
 from parallel_core.data.tokenizers.byte_level import WORD, byte_symbols, from_symbols, to_symbols
 from parallel_core.data.tokenizers.gpt2_bpe import merge_by_rank
+from tests.support.assets import ROOT
 
-VOCABULARY = Path(__file__).resolve().parents[4] / "examples" / "gpt" / "vocab"
+VOCABULARY = ROOT / "examples" / "gpt" / "vocab"
 
 
 @pytest.fixture(scope="module")

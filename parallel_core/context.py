@@ -1,4 +1,8 @@
-"""Which positions of a sequence a context-parallel rank holds, and which scores it computes.
+"""How sequences are sharded over ranks (context and sequence parallelism), and which scores a ring member computes.
+
+`SequenceLayout` is the one notion of "this rank's part of the sequence": context parallelism cuts every sequence, and
+sequence parallelism (--sequence-parallel) cuts a context-parallel rank's shard again outside of the tensor-parallel
+regions. `ContextLayout` is its first half:
 
 The c ranks of a context-parallel group are c = u r: blocks of u neighbours exchange heads (Ulysses, Jacobs et al.,
 2023), and r such blocks form a ring around which keys and values travel (Liu et al., 2023). The algorithms differ in
@@ -10,35 +14,43 @@ the two degrees alone:
 
 A member j of the ring attends with chunks j and 2r - 1 - j of the sequence's 2r ("zigzag"): with a causal mask an early
 chunk sees little and its late partner much, so that all members multiply equally many scores. The u ranks of a block
-hold consecutive pieces of these two chunks, so that what the inner all-to-all puts together is the ring's piece in
-order. With r = 1 that is the sequence itself, cut into consecutive pieces.
+have consecutive shards of these two chunks, so that what the inner all-to-all puts together is the ring member's shard
+in order. With r = 1 that is the sequence itself, cut into consecutive shards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from parallel_core.config import ParallelConfig
 
 RING, ULYSSES, HYBRID = "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo"
 
 Ranges = tuple[range, ...]
-"""Positions as consecutive runs, in the order in which a rank holds them."""
+"""Global positions as consecutive runs, in the order in which they are stored on a rank."""
 
 
 def cut(ranges: Sequence[range], start: int, stop: int) -> Ranges:
     """Places start to stop of the positions in `ranges`, as ranges again; neighbours that touch become one."""
-    pieces: list[range] = []
+    runs: list[range] = []
     for positions in ranges:
         inside = positions[max(start, 0) : max(stop, 0)]
         start, stop = start - len(positions), stop - len(positions)
-        if inside and pieces and pieces[-1].stop == inside.start:
-            pieces[-1] = range(pieces[-1].start, inside.stop)
+        if inside and runs and runs[-1].stop == inside.start:
+            runs[-1] = range(runs[-1].start, inside.stop)
         elif inside:
-            pieces.append(inside)
-    return tuple(pieces)
+            runs.append(inside)
+    return tuple(runs)
+
+
+def as_array(ranges: Ranges) -> np.ndarray:
+    """The positions one by one, int32 [s]."""
+    return np.concatenate([np.arange(run.start, run.stop, dtype=np.int32) for run in ranges])
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,11 @@ class ContextLayout:
         """Ranks of the context-parallel group."""
         return self.ulysses * self.ring
 
+    @property
+    def divisor(self) -> int:
+        """What must divide the length of a sequence."""
+        return self.size * (2 if self.ring > 1 else 1)
+
     def ring_positions(self, seq_length: int, place: int) -> Ranges:
         """What the ring's member `place` attends with: chunks `place` and 2r - 1 - `place` of 2r."""
         if self.ring == 1:
@@ -75,20 +92,58 @@ class ContextLayout:
         return cut((range(early, early + chunk), range(late, late + chunk)), 0, 2 * chunk)
 
     def positions(self, seq_length: int, rank: int) -> Ranges:
-        """What a rank holds, in local order."""
-        assert seq_length % self.size == 0, f"{seq_length} positions don't cut into {self.size} pieces"
+        """The global positions of a rank's shard, in local order."""
+        assert seq_length % self.size == 0, f"{seq_length} positions don't cut into {self.size} shards"
         place, inside = divmod(rank, self.ulysses)
-        piece = seq_length // self.size
-        return cut(self.ring_positions(seq_length, place), inside * piece, (inside + 1) * piece)
+        length = seq_length // self.size
+        return cut(self.ring_positions(seq_length, place), inside * length, (inside + 1) * length)
 
     def order(self, seq_length: int) -> np.ndarray:
-        """The ranks' positions one after another: whole[order] is the ranks' pieces, in the order of the ranks."""
-        ranges = [run for rank in range(self.size) for run in self.positions(seq_length, rank)]
-        return np.concatenate([np.arange(run.start, run.stop) for run in ranges])
+        """The ranks' positions one after another: whole[order] is the ranks' shards, in the order of the ranks."""
+        return as_array(tuple(run for rank in range(self.size) for run in self.positions(seq_length, rank)))
 
-    def to_whole(self, pieces: np.ndarray, axis: int = 0) -> np.ndarray:
-        """The ranks' pieces one after another along `axis` -> the sequence in its own order."""
-        return pieces.take(np.argsort(self.order(pieces.shape[axis])), axis)
+    def to_whole(self, shards: np.ndarray, axis: int = 0) -> np.ndarray:
+        """The ranks' shards one after another along `axis` -> the sequence in its own order."""
+        return shards.take(np.argsort(self.order(shards.shape[axis])), axis)
+
+
+@dataclass(frozen=True)
+class SequenceLayout:
+    """How the sequence axis of hidden states [s, b, h] lies over context- and tensor-parallel ranks."""
+
+    context: ContextLayout = ContextLayout()
+    """Over the context-parallel group, everywhere in the model."""
+    tensor: int = 1
+    """Over how many tensor-parallel ranks the context-parallel rank's shard is cut again: all with --sequence-parallel
+    (Korthikanti et al., 2022), outside of the tensor-parallel regions; otherwise 1, each has the same."""
+
+    @classmethod
+    def of(cls, parallel: ParallelConfig) -> SequenceLayout:
+        """The layout outside of the tensor-parallel regions that a configuration asks for."""
+        context = ContextLayout.of(
+            parallel.context_parallel_size, parallel.context_parallel_algo, parallel.ulysses_degree_in_cp
+        )
+        return cls(context, parallel.tensor_model_parallel_size if parallel.sequence_parallel else 1)
+
+    @property
+    def gathered(self) -> SequenceLayout:
+        """The layout inside of a tensor-parallel region: only context parallelism cuts."""
+        return SequenceLayout(self.context)
+
+    @property
+    def size(self) -> int:
+        """Number of different shards of a sequence."""
+        return self.context.size * self.tensor
+
+    def local_length(self, seq_length: int) -> int:
+        """Length of a rank's shard of a sequence."""
+        assert seq_length % self.size == 0, f"{seq_length} positions don't cut into {self.size} shards"
+        return seq_length // self.size
+
+    def positions(self, length: int, context_rank: int, tensor_rank: int) -> Ranges:
+        """The global positions of a rank's shard of `length` positions, in local order."""
+        start = tensor_rank % self.tensor * length  # ranks that don't cut have the same shard
+        return cut(self.context.positions(length * self.size, context_rank), start, start + length)
 
 
 class Block(NamedTuple):

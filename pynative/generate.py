@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from mindspore import Tensor, nn
 
+from parallel_core.context import SequenceLayout
 from parallel_core.sampling import check_sampling, next_token
 from pynative import parallel_state
 from pynative.autograd import no_grad
@@ -49,12 +50,11 @@ def generate(
 def _logits(model: nn.Cell, prompt: list[int], new: list[int], count: int) -> Iterator[np.ndarray]:
     """The next token's logits [ids of the tokenizer], `count` times, while the caller appends to `new`."""
     config = model.config
-    parallel = config.parallel_config
-    pieces = parallel.tensor_model_parallel_size if parallel.sequence_parallel else 1
+    shards = SequenceLayout.of(config.parallel_config).size
     for _ in range(count):
         seen = (prompt + new)[-config.seq_length :]
-        # Sequence parallelism cuts the window into equal pieces; what fills the last one comes after all that is seen.
-        window = np.array([seen + [0] * (-len(seen) % pieces)], np.int32)
+        # Sequence parallelism cuts the window into equal shards; what fills the last one comes after all that is seen.
+        window = np.array([seen + [0] * (-len(seen) % shards)], np.int32)
         positions = np.arange(window.shape[1], dtype=np.int32)[None]
         logits = model(Tensor(window), Tensor(positions), None)[0, len(seen) - 1].contiguous()
         if model.parallel_output:

@@ -1,8 +1,8 @@
 """Bytes between ranks: what one rank sends in a training step, to the byte.
 
-Per layer and micro-batch, forward and backward together, with a = s b h bytes of hidden states (s what a
-context-parallel rank holds), t the tensor-parallel, u the Ulysses and r the ring size, F a float32's bytes and e those
-of the type that is computed in:
+Per layer and micro-batch, forward and backward together, with a = s b h bytes of hidden states (s the length of a
+context-parallel rank's shard), t the tensor-parallel, u the Ulysses and r the ring size, F a float32's bytes and e
+those of the type that is computed in:
 
     TP          8 (t-1)/t a                 four all-reduces ("Megatron-LM", Shoeybi et al., 2019)
     TP + SP     10 (t-1)/t a                all-gather and reduce-scatter at each end, and the two inputs that are
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING
 
-from parallel_core.context import ContextLayout
+from parallel_core.context import SequenceLayout
 from parallel_core.costs.collectives import BYTES_SENT
 from parallel_core.costs.parameters import (
     WORD_EMBEDDINGS,
@@ -66,13 +66,12 @@ class TrafficModel:
         self.config, self.model, self.parallel = config, config.model_config, config.parallel_config
         parallel = self.parallel
         self.tensor = parallel.tensor_model_parallel_size
-        self.pieces = self.tensor if parallel.sequence_parallel else 1
+        self.sequence = SequenceLayout.of(parallel)
+        self.context = self.sequence.context
         self.stages = parallel.pipeline_model_parallel_size
         self.chunks = parallel.virtual_pipeline_model_parallel_size or 1
-        context, algorithm = parallel.context_parallel_size, parallel.context_parallel_algo
-        self.context = ContextLayout.of(context, algorithm, parallel.ulysses_degree_in_cp)
         self.size = BYTES[self.model.compute_dtype]
-        self.tokens = self.model.seq_length // context * config.dataset_config.batch_size
+        self.tokens = self.sequence.gathered.local_length(self.model.seq_length) * config.dataset_config.batch_size
         self.hidden_states = self.tokens * self.model.hidden_size * self.size
         """Bytes of [s/c, b, h]."""
 
@@ -88,12 +87,13 @@ class TrafficModel:
 
     def _enter(self, what: str) -> Iterator[Traffic]:
         """Hidden states into a tensor-parallel region, forward; or their gradient into it, backward."""
-        if self.pieces > 1:
-            yield from self._tensor(what, "all_gather", self.hidden_states // self.pieces)
+        if self.sequence.tensor > 1:
+            yield from self._tensor(what, "all_gather", self.hidden_states // self.sequence.tensor)
 
     def _leave(self, what: str) -> Iterator[Traffic]:
         """Out of a region."""
-        yield from self._tensor(what, "reduce_scatter" if self.pieces > 1 else "all_reduce", self.hidden_states)
+        operation = "reduce_scatter" if self.sequence.tensor > 1 else "all_reduce"
+        yield from self._tensor(what, operation, self.hidden_states)
 
     def _column_parallel_input(self, what: str) -> Iterator[Traffic]:
         """Forward enters; backward enters again, for the weight's gradient, and the input's gradient leaves."""
@@ -146,7 +146,7 @@ class TrafficModel:
     def embedding(self) -> Iterator[Traffic]:
         """Rows of the table from whoever has them; with sequence parallelism the ranks part after positions are added,
         or without these in the same collective."""
-        if self.pieces > 1 and self.model.position_embedding_type != "learned_absolute":
+        if self.sequence.tensor > 1 and self.model.position_embedding_type != "learned_absolute":
             yield from self._row_parallel_output("embedding")
             return
         yield from self._tensor("embedding", "all_reduce", self.hidden_states)
@@ -171,7 +171,7 @@ class TrafficModel:
 
         With --variable-seq-lengths each goes after a message with its three sizes.
         """
-        sizes = [self.hidden_states // self.pieces] + [3 * INT32] * self.parallel.variable_seq_lengths
+        sizes = [self.hidden_states // self.sequence.tensor] + [3 * INT32] * self.parallel.variable_seq_lengths
         ends = (stage == self.stages - 1) + (stage == 0)
         for size in sizes:
             for message in self._call("pipeline", "pp", "send", size, self.stages):

@@ -19,18 +19,6 @@ def context_layout() -> ContextLayout:
     )
 
 
-def positions_here(held: int) -> Ranges:
-    """Where the `held` positions that are here stand in their sequence."""
-    layout = context_layout()
-    return layout.positions(held * layout.size, parallel_state.get_context_parallel_rank())
-
-
-def position_ids(batch: int, held: int) -> Tensor:
-    """The positions that are here, for every row: int32 [b, s]."""
-    numbers = np.concatenate([np.arange(run.start, run.stop, dtype=np.int32) for run in positions_here(held)])
-    return Tensor.from_numpy(np.ascontiguousarray(np.broadcast_to(numbers, (batch, held))))
-
-
 def get_batch_on_this_cp_rank(batch: dict[str, Any]) -> dict[str, Any]:
     """The batch with its sequences cut to what this context-parallel rank holds.
 
@@ -65,10 +53,9 @@ def _cut_entry(name: str, value: Any) -> Any:
 def cut_sequence(array: np.ndarray, name: str = "array") -> np.ndarray:
     """[b, s, ...] -> the positions that this rank holds."""
     layout, length = context_layout(), array.shape[1]
-    pieces = layout.size * (2 if layout.ring > 1 else 1)
-    if length % pieces:
+    if length % layout.divisor:
         raise ValueError(
-            f"{name!r} has sequences of {length}: must be a multiple of {pieces} with --context-parallel-size "
+            f"{name!r} has sequences of {length}: must be a multiple of {layout.divisor} with --context-parallel-size "
             f"{layout.size}; pad them or change the size"
         )
     return _take(array, layout.positions(length, parallel_state.get_context_parallel_rank()), 1)

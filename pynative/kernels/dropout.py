@@ -1,7 +1,7 @@
 """Dropout masks from a counter-based generator (Philox, Salmon et al. 2011), the same for every implementation.
 
 A mask is a function of (key, position): backward makes it again instead of storing it, and any block of rows can be
-made alone, by any thread and by any rank that holds a piece of the sequence. 16 random bits decide about an element, so
+made alone, by any thread and by any rank that has a shard of the sequence. 16 random bits decide about an element, so
 a rate is a multiple of 1/65536.
 """
 
@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parallel_core.context import Ranges
+
 Key = tuple[int, ...]
-Rows = tuple[tuple[int, int], ...]
-"""Stretches (start, stop) of global sequence positions, in the order in which a tensor's first axis holds them."""
+Rows = Ranges
+"""The global sequence positions of a tensor's first axis."""
 
 _LEVELS = 65536
 _BITS_PER_COUNTER = 16  # elements that one step of the generator's counter (four 64-bit words) decides
@@ -49,7 +51,7 @@ def _fill(mask: np.ndarray, key: Key, first: int, rate: float) -> None:
 
 @dataclass(frozen=True)
 class Dropout:
-    """The dropout of one tensor [s, ..., h]: `positions` are the stretches of the sequence that it holds, None: all."""
+    """The dropout of one tensor [s, ..., h]: `positions` are those of its first axis in the sequence, None: all."""
 
     rate: float
     key: Key
@@ -64,17 +66,17 @@ class Dropout:
         mask = np.empty((stop - start, shape[-1]), np.float32)
         per_position = math.prod(shape[1:-1])
         rate, before = quantized_rate(self.rate), 0
-        for first, last in self.positions or ((0, shape[0]),):
-            # This stretch is rows `before` ... of the tensor and rows `first * per_position` ... of the whole mask.
-            own = range(max(start, before), min(stop, before + (last - first) * per_position))
+        for run in self.positions or (range(shape[0]),):
+            # This run is rows `before` ... of the tensor and rows `run.start * per_position` ... of the whole mask.
+            own = range(max(start, before), min(stop, before + len(run) * per_position))
             if own:
                 _fill(
                     mask[own.start - start : own.stop - start],
                     self.key,
-                    first * per_position + own.start - before,
+                    run.start * per_position + own.start - before,
                     rate,
                 )
-            before += (last - first) * per_position
+            before += len(run) * per_position
         if before != math.prod(shape[:-1]):
             raise ValueError(f"dropout: rows {self.positions} do not cover the first axis of shape {shape}")
         return mask

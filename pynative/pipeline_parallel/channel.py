@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import Tensor
 
 from parallel_core.config import AllConfig
+from parallel_core.context import SequenceLayout
 from parallel_core.schedules import Exchange
 from parallel_core.schedules.actions import Compute
 from pynative import parallel_state
@@ -26,10 +27,8 @@ class Arrival(Protocol):
 
 
 def hidden_states_shape(config: AllConfig) -> tuple[int, int, int]:
-    """[s/c, b, h], or [s/c/t, b, h] with sequence parallelism: what one stage gives to the next."""
-    parallel = config.parallel_config
-    tensor = parallel.tensor_model_parallel_size if parallel.sequence_parallel else 1
-    length = config.model_config.seq_length // parallel.context_parallel_size // tensor
+    """[s/c, b, h], or [s/c/t, b, h] with sequence parallelism: what one stage sends to the next."""
+    length = SequenceLayout.of(config.parallel_config).local_length(config.model_config.seq_length)
     return length, config.dataset_config.batch_size, config.model_config.hidden_size
 
 

@@ -119,7 +119,6 @@ class _ParallelLinear(nn.Cell):
         dtype = param_init_dtype or config.params_dtype
         check_one_type(layer, dtype, compute_dtype or config.compute_dtype)
         self.boundary = Boundary.of(config)
-        self.sequence_parallel = config.parallel_config.sequence_parallel
         self.skip_bias_add = skip_bias_add
         std = config.init_method_std
         self.weight = self.bias = None
@@ -133,7 +132,7 @@ class _ParallelLinear(nn.Cell):
         """Cut with the output features; where those are whole, each rank may apply it to a piece of the sequence."""
         if self.cut_axis == 0:
             return ShardSpec(shape=(output_size,), cuts=(Cut(0, parts=stride),))
-        return ShardSpec(shape=(output_size,), partial_over="tp" if self.sequence_parallel else None)
+        return ShardSpec(shape=(output_size,), partial_over="tp" if self.boundary.cuts_sequence else None)
 
 
 class ColumnParallelLinear(_ParallelLinear):
@@ -159,12 +158,12 @@ class ColumnParallelLinear(_ParallelLinear):
         super().__init__(input_size, output_size, **common)
         self.gather_output = gather_output
         if disable_grad_reduce:
-            if self.sequence_parallel:
+            if self.boundary.cuts_sequence:
                 raise ValueError(
                     "ColumnParallelLinear: disable_grad_reduce=True with --sequence-parallel: the gradient of a piece "
                     "of the sequence can only be the sum's piece; leave one of them out"
                 )
-            self.boundary = Boundary.inside(self.boundary.group)
+            self.boundary = self.boundary.inside()
 
     def construct(self, x: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i], with sequence parallelism [s/t, b, i] -> ([s, b, o/t], or [s, b, o] when gathered; the bias
@@ -202,7 +201,7 @@ class RowParallelLinear(_ParallelLinear):
     ) -> None:
         super().__init__(input_size, output_size, skip_bias_add=skip_bias_add, **common)
         self.input_is_parallel = input_is_parallel
-        if self.sequence_parallel and not input_is_parallel:
+        if self.boundary.cuts_sequence and not input_is_parallel:
             raise ValueError(
                 "RowParallelLinear: input_is_parallel=False with --sequence-parallel: a whole input would be cut along "
                 "the sequence; pass an input that is cut by features"
@@ -213,7 +212,7 @@ class RowParallelLinear(_ParallelLinear):
         group = self.boundary.group
         if not self.input_is_parallel:
             x = scatter_to_tensor_model_parallel_region(x, group)
-        partial_y = linear_with_grad_accumulation_and_async_allreduce(x, self.weight, None, Boundary.inside(group))
+        partial_y = linear_with_grad_accumulation_and_async_allreduce(x, self.weight, None, self.boundary.inside())
         y = self.boundary.exit(partial_y)
         if self.skip_bias_add:
             return y, self.bias

@@ -15,6 +15,8 @@ from typing import Any
 
 from mindspore import Tensor
 
+from parallel_core.config import ModelConfig
+from parallel_core.context import Ranges, SequenceLayout
 from pynative import kernels, parallel_state
 from pynative.autograd import Function
 from pynative.collectives import Completed, Group
@@ -122,7 +124,7 @@ def reduce_scatter_last_dim_to_tensor_parallel_region(x: Tensor, group: Group) -
 
 @dataclass(frozen=True)
 class Boundary:
-    """How activations lie outside of a tensor-parallel region, as the two moves that cross its edge.
+    """How hidden states lie outside of a tensor-parallel region, as the two moves that cross its edge.
 
     `enter` makes a whole input of what lies outside, `leave` makes what lies outside of the ranks' shares of a sum.
     They are conjugate: the gradient of an input leaves, the gradient of an output enters.
@@ -131,29 +133,37 @@ class Boundary:
     group: Group
     enter: Move
     leave: Move
+    sequence: SequenceLayout
+    """How the sequence is cut outside of the region."""
+    context_rank: int
 
     @staticmethod
-    def replicas(group: Group) -> Boundary:
-        """Every rank has the whole [s, b, h]."""
-        return Boundary(group, _keep, _sum)
-
-    @staticmethod
-    def sequence_shards(group: Group) -> Boundary:
-        """Every rank has its piece of the sequence, [s/t, b, h] (--sequence-parallel)."""
-        return Boundary(group, _gather_first, _sum_and_cut_first)
-
-    @staticmethod
-    def inside(group: Group) -> Boundary:
-        """Nothing is crossed: inputs are whole already, gradients stay the rank's own."""
-        return Boundary(group, _keep, _keep)
-
-    @staticmethod
-    def of(config) -> Boundary:
-        """The one that the configuration asks for."""
+    def of(config: ModelConfig) -> Boundary:
+        """The tensor-parallel group's: outside every rank has the same [s, b, h] or, with --sequence-parallel, its
+        shard of the sequence, [s/t, b, h]."""
+        layout = SequenceLayout.of(config.parallel_config)
+        enter, leave = (_gather_first, _sum_and_cut_first) if layout.tensor > 1 else (_keep, _sum)
         group = parallel_state.get_tensor_model_parallel_group()
-        kind = Boundary.sequence_shards if config.parallel_config.sequence_parallel else Boundary.replicas
-        return kind(group)
+        return Boundary(group, enter, leave, layout, parallel_state.get_context_parallel_rank())
+
+    def inside(self) -> Boundary:
+        """The edge between two tensor-parallel regions: inputs are whole already, gradients stay the rank's own."""
+        return Boundary(self.group, _keep, _keep, self.sequence.gathered, self.context_rank)
+
+    @property
+    def cuts_sequence(self) -> bool:
+        """Whether ranks of the group have different positions outside (--sequence-parallel), so that the gradient of a
+        parameter that is applied there is a share of a sum."""
+        return self.sequence.tensor > 1
+
+    def positions(self, length: int) -> Ranges:
+        """The global positions of this rank's hidden states [length, b, h] outside of the region."""
+        return self.sequence.positions(length, self.context_rank, self.group.rank)
 
     def exit(self, y: Tensor) -> Tensor:
         """The ranks' shares of a sum, out of the region; recorded."""
         return _apply(y, self.group, self.leave, self.enter)
+
+    def scatter(self, x: Tensor) -> Tensor:
+        """[s, b, h], equal on all ranks, -> what lies outside; recorded."""
+        return scatter_to_sequence_parallel_region(x, self.group) if self.cuts_sequence else x

@@ -10,8 +10,8 @@ from mindspore import Tensor, nn
 
 from pynative import kernels, parallel_state
 from pynative.context_parallel.attention import context_parallel_attention
-from pynative.context_parallel.batch import positions_here
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.query_groups import take_shared_group
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.transformer.enums import AttnMaskType, is_causal
@@ -24,7 +24,7 @@ ATTENTION_DROPOUT = 0
 
 
 class CoreAttention(nn.Cell):
-    """softmax(q k^T / sqrt(d)) v, with this rank's heads and its piece of the sequence."""
+    """softmax(q k^T / sqrt(d)) v, with this rank's heads and its shard of the sequence."""
 
     def __init__(self, config, layer_number: int, attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class CoreAttention(nn.Cell):
         """q [s, b, n/t, d], k and v [s, b, g/t, d], mask [b, 1, s, s] (True: left out) or None -> [s, b, n/t x d].
 
         A mask that is given says everything: causal order must be part of it, as Megatron's masks have it. With
-        context parallelism s is a piece of the sequence, and the mask has the rows that `cut_mask_rows` leaves.
+        context parallelism s is a shard of the sequence, and the mask has the rows that `cut_mask_rows` leaves.
         """
         rate = self.dropout_rate if self.training else 0.0
         return context_parallel_attention(
@@ -81,6 +81,7 @@ class ParallelAttention(nn.Cell):
             self.q_layernorm = get_norm(config, self.head_size, on_share=True)
             self.k_layernorm = get_norm(config, self.head_size, on_share=True)
         self.rotary = rotary_embedding(config)
+        self.region = Boundary.of(config).inside()
         self.core_attention = CoreAttention(config, layer_number, attn_mask_type)
         self.linear_proj = RowParallelLinear(
             heads * self.head_size,
@@ -98,7 +99,7 @@ class ParallelAttention(nn.Cell):
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
         if self.rotary is not None:
-            cos, sin = self.rotary(positions_here(query.shape[0]))
+            cos, sin = self.rotary(self.region.positions(query.shape[0]))
             query = kernels.rotary(query, cos, sin, self.rotary.interleaved)
             key = kernels.rotary(key, cos, sin, self.rotary.interleaved)
         return self.linear_proj(self.core_attention(query, key, value, attention_mask))

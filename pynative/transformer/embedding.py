@@ -1,16 +1,16 @@
 """Tokens and positions to hidden states."""
 
+import numpy as np
 from mindspore import Tensor, nn
 
+from parallel_core.context import as_array
 from parallel_core.initial_values import Normal
 from parallel_core.sharding import ShardSpec
 from pynative import kernels
-from pynative.context_parallel.batch import position_ids as default_position_ids
 from pynative.parameter import make_parameter
 from pynative.tensor_parallel.layers import VocabParallelEmbedding
-from pynative.tensor_parallel.mappings import scatter_to_sequence_parallel_region
+from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.random import get_rng_tracer
-from pynative.transformer.sequence import held_positions
 
 EMBEDDING_LAYER = 0
 """Layers are numbered from 1; the embedding's dropout mask belongs to number 0."""
@@ -31,7 +31,7 @@ class PositionEmbedding(nn.Cell):
 
 
 class Embedding(nn.Cell):
-    """dropout(word embedding + position embedding), with sequence parallelism of this rank's piece of the sequence.
+    """dropout(word embedding + position embedding), with sequence parallelism of this rank's shard of the sequence.
 
     Positions are added before the sequence is cut, so that the gradient of their table is whole on every rank. Without
     them the sum over the vocabulary's shards is cut in the same collective.
@@ -39,35 +39,36 @@ class Embedding(nn.Cell):
 
     def __init__(self, config) -> None:
         super().__init__()
-        self.config = config
+        self.boundary = Boundary.of(config)
         learned = config.position_embedding_type == "learned_absolute"
-        sequence_parallel = config.parallel_config.sequence_parallel
         self.word_embeddings = VocabParallelEmbedding(
             config.vocab_size,
             config.hidden_size,
             config=config,
-            reduce_scatter_embeddings=sequence_parallel and not learned,
+            reduce_scatter_embeddings=self.boundary.cuts_sequence and not learned,
         )
         self.position_embeddings = PositionEmbedding(config) if learned else None
-        self.scatter_group = self.word_embeddings.group if sequence_parallel and learned else None
         self.hidden_dropout = config.hidden_dropout_rate
         self.scale = config.scales.embedding
 
     def construct(self, tokens: Tensor, position_ids: Tensor | None) -> Tensor:
         """tokens and position_ids [b, s] -> [s, b, h], with sequence parallelism [s/t, b, h].
 
-        Without position_ids they count from the sequence's start, wherever the piece that is here stands in it.
+        Without position_ids positions are those in the sequence, of which context parallelism gives a rank a shard.
         """
         embeddings = self.word_embeddings(kernels.sequence_first(tokens))
         if self.position_embeddings is not None:
-            ids = default_position_ids(*tokens.shape) if position_ids is None else position_ids
+            ids = self._default_position_ids(*tokens.shape) if position_ids is None else position_ids
             positions = self.position_embeddings(kernels.sequence_first(ids))
-            embeddings = kernels.bias_dropout_add(embeddings, None, positions)
+            embeddings = self.boundary.scatter(kernels.bias_dropout_add(embeddings, None, positions))
         if self.scale != 1.0:
             embeddings = embeddings * self.scale
-        if self.scatter_group is not None:
-            embeddings = scatter_to_sequence_parallel_region(embeddings, self.scatter_group)
         if not (self.training and self.hidden_dropout):
             return embeddings
-        key, rows = get_rng_tracer().key(EMBEDDING_LAYER, 0), held_positions(self.config, embeddings.shape[0])
+        key, rows = get_rng_tracer().key(EMBEDDING_LAYER, 0), self.boundary.positions(embeddings.shape[0])
         return kernels.dropout(embeddings, self.hidden_dropout, key, rows)
+
+    def _default_position_ids(self, batch: int, length: int) -> Tensor:
+        """Where this context-parallel rank's shard stands in its sequence, the same for every row: int32 [b, s]."""
+        numbers = as_array(self.boundary.inside().positions(length))
+        return Tensor.from_numpy(np.ascontiguousarray(np.broadcast_to(numbers, (batch, length))))

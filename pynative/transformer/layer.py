@@ -5,12 +5,12 @@ import enum
 from mindspore import Tensor, nn
 
 from pynative import kernels
+from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.mlp import ParallelMLP
 from pynative.transformer.norm import get_norm
-from pynative.transformer.sequence import held_positions
 
 AFTER_ATTENTION, AFTER_MLP = 1, 2
 """Places of the hidden dropout masks among a layer's dropout masks."""
@@ -24,7 +24,7 @@ class ParallelTransformerLayer(nn.Cell):
 
     def __init__(self, config, layer_number: int, self_attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
         super().__init__()
-        self.config = config
+        self.boundary = Boundary.of(config)
         self.layer_number = layer_number
         self.hidden_dropout = config.hidden_dropout_rate
         self.residual_scale = config.scales.residual
@@ -54,11 +54,11 @@ class ParallelTransformerLayer(nn.Cell):
             output, bias = output * self.residual_scale, None if bias is None else bias * self.residual_scale
         if not (self.training and self.hidden_dropout):
             return kernels.bias_dropout_add(output, bias, residual)
-        key, rows = get_rng_tracer().key(self.layer_number, place), held_positions(self.config, residual.shape[0])
+        key, rows = get_rng_tracer().key(self.layer_number, place), self.boundary.positions(residual.shape[0])
         return kernels.bias_dropout_add(output, bias, residual, self.hidden_dropout, key, rows)
 
     def construct(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """[s, b, h] -> [s, b, h]; with sequence parallelism s is this rank's piece."""
+        """[s, b, h] -> [s, b, h]; with sequence parallelism s is the length of this rank's shard."""
         normed, residual = self._part(hidden_states, self.input_layernorm)
         attended = self.self_attention(normed, attention_mask)
         hidden_states = self._join(attended, residual, self.post_attention_layernorm, AFTER_ATTENTION)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, cut, ring_block
+from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, SequenceLayout, as_array, cut, ring_block
 
 layouts = st.builds(ContextLayout, ulysses=st.integers(1, 5), ring=st.integers(1, 6))
 
@@ -15,20 +15,33 @@ def expand(ranges) -> list[int]:
 
 
 @given(layouts, st.integers(1, 4))
-def test_every_position_is_held_once_and_comes_back(layout, scale):
-    """Pieces are equally long, cover the sequence, and `to_whole` undoes the cut."""
+def test_every_position_is_on_one_rank_and_comes_back(layout, scale):
+    """Shards are equally long, cover the sequence, and `to_whole` undoes the cut."""
     length = 2 * layout.size * scale
-    held = [expand(layout.positions(length, rank)) for rank in range(layout.size)]
-    assert {len(piece) for piece in held} == {length // layout.size}
-    assert sorted(position for piece in held for position in piece) == list(range(length))
+    positions = [expand(layout.positions(length, rank)) for rank in range(layout.size)]
+    assert {len(shard) for shard in positions} == {length // layout.size}
+    assert sorted(position for shard in positions for position in shard) == list(range(length))
     whole = np.random.default_rng(0).random((3, length))
-    pieces = np.concatenate([whole[:, piece] for piece in held], axis=1)
-    np.testing.assert_array_equal(pieces, whole[:, layout.order(length)])
-    np.testing.assert_array_equal(layout.to_whole(pieces, axis=1), whole)
+    shards = np.concatenate([whole[:, shard] for shard in positions], axis=1)
+    np.testing.assert_array_equal(shards, whole[:, layout.order(length)])
+    np.testing.assert_array_equal(layout.to_whole(shards, axis=1), whole)
+
+
+@given(layouts, st.integers(1, 4), st.integers(1, 3))
+def test_sequence_parallelism_cuts_the_context_parallel_shards_again(context, tensor, scale):
+    """The tensor-parallel ranks' shards one after another are the context-parallel rank's; gathered, each has that."""
+    layout, length = SequenceLayout(context, tensor), 2 * context.size * tensor * scale
+    local = layout.local_length(length)
+    for rank in range(context.size):
+        whole = context.positions(length, rank)
+        shards = [layout.positions(local, rank, place) for place in range(tensor)]
+        assert [len(as_array(shard)) for shard in shards] == [local] * tensor
+        assert [position for shard in shards for position in expand(shard)] == expand(whole)
+        assert all(layout.gathered.positions(local * tensor, rank, place) == whole for place in range(tensor))
 
 
 @given(layouts, st.integers(1, 4))
-def test_a_block_of_neighbours_holds_the_rings_piece_in_order(layout, scale):
+def test_a_block_of_neighbours_has_the_ring_members_shard_in_order(layout, scale):
     """What the inner all-to-all puts together needs no reordering."""
     length = 2 * layout.size * scale
     for place in range(layout.ring):
@@ -40,16 +53,16 @@ def test_a_block_of_neighbours_holds_the_rings_piece_in_order(layout, scale):
 def test_the_three_algorithms_by_hand():
     """Sixteen positions over four ranks; without an algorithm it is the ring."""
 
-    def held(algorithm, degree=None):
+    def local(algorithm, degree=None):
         return [layout_of(algorithm, degree).positions(16, rank) for rank in range(4)]
 
     def layout_of(algorithm, degree):
         return ContextLayout.of(4, algorithm, degree)
 
     ring = [(range(0, 2), range(14, 16)), (range(2, 4), range(12, 14)), (range(4, 6), range(10, 12)), (range(6, 10),)]
-    assert held(RING) == held(None) == ring
-    assert held(ULYSSES) == [(range(start, start + 4),) for start in (0, 4, 8, 12)]
-    assert held(HYBRID, 2) == [(range(0, 4),), (range(12, 16),), (range(4, 8),), (range(8, 12),)]
+    assert local(RING) == local(None) == ring
+    assert local(ULYSSES) == [(range(start, start + 4),) for start in (0, 4, 8, 12)]
+    assert local(HYBRID, 2) == [(range(0, 4),), (range(12, 16),), (range(4, 8),), (range(8, 12),)]
 
 
 def test_an_odd_sequence_needs_no_ring():

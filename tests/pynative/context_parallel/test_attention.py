@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout
+from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, as_array
 from tests.support.distributed import run
 from tests.support.kernels import assert_close, normal, run_operator
 
@@ -45,7 +45,7 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
 
     from pynative import kernels, parallel_state
     from pynative.context_parallel.attention import context_parallel_attention
-    from pynative.context_parallel.batch import cut_mask_rows, positions_here
+    from pynative.context_parallel.batch import context_layout, cut_mask_rows
     from tests.support.kernels import upstream
 
     kernels.use(implementation, 2)
@@ -61,12 +61,12 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
         options = dict(options)
         if options.get("mask") is not None:
             options["mask"] = from_numpy(np.ascontiguousarray(cut_mask_rows(options["mask"])))
-        held = np.concatenate([np.arange(r.start, r.stop) for r in positions_here(len(arrays[0]) // size)])
+        local = as_array(context_layout().positions(len(arrays[0]), backend.rank))
         shape = (*arrays[0].shape[:2], arrays[0].shape[2] * arrays[0].shape[3])
         return run_operator(
             lambda q, k, v: context_parallel_attention(q, k, v, *groups, scale=0.3, **options),
-            [x[held] for x in arrays],
-            gradients=[upstream(shape, 0)[held]],
+            [x[local] for x in arrays],
+            gradients=[upstream(shape, 0)[local]],
         )
     finally:
         parallel_state.destroy_model_parallel()

@@ -13,14 +13,15 @@ def test_any_rows_can_be_made_alone(columns):
         np.testing.assert_array_equal(dropout_mask((1, 2), (4, 5, columns), 0.5, rows), whole[rows])
 
 
-PIECES = [((0, 4),), ((2, 5),), ((0, 1), (7, 8)), ((6, 8), (1, 3)), ((0, 2), (2, 4))]
+RUNS = [((0, 4),), ((2, 5),), ((0, 1), (7, 8)), ((6, 8), (1, 3)), ((0, 2), (2, 4))]
+SHARDS = [tuple(range(*run) for run in runs) for runs in RUNS]
 
 
-@pytest.mark.parametrize("positions", PIECES)
-def test_the_mask_of_a_piece_is_the_piece_of_the_mask(positions):
-    """A rank that holds stretches of the sequence, in any order, makes those alone; also in blocks of rows."""
+@pytest.mark.parametrize("positions", SHARDS)
+def test_the_mask_of_a_shard_is_the_shard_of_the_mask(positions):
+    """A rank with some runs of the sequence, in any order, makes those alone; also in blocks of rows."""
     whole = dropout_mask((1, 2), (8, 3, 5), 0.5)
-    expected = np.concatenate([whole[start:stop] for start, stop in positions])
+    expected = np.concatenate([whole[list(run)] for run in positions])
     dropout = Dropout(0.5, (1, 2), positions)
     np.testing.assert_array_equal(dropout.mask(expected.shape), expected)
     rows = expected.reshape(-1, 5)
@@ -30,7 +31,7 @@ def test_the_mask_of_a_piece_is_the_piece_of_the_mask(positions):
 
 def test_positions_must_be_those_of_the_tensor():
     with pytest.raises(ValueError, match="do not cover"):
-        Dropout(0.5, (1,), ((0, 3),)).mask((4, 2, 5))
+        Dropout(0.5, (1,), (range(3),)).mask((4, 2, 5))
 
 
 def test_masks_of_different_keys_are_unrelated():

@@ -7,13 +7,14 @@ import mindspore as ms
 import numpy as np
 import pytest
 
+from parallel_core.context import SequenceLayout, as_array
+from pynative import parallel_state
 from pynative.tensor_parallel.random import (
     DATA_PARALLEL_RNG,
     EXPERT_PARALLEL_RNG,
     MODEL_PARALLEL_RNG,
     RNGStateTracer,
 )
-from pynative.transformer.sequence import held_positions
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job, rank_of_a_job
 
@@ -59,8 +60,6 @@ def test_no_key_is_given_twice():
 def test_chunks_of_a_stage_differ():
     """Virtual stages of one rank run the same micro-batch, and draw their own numbers."""
     with rank_of_a_job(0, 2, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2):
-        from pynative import parallel_state
-
         tracer = RNGStateTracer(7)
         first = tracer.next_key()
         parallel_state.set_virtual_pipeline_model_parallel_rank(1)
@@ -155,20 +154,19 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize(("world", "flags"), LAYOUTS)
-def test_ranks_hold_every_position_once(world, flags):
-    """Between tensor-parallel regions; without sequence parallelism tensor-parallel ranks hold the same."""
+def test_every_position_is_on_one_rank(world, flags):
+    """Between tensor-parallel regions; without sequence parallelism tensor-parallel ranks have the same."""
     config = config_of(f"{TINY} {flags}", world)
     parallel = config.parallel_config
-    held = []
+    local, layout = [], SequenceLayout.of(parallel)
     for rank in range(world):
         backend = SimpleNamespace(rank=rank, world_size=world)
         with job(backend, config):
-            ranges = held_positions(config.model_config)
-            assert held_positions(config.model_config, sum(b - a for a, b in ranges)) == ranges
-        held.append([position for start, stop in ranges for position in range(start, stop)])
+            ranks = (parallel_state.get_context_parallel_rank(), parallel_state.get_tensor_model_parallel_rank())
+            local.append(as_array(layout.positions(layout.local_length(16), *ranks)).tolist())
     copies = 1 if parallel.sequence_parallel else parallel.tensor_model_parallel_size
-    assert sorted(chain.from_iterable(held)) == sorted(list(range(16)) * copies)
-    assert copies == 1 or held[0] == held[1]
+    assert sorted(chain.from_iterable(local)) == sorted(list(range(16)) * copies)
+    assert copies == 1 or local[0] == local[1]
 
 
 def layer_mask(backend, flags: str) -> np.ndarray:

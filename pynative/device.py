@@ -5,9 +5,9 @@ from pathlib import Path
 
 import mindspore as ms
 
+from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from pynative import kernels
 
-DEFAULT_KERNELS = {"CPU": "host", "Ascend": "ops"}
 DEFAULT_COLLECTIVES = {"CPU": "shared_memory", "Ascend": "native"}
 
 
@@ -29,8 +29,21 @@ def check_available(device_target: str) -> None:
         )
 
 
-def initialize(device_target: str, kernel_set: str | None, threads: int | None, world_size: int) -> None:
-    """Select dynamic-graph mode, the device, and its operators.
+def fused_notice(device_target: str, fused: FusedOperators) -> str | None:
+    """One line where a device lacks the fused operators that are asked for."""
+    if device_target != "CPU" or not fused.operators:
+        return None
+    return f"No fused kernels on a CPU; the same mathematics runs in a memory-frugal form for: {fused}"
+
+
+def initialize(
+    device_target: str,
+    kernel_set: str | None,
+    threads: int | None,
+    world_size: int,
+    fused: FusedOperators = NOTHING_FUSED,
+) -> None:
+    """Select dynamic-graph mode, the device, and its operators, `fused` ones among them.
 
     On a CPU launches are made blocking: asynchronous ones make the main thread spin on the core that the work needs.
     """
@@ -39,4 +52,4 @@ def initialize(device_target: str, kernel_set: str | None, threads: int | None, 
         ms.set_device(device_target)
     if device_target == "CPU":
         ms.runtime.launch_blocking()
-    kernels.use(kernel_set or DEFAULT_KERNELS[device_target], threads or threads_of_a_rank(world_size))
+    kernels.use(kernel_set, threads or threads_of_a_rank(world_size), fused)

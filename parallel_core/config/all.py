@@ -8,6 +8,7 @@ from typing import Any
 
 from parallel_core.config.base import Config, Unjudged, Unknown, complain, judge
 from parallel_core.config.dataset import DatasetConfig
+from parallel_core.config.fused import fused_operators
 from parallel_core.config.lora import LoraConfig
 from parallel_core.config.model import ModelConfig
 from parallel_core.config.moe import MoEConfig
@@ -58,6 +59,8 @@ class AllConfig:
         else:
             schedule.fill("lr_decay_samples", lambda: self.training_config.train_samples)
             self._iterations_of_samples()
+        with suppress(Unjudged):
+            parallel.fused = fused_operators(self.model_config)
         parallel.fill("expert_tensor_parallel_size", lambda: parallel.tensor_model_parallel_size)
         self.moe_config.fill("moe_ffn_hidden_size", lambda: self.model_config.ffn_hidden_size)
 

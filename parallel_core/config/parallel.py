@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from parallel_core.config.base import Config, option
+from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 
 CONTEXT_PARALLEL_ALGORITHMS = ("megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo")
 
@@ -91,6 +92,8 @@ class ParallelConfig(Config):
     """Threads of one process on a CPU."""
     distributed_timeout_minutes: float = option("--distributed-timeout-minutes", 10.0, above=0)
     """How long a rank waits for another before it names it and gives up."""
+    fused: FusedOperators = field(default=NOTHING_FUSED, repr=False, compare=False)
+    """Operators that the model section wants fused, set by `AllConfig`: the device is prepared with them."""
 
     @property
     def model_parallel_size(self) -> int:

@@ -47,7 +47,7 @@ def _cut(axis: int) -> Move:
             raise ValueError(
                 f"shape {tuple(x.shape)}: dimension {axis % x.ndim} cannot be cut evenly over {group.size} ranks"
             )
-        return _keep(kernels.piece(x, axis, group.rank, group.size), group, async_op)
+        return _keep(kernels.chunk(x, axis, group.rank, group.size), group, async_op)
 
     return cut
 

@@ -14,7 +14,7 @@ from mindspore import nn
 
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.unsupported import unsupported
-from pynative import fused, parallel_state
+from pynative import parallel_state
 from pynative.checkpointing import load_checkpoint
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
@@ -50,10 +50,6 @@ DEFAULT_OUTPUT = "output"
 
 def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig) -> nn.CellList:
     """This stage's chunks of the model, one without virtual stages, with their initial values."""
-    fused.select(config.model_config)
-    note = fused.notice(config.model_config, config.parallel_config.device_target)
-    if note and parallel_state.get_global_rank() == 0:
-        log(note)
     chunks = []
     for chunk in range(parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1):
         parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)

@@ -8,6 +8,7 @@ from parallel_core.config import ParallelConfig
 from pynative import collectives, device, parallel_state
 from pynative.collectives import failure
 from pynative.tensor_parallel.random import set_rng_seed
+from pynative.training.log import log
 
 
 def set_parallel_context(parallel_config: ParallelConfig) -> None:
@@ -21,7 +22,7 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
     transport = config.collectives or device.DEFAULT_COLLECTIVES[config.device_target]
     if collectives.is_scheduler() and config.device_target == "CPU":
         sys.exit(0)
-    device.initialize(config.device_target, config.kernels, config.threads, config.world_size)
+    device.initialize(config.device_target, config.kernels, config.threads, config.world_size, config.fused)
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)
     sys.excepthook = lambda kind, error, trace: failure.end(backend, error)
     if backend.world_size != config.world_size:
@@ -30,6 +31,9 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
             f"{config.world_size}, or let the launched processes build the configuration"
         )
     parallel_state.initialize_from_config(config, backend)
+    notice = device.fused_notice(config.device_target, config.fused)
+    if notice and backend.rank == 0:
+        log(notice)
 
 
 def set_seed(seed: int) -> None:

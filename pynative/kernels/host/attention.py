@@ -195,11 +195,11 @@ class _Attention(Function):
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, mask: Tensor | None,
-    dropout_rate: float, dropout_key: Key, head_offset: int,
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
+    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0,
 ) -> Tensor:  # fmt: skip
     scores = Scores(
-        scale=scale, causal=causal, mask=mask, dropout_rate=dropout_rate, dropout_key=dropout_key,
+        scale=scale, causal=causal, mask=mask, dropout_rate=dropout_rate, dropout_key=dropout_key or (),
         head_offset=head_offset, query_positions=(range(len(q)),), key_positions=(range(len(k)),),
         seq_length=len(k),
     )  # fmt: skip
@@ -212,7 +212,7 @@ def _arrays(q: Tensor, kv: Tensor, scores: Scores) -> tuple[np.ndarray, np.ndarr
     return as_float32(q)[-scores.queries :], keys, values
 
 
-def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None) -> Partial:
+def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
     out, maximum, inverse_sum = _forward(*_arrays(q, kv, scores), scores)
     if partial is None:
         return Partial(from_numpy(out.reshape(*out.shape[:2], -1)), from_numpy(maximum), from_numpy(inverse_sum))
@@ -235,7 +235,7 @@ def _merge(partial: Partial, out: np.ndarray, maximum: np.ndarray, inverse_sum: 
 
 
 def attention_block_gradient(
-    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None
+    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     heads = _Heads(*_arrays(q, kv, scores), scores)
     last = slice(-scores.queries, None)

@@ -15,7 +15,7 @@ def _columns(target: np.ndarray, first_id: int, width: int) -> tuple[np.ndarray,
     return rows, local[rows]
 
 
-def softmax_statistics(logits: Tensor, target: Tensor, first_id: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows = as_float32(logits).reshape(-1, logits.shape[-1])
     exponentials = np.empty_like(rows)
     maximum, total, target_logit = np.zeros((3, len(rows)), np.float32)
@@ -75,5 +75,5 @@ class _MaskedMean(Function):
         return from_numpy(ctx.weights * as_float32(dmean)), None, None
 
 
-def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None) -> Tensor:
+def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None = None) -> Tensor:
     return _MaskedMean.apply(losses, mask, count)

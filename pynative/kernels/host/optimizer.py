@@ -27,7 +27,7 @@ def _in_chunks(update: Callable[..., None], *buffers: Tensor) -> None:
 
 def adamw_(
     param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, learning_rate: float, beta1: float,
-    beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float,
+    beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float = 1.0,
 ) -> None:  # fmt: skip
     gradient_factor, square_factor = (1 - beta1) * grad_scale, sqrt(1 - beta2) * grad_scale
     step_size = learning_rate / (1 - beta1**step)
@@ -55,7 +55,7 @@ def adamw_(
 
 def sgd_(
     param: Tensor, grad: Tensor, momentum_buffer: Tensor, *, learning_rate: float, momentum: float,
-    weight_decay: float, grad_scale: float,
+    weight_decay: float, grad_scale: float = 1.0,
 ) -> None:  # fmt: skip
     def update(p: np.ndarray, g: np.ndarray, buffer: np.ndarray) -> None:
         scratch = g * np.float32(grad_scale)
@@ -84,18 +84,6 @@ def _partial_sums(x: Tensor, measure: Callable[[np.ndarray], float]) -> np.ndarr
 
 def squared_norm(x: Tensor) -> float:
     return float(_partial_sums(x, lambda chunk: np.dot(chunk, chunk)).sum())
-
-
-def is_finite(x: Tensor) -> bool:
-    zeros = np.zeros(4 * CHUNK, np.float32)  # inf * 0 and nan * 0 are nan, so the product tells without an array
-    return bool(np.isfinite(_partial_sums(x, lambda chunk: np.dot(chunk, zeros[: chunk.size]))).all())
-
-
-def scale_(x: Tensor, factor: float) -> None:
-    def update(part: np.ndarray) -> None:
-        part *= np.float32(factor)
-
-    _in_chunks(update, x)
 
 
 def add_(x: Tensor, y: Tensor) -> None:

@@ -76,13 +76,18 @@ class _BiasDropoutAdd(Function):
 
 
 def bias_dropout_add(
-    x: Tensor, bias: Tensor | None, residual: Tensor | None, rate: float, key: Key, rows: Rows | None
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    rate: float = 0.0,
+    key: Key | None = None,
+    rows: Rows | None = None,
 ) -> Tensor:
-    return _BiasDropoutAdd.apply(x, bias, residual, Dropout(rate, key, rows))
+    return _BiasDropoutAdd.apply(x, bias, residual, Dropout(rate, key or (), rows))
 
 
-def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None) -> Tensor:
-    return _BiasDropoutAdd.apply(x, None, None, Dropout(rate, key, rows))
+def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
+    return _BiasDropoutAdd.apply(x, None, None, Dropout(rate, key, rows)) if rate else x
 
 
 class _Fork(Function):

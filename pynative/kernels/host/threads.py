@@ -31,6 +31,12 @@ _threads = 1
 _workers: list[Thread] = []
 
 
+def prepare(threads: int) -> None:
+    """Set the process up: `threads` threads in all, BLAS with one, freed memory kept for the next activation."""
+    set_threads(threads)
+    keep_freed_memory()
+
+
 def set_threads(count: int) -> None:
     """Use `count` threads, the calling one included, for all host kernels of this process."""
     global _threads

@@ -31,8 +31,8 @@ def dropout_masks(key: Key, rate: float, head_offset: int, shape: tuple[int, int
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, mask: Tensor | None,
-    dropout_rate: float, dropout_key: Key, head_offset: int,
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
+    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0,
 ) -> Tensor:  # fmt: skip
     queries, batch, heads, head_size = q.shape
     keys, _, groups, _ = k.shape
@@ -46,7 +46,7 @@ def attention(
         scores = ops.masked_fill(scores, mask, MASKED_SCORE)
     probabilities = ops.softmax(scores.astype(mindspore.float32), -1)
     if dropout_rate:
-        probabilities = probabilities * dropout_masks(dropout_key, dropout_rate, head_offset, shape)
+        probabilities = probabilities * dropout_masks(dropout_key or (), dropout_rate, head_offset, shape)
     out = _product(probabilities.astype(v.dtype).reshape(batch, groups, -1, keys), v_bgsd)
     return out.reshape(batch, heads, queries, head_size).transpose(2, 0, 1, 3).reshape(queries, batch, -1)
 
@@ -96,7 +96,7 @@ class _Block:
         return from_numpy(np.stack(drawn).reshape(self.shape)) if drawn else 1.0
 
 
-def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None) -> Partial:
+def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
     block = _Block(q, kv, scores)
     values = block.score_values()
     maximum = ops.amax(values, -1)
@@ -133,7 +133,7 @@ def merged(partial: Partial, block: Partial, heads: int) -> Partial:
 
 
 def attention_block_gradient(
-    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None
+    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     block, first = _Block(q, kv, scores), len(q) - scores.queries
     dout_bgsd, out_bgsd = block.by_group(dout[first:]), block.by_group(partial.out[first:])

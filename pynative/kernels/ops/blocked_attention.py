@@ -65,13 +65,13 @@ class _BlockedAttention(Function):
         return ops.cat(dq_blocks).astype(q.dtype), dk.astype(q.dtype), dv.astype(q.dtype), None
 
 
-def blocked_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, mask: Tensor | None,
-    dropout_rate: float, dropout_key: Key, head_offset: int,
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
+    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0,
 ) -> Tensor:  # fmt: skip
     whole = Scores(
         scale=scale, causal=causal and mask is None, mask=mask,
-        dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,
+        dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset,
         query_positions=(range(len(q)),), key_positions=(range(len(k)),), seq_length=len(k),
     )  # fmt: skip
     return _BlockedAttention.apply(q, k, v, whole)

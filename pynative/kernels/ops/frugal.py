@@ -3,14 +3,13 @@
 Where the composed form leaves every intermediate result on the tape, these keep the input and compute again.
 """
 
-from collections.abc import Callable
-
 import mindspore
 from mindspore import Tensor, ops
 
 from pynative.autograd import Function, add_weight_gradient
-from pynative.kernels.ops import activation
-from pynative.kernels.ops.blocked_attention import blocked_attention
+from pynative.kernels.contract.table import Table, table
+from pynative.kernels.ops import activation as composed
+from pynative.kernels.ops.blocked_attention import attention
 from pynative.kernels.ops.norm import scale
 from pynative.kernels.ops.rotary import rotate
 
@@ -30,7 +29,7 @@ class _Rotary(Function):
         return rotate(dy, *ctx.angles, ctx.interleaved, inverse=True), None, None, None
 
 
-def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
     return _Rotary.apply(x, cos, sin, interleaved)
 
 
@@ -40,7 +39,7 @@ class _SwiGlu(Function):
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(x)
-        return activation.ACTIVATIONS["swiglu"](x)
+        return composed.ACTIVATIONS["swiglu"](x)
 
     @staticmethod
     def backward(ctx, dy):
@@ -50,9 +49,9 @@ class _SwiGlu(Function):
         return ops.cat((dy * up * p * (1 + gate * (1 - p)), dy * gate * p), -1)
 
 
-def bias_activation(x: Tensor, bias: Tensor | None, name: str) -> Tensor:
-    if name != "swiglu":
-        return activation.bias_activation(x, bias, name)
+def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    if activation != "swiglu":
+        return composed.bias_activation(x, bias, activation)
     return _SwiGlu.apply(x if bias is None else x + bias)
 
 
@@ -86,15 +85,10 @@ def _sum_of_rows(rows: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
     return total
 
 
-def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
     return _RmsNorm.apply(x, weight, epsilon, zero_centered)
 
 
-def forms(input_layout: str) -> dict[str, Callable[..., Tensor]]:
-    """Operator -> its frugal form. The layout is a fused attention kernel's, which a CPU has not."""
-    return {
-        "attention": blocked_attention,
-        "rotary": rotary,
-        "bias_activation": bias_activation,
-        "rms_norm": rms_norm,
-    }
+def forms(input_layout: str) -> Table:
+    """The frugal forms. The layout is a fused attention operator's, which a CPU has not."""
+    return table(attention, rotary, bias_activation, rms_norm)

@@ -18,12 +18,12 @@ def scale(weight: Tensor, zero_centered: bool) -> Tensor:
     return weight.astype(FLOAT32) + 1 if zero_centered else weight.astype(FLOAT32)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
     y, _, _ = _layer_norm(epsilon)(x.astype(FLOAT32), scale(weight, zero_centered), bias.astype(FLOAT32))
     return y.astype(x.dtype)
 
 
-def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
     wide = x.astype(FLOAT32)
     inverse = ops.rsqrt(ops.mean(ops.square(wide), -1, True) + epsilon)
     return (wide * inverse * scale(weight, zero_centered)).astype(x.dtype)

@@ -11,7 +11,7 @@ from mindspore import Tensor, ops
 
 def adamw_(
     param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, learning_rate: float, beta1: float,
-    beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float,
+    beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float = 1.0,
 ) -> None:  # fmt: skip
     scaled = grad * grad_scale
     average = exp_avg * beta1 + scaled * (1 - beta1)
@@ -25,7 +25,7 @@ def adamw_(
 
 def sgd_(
     param: Tensor, grad: Tensor, momentum_buffer: Tensor, *, learning_rate: float, momentum: float,
-    weight_decay: float, grad_scale: float,
+    weight_decay: float, grad_scale: float = 1.0,
 ) -> None:  # fmt: skip
     buffer = momentum_buffer * momentum + grad * grad_scale + param * weight_decay
     ops.assign(momentum_buffer, buffer)
@@ -34,14 +34,6 @@ def sgd_(
 
 def squared_norm(x: Tensor) -> float:
     return float(ops.square(x.astype(mindspore.float32)).sum())
-
-
-def is_finite(x: Tensor) -> bool:
-    return bool(ops.isfinite(x).all())
-
-
-def scale_(x: Tensor, factor: float) -> None:
-    ops.assign(x, x * factor)
 
 
 def add_(x: Tensor, y: Tensor) -> None:

@@ -5,15 +5,21 @@ from mindspore import Tensor, from_numpy
 from pynative.kernels.dropout import Dropout, Key, Rows
 
 
-def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None) -> Tensor:
+def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
+    if not rate:
+        return x
     return x * from_numpy(Dropout(rate, key, rows).mask(x.shape)).astype(x.dtype)
 
 
 def bias_dropout_add(
-    x: Tensor, bias: Tensor | None, residual: Tensor | None, rate: float, key: Key, rows: Rows | None
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    rate: float = 0.0,
+    key: Key | None = None,
+    rows: Rows | None = None,
 ) -> Tensor:
-    branch = x if bias is None else x + bias
-    branch = dropout(branch, rate, key, rows) if rate else branch
+    branch = dropout(x if bias is None else x + bias, rate, key or (), rows)
     return branch if residual is None else residual + branch
 
 

@@ -29,5 +29,5 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool
     return ops.cat((turned, passing), -1) if rotated < x.shape[-1] else turned
 
 
-def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
     return rotate(x, cos, sin, interleaved, inverse=False)

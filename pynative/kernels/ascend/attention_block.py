@@ -10,8 +10,7 @@ from mindspore import Tensor, ops
 from mindspore.ops.auto_generate import FlashAttentionScore, FlashAttentionScoreGrad
 
 from pynative.kernels.block import Partial, Scores
-from pynative.kernels.ops import attention_block as composed_block
-from pynative.kernels.ops import attention_block_gradient as composed_gradient
+from pynative.kernels.ops import attention as composed
 from pynative.kernels.ops.attention import added_last, causal_mask, merged, padded
 
 LEFT_UP_CAUSAL, DENSE_MASK = 2, 0
@@ -42,10 +41,10 @@ def _rows(q: Tensor, kv: Tensor, scores: Scores) -> tuple[Tensor, Tensor, Tensor
     return queries, keys, values
 
 
-def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None) -> Partial:
+def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
     """aclnnFlashAttentionScore."""
     if not _is_fused(q, scores):
-        return composed_block(q, kv, scores, partial)
+        return composed.attention_block(q, kv, scores, partial)
     heads = q.shape[2]
     kernel = FlashAttentionScore(**_settings(heads, scores))
     maximum, total, _, out = kernel(*_rows(q, kv, scores), None, None, None, _mask_of(scores))
@@ -54,11 +53,11 @@ def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | No
 
 
 def attention_block_gradient(
-    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None
+    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """aclnnFlashAttentionScoreGrad."""
     if not _is_fused(q, scores):
-        return composed_gradient(q, kv, dout, partial, scores, dq)
+        return composed.attention_block_gradient(q, kv, dout, partial, scores, dq)
     last = slice(-scores.queries, None)
     own_dq, dk, dv, _ = FlashAttentionScoreGrad(**_settings(q.shape[2], scores))(
         *_rows(q, kv, scores), dout[last], None, None, None, _mask_of(scores),

@@ -6,8 +6,8 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 
-def piece(x: Tensor, axis: int, index: int, count: int) -> Tensor:
-    # A copy even where a view would do: the piece outlives the whole.
+def chunk(x: Tensor, axis: int, index: int, count: int) -> Tensor:
+    # A copy even where a view would do: the chunk outlives the whole.
     return from_numpy(np.array(np.split(x.asnumpy(), count, axis)[index], order="C"))
 
 

@@ -11,7 +11,7 @@ def _local_target(target: Tensor, first_id: int, width: int) -> tuple[Tensor, Te
     return local * present.astype(mindspore.int32), present.astype(mindspore.float32)
 
 
-def softmax_statistics(logits: Tensor, target: Tensor, first_id: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     leading, width = logits.shape[:-1], logits.shape[-1]
     rows = logits.astype(mindspore.float32).reshape(-1, width)
     column, present = _local_target(target, first_id, width)
@@ -45,7 +45,7 @@ def cross_entropy_gradient(
     return ops.tensor_scatter_sub(gradient, position.expand_dims(-1), subtracted).reshape(exponentials.shape)
 
 
-def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None) -> Tensor:
+def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None = None) -> Tensor:
     weights = ops.ones_like(losses) if mask is None else mask.astype(losses.dtype)
     divisor = weights.sum().clip(1.0, None) if count is None else max(count, 1.0)
     return (losses * weights).sum() / divisor

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mindspore import Tensor, ops
 
 
-def piece(x: Tensor, axis: int, index: int, count: int) -> Tensor:
+def chunk(x: Tensor, axis: int, index: int, count: int) -> Tensor:
     size = x.shape[axis] // count
     return x.narrow(axis, index * size, size).contiguous()
 

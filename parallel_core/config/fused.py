@@ -1,0 +1,51 @@
+"""Which operators a run wants in their fused form: what the model section's switches come to, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from parallel_core.config.model import ModelConfig
+
+NAMES = {
+    "attention": "flash attention",
+    "rotary": "rotary positions",
+    "bias_activation": "swiglu",
+    "rms_norm": "RMS norm",
+}
+"""Operator that has a switch -> what people call it; of bias_activation it is swiglu."""
+
+
+@dataclass(frozen=True)
+class FusedOperators:
+    """Operators, by the kernels' names, that run by the device's fused operator where there is one.
+
+    A device without it computes the same in a form that keeps little for backward, or by its only form.
+    """
+
+    operators: tuple[str, ...] = ()
+    input_layout: str = "SBH"
+    """How a fused attention operator wants its heads: SBH, BSH, BSND or BNSD."""
+
+    def __post_init__(self) -> None:
+        unknown = set(self.operators) - set(NAMES)
+        assert not unknown, f"no switch for {unknown}"
+
+    def __str__(self) -> str:
+        return ", ".join(NAMES[operator] for operator in self.operators)
+
+
+NOTHING_FUSED = FusedOperators()
+
+
+def fused_operators(model: ModelConfig) -> FusedOperators:
+    """What the switches of a model ask for, among the operators that it has."""
+    switches = {
+        "attention": model.use_flash_attention,
+        "rotary": model.apply_rope_fusion and model.position_embedding_type == "rope",
+        "bias_activation": model.apply_swiglu_fusion and model.hidden_act == "swiglu",
+        "rms_norm": model.normalization == "FusedRMSNorm",
+    }
+    chosen = tuple(operator for operator, is_on in switches.items() if is_on)
+    return FusedOperators(chosen, model.fa_config.input_layout)

@@ -1,0 +1,41 @@
+"""Operators that are an Ascend's fused ones whatever the flags say. Not run on hardware: nobody here had one.
+
+The signatures are those of MindSpore 2.10.
+"""
+
+import mindspore
+from mindspore import Tensor, mint
+from mindspore.ops.auto_generate import AdamW
+
+from pynative.kernels.ops.activation import ACTIVATIONS
+from pynative.kernels.ops.norm import scale as norm_scale
+
+_adamw = AdamW()
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
+    """aclnnLayerNorm."""
+    weight = norm_scale(weight, zero_centered).astype(x.dtype)
+    return mint.nn.functional.layer_norm(x, x.shape[-1:], weight, bias.astype(x.dtype), epsilon)
+
+
+GELUS = {
+    "gelu_tanh": lambda x: mint.nn.functional.gelu(x, approximate="tanh"),
+    "gelu_erf": lambda x: mint.nn.functional.gelu(x, approximate="none"),
+}
+"""aclnnGelu."""
+
+
+def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    return (ACTIVATIONS | GELUS)[activation](x if bias is None else x + bias)
+
+
+def adamw_(
+    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, learning_rate: float, beta1: float,
+    beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float = 1.0,
+) -> None:  # fmt: skip
+    """aclnnApplyAdamWV2, which counts steps from 0."""
+    _adamw(
+        param, exp_avg, exp_avg_sq, exp_avg_sq, grad * grad_scale, Tensor(step - 1, mindspore.float32),
+        learning_rate, beta1, beta2, weight_decay, epsilon, False, False,
+    )  # fmt: skip

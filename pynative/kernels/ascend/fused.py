@@ -1,0 +1,96 @@
+"""An Ascend's fused operators that flags switch on. Not run on hardware: nobody here had one.
+
+The signatures are those of MindSpore 2.10.
+"""
+
+from collections.abc import Callable
+
+import mindspore
+from mindspore import Tensor, ops
+
+from pynative.kernels.ascend import always as unswitched
+from pynative.kernels.ascend.attention_block import COMPRESSED_MASK_SIZE, DENSE_MASK, LEFT_UP_CAUSAL
+from pynative.kernels.contract.table import Operator, Table, table
+from pynative.kernels.dropout import Key
+from pynative.kernels.ops import blocked_attention
+from pynative.kernels.ops.attention import causal_mask
+from pynative.kernels.ops.norm import scale as norm_scale
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
+    """aclnnRmsNorm."""
+    return ops.rms_norm(x, norm_scale(weight, zero_centered).astype(x.dtype), epsilon)[0]
+
+
+def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """aclnnSwiGlu."""
+    if activation != "swiglu":
+        return unswitched.bias_activation(x, bias, activation)
+    return ops.swiglu(x if bias is None else x + bias, -1)
+
+
+_HALVES, _NEIGHBOURS = 0, 1  # rotary_position_embedding's mode
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """aclnnRotaryPositionEmbedding, which takes the angles of a position as [s, 1 or b, 1, r] in the type of x."""
+    rotated = cos.shape[-1]
+    shape = (x.shape[0], -1, 1, rotated)
+    angles = (angle.reshape(shape).astype(x.dtype) for angle in (cos, sin))
+    turned = ops.rotary_position_embedding(x[..., :rotated], *angles, _NEIGHBOURS if interleaved else _HALVES)
+    return ops.cat((turned, x[..., rotated:]), -1) if rotated < x.shape[-1] else turned
+
+
+_LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "SBH": lambda x: x.reshape(*x.shape[:2], -1),
+    "BSH": lambda x: x.transpose(1, 0, 2, 3).reshape(x.shape[1], x.shape[0], -1),
+    "BSND": lambda x: x.transpose(1, 0, 2, 3),
+    "BNSD": lambda x: x.transpose(1, 2, 0, 3),
+}
+"""Layout that flash_attention_score may read -> heads [s, b, n, d] in it."""
+
+_ROWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "SBH": lambda x: x,
+    "BSH": lambda x: x.transpose(1, 0, 2),
+    "BSND": lambda x: x.transpose(1, 0, 2, 3).reshape(x.shape[1], x.shape[0], -1),
+    "BNSD": lambda x: x.transpose(2, 0, 1, 3).reshape(x.shape[2], x.shape[0], -1),
+}
+"""And what it gives back, as [s, b, n * d]."""
+
+
+def flash_attention(input_layout: str) -> Operator:
+    """aclnnFlashAttentionScore for heads in this layout: 16-bit types only, and masked scores are -inf there.
+
+    Float32, and dropout (so that masks stay those of every other device), go in blocks of composed operators.
+    """
+
+    def attention(
+        q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
+        dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0,
+    ) -> Tensor:  # fmt: skip
+        if q.dtype == mindspore.float32 or dropout_rate:
+            return blocked_attention.attention(
+                q, k, v, scale=scale, causal=causal, mask=mask,
+                dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,
+            )  # fmt: skip
+        heads = (_LAYOUTS[input_layout](x) for x in (q, k, v))
+        mask, mode = _mask_and_mode(mask, causal)
+        return _ROWS[input_layout](
+            ops.flash_attention_score(
+                *heads, q.shape[2], attn_mask=mask, scalar_value=scale, input_layout=input_layout, sparse_mode=mode
+            )
+        )
+
+    return attention
+
+
+def _mask_and_mode(mask: Tensor | None, causal: bool) -> tuple[Tensor | None, int]:
+    """attn_mask and sparse_mode for a mask [b or 1, 1, s, s]; the kernel wants one that all samples share as [s, s]."""
+    if mask is None:
+        return (causal_mask(COMPRESSED_MASK_SIZE), LEFT_UP_CAUSAL) if causal else (None, DENSE_MASK)
+    return (mask.reshape(mask.shape[-2:]) if len(mask) == 1 else mask), DENSE_MASK
+
+
+def forms(input_layout: str) -> Table:
+    """The fused forms; the layout is what the attention kernel reads."""
+    return table(flash_attention(input_layout), rotary, bias_activation, rms_norm)

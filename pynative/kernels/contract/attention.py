@@ -1,0 +1,58 @@
+# mypy: disable-error-code=empty-body
+"""Contract of the operators of attention."""
+
+from mindspore import Tensor
+
+from pynative.kernels.block import Partial, Scores
+from pynative.kernels.dropout import Key
+
+
+def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Megatron's fused rows [s, b, g * (n/g + 2) * d] -> q [s, b, n, d], k [s, b, g, d], v [s, b, g, d].
+
+    Within a group come its n/g query heads, then its key, then its value.
+    """
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """Rotate the first r elements of each head of x [s, b, n, d] by angles whose cos and sin are [s, r] or [s, b, r].
+
+    Element i is paired with i + r/2 or, `interleaved`, 2i with 2i + 1; the angles' last axis is laid out likewise.
+    """
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    causal: bool = True,
+    mask: Tensor | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: Key | None = None,
+    head_offset: int = 0,
+) -> Tensor:
+    """softmax(scale q k^T, masked scores -10000) v: q [s, b, n, d], k and v [s, b, g, d] -> [s, b, n * d].
+
+    Query head j uses group j // (n/g). mask: bool [b or 1, 1, s, s], True = masked out; given, it alone decides and
+    `causal` is not looked at. head_offset: number of the first head among all ranks' heads, for dropout.
+    """
+
+
+def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
+    """Attention of the last queries of q [s, b, n, d] with the first keys and values of kv [2, s, b, g, d].
+
+    `scores` says how many those are. The result is put together with `partial`, which may be overwritten: what the
+    same q gave with other keys. The first block must have all queries. Not recorded.
+    """
+
+
+def attention_block_gradient(
+    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(dq [s, b, n, d] with this block's part added, dkv [2, s, b, g, d] of this block alone), both float32.
+
+    dout [s, b, n * d]; partial: the result over all blocks; dq: what the blocks before gave, which may be overwritten;
+    the first block must have all queries. Not recorded.
+    """

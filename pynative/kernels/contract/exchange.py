@@ -1,0 +1,46 @@
+# mypy: disable-error-code=empty-body
+"""Contract of the operators of tensors laid out as they travel between ranks."""
+
+from collections.abc import Sequence
+
+from mindspore import Tensor
+
+
+def chunk(x: Tensor, axis: int, index: int, count: int) -> Tensor:
+    """The index-th of `count` equal chunks of x along `axis`, a copy. Not recorded."""
+
+
+def sequence_first(x: Tensor) -> Tensor:
+    """[b, s] -> [s, b], contiguous: token ids, labels, masks. Not recorded."""
+
+
+def take_columns(x: Tensor, ranges: Sequence[range]) -> Tensor:
+    """x [..., w] -> these columns of it, one range after another. Not recorded."""
+
+
+def place_columns(x: Tensor, ranges: Sequence[range], width: int) -> Tensor:
+    """The other way: x's columns at `ranges`, ascending, of zeros [..., width]. Not recorded."""
+
+
+def join_kv(k: Tensor, v: Tensor) -> Tensor:
+    """k and v [s, b, g, d] as one tensor [2, s, b, g, d]. Not recorded."""
+
+
+def split_kv(kv: Tensor) -> tuple[Tensor, Tensor]:
+    """kv [2, s, b, g, d] as two tensors [s, b, g, d]. Not recorded."""
+
+
+def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor:
+    """Tensors [s, b, n_i, ...] as one, [parts * s, b, w], whose j-th s rows are the j-th parts of all the n_i.
+
+    Before they are cut, heads are repeated in place: times[i] copies of each of xs[i]. Not recorded.
+    """
+
+
+def unpack_heads(
+    packed: Tensor, parts: int, shapes: Sequence[tuple[int, ...]], times: Sequence[int]
+) -> tuple[Tensor, ...]:
+    """The transpose of `pack_heads`: [parts * s, b, w] -> tensors [s, b, *shapes[i]], copies of a head added up.
+
+    Not recorded.
+    """

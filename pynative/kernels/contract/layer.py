@@ -1,0 +1,46 @@
+# mypy: disable-error-code=empty-body
+"""Contract of the operators of norms, activations, residual branches and dropout."""
+
+from mindspore import Tensor
+
+from pynative.kernels.dropout import Key, Rows
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
+    """Layer norm over the last axis of x [..., h] (h = d for head norms); weight, bias [h].
+
+    zero_centered: the weight is stored minus 1 (Megatron's --apply-layernorm-1p).
+    """
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
+    """x / sqrt(mean(x^2) + epsilon) * weight over the last axis of x [..., h]; weight [h]."""
+
+
+def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """activation(x + bias): x [..., f] -> [..., f]; "swiglu": x [..., 2f] = [gate | up] -> silu(gate) * up [..., f].
+
+    activation: "gelu_tanh", "gelu_erf", "silu", "relu", "squared_relu" or "swiglu".
+    """
+
+
+def fork(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x for each of two consumers; their gradients are added here instead of by the tape's own operator."""
+
+
+def bias_dropout_add(
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    rate: float = 0.0,
+    key: Key | None = None,
+    rows: Rows | None = None,
+) -> Tensor:
+    """residual + dropout(x + bias): x, residual [s, ..., h], bias [h]. `rows`: see `dropout`."""
+
+
+def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
+    """x [s, ..., h] * mask / (1 - rate), the mask of `key` (`dropout_mask`); x itself at rate 0.
+
+    rows: the (start, stop) global sequence positions that x holds, in its order; None: all, from 0.
+    """

@@ -25,6 +25,8 @@ from mindspore import Tensor, from_numpy
 
 from pynative import kernels
 from pynative.autograd import backward, leaf, recording, take_gradient
+from pynative.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
+from pynative.tensor_parallel.mappings import Boundary
 
 SEQUENCE, BATCH, HIDDEN, HEADS, FEED_FORWARD, VOCABULARY = 512, 4, 512, 8, 2048, 8192
 HEAD_SIZE, TOKENS = HIDDEN // HEADS, SEQUENCE * BATCH
@@ -96,9 +98,13 @@ def cases() -> list[Case]:
     ]
 
 
+def _one_rank_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, Boundary.inside(group=None))
+
+
 def _linear(name: str, x: Tensor, outputs: int) -> Case:
     inputs = x.shape[-1]
-    return Case(name, kernels.linear, (x, normal(outputs, inputs), normal(outputs)), 2 * TOKENS * inputs * outputs)
+    return Case(name, _one_rank_linear, (x, normal(outputs, inputs), normal(outputs)), 2 * TOKENS * inputs * outputs)
 
 
 def _activation(name: str, x: Tensor) -> Case:
@@ -141,15 +147,13 @@ def measure_sweeps(repeats: int) -> list[dict]:
     target = from_numpy(_random.integers(0, VOCABULARY, (SEQUENCE, BATCH), np.int32))
     exponentials = normal(SEQUENCE, BATCH, VOCABULARY)
     p, g, m, v = (normal(4_000_000) for _ in range(4))
-    kernels.scale_(v, 0.0)
+    kernels.fill_(v, 0.0)
     adam = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
     actions: dict[str, Callable[[], object]] = {
         "softmax_statistics": lambda: kernels.softmax_statistics(logits, target, 0),
         "cross_entropy_gradient": lambda: kernels.cross_entropy_gradient(exponentials, weights, target, 0, weights),
         "adamw_ of 4M": lambda: kernels.adamw_(p, g, m, v, step=3, **adam),
         "squared_norm of 4M": lambda: kernels.squared_norm(g),
-        "is_finite of 4M": lambda: kernels.is_finite(g),
-        "scale_ of 4M": lambda: kernels.scale_(g, 1.0),
         "add_ of 4M": lambda: kernels.add_(m, g),
     }
     return [{"operator": name, "ms": round(best_seconds(f, repeats) * 1e3, 2)} for name, f in actions.items()]

@@ -11,6 +11,8 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from pynative.autograd import backward, leaf, recording, take_gradient
+from pynative.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
+from pynative.tensor_parallel.mappings import Boundary
 
 Array = np.ndarray
 
@@ -26,6 +28,11 @@ def tensor(array: Array, dtype: mindspore.dtype = mindspore.float32) -> Tensor:
 def values(x: Tensor) -> Array:
     """The tensor's values as float32."""
     return x.astype(mindspore.float32).asnumpy()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The linear layer that models have, on one rank: x [..., i], weight [o, i], bias [o] -> [..., o]."""
+    return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, Boundary.inside(group=None))
 
 
 def outputs_of(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

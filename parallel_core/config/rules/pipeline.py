@@ -56,7 +56,7 @@ EXCLUSIVE = (
 
 
 def one_way_to_split(config: AllConfig) -> Iterator[str]:
-    flags = {entry.name: entry.metadata["flag"] for entry in fields(config.parallel_config)}
+    flags = {entry.name: entry.metadata.get("flag") for entry in fields(config.parallel_config)}
     for earlier, later in EXCLUSIVE:
         values = [getattr(config.parallel_config, name) for name in (earlier, later)]
         if all(value is not None and value is not False for value in values):

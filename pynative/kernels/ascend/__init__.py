@@ -1,7 +1,12 @@
 """What an Ascend has operators of its own for, in front of `ops`; `fused.py` has those that flags switch on."""
 
-from pynative.kernels.ascend.always import adamw_, bias_activation, layer_norm
-from pynative.kernels.ascend.attention_block import attention_block, attention_block_gradient
+from pynative.kernels.ascend import always, attention_block
 from pynative.kernels.contract.table import table
 
-OPERATORS = table(layer_norm, bias_activation, attention_block, attention_block_gradient, adamw_)
+OPERATORS = table(
+    always.layer_norm,
+    always.bias_activation,
+    always.adamw_,
+    attention_block.attention_block,
+    attention_block.attention_block_gradient,
+)

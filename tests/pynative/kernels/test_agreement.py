@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mindspore import from_numpy
 
 from pynative import kernels
-from tests.support.kernels import assert_close, normal, run_operator, tensor
+from tests.support.kernels import assert_close, linear, normal, run_operator, tensor
 
 SEQUENCE = 300  # more than two blocks of queries, the last one shorter
 
@@ -20,20 +20,20 @@ def _cases():
     ids = np.random.default_rng(2).integers(-50, 150, (2, SEQUENCE)).astype(np.int32)
     x, wide = normal(SEQUENCE, 7, 129), normal(SEQUENCE, 7, 130)
     vector, vector2 = normal(129, seed=1), normal(129, seed=2)
-    attention, key = kernels.attention, (3, 1)
+    key = (3, 1)
     return {
         "layer_norm": (lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5), (x, vector, vector2)),
         "rms_norm": (lambda x, w: kernels.rms_norm(x, w, 1e-5, True), (x, vector)),
-        "linear": (kernels.linear, (x, normal(257, 129), normal(257))),
+        "linear": (linear, (x, normal(257, 129), normal(257))),
         "gelu_tanh": (lambda x, b: kernels.bias_activation(x, b, "gelu_tanh"), (x, vector)),
         "gelu_erf": (lambda x, b: kernels.bias_activation(x, b, "gelu_erf"), (x, vector)),
         "swiglu": (lambda x, b: kernels.bias_activation(x, b, "swiglu"), (wide, normal(130))),
         "split_qkv": (lambda x: kernels.split_qkv(x, 3, 2, 17), (normal(SEQUENCE, 5, 204),)),
         "rotary": (lambda x: kernels.rotary(x, tensor(angles), tensor(angles)), (normal(SEQUENCE, 2, 13, 24),)),
-        "causal": (lambda q, k, v: attention(q, k, v, scale=0.2), heads),
-        "full": (lambda q, k, v: attention(q, k, v, scale=0.2, causal=False), heads),
-        "masked": (lambda q, k, v: attention(q, k, v, scale=0.2, mask=from_numpy(hidden)), heads),
-        "dropout": (lambda q, k, v: attention(q, k, v, scale=0.2, dropout_rate=0.2, dropout_key=key), heads),
+        "causal": (lambda q, k, v: kernels.attention(q, k, v, scale=0.2), heads),
+        "full": (lambda q, k, v: kernels.attention(q, k, v, scale=0.2, causal=False), heads),
+        "masked": (lambda q, k, v: kernels.attention(q, k, v, scale=0.2, mask=from_numpy(hidden)), heads),
+        "dropout": (lambda q, k, v: kernels.attention(q, k, v, scale=0.2, dropout_rate=0.2, dropout_key=key), heads),
         "bias_dropout_add": (lambda x, b, r: kernels.bias_dropout_add(x, b, r, 0.1, key), (x, vector, x * 2)),
         "embedding": (lambda w: kernels.embedding(from_numpy(ids), w, 0), (normal(101, 129),)),
     }

@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, from_numpy
 
 from pynative import kernels
 from pynative.autograd import backward, collect_gradients, deferred_weight_gradients, leaf, recording, take_gradient
-from tests.support.kernels import normal, tensor
+from tests.support.kernels import linear, normal, tensor
 
 IDS = np.array([[1, 4, 1, 5]], np.int32)
 
@@ -34,8 +34,8 @@ class Network:
     def __call__(self, x: Tensor) -> Tensor:
         table, first, bias, second, scale, shift, output = self.parameters
         hidden = kernels.embedding(from_numpy(IDS), table, 0) + kernels.layer_norm(x, scale, shift, 1e-5)
-        hidden = kernels.bias_activation(kernels.linear(hidden, first, None), bias, "gelu_tanh")
-        return kernels.linear(kernels.linear(hidden, second, None), output, None)
+        hidden = kernels.bias_activation(linear(hidden, first, None), bias, "gelu_tanh")
+        return linear(linear(hidden, second, None), output, None)
 
     def gradients(self) -> list[np.ndarray]:
         """Copies of what was added up; everything is empty again after."""

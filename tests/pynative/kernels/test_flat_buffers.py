@@ -51,9 +51,8 @@ def test_sgd_over_several_steps():
 def test_in_place_arithmetic():
     (x, y), (x_tensor, y_tensor) = _state(2)
     before = x.copy()
-    kernels.scale_(x_tensor, 3.0)
     kernels.add_(x_tensor, y_tensor)
-    np.testing.assert_array_equal(x[1:-1], before[1:-1] * np.float32(3) + y[1:-1])
+    np.testing.assert_array_equal(x[1:-1], before[1:-1] + y[1:-1])
     kernels.fill_(x_tensor, -2.0)
     assert (x[1:-1] == -2).all()
     assert x[0] == before[0]
@@ -62,15 +61,6 @@ def test_in_place_arithmetic():
 def test_squared_norm():
     (x,), (x_tensor,) = _state(1)
     assert kernels.squared_norm(x_tensor) == pytest.approx(float((x[1:-1].astype(np.float64) ** 2).sum()), rel=1e-6)
-
-
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_one_bad_value_is_found(value):
-    (x,), (x_tensor,) = _state(1)
-    x[5] = 3e38  # its square overflows, which must not count
-    assert kernels.is_finite(x_tensor)
-    x[SIZE - 1] = value
-    assert not kernels.is_finite(x_tensor)
 
 
 def test_weight_gradients_into_a_given_tensor():

@@ -12,9 +12,9 @@ from mindspore import ops
 
 from parallel_core.context import ContextLayout, Ranges, cut, ring_block
 from pynative import kernels
-from pynative.kernels import ops as composed
+from pynative.kernels.ascend import attention_block as fused_block
 from pynative.kernels.block import Partial, Scores
-from pynative.kernels.ops import fused_block
+from pynative.kernels.ops import attention as composed
 from tests.support.kernels import assert_close, normal, tensor, values
 
 HEADS, GROUPS, SIZE = 4, 2, 8

@@ -7,12 +7,12 @@ from mindspore import Parameter, from_numpy
 
 from pynative import kernels
 from pynative.autograd import backward, collect_gradients, leaf, recording
-from tests.support.kernels import assert_close, normal, run_operator, tensor, upstream
+from tests.support.kernels import assert_close, linear, normal, run_operator, tensor, upstream
 
 IDS = np.array([[1, 4, 1, 7]], np.int32)
 
 OPERATORS = {
-    "linear": (kernels.linear, [(3, 2, 5), (4, 5), (4,)]),
+    "linear": (linear, [(3, 2, 5), (4, 5), (4,)]),
     "layer_norm": (lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5), [(3, 2, 5), (5,), (5,)]),
     "rms_norm": (lambda x, w: kernels.rms_norm(x, w, 1e-5), [(3, 2, 5), (5,)]),
     "bias_activation": (lambda x, b: kernels.bias_activation(x, b, "gelu_tanh"), [(3, 2, 5), (5,)]),

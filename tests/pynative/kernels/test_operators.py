@@ -9,7 +9,7 @@ from mindspore import from_numpy
 from pynative import kernels
 from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
 from tests.support import kernels as support
-from tests.support.kernels import assert_equals_reference, normal, tensor
+from tests.support.kernels import assert_equals_reference, linear, normal, tensor
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -41,7 +41,7 @@ def test_rms_norm(shape, zero_centered):
 def test_linear(shape, biased):
     inputs = (normal(*shape), normal(4, shape[-1], seed=1), normal(4, seed=2))
     assert_equals_reference(
-        lambda x, w, *b: kernels.linear(x, w, *b),
+        linear,
         lambda x, w, *b: x @ w.T + sum(b),
         inputs if biased else inputs[:2],
     )
@@ -188,10 +188,10 @@ def test_bias_alone():
 
 
 @pytest.mark.parametrize(("axis", "index"), [(0, 0), (0, 1), (-1, 1)])
-def test_piece(axis, index):
+def test_chunk(axis, index):
     """A copy: what is written to it does not reach the whole."""
     x = from_numpy(normal(4, 3, 6))
-    part = kernels.piece(x, axis, index, 2)
+    part = kernels.chunk(x, axis, index, 2)
     np.testing.assert_array_equal(part.asnumpy(), np.split(x.asnumpy(), 2, axis)[index])
     assert part.is_contiguous() and not np.shares_memory(part.asnumpy(), x.asnumpy())
 

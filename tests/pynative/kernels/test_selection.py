@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from pynative import kernels
+from parallel_core.config.fused import FusedOperators
+from pynative import device, kernels
 from pynative.kernels.host import threads
 
 
@@ -60,3 +61,21 @@ def test_spans_cover_all_rows_once(rows):
 def test_numpy_computes_with_one_blas_thread():
     """The pool splits the work; a BLAS that split it once more would fight over the cores."""
     assert threads.set_blas_threads(1), "no OpenBLAS found in this process"
+
+
+def test_the_device_is_prepared_with_the_fused_operators():
+    """Whoever sets a context up - training, generation, a script - gets the forms that the flags ask for."""
+    device.initialize("CPU", "ops", 1, 1)
+    composed = kernels.attention
+    device.initialize("CPU", "ops", 1, 1, FusedOperators(("attention",)))
+    assert kernels.attention is not composed
+    assert kernels.attention.__module__ == "pynative.kernels.ops.blocked_attention"
+
+
+@pytest.mark.parametrize(
+    ("target", "operators", "expected"),
+    [("CPU", ("attention", "rms_norm"), "flash attention, RMS norm"), ("CPU", (), None), ("Ascend", ("rotary",), None)],
+)
+def test_a_device_without_fused_operators_says_so(target, operators, expected):
+    notice = device.fused_notice(target, FusedOperators(operators))
+    assert notice is None if expected is None else notice.endswith(f"form for: {expected}")

@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 from mindspore import from_numpy, ops
 
+from parallel_core.config.fused import NAMES, FusedOperators
 from pynative import kernels
-from pynative.kernels.ops import blocked_attention, frugal, fused
+from pynative.kernels.ascend import fused
+from pynative.kernels.contract import CONTRACT
+from pynative.kernels.ops import blocked_attention
 from pynative.kernels.ops.attention import _Block
 from tests.support.kernels import assert_close, normal, run_operator, tensor, values
 
@@ -48,7 +51,7 @@ def test_both_forms_agree(name, dtype, monkeypatch):
     switch, function, inputs = CASES[name]
     kernels.use("ops")
     composed = _run(function, inputs, dtype)
-    kernels.fuse([switch])
+    kernels.use("ops", fused=FusedOperators((switch,)))
     frugal_form = _run(function, inputs, dtype)
     for one, other in zip(composed, frugal_form, strict=True):
         assert_close(other, one, 1e-6 if dtype == mindspore.float32 else 2.0**-8)
@@ -59,31 +62,30 @@ def test_blocked_attention_never_has_a_square_of_scores(monkeypatch):
     monkeypatch.setattr(blocked_attention, "QUERY_BLOCK", 4)
     shapes, original = [], _Block.score_values
     monkeypatch.setattr(_Block, "score_values", lambda self: shapes.append(self.shape) or original(self))
-    kernels.use("ops")
-    kernels.fuse(["attention"])
+    kernels.use("ops", fused=FusedOperators(("attention",)))
     run_operator(CASES["causal"][1], HEADS)
     assert {queries for _, _, queries, _ in shapes} == {4, 3} and len(shapes) == 2 * 5
 
 
-@pytest.mark.parametrize("switch", kernels.SWITCHED)
+def _selected(implementation, *switches):
+    kernels.use(implementation, fused=FusedOperators(switches))
+    return {name: getattr(kernels, name) for name in CONTRACT}
+
+
+@pytest.mark.parametrize("switch", NAMES)
 def test_a_switch_changes_its_operator_alone(switch):
-    kernels.use("ops")
-    before = vars(kernels._active)
-    kernels.fuse([switch])
-    assert {name for name, form in vars(kernels._active).items() if form is not before[name]} == {switch}
-    kernels.fuse([])
-    assert vars(kernels._active) == before
+    before, after = _selected("ops"), _selected("ops", switch)
+    assert {name for name in CONTRACT if after[name] is not before[name]} == {switch}
+    assert _selected("ops") == before
 
 
 def test_the_host_has_one_form():
-    kernels.use("host")
-    before = vars(kernels._active)
-    kernels.fuse(kernels.SWITCHED)
-    assert vars(kernels._active) == before
+    assert _selected("host", *NAMES) == _selected("host")
 
 
-def test_a_cpu_and_an_ascend_switch_the_same_operators():
-    assert set(frugal.forms("SBH")) == set(fused.forms("SBH")) == set(kernels.SWITCHED)
+def test_a_switch_that_does_not_exist_is_our_mistake():
+    with pytest.raises(AssertionError, match="no switch for"):
+        FusedOperators(("layer_norm",))
 
 
 READERS = {
@@ -115,5 +117,5 @@ def test_the_fused_attention_gets_heads_in_its_layout(layout, monkeypatch):
     monkeypatch.setattr(ops, "flash_attention_score", _stand_in)
     q, k, v = (tensor(normal(6, 2, n, 8, seed=n), mindspore.float16) for n in (4, 2, 2))
     more = dict(scale=0.5, causal=True, mask=None, dropout_rate=0.0, dropout_key=(), head_offset=0)
-    given = fused.forms(layout)["attention"](q, k, v, **more)
+    given = fused.flash_attention(layout)(q, k, v, **more)
     np.testing.assert_array_equal(values(given), values(kernels.attention(q, k, v, scale=0.5)))

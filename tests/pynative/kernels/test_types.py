@@ -6,7 +6,7 @@ import pytest
 from mindspore import from_numpy
 
 from pynative import kernels
-from tests.support.kernels import assert_close, normal, run_operator, tensor, values
+from tests.support.kernels import assert_close, linear, normal, run_operator, tensor, values
 
 ROUNDING = {mindspore.float16: 2.0**-11, mindspore.bfloat16: 2.0**-8}
 
@@ -19,7 +19,7 @@ def _operators():
     return {
         "layer_norm": (lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5), (x, vector, vector)),
         "rms_norm": (lambda x, w: kernels.rms_norm(x, w, 1e-5), (x, vector)),
-        "linear": (kernels.linear, (x, normal(5, 8), normal(5))),
+        "linear": (linear, (x, normal(5, 8), normal(5))),
         "gelu_tanh": (lambda x, b: kernels.bias_activation(x, b, "gelu_tanh"), (x, vector)),
         "swiglu": (lambda x: kernels.bias_activation(x, None, "swiglu"), (x,)),
         "split_qkv": (lambda x: kernels.split_qkv(x, 2, 1, 3), (normal(6, 2, 18),)),

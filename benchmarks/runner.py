@@ -71,7 +71,7 @@ def contenders(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
     buffer = ParamAndGradBuffer(trainable(model))
     arrays, step, chunk = batch(options), PipelineStep(model, config), model[0]
     forward_step = BatchedForwardStep(lambda data: arrays, options.micro_batches)
-    parameters, one = list(trainable(model)), Tensor(np.ones((), np.float32))
+    tape_gradients, one = autograd.TapeGradients(trainable(model)), Tensor(np.ones((), np.float32))
 
     def runner() -> None:
         buffer.empty_gradients()
@@ -84,7 +84,7 @@ def contenders(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
             with autograd.recording():
                 loss = chunk(**{name: Tensor.from_numpy(array) for name, array in rows.items()})
             autograd.backward([loss], [one])
-            autograd.collect_gradients(parameters)
+            tape_gradients.collect()
 
     return {"runner": runner, "loop": loop}
 

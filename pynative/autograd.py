@@ -5,10 +5,10 @@ needs the public `GradOperation` instead, one file changes.
 
 Where a parameter's gradient goes
 ---------------------------------
-A parameter that belongs to a flat gradient buffer has two attributes: `main_grad`, the Tensor view of its piece of the
+The record of a parameter in a gradient buffer (`parameter.meta`, a ParameterMeta) has `main_grad`, its view of the
 buffer, and `main_grad_is_empty`, true until something was added since the buffer was last emptied. An operator with a
 hand-written backward adds into `main_grad` itself (`add_weight_gradient`) and returns None to the tape; anything else
-ends in the tape's own `_grad` and is moved over by `collect_gradients`. Nothing is zeroed: the first contribution
+ends in the tape's own `_grad` and is moved over by `TapeGradients`. Nothing is zeroed: the first contribution
 overwrites.
 
 Inside `deferred_weight_gradients` what an operator would add is put off: zero-bubble schedules send the input's
@@ -19,6 +19,7 @@ Parallelism", 2023).
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 from mindspore import Tensor, ops
@@ -139,16 +140,18 @@ def deferred_weight_gradients() -> Iterator[DeferredGradients]:
 
 
 def _accumulate(parameter: Tensor, compute: Contribution) -> None:
-    if parameter.main_grad_is_empty:
-        compute(parameter.main_grad)
-        parameter.main_grad_is_empty = False
+    meta = parameter.meta
+    if meta.main_grad_is_empty:
+        compute(meta.main_grad)
+        meta.main_grad_is_empty = False
     else:
-        _add_in_place(parameter.main_grad, compute(None))
+        _add_in_place(meta.main_grad, compute(None))
 
 
 def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | None:
     """Add a parameter's gradient where it belongs; the return value is what a `Function.backward` gives the tape."""
-    if getattr(parameter, "main_grad", None) is None:
+    meta = getattr(parameter, "meta", None)
+    if meta is None or meta.main_grad is None:
         return compute(None)
     if _deferred is None:
         _accumulate(parameter, compute)
@@ -157,14 +160,29 @@ def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | No
     return None
 
 
-def collect_gradients(parameters: Iterable[Tensor]) -> None:
-    """Move what the tape left in `_grad` of buffered parameters into their `main_grad`."""
-    for parameter in parameters:
-        gradient = take_gradient(parameter)
-        if gradient is None:
-            continue
-        if parameter.main_grad_is_empty:
-            _copy_in_place(parameter.main_grad, gradient)
-            parameter.main_grad_is_empty = False
-        else:
-            _add_in_place(parameter.main_grad, gradient)
+class TapeGradients:
+    """Gradients of buffered parameters that the tape left in `_grad`; most parameters have none, so hooks tell which.
+
+    Make it once for a set of parameters: a hook cannot be taken back without leaking.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self._arrived: dict[int, Tensor] = {}
+        for parameter in parameters:
+            parameter.register_hook(partial(self._note, parameter))
+
+    def _note(self, parameter: Tensor, gradient: Tensor) -> None:
+        self._arrived[id(parameter)] = parameter
+
+    def collect(self) -> None:
+        """Move what arrived in a backward into the parameters' `main_grad`."""
+        while self._arrived:
+            _, parameter = self._arrived.popitem()
+            gradient, meta = take_gradient(parameter), parameter.meta
+            if gradient is None:
+                continue
+            if meta.main_grad_is_empty:
+                _copy_in_place(meta.main_grad, gradient)
+                meta.main_grad_is_empty = False
+            else:
+                _add_in_place(meta.main_grad, gradient)

@@ -1,11 +1,12 @@
 """Parameters that know their cut, and their values once the model around them is complete.
 
 A parameter's value depends on its global name, and the name on where the parameter ends up in the model; so layers make
-their parameters as zeros with a `shard` (ShardSpec) and an `initial` recipe, and `name_parameters` and
+their parameters as zeros with a record of spec and initial values (`ParameterMeta`), and `name_parameters` and
 `initialize_parameters` run over the finished model.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import mindspore as ms
@@ -34,13 +35,37 @@ def check_one_type(layer: str, param_dtype: Dtype, compute_dtype: Dtype) -> None
         )
 
 
+@dataclass(slots=True, eq=False)
+class ParameterMeta:
+    """What the project knows of a parameter beside its values: its attribute `meta`.
+
+    Two attributes stand beside it because they are Megatron's names: `main_grad`, for scripts to read, and
+    `sequence_parallel = True`, which a script sets on a parameter of its own cell that is applied to a part of the
+    sequence.
+    """
+
+    spec: ShardSpec
+    """How it is cut; its name is the parameter's global name."""
+    initial: Normal | Constant | None = None
+    """Initial values; None: those that its cell gave it."""
+    main_grad: Tensor | None = None
+    """The view of a gradient buffer that its gradients are summed in; None: the parameter is in no buffer."""
+    main_grad_is_empty: bool = True
+    """Nothing was added since the buffer was emptied: the next gradient overwrites."""
+
+
 def make_parameter(spec: ShardSpec, initial: Normal | Constant, dtype: Dtype = "float32") -> Parameter:
     """This rank's shard of a parameter, zero until `initialize_parameters`."""
     shape = place(spec, parallel_state.get_coordinates()).shape
     parameter = Parameter(as_type(np.zeros(shape, np.float32), getattr(ms, type_name(dtype))), name="unnamed")
-    parameter.shard = spec
-    parameter.initial = initial
+    parameter.meta = ParameterMeta(spec, initial)
     return parameter
+
+
+def set_main_grad(parameter: Parameter, view: Tensor) -> None:
+    """Have a parameter's gradients summed in a view of a buffer."""
+    parameter.main_grad = parameter.meta.main_grad = view
+    parameter.meta.main_grad_is_empty = True
 
 
 def as_type(values: np.ndarray, dtype: ms.Type) -> Tensor:
@@ -54,23 +79,22 @@ def _global_name(path: str) -> str:
     return path.rpartition("language_model.")[2]
 
 
-def name_parameters(model: nn.Cell) -> list[Parameter]:
-    """Give every parameter of the model its global name; the parameters, in the model's order, each once.
+def _meta_of_users(parameter: Parameter, name: str) -> ParameterMeta:
+    """Of a parameter of a user's own cell: replicated; weight decay by Megatron's rule, not on vectors and biases."""
+    on_share = getattr(parameter, "sequence_parallel", False)
+    decayed = len(parameter.shape) > 1 and not name.endswith(".bias")
+    spec = ShardSpec(shape=tuple(parameter.shape), partial_over="tp" if on_share else None, weight_decay=decayed)
+    return ParameterMeta(spec)
 
-    A parameter of a user's own cell that has no `shard` is taken as replicated; one that is applied to pieces of the
-    sequence says so as in Megatron, by an attribute `sequence_parallel = True`.
-    """
+
+def name_parameters(model: nn.Cell) -> list[Parameter]:
+    """Give every parameter of the model its global name; the parameters, in the model's order, each once."""
     parameters = []
     for path, parameter in model.parameters_and_names():
-        if not hasattr(parameter, "shard"):
-            on_pieces = getattr(parameter, "sequence_parallel", False)
-            parameter.shard = ShardSpec(
-                shape=tuple(parameter.shape),
-                partial_over="tp" if on_pieces else None,
-                weight_decay=len(parameter.shape) > 1 and not path.endswith(".bias"),
-            )
-        if not parameter.shard.name:
-            parameter.shard = parameter.shard.named(_global_name(path))
+        if not hasattr(parameter, "meta"):
+            parameter.meta = _meta_of_users(parameter, path)
+        if not parameter.meta.spec.name:
+            parameter.meta.spec = parameter.meta.spec.named(_global_name(path))
         parameters.append(parameter)
     return parameters
 
@@ -79,9 +103,9 @@ def initialize_parameters(model: nn.Cell, seed: int) -> None:
     """Write the initial values: functions of (seed, global name, global index), whatever the layout."""
     coordinates = parallel_state.get_coordinates()
     for parameter in name_parameters(model):
-        if hasattr(parameter, "initial"):
-            values = parameter.initial.shard(seed, place(parameter.shard, coordinates))
-            write_parameter(parameter, values)
+        meta: ParameterMeta = parameter.meta
+        if meta.initial is not None:
+            write_parameter(parameter, meta.initial.shard(seed, place(meta.spec, coordinates)))
 
 
 def write_parameter(parameter: Parameter, values: np.ndarray) -> None:

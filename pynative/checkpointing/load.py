@@ -76,7 +76,7 @@ def load_model(directory: Path, model: nn.Cell) -> Manifest:
 
 def _check(reader: CheckpointReader, model: nn.Cell, problems: list[str], *, digests: bool) -> None:
     world = parallel_state.get_world_group()
-    specs = {parameter.shard.name: parameter.shard for parameter in name_parameters(model)}
+    specs = {parameter.meta.spec.name: parameter.meta.spec for parameter in name_parameters(model)}
     found = [reader.problem(name, spec) for name, spec in specs.items()]
     damaged = reader.damaged_files(world.rank, world.size, digests=digests)
     problems = [*damaged, *problems, *(problem for problem in found if problem)]
@@ -100,14 +100,14 @@ def _optimizer_tensors(optimizer: FlatOptimizer) -> list[tuple[str, ShardSpec, T
     tensors = []
     for name, memory in optimizer.state.items():
         for piece in optimizer.buffer.pieces:
-            spec, shape = piece.parameter.shard, tuple(piece.parameter.shape)
+            spec, shape = piece.parameter.meta.spec, tuple(piece.parameter.shape)
             tensors.append((f"{name}.{spec.name}", spec, memory.view(piece.start, shape)))
     return tensors
 
 
 def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:
     for parameter in name_parameters(model):
-        write_parameter(parameter, _own_shard(reader, parameter.shard.name, parameter.shard, parameter))
+        write_parameter(parameter, _own_shard(reader, parameter.meta.spec.name, parameter.meta.spec, parameter))
 
 
 def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer) -> None:

@@ -48,15 +48,15 @@ def _local_tensors(state: TrainingState) -> dict[str, LocalTensor]:
     """Weights by name and optimizer state by "<state>.<name>", of the shards that this rank writes."""
     coordinates = parallel_state.get_coordinates()
     tensors = {
-        parameter.shard.name: LocalTensor(place(parameter.shard, coordinates), parameter.asnumpy())
+        parameter.meta.spec.name: LocalTensor(place(parameter.meta.spec, coordinates), parameter.asnumpy())
         for parameter in name_parameters(state.model)
-        if is_written(parameter.shard, coordinates)
+        if is_written(parameter.meta.spec, coordinates)
     }
     if not state.config.training_config.no_save_optim:
         tensors |= {
-            f"{name}.{parameter.shard.name}": LocalTensor(place(parameter.shard, coordinates), values)
+            f"{name}.{parameter.meta.spec.name}": LocalTensor(place(parameter.meta.spec, coordinates), values)
             for parameter, states in state.step_cell.optimizer.state_of()
-            if is_written(parameter.shard, coordinates)
+            if is_written(parameter.meta.spec, coordinates)
             for name, values in states.items()
         }
     return tensors

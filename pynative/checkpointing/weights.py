@@ -24,13 +24,13 @@ def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, np.ndarray]
     """
     arrays = arrays_by_global_name
     parameters = name_parameters(model)
-    found = [_problem(parameter.shard, arrays) for parameter in parameters]
-    taken = {parameter.shard.name for parameter in parameters}
+    found = [_problem(parameter.meta.spec, arrays) for parameter in parameters]
+    taken = {parameter.meta.spec.name for parameter in parameters}
     agree(list(arrays), taken, [problem for problem in found if problem], "the table of weights")
     coordinates = parallel_state.get_coordinates()
     for parameter in parameters:
-        own = place(parameter.shard, coordinates)
-        write_parameter(parameter, own.cut(arrays[parameter.shard.name]))
+        own = place(parameter.meta.spec, coordinates)
+        write_parameter(parameter, own.cut(arrays[parameter.meta.spec.name]))
 
 
 def _problem(spec: ShardSpec, arrays: Mapping[str, np.ndarray]) -> str | None:
@@ -52,9 +52,9 @@ def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -
     """
     coordinates = parallel_state.get_coordinates()
     own = {
-        parameter.shard.name: (place(parameter.shard, coordinates), of(parameter).asnumpy())
+        parameter.meta.spec.name: (place(parameter.meta.spec, coordinates), of(parameter).asnumpy())
         for parameter in name_parameters(model)
-        if is_written(parameter.shard, coordinates)
+        if is_written(parameter.meta.spec, coordinates)
     }
     world, sources = parallel_state.get_world_group(), writers(parallel_state.get_topology())
     if world.rank > 0:

@@ -20,5 +20,5 @@ def _all_reduce_embedding_grads(model: nn.CellList) -> None:
         return
     group = parallel_state.get_embedding_group()
     for parameter in model.get_parameters():
-        if parameter.shard.shared_over == "embedding" and group.size > 1:
+        if parameter.meta.spec.shared_over == "embedding" and group.size > 1:
             group.all_reduce(parameter.main_grad, out=parameter.main_grad)

@@ -15,6 +15,7 @@ from parallel_core.costs.parameters import aligned
 from pynative import kernels
 from pynative.collectives import Group
 from pynative.distributed.flat_memory import FlatMemory
+from pynative.parameter import set_main_grad
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class ParamAndGradBuffer:
     """The flat memory behind a model's parameters (`parameter` keeps its values) and their `main_grad`."""
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
-        ordered = sorted(parameters, key=lambda p: (not p.shard.is_decayed, p.shard.partial_over is not None))
+        ordered = sorted(parameters, key=lambda p: (not p.meta.spec.is_decayed, p.meta.spec.partial_over is not None))
         self.pieces = _lay_out(ordered)
         self.size = self.pieces[-1].start + aligned(self.pieces[-1].size) if self.pieces else 0
         self.parameters, self.gradients = FlatMemory(self.size), FlatMemory(self.size)
@@ -52,20 +53,19 @@ class ParamAndGradBuffer:
         home = self.parameters.view(piece.start, tuple(parameter.shape))
         ops.assign(home, parameter)
         parameter.set_data(home)
-        parameter.main_grad = self.gradients.view(piece.start, tuple(parameter.shape))
-        parameter.main_grad_is_empty = True
+        set_main_grad(parameter, self.gradients.view(piece.start, tuple(parameter.shape)))
 
     def empty_gradients(self) -> None:
         """Forget the gradients; the next contribution overwrites."""
         for piece in self.pieces:
-            piece.parameter.main_grad_is_empty = True
+            piece.parameter.meta.main_grad_is_empty = True
 
     def zero_unused_gradients(self) -> None:
         """Parameters that no micro-batch reached have gradient zero, not last step's."""
         for piece in self.pieces:
-            if piece.parameter.main_grad_is_empty:
+            if piece.parameter.meta.main_grad_is_empty:
                 kernels.fill_(piece.parameter.main_grad, 0.0)
-                piece.parameter.main_grad_is_empty = False
+                piece.parameter.meta.main_grad_is_empty = False
 
     def all_reduce_gradients(self, group: Group) -> None:
         """Sum the gradients over the replicas, in place."""
@@ -76,7 +76,7 @@ class ParamAndGradBuffer:
     def all_reduce_partial_gradients(self, group: Group) -> None:
         """Sum over the tensor-parallel group the gradients of which each rank has a share, in place."""
         if group.size > 1:
-            for run in self.runs([piece.parameter.shard.partial_over is not None for piece in self.pieces]):
+            for run in self.runs([piece.parameter.meta.spec.partial_over is not None for piece in self.pieces]):
                 group.all_reduce(run, out=run)
 
     def runs(self, wanted: Sequence[bool]) -> list[Tensor]:
@@ -101,7 +101,7 @@ def _lay_out(parameters: Sequence[Parameter]) -> list[Piece]:
 
 def _segments(pieces: Sequence[Piece]) -> list[Segment]:
     segments = []
-    for decayed, group in groupby(pieces, key=lambda piece: piece.parameter.shard.is_decayed):
+    for decayed, group in groupby(pieces, key=lambda piece: piece.parameter.meta.spec.is_decayed):
         run = list(group)
         segments.append(Segment(run[0].start, run[-1].start + aligned(run[-1].size), 1.0 if decayed else 0.0))
     return segments

@@ -15,7 +15,7 @@ class GradientNorm:
     """Knows which gradients this rank counts."""
 
     def __init__(self, buffer: ParamAndGradBuffer, coordinates: Coordinates, model_parallel_group: Group) -> None:
-        self._runs = buffer.runs([is_counted(piece.parameter.shard, coordinates) for piece in buffer.pieces])
+        self._runs = buffer.runs([is_counted(piece.parameter.meta.spec, coordinates) for piece in buffer.pieces])
         self._group = model_parallel_group
 
     def __call__(self) -> float:

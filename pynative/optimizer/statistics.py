@@ -15,7 +15,7 @@ class ModelStatistics:
 
     def __init__(self, buffer: ParamAndGradBuffer) -> None:
         coordinates = parallel_state.get_coordinates()
-        self._pieces: list[Piece] = [p for p in buffer.pieces if is_counted(p.parameter.shard, coordinates)]
+        self._pieces: list[Piece] = [p for p in buffer.pieces if is_counted(p.parameter.meta.spec, coordinates)]
         self._group = parallel_state.get_model_parallel_group()
 
     def _summed(self, own: float) -> float:

@@ -55,7 +55,7 @@ class Stage:
     ) -> None:
         self.model, self.averaging, self.enter = model, averaging, enter
         self.loss_chunk = len(model) - 1 if is_last else None
-        self._parameters = [list(trainable(chunk)) for chunk in model]
+        self._tape_gradients = [autograd.TapeGradients(trainable(chunk)) for chunk in model]
         self._do: dict[type, Callable[[int, int, Tensor | None], Tensor | None]] = {
             Forward: self._forward,
             Backward: self._backward,
@@ -109,7 +109,7 @@ class Stage:
                 pending.end.backward(upstream)
         else:
             pending.end.backward(upstream)
-        autograd.collect_gradients(self._parameters[chunk])
+        self._tape_gradients[chunk].collect()
         return None if pending.input is None else autograd.take_gradient(pending.input)
 
     def _weight_gradients(self, micro_batch: int, chunk: int, arrived: Tensor | None) -> None:

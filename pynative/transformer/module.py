@@ -46,7 +46,7 @@ class Module(nn.Cell):
             self.word_embeddings = SharedEmbeddingWeight(self.config)
         if self.pre_process or self.post_process:
             tied = self.shared_embedding_or_output_weight()
-            tied.shard = replace(tied.shard, shared_over="embedding")
+            tied.meta.spec = replace(tied.meta.spec, shared_over="embedding")
 
     def shared_embedding_or_output_weight(self) -> Parameter:
         """The tied weight [v/t, h], on a first or last stage."""

@@ -1,6 +1,6 @@
 """The operators written with MindSpore's own, each of which has a CPU kernel and a gradient.
 
-The tape differentiates them, so gradients of parameters arrive in `_grad` (`autograd.collect_gradients` moves them).
+The tape differentiates them, so gradients of parameters arrive in `_grad` (`autograd.TapeGradients` moves them).
 """
 
 from pynative.kernels.contract.table import table

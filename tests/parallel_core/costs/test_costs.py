@@ -31,7 +31,7 @@ def built(backend, flags: str) -> tuple[list, int]:
             "post_process": parallel_state.is_pipeline_last_stage(),
         }
         parameters = name_parameters(GPTModel(config.model_config, **ends))
-        return [parameter.shard for parameter in parameters], ParamAndGradBuffer(parameters).size
+        return [parameter.meta.spec for parameter in parameters], ParamAndGradBuffer(parameters).size
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, from_numpy
 
+from parallel_core.sharding import ShardSpec
 from pynative import kernels
-from pynative.autograd import backward, collect_gradients, deferred_weight_gradients, leaf, recording, take_gradient
+from pynative.autograd import TapeGradients, backward, deferred_weight_gradients, leaf, recording, take_gradient
+from pynative.parameter import ParameterMeta
 from tests.support.kernels import linear, normal, tensor
 
 IDS = np.array([[1, 4, 1, 5]], np.int32)
@@ -18,8 +20,7 @@ IDS = np.array([[1, 4, 1, 5]], np.int32)
 def parameter_of(*shape: int) -> Parameter:
     """One whose gradient goes into a piece of memory that holds rubbish, as after an earlier step."""
     parameter = Parameter(tensor(normal(*shape)))
-    parameter.main_grad = from_numpy(np.full(shape, 77, np.float32))
-    parameter.main_grad_is_empty = True
+    parameter.meta = ParameterMeta(ShardSpec(shape=shape), main_grad=from_numpy(np.full(shape, 77, np.float32)))
     return parameter
 
 
@@ -30,6 +31,7 @@ class Network:
         self.parameters = [parameter_of(*shape) for shape in ((6, 5), (4, 5), (4,), (5, 4), (5,), (5,), (6, 5))]
         if tied:
             self.parameters[-1] = self.parameters[0]
+        self.tape_gradients = TapeGradients(self.parameters)
 
     def __call__(self, x: Tensor) -> Tensor:
         table, first, bias, second, scale, shift, output = self.parameters
@@ -39,10 +41,10 @@ class Network:
 
     def gradients(self) -> list[np.ndarray]:
         """Copies of what was added up; everything is empty again after."""
-        assert not any(parameter.main_grad_is_empty for parameter in self.parameters)
-        found = [parameter.main_grad.asnumpy().copy() for parameter in self.parameters]
+        assert not any(parameter.meta.main_grad_is_empty for parameter in self.parameters)
+        found = [parameter.meta.main_grad.asnumpy().copy() for parameter in self.parameters]
         for parameter in self.parameters:
-            parameter.main_grad_is_empty = True
+            parameter.meta.main_grad_is_empty = True
         return found
 
 
@@ -52,7 +54,7 @@ def run(network: Network, micro_batch: int) -> np.ndarray:
     with recording():
         y = network(x)
         backward((y,), (tensor(normal(*y.shape, seed=100 + micro_batch)),))
-    collect_gradients(network.parameters)
+    network.tape_gradients.collect()
     return take_gradient(x).asnumpy()
 
 
@@ -70,7 +72,7 @@ def test_put_off_and_run_equals_the_whole_backward(implementation, tied):
         with deferred_weight_gradients() as deferred:
             inputs.append(run(network, micro_batch))
         queues.append(deferred)
-    assert network.parameters[1].main_grad_is_empty, "a weight's gradient was computed before it was asked for"
+    assert network.parameters[1].meta.main_grad_is_empty, "a weight's gradient was computed before it was asked for"
     for deferred in queues:
         deferred.run()
     np.testing.assert_equal(inputs, expected[0])
@@ -96,7 +98,7 @@ def test_what_was_run_is_let_go():
     deferred.run()
     gc.collect()
     assert alive == [3, 2, 1] and all(ref() is None for ref in watched)
-    np.testing.assert_equal(parameter.main_grad.asnumpy(), 3.0)
+    np.testing.assert_equal(parameter.meta.main_grad.asnumpy(), 3.0)
 
 
 def test_outside_of_the_block_nothing_is_put_off():

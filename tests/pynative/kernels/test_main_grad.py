@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from mindspore import Parameter, from_numpy
 
+from parallel_core.sharding import ShardSpec
 from pynative import kernels
-from pynative.autograd import backward, collect_gradients, leaf, recording
+from pynative.autograd import TapeGradients, backward, leaf, recording
+from pynative.parameter import ParameterMeta
 from tests.support.kernels import assert_close, linear, normal, run_operator, tensor, upstream
 
 IDS = np.array([[1, 4, 1, 7]], np.int32)
@@ -25,8 +27,7 @@ def _buffered(shape, seed, dtype):
     """A parameter whose main_grad is a piece of a flat float32 buffer full of rubbish, as after an optimizer step."""
     buffer = np.full(int(np.prod(shape)) + 2, 77, np.float32)
     parameter = Parameter(tensor(normal(*shape, seed=seed), dtype))
-    parameter.main_grad = from_numpy(buffer[1:-1].reshape(shape))
-    parameter.main_grad_is_empty = True
+    parameter.meta = ParameterMeta(ShardSpec(shape=shape), main_grad=from_numpy(buffer[1:-1].reshape(shape)))
     return parameter, buffer
 
 
@@ -45,22 +46,22 @@ def test_two_micro_batches_add_up(name, dtype):
         gradients = run_operator(function, arrays, dtype)[1][1:]
         expected = [total + gradient for total, gradient in zip(expected, gradients, strict=True)]
     for (parameter, buffer), total in zip(parameters, expected, strict=True):
-        assert parameter._grad is None and not parameter.main_grad_is_empty
+        assert parameter._grad is None and not parameter.meta.main_grad_is_empty
         assert_close(buffer[1:-1].reshape(parameter.shape), total, 1e-6 if dtype == mindspore.float32 else 2**-8)
         assert buffer[0] == buffer[-1] == 77, "a neighbour in the flat buffer was written to"
 
 
 def test_ops_leave_gradients_to_the_tape():
-    """What `ops` computes arrives in `_grad`, and `collect_gradients` brings it to the same place."""
+    """What `ops` computes arrives in `_grad`, and `TapeGradients` brings it to the same place."""
     kernels.use("ops")
     function, (x_shape, *shapes) = OPERATORS["layer_norm"]
     parameters = [_buffered(shape, i, mindspore.float32)[0] for i, shape in enumerate(shapes)]
-    x = normal(*x_shape)
+    x, tape_gradients = normal(*x_shape), TapeGradients(parameters)
     with recording():
         y = function(leaf(tensor(x)), *parameters)
         backward((y,), (tensor(upstream(y.shape, 0)),))
-    collect_gradients(parameters)
+    tape_gradients.collect()
     kernels.use("host")
     expected = run_operator(function, [x, *(p.asnumpy() for p in parameters)])[1][1:]
     for parameter, gradient in zip(parameters, expected, strict=True):
-        assert_close(parameter.main_grad.asnumpy(), gradient, 1e-5)
+        assert_close(parameter.meta.main_grad.asnumpy(), gradient, 1e-5)

@@ -102,9 +102,9 @@ def linear(backend, kind: str, flags: str, options: dict, x: np.ndarray, w: np.n
         rank, size = backend.rank, backend.world_size
         layer = getattr(tensor_parallel, kind)(6, 8, config=config.model_config, init_method="normal", **options)
         coordinates = parallel_state.get_coordinates()
-        write_parameter(layer.weight, place(layer.weight.shard, coordinates).cut(w))
+        write_parameter(layer.weight, place(layer.weight.meta.spec, coordinates).cut(w))
         if layer.bias is not None:
-            write_parameter(layer.bias, place(layer.bias.shard, coordinates).cut(b))
+            write_parameter(layer.bias, place(layer.bias.meta.spec, coordinates).cut(b))
         sequence_parallel = config.parallel_config.sequence_parallel
         if kind == "RowParallelLinear":
             x = np.split(x, size, -1)[rank] if options.get("input_is_parallel", True) else x

@@ -26,7 +26,7 @@ def logits_of(backend, flags: str, parts: tuple[str, ...] = (), factor: float = 
         model = GPTModel(config.model_config)
         initialize_parameters(model, 1)
         for parameter in name_parameters(model):
-            if parts and parameter.shard.name.endswith(parts):
+            if parts and parameter.meta.spec.name.endswith(parts):
                 write_parameter(parameter, parameter.asnumpy() * factor)
         tokens = np.random.default_rng(0).integers(0, 60, (2, 16)).astype(np.int32)
         return model(ms.Tensor(tokens)).asnumpy()

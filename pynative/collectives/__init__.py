@@ -8,9 +8,10 @@ import os
 
 import mindspore as ms
 
+from pynative.collectives.address import address_from_environment
+from pynative.collectives.cpu import SharedMemoryBackend
 from pynative.collectives.engine import Completed, Work
 from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerFailed, PeerLate, PeerLost
-from pynative.collectives.host import SharedMemoryBackend, address_from_environment
 from pynative.collectives.interface import Backend, Group, Recv, Send
 from pynative.collectives.trace import Trace
 
@@ -44,8 +45,9 @@ def connect(
 ) -> Backend:
     """Meet the other ranks of the job. Rank, size and address not given come from msrun's environment.
 
-    `address` is any text that the ranks of the job share and no other job on this host has. Raises ValueError for
-    a job that the backend cannot serve, PeerLate if a rank does not come within `timeout_minutes`.
+    `address` is any text that the ranks of the job share and no other job on this host has, or `tcp://HOST:PORT` of
+    rank 0 if ranks may live on several hosts. Raises ValueError for a job that the backend cannot serve, PeerLate if a
+    rank does not come within `timeout_minutes`.
     """
     if backend not in BACKENDS:
         raise ValueError(f"--collectives {backend}: choose from {', '.join(BACKENDS)}")

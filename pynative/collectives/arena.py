@@ -23,6 +23,7 @@ REGION = 4 << 30
 DIRECTORY = 2 * PAGE
 DIRECTORY_ENTRIES = 8191
 PIECES = DIRECTORY + 16 * (DIRECTORY_ENTRIES + 1)
+CACHE_LINE_WORDS = 8
 
 # Words of a rank's board, as indices into it.
 SLEEPING = 0
@@ -58,6 +59,24 @@ def key_of(*parts: object) -> int:
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little") >> 1
 
 
+class ChannelLayout:
+    """Sizes of a channel: `slots` posts of `slot_bytes` each in flight."""
+
+    def __init__(self, slots: int, slot_bytes: int):
+        self.slots = slots
+        self.slot_bytes = slot_bytes
+        self.stride = PAGE + slot_bytes
+
+    def header(self, base: int, readers: int, post: int) -> int:
+        """Byte offset of the header of a post in the channel that starts at byte `base`."""
+        control = -(-8 * CACHE_LINE_WORDS * (1 + readers) // PAGE) * PAGE
+        return base + control + post % self.slots * self.stride
+
+    def size(self, readers: int) -> int:
+        """Bytes of a whole channel."""
+        return self.header(0, readers, 0) + self.slots * self.stride
+
+
 class Arena:
     """The mapped memory of a job of `world_size` ranks, seen by `rank`."""
 
@@ -68,6 +87,7 @@ class Arena:
         self.words = memoryview(self.memory).cast("q")
         self.bytes = np.frombuffer(self.memory, np.uint8)
         self._next_free = self.board(rank) * 8 + PIECES
+        self._taking = threading.Lock()
         self._found: dict[tuple[int, int], int] = {}
 
     @staticmethod
@@ -82,12 +102,18 @@ class Arena:
         """Index of the first word of a rank's board."""
         return rank * REGION // 8
 
-    def allocate(self, key: int, size: int) -> int:
-        """Take `size` bytes of this rank's own region and publish them under `key`; returns their byte offset."""
-        offset = self._next_free
-        self._next_free += -(-size // PAGE) * PAGE
+    def take(self, size: int) -> int:
+        """Take `size` bytes of this rank's own region; returns their byte offset."""
+        with self._taking:
+            offset = self._next_free
+            self._next_free += -(-size // PAGE) * PAGE
         if self._next_free > (self.rank + 1) * REGION:
             raise MemoryError(f"rank {self.rank} uses too many groups: its {REGION >> 30} GB of shared memory are full")
+        return offset
+
+    def allocate(self, key: int, size: int) -> int:
+        """Take `size` bytes of this rank's own region and publish them under `key`; returns their byte offset."""
+        offset = self.take(size)
         directory = self.board(self.rank) + DIRECTORY // 8
         count = self.words[directory]
         if count == DIRECTORY_ENTRIES:
@@ -111,9 +137,9 @@ class Arena:
         directory = self.board(rank) + DIRECTORY // 8
         return directory, self.words[directory] + 1
 
-    def write_text(self, offset: int, text: str, limit: int) -> None:
-        """Store `text` (cut to `limit` bytes, its length included) at a byte offset of this rank's board."""
-        start = self.board(self.rank) * 8 + offset
+    def write_text(self, rank: int, offset: int, text: str, limit: int) -> None:
+        """Store `text` (cut to `limit` bytes, its length included) at a byte offset of a rank's board."""
+        start = self.board(rank) * 8 + offset
         raw = text.encode()[: limit - 8]
         self.memory[start + 8 : start + 8 + len(raw)] = raw
         self.words[start // 8] = len(raw)

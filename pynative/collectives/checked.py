@@ -5,10 +5,11 @@ Both backends build on it: shared_memory posts data in the same channels, native
 
 from collections.abc import Generator, Sequence
 
+from pynative.collectives.arena import ChannelLayout
 from pynative.collectives.engine import Engine, Lane, Steps
 from pynative.collectives.interface import Group
 from pynative.collectives.ledger import Call, check
-from pynative.collectives.mailbox import COLLECTIVE, Inbox, Layout, Outbox, Target
+from pynative.collectives.mailbox import COLLECTIVE, Inbox, Outbox, Target
 from pynative.collectives.trace import Trace
 
 Waits = Generator[Sequence[Target], None, None]
@@ -17,26 +18,23 @@ Waits = Generator[Sequence[Target], None, None]
 class CheckedGroup(Group):
     """What the members of a group post for all others, in lock-step, each operation's first post with its record."""
 
-    layout: Layout = COLLECTIVE
+    layout: ChannelLayout = COLLECTIVE
 
     def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str):
         super().__init__(engine, trace, engine.arena.rank, ranks, name)
         self.arena = engine.arena
+        self._channels = engine.channels
         self.peers = [i for i in range(self.size) if i != self.rank]
         self._lanes: dict[tuple[str, int], Lane] = {}
         if self.size > 1:
-            self._out = self._outbox((self.ranks, "collective"), [self.ranks[i] for i in self.peers], self.layout)
+            self._out = self._channels.outbox(
+                (self.ranks, "collective"), [self.ranks[i] for i in self.peers], self.layout
+            )
             self._in = {i: self._collective_inbox(i) for i in self.peers}
-
-    def _outbox(self, name: object, readers: Sequence[int], layout: Layout) -> Outbox:
-        return Outbox(self.arena, name, readers, layout, self._engine.waiting.ring)
-
-    def _inbox(self, name: object, writer: int, readers: Sequence[int], layout: Layout) -> Inbox:
-        return Inbox(self.arena, name, writer, readers, layout, self._engine.waiting.ring)
 
     def _collective_inbox(self, writer: int) -> Inbox:
         readers = [rank for i, rank in enumerate(self.ranks) if i != writer]
-        return self._inbox((self.ranks, "collective"), self.ranks[writer], readers, self.layout)
+        return self._channels.inbox((self.ranks, "collective"), self.ranks[writer], readers, self.layout)
 
     def _room(self, outbox: Outbox) -> Waits:
         targets = outbox.room()

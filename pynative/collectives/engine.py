@@ -12,9 +12,9 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from pynative.collectives.arena import Arena
-from pynative.collectives.mailbox import Target
+from pynative.collectives.mailbox import Channels, Target
 from pynative.collectives.trace import Count
-from pynative.collectives.waiting import WaitingRoom
+from pynative.collectives.waiting import Pending, WaitingRoom
 
 Steps = Generator[Sequence[Target], None, Any]
 
@@ -27,12 +27,11 @@ class Lane:
         self.calls = 0
 
 
-class Work:
+class Work(Pending):
     """One issued operation. `wait()` returns its result, or raises what went wrong."""
 
     def __init__(self, engine: "Engine", lane: Lane, steps: Steps, label: object, count: Count):
-        self.label = label
-        self.targets: Sequence[Target] = ()
+        super().__init__(label)
         self.finished = False
         self._engine = engine
         self.lane = lane
@@ -53,13 +52,6 @@ class Work:
         if not self.finished:
             self._engine.progress()
         return self.finished
-
-    def ready(self, words: memoryview) -> bool:
-        """Whether all targets are reached."""
-        for _, word, value in self.targets:  # noqa: SIM110 - a generator costs three times as much
-            if words[word] < value:
-                return False
-        return True
 
     def step(self, words: memoryview) -> bool:
         """Move on as far as possible; whether anything moved."""
@@ -95,9 +87,10 @@ class Completed:
 class Engine:
     """All outstanding work of this rank."""
 
-    def __init__(self, arena: Arena, waiting: WaitingRoom, timeout: float):
+    def __init__(self, arena: Arena, waiting: WaitingRoom, channels: Channels, timeout: float):
         self.arena = arena
         self.waiting = waiting
+        self.channels = channels
         self.timeout = timeout
         self._busy: list[Lane] = []
 

@@ -149,5 +149,3 @@ def _native_name(ranks: tuple[int, ...], world_size: int) -> str:
     if len(ranks) > 1:
         create_group(name, list(ranks))
     return name
-
-

@@ -21,10 +21,10 @@ from pynative.collectives.arrays import Kind, reduce_into, to_numpy, to_tensor
 _groups: dict[tuple[int, ...], str] = {}
 
 
-def initialise(rank: int, world_size: int, port: int, timeout: float) -> None:
-    """Join the ranks of this host over a store at `port` of rank 0, which needs no scheduler process."""
+def initialise(rank: int, world_size: int, store_address: tuple[str, int], timeout: float) -> None:
+    """Join the ranks over a store at an IP address and port of rank 0's host, which needs no scheduler process."""
     wait = timedelta(seconds=timeout)
-    store = distributed.TCPStore("127.0.0.1", port, world_size, rank == 0, wait)
+    store = distributed.TCPStore(*store_address, world_size, rank == 0, wait)
     _init_with_store(backend="mccl", timeout=wait, world_size=world_size, rank=rank, store=store, group_name="")
     _repair_default_groups()
 

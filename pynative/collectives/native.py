@@ -16,20 +16,20 @@ import numpy as np
 from mindspore import Tensor
 
 from pynative.collectives import mccl
-from pynative.collectives.arena import Arena, key_of
+from pynative.collectives.address import Address
+from pynative.collectives.arena import Arena, ChannelLayout, key_of
 from pynative.collectives.arrays import KINDS, Kind, to_numpy, to_tensor, writable
 from pynative.collectives.checked import CheckedGroup, Waits
+from pynative.collectives.cpu import CpuBackend
 from pynative.collectives.engine import Completed, Engine, Lane, Steps
 from pynative.collectives.errors import CollectiveError
-from pynative.collectives.host import HostBackend
 from pynative.collectives.layout import join_axis, row_parts, split_axis
 from pynative.collectives.ledger import Call, mismatch
-from pynative.collectives.mailbox import Inbox, Layout, Outbox
-from pynative.collectives.rendezvous import Address
+from pynative.collectives.mailbox import Inbox, Outbox
 from pynative.collectives.trace import Trace
 from pynative.collectives.watch import Watch
 
-RECORDS = Layout(slots=2048, slot_bytes=0)
+RECORDS = ChannelLayout(slots=2048, slot_bytes=0)
 """Messages under way from one rank to another: only their records pass through the arena."""
 
 
@@ -50,16 +50,16 @@ class Streams:
 
     def __init__(self, engine: Engine):
         self.arena: Arena = engine.arena
-        self.watch = Watch(self.arena.rank, engine.waiting.pids, engine.waiting.processes)
-        self._ring = engine.waiting.ring
+        self.watch = Watch(self.arena.rank, engine.waiting.names, engine.waiting.processes)
+        self._channels = engine.channels
         self._by_peer: dict[int, Stream] = {}
 
     def of(self, peer: int) -> Stream:
         """The stream to and from a peer."""
         if peer not in self._by_peer:
             me = self.arena.rank
-            out = Outbox(self.arena, ("records", me, peer), [peer], RECORDS, self._ring)
-            records = Inbox(self.arena, ("records", peer, me), peer, [me], RECORDS, self._ring)
+            out = self._channels.outbox(("records", me, peer), [peer], RECORDS)
+            records = self._channels.inbox(("records", peer, me), peer, [me], RECORDS)
             count = self.arena.allocate(key_of("collectives", me, peer), 8) // 8
             self._by_peer[peer] = Stream(out, records, count)
         return self._by_peer[peer]
@@ -105,7 +105,7 @@ def described(signature: str) -> tuple[Kind, list[int]]:
 class NativeGroup(CheckedGroup):
     """A group whose data goes through mccl, after the ledger's check."""
 
-    layout = Layout(slots=4, slot_bytes=0)
+    layout = ChannelLayout(slots=4, slot_bytes=0)
 
     def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str, streams: Streams):
         super().__init__(engine, trace, ranks, name)
@@ -206,11 +206,11 @@ class NativeGroup(CheckedGroup):
         ]
 
 
-class NativeBackend(HostBackend):
+class NativeBackend(CpuBackend):
     """The ranks of one host over mccl. There is one in the life of a process."""
 
-    def _start(self, address: Address, port: int) -> None:
-        mccl.initialise(self.rank, self.world_size, port, address.timeout)
+    def _start(self, address: Address, store: tuple[str, int]) -> None:
+        mccl.initialise(self.rank, self.world_size, store, address.timeout)
         self._streams = Streams(self._engine)
 
     def _make_group(self, ranks: tuple[int, ...], name: str) -> CheckedGroup:

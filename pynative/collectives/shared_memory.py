@@ -18,7 +18,7 @@ from pynative.collectives.checked import CheckedGroup, Waits
 from pynative.collectives.engine import Engine, Steps
 from pynative.collectives.layout import Piece, join_axis, pieces, row_parts, split_axis, window
 from pynative.collectives.ledger import Call, check, mismatch
-from pynative.collectives.mailbox import COLLECTIVE, POINT_TO_POINT, Inbox, Outbox, view
+from pynative.collectives.mailbox import COLLECTIVE, POINT_TO_POINT, Inbox, Outbox
 from pynative.collectives.trace import Trace
 
 SMALL = 64 << 10
@@ -43,10 +43,6 @@ class SharedMemoryGroup(CheckedGroup):
         """Byte in `peer`'s post where what goes to this rank starts."""
         return self._room_for_each * (self.rank - (self.rank > peer))
 
-    def _write(self, start: int, values: np.ndarray) -> None:
-        """Put a flat array at byte `start` of the next post's payload."""
-        view(self.arena, self._out.payload() + start, values.dtype, values.size)[...] = values
-
     # Collectives.
 
     def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Steps:
@@ -62,7 +58,7 @@ class SharedMemoryGroup(CheckedGroup):
 
     def _reduce_whole(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> Waits:
         yield from self._room(self._out)
-        mine = view(self.arena, self._out.payload(), source.dtype, source.size)
+        mine = self._out.payload(source.dtype, source.size)
         mine[...] = source
         self._out.post(call.packed())
         yield from self._agree(call)
@@ -95,7 +91,8 @@ class SharedMemoryGroup(CheckedGroup):
     def _post_parts(self, source: np.ndarray, parts: Sequence[Piece], header: bytes) -> Waits:
         yield from self._room(self._out)
         for i in self.peers:
-            self._write(self._place(i), source[parts[i].start : parts[i].stop])
+            part = source[parts[i].start : parts[i].stop]
+            self._out.payload(part.dtype, part.size, self._place(i), self.ranks[i])[...] = part
         self._out.post(header)
 
     def _sum_parts(self, own: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> None:
@@ -109,7 +106,7 @@ class SharedMemoryGroup(CheckedGroup):
 
     def _post_sum(self, own: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> Waits:
         yield from self._room(self._out)
-        total = view(self.arena, self._out.payload(), own.dtype, own.size)
+        total = self._out.payload(own.dtype, own.size)
         self._sum_parts(own, total, op, kind)
         self._out.post()
         np.copyto(target, total)
@@ -146,7 +143,8 @@ class SharedMemoryGroup(CheckedGroup):
         for k in range(len(todo) + 1):
             if k < len(todo):
                 yield from self._room(self._out)
-                self._write(0, source[todo[k].start : todo[k].stop])
+                part = source[todo[k].start : todo[k].stop]
+                self._out.payload(part.dtype, part.size)[...] = part
                 self._out.post(call.packed() if k == 0 else b"")
             if k > 0:
                 yield from self._agree(call) if k == 1 else self._arrivals_of_all()
@@ -165,7 +163,7 @@ class SharedMemoryGroup(CheckedGroup):
             if is_source or k == 0:
                 yield from self._room(self._out)
                 if is_source:
-                    self._write(0, flat[start:stop])
+                    self._out.payload(flat.dtype, stop - start)[...] = flat[start:stop]
                 self._out.post(call.packed() if k == 0 else b"")
             if k == 0:
                 yield from self._agree(call)
@@ -226,7 +224,7 @@ class SharedMemoryGroup(CheckedGroup):
     def _message_outbox(self, to: int) -> Outbox:
         if to not in self._messages_out:
             name = (self.ranks, "message", self.rank, to)
-            self._messages_out[to] = self._outbox(name, [self.ranks[to]], POINT_TO_POINT)
+            self._messages_out[to] = self._channels.outbox(name, [self.ranks[to]], POINT_TO_POINT)
             self._sent[to] = deque()
         return self._messages_out[to]
 
@@ -234,7 +232,7 @@ class SharedMemoryGroup(CheckedGroup):
         if source not in self._messages_in:
             name = (self.ranks, "message", source, self.rank)
             readers = [self.ranks[self.rank]]
-            self._messages_in[source] = self._inbox(name, self.ranks[source], readers, POINT_TO_POINT)
+            self._messages_in[source] = self._channels.inbox(name, self.ranks[source], readers, POINT_TO_POINT)
         return self._messages_in[source]
 
     def _send(self, call: Call, x: Tensor, kind: Kind, to: int) -> Steps:
@@ -242,7 +240,7 @@ class SharedMemoryGroup(CheckedGroup):
         source = to_numpy(x, kind).reshape(-1)
         for k, (start, stop) in enumerate(pieces(source.size, POINT_TO_POINT.slot_bytes // source.itemsize)):
             yield from self._room(outbox)
-            view(self.arena, outbox.payload(), source.dtype, stop - start)[...] = source[start:stop]
+            outbox.payload(source.dtype, stop - start)[...] = source[start:stop]
             outbox.post(call.packed() if k == 0 else b"")
         self._sent[to].append((outbox.posted, call))
         self._forget_received(to)

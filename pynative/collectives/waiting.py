@@ -12,15 +12,12 @@ import os
 import select
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pynative.collectives import arena as layout
 from pynative.collectives.arena import Arena, fence
 from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerFailed, PeerLate, PeerLost
-from pynative.collectives.rendezvous import Meeting
-
-if TYPE_CHECKING:
-    from pynative.collectives.engine import Work
+from pynative.collectives.mailbox import Target
+from pynative.collectives.network import Network
 
 BUSY_LOOKS = 150
 """Looks (about 50 microseconds) before a waiting rank lets others run; none if there are more ranks than cores."""
@@ -29,20 +26,42 @@ SLEEP_MILLISECONDS = 100
 KINDS: tuple[type[CollectiveError], ...] = (CollectiveMismatch, PeerLost, PeerLate, PeerFailed)
 
 
-class WaitingRoom:
-    """This rank's doorbell, the process descriptors of the others, and the board on which all say how they are."""
+class Pending:
+    """What a rank waits for: `targets`, all of them needed. `str(label)` names it in messages."""
 
-    def __init__(self, arena: Arena, meeting: Meeting):
+    def __init__(self, label: object):
+        self.label = label
+        self.targets: Sequence[Target] = ()
+
+    def ready(self, words: memoryview) -> bool:
+        """Whether all targets are reached."""
+        for _, word, value in self.targets:  # noqa: SIM110 - a generator costs three times as much
+            if words[word] < value:
+                return False
+        return True
+
+
+class WaitingRoom:
+    """This rank's doorbell, descriptors that say that a rank ended, and the board on which all say how they are.
+
+    `doorbells` and `pids` are those of the ranks of this host; `names` are all ranks' names in messages.
+    """
+
+    def __init__(
+        self, arena: Arena, doorbells: dict[int, int], names: dict[int, str], pids: dict[int, int], network: Network
+    ):
         self.arena = arena
         self.rank = arena.rank
-        self.pids = meeting.pids
+        self.names = names
         self.failure: CollectiveError | None = None
-        self._doorbells = meeting.doorbells
-        self.processes = [-1 if rank == self.rank else _watch(pid) for rank, pid in enumerate(meeting.pids)]
+        self._doorbells = doorbells
+        self._network = network
+        self.processes = {rank: _watch(pid) for rank, pid in pids.items() if rank != self.rank} | network.ended
         self._sleeping = [Arena.board(rank) + layout.SLEEPING for rank in range(arena.world_size)]
         self._board = Arena.board(self.rank)
-        self._busy_looks = BUSY_LOOKS if arena.world_size <= len(os.sched_getaffinity(0)) else 0
+        self._busy_looks = BUSY_LOOKS if len(doorbells) <= len(os.sched_getaffinity(0)) and not network.peers else 0
         self._suspicion: dict[int, tuple[int, int]] | None = None
+        network.start(lambda: self.ring(self.rank), self._store_failure)
 
     def ring(self, rank: int) -> None:
         """Wake `rank` if it sleeps; called after every word that it may wait for."""
@@ -50,7 +69,7 @@ class WaitingRoom:
         if self.arena.words[self._sleeping[rank]]:
             os.eventfd_write(self._doorbells[rank], 1)
 
-    def pause(self, work: "Work", heads: Sequence["Work"], deadline: float) -> None:
+    def pause(self, work: Pending, heads: Sequence[Pending], deadline: float) -> None:
         """Return when something may have moved: `heads` are all that can, `work` is what the caller needs.
 
         Raises PeerLost, PeerLate, CollectiveMismatch.
@@ -64,7 +83,7 @@ class WaitingRoom:
                     return
         self._sleep(work, heads, deadline)
 
-    def _sleep(self, work: "Work", heads: Sequence["Work"], deadline: float) -> None:
+    def _sleep(self, work: Pending, heads: Sequence[Pending], deadline: float) -> None:
         words = self.arena.words
         self._say_blocked(work, heads)
         try:
@@ -78,7 +97,7 @@ class WaitingRoom:
         finally:
             words[self._board + layout.BLOCKED] += 1
 
-    def _say_blocked(self, work: "Work", heads: Sequence["Work"]) -> None:
+    def _say_blocked(self, work: Pending, heads: Sequence[Pending]) -> None:
         """An odd number at BLOCKED says that targets and label are valid; their number above the maximum: unknown."""
         words, board = self.arena.words, self._board
         targets = [target for head in heads for target in head.targets]
@@ -86,12 +105,12 @@ class WaitingRoom:
         for i, target in enumerate(targets[: layout.MAX_TARGETS]):
             start = board + layout.TARGETS + 1 + 3 * i
             words[start], words[start + 1], words[start + 2] = target
-        self.arena.write_text(layout.LABEL, str(work.label), layout.PAGE - layout.LABEL)
+        self.arena.write_text(self.rank, layout.LABEL, str(work.label), layout.PAGE - layout.LABEL)
         fence()
         words[board + layout.BLOCKED] += 1
         self._suspicion = None
 
-    def _poll(self, work: "Work", heads: Sequence["Work"]) -> None:
+    def _poll(self, work: Pending, heads: Sequence[Pending]) -> None:
         """Sleep until the doorbell, a death among the ranks waited for, or the next look at the clock."""
         words = self.arena.words
         poll = select.poll()
@@ -114,14 +133,15 @@ class WaitingRoom:
             self.raise_failure()
             raise self._lost(dead, work)
 
-    def _lost(self, ranks: Sequence[int], work: "Work") -> PeerLost:
-        names = ", ".join(f"rank {rank} (pid {self.pids[rank]})" for rank in sorted(ranks))
-        return PeerLost(f"{names} ended; rank {self.rank} waits for it in {work.label}", sorted(ranks))
+    def _lost(self, ranks: Sequence[int], work: Pending) -> PeerLost:
+        lost = self._network.lost | {rank: self._network.lost.get(rank, "ended") for rank in sorted(ranks)}
+        story = ", ".join(f"{self.names[rank]} {how}" for rank, how in lost.items())
+        return PeerLost(f"{story}; rank {self.rank} waits for it in {work.label}", list(lost))
 
-    def _late(self, work: "Work") -> PeerLate:
+    def _late(self, work: Pending) -> PeerLate:
         words = self.arena.words
         ranks = sorted({rank for rank, word, value in work.targets if words[word] < value})
-        names = ", ".join(f"rank {rank} (pid {self.pids[rank]}, {self._whereabouts(rank)})" for rank in ranks)
+        names = ", ".join(f"{self.names[rank][:-1]}, {self._whereabouts(rank)})" for rank in ranks)
         return PeerLate(
             f"rank {self.rank} waited in {work.label}, longer than the time-out, for {names}; "
             "--distributed-timeout-minutes sets the time",
@@ -131,11 +151,11 @@ class WaitingRoom:
     def _whereabouts(self, rank: int) -> str:
         if self.arena.words[Arena.board(rank) + layout.BLOCKED] % 2:
             return f"waiting in {self.arena.read_text(rank, layout.LABEL)}"
-        return "in no collective"
+        return "another host" if rank in self._network.peers else "in no collective"
 
     # Deadlock: the ranks that this one needs, directly or not, all sleep, and have all looked twice since.
 
-    def _check_deadlock(self, work: "Work") -> None:
+    def _check_deadlock(self, work: Pending) -> None:
         sleepers = self._everyone_needed()
         if sleepers is None or self._suspicion is None or sleepers.keys() != self._suspicion.keys():
             self._suspicion = sleepers
@@ -173,16 +193,26 @@ class WaitingRoom:
         if self.failure is not None:
             return
         if not isinstance(error, CollectiveError):
-            story = f"rank {self.rank} (pid {self.pids[self.rank]}) failed: {type(error).__name__}: {error}"
+            story = f"{self.names[self.rank]} failed: {type(error).__name__}: {error}"
             error = PeerFailed(story, [self.rank])
         self.failure = error
-        record = {"kind": type(error).__name__, "story": str(error)[:3000], "ranks": getattr(error, "ranks", ())}
-        self.arena.write_text(layout.FAILURE, json.dumps(record, ensure_ascii=False), layout.PAGE)
-        fence()
-        self.arena.words[self._board + layout.FAILED] = 1
-        self.arena.words[layout.ANY_FAILED] = 1
-        for rank in range(self.arena.world_size):
+        record = {
+            "kind": type(error).__name__,
+            "story": str(error).encode()[:3000].decode(errors="ignore"),
+            "ranks": getattr(error, "ranks", ()),
+        }
+        text = json.dumps(record, ensure_ascii=False)
+        self._store_failure(self.rank, text)
+        for rank in self._doorbells:
             self.ring(rank)
+        self._network.tell_failure(text)
+
+    def _store_failure(self, rank: int, text: str) -> None:
+        """Let the ranks of this host know why a rank failed; of one on another host, each of them may do so."""
+        self.arena.write_text(rank, layout.FAILURE, text, layout.PAGE)
+        fence()
+        self.arena.words[Arena.board(rank) + layout.FAILED] = 1
+        self.arena.words[layout.ANY_FAILED] = 1
 
     def raise_failure(self) -> None:
         """Raise what stopped this rank, or what another rank said had stopped it."""
@@ -202,9 +232,8 @@ class WaitingRoom:
     def close(self) -> None:
         """Release the descriptors; whoever calls on raises."""
         self.failure = self.failure or CollectiveError("this backend was closed")
-        for descriptor in [*self._doorbells, *self.processes]:
-            if descriptor >= 0:
-                os.close(descriptor)
+        for descriptor in [*self._doorbells.values(), *self.processes.values()]:
+            os.close(descriptor)
 
 
 def _watch(pid: int) -> int:

@@ -16,15 +16,14 @@ GRACE_SECONDS = 2.0
 
 
 class Watch:
-    """Watches process descriptors (by rank; -1 for this rank) while a block `with watch.inside(label):` runs."""
+    """Watches descriptors that say that a rank ended while a block `with watch.inside(label):` runs."""
 
-    def __init__(self, rank: int, pids: list[int], processes: list[int]):
+    def __init__(self, rank: int, names: dict[int, str], processes: dict[int, int]):
         self._rank = rank
-        self._names = {descriptor: f"rank {peer} (pid {pids[peer]})" for peer, descriptor in enumerate(processes)}
+        self._names = {descriptor: names[peer] for peer, descriptor in processes.items()}
         self._poll = select.poll()
-        for descriptor in processes:
-            if descriptor >= 0:
-                self._poll.register(descriptor, select.POLLIN)
+        for descriptor in processes.values():
+            self._poll.register(descriptor, select.POLLIN)
         self._calls = 0
         self._label: object = None
         threading.Thread(target=self._run, daemon=True).start()

@@ -99,9 +99,18 @@ def claim_wrongly(backend, address):
     if backend.rank == 0:
         with pytest.raises(ValueError, match="is not below"):
             connect(rank=2, world_size=2, address=address)
-        with pytest.raises(ValueError, match="--collectives native"), pytest.MonkeyPatch.context() as patch:
-            patch.setenv("MS_SCHED_HOST", "192.0.2.1")
-            connect()
+        for address, wrong in (
+            ("tcp://192.0.2.1:8848", "does not have that address; start the host of --master_addr with --node_rank 0"),
+            ("tcp://127.0.0.1:", "a port from 1 to 65535"),
+            ("tcp://no-such-host.invalid:8848", "no such host is known here"),
+        ):
+            with pytest.raises(ValueError, match=wrong):
+                connect(rank=0, world_size=2, address=address)
+        with pytest.raises(ValueError, match=r"tcp://192.0.2.1:8848|--master_addr 192.0.2.1"):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("MS_SCHED_HOST", "192.0.2.1")
+                patch.setenv("MS_SCHED_PORT", "8848")
+                connect()
         with pytest.raises(ValueError, match="shared_memory, native"):
             connect("mpi")
 

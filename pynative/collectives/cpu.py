@@ -1,76 +1,44 @@
-"""A job whose ranks all live on one host: the arena, the engine and the ledger that its groups share."""
+"""A job whose ranks are on CPUs: the arena, the network, the engine and the ledger that its groups share."""
 
 import os
-import socket
 from abc import abstractmethod
 from collections.abc import Sequence
 
+from pynative.collectives.address import Address
 from pynative.collectives.arena import Arena
 from pynative.collectives.checked import CheckedGroup
 from pynative.collectives.engine import Engine
 from pynative.collectives.errors import CollectiveMismatch
+from pynative.collectives.hosts import Membership, membership
 from pynative.collectives.interface import Backend, Group
-from pynative.collectives.rendezvous import Address, meet
+from pynative.collectives.mailbox import Channels
+from pynative.collectives.network import Network
+from pynative.collectives.rendezvous import Meeting, Place, meet
 from pynative.collectives.shared_memory import SharedMemoryGroup
 from pynative.collectives.trace import Trace
 from pynative.collectives.waiting import WaitingRoom
 
 
-def address_from_environment(
-    rank: int | None, world_size: int | None, address: str | None, timeout_minutes: float
-) -> Address:
-    """What is not given comes from RANK_ID, RANK_SIZE, MS_SCHED_HOST and MS_SCHED_PORT, as msrun sets them.
-
-    Raises ValueError if the job spans hosts.
-    """
-    rank = _number("RANK_ID", 0) if rank is None else rank
-    world_size = _number("RANK_SIZE", 1) if world_size is None else world_size
-    if not 0 <= rank < world_size:
-        raise ValueError(f"RANK_ID={rank} is not below RANK_SIZE={world_size}; start the ranks with msrun")
-    if address is None:
-        host = os.environ.get("MS_SCHED_HOST", "127.0.0.1")
-        if world_size > 1 and not is_this_host(host):
-            raise ValueError(
-                f"MS_SCHED_HOST={host} is another host: the shared_memory collectives join ranks of one host; "
-                "use --collectives native for a job of several hosts"
-            )
-        address = f"port-{os.environ.get('MS_SCHED_PORT', os.getppid())}"
-    return Address(rank, world_size, address, 60 * timeout_minutes)
-
-
-def _number(variable: str, default: int) -> int:
-    text = os.environ.get(variable, str(default))
-    if not text.isdecimal():
-        raise ValueError(f"{variable}={text!r} is not a number; msrun sets it (with --node_rank on several hosts)")
-    return int(text)
-
-
-def is_this_host(host: str) -> bool:
-    """Whether an address is one of this host's own: then, and only then, a socket can be bound to it."""
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.bind(where)
-    except OSError:
-        return False
-    return True
-
-
-class HostBackend(Backend):
+class CpuBackend(Backend):
     """Meets the other ranks when constructed. What carries the data is left to the subclasses."""
 
     def __init__(self, address: Address):
         self.rank = address.rank
         self.world_size = address.world_size
         self.trace = Trace()
-        meeting = meet(address)
+        found, connections = membership(address) if address.master else (None, {})
+        self.ranks_of_host = found.ranks_of_host(self.rank) if found else tuple(range(self.world_size))
+        name = _name_on_host(address, found)
+        meeting = meet(Place(self.rank, self.ranks_of_host, self.world_size, name, address.timeout))
         self._arena = Arena(meeting.memory, self.rank, self.world_size)
         os.close(meeting.memory)
-        self._waiting = WaitingRoom(self._arena, meeting)
-        self._engine = Engine(self._arena, self._waiting, address.timeout)
+        self._network = Network(self._arena, connections, address.timeout)
+        self._waiting = WaitingRoom(self._arena, meeting.doorbells, _names(meeting, found), meeting.pids, self._network)
+        channels = Channels(self._arena, self._waiting.ring, self._network)
+        self._engine = Engine(self._arena, self._waiting, channels, address.timeout)
         self._groups: dict[tuple[int, ...], CheckedGroup] = {}
         self._closed = False
-        self._start(address, meeting.port)
+        self._start(address, (found.members[0].ip, found.free_port) if found else ("127.0.0.1", meeting.port))
         self.world = self.group(range(self.world_size), "world")
 
     def group(self, ranks: Sequence[int], name: str = "") -> Group:
@@ -83,8 +51,8 @@ class HostBackend(Backend):
             self._groups[ranks] = self._make_group(ranks, name)
         return self._groups[ranks]
 
-    def _start(self, address: Address, port: int) -> None:
-        """Open what the transport needs, when all ranks are known to be there."""
+    def _start(self, address: Address, store: tuple[str, int]) -> None:
+        """Open what the transport needs, when all ranks are known to be there; `store` is free on rank 0's host."""
 
     @abstractmethod
     def _make_group(self, ranks: tuple[int, ...], name: str) -> CheckedGroup: ...
@@ -102,6 +70,7 @@ class HostBackend(Backend):
         finally:
             self._closed = True
             self._groups.clear()
+            self._network.close(is_orderly=self._waiting.failure is None)
             self._waiting.close()
             self._arena.close()
 
@@ -115,8 +84,20 @@ class HostBackend(Backend):
         self.world.barrier()
 
 
-class SharedMemoryBackend(HostBackend):
-    """Data passes through memory that all ranks map."""
+def _name_on_host(address: Address, found: Membership | None) -> str:
+    """What the ranks of this host meet under."""
+    return address.name if found is None else f"{found.token}-{found.ranks_of_host(address.rank)[0]}"
+
+
+def _names(meeting: Meeting, found: Membership | None) -> dict[int, str]:
+    """Every rank as messages name it."""
+    if found is None:
+        return {rank: f"rank {rank} (pid {pid})" for rank, pid in meeting.pids.items()}
+    return {member.rank: f"rank {member.rank} (pid {member.pid} on {member.ip})" for member in found.members}
+
+
+class SharedMemoryBackend(CpuBackend):
+    """Data passes through memory that all ranks of a host map, and over TCP between hosts."""
 
     def _make_group(self, ranks: tuple[int, ...], name: str) -> CheckedGroup:
         return SharedMemoryGroup(self._engine, self.trace, ranks, name)

@@ -1,0 +1,38 @@
+"""What ranks say to each other while they meet: JSON behind its length, over a stream socket."""
+
+import hmac
+import json
+import socket
+import struct
+
+LARGEST_MESSAGE = 4 << 20
+_LENGTH = struct.Struct("<I")
+
+
+def send(connection: socket.socket, message: dict) -> None:
+    """Raises OSError."""
+    raw = json.dumps(message).encode()
+    connection.sendall(_LENGTH.pack(len(raw)) + raw)
+
+
+def receive(connection: socket.socket) -> dict:
+    """Raises OSError if the connection ended or nothing came in time, ValueError for what is no message."""
+    (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    if size > LARGEST_MESSAGE:
+        raise ValueError(f"a message of {size} bytes is not ours")
+    return json.loads(_exactly(connection, size))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    raw = bytearray()
+    while len(raw) < size:
+        part = connection.recv(min(1 << 16, size - len(raw)))
+        if not part:
+            raise ConnectionResetError("the connection ended")
+        raw += part
+    return bytes(raw)
+
+
+def same_secret(one: object, other: str) -> bool:
+    """Whether two texts are equal, in a time that does not tell where they differ."""
+    return hmac.compare_digest(str(one).encode(), other.encode())

@@ -1,0 +1,60 @@
+"""Two hosts on one machine: network namespaces with a cable between them.
+
+Processes in different namespaces have no abstract socket, no loopback and (by their identity) no memory in common, so
+for the collectives they are on different hosts. Needs root, or at least CAP_NET_ADMIN and CAP_SYS_ADMIN, and `ip`.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Host:
+    """`prefix` starts a command on that host."""
+
+    address: str
+    prefix: tuple[str, ...]
+
+
+def why_not() -> str:
+    """Why this machine can't do it; empty if it can."""
+    if shutil.which("ip") is None:
+        return "`ip` is not installed (apt-get install iproute2)"
+    name = f"try{os.getpid()}"
+    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    if tried.returncode == 0:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+    return f"no network namespaces here: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[tuple[Host, Host]]:
+    """The hosts, for the time of the block; deleting their namespaces cuts the cable."""
+    names = [f"host{i}-{os.getpid()}" for i in range(2)]
+    hosts = tuple(Host(f"10.77.0.{i + 1}", ("ip", "netns", "exec", name)) for i, name in enumerate(names))
+    try:
+        for name in names:
+            _ip("netns", "add", name)
+        _ip("link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1])
+        for name, host in zip(names, hosts, strict=True):
+            _ip("-n", name, "address", "add", f"{host.address}/24", "dev", "eth0")
+            _ip("-n", name, "link", "set", "eth0", "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+        yield hosts[0], hosts[1]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def cut_the_cable(host: Host) -> None:
+    """From now on no packet leaves or reaches that host."""
+    _ip("-n", host.prefix[-1], "link", "set", "eth0", "down")
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"

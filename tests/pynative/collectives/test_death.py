@@ -106,11 +106,10 @@ def claim_wrongly(backend, address):
         ):
             with pytest.raises(ValueError, match=wrong):
                 connect(rank=0, world_size=2, address=address)
-        with pytest.raises(ValueError, match=r"tcp://192.0.2.1:8848|--master_addr 192.0.2.1"):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("MS_SCHED_HOST", "192.0.2.1")
-                patch.setenv("MS_SCHED_PORT", "8848")
-                connect()
+        with pytest.raises(ValueError, match=r"--master_addr 192[.]0[.]2[.]1"), pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MS_SCHED_HOST", "192.0.2.1")
+            patch.setenv("MS_SCHED_PORT", "8848")
+            connect()
         with pytest.raises(ValueError, match="shared_memory, native"):
             connect("mpi")
 

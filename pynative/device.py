@@ -7,6 +7,7 @@ import mindspore as ms
 
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from pynative import kernels
+from pynative.kernels.host import blas
 
 DEFAULT_COLLECTIVES = {"CPU": "shared_memory", "Ascend": "native"}
 
@@ -53,3 +54,8 @@ def initialize(
     if device_target == "CPU":
         ms.runtime.launch_blocking()
     kernels.use(kernel_set, threads or threads_of_a_rank(world_size), fused)
+
+
+def notice() -> str | None:
+    """One line where this process's matrix products run slower than its CPU could, with the way out."""
+    return blas.notice() if kernels.active() == "host" else None

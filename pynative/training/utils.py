@@ -8,7 +8,7 @@ from parallel_core.config import ParallelConfig
 from pynative import collectives, device, parallel_state
 from pynative.collectives import failure
 from pynative.tensor_parallel.random import set_rng_seed
-from pynative.training.log import log
+from pynative.training.log import log, warn
 
 
 def set_parallel_context(parallel_config: ParallelConfig) -> None:
@@ -24,6 +24,9 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
         sys.exit(0)
     device.initialize(config.device_target, config.kernels, config.threads, config.world_size, config.fused)
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)
+    note = device.notice()
+    if note and backend.rank == 0:
+        warn(note)
     sys.excepthook = lambda kind, error, trace: failure.end(backend, error)
     if backend.world_size != config.world_size:
         raise ValueError(

@@ -9,12 +9,13 @@ the shape, only who computes them varies.
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
 
 import numpy as np
+
+from pynative.kernels.host.blas import select_fastest_core, set_blas_threads
 
 BLOCK_BYTES = 1024 * 1024
 """Size of an elementwise block. Smaller ones stay in level 2 of the cache, but one thread is no faster with them, and
@@ -33,6 +34,7 @@ _workers: list[Thread] = []
 
 def prepare(threads: int) -> None:
     """Set the process up: `threads` threads in all, BLAS with one, freed memory kept for the next activation."""
+    select_fastest_core()
     set_threads(threads)
     keep_freed_memory()
 
@@ -111,30 +113,6 @@ def matmul_spans(rows: int, multiply_adds: int) -> list[tuple[int, int]]:
     pieces = _threads if multiply_adds >= MATMUL_WORK else 1
     size = -(-rows // pieces)
     return spans(rows, max(MATMUL_ROWS, -(-size // MATMUL_ROWS) * MATMUL_ROWS))
-
-
-def _loaded_libraries(word: str) -> Iterator[ctypes.CDLL]:
-    with open("/proc/self/maps") as maps:
-        paths = {line.split()[-1] for line in maps if word in line.lower() and ".so" in line}
-    yield from (ctypes.CDLL(path) for path in sorted(paths))
-
-
-_SET_THREADS_SYMBOLS = tuple(
-    f"{prefix}openblas_set_num_threads{suffix}" for prefix in ("", "scipy_") for suffix in ("", "64_", "_64", "64")
-)
-
-
-def set_blas_threads(count: int) -> bool:
-    """Tell every loaded OpenBLAS to use `count` threads; False when none was found (then OPENBLAS_NUM_THREADS counts).
-    """
-    found = False
-    for library in _loaded_libraries("openblas"):
-        for symbol in _SET_THREADS_SYMBOLS:
-            setter: Any = getattr(library, symbol, None)
-            if setter is not None:
-                setter(ctypes.c_int(count))
-                found = True
-    return found
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _NEVER_TRIM = -1, -4, 2**31 - 1  # glibc's malloc.h

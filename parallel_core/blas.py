@@ -1,0 +1,83 @@
+"""Which kernels OpenBLAS should use on a CPU: a decision from the CPU's flags and from what the library chose.
+
+OpenBLAS selects its kernels when it is loaded, from a table of CPU models. A CPU newer than the library is not in that
+table and gets kernels of the oldest one: OpenBLAS 0.3.23 in numpy 1.26 takes Prescott's on Intel model 207, 37 GFLOP/s
+a core in float32 where SkylakeX's reach 189.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Level:
+    """A width of vector instructions: the flags that say a CPU has it, and OpenBLAS's cores that use it."""
+
+    flags: frozenset[str]
+    cores: tuple[str, ...]
+    gflops: float
+    """float32 matrix product of one core of a CPU that has all levels (AMD EPYC, family 26), OpenBLAS 0.3.23."""
+
+
+LEVELS = (
+    Level(
+        frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"}),
+        ("SkylakeX", "Cooperlake", "SapphireRapids"),
+        190,
+    ),
+    Level(frozenset({"avx2", "fma"}), ("Haswell", "Zen", "Excavator"), 97),
+    Level(frozenset({"avx"}), ("Sandybridge", "Bulldozer", "Piledriver", "Steamroller"), 84),
+    Level(
+        frozenset(),
+        ("Prescott", "Core2", "Penryn", "Dunnington", "Nehalem", "Athlon", "Opteron", "Opteron_SSE3", "Barcelona",
+         "Bobcat", "Atom", "Nano", "Katmai", "Coppermine", "Northwood", "Banias"),
+        39,
+    ),
+)  # fmt: skip
+"""x86-64, the fastest first; the first core of each is in every OpenBLAS that knows the level."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a choice of kernels is the right one; if it is slow, the core to select and what the choice costs."""
+
+    status: Literal["fine", "slow", "unknown"]
+    core: str | None = None
+    times_slower: float = 1.0
+
+
+def decide(architecture: str, flags: Set[str], chosen: str) -> Decision:
+    """Judge the core that OpenBLAS chose.
+
+    architecture: as `platform.machine()` gives it. Other than x86-64 is "unknown": every 64-bit Arm core has the same
+    vectors to begin with, and what the wider ones bring is not known here.
+    flags: the CPU's, as in /proc/cpuinfo; without any (no such file) the decision is "unknown".
+    chosen: the core's name as `openblas_get_corename` gives it; one that no table has is newer than this one.
+    """
+    levels = [level for level in LEVELS if chosen.lower() in {core.lower() for core in level.cores}]
+    if architecture.lower() not in ("x86_64", "amd64") or not flags or not levels:
+        return Decision("unknown")
+    best = next(level for level in LEVELS if level.flags <= flags)
+    if best.gflops <= levels[0].gflops:
+        return Decision("fine")
+    return Decision("slow", best.cores[0], best.gflops / levels[0].gflops)
+
+
+def usable_cores(architecture: str, flags: Set[str]) -> list[str]:
+    """A core of every level that the CPU has, the fastest first; none where the decision is unknown."""
+    if architecture.lower() not in ("x86_64", "amd64") or not flags:
+        return []
+    return [level.cores[0] for level in LEVELS if level.flags <= flags]
+
+
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """The flags of the first CPU that Linux lists; none elsewhere."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    names = ("flags", "Features")  # x86's word and Arm's
+    listed = next((line.partition(":")[2] for line in lines if line.partition(":")[0].strip() in names), "")
+    return frozenset(listed.split())

@@ -1,0 +1,103 @@
+"""numpy's BLAS: one thread, and the kernels that this CPU deserves."""
+
+import ctypes
+import os
+import platform
+from collections.abc import Iterator
+from typing import Any
+
+from parallel_core.blas import Decision, cpu_flags, decide
+
+CORE_VARIABLE = "OPENBLAS_CORETYPE"
+"""OpenBLAS's own variable: the core whose kernels it uses, read when it selects them."""
+
+_AFFIXES = tuple((prefix, suffix) for prefix in ("", "scipy_") for suffix in ("", "64_", "_64", "64"))
+
+
+def _libraries() -> Iterator[ctypes.CDLL]:
+    """Every OpenBLAS that this process has loaded."""
+    try:
+        with open("/proc/self/maps") as maps:
+            paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "openblas" in line.lower() and ".so" in line}
+    except OSError:  # not Linux
+        return
+    yield from (ctypes.CDLL(path) for path in sorted(paths))
+
+
+def _function(library: ctypes.CDLL, name: str) -> Any:
+    """A function of OpenBLAS's interface, by whatever prefix and suffix the library was built with; None without it."""
+    names = (f"{prefix}{name}{suffix}" for prefix, suffix in _AFFIXES)
+    return next((getattr(library, each) for each in names if hasattr(library, each)), None)
+
+
+def set_blas_threads(count: int) -> bool:
+    """Tell every loaded OpenBLAS to use `count` threads; False when none was found (then OPENBLAS_NUM_THREADS counts).
+    """
+    setters = [_function(library, "openblas_set_num_threads") for library in _libraries()]
+    for setter in setters:
+        if setter is not None:
+            setter(ctypes.c_int(count))
+    return any(setter is not None for setter in setters)
+
+
+def _core(library: ctypes.CDLL) -> str:
+    """The core whose kernels a library uses; "" when it does not say."""
+    corename = _function(library, "openblas_get_corename")
+    if corename is None:
+        return ""
+    corename.restype = ctypes.c_char_p
+    return corename().decode()
+
+
+def cores() -> list[str]:
+    """The core that each loaded OpenBLAS uses."""
+    return [_core(library) for library in _libraries()]
+
+
+def _select(library: ctypes.CDLL, core: str) -> None:
+    """Let a library select its kernels again, as at load: it reads its variable anew. No product may be running.
+
+    `gotoblas_dynamic_quit` forgets the table of kernels, `gotoblas_dynamic_init` chooses one (OpenBLAS,
+    driver/others/dynamic.c). A library without them, or built for one CPU, keeps what it has.
+    """
+    if not (hasattr(library, "gotoblas_dynamic_quit") and hasattr(library, "gotoblas_dynamic_init")):
+        return
+    os.environ[CORE_VARIABLE] = core
+    try:
+        library.gotoblas_dynamic_quit()
+        library.gotoblas_dynamic_init()
+    finally:
+        del os.environ[CORE_VARIABLE]
+
+
+def _decision(library: ctypes.CDLL) -> Decision:
+    return decide(platform.machine(), cpu_flags(), _core(library))
+
+
+def select_fastest_core() -> None:
+    """Give every loaded OpenBLAS the kernels of this CPU's widest vectors where it chose others.
+
+    numpy may have been loaded long before. Who has set OPENBLAS_CORETYPE has chosen: then nothing is changed.
+    """
+    if CORE_VARIABLE in os.environ:
+        return
+    for library in _libraries():
+        decision = _decision(library)
+        if decision.core is not None:
+            _select(library, decision.core)
+
+
+def notice() -> str | None:
+    """One line where matrix products run slower than this CPU could, with the way out; None where they don't."""
+    for library in _libraries():
+        decision = _decision(library)
+        if decision.core is None:
+            continue
+        cure = f"set {CORE_VARIABLE}={decision.core} before Python starts"
+        if CORE_VARIABLE in os.environ:
+            cure = f"unset {CORE_VARIABLE}, which is {os.environ[CORE_VARIABLE]!r}, or {cure}"
+        return (
+            f"OpenBLAS uses its {_core(library)} kernels, on this CPU about {decision.times_slower:.1f} times slower "
+            f"than {decision.core}: {cure}"
+        )
+    return None

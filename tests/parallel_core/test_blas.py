@@ -4,13 +4,13 @@ import pytest
 
 from parallel_core.blas import LEVELS, Decision, cpu_flags, decide, usable_cores
 
-SSE = frozenset("fpu sse sse2 pni ssse3 sse4_1 sse4_2".split())
+SSE = frozenset(["fpu", "sse", "sse2", "pni", "ssse3", "sse4_1", "sse4_2"])
 AVX = SSE | {"avx"}
 AVX2 = AVX | {"avx2", "fma", "bmi2"}
 AVX512 = AVX2 | {"avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl"}
 SAPPHIRE_RAPIDS = AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16", "avx512_fp16"}  # and Intel model 207
 XEON_PHI = AVX2 | {"avx512f", "avx512cd", "avx512er", "avx512pf"}
-ARM = frozenset("fp asimd evtstrm aes crc32 atomics fphp asimdhp asimddp sve bf16".split())
+ARM = frozenset(["fp", "asimd", "evtstrm", "aes", "crc32", "atomics", "fphp", "asimdhp", "asimddp", "sve", "bf16"])
 
 
 @pytest.mark.parametrize(

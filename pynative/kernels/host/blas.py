@@ -18,9 +18,10 @@ def _libraries() -> Iterator[ctypes.CDLL]:
     """Every OpenBLAS that this process has loaded."""
     try:
         with open("/proc/self/maps") as maps:
-            paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "openblas" in line.lower() and ".so" in line}
+            lines = [line for line in maps if "openblas" in line.lower() and ".so" in line]
     except OSError:  # not Linux
         return
+    paths = {line.split(maxsplit=5)[-1].strip() for line in lines}
     yield from (ctypes.CDLL(path) for path in sorted(paths))
 
 
@@ -31,8 +32,7 @@ def _function(library: ctypes.CDLL, name: str) -> Any:
 
 
 def set_blas_threads(count: int) -> bool:
-    """Tell every loaded OpenBLAS to use `count` threads; False when none was found (then OPENBLAS_NUM_THREADS counts).
-    """
+    """Tell every loaded OpenBLAS to use `count` threads; False without one (then OPENBLAS_NUM_THREADS counts)."""
     setters = [_function(library, "openblas_set_num_threads") for library in _libraries()]
     for setter in setters:
         if setter is not None:

@@ -56,6 +56,6 @@ def initialize(
     kernels.use(kernel_set, threads or threads_of_a_rank(world_size), fused)
 
 
-def notice() -> str | None:
+def blas_notice() -> str | None:
     """One line where this process's matrix products run slower than its CPU could, with the way out."""
     return blas.notice() if kernels.active() == "host" else None

@@ -24,9 +24,6 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
         sys.exit(0)
     device.initialize(config.device_target, config.kernels, config.threads, config.world_size, config.fused)
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)
-    note = device.notice()
-    if note and backend.rank == 0:
-        warn(note)
     sys.excepthook = lambda kind, error, trace: failure.end(backend, error)
     if backend.world_size != config.world_size:
         raise ValueError(
@@ -34,9 +31,9 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
             f"{config.world_size}, or let the launched processes build the configuration"
         )
     parallel_state.initialize_from_config(config, backend)
-    notice = device.fused_notice(config.device_target, config.fused)
-    if notice and backend.rank == 0:
-        log(notice)
+    for notice, say in ((device.fused_notice(config.device_target, config.fused), log), (device.blas_notice(), warn)):
+        if notice and backend.rank == 0:
+            say(notice)
 
 
 def set_seed(seed: int) -> None:

@@ -1,7 +1,13 @@
 """From what the user asked for - Megatron flags, YAML, JSON - to config objects. Starts nothing, needs no device."""
 
-from mapping.arguments import exit_on_mistakes, get_args, initialize_megatron, parse_args, set_args
-from mapping.from_args import init_configs_from_args
+from mapping.arguments import (
+    exit_on_mistakes,
+    get_args,
+    init_configs_from_args,
+    initialize_megatron,
+    parse_args,
+    set_args,
+)
 from mapping.from_yaml import init_configs_from_dict, init_configs_from_yaml
 from parallel_core.config import ConfigError
 

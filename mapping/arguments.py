@@ -6,84 +6,53 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from operator import attrgetter
-from typing import Any, NamedTuple
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
 
-from mapping import from_deepspeed, from_yaml
-from mapping.checks import check_given, forget_refused
-from mapping.derived import DERIVED
-from mapping.files import missing_files
-from mapping.flags import IGNORED, MAPPED, ROWS
-from mapping.from_args import FLAG_OF, build_with_errors, field_values
-from mapping.from_deepspeed import Auto
-from mapping.parser import ExtraArgs, Given, rank_of_environment, read_command_line, world_size_of_environment
+from mapping.from_args import field_values
+from mapping.given import OTHER_NAMES, ROW_OF, Given
+from mapping.merge import Reading, resolve
+from mapping.readers.command_line import ExtraArgs, rank_of_environment
+from mapping.reading import not_yet, read
 from parallel_core.config import AllConfig, ConfigError
-from parallel_core.config.base import Unknown, complain
-from parallel_core.config.unsupported import unsupported
+from parallel_core.config.base import complain, gather_findings
+from parallel_core.config.tree import build
+from parallel_core.findings import Finding
 
 _global_args: Namespace | None = None
 
 
-class Reading(NamedTuple):
-    """Everything that a command line says, right or wrong."""
+class Arguments(Namespace):
+    """Megatron's arguments, which know what they were read from and the config that was built of it."""
 
-    args: Namespace
-    given: list[Given]
-    config: AllConfig
-    errors: list[str]
-    notes: list[str]
+    __slots__ = ("_as_built", "_reading")
+    _reading: Reading
+    _as_built: dict[str, Any]
 
+    def keep(self, reading: Reading) -> None:
+        """Show what a reading came to, and remember it."""
+        vars(self).update((name, value) for name, value in vars(reading.args).items() if _is_ours(name, self))
+        self._reading = reading
+        self._as_built = {name: deepcopy(value) for name, value in vars(self).items() if name in _NAMES}
 
-def read(
-    argv: Sequence[str] | None = None,
-    extra_args_provider: ExtraArgs | None = None,
-    world_size: int | None = None,
-    args_defaults: Mapping[str, Any] | None = None,
-    check_files: bool = False,
-) -> Reading:
-    """Read a command line without raising: the config as far as it can be known, and every error.
-
-    `check_files`: look at the tokenizer's, the data's and the checkpoint's files, too.
-    """
-    args, line = read_command_line(sys.argv[1:] if argv is None else argv, extra_args_provider, args_defaults)
-    args.rank = rank_of_environment()
-    args.world_size = world_size or world_size_of_environment(1 if args.yaml_cfg is None else None)
-    autos, file_errors, args.said_by_files = _read_files(args, line.given)
-    size_of_file = args.said_by_files.pop("parallel_config.world_size", None)
-    refused = check_given(args, line.given)
-    forget_refused(args, line.given)
-    values = field_values(args, look_at_files=check_files)
-    args.world_size = args.world_size or size_of_file or from_yaml.smallest_world(values)
-    values["parallel_config.world_size"] = args.world_size
-    config, errors = build_with_errors(values)
-    notes, open_ends = from_deepspeed.resolved(autos, config)
-    found = [*line.errors, *file_errors, *refused, *errors, *open_ends, *(missing_files(args) if check_files else ())]
-    return Reading(args, line.given, config, list(dict.fromkeys(_as_typed(found, line.given))), notes)
+    def changes(self) -> dict[str, Any]:
+        """The arguments that were changed, or deleted, since the config was built."""
+        now = vars(self)
+        return {name: now.get(name) for name, value in self._as_built.items() if _differs(now.get(name), value)}
 
 
-def _as_typed(errors: Sequence[str], given: Sequence[Given]) -> Iterator[str]:
-    """Errors about a field name its own flag; where another flag filled the field, that one is put before it."""
-    names = {entry.name for entry in given}
-    fills = {FLAG_OF[entry.row.target]: entry.name for entry in given if entry.row.target in FLAG_OF}
-    for error in errors:
-        flag = error.split(maxsplit=1)[0].rstrip(":")
-        if flag in fills and flag not in names:
-            head, _, rest = error.partition(": ")
-            error = f"{fills[flag]} ({head}): {rest}"
-        yield error
+_NAMES = {*ROW_OF, *OTHER_NAMES, "world_size"}
+"""Attributes that the config follows from."""
 
 
-def not_yet(reading: Reading) -> list[str]:
-    """What is asked for, legally, that the engine cannot do yet."""
-    return list(_as_typed([str(row) for row in unsupported(reading.config)], reading.given))
+def _is_ours(name: str, args: Namespace) -> bool:
+    """Whether an attribute is ours to set: the user's own are theirs once they are there."""
+    return name in _NAMES or name not in vars(args)
 
 
-def _read_files(args: Namespace, given: Sequence[Given]) -> tuple[list[Auto], list[str], dict[str, Any]]:
-    """What --deepspeed-config and --yaml-cfg say: what the first leaves open, errors, fields of several arguments."""
-    deepspeed, yaml = (path if isinstance(path, str) else None for path in (args.deepspeed_config, args.yaml_cfg))
-    autos, errors = from_deepspeed.apply(deepspeed, args, given) if deepspeed else ([], [])
-    values, yaml_errors = from_yaml.overlay(yaml, args, given) if yaml else ({}, [])
-    return autos, [*errors, *yaml_errors], values
+def _differs(left: Any, right: Any) -> bool:
+    return type(left) is not type(right) or left != right
 
 
 def parse_args(
@@ -99,25 +68,54 @@ def parse_args(
     defaults by attribute name. What follows from other arguments (sizes, the padded vocabulary, types) is filled in.
     Raises `ConfigError` with every finding.
     """
-    return _accepted(read(argv, extra_args_provider, world_size, args_defaults, check_files)).args
+    return _accepted(read(argv, extra_args_provider, world_size, args_defaults, check_files, read_vocabulary=True))
 
 
-def _accepted(reading: Reading) -> Reading:
-    if reading.errors:
-        raise ConfigError(reading.errors)
-    fill_in(reading.args, reading.config)
-    return reading
+def _accepted(reading: Reading) -> Arguments:
+    if reading.findings:
+        raise ConfigError(reading.findings)
+    args = Arguments()
+    args.keep(reading)
+    return args
 
 
-def fill_in(args: Namespace, config: AllConfig) -> None:
-    """Give arguments that were left open the value that the config derived for them, as Megatron's validation does."""
-    copied = {row.target: row.dest for row in reversed(ROWS) if row.status == MAPPED and row.target not in DERIVED}
-    exact = {"model_config.vocab_size": "padded_vocab_size", "model_config.params_dtype": "params_dtype"}
-    for target, dest in {**copied, **exact}.items():
-        if target and getattr(args, dest) is None:
-            value = attrgetter(target)(config)
-            setattr(args, dest, None if isinstance(value, Unknown) else value)
-    args.data_parallel_size = config.parallel_config.data_parallel_size
+def init_configs_from_args(args: Namespace) -> AllConfig:
+    """The config of an argument namespace; the namespace's attributes are left as they were given.
+
+    For arguments of ours it is the one that was built when they were read; if attributes were changed since, it is
+    built again from everything that was given and the changes. A namespace of another parser, Megatron's own say, is
+    read attribute by attribute. Raises `ConfigError` (a `ValueError`) with every finding.
+    """
+    if not isinstance(args, Arguments):
+        return _of_foreign(args)
+    changes = args.changes()
+    if changes:
+        world_size = changes.pop("world_size", None) or args._reading.sources.world_size
+        given = [Given(f"args.{name}", value, ROW_OF[OTHER_NAMES.get(name, name)]) for name, value in changes.items()]
+        sources = args._reading.sources
+        reading = resolve(replace(sources, changed=[*sources.changed, *given], world_size=world_size))
+        complain(reading.findings)
+        args.keep(reading)
+    return args._reading.config
+
+
+_FILES = {
+    "yaml_cfg": "call init_configs_from_yaml, or pass on the namespace that parse_args() returns instead of a copy",
+    "deepspeed_config": "pass on the namespace that parse_args() returns instead of a copy",
+}
+"""Arguments that name files whose values do not stand in a namespace -> what to do."""
+
+
+def _of_foreign(args: Namespace) -> AllConfig:
+    complain(
+        Finding(f"--{name.replace('_', '-')}", getattr(args, name), "is read by parse_args() only", fix)
+        for name, fix in _FILES.items()
+        if getattr(args, name, None) is not None
+    )
+    with gather_findings() as findings:
+        config = build(field_values(args))
+    complain(findings)
+    return config
 
 
 def initialize_megatron(
@@ -137,12 +135,12 @@ def initialize_megatron(
         print(help_text())
         raise SystemExit(0)
     with exit_on_mistakes():
-        reading = _accepted(read(argv, extra_args_provider, None, args_defaults, check_files))
+        reading = read(argv, extra_args_provider, None, args_defaults, check_files, read_vocabulary=True)
+        args = _accepted(reading)
         complain(not_yet(reading))
-    if reading.args.rank == 0:
-        _print_notes(reading)
-    set_args(reading.args)
-    return reading.args
+    reading.print_notes()
+    set_args(args)
+    return args
 
 
 @contextmanager
@@ -153,14 +151,6 @@ def exit_on_mistakes() -> Iterator[None]:
     except ValueError as error:
         _print_errors(error.errors if isinstance(error, ConfigError) else [str(error)])
         raise SystemExit(2) from None
-
-
-def _print_notes(reading: Reading) -> None:
-    ignored = [given.name for given in reading.given if given.row.status == IGNORED]
-    if ignored:
-        print(f"ignored, the result is the same without: {' '.join(ignored)}")
-    for note in reading.notes:
-        print(note)
 
 
 def _print_errors(errors: Sequence[str]) -> None:

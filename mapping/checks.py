@@ -6,15 +6,16 @@ however a config was made.
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from mapping.derived import fully_sharded_stage
 from mapping.flags import REFUSED, Flag
 from mapping.flags.stages import pipeline_layout
-from mapping.parser import Given
+from mapping.given import Given
 from parallel_core.config.base import Unknown, judge
+from parallel_core.findings import Finding, Setting, shown
 
 REQUIRED = (("--micro-batch-size",), ("--lr",), ("--max-position-embeddings",), ("--train-iters", "--train-samples"))
 """Of each tuple one flag must be given; what the model cannot be built without is checked there."""
@@ -78,51 +79,74 @@ NEEDS = {
 """A flag -> flags of which one must come with it."""
 
 
+_NEED_MODEL = (
+    "HuggingFaceTokenizer",
+    "PretrainedFromHF",
+    "Llama2Tokenizer",
+    "GPTSentencePieceTokenizer",
+    "SentencePieceTokenizer",
+    "TikTokenizer",
+)
+"""Tokenizers whose files --tokenizer-model names."""
+
+
 def _parts(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
+
+
+def _words(value: Any) -> Any:
+    """A value as it is typed; none for a switch."""
+    return None if isinstance(value, bool) else " ".join(map(str, _parts(value))) if value is not None else None
 
 
 def _refuses(row: Flag, part: Any) -> bool:
     return isinstance(part, str | int | float) and part in row.refuses
 
 
-def refusals(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
-    for name, row, value in given:
-        if row.status == REFUSED and value != row.default:
-            yield f"{_typed(name, value)}: {row.reason}"
-        for part in _parts(value):
-            if _refuses(row, part):
-                yield f"{name} {part}: {row.refuses[part]}"
+def _refusal(entry: Given, value: Any, reason: str) -> Finding:
+    rule, _, fix = reason.partition("; ")
+    return Finding(entry.name, value, rule, fix, entry.source)
 
 
-def required(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
-    if args.yaml_cfg is not None:
-        return  # a file describes a model; how long to train it may be left open
+def refusals(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
+    for entry in given:
+        if entry.row.status == REFUSED and entry.value != entry.row.default:
+            yield _refusal(entry, _words(entry.value), entry.row.reason)
+        for part in _parts(entry.value):
+            if _refuses(entry.row, part):
+                yield _refusal(entry, part, entry.row.refuses[part])
+
+
+def required(args: Any) -> Iterator[Finding]:
+    """What a command line must have."""
     for flags in REQUIRED:
         if all(_attribute(args, flag) is None for flag in flags):
-            yield f"{' or '.join(flags)}: must be given"
+            yield Finding(" or ".join(flags), None, "must be given", "add it")
 
 
-def training_has_a_length(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+def training_has_a_length(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     if args.train_iters == 0 and not args.skip_train:
-        yield "--train-iters 0: must be at least 1; raise it"
+        yield Finding("--train-iters", 0, "must be at least 1", "raise it")
 
 
-def weight_decay_has_both_ends(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+def weight_decay_has_both_ends(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     if args.weight_decay_incr_style != "constant" and None in (args.start_weight_decay, args.end_weight_decay):
-        yield (
-            f"--weight-decay-incr-style {args.weight_decay_incr_style}: needs --start-weight-decay and "
-            "--end-weight-decay; add them"
+        yield Finding(
+            "--weight-decay-incr-style",
+            args.weight_decay_incr_style,
+            "needs --start-weight-decay and --end-weight-decay",
+            "add them",
         )
 
 
-def exclusions(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+def exclusions(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     values = {entry.row.name: entry.value for entry in given if not _says_nothing(entry)}
     for flags in EXCLUSIVE:
         present = [flag for flag in flags if flag in values]
         if len(present) > 1:
             later, earlier = present[1], present[0]
-            yield f"{_typed(later, values[later])}: does not go with {_typed(earlier, values[earlier])}; leave one out"
+            other = shown(earlier, _words(values[earlier]))
+            yield Finding(later, _words(values[later]), f"does not go with {other}", "leave one out")
 
 
 def _says_nothing(entry: Given) -> bool:
@@ -130,105 +154,105 @@ def _says_nothing(entry: Given) -> bool:
     return entry.value is None or (entry.row.type is not None and entry.value == entry.row.default)
 
 
-def _typed(flag: str, value: Any) -> str:
-    return flag if isinstance(value, bool) else f"{flag} {' '.join(map(str, _parts(value)))}"
-
-
-def needs(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+def needs(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     names = {entry.row.name for entry in given if not _says_nothing(entry)}
     for flag, others in NEEDS.items():
         if flag in names and not any(_is_on(args, other) for other in others):
-            yield f"{flag}: needs {' or '.join(others)}; add it or leave {flag} out"
+            yield Finding(flag, None, f"needs {' or '.join(others)}", f"add it or leave {flag} out")
 
 
-def _attribute(args: Namespace, flag: str) -> Any:
+def _attribute(args: Any, flag: str) -> Any:
     return getattr(args, flag.removeprefix("--").replace("-", "_"), None)
 
 
-def _is_on(args: Namespace, flag: str) -> bool:
+def _is_on(args: Any, flag: str) -> bool:
     value = _attribute(args, flag)
     return value is not None and value is not False
 
 
-def position_flags_agree(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+def position_flags_agree(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     rotary = args.use_rotary_position_embeddings or args.position_embedding_type in ("rope", "yarn")
-    names = {entry.name for entry in given}
+    names = {entry.row.name for entry in given}
     if not args.add_position_embedding and not rotary:
-        yield "--no-position-embedding: use --position-embedding-type none"
+        yield Finding(
+            "--no-position-embedding",
+            None,
+            "says no more than which positions there are not",
+            "use --position-embedding-type none",
+        )
     for flag in ("--use-fused-rotary-pos-emb", "--rotary-seq-len-interpolation-factor"):
         if flag in names and not rotary:
-            yield f"{flag}: needs --position-embedding-type rope; add it or leave {flag} out"
+            yield Finding(flag, None, "needs --position-embedding-type rope", f"add it or leave {flag} out")
 
 
-def fused_norm_is_rms(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+def fused_norm_is_rms(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     if args.use_fused_rmsnorm and args.normalization != "RMSNorm":
-        yield f"--use-fused-rmsnorm: needs --normalization RMSNorm, not {args.normalization}; change one of them"
+        yield Finding(
+            "--use-fused-rmsnorm",
+            None,
+            f"needs --normalization RMSNorm, not {args.normalization}",
+            "change one of them",
+        )
 
 
-def tokenizer_has_its_files(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+def tokenizer_has_its_files(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     kind, path = args.tokenizer_type, args.tokenizer_model or args.tokenizer_name_or_path
     if kind == "GPT2BPETokenizer" and not (args.vocab_file and args.merge_file):
-        yield "--tokenizer-type GPT2BPETokenizer: needs --vocab-file and --merge-file; add them"
+        yield Finding("--tokenizer-type", "GPT2BPETokenizer", "needs --vocab-file and --merge-file", "add them")
     elif kind == "NullTokenizer" and args.vocab_size is None:
-        yield "--tokenizer-type NullTokenizer: needs --vocab-size; add it"
-    elif (
-        kind
-        in (
-            "HuggingFaceTokenizer",
-            "PretrainedFromHF",
-            "Llama2Tokenizer",
-            "GPTSentencePieceTokenizer",
-            "SentencePieceTokenizer",
-            "TikTokenizer",
-        )
-        and path is None
-    ):
-        yield f"--tokenizer-type {kind}: needs --tokenizer-model; add it"
+        yield Finding("--tokenizer-type", "NullTokenizer", "needs --vocab-size", "add it")
+    elif kind in _NEED_MODEL and path is None:
+        yield Finding("--tokenizer-type", kind, "needs --tokenizer-model", "add it")
 
 
-def context_sizes_multiply(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+def context_sizes_multiply(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     sizes = args.hierarchical_context_parallel_sizes
     if sizes is not None and (len(sizes) != 2 or sizes[0] * sizes[1] != args.context_parallel_size):
-        yield (
-            f"--hierarchical-context-parallel-sizes {' '.join(map(str, sizes))}: must be two numbers whose product "
-            f"is --context-parallel-size {args.context_parallel_size}; change one of them"
+        yield Finding(
+            "--hierarchical-context-parallel-sizes",
+            " ".join(map(str, sizes)),
+            f"must be two numbers whose product is --context-parallel-size {args.context_parallel_size}",
+            "change one of them",
         )
 
 
-def sharding_agrees(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+def sharding_agrees(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     stage, asked = fully_sharded_stage(args), args.zero_stage
     if None not in (stage, asked) and stage != asked:
-        yield (
-            f"--zero-stage {asked}: fully sharded data parallelism (--use-megatron-fsdp, --use-torch-fsdp2) is stage "
-            f"{stage} here; make them agree or leave one out"
+        yield Finding(
+            "--zero-stage",
+            asked,
+            f"fully sharded data parallelism (--use-megatron-fsdp, --use-torch-fsdp2) is stage {stage} here",
+            "make them agree or leave one out",
         )
 
 
-def pipeline_layout_fits(args: Namespace, given: Sequence[Given]) -> Iterator[str]:
+def pipeline_layout_fits(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     if args.pipeline_model_parallel_layout is None:
         return
     try:
         stages = pipeline_layout(args.pipeline_model_parallel_layout)
     except ValueError as error:
-        yield f"--pipeline-model-parallel-layout {error}: must be stages such as Et*3|(tt|)*5mL; change it"
+        yield Finding("--pipeline-model-parallel-layout", error, "must be stages such as Et*3|(tt|)*5mL", "change it")
         return
-    flag, size = f"--pipeline-model-parallel-layout {'|'.join(stages)}", args.pipeline_model_parallel_size
+    layout, size = Setting("--pipeline-model-parallel-layout", "|".join(stages)), args.pipeline_model_parallel_size
     predicted, heads = args.mtp_num_layers or args.num_nextn_predict_layers or 0, "".join(stages).count("m")
     if size >= 1 and len(stages) % size:
-        yield (
-            f"{flag}: has {len(stages)} virtual stages, must have a multiple of --pipeline-model-parallel-size {size}; "
-            "change one of them"
+        yield layout.breaks(
+            f"has {len(stages)} virtual stages, must have a multiple of --pipeline-model-parallel-size {size}",
+            "change one of them",
         )
     if heads != stages[-1].count("m"):
-        yield f"{flag}: further tokens are predicted by the last stage, where the loss is; put m before L"
+        yield layout.breaks("further tokens are predicted by the last stage, where the loss is", "put m before L")
     if heads != predicted:
-        yield f"{flag}: has m {heads} times, must have it --mtp-num-layers {predicted} times; change one of them"
+        yield layout.breaks(
+            f"has m {heads} times, must have it --mtp-num-layers {predicted} times", "change one of them"
+        )
 
 
-Rule = Callable[[Namespace, Sequence[Given]], Iterator[str]]
+Rule = Callable[[Any, Sequence[Given]], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
     refusals,
-    required,
     training_has_a_length,
     weight_decay_has_both_ends,
     exclusions,
@@ -242,13 +266,15 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def check_given(args: Namespace, given: Sequence[Given]) -> list[str]:
-    """What the rules say of the flags that were given."""
-    return list(judge([lambda _, rule=rule: rule(args, given) for rule in RULES], None))
+def check_given(args: Any, given: Sequence[Given]) -> list[Finding]:
+    """What the rules say of the flags that were given, and of the keys that say the same."""
+    return list(judge([partial(rule, args) for rule in RULES], given))
 
 
-def forget_refused(args: Namespace, given: Sequence[Given]) -> None:
-    """Make refused values unknown, so that nothing is said of them twice, nor of what would follow from them."""
-    for _, row, value in given:
-        if row.status == REFUSED or any(_refuses(row, part) for part in _parts(value)):
-            setattr(args, row.dest, Unknown() if row.target else row.default)
+def instead_of_refused(given: Sequence[Given]) -> dict[str, Any]:
+    """Attribute -> what stands for a refused value, so that nothing is said of it twice, nor of what follows from "
+    "it."""
+    refused = (
+        e.row for e in given if e.row.status == REFUSED or any(_refuses(e.row, part) for part in _parts(e.value))
+    )
+    return {row.dest: Unknown() if row.target else row.default for row in refused}

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
-from mapping.flags.read import dtype, layer_frequency, layer_list
-from mapping.flags.sharding import STRATEGIES
+from mapping.flags.acting.training import STRATEGIES
+from mapping.flags.notations import dtype, layer_frequency, layer_list
 from mapping.flags.stages import layers_of_stages, pipeline_layout
 from mapping.vocabulary import padded_vocabulary, vocabulary
 from parallel_core.config.base import Unknown
+from parallel_core.config.tree import path_of
 
 
 def hidden_act(args: Any) -> str | None:
@@ -162,12 +163,8 @@ def use_distributed_optimizer(args: Any) -> bool | None:
 
 
 def expert_parallel_size(args: Any) -> int | None:
-    extended = args.moe_tp_extend_ep and args.expert_model_parallel_size
-    return (
-        args.expert_model_parallel_size * args.tensor_model_parallel_size
-        if extended
-        else (args.expert_model_parallel_size)
-    )
+    size = args.expert_model_parallel_size
+    return size * args.tensor_model_parallel_size if size and args.moe_tp_extend_ep else size
 
 
 def context_parallel_algo(args: Any) -> str | None:
@@ -196,63 +193,62 @@ def unless(argument: str) -> Callable[[Any], bool]:
     return lambda args: not getattr(args, argument)
 
 
-DERIVED: dict[str, Callable[[Any], Any]] = {
-    "model_config.vocab_size": padded_vocabulary,
-    "model_config.unpadded_vocab_size": vocabulary,
-    "model_config.num_query_groups": lambda args: args.num_query_groups if args.group_query_attention else None,
-    "model_config.hidden_act": hidden_act,
-    "model_config.normalization": normalization,
-    "model_config.position_embedding_type": position_embedding_type,
-    "model_config.use_rotary_embedding": lambda args: position_embedding_type(args) == "rope",
-    "model_config.rope_scaling.type": rope_scaling_type,
-    "model_config.scales.embedding": embedding_scale,
-    "model_config.scales.residual": residual_scale,
-    "model_config.scales.logits": logit_scale,
-    "model_config.scales.attention": attention_scale,
-    "model_config.sliding_window.size": lambda args: args.sliding_window or args.interleave_sliding_window or None,
-    "model_config.sliding_window.interleaved": lambda args: bool(args.interleave_sliding_window),
-    "model_config.qkv_has_bias": bias_of("add_qkv_bias"),
-    "model_config.out_proj_has_bias": bias_of("add_dense_bias"),
-    "model_config.use_final_norm": unless("no_post_layer_norm"),
-    "model_config.params_dtype": dtype_of("params_dtype"),
-    "model_config.compute_dtype": dtype_of("compute_dtype"),
-    "lora_config.lora_rank": lambda args: args.lora_r if args.lora_target_modules else None,
-    "model_config.recompute_granularity": recompute_granularity,
-    "moe_config.moe_layer_freq": moe_layer_freq,
-    "moe_config.moe_shared_expert_intermediate_size": shared_expert_size,
-    "moe_config.moe_shared_expert_gate": shared_expert_gate,
-    "moe_config.moe_router_load_balancing_type": load_balancing,
-    "moe_config.moe_router_pre_softmax": lambda args: (
+_DERIVED: dict[str, Callable[[Any], Any]] = {
+    "vocab_size": padded_vocabulary,
+    "unpadded_vocab_size": vocabulary,
+    "num_query_groups": lambda args: args.num_query_groups if args.group_query_attention else None,
+    "hidden_act": hidden_act,
+    "normalization": normalization,
+    "position_embedding_type": position_embedding_type,
+    "use_rotary_embedding": lambda args: position_embedding_type(args) == "rope",
+    "type": rope_scaling_type,
+    "embedding": embedding_scale,
+    "residual": residual_scale,
+    "logits": logit_scale,
+    "attention": attention_scale,
+    "size": lambda args: args.sliding_window or args.interleave_sliding_window or None,
+    "interleaved": lambda args: bool(args.interleave_sliding_window),
+    "qkv_has_bias": bias_of("add_qkv_bias"),
+    "out_proj_has_bias": bias_of("add_dense_bias"),
+    "use_final_norm": unless("no_post_layer_norm"),
+    "params_dtype": dtype_of("params_dtype"),
+    "compute_dtype": dtype_of("compute_dtype"),
+    "lora_rank": lambda args: args.lora_r if args.lora_target_modules else None,
+    "recompute_granularity": recompute_granularity,
+    "moe_layer_freq": moe_layer_freq,
+    "moe_shared_expert_intermediate_size": shared_expert_size,
+    "moe_shared_expert_gate": shared_expert_gate,
+    "moe_router_load_balancing_type": load_balancing,
+    "moe_router_pre_softmax": lambda args: (
         args.moe_router_pre_softmax or args.moe_router_load_balancing_type in SOFTMAX_FIRST
     ),
-    "moe_config.moe_router_enable_expert_bias": lambda args: (
+    "moe_router_enable_expert_bias": lambda args: (
         args.moe_router_enable_expert_bias or args.moe_router_load_balancing_type == "noaux_tc"
     ),
-    "moe_config.moe_router_num_groups": router_groups,
-    "moe_config.moe_router_dtype": router_dtype,
-    "moe_config.moe_input_jitter_eps": lambda args: None if args.input_jitter is False else args.moe_input_jitter_eps,
-    "moe_config.moe_token_dispatcher_type": lambda args: {"alltoall_seq": "alltoall", "flex": "alltoall"}.get(
+    "moe_router_num_groups": router_groups,
+    "moe_router_dtype": router_dtype,
+    "moe_input_jitter_eps": lambda args: None if args.input_jitter is False else args.moe_input_jitter_eps,
+    "moe_token_dispatcher_type": lambda args: {"alltoall_seq": "alltoall", "flex": "alltoall"}.get(
         args.moe_token_dispatcher_type, args.moe_token_dispatcher_type
     ),
-    "optimizer_config.betas": betas,
-    "training_config.zero_stage": zero_stage,
-    "training_config.use_distributed_optimizer": use_distributed_optimizer,
-    "parallel_config.num_layer_list": num_layer_list,
-    "parallel_config.world_size": lambda args: args.world_size,
-    "parallel_config.expert_model_parallel_size": expert_parallel_size,
-    "parallel_config.expert_tensor_parallel_size": lambda args: (
-        1 if args.moe_tp_extend_ep else args.expert_tensor_parallel_size
-    ),
-    "parallel_config.context_parallel_algo": context_parallel_algo,
-    "parallel_config.ulysses_degree_in_cp": lambda args: (
+    "betas": betas,
+    "zero_stage": zero_stage,
+    "use_distributed_optimizer": use_distributed_optimizer,
+    "num_layer_list": num_layer_list,
+    "world_size": lambda args: args.world_size,
+    "expert_model_parallel_size": expert_parallel_size,
+    "expert_tensor_parallel_size": lambda args: 1 if args.moe_tp_extend_ep else args.expert_tensor_parallel_size,
+    "context_parallel_algo": context_parallel_algo,
+    "ulysses_degree_in_cp": lambda args: (
         args.ulysses_degree_in_cp or (args.hierarchical_context_parallel_sizes or [None])[0]
     ),
-    "parallel_config.rank_order": lambda args: "tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else None,
-    "dataset_config.tokenizer_type": tokenizer_type,
-    "dataset_config.tokenizer_model": tokenizer_model,
-    "dataset_config.instruction.enabled": lambda args: args.stage == "sft" or bool(args.is_instruction_dataset),
-    "dataset_config.instruction.labels_in_data": lambda args: args.train_mode == "finetune",
-    "dataset_config.instruction.pad_to_seq_length": unless("no_pad_to_seq_lengths"),
-    "dataset_config.instruction.shuffle": unless("no_shuffle"),
+    "rank_order": lambda args: "tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else None,
+    "tokenizer_type": tokenizer_type,
+    "tokenizer_model": tokenizer_model,
+    "instruction.enabled": lambda args: args.stage == "sft" or bool(args.is_instruction_dataset),
+    "labels_in_data": lambda args: args.train_mode == "finetune",
+    "pad_to_seq_length": unless("no_pad_to_seq_lengths"),
+    "shuffle": unless("no_shuffle"),
 }
-"""Target -> its function. Every other field is copied from the argument of the flag that targets it."""
+DERIVED = {path_of(name): derive for name, derive in _DERIVED.items()}
+"""Path of a field -> its function. Every other field is copied from the argument of the flag that targets it."""

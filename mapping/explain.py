@@ -16,19 +16,21 @@ from pathlib import Path
 from signal import SIG_DFL, SIGPIPE, signal
 from typing import Any
 
-from mapping.arguments import Reading, not_yet, read
 from mapping.flags import IGNORED, REFUSED
-from mapping.parser import Given
+from mapping.given import Given
+from mapping.merge import Reading
+from mapping.reading import not_yet, read
 from parallel_core.config import AllConfig, unsupported
 from parallel_core.config.base import Unknown
 from parallel_core.config.unsupported import is_missing
+from parallel_core.findings import Finding
 
 PLANNED = "planned"
 
 
 @dataclass
-class Fate:
-    """What became of one flag."""
+class Outcome:
+    """What became of one flag, or of one key of a configuration file."""
 
     flag: str
     value: Any
@@ -37,24 +39,24 @@ class Fate:
     reason: str
 
 
-def fates(reading: Reading) -> Iterator[Fate]:
-    """One for each flag that was given, in order."""
+def outcomes(reading: Reading) -> Iterator[Outcome]:
+    """One for everything that was given: flags in order, then the keys of files."""
     missing = {row.target for row in unsupported(reading.config)}
     for given in reading.given:
-        yield _fate(given, reading.config, is_missing(given.row.target, missing))
+        yield _outcome(given, reading.config, is_missing(given.target, missing))
 
 
-def _fate(given: Given, config: AllConfig, planned: bool) -> Fate:
+def _outcome(given: Given, config: AllConfig, planned: bool) -> Outcome:
     row = given.row
     if row.status == REFUSED and given.value == row.default:
-        return Fate(given.name, given.value, IGNORED, "", "its default: it asks for nothing")
-    if row.status != "mapped" or not row.target:
-        return Fate(given.name, given.value, row.status, row.target, row.reason)
-    value = attrgetter(row.target)(config)
+        return Outcome(given.name, given.value, IGNORED, "", "its default: it asks for nothing")
+    if not given.target:
+        return Outcome(given.name, given.value, given.status, "", given.reason or row.reason)
+    value = attrgetter(given.target)(config)
     value = None if isinstance(value, Unknown) else value
     if planned:
-        return Fate(given.name, value, PLANNED, row.target, "read, but the engine does not act on it yet")
-    return Fate(given.name, value, row.status, row.target, "")
+        return Outcome(given.name, value, PLANNED, given.target, "read, but the engine does not act on it yet")
+    return Outcome(given.name, value, given.status, given.target, "")
 
 
 def as_json(reading: Reading) -> str:
@@ -62,17 +64,22 @@ def as_json(reading: Reading) -> str:
     return json.dumps(
         {
             "accepted": not reading.errors,
-            "flags": [vars(fate) for fate in fates(reading)],
+            "flags": [vars(outcome) for outcome in outcomes(reading)],
             "errors": reading.errors,
+            "findings": [_plain(finding) for finding in reading.findings],
             "config": reading.config.to_dict(),
         },
         indent=1,
     )
 
 
+def _plain(finding: Finding) -> dict[str, Any]:
+    return {**finding._asdict(), "value": None if finding.value is None else str(finding.value)}
+
+
 def as_text(reading: Reading) -> str:
     """The whole answer, for people."""
-    rows = [_columns(fate) for fate in fates(reading)]
+    rows = [_columns(outcome) for outcome in outcomes(reading)]
     width = max((len(flag) for _, flag, _ in rows), default=0)
     lines = [f"{status:8} {flag:{min(width, 60)}} {rest}" for status, flag, rest in rows]
     for name, section in reading.config.to_dict().items():
@@ -80,13 +87,14 @@ def as_text(reading: Reading) -> str:
     return "\n".join([*lines, "", *_verdict(reading)])
 
 
-def _columns(fate: Fate) -> tuple[str, str, str]:
+def _columns(outcome: Outcome) -> tuple[str, str, str]:
     """A flag that acts with the field it fills and its final value, another as it was typed with the reason."""
-    if fate.target:
-        return fate.status, fate.flag, f"{fate.target} = {fate.value}"
-    words = fate.value if isinstance(fate.value, list) else [fate.value]
-    typed = "" if fate.value is None or isinstance(fate.value, bool) else " ".join(map(str, words))
-    return fate.status, f"{fate.flag} {typed}".rstrip(), fate.reason
+    flag, value = outcome.flag, outcome.value
+    if outcome.target:
+        return outcome.status, flag, f"{outcome.target} = {value}"
+    words = value if isinstance(value, list) else [value]
+    typed = "" if value is None or isinstance(value, bool) else " ".join(map(str, words))
+    return outcome.status, f"{flag} {typed}".rstrip(), outcome.reason
 
 
 def _verdict(reading: Reading) -> list[str]:

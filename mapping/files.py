@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+from parallel_core.findings import Finding
 
 
-def missing_files(args: Namespace) -> Iterator[str]:
-    """One sentence for each file or directory that is named and not there."""
+def missing_files(args: Any) -> Iterator[Finding]:
+    """One finding for each file or directory that is named and not there."""
     for flag, path in (
         ("--vocab-file", args.vocab_file),
         ("--merge-file", args.merge_file),
@@ -16,7 +18,7 @@ def missing_files(args: Namespace) -> Iterator[str]:
         ("--tokenizer-name-or-path", args.tokenizer_name_or_path),
     ):
         if path is not None and not Path(path).exists():
-            yield f"{flag} {path}: there is no such file; give the path of an existing one"
+            yield Finding(flag, path, "there is no such file", "give the path of an existing one")
     for flag, entries in (
         ("--data-path", args.data_path),
         ("--train-data-path", args.train_data_path),
@@ -25,14 +27,18 @@ def missing_files(args: Namespace) -> Iterator[str]:
     ):
         yield from _missing_data(flag, entries or ())
     if args.load is not None and args.exit_on_missing_checkpoint and not Path(args.load).exists():
-        yield f"--load {args.load}: there is no such checkpoint; remove --exit-on-missing-checkpoint to start anew"
+        yield Finding(
+            "--load", args.load, "there is no such checkpoint", "remove --exit-on-missing-checkpoint to start anew"
+        )
 
 
-def _missing_data(flag: str, entries: Sequence[str]) -> Iterator[str]:
+def _missing_data(flag: str, entries: Sequence[str]) -> Iterator[Finding]:
     for prefix in data_prefixes(entries):
         for suffix in (".bin", ".idx"):
             if not Path(prefix + suffix).is_file():
-                yield f"{flag} {prefix}: there is no file {prefix}{suffix}; give a prefix that has both .bin and .idx"
+                yield Finding(
+                    flag, prefix, f"there is no file {prefix}{suffix}", "give a prefix that has both .bin and .idx"
+                )
 
 
 def data_prefixes(entries: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mapping.flags import GROUPS, MAPPED, REFUSED, Flag
-from mapping.from_args import NESTED, SECTIONS
+from parallel_core.config.tree import SECTIONS
 from parallel_core.config.unsupported import IMPLEMENTED, is_missing
 
 HEADER = """# Flags
@@ -28,8 +28,7 @@ def reference() -> str:
     """The whole page."""
     sentences = field_sentences()
     parts = [HEADER]
-    for module in GROUPS:
-        rows = module.FLAGS
+    for rows in filter(None, GROUPS):
         parts.append(f"\n## {rows[0].group}\n\n| flag | default | what becomes of it |\n| --- | --- | --- |\n")
         parts += [_line(row, sentences) for row in rows]
     return "".join(parts)
@@ -39,9 +38,9 @@ def help_text() -> str:
     """The flags that act, for a terminal."""
     sentences = field_sentences()
     lines = []
-    for module in GROUPS:
-        rows = [row for row in module.FLAGS if row.status == MAPPED]
-        lines += [f"\n{module.FLAGS[0].group}:"] * bool(rows)
+    for group in GROUPS:
+        rows = [row for row in group if row.status == MAPPED]
+        lines += [f"\n{rows[0].group}:"] if rows else []
         lines += [f"  {row.name:46} {row.help or sentences.get(row.target, '')}" for row in rows]
     return "\n".join([*lines, "", "docs/flags.md: every flag of Megatron-LM, MindSpeed and MindSpeed-LLM and its fate"])
 
@@ -69,7 +68,7 @@ def _fate(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
 
 def field_sentences() -> dict[str, str]:
     """Target -> the sentence under the field, read from the config classes' sources."""
-    return {f"{path}.{name}": text for path, cls in {**SECTIONS, **NESTED}.items() for name, text in _sentences(cls)}
+    return {f"{path}.{name}": text for path, cls in SECTIONS.items() for name, text in _sentences(cls)}
 
 
 def _sentences(cls: Any) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mapping.shell import UNKNOWN, read_script
+from mapping.readers.shell import UNKNOWN, read_script
 
 LAUNCHERS = ("torch.distributed.launch", "torch.distributed.run")
 

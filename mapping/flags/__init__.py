@@ -1,83 +1,61 @@
-"""Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, as data: one module per argument group."""
+"""Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, as data.
 
-from mapping.flags import (
-    always_on,
-    architectures,
-    checkpoint_formats,
-    checkpointing,
-    communication,
-    data,
-    inference,
-    instruction,
-    kernels,
-    latent,
-    logs,
-    lora,
-    low_precision,
-    memory,
-    model,
-    moe,
-    old_names,
-    operations,
-    optimizer,
-    other_optimizers,
-    other_parallelism,
-    overlap,
-    pai,
-    parallel,
-    positions,
-    post_training,
-    precision,
-    preprocessing,
-    profiling,
-    pynative,
-    sharding,
-    training,
-    vision,
-)
+`acting` has what fills the config, derived from the config's own options; `unmapped` what is ignored or refused.
+"""
+
+from mapping.flags.acting import TABLES
+from mapping.flags.files import FILES
 from mapping.flags.flag import IGNORED, MAPPED, REFUSED, Flag
-
-GROUPS = (
-    model,
-    positions,
-    latent,
-    moe,
-    precision,
-    training,
-    optimizer,
-    parallel,
-    sharding,
-    data,
-    instruction,
-    checkpointing,
-    profiling,
-    lora,
-    pynative,
-    kernels,
-    memory,
-    overlap,
-    communication,
-    logs,
-    always_on,
-    checkpoint_formats,
-    operations,
-    preprocessing,
-    other_optimizers,
-    other_parallelism,
-    low_precision,
+from mapping.flags.unmapped import (
     architectures,
-    post_training,
+    checkpoints,
+    communication,
+    data,
+    experts,
     inference,
+    kernels,
+    logs,
+    low_precision,
+    memory,
+    operations,
+    optimizers,
+    others,
+    parallelism,
+    post_training,
     vision,
-    pai,
-    old_names,
 )
-"""Modules of rows: first what acts, then what is ignored, then what is refused."""
 
-ROWS: tuple[Flag, ...] = tuple(row for module in GROUPS for row in module.FLAGS)
+GROUPS: tuple[tuple[Flag, ...], ...] = (
+    *TABLES,
+    FILES,
+    *(
+        module.FLAGS
+        for module in (
+            kernels,
+            memory,
+            communication,
+            logs,
+            parallelism,
+            experts,
+            architectures,
+            data,
+            checkpoints,
+            operations,
+            optimizers,
+            low_precision,
+            post_training,
+            inference,
+            vision,
+            others,
+        )
+    ),
+)
+"""Rows under their headings: first what acts."""
+
+ROWS: tuple[Flag, ...] = tuple(row for rows in GROUPS for row in rows)
 """All rows, in the order of the reference page."""
 
 BY_NAME: dict[str, Flag] = {name: row for row in ROWS for name in (row.name, *row.aliases)}
 """Rows by every name that they have."""
 
-__all__ = ["BY_NAME", "IGNORED", "MAPPED", "REFUSED", "ROWS", "Flag"]
+__all__ = ["BY_NAME", "GROUPS", "IGNORED", "MAPPED", "REFUSED", "ROWS", "Flag"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 MAPPED, IGNORED, REFUSED = "mapped", "ignored", "refused"
@@ -18,7 +20,7 @@ class Flag(NamedTuple):
     default: Any = None
     """The value when it is not given; Megatron's."""
     target: str = ""
-    """The config field it fills, such as `model_config.hidden_size`."""
+    """The path of the config field that it fills, such as `model_config.hidden_size`."""
     help: str = ""
     """What it means; if empty, the sentence under the target field says it."""
     dest: str = ""
@@ -41,44 +43,76 @@ class Flag(NamedTuple):
     """The heading under which it is listed."""
 
 
-def _dest(name: str) -> str:
+def attribute(name: str) -> str:
+    """The attribute that a flag of this name fills."""
     return name.removeprefix("--").replace("-", "_")
 
 
-def value(
-    name: str, type: Callable[[str], Any], default: Any = None, to: str = "", help: str = "", **more: Any
-) -> Flag:
+def switched_off(name: str) -> str:
+    """The attribute that `--no-x` and `--disable-x` set to false."""
+    return attribute(re.sub(r"^--(no|disable)-", "--", name))
+
+
+def value(name: str, type: Callable[[str], Any], default: Any = None, **more: Any) -> Flag:
     """A flag with a value."""
-    return Flag(name, type, default, to, help, **{"dest": _dest(name), **more})
+    return Flag(name, type, default, **{"dest": attribute(name), **more})
 
 
-def values(
-    name: str, type: Callable[[str], Any], default: Any = None, to: str = "", help: str = "", **more: Any
-) -> Flag:
-    """A flag with one or more values."""
-    return value(name, type, default, to, help, **{"nargs": "+", **more})
+_KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+
+_VALUE = re.compile(r"(?P<type>int|float|str)(?P<nargs>[+*]|x\d+)?(\{(?P<choices>.*?)\})?(:(?P<default>.*))?")
 
 
-def switch(name: str, to: str = "", help: str = "", **more: Any) -> Flag:
-    """A flag without a value that sets its attribute to true."""
-    return Flag(name, None, False, to, help, **{"dest": _dest(name), **more})
+def usage(text: str) -> Iterator[Flag]:
+    """Rows as a usage line says them, with spaces between.
+
+    `--x` is a switch, `--x=int` takes a value, `--x=int:3` has a default, `--x=str{a,b}` choices, `--x=str+` one or
+    more values (`*` any number, `x3` three). `--no-x=off` sets attribute x, by default true, to false. `--x|--y` has
+    two names, `--x>y` fills attribute y.
+    """
+    for word in text.split():
+        head, _, kind = word.partition("=")
+        names, _, dest = head.partition(">")
+        name, *aliases = names.split("|")
+        more: dict[str, Any] = {"aliases": tuple(aliases)}
+        if not kind:
+            yield Flag(name, None, False, dest=dest or attribute(name), **more)
+        elif kind.startswith("off"):
+            default = _literal(kind.removeprefix("off").removeprefix(":") or "True")
+            yield Flag(name, None, default, dest=dest or switched_off(name), stores=False, **more)
+        else:
+            found = _VALUE.fullmatch(kind)
+            assert found, word
+            type, count = _KINDS[found["type"]], found["nargs"]
+            more["nargs"] = int(count[1:]) if count and count[0] == "x" else count
+            more["choices"] = tuple(map(type, found["choices"].split(","))) if found["choices"] else ()
+            default = None if found["default"] is None else _literal(found["default"])
+            yield Flag(name, type, default, dest=dest or attribute(name), **more)
 
 
-def off(name: str, dest: str, to: str = "", help: str = "", **more: Any) -> Flag:
-    """A flag without a value that sets attribute `dest`, by default true, to false."""
-    return Flag(name, None, target=to, help=help, **{"default": True, "dest": dest, "stores": False, **more})
+def _literal(text: str) -> Any:
+    """A number, a list, a quoted text; any other text as it stands."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
 
 
-def ignored(reason: str, *flags: Flag) -> tuple[Flag, ...]:
+def _rows(flags: Iterable[str | Flag], **more: Any) -> tuple[Flag, ...]:
+    listed = (usage(entry) if isinstance(entry, str) else (entry,) for entry in flags)
+    return tuple(flag._replace(**more) for entries in listed for flag in entries)
+
+
+def ignored(reason: str, *flags: str | Flag) -> tuple[Flag, ...]:
     """Flags that cannot change the result, and why."""
-    return tuple(flag._replace(status=IGNORED, reason=reason) for flag in flags)
+    return _rows(flags, status=IGNORED, reason=reason)
 
 
-def refused(reason: str, *flags: Flag) -> tuple[Flag, ...]:
+def refused(reason: str, *flags: str | Flag) -> tuple[Flag, ...]:
     """Flags that ask for something we do not do, and what to do instead."""
-    return tuple(flag._replace(status=REFUSED, reason=reason) for flag in flags)
+    return _rows(flags, status=REFUSED, reason=reason)
 
 
-def group(title: str, *flags: Flag) -> tuple[Flag, ...]:
+def group(title: str, *tables: Iterable[Flag]) -> tuple[Flag, ...]:
     """Flags under one heading."""
-    return tuple(flag._replace(group=title) for flag in flags)
+    return tuple(flag._replace(group=title) for table in tables for flag in table)

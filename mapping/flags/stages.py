@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from mapping.flags.read import MOST_LAYERS, literal
+from mapping.flags.notations import MOST_LAYERS, literal
 
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 """What a stage may hold, by the words that lists use and the letters that texts use."""

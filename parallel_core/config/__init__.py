@@ -1,7 +1,6 @@
 """The configuration of a run: plain objects that `mapping` fills and the engine reads."""
 
 from parallel_core.config.all import AllConfig
-from parallel_core.config.base import ConfigError
 from parallel_core.config.dataset import DatasetConfig
 from parallel_core.config.lora import LoraConfig
 from parallel_core.config.model import FlashAttentionConfig, ModelConfig, TransformerConfig
@@ -10,11 +9,13 @@ from parallel_core.config.optimizer import OptimizerConfig
 from parallel_core.config.parallel import ModelParallelConfig, ParallelConfig
 from parallel_core.config.training import TrainingConfig
 from parallel_core.config.unsupported import unsupported
+from parallel_core.findings import ConfigError, Finding
 
 __all__ = [
     "AllConfig",
     "ConfigError",
     "DatasetConfig",
+    "Finding",
     "FlashAttentionConfig",
     "LoraConfig",
     "MoEConfig",

@@ -11,17 +11,7 @@ from functools import cache
 from math import isfinite
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-
-class ConfigError(ValueError):
-    """What is wrong with a configuration: every finding at once, in `.errors`."""
-
-    def __init__(self, errors: Iterable[str]) -> None:
-        self.errors = list(errors)
-        super().__init__("\n".join(self.errors))
-
-    def __reduce__(self) -> tuple[type, tuple[list[str]]]:
-        """Pickled by its findings, so that a process can hand it to another."""
-        return type(self), (self.errors,)
+from parallel_core.findings import ConfigError, Finding
 
 
 class Unjudged(Exception):
@@ -41,35 +31,35 @@ class Unknown:
     __hash__ = object.__hash__
 
 
-_gathered: ContextVar[list[str] | None] = ContextVar("gathered", default=None)
+_gathered: ContextVar[list[Finding] | None] = ContextVar("gathered", default=None)
 
 
 @contextmanager
-def gather_errors() -> Iterator[list[str]]:
+def gather_findings() -> Iterator[list[Finding]]:
     """Inside this block configs do not raise: what is wrong with them is added to the list it yields."""
-    errors: list[str] = []
-    token = _gathered.set(errors)
+    findings: list[Finding] = []
+    token = _gathered.set(findings)
     try:
-        yield errors
+        yield findings
     finally:
         _gathered.reset(token)
 
 
-def complain(errors: Iterable[str]) -> None:
-    """Raise `ConfigError` for a non-empty list, or hand it to the surrounding `gather_errors`."""
-    errors = list(errors)
+def complain(findings: Iterable[Finding]) -> None:
+    """Raise `ConfigError` for a non-empty list, or hand it to the surrounding `gather_findings`."""
+    findings = list(findings)
     gathered = _gathered.get()
     if gathered is not None:
-        gathered.extend(errors)
-    elif errors:
-        raise ConfigError(errors)
+        gathered.extend(findings)
+    elif findings:
+        raise ConfigError(findings)
 
 
-def judge(rules: Iterable[Any], subject: Any) -> Iterator[str]:
-    """What the rules (functions that yield sentences) say of `subject`."""
+def judge(rules: Iterable[Any], subject: Any) -> Iterator[Finding]:
+    """What the rules (functions that yield findings) say of `subject`, as far as it is known."""
     for rule in rules:
         with suppress(Unjudged):
-            yield from rule(subject)
+            yield from (finding for finding in rule(subject) if not isinstance(finding.value, Unknown))
 
 
 def option(
@@ -81,8 +71,9 @@ def option(
     at_most: float | None = None,
     below: float | None = None,
     choices: tuple[Any, ...] = (),
+    missing: str = "add it",
 ) -> Any:
-    """A field that is filled by `flag` and must lie in the given range.
+    """A field that is filled by `flag` and must lie in the given range; `missing` is the fix where it must be given.
 
     A field that defaults to none may be none whatever its annotation says: then it is derived from other fields, and
     has its annotated type once the config is built.
@@ -94,6 +85,7 @@ def option(
         "at most": at_most,
         "below": below,
         "choices": choices,
+        "missing": missing,
     }
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
@@ -109,13 +101,9 @@ _IN_RANGE = {
 
 
 @cache
-def _hints(cls: Any) -> dict[str, Any]:
+def types_of(cls: Any) -> dict[str, Any]:
+    """Name -> annotated type of a config class's fields."""
     return get_type_hints(cls)
-
-
-def field_types(cls: type) -> dict[str, Any]:
-    """Name -> annotated type of a config class's options."""
-    return {entry.name: _hints(cls)[entry.name] for entry in fields(cls) if "flag" in entry.metadata}
 
 
 def has_type(value: Any, hint: Any) -> bool:
@@ -134,26 +122,27 @@ def has_type(value: Any, hint: Any) -> bool:
     return isinstance(value, plain)
 
 
-def _name(hint: Any) -> str:
+def type_name(hint: Any) -> str:
+    """A type as people write it."""
     return getattr(hint, "__name__", str(hint)) if get_origin(hint) is None else str(hint)
 
 
-def _field_error(metadata: Any, hint: Any, value: Any) -> str | None:
-    flag = metadata["flag"]
+def _broken_rule(metadata: Any, hint: Any, value: Any) -> str | None:
+    """What the value of one field breaks: its type, its choices, its range."""
     if not has_type(value, hint):
-        return f"{flag} {value!r}: must be of type {_name(hint)}"
+        return f"must be of type {type_name(hint)}"
     if value is None:
         return None
     if isinstance(value, float) and not isfinite(value):
-        return f"{flag} {value}: must be a finite number"
+        return "must be a finite number"
     if metadata["choices"] and value not in metadata["choices"]:
-        return f"{flag} {value}: must be one of {', '.join(map(str, metadata['choices']))}"
+        return f"must be one of {', '.join(map(str, metadata['choices']))}"
     broken = [
         f"{text} {metadata[text]:g}"
         for text, holds in _IN_RANGE.items()
         if metadata[text] is not None and not holds(value, metadata[text])
     ]
-    return f"{flag} {value}: must be {' and '.join(broken)}" if broken else None
+    return f"must be {' and '.join(broken)}" if broken else None
 
 
 @dataclass(kw_only=True)
@@ -177,19 +166,20 @@ class Config:
             except Unjudged:
                 setattr(self, name, Unknown())
 
-    def rules(self) -> Iterable[str]:
-        """Sentences about fields of this section that do not go together."""
+    def rules(self) -> Iterable[Finding]:
+        """Findings about fields of this section that do not go together."""
         return ()
 
-    def _wrong_fields(self) -> Iterator[str]:
+    def _wrong_fields(self) -> Iterator[Finding]:
         cls: Any = type(self)
-        hints = _hints(cls)
+        hints = types_of(cls)
         for entry in fields(self):
             value = getattr(self, entry.name)
             left_to_derive = value is None and entry.default is None
             if "flag" not in entry.metadata or isinstance(value, Unknown) or left_to_derive:
                 continue
-            error = _field_error(entry.metadata, hints[entry.name], value)
-            if error:
+            rule = _broken_rule(entry.metadata, hints[entry.name], value)
+            if rule:
                 setattr(self, entry.name, Unknown())
-                yield error
+                shown = value if has_type(value, hints[entry.name]) else repr(value)
+                yield Finding(entry.metadata["flag"], shown, rule, "change it")

@@ -41,7 +41,9 @@ class FlashAttentionConfig(Config):
 class ModelConfig(Config):
     """Shape, numerics and initialisation of the transformer; the section also knows its sibling sections."""
 
-    vocab_size: int = option("--padded-vocab-size", at_least=1)
+    vocab_size: int = option(
+        "--padded-vocab-size", at_least=1, missing="add --vocab-size or a tokenizer whose files say it"
+    )
     """Rows of the embedding table: the tokenizer's vocabulary, padded to divide by the tensor-parallel size."""
     unpadded_vocab_size: int = option("--vocab-size", None, at_least=1)
     """Ids that the tokenizer can produce; `vocab_size` if not given."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from parallel_core.findings import ConfigError, Finding
+
 Blend = tuple[list[str], list[float] | None]
 """Prefixes of data sets, and their weights or None to weigh them by their sizes."""
 
@@ -15,7 +17,8 @@ def split_shares(text: str) -> list[float]:
     readable = re.fullmatch(r"[.0-9,;/\s'\"]*", text) and all(re.fullmatch(r"\d+\.?\d*|\.\d+", n) for n in numbers)
     shares = [float(number) for number in numbers] if readable else []
     if not 1 <= len(shares) <= 3 or not sum(shares):
-        raise ValueError(f"--split {text}: must be one to three shares, not negative and not all 0, such as 969,30,1")
+        rule = "must be one to three shares, not negative and not all 0, such as 969,30,1"
+        raise ConfigError([Finding("--split", text, rule, "change it")])
     return shares
 
 
@@ -25,13 +28,11 @@ def parse_blend(words: Sequence[str], flag: str = "--data-path") -> Blend:
     if words and not any(numbers):
         return [word.strip() for word in words], None
     if not words or numbers != [True, False] * (len(words) // 2):
-        raise ValueError(
-            f"{flag} {' '.join(words)}: must give prefixes, or a weight before every prefix (a prefix that is a number "
-            "can be written ./1); change it"
-        )
+        rule = "must give prefixes, or a weight before every prefix (a prefix that is a number can be written ./1)"
+        raise ConfigError([Finding(flag, " ".join(words), rule, "change it")])
     weights = [float(word) for word in words[::2]]
     if not all(0 < weight < float("inf") for weight in weights):
-        raise ValueError(f"{flag} {' '.join(words)}: weights must be above 0; change them")
+        raise ConfigError([Finding(flag, " ".join(words), "weights must be above 0", "change them")])
     return [word.strip() for word in words[1::2]], weights
 
 

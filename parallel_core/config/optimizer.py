@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parallel_core.config.base import Config, option
+from parallel_core.findings import Finding
 
 
 @dataclass(kw_only=True)
@@ -80,7 +81,7 @@ class OptimizerConfig(Config):
         self.fill("start_weight_decay", lambda: self.weight_decay)
         self.fill("end_weight_decay", lambda: self.weight_decay)
 
-    def rules(self) -> Iterator[str]:
+    def rules(self) -> Iterator[Finding]:
         for number, beta in enumerate(self.betas, start=1):
             if not 0 <= beta < 1:
-                yield f"--adam-beta{number} {beta}: must be at least 0 and below 1; change it"
+                yield Finding(f"--adam-beta{number}", beta, "must be at least 0 and below 1", "change it")

@@ -8,6 +8,7 @@ from typing import Any
 
 from parallel_core.config.base import Config, option
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
+from parallel_core.findings import Finding
 
 CONTEXT_PARALLEL_ALGORITHMS = ("megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo")
 
@@ -105,13 +106,15 @@ class ParallelConfig(Config):
         if self.tensor_model_parallel_size == 1:
             self.sequence_parallel = False
 
-    def rules(self) -> Iterator[str]:
+    def rules(self) -> Iterator[Finding]:
         if self.world_size != self.data_parallel_size * self.model_parallel_size:
-            yield (
-                f"--tensor-model-parallel-size {self.tensor_model_parallel_size} x --pipeline-model-parallel-size "
-                f"{self.pipeline_model_parallel_size} x --context-parallel-size {self.context_parallel_size} = "
-                f"{self.model_parallel_size}: must divide the {self.world_size} processes that were started; "
-                f"start a multiple of {self.model_parallel_size} processes or lower one of these sizes"
+            yield Finding(
+                "--tensor-model-parallel-size",
+                self.tensor_model_parallel_size,
+                f"times --pipeline-model-parallel-size {self.pipeline_model_parallel_size} and --context-parallel-size "
+                f"{self.context_parallel_size} = {self.model_parallel_size}, which must divide the {self.world_size} "
+                "processes that were started",
+                f"start a multiple of {self.model_parallel_size} processes or lower one of these sizes",
             )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parallel_core.config.base import Config, Unknown, option
+from parallel_core.findings import Finding
 
 
 @dataclass(kw_only=True)
@@ -178,21 +179,29 @@ class TrainingConfig(Config):
         if self.bf16 and not self.grad_reduce_in_bf16:
             self.accumulate_allreduce_grads_in_fp32 = True
 
-    def rules(self) -> Iterator[str]:
+    def rules(self) -> Iterator[Finding]:
         if self.use_distributed_optimizer != (self.zero_stage > 0):
-            yield (
-                f"--zero-stage {self.zero_stage}: --use-distributed-optimizer is stage 1 and needed by higher ones; "
-                "make them agree"
+            yield Finding(
+                "--zero-stage",
+                self.zero_stage,
+                "--use-distributed-optimizer is stage 1 and needed by higher ones",
+                "make them agree",
             )
         if self.bf16 and self.fp16:
-            yield "--bf16 --fp16: only one of the two can be the compute type; remove one"
+            yield Finding(
+                "--fp16", None, "does not go with --bf16: only one of the two can be the compute type", "remove one"
+            )
         if self.loss_scale_value < self.min_loss_scale:
-            yield (
-                f"--initial-loss-scale {self.loss_scale_value:g}: must not be less than --min-loss-scale "
-                f"{self.min_loss_scale:g}; raise it"
+            yield Finding(
+                "--initial-loss-scale",
+                self.loss_scale_value,
+                f"must not be less than --min-loss-scale {self.min_loss_scale:g}",
+                "raise it",
             )
         if self.profile and self.profile_step_end < self.profile_step_start:
-            yield (
-                f"--profile-step-end {self.profile_step_end}: must not come before --profile-step-start "
-                f"{self.profile_step_start}; raise it"
+            yield Finding(
+                "--profile-step-end",
+                self.profile_step_end,
+                f"must not come before --profile-step-start {self.profile_step_start}",
+                "raise it",
             )

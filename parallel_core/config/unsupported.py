@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parallel_core.config.base import Unknown
+from parallel_core.findings import Finding
 
 if TYPE_CHECKING:
     from parallel_core.config.all import AllConfig
@@ -20,8 +21,12 @@ class Unsupported(NamedTuple):
     target: str
     value: Any
 
+    @property
+    def finding(self) -> Finding:
+        return Finding(self.flag, self.value, f"not implemented yet ({self.target})", "remove the flag")
+
     def __str__(self) -> str:
-        return f"{self.flag} {self.value}: not implemented yet ({self.target}); remove the flag"
+        return str(self.finding)
 
 
 # Field -> the values that the engine does act on. Fields that are not listed are implemented.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
+from parallel_core.findings import Finding, Setting
 from parallel_core.schedules import draw
 from parallel_core.schedules.check import check
 from parallel_core.schedules.communicate import communicate
@@ -42,29 +43,31 @@ def parser() -> ArgumentParser:
     return command
 
 
-def faults(args: Namespace) -> Iterator[str]:
-    """What is wrong with the arguments, a sentence with flag, value, rule and fix each."""
+def faults(args: Namespace) -> Iterator[Finding]:
+    """What is wrong with the arguments."""
     for name in ("stages", "micro_batches", "chunks", "group_size"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            yield f"--{name.replace('_', '-')} {value}: must be at least 1; raise it"
+            yield Finding(f"--{name.replace('_', '-')}", value, "must be at least 1", "raise it")
     for name in ("forward", "backward", "weight"):
         if getattr(args, name) <= 0:
-            yield f"--{name} {getattr(args, name)}: must be above 0; raise it"
+            yield Finding(f"--{name}", getattr(args, name), "must be above 0", "raise it")
     if args.transfer < 0:
-        yield f"--transfer {args.transfer}: must be at least 0; raise it"
+        yield Finding("--transfer", args.transfer, "must be at least 0", "raise it")
     if args.schedule == "zb-h1" and args.weight >= args.backward:
-        yield f"--weight {args.weight}: is a part of --backward {args.backward}, so must be below it; lower it"
+        yield Finding(
+            "--weight", args.weight, f"is a part of --backward {args.backward}, so must be below it", "lower it"
+        )
 
 
-def misfits(args: Namespace) -> Iterator[str]:
+def misfits(args: Namespace) -> Iterator[Finding]:
     """Sizes that the schedule does not take."""
     given = Given(
-        schedule=f"--schedule {args.schedule}",
-        stages=f"--stages {args.stages}",
-        micro_batches=f"--micro-batches {args.micro_batches}",
-        chunks=f"--chunks {args.chunks}",
-        group_size=f"--group-size {args.group_size}",
+        schedule=Setting("--schedule", args.schedule),
+        stages=Setting("--stages", args.stages),
+        micro_batches=Setting("--micro-batches", args.micro_batches),
+        chunks=Setting("--chunks", args.chunks),
+        group_size=Setting("--group-size", args.group_size),
     )
     return refusals(args.schedule, args.stages, args.micro_batches, args.chunks, args.group_size, given)
 
@@ -91,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = command.parse_args(arguments)
     wrong = list(faults(args)) or list(misfits(args))
     if wrong:
-        command.error("\n".join(wrong))
+        command.error("\n".join(map(str, wrong)))
     computes = GENERATORS[args.schedule](args.stages, args.micro_batches, args.chunks, args.group_size)
     kept = check(communicate(computes, args.chunks), args.micro_batches, args.chunks)
     times = Times(args.forward, args.backward, args.weight, args.transfer)

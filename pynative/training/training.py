@@ -12,7 +12,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from parallel_core.config import AllConfig, ConfigError
+from parallel_core.config import AllConfig, ConfigError, Finding
 from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
 from pynative.checkpointing import load_checkpoint
@@ -156,15 +156,17 @@ def _refuse(
     config: AllConfig, model_type: Any, process_non_loss_data_func: Any, extra_args_provider: Any, args_defaults: Any
 ) -> None:
     """Raise ConfigError with everything that was asked for and is not done."""
-    errors = [str(row) for row in unsupported(config)]
+    findings = [row.finding for row in unsupported(config)]
     if process_non_loss_data_func is not None:
-        errors.append("process_non_loss_data_func: not available; pass None and use a callback's on_step_end")
+        fix = "pass None and use a callback's on_step_end"
+        findings.append(Finding("process_non_loss_data_func", None, "not available", fix))
     if extra_args_provider is not None or args_defaults:
-        errors.append("extra_args_provider, args_defaults: all_config exists already; give them to initialize_megatron")
+        fix = "give them to initialize_megatron"
+        findings.append(Finding("extra_args_provider, args_defaults", None, "all_config exists already", fix))
     if getattr(model_type, "name", "encoder_or_decoder") != "encoder_or_decoder":
-        errors.append(f"model_type {model_type}: only a decoder (encoder_or_decoder) trains here")
-    if errors:
-        raise ConfigError(errors)
+        findings.append(Finding("model_type", str(model_type), "only a decoder trains here", "use encoder_or_decoder"))
+    if findings:
+        raise ConfigError(findings)
 
 
 def _step_cell(

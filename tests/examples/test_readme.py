@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from mapping.arguments import read
+from mapping.reading import read
 from parallel_core.config.unsupported import unsupported
 from tests.support.assets import ROOT
 

@@ -1,4 +1,4 @@
-"""Every rule: a bad command line is refused by a message that names the flag at fault; near misses pass."""
+"""Every rule: a bad command line is refused by one finding, about the flag at fault; near misses pass."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from tests.support.mapping.lines import reading
 
 BAD = [
     # the command line itself
-    ("--num-layer 4", 1, "--num-layer:"),
+    ("--num-layer 4", 1, "--num-layer"),
     ("--no-such-flag 3", 1, "--no-such-flag"),
-    ("stray", 1, "'stray'"),
-    ("--bf16 true", 1, "--bf16"),
+    ("--bf16 stray", 1, "--bf16 stray"),
+    ("--bf16 true", 1, "--bf16 true"),
     ("--seed", 1, "--seed"),
-    ("--seed 1 2", 1, "--seed"),
+    ("--seed 1 2", 1, "--seed 2"),
     ("--lr abc", 1, "--lr abc"),
     ("--num-layers 4.0", 1, "--num-layers 4.0"),
     ("--lr nan", 1, "--lr nan"),
     ("--lr inf", 1, "--lr inf"),
     ("--normalization BatchNorm", 1, "--normalization BatchNorm"),
-    ("--rampup-batch-size 2 2", 1, "--rampup-batch-size"),
+    ("--rampup-batch-size 2 2", 1, "--rampup-batch-size 2 2"),
     # what must be there
     ("~num-layers", 1, "--num-layers"),
     ("~hidden-size", 1, "--hidden-size"),
@@ -27,9 +27,9 @@ BAD = [
     ("~seq-length", 1, "--seq-length"),
     ("~max-position-embeddings", 1, "--max-position-embeddings"),
     ("~micro-batch-size", 1, "--micro-batch-size"),
-    ("~train-iters", 1, "--train-iters"),
+    ("~train-iters", 1, "--train-iters or --train-samples"),
     ("~lr", 1, "--lr"),
-    ("~vocab-size", 1, "--vocab-size"),
+    ("~vocab-size", 1, "--padded-vocab-size"),
     # ranges
     ("--num-layers 0", 1, "--num-layers 0"),
     ("--micro-batch-size 0", 1, "--micro-batch-size 0"),
@@ -41,7 +41,7 @@ BAD = [
     ("--log-interval 0", 1, "--log-interval 0"),
     ("--lr-warmup-fraction 1", 1, "--lr-warmup-fraction 1"),
     ("--train-iters 0", 1, "--train-iters 0"),
-    ("--adam-beta2 1.0", 1, "--adam-beta2 1.0"),
+    ("--adam-beta2 1.0", 1, "--adam-beta2 1"),
     ("--fp16 --initial-loss-scale 0.5", 1, "--initial-loss-scale 0.5"),
     ("--position-embedding-type rope --rotary-percent 0", 1, "--rotary-percent 0"),
     # sizes that must divide
@@ -74,20 +74,44 @@ BAD = [
     (
         "--num-layers-per-virtual-pipeline-stage 1 --pipeline-model-parallel-size 2 --global-batch-size 6",
         2,
-        "--global-batch-size 6",
+        "--global-batch-size 6 (micro-batches: 3)",
     ),
     ("--num-layer-list 1,2 --pipeline-model-parallel-size 2", 2, "--num-layer-list [1, 2]"),
     ("--num-layer-list 4 --pipeline-model-parallel-size 2", 2, "--num-layer-list [4]"),
-    ("--pipeline-model-parallel-layout Ettx|ttL --pipeline-model-parallel-size 2", 2, "Ettx|ttL: must be stages"),
-    ("--pipeline-model-parallel-layout ttE|ttL --pipeline-model-parallel-size 2", 2, "ttE|ttL: must be stages"),
-    ("--pipeline-model-parallel-layout Ett|ttL|L --pipeline-model-parallel-size 3", 3, "Ett|ttL|L: must be stages"),
-    ("--pipeline-model-parallel-layout Em|ttttL --pipeline-model-parallel-size 2", 2, "Em|ttttL: must be stages"),
-    ("--pipeline-model-parallel-layout Et*99999999L", 1, "Et*99999999L: must be stages"),
-    ("--pipeline-model-parallel-layout E(t*9999)*9999L", 1, "E(t*9999)*9999L: must be stages"),
+    (
+        "--pipeline-model-parallel-layout Ettx|ttL --pipeline-model-parallel-size 2",
+        2,
+        "--pipeline-model-parallel-layout Ettx|ttL: must be stages",
+    ),
+    (
+        "--pipeline-model-parallel-layout ttE|ttL --pipeline-model-parallel-size 2",
+        2,
+        "--pipeline-model-parallel-layout ttE|ttL: must be stages",
+    ),
+    (
+        "--pipeline-model-parallel-layout Ett|ttL|L --pipeline-model-parallel-size 3",
+        3,
+        "--pipeline-model-parallel-layout Ett|ttL|L: must be stages",
+    ),
+    (
+        "--pipeline-model-parallel-layout Em|ttttL --pipeline-model-parallel-size 2",
+        2,
+        "--pipeline-model-parallel-layout Em|ttttL: must be stages",
+    ),
+    (
+        "--pipeline-model-parallel-layout Et*99999999L",
+        1,
+        "--pipeline-model-parallel-layout Et*99999999L: must be stages",
+    ),
+    (
+        "--pipeline-model-parallel-layout E(t*9999)*9999L",
+        1,
+        "--pipeline-model-parallel-layout E(t*9999)*9999L: must be stages",
+    ),
     (
         "--pipeline-model-parallel-layout Et|t*2|tL --pipeline-model-parallel-size 2",
         2,
-        "--pipeline-model-parallel-layout Et|tt|tL: has 3 virtual stages",
+        "--pipeline-model-parallel-layout Et|tt|tL: has 3 virtual",
     ),
     (
         "--pipeline-model-parallel-layout Ett|tL --pipeline-model-parallel-size 2",
@@ -102,12 +126,14 @@ BAD = [
     (
         "--pipeline-model-parallel-layout Ettt|t|m|L --pipeline-model-parallel-size 4 --mtp-num-layers 1",
         4,
-        "put m before L",
+        "--pipeline-model-parallel-layout Ettt|t|m|L: further tokens are predicted by the last stage, where "
+        "the loss is; put m before L",
+        "--pipeline-model-parallel-layout (--num-layer-list [3, 1, 0, 0])",
     ),
     (
         "--pipeline-model-parallel-layout Ett|ttL --pipeline-model-parallel-size 2 --num-layer-list 2,2",
         2,
-        "--pipeline-model-parallel-layout",
+        "--pipeline-model-parallel-layout Ett ttL",
     ),
     ("--noop-layers 4", 1, "--noop-layers 4"),
     (
@@ -117,11 +143,12 @@ BAD = [
     ),
     ("--standalone-embedding-stage", 1, "--standalone-embedding-stage"),
     # context parallelism
-    ("--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo", 4, "hybrid_cp_algo"),
+    ("--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo", 4, "--context-parallel-algo hybrid_cp_algo"),
     (
         "--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 3",
         4,
         "--ulysses-degree-in-cp 3",
+        "--num-attention-heads 4",
     ),
     ("--context-parallel-size 8 --context-parallel-algo ulysses_cp_algo", 8, "--num-attention-heads 4"),
     ("--context-parallel-size 4 --ulysses-degree-in-cp 2", 4, "--ulysses-degree-in-cp 2"),
@@ -131,11 +158,16 @@ BAD = [
     ("--num-experts 3 --expert-model-parallel-size 2", 2, "--num-experts 3"),
     ("--num-experts 4 --expert-model-parallel-size 4", 2, "--expert-model-parallel-size 4"),
     ("--num-experts 2 --moe-router-topk 4", 1, "--moe-router-topk 4"),
-    ("--num-experts 4 --tensor-model-parallel-size 2", 2, "--sequence-parallel"),
+    ("--num-experts 4 --tensor-model-parallel-size 2", 2, "--num-experts 4"),
     ("--num-experts 4 --moe-router-enable-expert-bias", 1, "--moe-router-enable-expert-bias"),
     ("--num-experts 4 --moe-pad-expert-input-to-capacity", 1, "--moe-pad-expert-input-to-capacity"),
     ("--num-experts 4 --moe-layer-freq [1,0]", 1, "--moe-layer-freq [1, 0]"),
-    ("--num-experts 4 --moe-router-load-balancing-type sparsemixer_topk --moe-router-topk 1", 1, "sparsemixer_topk"),
+    (
+        "--num-experts 4 --moe-router-load-balancing-type sparsemixer_topk --moe-router-topk 1",
+        1,
+        "--moe-router-load-balancing-type sparsemixer_topk",
+        "--moe-router-topk 1",
+    ),
     ("--num-experts 4 --moe-device-level-aux-loss-coeff 0.05", 1, "--moe-device-level-aux-loss-coeff 0.05"),
     (
         "--num-experts 4 --moe-comm-aux-loss-coeff 0.05 --moe-router-num-groups 2 "
@@ -153,15 +185,24 @@ BAD = [
     ("--train-samples 100", 1, "--train-samples 100"),
     ("--lr-decay-samples 50", 1, "--lr-decay-samples"),
     ("--rampup-batch-size 2 2 20", 1, "--rampup-batch-size"),
-    ("~train-iters --train-samples 100 --rampup-batch-size 4 3 20", 1, "--rampup-batch-size 4 3 20"),
+    (
+        "~train-iters --train-samples 100 --rampup-batch-size 4 3 20",
+        1,
+        "--rampup-batch-size 4 3 20",
+        "--rampup-batch-size 4 3 20",
+    ),
     ("--lr-decay-style WSD", 1, "--lr-decay-style WSD"),
-    ("--start-weight-decay 0.1", 1, "--start-weight-decay"),
-    ("--start-weight-decay 0.1 --end-weight-decay 0.2", 1, "--weight-decay-incr-style"),
-    ("--weight-decay-incr-style linear", 1, "--start-weight-decay"),
+    ("--start-weight-decay 0.1", 1, "--start-weight-decay", "--start-weight-decay 0.1"),
+    ("--start-weight-decay 0.1 --end-weight-decay 0.2", 1, "--start-weight-decay 0.1"),
+    ("--weight-decay-incr-style linear", 1, "--weight-decay-incr-style linear"),
     ("--weight-decay-incr-style linear --start-weight-decay 0.2 --end-weight-decay 0.1", 1, "--end-weight-decay 0.1"),
-    ("--overlap-param-gather", 1, "--overlap-param-gather"),
+    ("--overlap-param-gather", 1, "--overlap-param-gather", "--overlap-param-gather"),
     ("--save somewhere", 1, "--save"),
-    ("--override-opt_param-scheduler --use-checkpoint-opt_param-scheduler", 1, "--override-opt_param-scheduler"),
+    (
+        "--override-opt_param-scheduler --use-checkpoint-opt_param-scheduler",
+        1,
+        "--override-opt_param-scheduler --use-checkpoint-opt_param-scheduler",
+    ),
     ("--split 0,0,0", 1, "--split 0,0,0"),
     ("--split 1,1,1,1", 1, "--split 1,1,1,1"),
     ("--split 0,1,1", 1, "--split 0,1,1"),
@@ -178,23 +219,23 @@ BAD = [
     ("--use-fused-rotary-pos-emb", 1, "--use-fused-rotary-pos-emb"),
     ("--no-position-embedding", 1, "--no-position-embedding"),
     ("--position-embedding-type alibi --square-alibi-mask", 1, "--square-alibi-mask"),
-    ("--recompute-granularity full", 1, "--recompute-granularity full"),
+    ("--recompute-granularity full", 1, "--recompute-granularity full", "--recompute-granularity full"),
     ("--recompute-granularity selective --recompute-method uniform", 1, "--recompute-method uniform"),
     ("--recompute-granularity selective --recompute-num-layers 1", 1, "--recompute-num-layers 1"),
     ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 0", 1, "--recompute-num-layers 0"),
     ("--position-embedding-type rope --rotary-percent 0.2", 1, "--rotary-percent 0.2"),
     ("--multi-latent-attention --group-query-attention", 1, "--group-query-attention"),
-    ("--use-rope-scaling", 1, "--rope-scaling-type llama3"),
+    ("--use-rope-scaling", 1, "--use-rope-scaling (--rope-scaling-type llama3)"),
     # refused by flag, by value, and names that are gone
-    ("--fp8-format hybrid", 1, "--fp8-format"),
+    ("--fp8-format hybrid", 1, "--fp8-format hybrid"),
     ("--optimizer muon", 1, "--optimizer muon"),
     ("--transformer-impl inference_optimized", 1, "--transformer-impl inference_optimized"),
     ("--spec my.module layer", 1, "--spec my.module"),
     ("--ai-framework pytorch", 1, "--ai-framework pytorch"),
-    ("--batch-size 4", 1, "--micro-batch-size"),
+    ("--batch-size 4", 1, "--batch-size 4"),
     # tokenizers and data
     ("--tokenizer-type GPT2BPETokenizer", 1, "--tokenizer-type GPT2BPETokenizer"),
-    ("~vocab-size --tokenizer-type NullTokenizer", 1, "--vocab-size"),
+    ("~vocab-size --tokenizer-type NullTokenizer", 1, "--tokenizer-type NullTokenizer", "--padded-vocab-size"),
     ("--data-path a --train-data-path b", 1, "--train-data-path b"),
     # what a hostile reader thought of
     ("--hidden-size 66", 1, "--hidden-size 66"),
@@ -232,13 +273,13 @@ BAD = [
     ),
     ("--fp16 --initial-loss-scale 0", 1, "--initial-loss-scale 0"),
     ("--fp16 --min-loss-scale 0", 1, "--min-loss-scale 0"),
-    ("--fp16 --initial-loss-scale 1 --min-loss-scale 2", 1, "--min-loss-scale 2"),
+    ("--fp16 --initial-loss-scale 1 --min-loss-scale 2", 1, "--initial-loss-scale 1"),
     ("--fp16 --hysteresis 0", 1, "--hysteresis 0"),
     ("--fp16 --loss-scale-factor 1", 1, "--loss-scale-factor 1"),
     ("--bf16 --params-dtype fp16", 1, "--params-dtype float16"),
     ("--fp16 --compute-dtype bf16", 1, "--compute-dtype bfloat16"),
-    ("--num-virtual-stages-per-pipeline-rank 2", 1, "--num-virtual-stages-per-pipeline-rank"),
-    ("--encoder-num-layers 0 ~num-layers", 1, "--encoder-num-layers"),
+    ("--num-virtual-stages-per-pipeline-rank 2", 1, "--num-virtual-stages-per-pipeline-rank 2"),
+    ("--encoder-num-layers 0 ~num-layers", 1, "--encoder-num-layers 0"),
     ("--num-layer-list 5,-1 --pipeline-model-parallel-size 2", 2, "--num-layer-list [5, -1]"),
     ("--num-layer-list 2,2", 1, "--num-layer-list [2, 2]"),
     ("--noop-layers 1,1", 1, "--noop-layers 1,1"),
@@ -262,25 +303,25 @@ BAD = [
     ("--num-experts 4 --moe-router-num-groups 3 --moe-router-group-topk 1", 1, "--moe-router-num-groups 3"),
     ("--num-experts 4 --n-shared-experts 1", 1, "--n-shared-experts"),
     ("--split 1,2,x", 1, "--split 1,2,x"),
-    ("--split -1,1,1", 1, "--split"),
-    ("--data-path", 1, "--data-path"),
+    ("--split -1,1,1", 1, "--split", "-1,1,1"),
+    ("--data-path", 1, "--data-path "),
     ("--data-path 0 a 0 b", 1, "--data-path 0 a 0 b"),
     ("--valid-data-path a", 1, "--valid-data-path"),
-    ("--mock-data --data-path a", 1, "--data-path"),
+    ("--mock-data --data-path a", 1, "--mock-data"),
     ("--tokenizer-type NoSuchTokenizer", 1, "--tokenizer-type NoSuchTokenizer"),
     ("--tokenizer-type HuggingFaceTokenizer", 1, "--tokenizer-type HuggingFaceTokenizer"),
     ("--tokenizer-type GPT2BPETokenizer --vocab-file v", 1, "--tokenizer-type GPT2BPETokenizer"),
     ("--make-vocab-size-divisible-by 0", 1, "--make-vocab-size-divisible-by 0"),
     ("--rotary-seq-len-interpolation-factor 2", 1, "--rotary-seq-len-interpolation-factor"),
-    ("--kv-channels 15 --position-embedding-type rope", 1, "channels"),
-    ("--hidden-dropout 1.0", 1, "--hidden-dropout 1.0"),
+    ("--kv-channels 15 --position-embedding-type rope", 1, "--rotary-percent 1"),
+    ("--hidden-dropout 1.0", 1, "--hidden-dropout 1"),
     ("--use-sandwich-norm --attn-post-norm-scale 2", 1, "--attn-post-norm-scale 2"),
     ("--recompute-granularity full --recompute-method block --recompute-num-layers -1", 1, "--recompute-num-layers -1"),
     ("--recompute-activations --recompute-method uniform", 1, "--recompute-method uniform"),
     ("--save x --save-interval 0", 1, "--save-interval 0"),
     ("--ckpt-format zarr", 1, "--ckpt-format zarr"),
     ("--eval-interval 0", 1, "--eval-interval 0"),
-    ("--overlap-param-gather --use-distributed-optimizer", 1, "--overlap-grad-reduce"),
+    ("--overlap-param-gather --use-distributed-optimizer", 1, "--overlap-param-gather"),
     ("--overlap-grad-reduce --no-wrap-with-ddp", 1, "--no-wrap-with-ddp"),
     ("--zero-stage 2", 1, "--zero-stage 2"),
     ("--use-megatron-fsdp --zero-stage 2", 2, "--zero-stage 2"),
@@ -302,21 +343,22 @@ BAD = [
     ("--threads 0", 1, "--threads 0"),
     ("--lora-target-modules linear_qkv --lora-r 0", 1, "--lora-r 0"),
     ("--sliding-window -1", 1, "--sliding-window -1"),
-    ("--decoupled-min-lr 1e-4", 1, "--decoupled-min-lr"),
-    ("--micro-batch-num 3", 1, "--micro-batch-num 3"),
+    ("--decoupled-min-lr 1e-4", 1, "--decoupled-min-lr 0.0001"),
+    ("--micro-batch-num 3", 1, "--global-batch-size 8"),
     ("--lr 1e-3 1e-4", 1, "--lr 1e-4"),
-    ("--lr=", 1, "--lr"),
+    ("--lr=", 1, "--lr "),
     ("--LR 1e-3", 1, "--LR"),
     ("--micro_batch_size 2", 1, "--micro_batch_size"),
-    ("--tensor-model-parallel 2", 2, "--tensor-model-parallel-size"),
-    ("--fp16=True", 1, "--fp16"),
-    ("-lr 1e-3", 1, "-lr: there is no such flag; did you mean --lr"),
+    ("--tensor-model-parallel 2", 2, "--tensor-model-parallel"),
+    ("--fp16=True", 1, "--fp16 True"),
+    ("-lr 1e-3", 1, "-lr", "1e-3"),
     ("--world-size 8", 1, "--world-size"),
     ("--resume-training", 1, "--resume-training"),
     ("--resume-training --load x --finetune", 1, "--resume-training"),
     ("--eos-token-id 512", 1, "--eos-token-id 512"),
     ("--pad-token-id -1", 1, "--pad-token-id -1"),
 ]
+"""A change of the good line, the processes, and how each finding starts: nearly always there is one."""
 
 GOOD = [
     ("--lr 0", 1),
@@ -388,10 +430,12 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize("change, world_size, blamed", BAD, ids=[row[0] for row in BAD])
-def test_a_bad_line_is_refused_by_a_message_that_names_the_fault(change, world_size, blamed):
-    errors = reading(change.replace("stray", "--bf16 stray") if change == "stray" else change, world_size).errors
-    assert any(blamed in error for error in errors), errors
+@pytest.mark.parametrize("row", BAD, ids=[row[0] for row in BAD])
+def test_a_bad_line_is_refused_by_the_finding_that_names_the_fault_and_no_other(row):
+    change, world_size, *blamed = row
+    findings = reading(change, world_size).findings
+    starts = [start if ": " in start else f"{start}: " for start in blamed]
+    assert [str(finding)[: len(start)] for finding, start in zip(findings, starts, strict=True)] == starts
 
 
 @pytest.mark.parametrize("change, world_size", GOOD, ids=[row[0] for row in GOOD])

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from mapping.arguments import Reading, read
+from mapping.merge import Reading
+from mapping.reading import read
 from tests.support.mapping.lines import line
 
 
@@ -78,7 +79,7 @@ def test_auto_that_nothing_resolves_is_an_error(reading_with):
         (
             {"train_batch_size": 12, "gradient_accumulation_steps": 2},
             "~global-batch-size",
-            ("--global-batch-size 12", "--micro-batch-num 2"),
+            ("train_batch_size 12", "gradient_accumulation_steps 2"),
         ),
     ],
 )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from dataclasses import fields
 
 import pytest
 
+from mapping.derived import DERIVED
 from mapping.flags import BY_NAME, IGNORED, MAPPED, REFUSED, ROWS
-from mapping.from_args import DERIVED, NESTED, SECTIONS
+from mapping.flags.acting import WITHOUT_FLAG
+from parallel_core.config.tree import OPTIONS
 from tests.support.assets import asset
 
-TARGETS = {f"{path}.{entry.name}": entry for path, cls in {**SECTIONS, **NESTED}.items() for entry in fields(cls)}
 NO_FIELD = {"--yaml-cfg", "--deepspeed-config"}
 
 
@@ -25,28 +25,27 @@ def test_no_name_stands_for_two_rows():
 def test_a_mapped_flag_has_a_field_and_the_others_a_reason():
     for row in ROWS:
         if row.status == MAPPED and row.name not in NO_FIELD:
-            assert row.target in TARGETS, row
+            assert row.target in OPTIONS, row
         if row.status in (IGNORED, REFUSED):
             assert row.reason and not row.target, row
 
 
 def test_every_field_that_names_a_flag_has_that_flag():
     """The flag in a field's error messages must exist and fill that field, unless it is derived or has no flag."""
-    for target, entry in TARGETS.items():
-        flag = entry.metadata.get("flag")
-        if flag not in (None, "--world-size", "--data-parallel-size"):
-            row = BY_NAME[flag]
-            assert row.target == target or target in DERIVED or row.dest == "add_bias_linear", (flag, target)
+    for path, option in OPTIONS.items():
+        if option.flag not in WITHOUT_FLAG:
+            row = BY_NAME[option.flag]
+            assert row.target == path or path in DERIVED or row.dest == "add_bias_linear", (option.flag, path)
 
 
-def test_a_default_is_said_once():
-    """Where a flag fills a field as it is, both have the same default; a second name may have none."""
+def test_a_default_differs_from_the_options_only_where_the_field_is_derived():
+    """Where a flag fills a field as it is, both have the same default, or the flag has none."""
     by_target = defaultdict(list)
     for row in ROWS:
         if row.status == MAPPED and row.target and row.target not in DERIVED:
             by_target[row.target].append(row)
     for target, rows in by_target.items():
-        default = TARGETS[target].default
+        default = OPTIONS[target].default
         if rows[0].default is not None:
             assert rows[0].default == default, (rows[0].name, rows[0].default, default)
 

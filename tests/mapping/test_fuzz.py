@@ -7,9 +7,9 @@ import tracemalloc
 
 import pytest
 
-from mapping.arguments import read
 from mapping.explain import as_json, as_text
 from mapping.flags import BY_NAME, MAPPED
+from mapping.reading import read
 from tests.support.mapping.lines import GOOD, line, reading
 
 JUNK = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mapping.launch import main, translate
-from mapping.shell import read_script
+from mapping.readers.shell import read_script
 
 SCRIPT = r"""#!/bin/bash
 # a comment with torchrun in it

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from mapping import ConfigError, init_configs_from_args, init_configs_from_dict, init_configs_from_yaml
-from mapping.arguments import parse_args, read
+from mapping import ConfigError, init_configs_from_args, init_configs_from_dict, init_configs_from_yaml, parse_args
+from mapping.reading import read
 from tests.support.assets import ROOT
 from tests.support.mapping.lines import line, reading
 from tests.support.mapping.yaml_files import MEGATRON
@@ -61,7 +61,7 @@ def test_the_38b_example():
         ({"language_model": {"num_layer": 4}}, "num_layer", "num_layers"),
         ({"language_model": {"num_layers": "four"}}, "num_layers", "four"),
         ({"model_config": {"num_layers": "four"}}, "model_config.num_layers", "four"),
-        ({"language_model": {}, "fp8": "hybrid"}, "--fp8-format", "--bf16"),
+        ({"language_model": {}, "fp8": "hybrid"}, "fp8 hybrid: ", "--bf16"),
     ],
 )
 def test_a_wrong_key_or_value_is_an_error_with_the_nearest_name(content, blamed, near):

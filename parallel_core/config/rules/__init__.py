@@ -1,4 +1,4 @@
-"""Rules between sections: functions of the `AllConfig` that yield sentences with flag, value, rule and fix."""
+"""Rules between sections: functions of the `AllConfig` that yield findings."""
 
 from parallel_core.config.rules import layout, model, moe, pipeline, training
 

@@ -5,150 +5,182 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from parallel_core.findings import Finding
+
 if TYPE_CHECKING:
     from parallel_core.config.all import AllConfig
 
 
-def heads_divide(config: AllConfig) -> Iterator[str]:
+def heads_divide(config: AllConfig) -> Iterator[Finding]:
     model, size = config.model_config, config.parallel_config.tensor_model_parallel_size
     if model.num_attention_heads % size:
-        yield (
-            f"--num-attention-heads {model.num_attention_heads}: must be a multiple of "
-            f"--tensor-model-parallel-size {size}; change one of them"
+        yield Finding(
+            "--num-attention-heads",
+            model.num_attention_heads,
+            f"must be a multiple of --tensor-model-parallel-size {size}",
+            "change one of them",
         )
     if model.num_attention_heads % model.num_query_groups:
-        yield (
-            f"--num-query-groups {model.num_query_groups}: must divide --num-attention-heads "
-            f"{model.num_attention_heads}; change one of them"
+        yield Finding(
+            "--num-query-groups",
+            model.num_query_groups,
+            f"must divide --num-attention-heads {model.num_attention_heads}",
+            "change one of them",
         )
     elif model.num_query_groups % size and size % model.num_query_groups:
-        yield (
-            f"--num-query-groups {model.num_query_groups}: must be a multiple or a divisor of "
-            f"--tensor-model-parallel-size {size}; change one of them"
+        yield Finding(
+            "--num-query-groups",
+            model.num_query_groups,
+            f"must be a multiple or a divisor of --tensor-model-parallel-size {size}",
+            "change one of them",
         )
     elif size > model.num_query_groups and 2 * model.kv_channels % (size // model.num_query_groups):
-        yield (
-            f"--num-query-groups {model.num_query_groups}: is shared by {size // model.num_query_groups} of "
-            f"--tensor-model-parallel-size {size} ranks, which must divide twice the head size {model.kv_channels}; "
-            "change one of them"
+        yield Finding(
+            "--num-query-groups",
+            model.num_query_groups,
+            f"is shared by {size // model.num_query_groups} of --tensor-model-parallel-size {size} ranks, which must "
+            f"divide twice the head size {model.kv_channels}",
+            "change one of them",
         )
 
 
-def head_size_is_whole(config: AllConfig) -> Iterator[str]:
+def head_size_is_whole(config: AllConfig) -> Iterator[Finding]:
     model = config.model_config
     if model.kv_channels == model.hidden_size // model.num_attention_heads and (
         model.hidden_size % model.num_attention_heads
     ):
-        yield (
-            f"--hidden-size {model.hidden_size}: must be a multiple of --num-attention-heads "
-            f"{model.num_attention_heads}; change one of them or give --kv-channels"
+        yield Finding(
+            "--hidden-size",
+            model.hidden_size,
+            f"must be a multiple of --num-attention-heads {model.num_attention_heads}",
+            "change one of them or give --kv-channels",
         )
 
 
-def widths_divide(config: AllConfig) -> Iterator[str]:
+def widths_divide(config: AllConfig) -> Iterator[Finding]:
     model, size = config.model_config, config.parallel_config.tensor_model_parallel_size
     widths = [("--padded-vocab-size", model.vocab_size)]
     if config.moe_config.num_experts is None:
         widths.append(("--ffn-hidden-size", model.ffn_hidden_size))
     for flag, width in widths:
         if width % size:
-            yield f"{flag} {width}: must be a multiple of --tensor-model-parallel-size {size}; change one of them"
+            yield Finding(
+                flag, width, f"must be a multiple of --tensor-model-parallel-size {size}", "change one of them"
+            )
 
 
-def vocabulary_fits(config: AllConfig) -> Iterator[str]:
+def vocabulary_fits(config: AllConfig) -> Iterator[Finding]:
     model = config.model_config
     null_tokenizer_adds = config.dataset_config.tokenizer_type == "NullTokenizer"
     if model.vocab_size < model.unpadded_vocab_size - null_tokenizer_adds:
-        yield (
-            f"--padded-vocab-size {model.vocab_size}: must not be smaller than the vocabulary, "
-            f"{model.unpadded_vocab_size}; raise it or leave it out"
+        yield Finding(
+            "--padded-vocab-size",
+            model.vocab_size,
+            f"must not be smaller than the vocabulary, {model.unpadded_vocab_size}",
+            "raise it or leave it out",
         )
 
 
-def positions_reach(config: AllConfig) -> Iterator[str]:
+def positions_reach(config: AllConfig) -> Iterator[Finding]:
     model = config.model_config
     if model.max_position_embeddings < model.seq_length:
-        yield (
-            f"--max-position-embeddings {model.max_position_embeddings}: must be at least --seq-length "
-            f"{model.seq_length}; raise it"
+        yield Finding(
+            "--max-position-embeddings",
+            model.max_position_embeddings,
+            f"must be at least --seq-length {model.seq_length}",
+            "raise it",
         )
 
 
-def half_precision_flags(config: AllConfig) -> Iterator[str]:
+def half_precision_flags(config: AllConfig) -> Iterator[Finding]:
     model, training = config.model_config, config.training_config
     if model.fp16_lm_cross_entropy and not training.fp16:
-        yield "--fp16-lm-cross-entropy: needs --fp16; add it or leave this out"
+        yield Finding("--fp16-lm-cross-entropy", None, "needs --fp16", "add it or leave this out")
     if model.fp32_residual_connection and not (training.fp16 or training.bf16):
-        yield "--fp32-residual-connection: needs --fp16 or --bf16, the residual is float32 anyway; leave it out"
+        yield Finding(
+            "--fp32-residual-connection", None, "needs --fp16 or --bf16, the residual is float32 anyway", "leave it out"
+        )
 
 
-def types_agree(config: AllConfig) -> Iterator[str]:
+def types_agree(config: AllConfig) -> Iterator[Finding]:
     """Weights may be kept in float32 beside either; 16-bit types have one name each."""
     model, training = config.model_config, config.training_config
     if training.bf16 and training.fp16:
         return
     for flag, is_on, kind in (("--bf16", training.bf16, "bfloat16"), ("--fp16", training.fp16, "float16")):
         if is_on and model.params_dtype not in (kind, "float32"):
-            yield f"--params-dtype {model.params_dtype}: does not go with {flag}; leave one of them out"
+            yield Finding("--params-dtype", model.params_dtype, f"does not go with {flag}", "leave one of them out")
         if is_on and model.compute_dtype != kind:
-            yield f"--compute-dtype {model.compute_dtype}: does not go with {flag}; leave one of them out"
+            yield Finding("--compute-dtype", model.compute_dtype, f"does not go with {flag}", "leave one of them out")
 
 
-def recompute_is_whole(config: AllConfig) -> Iterator[str]:
+def recompute_is_whole(config: AllConfig) -> Iterator[Finding]:
     model = config.model_config
     if model.recompute_granularity == "full" and model.recompute_method is None:
-        yield "--recompute-granularity full: needs --recompute-method uniform or block; add it"
+        yield Finding("--recompute-granularity", "full", "needs --recompute-method uniform or block", "add it")
     if model.recompute_granularity == "full" and model.recompute_num_layers is None:
-        yield "--recompute-granularity full: needs --recompute-num-layers; add it"
+        yield Finding("--recompute-granularity", "full", "needs --recompute-num-layers", "add it")
     if model.recompute_granularity == "selective" and model.recompute_method is not None:
-        yield (
-            f"--recompute-method {model.recompute_method}: goes with --recompute-granularity full, "
-            "not with selective; leave one of them out"
+        yield Finding(
+            "--recompute-method",
+            model.recompute_method,
+            "goes with --recompute-granularity full, not with selective",
+            "leave one of them out",
         )
 
 
-def recompute_covers_layers(config: AllConfig) -> Iterator[str]:
+def recompute_covers_layers(config: AllConfig) -> Iterator[Finding]:
     model, count = config.model_config, config.model_config.recompute_num_layers
     if model.recompute_granularity == "selective" and count is not None:
-        yield (
-            f"--recompute-num-layers {count}: goes with --recompute-granularity full, not with selective; "
-            "leave one of them out"
+        yield Finding(
+            "--recompute-num-layers",
+            count,
+            "goes with --recompute-granularity full, not with selective",
+            "leave one of them out",
         )
     if model.recompute_granularity == "full" and model.recompute_method == "uniform" and count == 0:
-        yield "--recompute-num-layers 0: must be at least 1 with --recompute-method uniform; raise it"
+        yield Finding("--recompute-num-layers", 0, "must be at least 1 with --recompute-method uniform", "raise it")
 
 
-def rotating_channels_pair(config: AllConfig) -> Iterator[str]:
+def rotating_channels_pair(config: AllConfig) -> Iterator[Finding]:
     model = config.model_config
     if model.position_embedding_type != "rope" or model.multi_latent_attention.enabled:
         return
     channels = int(model.kv_channels * model.rotary_percent)
     if channels % 2 or channels == 0:
-        yield (
-            f"--rotary-percent {model.rotary_percent:g}: lets {channels} of {model.kv_channels} channels of a head "
-            "rotate, which must be an even number; change it, --kv-channels or --num-attention-heads"
+        yield Finding(
+            "--rotary-percent",
+            model.rotary_percent,
+            f"lets {channels} of {model.kv_channels} channels of a head rotate, which must be an even number",
+            "change it, --kv-channels or --num-attention-heads",
         )
 
 
-def latent_attention_stands_alone(config: AllConfig) -> Iterator[str]:
+def latent_attention_stands_alone(config: AllConfig) -> Iterator[Finding]:
     if config.model_config.multi_latent_attention.enabled and config.model_config.group_query_attention:
-        yield "--group-query-attention: does not go with --multi-latent-attention; leave one of them out"
+        yield Finding(
+            "--group-query-attention", None, "does not go with --multi-latent-attention", "leave one of them out"
+        )
 
 
-def stretched_positions_rotate(config: AllConfig) -> Iterator[str]:
+def stretched_positions_rotate(config: AllConfig) -> Iterator[Finding]:
     scaling, model = config.model_config.rope_scaling, config.model_config
     if scaling.type is not None and model.position_embedding_type != "rope":
-        yield (
-            f"--rope-scaling-type {scaling.type}: needs --position-embedding-type rope, not "
-            f"{model.position_embedding_type}; change one of them"
+        yield Finding(
+            "--rope-scaling-type",
+            scaling.type,
+            f"needs --position-embedding-type rope, not {model.position_embedding_type}",
+            "change one of them",
         )
     if scaling.type == "llama3" and scaling.high_freq_factor <= scaling.low_freq_factor:
-        yield (
-            f"--high-freq-factor {scaling.high_freq_factor:g}: must exceed --low-freq-factor "
-            f"{scaling.low_freq_factor:g}; raise it"
+        yield Finding(
+            "--high-freq-factor",
+            scaling.high_freq_factor,
+            f"must exceed --low-freq-factor {scaling.low_freq_factor:g}",
+            "raise it",
         )
     if scaling.type == "longrope" and (scaling.long_factor is None or scaling.short_factor is None):
-        yield "--rope-scaling-type longrope: needs --long-factor and --short-factor; add them"
+        yield Finding("--rope-scaling-type", "longrope", "needs --long-factor and --short-factor", "add them")
 
 
 RULES = (

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from parallel_core.findings import Finding
+
 if TYPE_CHECKING:
     from parallel_core.config.all import AllConfig
 
 
-def experts_divide(config: AllConfig) -> Iterator[str]:
+def experts_divide(config: AllConfig) -> Iterator[Finding]:
     experts, size = config.moe_config.num_experts, config.parallel_config.expert_model_parallel_size
     if experts is None:
         if size > 1:
-            yield f"--expert-model-parallel-size {size}: needs --num-experts; add it or leave this out"
+            yield Finding("--expert-model-parallel-size", size, "needs --num-experts", "add it or leave this out")
     elif experts % size:
-        yield (
-            f"--num-experts {experts}: must be a multiple of --expert-model-parallel-size {size}; change one of them"
+        yield Finding(
+            "--num-experts", experts, f"must be a multiple of --expert-model-parallel-size {size}", "change one of them"
         )
 
 
-def expert_ranks_divide(config: AllConfig) -> Iterator[str]:
+def expert_ranks_divide(config: AllConfig) -> Iterator[Finding]:
     parallel = config.parallel_config
     if config.moe_config.num_experts is None:
         return
@@ -30,30 +32,34 @@ def expert_ranks_divide(config: AllConfig) -> Iterator[str]:
         * parallel.pipeline_model_parallel_size
     )
     if parallel.world_size % ranks:
-        yield (
-            f"--expert-model-parallel-size {parallel.expert_model_parallel_size}: times "
-            f"--expert-tensor-parallel-size {parallel.expert_tensor_parallel_size} and "
+        yield Finding(
+            "--expert-model-parallel-size",
+            parallel.expert_model_parallel_size,
+            f"times --expert-tensor-parallel-size {parallel.expert_tensor_parallel_size} and "
             f"--pipeline-model-parallel-size {parallel.pipeline_model_parallel_size} = {ranks} must divide the "
-            f"{parallel.world_size} processes; lower one of them"
+            f"{parallel.world_size} processes",
+            "lower one of them",
         )
 
 
-def router_chooses_among_experts(config: AllConfig) -> Iterator[str]:
+def router_chooses_among_experts(config: AllConfig) -> Iterator[Finding]:
     moe = config.moe_config
     experts, groups, chosen = moe.num_experts, moe.moe_router_num_groups, moe.moe_router_group_topk
     if experts is None:
         return
     if moe.moe_router_topk > experts:
-        yield f"--moe-router-topk {moe.moe_router_topk}: must not exceed --num-experts {experts}; lower it"
+        yield Finding("--moe-router-topk", moe.moe_router_topk, f"must not exceed --num-experts {experts}", "lower it")
     if groups is not None and experts % groups:
-        yield f"--moe-router-num-groups {groups}: must divide --num-experts {experts}; change it"
+        yield Finding("--moe-router-num-groups", groups, f"must divide --num-experts {experts}", "change it")
     if groups is not None and chosen is not None and chosen > groups:
-        yield f"--moe-router-group-topk {chosen}: must not exceed --moe-router-num-groups {groups}; lower it"
+        yield Finding(
+            "--moe-router-group-topk", chosen, f"must not exceed --moe-router-num-groups {groups}", "lower it"
+        )
     if chosen is not None and groups is None:
-        yield f"--moe-router-group-topk {chosen}: needs --moe-router-num-groups; add it"
+        yield Finding("--moe-router-group-topk", chosen, "needs --moe-router-num-groups", "add it")
 
 
-def balanced_groups_exist(config: AllConfig) -> Iterator[str]:
+def balanced_groups_exist(config: AllConfig) -> Iterator[Finding]:
     moe = config.moe_config
     if moe.num_experts is None:
         return
@@ -62,82 +68,94 @@ def balanced_groups_exist(config: AllConfig) -> Iterator[str]:
         ("--moe-comm-aux-loss-coeff", moe.moe_comm_aux_loss_coeff),
     ):
         if weight and moe.moe_router_num_groups is None:
-            yield f"{flag} {weight:g}: balances groups of experts, so it needs --moe-router-num-groups; add it"
+            yield Finding(flag, weight, "balances groups of experts, so it needs --moe-router-num-groups", "add it")
         if weight and moe.moe_router_load_balancing_type not in ("aux_loss", "seq_aux_loss"):
-            yield (
-                f"{flag} {weight:g}: does not go with --moe-router-load-balancing-type "
-                f"{moe.moe_router_load_balancing_type}; use aux_loss or seq_aux_loss"
+            yield Finding(
+                flag,
+                weight,
+                f"does not go with --moe-router-load-balancing-type {moe.moe_router_load_balancing_type}",
+                "use aux_loss or seq_aux_loss",
             )
 
 
-def sampling_takes_two(config: AllConfig) -> Iterator[str]:
+def sampling_takes_two(config: AllConfig) -> Iterator[Finding]:
     moe = config.moe_config
     if moe.num_experts is None or moe.moe_router_load_balancing_type != "sparsemixer_topk":
         return
     if moe.moe_router_topk != 2:
-        yield (
-            "--moe-router-load-balancing-type sparsemixer_topk: needs --moe-router-topk 2, "
-            f"not {moe.moe_router_topk}; change one of them"
+        yield Finding(
+            "--moe-router-load-balancing-type",
+            "sparsemixer_topk",
+            f"needs --moe-router-topk 2, not {moe.moe_router_topk}",
+            "change one of them",
         )
 
 
-def one_expert_learns(config: AllConfig) -> Iterator[str]:
+def one_expert_learns(config: AllConfig) -> Iterator[Finding]:
     moe = config.moe_config
     softmax_of_one = moe.moe_router_topk == 1 and moe.moe_router_score_function == "softmax"
     if moe.num_experts is None or moe.moe_router_load_balancing_type == "sinkhorn":
         return
     if softmax_of_one and not moe.moe_router_pre_softmax:
-        yield (
-            "--moe-router-topk 1: the softmax of one score is 1 and teaches the router nothing; add "
-            "--moe-router-pre-softmax"
+        yield Finding(
+            "--moe-router-topk",
+            1,
+            "the softmax of one score is 1 and teaches the router nothing",
+            "add --moe-router-pre-softmax",
         )
 
 
-def expert_bias_has_sigmoid(config: AllConfig) -> Iterator[str]:
+def expert_bias_has_sigmoid(config: AllConfig) -> Iterator[Finding]:
     moe = config.moe_config
     if (
         moe.num_experts is not None
         and moe.moe_router_enable_expert_bias
         and (moe.moe_router_score_function != "sigmoid")
     ):
-        yield "--moe-router-enable-expert-bias: needs --moe-router-score-function sigmoid; add it"
+        yield Finding("--moe-router-enable-expert-bias", None, "needs --moe-router-score-function sigmoid", "add it")
 
 
-def capacity_is_given(config: AllConfig) -> Iterator[str]:
+def capacity_is_given(config: AllConfig) -> Iterator[Finding]:
     moe = config.moe_config
     if moe.num_experts is None:
         return
     if moe.moe_pad_expert_input_to_capacity and moe.moe_expert_capacity_factor is None:
-        yield "--moe-pad-expert-input-to-capacity: needs --moe-expert-capacity-factor; add it"
+        yield Finding("--moe-pad-expert-input-to-capacity", None, "needs --moe-expert-capacity-factor", "add it")
     if moe.moe_expert_capacity_factor is not None and moe.moe_router_load_balancing_type == "sinkhorn":
-        yield (
-            f"--moe-expert-capacity-factor {moe.moe_expert_capacity_factor}: does not go with "
-            "--moe-router-load-balancing-type sinkhorn; use aux_loss or none"
+        yield Finding(
+            "--moe-expert-capacity-factor",
+            moe.moe_expert_capacity_factor,
+            "does not go with --moe-router-load-balancing-type sinkhorn",
+            "use aux_loss or none",
         )
 
 
-def layer_pattern_fits(config: AllConfig) -> Iterator[str]:
+def layer_pattern_fits(config: AllConfig) -> Iterator[Finding]:
     pattern, layers = config.moe_config.moe_layer_freq, config.model_config.num_layers
     if config.moe_config.num_experts is None:
         return
     if isinstance(pattern, list) and len(pattern) != layers:
-        yield f"--moe-layer-freq {pattern}: has {len(pattern)} entries, must have --num-layers {layers}; change it"
+        yield Finding(
+            "--moe-layer-freq", pattern, f"has {len(pattern)} entries, must have --num-layers {layers}", "change it"
+        )
     if isinstance(pattern, list) and any(entry not in (0, 1) for entry in pattern):
-        yield f"--moe-layer-freq {pattern}: entries must be 0 (dense) or 1 (experts); change it"
+        yield Finding("--moe-layer-freq", pattern, "entries must be 0 (dense) or 1 (experts)", "change it")
     if isinstance(pattern, int) and pattern < 1:
-        yield f"--moe-layer-freq {pattern}: must be at least 1; change it"
+        yield Finding("--moe-layer-freq", pattern, "must be at least 1", "change it")
 
 
-def tensor_parallel_experts_are_sequence_parallel(config: AllConfig) -> Iterator[str]:
+def tensor_parallel_experts_are_sequence_parallel(config: AllConfig) -> Iterator[Finding]:
     parallel = config.parallel_config
     if (
         config.moe_config.num_experts is not None
         and parallel.tensor_model_parallel_size > 1
         and (not parallel.sequence_parallel)
     ):
-        yield (
-            f"--num-experts {config.moe_config.num_experts}: with --tensor-model-parallel-size "
-            f"{parallel.tensor_model_parallel_size} needs --sequence-parallel; add it"
+        yield Finding(
+            "--num-experts",
+            config.moe_config.num_experts,
+            f"with --tensor-model-parallel-size {parallel.tensor_model_parallel_size} needs --sequence-parallel",
+            "add it",
         )
 
 

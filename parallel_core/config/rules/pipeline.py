@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from parallel_core.findings import Finding, Setting
 from parallel_core.partition import chunk_counts, is_nested, stage_budgets
 from parallel_core.schedules.generators import schedule_name
 from parallel_core.schedules.limits import Given, refusals
@@ -15,26 +16,28 @@ if TYPE_CHECKING:
     from parallel_core.config.parallel import ParallelConfig
 
 
-def _chunks_flag(parallel: ParallelConfig) -> str:
-    """The flag that asked for virtual stages."""
+def _chunks(parallel: ParallelConfig) -> Setting:
+    """What asked for virtual stages."""
     if is_nested(parallel.num_layer_list):
-        return f"--num-layer-list {parallel.num_layer_list}"
+        return Setting("--num-layer-list", parallel.num_layer_list)
     per_chunk = parallel.num_layers_per_virtual_pipeline_stage
     if per_chunk is not None:
-        return f"--num-layers-per-virtual-pipeline-stage {per_chunk}"
-    return f"--virtual-pipeline-model-parallel-size {parallel.virtual_pipeline_model_parallel_size or 1}"
+        return Setting("--num-layers-per-virtual-pipeline-stage", per_chunk)
+    return Setting("--virtual-pipeline-model-parallel-size", parallel.virtual_pipeline_model_parallel_size or 1)
 
 
-def schedule_fits(config: AllConfig) -> Iterator[str]:
+def schedule_fits(config: AllConfig) -> Iterator[Finding]:
     parallel, data = config.parallel_config, config.dataset_config
     name, stages = schedule_name(parallel), parallel.pipeline_model_parallel_size
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage
     given = Given(
-        schedule=f"--pipeline-schedule {name}",
-        stages=f"--pipeline-model-parallel-size {stages}",
-        micro_batches=f"--global-batch-size {data.global_batch_size} (micro-batches: {data.micro_batch_num})",
-        chunks=_chunks_flag(parallel),
-        group_size=f"--microbatch-group-size-per-virtual-pipeline-stage {group}",
+        schedule=Setting("--pipeline-schedule", name),
+        stages=Setting("--pipeline-model-parallel-size", stages),
+        micro_batches=Setting(
+            "--global-batch-size", f"{data.global_batch_size} (micro-batches: {data.micro_batch_num})"
+        ),
+        chunks=_chunks(parallel),
+        group_size=Setting("--microbatch-group-size-per-virtual-pipeline-stage", group),
     )
     chunks = parallel.virtual_pipeline_model_parallel_size or 1
     yield from refusals(name, stages, data.micro_batch_num, chunks, group, given)
@@ -55,28 +58,34 @@ EXCLUSIVE = (
 """Pairs of fields that both say how many layers a stage has."""
 
 
-def one_way_to_split(config: AllConfig) -> Iterator[str]:
-    flags = {entry.name: entry.metadata.get("flag") for entry in fields(config.parallel_config)}
+def one_way_to_split(config: AllConfig) -> Iterator[Finding]:
+    flags = {e.name: e.metadata["flag"] for e in fields(config.parallel_config) if "flag" in e.metadata}
     for earlier, later in EXCLUSIVE:
         values = [getattr(config.parallel_config, name) for name in (earlier, later)]
         if all(value is not None and value is not False for value in values):
-            typed = flags[later] if values[1] is True else f"{flags[later]} {values[1]}"
-            yield f"{typed}: does not go with {flags[earlier]}; leave one out"
+            yield Finding(flags[later], values[1], f"does not go with {flags[earlier]}", "leave one out")
 
 
-def stages_have_layers(config: AllConfig) -> Iterator[str]:
+def stages_have_layers(config: AllConfig) -> Iterator[Finding]:
     parallel, layers = config.parallel_config, config.model_config.num_layers
     stages, alone = parallel.pipeline_model_parallel_size, parallel.standalone_embedding_stage
     if alone and stages < 2:
-        yield "--standalone-embedding-stage: needs --pipeline-model-parallel-size 2 or more; raise it or leave it out"
+        yield Finding(
+            "--standalone-embedding-stage",
+            None,
+            "needs --pipeline-model-parallel-size 2 or more",
+            "raise it or leave it out",
+        )
     elif parallel.num_layer_list is None and layers < stages - alone:
-        yield (
-            f"--pipeline-model-parallel-size {stages}: {'less the stage of the embedding ' if alone else ''}must not "
-            f"exceed --num-layers {layers}; lower it, or a stage would have no layer"
+        yield Finding(
+            "--pipeline-model-parallel-size",
+            stages,
+            f"{('less the stage of the embedding ' if alone else '')}must not exceed --num-layers {layers}",
+            "lower it, or a stage would have no layer",
         )
 
 
-def layer_list_fits(config: AllConfig) -> Iterator[str]:
+def layer_list_fits(config: AllConfig) -> Iterator[Finding]:
     parallel, layers = config.parallel_config, config.model_config.num_layers
     stages, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size or 1
     entries: Any = parallel.num_layer_list
@@ -85,24 +94,35 @@ def layer_list_fits(config: AllConfig) -> Iterator[str]:
     rows = entries if is_nested(entries) else [entries]
     total = sum(map(sum, rows))
     if is_nested(entries) and (len(rows) != chunks or any(len(row) != stages for row in rows)):
-        yield (
-            f"--num-layer-list {entries}: needs {chunks} lists (virtual stages) of {stages} numbers "
-            "(--pipeline-model-parallel-size); change it"
+        yield Finding(
+            "--num-layer-list",
+            entries,
+            f"needs {chunks} lists (virtual stages) of {stages} numbers (--pipeline-model-parallel-size)",
+            "change it",
         )
     elif len(rows[0]) != stages:
-        yield (
-            f"--num-layer-list {entries}: needs {stages} numbers, one for each stage "
-            "(--pipeline-model-parallel-size); change it"
+        yield Finding(
+            "--num-layer-list",
+            entries,
+            f"needs {stages} numbers, one for each stage (--pipeline-model-parallel-size)",
+            "change it",
         )
     elif total != layers:
-        yield f"--num-layer-list {entries}: adds up to {total}, must add up to --num-layers {layers}; change it"
+        yield Finding(
+            "--num-layer-list", entries, f"adds up to {total}, must add up to --num-layers {layers}", "change it"
+        )
     elif _is_too_short(rows, parallel):
-        yield (
-            f"--num-layer-list {entries}: each number must be at least 1, save the first (the embedding alone) and the "
-            "last (the output layer alone); change it or lower the number of stages"
+        yield Finding(
+            "--num-layer-list",
+            entries,
+            "each number must be at least 1, save the first (the embedding alone) and the last (the output layer "
+            "alone)",
+            "change it or lower the number of stages",
         )
     elif parallel.standalone_embedding_stage and any(row[0] for row in rows):
-        yield f"--num-layer-list {entries}: must give the first stage 0 layers with --standalone-embedding-stage"
+        yield Finding(
+            "--num-layer-list", entries, "must give the first stage 0 layers with --standalone-embedding-stage"
+        )
 
 
 def _is_too_short(rows: list[list[int]], parallel: ParallelConfig) -> bool:
@@ -113,7 +133,7 @@ def _is_too_short(rows: list[list[int]], parallel: ParallelConfig) -> bool:
     return any(n < ((chunk, stage) not in empty) for chunk, row in enumerate(rows) for stage, n in enumerate(row))
 
 
-def end_stages_leave_the_rest_even(config: AllConfig) -> Iterator[str]:
+def end_stages_leave_the_rest_even(config: AllConfig) -> Iterator[Finding]:
     parallel = config.parallel_config
     ends = {
         "--decoder-first-pipeline-num-layers": parallel.decoder_first_pipeline_num_layers,
@@ -125,9 +145,11 @@ def end_stages_leave_the_rest_even(config: AllConfig) -> Iterator[str]:
     middle = parallel.pipeline_model_parallel_size - len(given) - parallel.standalone_embedding_stage
     rest = config.model_config.num_layers - sum(given.values())
     if middle < 0 or rest < middle or (rest % middle if middle else rest):
-        yield (
-            f"{' '.join(f'{flag} {layers}' for flag, layers in given.items())}: leaves {rest} layers for {middle} "
-            "stages, which must share them evenly, at least one each; change it or --num-layers"
+        yield Finding(
+            " ".join((f"{flag} {layers}" for flag, layers in given.items())),
+            None,
+            f"leaves {rest} layers for {middle} stages, which must share them evenly, at least one each",
+            "change it or --num-layers",
         )
 
 
@@ -136,7 +158,7 @@ def _has_too_many(config: AllConfig, parts: int) -> bool:
     return parts > config.model_config.num_layers + 2  # embedding and output layer may count as layers
 
 
-def chunks_divide(config: AllConfig) -> Iterator[str]:
+def chunks_divide(config: AllConfig) -> Iterator[Finding]:
     """Each virtual stage of a stage has equally many layers, unless a list says otherwise."""
     parallel, layers = config.parallel_config, config.model_config.num_layers
     chunks = parallel.virtual_pipeline_model_parallel_size or 1
@@ -144,40 +166,44 @@ def chunks_divide(config: AllConfig) -> Iterator[str]:
         return
     uneven = [budget for budget in stage_budgets(layers, parallel) if budget % chunks]
     if uneven and parallel.num_layer_list is not None:
-        yield (
-            f"--num-layer-list {parallel.num_layer_list}: each number must be a multiple of the {chunks} virtual "
-            "stages; change it, or give a list for each of them"
+        yield Finding(
+            "--num-layer-list",
+            parallel.num_layer_list,
+            f"each number must be a multiple of the {chunks} virtual stages",
+            "change it, or give a list for each of them",
         )
     elif uneven:
-        yield (
-            f"{_chunks_flag(parallel)}: {chunks} virtual stages do not divide the {uneven[0]} layers of a stage "
-            f"(--num-layers {layers}, --pipeline-model-parallel-size {parallel.pipeline_model_parallel_size}); "
-            "change one of them"
+        yield _chunks(parallel).breaks(
+            f"{chunks} virtual stages do not divide the {uneven[0]} layers of a stage (--num-layers {layers}, "
+            f"--pipeline-model-parallel-size {parallel.pipeline_model_parallel_size})",
+            "change one of them",
         )
 
 
-def chunks_have_the_layers_asked_for(config: AllConfig) -> Iterator[str]:
+def chunks_have_the_layers_asked_for(config: AllConfig) -> Iterator[Finding]:
     parallel = config.parallel_config
     asked, chunks = parallel.num_layers_per_virtual_pipeline_stage, parallel.virtual_pipeline_model_parallel_size or 1
     if asked is None or _has_too_many(config, chunks * parallel.pipeline_model_parallel_size):
         return
     counts = [n for row in chunk_counts(config.model_config.num_layers, parallel) for n in row]
     if counts and max(counts) != asked:
-        yield (
-            f"--num-layers-per-virtual-pipeline-stage {asked}: the rest of the layout makes virtual stages of "
-            f"{max(counts)} layers; change it or leave it out"
+        yield Finding(
+            "--num-layers-per-virtual-pipeline-stage",
+            asked,
+            f"the rest of the layout makes virtual stages of {max(counts)} layers",
+            "change it or leave it out",
         )
 
 
-def noop_layers_exist(config: AllConfig) -> Iterator[str]:
+def noop_layers_exist(config: AllConfig) -> Iterator[Finding]:
     idle, layers = config.parallel_config.noop_layers or [], config.model_config.num_layers
     for layer in idle:
         if not 0 <= layer < layers:
-            yield f"--noop-layers {layer}: must be between 0 and --num-layers {layers} - 1; remove it"
+            yield Finding("--noop-layers", layer, f"must be between 0 and --num-layers {layers} - 1", "remove it")
     if len(set(idle)) < len(idle):
-        yield f"--noop-layers {','.join(map(str, idle))}: names a layer twice; remove one"
+        yield Finding("--noop-layers", ",".join(map(str, idle)), "names a layer twice", "remove one")
     if len(set(idle)) >= layers:
-        yield f"--noop-layers {','.join(map(str, idle))}: leaves no layer that does something; remove one"
+        yield Finding("--noop-layers", ",".join(map(str, idle)), "leaves no layer that does something", "remove one")
 
 
 RULES = (

@@ -6,68 +6,83 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from parallel_core.config.notations import parse_blend, split_shares
+from parallel_core.findings import ConfigError, Finding
 
 if TYPE_CHECKING:
     from parallel_core.config.all import AllConfig
 
 
-def batches_divide(config: AllConfig) -> Iterator[str]:
+def batches_divide(config: AllConfig) -> Iterator[Finding]:
     data, copies = config.dataset_config, config.parallel_config.data_parallel_size
     samples = data.batch_size * copies
     if data.global_batch_size % samples:
-        yield (
-            f"--global-batch-size {data.global_batch_size}: must be a multiple of --micro-batch-size "
-            f"{data.batch_size} x data-parallel size {copies} = {samples}; change one of them"
+        yield Finding(
+            "--global-batch-size",
+            data.global_batch_size,
+            f"must be a multiple of --micro-batch-size {data.batch_size} x data-parallel size {copies} = {samples}",
+            "change one of them",
         )
     elif data.micro_batch_num * samples != data.global_batch_size:
-        yield (
-            f"--global-batch-size {data.global_batch_size}: differs from --micro-batch-num {data.micro_batch_num} x "
-            f"--micro-batch-size {data.batch_size} x data-parallel size {copies}; leave one of them out"
+        yield Finding(
+            "--global-batch-size",
+            data.global_batch_size,
+            f"differs from --micro-batch-num {data.micro_batch_num} x --micro-batch-size {data.batch_size} x "
+            f"data-parallel size {copies}",
+            "leave one of them out",
         )
 
 
-def ramp_reaches_the_batch(config: AllConfig) -> Iterator[str]:
+def ramp_reaches_the_batch(config: AllConfig) -> Iterator[Finding]:
     data = config.dataset_config
     if data.rampup_batch_size is None:
         return
     start, step, samples = data.rampup_batch_size
     flag = f"--rampup-batch-size {start} {step} {samples}"
     if start < 1 or step < 1 or samples < 0:
-        yield f"{flag}: start and increment must be at least 1, samples at least 0; change them"
+        yield Finding(flag, None, "start and increment must be at least 1, samples at least 0", "change them")
     elif data.global_batch_size < start or (data.global_batch_size - start) % step:
-        yield (
-            f"{flag}: steps of {step} from {start} must reach --global-batch-size "
-            f"{data.global_batch_size}; change one of them"
+        yield Finding(
+            flag,
+            None,
+            f"steps of {step} from {start} must reach --global-batch-size {data.global_batch_size}",
+            "change one of them",
         )
     unit = data.batch_size * config.parallel_config.data_parallel_size
     if start % unit or step % unit:
-        yield (
-            f"{flag}: start and increment must be multiples of --micro-batch-size {data.batch_size} x data-parallel "
-            f"size {config.parallel_config.data_parallel_size}; change one of them"
+        yield Finding(
+            flag,
+            None,
+            f"start and increment must be multiples of --micro-batch-size {data.batch_size} x data-parallel size "
+            f"{config.parallel_config.data_parallel_size}",
+            "change one of them",
         )
 
 
-def learning_rate_falls(config: AllConfig) -> Iterator[str]:
+def learning_rate_falls(config: AllConfig) -> Iterator[Finding]:
     schedule = config.optimizer_config
     if schedule.min_lr > schedule.learning_rate:
-        yield f"--min-lr {schedule.min_lr:g}: must not exceed --lr {schedule.learning_rate:g}; lower it"
+        yield Finding("--min-lr", schedule.min_lr, f"must not exceed --lr {schedule.learning_rate:g}", "lower it")
     if schedule.decoupled_min_lr is not None and schedule.decoupled_lr is None:
-        yield f"--decoupled-min-lr {schedule.decoupled_min_lr:g}: needs --decoupled-lr; add it"
+        yield Finding("--decoupled-min-lr", schedule.decoupled_min_lr, "needs --decoupled-lr", "add it")
 
 
-def warmup_ends_before_decay(config: AllConfig) -> Iterator[str]:
+def warmup_ends_before_decay(config: AllConfig) -> Iterator[Finding]:
     schedule = config.optimizer_config
     for unit, warmup, decay in (
         ("iters", schedule.lr_warmup_iters, schedule.lr_decay_iters),
         ("samples", schedule.lr_warmup_samples, schedule.lr_decay_samples),
     ):
         if decay is not None and warmup >= decay:
-            yield f"--lr-warmup-{unit} {warmup}: must be less than the decay, --lr-decay-{unit} {decay}; lower it"
+            yield Finding(
+                f"--lr-warmup-{unit}", warmup, f"must be less than the decay, --lr-decay-{unit} {decay}", "lower it"
+            )
     if schedule.lr_warmup_init > schedule.learning_rate:
-        yield f"--lr-warmup-init {schedule.lr_warmup_init:g}: must not exceed --lr {schedule.learning_rate:g}; lower it"
+        yield Finding(
+            "--lr-warmup-init", schedule.lr_warmup_init, f"must not exceed --lr {schedule.learning_rate:g}", "lower it"
+        )
 
 
-def wsd_says_when_it_falls(config: AllConfig) -> Iterator[str]:
+def wsd_says_when_it_falls(config: AllConfig) -> Iterator[Finding]:
     schedule = config.optimizer_config
     if schedule.lr_decay_style != "WSD":
         return
@@ -76,99 +91,112 @@ def wsd_says_when_it_falls(config: AllConfig) -> Iterator[str]:
     else:
         unit, fall, decay = "iters", schedule.lr_wsd_decay_iters, schedule.lr_decay_iters
     if fall is None:
-        yield f"--lr-decay-style WSD: needs --lr-wsd-decay-{unit}; add it"
+        yield Finding("--lr-decay-style", "WSD", f"needs --lr-wsd-decay-{unit}", "add it")
     elif decay is not None and fall > decay:
-        yield f"--lr-wsd-decay-{unit} {fall}: must not exceed --lr-decay-{unit} {decay}; lower it"
+        yield Finding(f"--lr-wsd-decay-{unit}", fall, f"must not exceed --lr-decay-{unit} {decay}", "lower it")
 
 
-def weight_decay_grows_by_style(config: AllConfig) -> Iterator[str]:
+def weight_decay_grows_by_style(config: AllConfig) -> Iterator[Finding]:
     schedule = config.optimizer_config
     start, end = schedule.start_weight_decay, schedule.end_weight_decay
     if schedule.weight_decay_incr_style == "constant" and not start == end == schedule.weight_decay:
-        yield (
-            f"--start-weight-decay {start:g} --end-weight-decay {end:g}: need --weight-decay-incr-style linear or "
-            "cosine; change it or leave them out"
+        changed, value = (
+            ("--start-weight-decay", start) if start != schedule.weight_decay else ("--end-weight-decay", end)
         )
+        rule = (
+            f"needs --weight-decay-incr-style linear or cosine to differ from --weight-decay {schedule.weight_decay:g}"
+        )
+        yield Finding(changed, value, rule, "change it or leave it out")
     elif end < start:
-        yield f"--end-weight-decay {end:g}: must not be less than --start-weight-decay {start:g}; raise it"
+        yield Finding("--end-weight-decay", end, f"must not be less than --start-weight-decay {start:g}", "raise it")
 
 
-def one_source_of_the_schedule(config: AllConfig) -> Iterator[str]:
+def one_source_of_the_schedule(config: AllConfig) -> Iterator[Finding]:
     schedule = config.optimizer_config
     if schedule.override_opt_param_scheduler and schedule.use_checkpoint_opt_param_scheduler:
-        yield (
-            "--override-opt_param-scheduler --use-checkpoint-opt_param-scheduler: the schedule comes from the flags "
-            "or from the checkpoint; leave one out"
+        yield Finding(
+            "--override-opt_param-scheduler",
+            "--use-checkpoint-opt_param-scheduler",
+            "the schedule comes from the flags or from the checkpoint",
+            "leave one out",
         )
 
 
-def overlap_has_something_to_overlap(config: AllConfig) -> Iterator[str]:
+def overlap_has_something_to_overlap(config: AllConfig) -> Iterator[Finding]:
     training = config.training_config
     if config.optimizer_config.overlap_param_gather and not training.use_distributed_optimizer:
-        yield "--overlap-param-gather: needs --use-distributed-optimizer; add it"
+        yield Finding("--overlap-param-gather", None, "needs --use-distributed-optimizer", "add it")
     if config.optimizer_config.overlap_param_gather and not training.overlap_grad_reduce:
-        yield "--overlap-param-gather: needs --overlap-grad-reduce; add it"
+        yield Finding("--overlap-param-gather", None, "needs --overlap-grad-reduce", "add it")
     if training.delay_grad_reduce and not training.overlap_grad_reduce:
-        yield "--delay-grad-reduce: needs --overlap-grad-reduce; add it"
+        yield Finding("--delay-grad-reduce", None, "needs --overlap-grad-reduce", "add it")
     if not training.wrap_with_ddp and (training.overlap_grad_reduce or training.use_distributed_optimizer):
-        yield (
-            "--no-wrap-with-ddp: --overlap-grad-reduce and --use-distributed-optimizer work on the flat buckets; "
-            "leave it out"
+        yield Finding(
+            "--no-wrap-with-ddp",
+            None,
+            "--overlap-grad-reduce and --use-distributed-optimizer work on the flat buckets",
+            "leave it out",
         )
 
 
-def copies_can_be_compared(config: AllConfig) -> Iterator[str]:
+def copies_can_be_compared(config: AllConfig) -> Iterator[Finding]:
     training = config.training_config
     every = training.check_weight_hash_across_dp_replicas_interval
     if every is not None and training.zero_stage == 3:
-        yield (
-            f"--check-weight-hash-across-dp-replicas-interval {every}: with ZeRO stage 3 (--zero-stage) there are no "
-            "copies of the weights; leave it out"
+        yield Finding(
+            "--check-weight-hash-across-dp-replicas-interval",
+            every,
+            "with ZeRO stage 3 (--zero-stage) there are no copies of the weights",
+            "leave it out",
         )
 
 
-def checkpoints_are_kept(config: AllConfig) -> Iterator[str]:
+def checkpoints_are_kept(config: AllConfig) -> Iterator[Finding]:
     training = config.training_config
     keep, every = training.save_retain_interval, training.save_interval
     if keep is not None and (every is None or keep % every):
-        yield f"--save-retain-interval {keep}: must be a multiple of --save-interval {every}; change one of them"
+        yield Finding(
+            "--save-retain-interval", keep, f"must be a multiple of --save-interval {every}", "change one of them"
+        )
 
 
-def adapters_have_a_rank(config: AllConfig) -> Iterator[str]:
+def adapters_have_a_rank(config: AllConfig) -> Iterator[Finding]:
     lora = config.lora_config
     if lora.target_modules and lora.lora_rank == 0:
-        yield "--lora-r 0: must be at least 1 with --lora-target-modules; raise it"
+        yield Finding("--lora-r", 0, "must be at least 1 with --lora-target-modules", "raise it")
 
 
-def resuming_takes_everything(config: AllConfig) -> Iterator[str]:
+def resuming_takes_everything(config: AllConfig) -> Iterator[Finding]:
     training = config.training_config
     if training.resume_training and training.load_checkpoint is None:
-        yield "--resume-training: needs --load; add it"
+        yield Finding("--resume-training", None, "needs --load", "add it")
     if training.resume_training and training.finetune:
-        yield "--resume-training: does not go with --finetune, which takes weights only; leave one of them out"
+        yield Finding(
+            "--resume-training", None, "does not go with --finetune, which takes weights only", "leave one of them out"
+        )
 
 
-def ids_are_in_the_vocabulary(config: AllConfig) -> Iterator[str]:
+def ids_are_in_the_vocabulary(config: AllConfig) -> Iterator[Finding]:
     data, rows = config.dataset_config, config.model_config.vocab_size
     for flag, number in (("--eos-token-id", data.eos_token_id), ("--pad-token-id", data.pad_token_id)):
         if number is not None and number >= rows:
-            yield f"{flag} {number}: must be less than the vocabulary, --padded-vocab-size {rows}; change it"
+            yield Finding(flag, number, f"must be less than the vocabulary, --padded-vocab-size {rows}", "change it")
 
 
-def split_is_shares(config: AllConfig) -> Iterator[str]:
+def split_is_shares(config: AllConfig) -> Iterator[Finding]:
     split = config.dataset_config.split
     if split is None:
         return
     try:
         train = split_shares(str(split))[0]
-    except ValueError as error:
-        yield str(error)
+    except ConfigError as error:
+        yield from error.findings
         return
     if train == 0 and not config.training_config.skip_train:
-        yield f"--split {split}: leaves no document to train on; give the first share more than 0"
+        yield Finding("--split", split, "leaves no document to train on", "give the first share more than 0")
 
 
-def blends_can_be_read(config: AllConfig) -> Iterator[str]:
+def blends_can_be_read(config: AllConfig) -> Iterator[Finding]:
     data = config.dataset_config
     for flag, words in (
         ("--data-path", data.data_path),
@@ -179,15 +207,15 @@ def blends_can_be_read(config: AllConfig) -> Iterator[str]:
         try:
             if words is not None:
                 parse_blend(words, flag)
-        except ValueError as error:
-            yield str(error)
+        except ConfigError as error:
+            yield from error.findings
 
 
-def training_has_data(config: AllConfig) -> Iterator[str]:
+def training_has_data(config: AllConfig) -> Iterator[Finding]:
     data = config.dataset_config
     for flag, words in (("--valid-data-path", data.valid_data_path), ("--test-data-path", data.test_data_path)):
         if words is not None and data.train_data_path is None and not config.training_config.skip_train:
-            yield f"{flag}: needs --train-data-path; add it"
+            yield Finding(flag, None, "needs --train-data-path", "add it")
 
 
 RULES = (

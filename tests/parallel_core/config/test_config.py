@@ -11,6 +11,7 @@ from parallel_core.config import (
     AllConfig,
     ConfigError,
     DatasetConfig,
+    Finding,
     ModelConfig,
     ModelParallelConfig,
     MoEConfig,
@@ -166,5 +167,5 @@ def test_defaults_are_among_what_is_implemented():
 
 def test_an_error_goes_from_process_to_process():
     """With its findings: pickle calls an exception's class with its arguments."""
-    error = pickle.loads(pickle.dumps(ConfigError(["--lr: a", "--seed: b"])))
-    assert isinstance(error, ConfigError) and error.errors == ["--lr: a", "--seed: b"] and "--seed: b" in str(error)
+    error = pickle.loads(pickle.dumps(ConfigError([Finding("--lr", 1, "a"), Finding("--seed", None, "b", "c")])))
+    assert isinstance(error, ConfigError) and error.errors == ["--lr 1: a", "--seed: b; c"] == str(error).split("\n")

@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from mapping.arguments import read
+from mapping.reading import read
 from tests.support.assets import asset
 
 Script = dict[str, Any]

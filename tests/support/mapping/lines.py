@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mapping.arguments import Reading, read
+from mapping.merge import Reading
+from mapping.reading import read
 
 GOOD = (
     "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "

@@ -12,13 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from mapping.from_args import NESTED, SECTIONS
+from parallel_core.config.tree import SECTIONS
 from tests.support.assets import ROOT
 
 ANY = "any section"
 
-_PATHS = {path.rpartition(".")[2]: path for path in (*SECTIONS, *NESTED)}
-_CLASSES = {cls.__name__: path for path, cls in {**SECTIONS, **NESTED}.items()}
+_PATHS = {path.rpartition(".")[2]: path for path in SECTIONS}
+_CLASSES = {cls.__name__: path for path, cls in SECTIONS.items()}
 _CLASSES |= {"TransformerConfig": "model_config", "ModelParallelConfig": "parallel_config"}
 
 Names = dict[str, str]

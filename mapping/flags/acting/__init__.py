@@ -1,0 +1,15 @@
+"""The flags that act: the options of the config, and the other flags that fill them."""
+
+from mapping.flags.acting import dataset, lora, model, moe, optimizer, parallel, training
+from mapping.flags.acting.build import tables
+
+WITHOUT_FLAG = ("--world-size", "--data-parallel-size")
+"""Options that the launcher's environment and the other sizes say."""
+
+TABLES = tuple(
+    tables(
+        (model.ACTING, training.ACTING, optimizer.ACTING, parallel.ACTING, dataset.ACTING, moe.ACTING, lora.ACTING),
+        WITHOUT_FLAG,
+    )
+)
+"""Rows by section of the config."""

@@ -1,0 +1,98 @@
+"""Rows of flags that act, made of the config's own options: name, type, default and choices stand there alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+from mapping.flags.flag import Flag, attribute, switched_off
+from parallel_core.config.tree import OPTIONS, SECTIONS, Option, path_of
+
+Change = Mapping[str, Any]
+"""What differs in a row from what its option says."""
+
+
+class Acting(NamedTuple):
+    """What the config cannot know of the flags of one section, and of the sections inside it."""
+
+    own: Mapping[str, Change]
+    """Differences of the flags that options name: Megatron's default, notation, aliases."""
+    others: tuple[Flag, ...]
+    """Other flags that fill its fields."""
+
+
+def row(option: Option, name: str) -> Flag:
+    """The row of a flag that fills an option as it is."""
+    kind, base = _plain(option.type), {"target": option.path, "choices": option.field.metadata["choices"]}
+    if kind is bool and option.default is True:
+        return Flag(name, None, True, dest=switched_off(name), stores=False, **base)
+    if kind is bool:
+        return Flag(name, None, False, dest=attribute(name), **base)
+    if get_origin(kind) is list:
+        return Flag(name, get_args(kind)[0], option.default, dest=attribute(name), nargs="+", **base)
+    return Flag(name, kind, option.default, dest=attribute(name), **base)
+
+
+def _plain(kind: Any) -> Any:
+    """The type of a value that is given: without the none."""
+    if get_origin(kind) in (UnionType, Union):
+        return next(part for part in get_args(kind) if part is not type(None))
+    return kind
+
+
+def changed(flag: Flag, change: Change) -> Flag:
+    """A row with its differences; values that are refused or `also` taken join the choices."""
+    fields = {name: value for name, value in change.items() if name != "also"}
+    if "choices" not in fields:
+        fields["choices"] = (*flag.choices, *change.get("also", ()), *change.get("refuses", ()))
+    return flag._replace(**fields)
+
+
+def same(name: str, field: str, help: str = "", **change: Any) -> Flag:
+    """A flag that fills `field` (the end of its path) as the field's own does, with an attribute of its own."""
+    return changed(row(OPTIONS[path_of(field)], name), {"help": help, **change})
+
+
+def switch(name: str, field: str, help: str, **more: Any) -> Flag:
+    """A switch from which `field` is derived."""
+    defaults = {"default": False, "dest": attribute(name)}
+    return Flag(name, None, target=path_of(field), help=help, **{**defaults, **more})
+
+
+def value(name: str, type: Callable[[str], Any], field: str, help: str = "", **more: Any) -> Flag:
+    """A flag with a value from which `field` is derived."""
+    return Flag(name, type, more.pop("default", None), path_of(field), help, **{"dest": attribute(name), **more})
+
+
+def values(name: str, type: Callable[[str], Any], field: str, help: str = "", **more: Any) -> Flag:
+    """A flag with one or more values from which `field` is derived."""
+    return value(name, type, field, help, **{"nargs": "+", **more})
+
+
+def read_by(type: Callable[[str], Any], **change: Any) -> Change:
+    """The change for a flag whose value has a notation of its own."""
+    return {"type": type, "nargs": None, "choices": (), **change}
+
+
+def refusing(reason: str, *refused: str, **change: Any) -> Change:
+    """The change for a flag with further values that are refused."""
+    return {"refuses": dict.fromkeys(refused, reason), **change}
+
+
+def tables(acting: Iterable[Acting], without_flag: Iterable[str]) -> Iterator[tuple[Flag, ...]]:
+    """The rows of each section, in the order of the config: its options' own flags, then the others."""
+    parts = list(acting)
+    own = {name: change for part in parts for name, change in part.own.items()}
+    others = [flag for part in parts for flag in part.others]
+    done = set(without_flag)
+    for section, cls in SECTIONS.items():
+        rows = []
+        for option in OPTIONS.values():
+            if option.path.rpartition(".")[0] == section and option.flag not in done:
+                rows.append(changed(row(option, option.flag), own.pop(option.flag, {})))
+                done.add(option.flag)
+        rows += [flag for flag in others if flag.target.rpartition(".")[0] == section]
+        title = f"{section}: {(cls.__doc__ or '').split('.')[0]}"
+        yield tuple(flag._replace(group=title) for flag in rows)
+    assert not own, own

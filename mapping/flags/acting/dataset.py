@@ -1,0 +1,75 @@
+"""Flags of data, tokenizer and fine-tuning on conversations."""
+
+from mapping.flags.acting.build import Acting, read_by, refusing, same, value
+from mapping.flags.notations import boolean
+
+_ANY_NUMBER = {"nargs": "*"}
+
+ACTING = Acting(
+    {
+        "--micro-batch-size": {"default": None},
+        "--rampup-batch-size": {"nargs": 3},
+        "--data-path": _ANY_NUMBER,
+        "--train-data-path": _ANY_NUMBER,
+        "--valid-data-path": _ANY_NUMBER,
+        "--test-data-path": _ANY_NUMBER,
+        "--dataloader-type": refusing("give pretrain() your own train_data_loader instead", "external"),
+        "--tokenizer-type": refusing(
+            "give the model's HuggingFace tokenizer by HuggingFaceTokenizer instead",
+            "BertWordPieceLowerCase",
+            "BertWordPieceCase",
+            "MagistralTokenizer",
+            "MultimodalTokenizer",
+            "NullMultimodalTokenizer",
+            "SFTTokenizer",
+            also=(
+                "GPT2BPETokenizer",
+                "SentencePieceTokenizer",
+                "GPTSentencePieceTokenizer",
+                "HuggingFaceTokenizer",
+                "PretrainedFromHF",
+                "Llama2Tokenizer",
+                "TikTokenizer",
+                "NullTokenizer",
+            ),
+        ),
+        "--train-mode": {
+            "type": str,
+            "default": "pretrain",
+            "choices": ("pretrain", "finetune"),
+            "help": "finetune: data files hold the labels after each sequence's tokens.",
+        },
+        "--no-pad-to-seq-lengths": {
+            "dest": "no_pad_to_seq_lengths",
+            "default": False,
+            "stores": True,
+            "help": "Pad a sample only as far as its batch needs.",
+        },
+        "--no-shuffle": {
+            "dest": "no_shuffle",
+            "default": False,
+            "stores": True,
+            "help": "Read conversations in their order.",
+        },
+        "--enable-thinking": read_by(boolean, default=None),
+    },
+    (
+        same("--tokenizer-name-or-path", "tokenizer_model", "Directory of a HuggingFace tokenizer."),
+        same(
+            "--patch-tokenizer-type",
+            "tokenizer_type",
+            "Named after a family: the tokenizer in the directory that --load holds.",
+        ),
+        value(
+            "--stage",
+            str,
+            "instruction.enabled",
+            "sft: fine-tune on conversations.",
+            choices=("sft", "dpo", "orm", "prm", "simpo", "ray_ppo", "ray_online_dpo", "ray_grpo", "trl_ppo"),
+            refuses=dict.fromkeys(
+                ("dpo", "orm", "prm", "simpo", "ray_ppo", "ray_online_dpo", "ray_grpo", "trl_ppo"),
+                "learning from preferences or rewards is out of scope; only sft is done",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,92 @@
+"""Flags of the network."""
+
+from mapping.flags.acting.build import Acting, read_by, refusing, same, switch, value
+from mapping.flags.notations import dtype, numbers, whole
+
+ACTING = Acting(
+    {
+        "--num-query-groups": {"default": 1},
+        "--hidden-act": {"default": None},
+        "--normalization": {"choices": ("LayerNorm", "RMSNorm")},
+        "--no-post-layer-norm": {
+            "dest": "no_post_layer_norm",
+            "default": False,
+            "stores": True,
+            "help": "Leave the last layer's output as it is.",
+        },
+        "--position-embedding-type": refusing(
+            "use learned_absolute, rope, alibi or none", "mrope", "relative", "deepseek4", also=("yarn",)
+        ),
+        "--rope-scaling-type": refusing("use llama3, yarn, longrope or dynamic", "plm"),
+        "--low-freq-factor": {"default": None},
+        "--high-freq-factor": {"default": None},
+        "--beta-fast": {"type": int},
+        "--beta-slow": {"type": int},
+        "--long-factor": read_by(numbers),
+        "--short-factor": read_by(numbers),
+        "--interleave-sliding-window": {
+            "type": int,
+            "default": None,
+            "help": "Width of a sliding window in every other layer.",
+        },
+        "--multi-latent-attention": {"help": "Attention over low-rank keys and values (DeepSeek-V2, 2024)."},
+        "--scale-depth": {
+            "default": None,
+            "help": "What a block adds to the residual is multiplied by this over sqrt(number of layers).",
+        },
+        "--output-multiplier-scale": {"default": None},
+        "--query-pre-attn-scalar": {
+            "type": int,
+            "help": "Attention scores are divided by the root of this instead of the head size's.",
+        },
+        "--disable-bias-linear": {"dest": "add_bias_linear"},
+        "--params-dtype": read_by(dtype, default=None),
+        "--compute-dtype": read_by(dtype),
+        "--embedding-dtype": read_by(dtype),
+        "--transformer-impl": refusing("it is for serving, not for training; use local", "inference_optimized"),
+        "--no-rope-fusion": {"dest": "apply_rope_fusion"},
+    },
+    (
+        switch("--swiglu", "hidden_act", "Gate the feed-forward block with silu."),
+        switch("--squared-relu", "hidden_act", "Square the feed-forward block's relu."),
+        switch("--use-fused-rmsnorm", "normalization", "RMSNorm by the device's fused operator."),
+        switch("--geglu", "hidden_act", "Gate the feed-forward block with gelu."),
+        switch("--gelu-tanh", "hidden_act", "Gate the feed-forward block with the tanh form of gelu."),
+        same("--post-norm", "use_sandwich_norm"),
+        same("--add-rmsnorm-offset", "apply_layernorm_1p"),
+        switch("--input-embeds-norm", "scales.embedding", "Multiply embeddings by sqrt(hidden size)."),
+        same("--scale-emb", "scales.embedding", default=None),
+        same("--dim-model-base", "scales.logits", "Logits are multiplied by this over the hidden size.", default=None),
+        same("--encoder-num-layers", "model_config.num_layers"),
+        same("--encoder-seq-length", "seq_length"),
+        same("--pad-vocab-size-to", "model_config.vocab_size"),
+        same("--extra-vocab-size", "model_config.vocab_size", "Rows added to the tokenizer's vocabulary.", default=0),
+        switch("--recompute-activations", "recompute_granularity", "Short for a selective recompute."),
+        switch(
+            "--use-fused-rotary-pos-emb",
+            "apply_rope_fusion",
+            "Rotary positions by the device's fused operator.",
+            aliases=("--apply-rope-fusion",),
+        ),
+        same("--use-glm-rope", "rotary_interleaved", "Rotate neighbouring pairs of half of each head."),
+        same("--partial-rotary-factor", "rotary_percent", default=0.0),
+        same("--rope-theta", "rotary_base", default=None),
+        switch("--use-rope-scaling", "rope_scaling.type", "Stretch long wavelengths as Llama 3.1 does."),
+        same("--rope-type", "rope_scaling.type", choices=("rope", "yarn")),
+        value("--original-max-position-embeddings", whole, "original_max_position_embeddings"),
+        same("--rope-scaling-beta-fast", "beta_fast", type=int),
+        same("--rope-scaling-beta-slow", "beta_slow", type=int),
+        same("--mscale", "rope_scaling.mscale"),
+        same("--mscale-all-dim", "mscale_all_dim"),
+        same(
+            "--multi-head-latent-attention",
+            "multi_latent_attention.enabled",
+            "The older name of --multi-latent-attention.",
+        ),
+        same("--qk-nope-head-dim", "qk_head_dim", default=None),
+        same("--qk-rope-head-dim", "qk_pos_emb_head_dim", default=None),
+        same("--num-nextn-predict-layers", "multi_token_prediction.num_layers", default=0),
+        same("--mtp-loss-scale", "multi_token_prediction.loss_scaling_factor", default=0.3),
+        switch("--use-llama2-rotary-position-embeddings", "position_embedding_type", "Rotary positions."),
+    ),
+)

@@ -1,0 +1,41 @@
+"""Flags of mixtures of experts."""
+
+from mapping.flags.acting.build import Acting, refusing, same, switch, value
+from mapping.flags.notations import layer_frequency
+
+ACTING = Acting(
+    {
+        "--moe-layer-freq": {"type": layer_frequency},
+        "--moe-router-load-balancing-type": refusing(
+            "use aux_loss, seq_aux_loss, global_aux_loss, sinkhorn, softmax_topk or none",
+            "quantile_balancing",
+            also=("noaux_tc", "softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss"),
+        ),
+        "--moe-router-score-function": refusing("use softmax or sigmoid", "sqrtsoftplus", "sqrtsoftmax"),
+        "--moe-token-dispatcher-type": {"also": ("alltoall_seq", "flex")},
+    },
+    (
+        same("--moe-intermediate-size", "moe_ffn_hidden_size"),
+        value("--first-k-dense-replace", int, "moe_layer_freq", "This many first layers stay dense."),
+        same(
+            "--n-shared-experts",
+            "moe_shared_expert_intermediate_size",
+            "Shared experts, each as wide as a routed one.",
+        ),
+        same("--shared-expert-gate", "moe_shared_expert_gate"),
+        switch("--seq-aux", "moe_router_load_balancing_type", "Balance each sequence on its own."),
+        same("--routed-scaling-factor", "moe_router_topk_scaling_factor"),
+        same("--topk-group", "moe_router_group_topk"),
+        same("--n-group", "moe_router_num_groups"),
+        switch("--router-gating-in-fp32", "moe_router_dtype", "Compute the router in float32."),
+        switch("--topk-softmax-in-fp32", "moe_router_dtype", "Compute the router's softmax in float32."),
+        switch("--input-jitter", "moe_input_jitter_eps", "No noise on the router's input.", default=True, stores=False),
+        same("--moe-router-force-load-balancing", "moe_router_force_load_balancing"),
+        same("--enable-shared-expert", "moe_shared_expert_gate", "A shared expert with a gate, as in Qwen's models."),
+        same(
+            "--shared-moe-ffn-hidden-size",
+            "moe_shared_expert_intermediate_size",
+            "Width of the shared expert that --enable-shared-expert asks for.",
+        ),
+    ),
+)

@@ -1,0 +1,61 @@
+"""Flags of parallelism and of the process."""
+
+from mapping.flags.acting.build import Acting, read_by, refusing, same, switch, value, values
+from mapping.flags.notations import integers, layer_list, literal
+from mapping.flags.stages import pipeline_layout
+
+ACTING = Acting(
+    {
+        "--context-parallel-algo": refusing(
+            "use megatron_cp_algo, ulysses_cp_algo or hybrid_cp_algo",
+            "adaptive_cp_algo",
+            "hybrid_adaptive_cp_algo",
+            "mamba_cp_algo",
+            also=("kvallgather_cp_algo",),
+            default=None,
+        ),
+        "--virtual-pipeline-model-parallel-size": {"aliases": ("--virtual-pipeline-model-parallel-size-ms",)},
+        "--num-layer-list": read_by(layer_list),
+        "--noop-layers": read_by(integers),
+        "--no-overlap-p2p-communication": {"dest": "overlap_p2p_comm"},
+        "--use-tp-pp-dp-mapping": {
+            "type": None,
+            "default": False,
+            "choices": (),
+            "help": "Number stages before data-parallel copies.",
+        },
+        "--recompute": {"type": literal},
+        "--select-recompute": {"type": literal},
+        "--select-comm-recompute": {"type": literal},
+    },
+    (
+        switch(
+            "--moe-tp-extend-ep",
+            "expert_model_parallel_size",
+            "Distribute experts over tensor-parallel ranks too, each whole.",
+        ),
+        value(
+            "--pipeline-model-parallel-layout",
+            pipeline_layout,
+            "num_layer_list",
+            "Virtual stages, split by |: E(mbedding), t for each layer, m(ulti-token prediction), L(oss); "
+            "Et*3|(tt|)*5mL.",
+        ),
+        same("--num-virtual-stages-per-pipeline-rank", "virtual_pipeline_model_parallel_size"),
+        value("--pipeline-num-transformer-layers", layer_list, "num_layer_list"),
+        values(
+            "--cp-comm-type",
+            str,
+            "context_parallel_algo",
+            "How keys and values reach other ranks; allgather gives the same as p2p, the ring.",
+            default=["p2p"],
+            choices=("p2p", "a2a", "allgather", "a2a+p2p"),
+        ),
+        values(
+            "--hierarchical-context-parallel-sizes",
+            int,
+            "ulysses_degree_in_cp",
+            "Ranks of the inner and the outer exchange of a hybrid context parallelism.",
+        ),
+    ),
+)

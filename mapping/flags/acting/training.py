@@ -1,0 +1,35 @@
+"""Flags of the training loop, checkpoints, precision, gradients and profiles."""
+
+from mapping.flags.acting.build import Acting, refusing, same, switch, value
+
+STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+"""What Megatron's FSDP shards, by ZeRO stage."""
+
+ACTING = Acting(
+    {
+        "--train-iters": {"default": None},
+        "--eval-interval": {"default": None},
+        "--save-interval": {"aliases": ("--persistent-save-interval",)},
+        "--ckpt-format": refusing("use torch_dist", "zarr", also=("torch", "torch_dist", "torch_dcp", "fsdp_dtensor")),
+        "--zero-stage": {"choices": (0, 1, 2, 3)},
+        "--profile-with-memory": {"aliases": ("--profile-memory",)},
+    },
+    (
+        same("--npu-deterministic", "deterministic_mode"),
+        same("--use-deter-comp", "deterministic_mode"),
+        switch(
+            "--use-megatron-fsdp", "zero_stage", "Shard what --data-parallel-sharding-strategy says, by default all."
+        ),
+        switch("--use-custom-fsdp", "zero_stage", "The older name of --use-megatron-fsdp."),
+        value(
+            "--data-parallel-sharding-strategy",
+            str,
+            "zero_stage",
+            "What --use-megatron-fsdp shards: stages 0, 1, 2, 3.",
+            default="optim_grads_params",
+            choices=STRATEGIES,
+        ),
+        switch("--use-torch-fsdp2", "zero_stage", "Stage 3."),
+        switch("--enable-zero3", "zero_stage", "Stage 3."),
+    ),
+)

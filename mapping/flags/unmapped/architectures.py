@@ -1,0 +1,143 @@
+"""Flags without effect: forms of attention, positions and layers that are not a Megatron GPT."""
+
+from mapping.flags.flag import group, ignored, refused
+
+FLAGS = group(
+    "Other architectures: forms of attention, positions and layers that are not a Megatron GPT",
+    ignored(
+        "rotary positions leave no others to switch off; without them --position-embedding-type none says it",
+        "--no-position-embedding>add_position_embedding=off",
+    ),
+    ignored(
+        "together they build the causal mask into the bias, which gives causal attention with ALiBi as it is",
+        "--square-alibi-mask --fill-neg-inf",
+    ),
+    refused(
+        "this form of attention is out of scope; leave it out",
+        """
+        --hybrid-context-parallel --softmax-type=str{vanilla,off-by-one,learnable}:vanilla --qk-l2-norm --qk-clip
+        --qk-clip-alpha=float:0.5 --qk-clip-threshold=float:100 --window-size=str --window-attn-skip-freq=str
+        --no-rope-freq=str --enable-gpt-oss --sliding-window-size=int:128 --n-head-kv=int
+        --attention-head-type=str{multihead,multiquery} --position-encoding-2d
+        """,
+    ),
+    refused(
+        "this form of multi-token prediction is out of scope; use --mtp-num-layers alone",
+        """
+        --mtp-standalone --mtp-use-repeated-layer --mtp-detach-heads --mtp-hsm --qad-train-target=str{base,mtp,both}
+        --freeze-base-for-mtp --mtp-spec=str*
+        """,
+    ),
+    refused(
+        "state-space and hybrid models are out of scope; leave it out and train a transformer",
+        """
+        --mtp-hybrid-override-pattern=str --is-hybrid-model --mamba-state-dim=int:128 --mamba-head-dim=int:64
+        --mamba-num-groups=int:8 --mamba-num-heads=int --disable-mamba-mem-eff-path>use_mamba_mem_eff_path=off
+        --mamba-training-ssm-states-dtype=str{fp32,bf16} --mamba-inference-conv-states-dtype=str{bf16,fp16,fp32}:bf16
+        --mamba-inference-ssm-states-dtype=str{bf16,fp16,fp32}:bf16 --hybrid-layer-pattern=str
+        --hybrid-override-pattern=str --hybrid-attention-ratio=float:0.0 --hybrid-mlp-ratio=float:0.0 --mamba-d-ssm=int
+        --mamba-chunk-size=int:256 --mamba-d-conv=int:4 --mamba-expand=int:1
+        """,
+    ),
+    refused(
+        "this activation is out of scope; use --swiglu, --geglu, --gelu-tanh or --squared-relu",
+        """
+        --glu-linear-offset=float:0.0 --activation-func-clamp-value=float --openai-gelu --quick-geglu --onnx-safe=str
+        --fc-type=str --swiglu-limit=float:0 --use-triton-swiglu-limit --glu-activation=str
+        """,
+    ),
+    refused(
+        "linear and gated attention are out of scope; leave it out for full attention",
+        """
+        --attention-output-gate --experimental-attention-variant=str{gdn,gdn2,dsa,gated_delta_net}
+        --linear-conv-kernel-dim=int:4 --linear-key-head-dim=int:128 --linear-value-head-dim=int:128
+        --linear-num-key-heads=int:16 --linear-num-value-heads=int:32 --gdp-num-householder=int:3 --gdp-cutedsl-kernel
+        --linear-attention-freq=str --full-attention-interval=int:0 --use-triton-gdn --no-enable-linear-qkv
+        """,
+    ),
+    refused(
+        "sparse attention with an indexer is out of scope; leave it out for full attention",
+        """
+        --dsa-indexer-n-heads=int --dsa-indexer-head-dim=int --dsa-indexer-topk=int --dsa-indexer-topk-freq=int:1
+        --dsa-indexer-skip-topk-offset=int:0 --dsa-indexer-loss-coeff=float --dsa-indexer-use-sparse-loss
+        --dsa-kernel-backend=str{none,tilelang,cudnn}:none --dsa-indexer-rope-interleaved
+        --no-dsa-indexer-rotate-activation|--disable-dsa-indexer-rotate-activation=off
+        --no-dsa-indexer-scoring-relu|--disable-dsa-indexer-scoring-relu=off --dsa-indexer-k-norm-epsilon=float
+        --dsa-indexer-k-norm-fp32 --enable-dsa-indexer --index-n-heads=int:64 --index-head-dim=int:128
+        --index-topk=int:2048 --scale-fmt=str --indexer-loss-coeff=float:1.0 --use-fused-lightning-indexer
+        --use-fused-lightning-indexer-loss --index-topk-freq=int:1 --index-topk-pattern=str
+        --index-skip-topk-offset=int:2 --index-share-for-mtp-iteration --no-use-sparse-c8-indexer
+        --use-sparse-flash-attn
+        """,
+    ),
+    refused(
+        "maximal update parametrisation is out of scope; leave it out",
+        """
+        --use-mup --mup-width-mult=float:1.0 --mup-base-hidden-size=int --mup-embedding-mult=float:1.0
+        --mup-output-mult=float:1.0 --mup-base-head-dim=float --mup-attn-scale-power=float:1.0
+        """,
+    ),
+    refused("this variant of experts is out of scope; leave it out", "--noisy-gate-policy=str --use-global-aux-loss"),
+    refused(
+        "hyper-connections are out of scope; leave it out for the plain residual",
+        """
+        --enable-mhc-connections --mhc-num-residual-streams=int:4 --mhc-sinkhorn-iterations=int:20
+        --mhc-init-gating-factor=float:0.01 --enable-mhc --hc-mult=int:4 --hc-sinkhorn-iters=int:20 --hc-eps=float:1e-06
+        --use-triton-mhc --use-fused-mhc
+        """,
+    ),
+    refused(
+        "this form of positions is out of scope; use --position-embedding-type rope, alibi or none",
+        """
+        --mrope-section=int+ --yarn-original-max-position-embeddings=int --yarn-beta-fast=float --yarn-beta-slow=float
+        --yarn-correction-range-round-to-int --no-yarn-correction-range-round-to-int=off
+        --relative-attention-num-buckets=int:32 --relative-attention-max-distance=int:128 --alibi-fusion-attn-type=int
+        --alibi-diagonal-opposite --yarn-scaling-factor=float:1.0 --dynamic-factor=float:1.0 --use-alibi-mask
+        --use-mistral-rotary-position-embeddings
+        """,
+    ),
+    refused(
+        "this variant of latent attention is out of scope; leave it out for multi-latent attention as published",
+        """
+        --mlp-chunks-for-prefill=int:1 --cache-mla-latents --enable-mla-scale-q-lora --enable-mla-scale-kv-lora
+        """,
+    ),
+    refused(
+        "encoders, retrieval and layers that differ one by one are out of scope; only decoders are trained",
+        """
+        --decoder-num-layers=int --bert-no-binary-head>bert_binary_head=off --decoder-seq-length=int
+        --mask-prob=float:0.15 --vocab-extra-ids=int:0 --heterogeneous-layers-config-path=str
+        --heterogeneous-layers-config-encoded-json=str --retriever-seq-length=int:256
+        --encoder-tensor-model-parallel-size=int:0 --encoder-pipeline-model-parallel-size=int:0
+        --pipeline-model-parallel-split-rank=int
+        """,
+    ),
+    refused(
+        "weights start from a normal distribution; leave it out or give --init-method-std",
+        "--init-method-xavier-uniform",
+    ),
+    refused(
+        "this computes part of the network in another type; leave it out, norms compute in float32 anyway",
+        "--output-logit-dtype>logit_dtype=str{bf16,fp32} --input-layernorm-in-fp32",
+    ),
+    refused(
+        "the classes from before Megatron-Core are gone; leave it out",
+        "--use-legacy-models --legacy-tokenizer --transformer-type=str:megatron",
+    ),
+    refused(
+        "the DeepSpeed form of experts is out of scope; use the megatron_moe flags",
+        "--enable-token-rearrange-opt --no-use-rts=off",
+    ),
+    refused(
+        "sharing keys and values between layers is out of scope; leave it out",
+        "--cla-share-factor=int:1 --share-kvstates",
+    ),
+    refused(
+        "compressed and hashed attention (DeepSeek-4) is out of scope; leave it out for full attention",
+        """
+        --kv-compress --compress-ratios=int+ --max-batch-size=int:4 --original-seq-len=int:65536
+        --compress-rope-theta=float:40000.0 --rope-factor=float:4.0 --o-groups=int:8 --o-lora-rank=int:1024
+        --n-hash-layers=int:0
+        """,
+    ),
+)

@@ -1,0 +1,50 @@
+"""Flags without effect: formats and conversion of checkpoints."""
+
+from mapping.flags.flag import group, ignored, refused
+
+FLAGS = group(
+    "Checkpoints: formats and conversion of checkpoints",
+    ignored("data-parallel ranks always start from the same values", "--no-initialization>perform_initialization=off"),
+    ignored(
+        "checkpoints are written and read in this package's own way, checked on reading",
+        """
+        --auto-detect-ckpt-format --no-ckpt-fully-parallel-save=off --async-save --async-strategy=str{nvrx,mcore}:nvrx
+        --use-persistent-ckpt-worker --async-ckpt-cpu-priority=int:10 --async-ckpt-io-priority=int:3
+        --async-ckpt-use-cpu-shm --ckpt-fully-parallel-load
+        --ckpt-fully-parallel-load-exchange-algo=str{broadcast,gather_rounds,gather_object}:broadcast
+        --ckpt-fully-parallel-load-per-rank-objects --ckpt-fully-parallel-save-process-group=str{dp,ep_dp}:dp
+        --ckpt-fully-parallel-load-process-group=str{dp,ep_dp}:dp --ckpt-assume-constant-structure
+        --ckpt-pg-tensors-cache-path=str --ckpt-pg-tensors-cache-create
+        --no-ckpt-load-validate-sharding-integrity|--disable-ckpt-load-validate-sharding-integrity=off
+        --dist-ckpt-strictness=str{assume_ok_unexpected,log_unexpected,log_all,raise_unexpected,raise_all,return_unexpected,return_all,ignore_all}:assume_ok_unexpected
+        --dist-ckpt-optim-fully-reshardable --distrib-optim-fully-reshardable-mem-efficient --verify-integrity
+        --use-dist-ckpt>use_dist_ckpt_deprecated --dist-ckpt-format>dist_ckpt_format_deprecated=str
+        --dist-ckpt-workers=int:1 --ckpt-fully-parallel-save>ckpt_fully_parallel_save_deprecated
+        --ckpt-drop-redundant-extra-state --object-storage-cache-path=str --enable-msc
+        --disable-msc>disable_msc_deprecated --disable-ckpt-fully-parallel-save=off --s3-cache-path=str --mmap-warmup
+        --mg-save-dir=str --hf-cfg-dir=str
+        """,
+    ),
+    refused(
+        "convert checkpoints before or after training; leave it out",
+        """
+        --load-main-params-from-ckpt --ckpt-convert-format=str{torch,torch_dist} --ckpt-convert-save=str
+        --ckpt-convert-update-legacy-dist-opt-format --dist-ckpt-save-pre-mcore-014 --load-model-opt-format
+        --only-convert-last-checkpoint --hf-save-dir=str --save-layer-by-layer
+        --convert-checkpoint-from-megatron-to-transformers
+        """,
+    ),
+    refused("use --load and --finetune", "--pretrained-checkpoint=str --override-ckpt-iteration=int"),
+    refused(
+        "give the model's own flags; they are not read from a checkpoint",
+        "--use-checkpoint-args --use-mp-args-from-checkpoint-args",
+    ),
+    refused("a checkpoint must fit the model; convert it first", "--load-checkpoint-loosely"),
+    refused(
+        "a tokenizer is what its files say; change them instead",
+        """
+        --no-use-tokenizer-model-from-checkpoint-args|--disable-use-tokenizer-model-from-checkpoint-args=off
+        """,
+    ),
+    refused("use --use-checkpoint-opt_param-scheduler", "--use-checkpoint-lr-scheduler"),
+)

@@ -1,0 +1,51 @@
+"""Flags without effect: overlap of work and communication, and its libraries."""
+
+from mapping.flags.flag import group, ignored
+
+FLAGS = group(
+    "Communication: overlap of work and communication, and its libraries",
+    ignored(
+        "only the order of work and communication changes, not the result",
+        """
+        --num-distributed-optimizer-instances=int:1 --delay-wgrad-compute --use-ring-exchange-p2p
+        --defer-embedding-wgrad-compute --wgrad-deferral-limit=int:0
+        --overlap-p2p-communication-warmup-flush>overlap_p2p_comm_warmup_flush --high-priority-a2a-comm-stream
+        --no-clone-scatter-output-in-embedding|--disable-clone-scatter-output-in-embedding=off --train-sync-interval=int
+        --no-align-grad-reduce|--disable-align-grad-reduce=off --high-priority-stream-groups=str+:[]
+        --ddp-num-buckets=int --ddp-pad-buckets-for-high-nccl-busbw --ddp-reduce-scatter-with-fp32-accumulation
+        --ddp-param-name-patterns-for-fp32-local-accumulation=str+:[] --ddp-average-in-collective
+        --overlap-param-gather-with-optimizer-step --no-align-param-gather=off --create-all-gather-group
+        --no-scatter-gather-tensors-in-pipeline=off
+        --no-async-tensor-model-parallel-allreduce|--disable-async-tensor-model-parallel-allreduce=off
+        --no-delay-grad-reduce=off --delay-param-gather --use-contiguous-buffers-in-ddp --use-nanopipe
+        --ampipe-degree=int:1 --ampipe-tp-sp-comm-overlap --cp-window-size=int:1 --use-cp-send-recv-overlap
+        --adaptive-cp-without-coarse --use-ulysses-allgather-kv --optimization-level=int{0,1,2}:2
+        --optimize-send-recv-comm --optimize-vpp-send-recv-comm --use-ascend-mc2 --use-ascend-coc --coc-mode=int:-1
+        --coc-parallel-num=int:1 --coc-fused-kernel --use-mc2>deprecated_use_mc2 --mla-up-proj-tp-overlap
+        --async-log-allreduce
+        """,
+    ),
+    ignored(
+        "it tunes a library of another device",
+        """
+        --pipeline-model-parallel-comm-backend=str{nccl,ucc} --nccl-communicator-config-path=str
+        --disable-gloo-process-groups>use_gloo_process_groups=off --use-sharp --sharp-enabled-group=str{dp,dp_replica}
+        --distributed-timeout-seconds-after-init=int --flight-recorder-dump-path=str
+        --flight-recorder-trace-buffer-size=int:2000
+        --no-flight-recorder-dump-on-timeout|--disable-flight-recorder-dump-on-timeout=off
+        --flight-recorder-include-stack-trace
+        --no-flight-recorder-include-only-active|--disable-flight-recorder-include-only-active=off
+        --no-flight-recorder-extra-dump-on-exec|--disable-flight-recorder-extra-dump-on-exec=off --use-nccl-ub>nccl_ub
+        --disable-symmetric-registration --disable-gloo-group --hccl-slice-size=int:10485760 --hccl-group-buffer=str
+        --hccl-group-buffer-adaptive --hccl-ep-group-buffer-adaptive-factor=float:-1.0 --hccl-op-mode=str
+        """,
+    ),
+    ignored(
+        "the launcher's environment says it",
+        """
+        --local-rank=int:0 --local_rank=int --DDP-impl=str{local,torch}:local --node-rank=int:0
+        --master-addr=str:127.0.0.1 --master-port=int:29500
+        """,
+    ),
+    ignored("--collectives says which library moves the data", "--distributed-backend=str{nccl,gloo,hccl,mccl}:nccl"),
+)

@@ -1,0 +1,82 @@
+"""Flags without effect: preparation of data, tokenizers, evaluation."""
+
+from mapping.flags.flag import group, ignored, refused, value
+
+FLAGS = group(
+    "Data: preparation of data, tokenizers, evaluation",
+    ignored(
+        "there is nothing to switch: it holds always",
+        """
+        --tiktoken-pattern=str{v1,v2} --tokenizer-hf-no-use-fast --tokenizer-hf-use-fast --tokenizer-not-use-fast=off
+        """,
+    ),
+    ignored(
+        "checkpoints are written and read in this package's own way, checked on reading",
+        "--dataloader-fast-cache-load --dataloader-defer-npy-index-mmap",
+    ),
+    refused(
+        "a tokenizer is what its files say; change them instead",
+        """
+        --no-save-tokenizer-assets|--disable-save-tokenizer-assets=off --allow-ambiguous-pad-tokens
+        --tokenizer-metadata>metadata_path=str --tokenizer-special-tokens>special_tokens=str+
+        --tiktoken-num-special-tokens=int:1000 --tokenizer-sentencepiece-legacy
+        --no-tokenizer-sentencepiece-ignore-extra-whitespaces|--disable-tokenizer-sentencepiece-ignore-extra-whitespaces=off
+        --tokenizer-hf-no-include-special-tokens --trust-remote-code --null-tokenizer-eod-id=int
+        --null-tokenizer-pad-id=int:-1 --use-gigatoken --tiktoken-special-tokens=str+
+        --tokenizer-hf-include-special-tokens --tokenizer-kwargs=str+
+        """,
+    ),
+    refused(
+        "evaluation reads one data set, --eval-iters batches of the training's size; leave it out",
+        """
+        --start-eval-at-iter=int --eval-global-batch-size=int --eval-micro-batch-size=int --full-validation
+        --multiple-validation-sets --validation-set-names=str+
+        """,
+    ),
+    refused(
+        "data sets are given by --data-path or by the three --*-data-path flags",
+        """
+        --data-args-path=str --per-split-data-args-path=str --per-dataset-sequences-path=str --sample-rate=float:1.0
+        --renormalize-blend-weights --dataset-config=str --dataloader-save=str
+        """,
+    ),
+    refused(
+        "masks follow --reset-attention-mask and --reset-position-ids; use those", "--dataloader-inter-document-masking"
+    ),
+    refused(
+        "fill-in-the-middle is out of scope; leave it out",
+        """
+        --fim-data --fim-rate=float:0.5 --fim-spm-rate=float:0.5 --fim-split-sample=str --fim-fragment-rate=float
+        --fim-no-prefix=str --fim-prefix-token=str:<fim_prefix> --fim-middle-token=str:<fim_middle>
+        --fim-suffix-token=str:<fim_suffix> --fim-pad-token=str:<fim_pad> --fim-eod-token=str:<|endoftext|>
+        """,
+    ),
+    refused(
+        "the vocabulary is padded as Megatron does by default; use --padded-vocab-size for an exact size",
+        "--no-pad-vocab-size|--disable-pad-vocab-size=off",
+    ),
+    refused(
+        "data is prepared beforehand, into Megatron's indexed form; use --data-path",
+        """
+        --data-impl=str{lazy,cached,mmap,infer}:infer --streaming --hf-datasets-params=str --datasets=str+
+        --json-keys=str+:['text'] --split-sentences --keep-newlines --interleave-probs=str
+        --mix-strategy=str{concat,interleave_under,interleave_over}:concat --dataset-dir=str --overwrite-cache
+        --max-samples=int --cache-dir=str:~/tmp --map-keys=str --script-data-dir=str --append-eod
+        --dataset-impl=str{lazy,cached,mmap}:mmap --merge-group-keys=str+ --add-eos-token=str+:[] --data-dir=str
+        --train-data=str+ --valid-data=str+
+        """,
+    ),
+    refused("this flag belongs to Pai-Megatron-Patch; use Megatron's own flag for it", "--dataloader-seq-length=int"),
+    ignored(
+        "indexed files are read by --data-path",
+        value(
+            "--dataset",
+            str,
+            choices=("MMAP", "LLama-Pretrain-Idxmap", "LLama-Pretrain-Raw", "LLama-SFT-Raw"),
+            refuses={
+                "LLama-Pretrain-Raw": "prepare the text as indexed files",
+                "LLama-SFT-Raw": "prepare the text as indexed files",
+            },
+        ),
+    ),
+)

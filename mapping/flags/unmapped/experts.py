@@ -1,0 +1,104 @@
+"""Flags without effect: mixtures of experts."""
+
+from mapping.flags.flag import group, ignored, refused, value
+
+FLAGS = group(
+    "Experts: mixtures of experts",
+    ignored(
+        "the device's own kernel is used where there is one; the result is the same",
+        """
+        --use-grouped-gemm-for-shared-expert --moe-use-grouped-tensor --moe-single-grouped-weight
+        --moe-single-grouped-bias --moe-permute-fusion --moe-router-fusion --moe-use-legacy-grouped-gemm
+        --use-fused-moe-token-permute-and-unpermute --moe-bmm-mc2 --moe-alltoall-mc2
+        --te-gmm-mode=str{performance,compatible}:compatible --use-tutel
+        """,
+    ),
+    ignored("there are no CUDA graphs here", "--moe-ncclep-zero-copy --moe-ncclep-static-shape"),
+    ignored(
+        "only memory and speed change",
+        """
+        --moe-layer-recompute --moe-paged-stash --moe-paged-stash-page-size=int:64
+        --moe-paged-stash-buffer-size-factor-cuda=float:1.1 --moe-paged-stash-buffer-size-factor-cpu=float:0.0
+        --gtp-expert-remat-nccl-ub --moe-adaptive-recompute-activation
+        --moe-adaptive-recompute-activation-scale=float:2.0 --moe-zero-memory=str{disable,level0,level1}:disable
+        --moe-zero-memory-num-layers=int --moe-unperm2-mem-optim-swap --moe-unperm2-mem-optim
+        """,
+    ),
+    ignored(
+        "only the order of work and communication changes, not the result",
+        """
+        --overlap-moe-expert-parallel-comm --overlap-dispatch-backward-with-experts-wgrad --moe-shared-expert-overlap
+        --moe-permute-fusion-into-hybridep --use-pipe-experts --pipe-experts-multi-data=int:1
+        --pipe-experts-multi-stream --moe-permutation-async-comm --moe-alltoall-overlap-comm
+        --moe-allgather-overlap-comm --moe-fb-overlap --moe-zerc
+        """,
+    ),
+    ignored(
+        "it tunes a library of another device",
+        """
+        --moe-enable-deepep --moe-flex-dispatcher-backend=str{deepep,hybridep,ncclep}:deepep
+        --moe-hybridep-pad-uneven-dispatch-inputs --moe-flex-dispatcher-num-sms=int --moe-deepep-num-sms=int
+        --moe-hybridep-num-sms=int --moe-hybridep-num-blocks-permute=int --moe-hybridep-num-blocks-unpermute=int
+        --moe-hybridep-num-sms-preprocessing=int:108
+        """,
+    ),
+    ignored("there is no such logging back end, or nothing to switch", "--moe-per-layer-logging"),
+    ignored(
+        "experts are Megatron's kind",
+        value(
+            "--moe-model-type",
+            str,
+            "megatron_moe",
+            choices=("megatron_moe", "deepspeed_moe"),
+            refuses={"deepspeed_moe": "use megatron_moe"},
+        ),
+    ),
+    refused(
+        "this debugging dump is not there; leave it out",
+        """
+        --save-tokens-per-expert-interval=int --moe-routing-trace-path=str --moe-routing-trace-max-training-iters=int
+        --moe-routing-trace-capture-logits --moe-routing-trace-capture-hidden-states --moe-routing-trace-dump-weights
+        """,
+    ),
+    refused(
+        "shapes that do not divide are not split unevenly; choose sizes that divide",
+        "--expert-tensor-parallel-num-weight-shards=int",
+    ),
+    refused(
+        "use --expert-model-parallel-size and --moe-tp-extend-ep", "--moe-extended-tp --moe-expert-parallel-size=int"
+    ),
+    refused(
+        "8-bit and 4-bit training is out of scope; use --bf16",
+        """
+        --moe-router-padding-for-quantization --moe-router-padding-for-fp8 --moe-dispatch-fwd-dtype=str{bf16,mxfp8}:bf16
+        --moe-combine-bwd-dtype=str{bf16,mxfp8}:bf16 --no-use-gmm-fp8=off
+        """,
+    ),
+    refused(
+        "this variant of experts is out of scope; leave it out",
+        """
+        --moe-shared-expert-glu-interleave-size=int --moe-enable-routing-replay
+        --moe-router-quantile-balancing-ema=float:0.0 --moe-router-force-biased=float --moe-apply-probs-on-input
+        --moe-latent-size=int --moe-mlp-glu-interleave-size=int --moe-expert-rank-capacity-factor=float
+        --moe-use-upcycling --moe-upcycling-granularity=int:1 --moe-use-sinkhorn --moe-revert-type-after-topk
+        --num-zero-experts=int --moe-input-feature-slicing
+        """,
+    ),
+    refused(
+        "the DeepSpeed form of experts is out of scope; use the megatron_moe flags",
+        """
+        --moe-token-dropping --expert-interval=int:1 --moe-train-capacity-factor=float:1.0 --moe-no-drop
+        --moe-dynamic-padding --moe-hierarchical-alltoallv --moe-experts-pipeline-degree=int:0
+        --moe-eval-capacity-factor=float:1.0 --moe-min-capacity=int:4
+        """,
+    ),
+    refused(
+        "use --moe-aux-loss-coeff and --moe-router-load-balancing-type for the balancing loss",
+        "--moe-loss-coeff=float:0.01",
+    ),
+    refused("the shared expert has one gate; leave it out", "--shared-expert-gate-output-dimension=int:1"),
+    refused(
+        "this flag belongs to Pai-Megatron-Patch; use Megatron's own flag for it",
+        "--moe --moe-topk=int:1 --num-shared-experts=int",
+    ),
+)

@@ -1,0 +1,47 @@
+"""Flags without effect: fused operators and CUDA graphs."""
+
+from mapping.flags.flag import group, ignored
+
+FLAGS = group(
+    "Kernels: fused operators and CUDA graphs",
+    ignored(
+        "there is no Transformer Engine here; its switches have nothing to act on",
+        """
+        --tp-comm-overlap --no-tp-comm-bulk-wgrad|--disable-tp-comm-bulk-wgrad=off
+        --no-tp-comm-bulk-dgrad|--disable-tp-comm-bulk-dgrad=off
+        --no-tp-comm-overlap-ag|--disable-tp-comm-overlap-ag=off
+        --no-tp-comm-overlap-rs|--disable-tp-comm-overlap-rs=off --tp-comm-overlap-rs-dgrad
+        --no-tp-comm-split-ag|--disable-tp-comm-split-ag=off --no-tp-comm-split-rs|--disable-tp-comm-split-rs=off
+        --tp-comm-bootstrap-backend=str{nccl,mpi,gloo}:nccl --use-transformer-engine-op-fuser --tp-comm-overlap-cfg=str
+        --te-rng-tracker
+        """,
+    ),
+    ignored(
+        "the device's own kernel is used where there is one; the result is the same",
+        """
+        --cross-entropy-loss-fusion --cross-entropy-fusion-impl=str{native,te}:native
+        --attention-backend=str{flash,fused,unfused,local,auto}:auto --flash-attention-version=int{2,3,4}
+        --use-fused-weighted-squared-relu --fused-residual-rmsnorm --use-grouped-gemm-for-dense-mlp
+        --use-te-activation-func --disable-jit-fuser --no-gradient-reduce-div-fusion=off --mla-down-proj-fusion
+        --jit-compile --use-fusion-attn-v2 --gemm-gradient-accumulation-fusion --use-fused-ring-attention-update
+        --skip-bias-add=off --loss-compute-mode=str{default,chunk}:default --loss-chunk-size=int:1024
+        --output-layer-slice-num=int:1 --apply-rope-no-in-complex --enable-mla-absorb --mla-fa-without-pad
+        --mla-mm-split --mla-fa-divide-qk --lora-fusion --use-fused-mlp --use-te
+        """,
+    ),
+    ignored(
+        "there are no CUDA graphs here",
+        """
+        --enable-cuda-graph --cuda-graph-warmup-steps=int:3 --external-cuda-graph
+        --cuda-graph-impl=str{none,local,transformer_engine,full_iteration}:none --optimizer-cuda-graph
+        --cuda-graph-scope>cuda_graph_scope_deprecated=str+ --cuda-graph-modules=str+:[]
+        """,
+    ),
+    ignored(
+        "there is no such fused kernel here, so it is off already",
+        """
+        --no-gradient-accumulation-fusion=off --no-persist-layer-norm=off --no-bias-swiglu-fusion=off
+        --no-bias-dropout-fusion=off
+        """,
+    ),
+)

@@ -1,0 +1,80 @@
+"""Flags without effect: what is always on, old names."""
+
+from mapping.flags.flag import group, ignored, refused, value
+from mapping.flags.notations import spec
+
+FLAGS = group(
+    "Others: what is always on, old names",
+    ignored(
+        "only read when data is prepared beforehand",
+        "--test-mode --handler-name=str: --output-prefix=str --workers=int:1",
+    ),
+    ignored("only models of sentence pairs read it", "--short-seq-prob=float:0.1"),
+    ignored(
+        "there is nothing to switch: it holds always",
+        """
+        --num-dataset-builder-threads=int:1 --mid-level-dataset-surplus=float:0.005 --enable-experimental
+        --kv-head-repeat-before-uly-alltoall --rmsnorm-weight-in-fp32 --init-norm-weight-in-fp32
+        --share-mtp-embedding-and-output-weight
+        """,
+    ),
+    ignored(
+        "the mask follows --reset-attention-mask",
+        """
+        --attention-mask-type=str{causal,general}:causal
+        --cp-attention-mask-type>deprecated_cp_attention_mask_type=str{causal,general}
+        """,
+    ),
+    ignored(
+        "the framework is MindSpore",
+        value(
+            "--ai-framework",
+            str,
+            "pytorch",
+            choices=("pytorch", "mindspore"),
+            refuses={"pytorch": "the framework is MindSpore; give mindspore"},
+        ),
+    ),
+    ignored(
+        "a step is not run twice to find faulty hardware",
+        "--rerun-mode=str{disabled,validate_results,report_stats}:validate_results",
+    ),
+    ignored(
+        "there is one Adam",
+        value(
+            "--optimizer-selection",
+            str,
+            "fused_adamw",
+            choices=("fused_adamw", "fused_torch_adamw", "fused_ema_adamw"),
+            refuses={"fused_ema_adamw": "averaging of weights is out of scope; use fused_adamw"},
+        ),
+    ),
+    ignored(
+        "initial values are computed on the host in any case, the same for every layout", "--use-cpu-initialization"
+    ),
+    ignored(
+        "every rank builds the indices that it does not find, so hosts need not share a file system",
+        "--no-shared-storage",
+    ),
+    ignored("there is one implementation of the model", "--use-mcore-models"),
+    ignored(
+        "the model is what its flags say; this names layers that they describe too",
+        value("--spec", spec, nargs="*"),
+    ),
+    ignored("it is read for raw text only, and --dataset must name indexed files", "--max-padding-length=int"),
+    refused(
+        "this flag belongs to Pai-Megatron-Patch; use Megatron's own flag for it",
+        """
+        --epochs=int --intermediate-size=int --keep-last --use-normhead --source-seq-len=int --target-seq-len=int
+        --z-loss-weight=float:0.0 --rotary-scale-factor=int:1 --router-type=str{topk,expert_choice}:topk
+        --disable-bias-linear-fc>add_bias_linear_fc=off --disable-bias-attn-fc>add_bias_attn_fc=off
+        --disable-parallel-output>enable_parallel_output=off
+        """,
+    ),
+    refused("use --micro-batch-size", "--batch-size=int"),
+    refused("use --lr-warmup-fraction", "--warmup=int"),
+    refused("use --tensor-model-parallel-size", "--model-parallel-size=int"),
+    refused("use --norm-epsilon", "--layernorm-epsilon=float:1e-05"),
+    refused("use --override-opt_param-scheduler", "--override-lr-scheduler"),
+    refused("scaling is off already; leave it out", "--no-query-key-layer-scaling>apply_query_key_layer_scaling=off"),
+)

@@ -1,0 +1,104 @@
+"""Flags without effect: other ways to split the work."""
+
+from mapping.flags.flag import group, ignored, refused, value
+
+FLAGS = group(
+    "Parallelism: other ways to split the work",
+    ignored(
+        "only memory and the order of communication change: a shard is gathered before it is used, whenever that is",
+        """
+        --init-model-with-meta-device --megatron-fsdp-version=int{1,2}:1 --fsdp-manual-registration
+        --outer-dp-sharding-strategy=str{no_shard,optim}:no_shard --fsdp-double-buffer
+        --suggested-communication-unit-size=int --enable-full-sharding-in-hsdp
+        --torch-fsdp2-no-reshard-after-forward>torch_fsdp2_reshard_after_forward=off
+        --megatron-fsdp-enable-fine-grained-param-gather --megatron-fsdp-max-pool-double-buffer
+        --fsdp-db-use-persist-buf-on-alloc-fail
+        """,
+    ),
+    ignored(
+        "weights are kept, and gradients added up, in float32",
+        value(
+            "--megatron-fsdp-main-params-dtype",
+            str,
+            "fp32",
+            choices=("fp32", "bf16", "fp16", "auto"),
+            refuses={
+                "bf16": "weights and gradients are added up in float32; use fp32",
+                "fp16": "weights and gradients are added up in float32; use fp32",
+                "auto": "weights are kept in float32; use fp32",
+            },
+        ),
+        value(
+            "--megatron-fsdp-main-grads-dtype",
+            str,
+            "auto",
+            choices=("fp32", "bf16", "fp16", "auto"),
+            refuses={
+                "bf16": "weights and gradients are added up in float32; use fp32",
+                "fp16": "weights and gradients are added up in float32; use fp32",
+            },
+        ),
+        value(
+            "--megatron-fsdp-grad-comm-dtype",
+            str,
+            "auto",
+            choices=("fp32", "bf16", "fp16", "auto"),
+            refuses={
+                "bf16": "weights and gradients are added up in float32; use fp32",
+                "fp16": "weights and gradients are added up in float32; use fp32",
+            },
+        ),
+    ),
+    refused(
+        "a file that groups modules and chooses their types is not read; --use-torch-fsdp2 alone shares all weights",
+        "--fsdp2-config-path=str",
+    ),
+    refused(
+        "this form of sharding is not done; use --use-distributed-optimizer or --zero-stage",
+        "--layerzero --layerzero-config=str --distributed-optimizer-no-replica",
+    ),
+    refused(
+        "a checkpoint must fit the model; convert it first",
+        "--no-strict-fsdp-dtensor-load|--disable-strict-fsdp-dtensor-load=off",
+    ),
+    refused(
+        "shapes that do not divide are not split unevenly; choose sizes that divide",
+        "--tensor-parallel-num-weight-shards=int --unaligned-linear",
+    ),
+    refused(
+        "context parallelism is ring, ulysses or hybrid; use --context-parallel-algo",
+        """
+        --max-seqlen-per-dp-cp-rank=int --megatron-cp-in-bnsd --adaptive-cp-dynamic-attn-mask
+        --adaptive-cp-only-reschedule --adaptive-cp-manually-set-mask-list --adaptive-seq-len
+        """,
+    ),
+    refused("copies of a model must start equal; leave it out", "--data-parallel-random-init"),
+    refused(
+        "this schedule is not there; use --pipeline-schedule, virtual stages or --num-layer-list",
+        """
+        --lazy-mpu-init --use-multiparameter-pipeline-model-parallel --automated-pipeline --automated-pipeline-perf
+        --optimized-mbs-list=str --mbs-idx=int --pp-schedule-list=str --optimized-mbs-mode=off
+        --schedules-method=str{dualpipev} --dualpipev-dw-detach --layerwise-disaggregated-training --dist-train
+        """,
+    ),
+    refused(
+        "two-dimensional tensor parallelism is not done; use --tensor-model-parallel-size",
+        """
+        --use-nd-matmul --nd1-dim1-size=int:1 --nd2-dim1-size=int:1 --tp-2d --tp-x=int:1 --tp-y=int:1
+        """,
+    ),
+    ignored(
+        "only the order of work in two-dimensional tensor parallelism changes, not the result",
+        """
+        --enable-overlap-ag-with-matmul --enable-overlap-matmul-with-rs --enable-backward-overlap-ag-with-matmul
+        """,
+    ),
+    refused(
+        "choose the sizes yourself; python -m mapping.explain shows what they lead to",
+        """
+        --auto-settings --auto-settings-work-dir=str --auto-settings-ranks=int:8 --auto-settings-log-level=str:info
+        --target-nnodes=int:1 --nnodes=int:1 --nproc-per-node=int:1 --auto-settings-type=str:mixed --prof-file=str
+        --auto-parallel --profile-operator --auto-parallel-mm --auto-parallel-profile
+        """,
+    ),
+)

@@ -1,0 +1,163 @@
+"""From everything that was given, by whatever reader, to one config: merged once, built once."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from mapping.checks import check_given, instead_of_refused, required
+from mapping.files import missing_files
+from mapping.flags import IGNORED, ROWS, Flag
+from mapping.from_args import COPIED, field_values
+from mapping.given import OTHER_NAMES, ROW_OF, Given
+from mapping.naming import as_given
+from mapping.readers.deepspeed import Auto, resolved
+from parallel_core.config import AllConfig
+from parallel_core.config.base import Unknown, gather_findings
+from parallel_core.config.tree import OPTIONS, build, path_of
+from parallel_core.findings import Finding
+
+_DEST = {row.target: row.dest for row in reversed(COPIED)}
+"""Path of a field that is copied -> the argument of its own flag."""
+
+_SHOWN = {**_DEST, path_of("model_config.vocab_size"): "padded_vocab_size", path_of("params_dtype"): "params_dtype"}
+"""Path of a field -> the argument that shows what the config derived."""
+
+
+@dataclass
+class Sources:
+    """What a user gave, and where. Flags win over files; attributes that were changed later win over both."""
+
+    typed: list[Given] = field(default_factory=list)
+    deepspeed: list[Given] = field(default_factory=list)
+    yaml: list[Given] = field(default_factory=list)
+    changed: list[Given] = field(default_factory=list)
+    unread: list[Flag] = field(default_factory=list)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Attributes of the user's own flags, and defaults that the script wants instead of the table's."""
+    autos: list[Auto] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    """Of the readers."""
+    world_size: int | None = None
+    """None: the file's, or the fewest processes that hold the model."""
+    rank: int = 0
+    read_vocabulary: bool = True
+    """The tokenizer's files say how large the vocabulary is."""
+    check_files: bool = False
+    """Files that are named must be there."""
+    is_a_file: bool = False
+    """A file describes a model; how long to train it may be left open."""
+
+
+@dataclass
+class Reading:
+    """What was given came to this, right or wrong."""
+
+    sources: Sources
+    given: list[Given]
+    """Flags in their order, then the keys of files."""
+    args: Namespace
+    config: AllConfig
+    findings: list[Finding]
+    notes: list[str]
+    """What the `auto`s of a DeepSpeed file came to."""
+
+    @property
+    def errors(self) -> list[str]:
+        """The findings as sentences."""
+        return [str(finding) for finding in self.findings]
+
+    def print_notes(self) -> None:
+        """What was given and does nothing, and what was left to the flags: by rank 0."""
+        ignored = [entry.name for entry in self.given if entry.status == IGNORED]
+        if self.sources.rank == 0 and ignored:
+            print(f"ignored, the result is the same without: {' '.join(ignored)}")
+        if self.sources.rank == 0 and self.notes:
+            print(*self.notes, sep="\n")
+
+
+def resolve(sources: Sources) -> Reading:
+    """Merge, check and build, without raising: the config as far as it can be known, and every finding."""
+    strong = [*_other_names(sources), *sources.typed, *sources.deepspeed, *sources.changed]
+    yaml = list(_not_taken(sources.yaml, strong))
+    given = [*yaml, *strong]
+    args = _arguments(sources, given)
+    of_flags = [entry for entry in given if entry.row.name]
+    findings = [*sources.findings, *_contradictions(sources, yaml), *check_given(args, of_flags)]
+    findings += () if sources.is_a_file else required(args)
+    vars(args).update(instead_of_refused(of_flags))
+    values = field_values(args, sources.read_vocabulary) | {e.field: e.value for e in yaml if e.field}
+    args.world_size = sources.world_size or values.get(_WORLD) or _smallest_world(values)
+    values[_WORLD] = args.world_size
+    with gather_findings() as of_config:
+        config = build(values)
+    notes, open_ends = resolved(sources.autos, config)
+    files = missing_files(args) if sources.check_files else ()
+    found = as_given([*findings, *of_config, *open_ends, *files], given)
+    _fill_in(args, config, yaml)
+    return Reading(sources, [*sources.typed, *sources.changed, *sources.deepspeed, *yaml], args, config, found, notes)
+
+
+def _other_names(sources: Sources) -> Iterator[Given]:
+    """The user's own flags that are another name of one in the table."""
+    for name, value in sources.extra.items():
+        if name in OTHER_NAMES and value is not None:
+            yield Given(f"--{name.replace('_', '-')}", value, ROW_OF[OTHER_NAMES[name]])
+
+
+def _not_taken(weak: Sequence[Given], strong: Sequence[Given]) -> Iterator[Given]:
+    """Values whose argument and field nothing stronger fills."""
+    taken = {name for entry in strong for name in (entry.target, entry.row.dest) if name}
+    return (entry for entry in weak if not taken & {entry.target, entry.row.dest})
+
+
+def _contradictions(sources: Sources, yaml: Sequence[Given]) -> Iterator[Finding]:
+    """A DeepSpeed file must say what the rest says."""
+    others = {_argument(entry): entry for entry in (*yaml, *sources.typed) if _argument(entry)}
+    for entry in sources.deepspeed:
+        other = others.get(_argument(entry))
+        if other is not None and other.value != entry.value:
+            rule = f"contradicts {other.name} {other.value}"
+            yield Finding(entry.name, str(entry.value), rule, 'change one of them or write "auto"', entry.source)
+
+
+def _argument(entry: Given) -> str:
+    return entry.row.dest or _DEST.get(entry.field, "")
+
+
+def _arguments(sources: Sources, given: Sequence[Given]) -> Namespace:
+    """Every argument: its default, or what was given; of several values the last."""
+    values: dict[str, Any] = {}
+    for row in ROWS:
+        values.setdefault(row.dest, row.default)
+    values |= sources.extra
+    values |= {_argument(entry): entry.value for entry in given if _argument(entry)}
+    values |= {row.dest: Unknown() for row in sources.unread}
+    return Namespace(**values, rank=sources.rank)
+
+
+_WORLD = path_of("world_size")
+
+_SIZES = [path_of(f"{kind}_parallel_size") for kind in ("tensor_model", "pipeline_model", "context")]
+
+
+def _smallest_world(values: Mapping[str, Any]) -> int:
+    """The fewest processes that hold the model and a sequence."""
+    world = 1
+    for path in _SIZES:
+        size = values.get(path, OPTIONS[path].default)
+        world *= size if isinstance(size, int) and size > 0 else 1
+    return world
+
+
+def _fill_in(args: Namespace, config: AllConfig, yaml: Sequence[Given]) -> None:
+    """Arguments that were left open, or that a file says, show the config's value, as after Megatron's validation."""
+    by_file = {entry.field for entry in yaml}
+    for path, dest in _SHOWN.items():
+        if getattr(args, dest) is None or path in by_file:
+            value = attrgetter(path)(config)
+            setattr(args, dest, None if isinstance(value, Unknown) else value)
+    args.data_parallel_size = config.parallel_config.data_parallel_size

@@ -1,0 +1,36 @@
+"""Findings in the user's own words: a rule names a field by its flag, the user may have filled it by another name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from mapping.given import Given
+from parallel_core.config.tree import FLAG_OF
+from parallel_core.findings import Finding, shown
+
+_FLAG = re.compile(r"--[a-zA-Z][\w-]*")
+
+
+def as_given(findings: Iterable[Finding], given: Sequence[Given]) -> list[Finding]:
+    """The findings, none twice, each about the flag, the file's key or the attribute that was given."""
+    typed = {entry.name for entry in given}
+    fills = {FLAG_OF[entry.target]: entry for entry in given if entry.target in FLAG_OF}
+    others = {flag: entry for flag, entry in fills.items() if flag not in typed}
+    named = (_named(finding, others) for finding in findings)
+    return list({str(finding): finding for finding in named}.values())
+
+
+def _named(finding: Finding, others: dict[str, Given]) -> Finding:
+    rule, fix = (_FLAG.sub(lambda flag: _name(flag[0], others), text) for text in (finding.rule, finding.fix))
+    entry = others.get(finding.flag)
+    if entry is None:
+        return finding._replace(rule=rule, fix=fix)
+    same = finding.value is None or (type(finding.value) is type(entry.value) and finding.value == entry.value)
+    value = finding.value if same else f"({shown(finding.flag, finding.value)})"
+    return Finding(entry.name, value, rule, fix, entry.source)
+
+
+def _name(flag: str, others: dict[str, Given]) -> str:
+    """A key instead of a flag that nobody typed; flags stay flags."""
+    return others[flag].name if flag in others and not others[flag].name.startswith("--") else flag

@@ -1,0 +1,170 @@
+"""From a command line to given values, by the flag table. All findings are gathered, none ends the scan.
+
+Unlike argparse it never takes an abbreviation, and it knows every flag's arity without a parser having to be built.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mapping.flags import BY_NAME, Flag
+from mapping.given import Given
+from mapping.readers.keys import unknown
+from parallel_core.findings import Finding
+
+ExtraArgs = Callable[[ArgumentParser], Any]
+
+
+@dataclass
+class CommandLine:
+    """What a scan found."""
+
+    given: list[Given] = field(default_factory=list)
+    unread: list[Flag] = field(default_factory=list)
+    """Flags whose values could not be read."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """The attributes of the user's own flags, and the defaults that the script wants."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+def scan(
+    argv: Sequence[str], extra_args_provider: ExtraArgs | None = None, args_defaults: Mapping[str, Any] | None = None
+) -> CommandLine:
+    """Read `argv` by the table, and the flags that the user's own provider adds by its parser."""
+    line, parser, words_of_extra = CommandLine(), _extra_parser(extra_args_provider), []
+    options: Mapping[str, Any] = parser._option_string_actions
+    for name, inline, words in _clauses(argv):
+        if name in options:
+            words_of_extra += [f"{name}={inline}" if inline is not None else name, *words]
+        elif name in BY_NAME:
+            _read(line, name, BY_NAME[name], words if inline is None else [inline, *words])
+        elif _is_flag(name):
+            line.findings.append(unknown(name, [*BY_NAME, *options]))
+        else:
+            line.findings.append(Finding(name, None, "a value without a flag before it", "remove it"))
+    try:
+        line.extra = vars(parser.parse_args(words_of_extra, Namespace(**(args_defaults or {}))))
+    except _Complaint as complaint:
+        line.findings.append(complaint.args[0])
+    return line
+
+
+class _Complaint(Exception):
+    """What argparse says against a user's own flag: a finding."""
+
+
+class _ExtraParser(ArgumentParser):
+    """Reads a user's own flags; complains by raising."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_abbrev=False, add_help=False)
+
+    def error(self, message: str) -> Any:
+        head, _, rule = message.removeprefix("argument ").partition(": ")
+        raise _Complaint(Finding(head, None, rule or "is wrong", "change it"))
+
+
+def _extra_parser(extra_args_provider: ExtraArgs | None) -> ArgumentParser:
+    parser = _ExtraParser()
+    return parser if extra_args_provider is None else extra_args_provider(parser) or parser
+
+
+def _clauses(argv: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]:
+    """Each flag with what follows `=` in its word and with the words up to the next flag."""
+    position = 0
+    while position < len(argv):
+        name, equals, inline = (
+            argv[position].partition("=") if argv[position].startswith("--") else (argv[position], "", "")
+        )
+        position += 1
+        start = position
+        while name.startswith("--") and position < len(argv) and not _is_flag(argv[position]):
+            position += 1
+        yield name, inline if equals else None, list(argv[start:position])
+
+
+def _is_flag(word: str) -> bool:
+    if not word.startswith("-") or word == "-":
+        return False
+    try:
+        float(word)
+    except ValueError:
+        return " " not in word
+    return False
+
+
+def _read(line: CommandLine, name: str, row: Flag, words: list[str]) -> None:
+    least, most = _arity(row, len(words))
+    if len(words) < least:
+        needed = "a value" if least == 1 else f"{least} values"
+        line.unread.append(row)
+        line.findings.append(Finding(name, " ".join(words) or None, f"needs {needed}", "add it"))
+        return
+    for word in words[most:]:
+        fault = "takes no value" if most == 0 else "has a value too many"
+        line.findings.append(Finding(name, word, fault, f"remove {word!r}"))
+    try:
+        line.given.append(Given(name, _value(row, words[:most]), row))
+    except Unreadable as error:
+        line.unread.append(row)
+        line.findings.append(Finding(name, error.word, error.rule, "change it"))
+
+
+def _arity(row: Flag, words: int) -> tuple[int, int]:
+    """The fewest and the most values that a flag takes, of which `words` are there."""
+    if row.type is None:
+        return 0, 0
+    if isinstance(row.nargs, int):
+        return row.nargs, row.nargs
+    return {None: (1, 1), "*": (0, words), "+": (1, max(1, words))}[row.nargs]
+
+
+def _value(row: Flag, words: list[str]) -> Any:
+    if row.type is None:
+        return row.stores
+    converted = [convert(row, word) for word in words]
+    return converted if row.nargs in ("*", "+") or isinstance(row.nargs, int) else converted[0]
+
+
+class Unreadable(ValueError):
+    """A word that is no value of its flag: what it must be."""
+
+    def __init__(self, word: str, rule: str) -> None:
+        super().__init__(rule)
+        self.word, self.rule = word, rule
+
+
+def convert(row: Flag, word: str) -> Any:
+    """The value that one word is; raises `Unreadable`."""
+    assert row.type is not None
+    try:
+        value = row.type(word)
+    except (ValueError, SyntaxError, TypeError, OverflowError):
+        raise Unreadable(word, f"must be {kind(row.type)}") from None
+    if row.choices and value not in row.choices:
+        raise Unreadable(word, f"must be one of {', '.join(map(str, row.choices))}")
+    return value
+
+
+def kind(read: Callable[[str], Any]) -> str:
+    """What a reader takes: its docstring says it."""
+    known = {int: "a whole number", float: "a number", str: "text"}
+    sentence = (read.__doc__ or "").split("\n")[0].rstrip(".")
+    return known.get(read) or sentence[0].lower() + sentence[1:]  # type: ignore[call-overload]
+
+
+def world_size_of_environment() -> int | None:
+    """Processes of this job, as the launcher says; none without a launcher."""
+    names = ("RANK_SIZE", "MS_WORKER_NUM", "WORLD_SIZE")
+    return next((int(os.environ[name]) for name in names if os.environ.get(name)), None)
+
+
+def rank_of_environment() -> int:
+    """This process among them; the launcher's scheduler, which runs the same script, is none of them."""
+    if os.environ.get("MS_ROLE") == "MS_SCHED":
+        return -1
+    return int(next((os.environ[name] for name in ("RANK_ID", "RANK") if os.environ.get(name)), "0"))

@@ -1,0 +1,191 @@
+"""DeepSpeed's JSON configuration, beside the flags: what it says becomes arguments, what both say must agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mapping.flags import Flag
+from mapping.given import ROW_OF, Given
+from mapping.readers.keys import leaves, unknown
+from parallel_core.config import AllConfig
+from parallel_core.config.base import Unknown
+from parallel_core.findings import Finding
+
+Arguments = dict[str, Any]
+
+
+def to(argument: str, read: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], Arguments]:
+    """The value goes to this argument, read by `read`."""
+    return lambda value: {argument: read(value)}
+
+
+def one_of(choices: Mapping[Any, Arguments]) -> Callable[[Any], Arguments]:
+    """Each value says something else; others are refused."""
+
+    def read(value: Any) -> Arguments:
+        if value not in choices:
+            raise ValueError(f"must be one of {', '.join(map(str, choices))}")
+        return choices[value]
+
+    return read
+
+
+def stage(value: Any) -> Arguments:
+    if value not in (0, 1, 2, 3):
+        raise ValueError("must be 0, 1, 2 or 3")
+    return {"zero_stage": value, "use_distributed_optimizer": value > 0}
+
+
+REDUCTION = {
+    "fp32": {"accumulate_allreduce_grads_in_fp32": True},
+    "bf16": {"grad_reduce_in_bf16": True},
+    "bfp16": {"grad_reduce_in_bf16": True},
+    None: {},
+}
+
+KEYS: dict[str, Callable[[Any], Arguments]] = {
+    "train_batch_size": to("global_batch_size"),
+    "train_micro_batch_size_per_gpu": to("micro_batch_size"),
+    "gradient_accumulation_steps": to("micro_batch_num"),
+    "gradient_clipping": to("clip_grad", float),
+    "communication_data_type": one_of(REDUCTION),
+    "zero_optimization.stage": stage,
+    "zero_optimization.overlap_comm": to("overlap_grad_reduce"),
+    "zero_optimization.reduce_bucket_size": to("ddp_bucket_size", int),
+    "fp16.enabled": to("fp16"),
+    "fp16.loss_scale": to("loss_scale", lambda value: float(value) or None),
+    "fp16.loss_scale_window": to("loss_scale_window", float),
+    "fp16.initial_scale_power": to("initial_loss_scale", lambda value: 2.0**value),
+    "fp16.hysteresis": to("hysteresis"),
+    "fp16.min_loss_scale": to("min_loss_scale", float),
+    "fp16.consecutive_hysteresis": to("consecutive_hysteresis"),
+    "bf16.enabled": to("bf16"),
+    "optimizer.type": one_of({"AdamW": {"optimizer": "adam"}, "Adam": {"optimizer": "adam"}}),
+    "optimizer.params.lr": to("lr", float),
+    "optimizer.params.betas": lambda value: {"adam_beta1": value[0], "adam_beta2": value[1]},
+    "optimizer.params.eps": to("adam_eps", float),
+    "optimizer.params.weight_decay": to("weight_decay", float),
+    "optimizer.params.adam_w_mode": to("decoupled_weight_decay"),
+    "scheduler.type": one_of(
+        {"WarmupLR": {"lr_decay_style": "constant"}, "WarmupDecayLR": {"lr_decay_style": "linear"}}
+    ),
+    "scheduler.params.warmup_min_lr": lambda value: {"lr_warmup_init": float(value), "min_lr": float(value)},
+    "scheduler.params.warmup_max_lr": to("lr", float),
+    "scheduler.params.warmup_num_steps": to("lr_warmup_iters"),
+    "scheduler.params.total_num_steps": to("lr_decay_iters"),
+    "scheduler.params.warmup_type": one_of({"linear": {}}),
+}
+"""What each key says, in arguments."""
+
+_ZERO = "zero_optimization."
+WITHOUT_EFFECT: dict[str, str] = {
+    **dict.fromkeys(("steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown"), "it only logs"),
+    "prescale_gradients": "gradients are added up in float32, where the order of division does not matter",
+    "zero_allow_untested_optimizer": "every optimizer here may be sharded",
+    "zero_force_ds_cpu_optimizer": "there is one Adam",
+    "optimizer.params.torch_adam": "there is one Adam",
+    "fp16.auto_cast": "inputs are token ids",
+    f"{_ZERO}stage3_gather_16bit_weights_on_model_save": "checkpoints hold whole weights for any layout",
+    **dict.fromkeys(
+        (f"{_ZERO}offload_optimizer", f"{_ZERO}offload_param"),
+        "only memory and speed change: nothing is offloaded, all states stay in the device's memory",
+    ),
+    **dict.fromkeys(
+        (
+            f"{_ZERO}{name}"
+            for name in (
+                "allgather_partitions",
+                "allgather_bucket_size",
+                "reduce_scatter",
+                "contiguous_gradients",
+                "round_robin_gradients",
+                "sub_group_size",
+                "stage3_prefetch_bucket_size",
+                "stage3_param_persistence_threshold",
+                "stage3_max_live_parameters",
+                "stage3_max_reuse_distance",
+            )
+        ),
+        "only memory and the order of communication change",
+    ),
+}
+"""Keys that do nothing, with everything below them -> why."""
+
+
+_PROBES = {
+    "optimizer.params.betas": (0.9, 0.999),
+    "optimizer.type": "AdamW",
+    "scheduler.type": "WarmupDecayLR",
+    "scheduler.params.warmup_type": "linear",
+    "communication_data_type": "fp32",
+}
+"""A value of each kind that is not a number, to ask a key which arguments it fills."""
+
+
+class Auto(NamedTuple):
+    """A key that leaves an argument to the flags."""
+
+    key: str
+    row: Flag
+
+
+class DeepSpeed(NamedTuple):
+    """What a file says."""
+
+    given: list[Given]
+    autos: list[Auto]
+    findings: list[Finding]
+
+
+def read(path: str) -> DeepSpeed:
+    """The values of a file, what it leaves to the flags, and what is wrong with it."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return DeepSpeed([], [], [Finding("--deepspeed-config", path, f"cannot be read: {error}", "mend the file")])
+    if not isinstance(content, dict):
+        rule = "must hold an object with keys and values"
+        return DeepSpeed([], [], [Finding("--deepspeed-config", path, rule, "mend the file")])
+    said = DeepSpeed([], [], [])
+    for key, value in leaves(content, lambda key: key not in WITHOUT_EFFECT):
+        _read_key(key, value, said, path)
+    keys = {entry.name for entry in said.given}
+    if "scheduler.type" in keys and "warmup_type" not in content["scheduler"].get("params", {}):
+        rule = 'is "log" if not given, which is not done'
+        said.findings.append(Finding("scheduler.params.warmup_type", None, rule, 'give "linear"', path))
+    return said
+
+
+def _read_key(key: str, value: Any, said: DeepSpeed, path: str) -> None:
+    if key in WITHOUT_EFFECT:
+        said.given.append(Given(key, value, source=path, reason=WITHOUT_EFFECT[key]))
+    elif key not in KEYS:
+        said.findings.append(unknown(key, [*KEYS, *WITHOUT_EFFECT], path))
+    elif value == "auto":
+        said.autos.extend(Auto(key, ROW_OF[argument]) for argument in KEYS[key](_PROBES.get(key, 1)))
+    else:
+        try:
+            arguments = KEYS[key](value)
+        except (TypeError, IndexError):
+            said.findings.append(Finding(key, repr(value), "is not a value of this key", "change it", path))
+        except ValueError as error:
+            said.findings.append(Finding(key, repr(value), str(error), "change it", path))
+        else:
+            said.given.extend(Given(key, filled, ROW_OF[name], source=path) for name, filled in arguments.items())
+
+
+def resolved(autos: Sequence[Auto], config: AllConfig) -> tuple[list[str], list[Finding]]:
+    """What each `auto` came to, and a finding for each that came to nothing."""
+    notes, findings = [], []
+    for key, row in autos:
+        value = attrgetter(row.target)(config)
+        may_be_none = row.dest == "loss_scale"
+        if isinstance(value, Unknown) or (value is None and not may_be_none):
+            findings.append(Finding(key, "auto", "nothing says it", f"give {row.name}"))
+        else:
+            notes.append(f"{key} auto: {row.name} {value}")
+    return notes, findings

@@ -1,0 +1,35 @@
+"""Configuration files: our sections by name, the nested schema of the 38B example, Megatron's --yaml-cfg layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mapping.given import Given
+from mapping.readers import yaml_megatron, yaml_nested, yaml_sections
+from parallel_core.findings import Finding
+
+
+def read(path: str | Path) -> tuple[list[Given], list[Finding]]:
+    """The values of a file, and what is wrong with it."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return [], [Finding("--yaml-cfg", path, "there is no such file", "give the path of an existing one")]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        return [], [Finding("--yaml-cfg", path, f"cannot be read: {' '.join(str(error).split())}", "mend it")]
+    if not isinstance(content, dict):
+        return [], [Finding("--yaml-cfg", path, "must hold sections with keys and values", "mend it")]
+    return values_of(content, str(path))
+
+
+def values_of(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
+    """The values of a dictionary in one of the three layouts, told apart by their top keys."""
+    layout = next(
+        (layout for layout in (yaml_megatron, yaml_nested) if layout.is_layout_of(content)),
+        yaml_sections,
+    )
+    return layout.read(content, source)

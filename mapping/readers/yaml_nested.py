@@ -1,0 +1,158 @@
+"""The nested schema of `examples/gpt/pretrain_gpt_38BV3.yaml`: key -> config fields, as data.
+
+Fields are named by the ends of their paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from mapping.given import Given
+from mapping.readers.keys import leaves, unknown
+from mapping.readers.yaml_sections import coerced, wrong_type
+from parallel_core.config.tree import OPTIONS, path_of
+from parallel_core.dtypes import FLOATS
+from parallel_core.findings import Finding
+
+Values = dict[str, Any]
+
+
+def to(*targets: str) -> Callable[[Any], Values]:
+    """The value goes into these fields as it is."""
+    return lambda value: dict.fromkeys(targets, value)
+
+
+def unless(target: str) -> Callable[[Any], Values]:
+    """The field is the value's opposite."""
+    return lambda value: {target: not value}
+
+
+def equals(target: str, wanted: str, among: Collection[str]) -> Callable[[Any], Values]:
+    """The field says which of two or more words the value is: whether it is `wanted`."""
+
+    def read(value: Any) -> Values:
+        if value not in among:
+            raise ValueError(f"must be one of {', '.join(among)}")
+        return {target: value == wanted}
+
+    return read
+
+
+def compute_dtype(value: str) -> Values:
+    return {"compute_dtype": value, "bf16": value == "bfloat16", "fp16": value == "float16"}
+
+
+OPERATORS = {
+    "flash_attention": "use_flash_attention",
+    "rope": "apply_rope_fusion",
+    "swiglu": "apply_swiglu_fusion",
+    "masked_softmax": "masked_softmax_fusion",
+}
+"""Names in the lists of fused and unfused operators; rmsnorm and gradient_accumulation are treated apart."""
+
+
+def operators(fused: bool) -> Callable[[Any], Values]:
+    """A list of operators with commas that are, or are not, fused."""
+
+    def read(value: str | None) -> Values:
+        names = {name.strip() for name in (value or "").split(",")} - {"", "gradient_accumulation"}
+        values: Values = {OPERATORS[name]: fused for name in names & OPERATORS.keys()}
+        if "rmsnorm" in names and fused:
+            values["normalization"] = "FusedRMSNorm"
+        strange = names - OPERATORS.keys() - {"rmsnorm"}
+        if strange:
+            known = ", ".join((*OPERATORS, "rmsnorm", "gradient_accumulation"))
+            raise ValueError(f"knows {known}, not {', '.join(sorted(strange))}")
+        return values
+
+    return read
+
+
+_PIPELINE = "accelerate_config.parallelization.pipeline"
+_PRECISION = "accelerate_config.precision"
+_BLOCKS = "model_config.llm.blocks"
+KEYS: dict[str, Callable[[Any], Values]] = {
+    "accelerate_config.parallelization.tensor_parallel": to("tensor_model_parallel_size"),
+    "accelerate_config.parallelization.context_parallel": to("context_parallel_size"),
+    "accelerate_config.parallelization.expert_parallel": to("expert_model_parallel_size"),
+    "accelerate_config.parallelization.use_sequence_parallel": to("sequence_parallel"),
+    "accelerate_config.parallelization.use_distributed_optimizer": to("use_distributed_optimizer"),
+    f"{_PIPELINE}.num_stages": to("pipeline_model_parallel_size"),
+    f"{_PIPELINE}.layer_list": to("num_layer_list"),
+    f"{_PIPELINE}.micro_batch_size": to("batch_size"),
+    f"{_PIPELINE}.noop_layers": to("noop_layers"),
+    f"{_PIPELINE}.num_layers_per_vpp": to("num_layers_per_virtual_pipeline_stage"),
+    f"{_PIPELINE}.virtual_pipeline_model_parallel_size": to("virtual_pipeline_model_parallel_size"),
+    f"{_PRECISION}.param_init_dtype": to("params_dtype"),
+    f"{_PRECISION}.compute_dtype": compute_dtype,
+    f"{_PRECISION}.softmax_compute_dtype": equals("attention_softmax_in_fp32", "float32", FLOATS),
+    f"{_PRECISION}.logits_compute_dtype": equals("fp16_lm_cross_entropy", "float16", FLOATS),
+    f"{_PRECISION}.grad_accumulation_dtype": equals("accumulate_allreduce_grads_in_fp32", "float32", FLOATS),
+    f"{_PRECISION}.residual-connection": equals("fp32_residual_connection", "float32", FLOATS),
+    f"{_PRECISION}.fused_operators": operators(True),
+    f"{_PRECISION}.nofused_operators": operators(False),
+    "model_config.llm.tokenizer.padded_size": to("model_config.vocab_size"),
+    "model_config.llm.tokenizer.divided_by": to("make_vocab_size_divisible_by"),
+    "model_config.llm.embedding.hidden_size": to("hidden_size"),
+    "model_config.llm.embedding.init_std": to("embedding_init_method_std"),
+    "model_config.llm.position.type": lambda value: {
+        "position_embedding_type": value,
+        "use_rotary_embedding": value == "rope",
+    },
+    "model_config.llm.position.max_size": to("seq_length", "max_position_embeddings"),
+    "model_config.llm.position.rope_base": to("rotary_base"),
+    f"{_BLOCKS}.num_layers": to("model_config.num_layers"),
+    f"{_BLOCKS}.init_std": to("init_method_std"),
+    f"{_BLOCKS}.sandwich_norm": to("use_sandwich_norm"),
+    f"{_BLOCKS}.layernorm.norm_type": to("normalization"),
+    f"{_BLOCKS}.layernorm.epsilon": to("norm_epsilon"),
+    f"{_BLOCKS}.attention.attention_type": equals("group_query_attention", "GQA", ("GQA", "MHA")),
+    f"{_BLOCKS}.attention.head_num": to("num_attention_heads"),
+    f"{_BLOCKS}.attention.kv_group_size": to("num_query_groups"),
+    f"{_BLOCKS}.attention.qkv_bias": to("qkv_has_bias"),
+    f"{_BLOCKS}.attention.projection_bias": to("out_proj_has_bias"),
+    f"{_BLOCKS}.attention.dropout_rate": to("attention_dropout_rate"),
+    f"{_BLOCKS}.attention.post_norm_scale": to("attn_post_norm_scale"),
+    f"{_BLOCKS}.ffn.hidden_size": to("ffn_hidden_size"),
+    f"{_BLOCKS}.ffn.activation": to("hidden_act"),
+    f"{_BLOCKS}.ffn.dropout_rate": to("hidden_dropout_rate"),
+    f"{_BLOCKS}.ffn.mlp_bias": to("mlp_has_bias", "add_bias_linear"),
+    f"{_BLOCKS}.ffn.post_norm_scale": to("ffn_post_norm_scale"),
+    "model_config.llm.head.shared_embedding": unless("untie_embeddings_and_output_weights"),
+    **{
+        f"train_config.ms_training_config.{path.rpartition('.')[2]}": to(path)
+        for path in OPTIONS
+        if path.startswith("training_config.")
+    },
+}
+"""What each key of the schema says. Later keys win: `fused_operators: rmsnorm` is put after `norm_type`."""
+
+IGNORED = {"model_config.llm.tokenizer.use_fast": "a slow tokenizer gives the same ids"}
+"""Keys that do nothing -> why."""
+
+
+def is_layout_of(content: Mapping[str, Any]) -> bool:
+    """Whether the top keys are this schema's."""
+    return "accelerate_config" in content or "train_config" in content or "llm" in content.get("model_config", {})
+
+
+def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
+    """The values of a dictionary, and what is wrong with it; a key without a value says nothing."""
+    entries = dict(leaves(content))
+    findings = [unknown(key, [*KEYS, *IGNORED], source) for key in entries if key not in KEYS and key not in IGNORED]
+    given = [Given(key, entries[key], source=source, reason=IGNORED[key]) for key in entries if key in IGNORED]
+    last = f"{_PRECISION}.fused_operators"
+    for key in sorted(entries.keys() & KEYS.keys(), key=lambda key: (key == last, key)):
+        value = entries[key]
+        try:
+            fields = {} if value is None else KEYS[key](value)
+        except ValueError as error:
+            findings.append(Finding(key, value, str(error), "change it", source))
+            continue
+        for path, filled in ((path_of(name), filled) for name, filled in fields.items()):
+            try:
+                given.append(Given(key, coerced(path, filled), field=path, source=source))
+            except ValueError:
+                findings.append(wrong_type(key, filled, path, source))
+    return given, findings

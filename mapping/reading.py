@@ -1,0 +1,66 @@
+"""A command line, with the files that it names, from its words to a config."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mapping.given import Given
+from mapping.merge import Reading, Sources, resolve
+from mapping.naming import as_given
+from mapping.readers import deepspeed, yaml_file
+from mapping.readers.command_line import CommandLine, ExtraArgs, rank_of_environment, scan, world_size_of_environment
+from parallel_core.config import unsupported
+from parallel_core.findings import Finding
+
+
+def read(
+    argv: Sequence[str] | None = None,
+    extra_args_provider: ExtraArgs | None = None,
+    world_size: int | None = None,
+    args_defaults: Mapping[str, Any] | None = None,
+    check_files: bool = False,
+    read_vocabulary: bool | None = None,
+) -> Reading:
+    """Read a command line without raising: the config as far as it can be known, and every finding.
+
+    `check_files`: the tokenizer's, the data's and the checkpoint's files must be there. `read_vocabulary`, by default
+    the same: the tokenizer's files say how large the vocabulary is.
+    """
+    line = scan(sys.argv[1:] if argv is None else argv, extra_args_provider, args_defaults)
+    said = deepspeed.DeepSpeed([], [], [])
+    yaml: list[Given] = []
+    yaml_findings: list[Finding] = []
+    path_of_json, path_of_yaml = (_path(line, name) for name in ("deepspeed_config", "yaml_cfg"))
+    if path_of_json is not None:
+        said = deepspeed.read(path_of_json)
+    if path_of_yaml is not None:
+        yaml, yaml_findings = yaml_file.read(path_of_yaml)
+    return resolve(
+        Sources(
+            typed=line.given,
+            deepspeed=said.given,
+            yaml=yaml,
+            unread=line.unread,
+            extra=line.extra,
+            autos=said.autos,
+            findings=[*line.findings, *said.findings, *yaml_findings],
+            world_size=world_size or world_size_of_environment() or (1 if path_of_yaml is None else None),
+            rank=rank_of_environment(),
+            read_vocabulary=check_files if read_vocabulary is None else read_vocabulary,
+            check_files=check_files,
+            is_a_file=path_of_yaml is not None,
+        )
+    )
+
+
+def _path(line: CommandLine, argument: str) -> str | None:
+    """The configuration file that a command line names."""
+    typed = (entry.value for entry in reversed(line.given) if entry.row.dest == argument)
+    return next(typed, line.extra.get(argument))
+
+
+def not_yet(reading: Reading) -> list[Finding]:
+    """What is asked for, legally, that the engine cannot do yet."""
+    return as_given([row.finding for row in unsupported(reading.config)], reading.given)

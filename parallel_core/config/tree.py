@@ -1,0 +1,84 @@
+"""The config as a tree: every section and every option by its path, such as `model_config.rope_scaling.factor`.
+
+Whoever walks this tree, or names an option by the end of its path, need not know in which section a field lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields
+from functools import cache
+from typing import Any, NamedTuple
+
+from parallel_core.config.all import AllConfig
+from parallel_core.config.base import Config, Unknown, complain, types_of
+from parallel_core.findings import Finding
+
+
+class Option(NamedTuple):
+    """A field that a flag fills."""
+
+    path: str
+    field: Field
+    type: Any
+
+    @property
+    def flag(self) -> str:
+        return self.field.metadata["flag"]
+
+    @property
+    def default(self) -> Any:
+        """None where the field must be given, or is derived."""
+        return None if self.field.default is MISSING else self.field.default
+
+
+def _walk(cls: type, prefix: str) -> Iterator[tuple[str, Any, Any]]:
+    """(path, what stands there, field): a section's class with no field, or an option's type with its field."""
+    for entry in fields(cls):
+        path, kind = f"{prefix}{entry.name}", types_of(cls)[entry.name]
+        if "flag" in entry.metadata:
+            yield path, kind, entry
+        elif entry.repr and isinstance(kind, type) and issubclass(kind, Config):
+            yield path, kind, None
+            yield from _walk(kind, f"{path}.")
+
+
+_TREE = [*_walk(AllConfig, "")]
+
+SECTIONS: dict[str, type[Config]] = {path: kind for path, kind, entry in _TREE if entry is None}
+"""Every section's class by its path, outer ones before their inner ones."""
+
+OPTIONS: dict[str, Option] = {path: Option(path, entry, kind) for path, kind, entry in _TREE if entry is not None}
+"""Every option by its path."""
+
+FLAG_OF: dict[str, str] = {path: option.flag for path, option in OPTIONS.items()}
+"""Path -> the flag that findings about the field name."""
+
+
+@cache
+def path_of(name: str) -> str:
+    """The path of the one option whose path ends with `name`: `seed`, `scales.logits`, `model_config.num_layers`."""
+    paths = [path for path in OPTIONS if path == name or path.endswith(f".{name}")]
+    assert len(paths) == 1, (name, paths)
+    return paths[0]
+
+
+def build(values: Mapping[str, Any]) -> AllConfig:
+    """The config of path -> value; what is not named is at its default. Complains of options that must be given."""
+    top = [path for path in SECTIONS if "." not in path]
+    return AllConfig(**{path: _section(path, values) for path in top})  # type: ignore[arg-type]
+
+
+def _section(path: str, values: Mapping[str, Any]) -> Config:
+    cls = SECTIONS[path]
+    given: dict[str, Any] = {}
+    for entry in fields(cls):
+        inner = f"{path}.{entry.name}"
+        if inner in SECTIONS:
+            given[entry.name] = _section(inner, values)
+        elif inner in values:
+            given[entry.name] = values[inner]
+        elif inner in OPTIONS and entry.default is MISSING and entry.default_factory is MISSING:
+            complain([Finding(FLAG_OF[inner], None, "must be given", entry.metadata["missing"])])
+            given[entry.name] = Unknown()
+    return cls(**given)

@@ -1,0 +1,58 @@
+"""What is wrong with what a user asked for, as values; sentences are made where people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+
+class Finding(NamedTuple):
+    """One mistake. As text: `--lr -1: must be at least 0; raise it`."""
+
+    flag: str
+    """The flag, or the key of a configuration file, that is at fault. Rules of the config name a field by its flag."""
+    value: Any
+    """Its value; none or true where the flag alone says it."""
+    rule: str
+    """What it breaks."""
+    fix: str = ""
+    """What to do."""
+    source: str = ""
+    """The configuration file that it was read from; empty for the command line."""
+
+    def __str__(self) -> str:
+        return f"{shown(self.flag, self.value)}: {self.rule}{f'; {self.fix}' if self.fix else ''}"
+
+
+def shown(flag: str, value: Any) -> str:
+    """A flag with its value as people write it."""
+    if value is None or value is True:
+        return flag
+    return f"{flag} {value:.12g}" if isinstance(value, float) else f"{flag} {value}"
+
+
+class Setting(NamedTuple):
+    """A size as the user gave it."""
+
+    flag: str
+    value: Any
+
+    def __str__(self) -> str:
+        return shown(self.flag, self.value)
+
+    def breaks(self, rule: str, fix: str) -> Finding:
+        """The finding that this value breaks `rule`."""
+        return Finding(self.flag, self.value, rule, fix)
+
+
+class ConfigError(ValueError):
+    """What is wrong with a configuration, all of it at once: `.findings`, and as sentences `.errors`."""
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self.findings = list(findings)
+        self.errors = [str(finding) for finding in self.findings]
+        super().__init__("\n".join(self.errors))
+
+    def __reduce__(self) -> tuple[type, tuple[list[Finding]]]:
+        """Pickled by its findings, so that a process can hand it to another."""
+        return type(self), (self.findings,)

@@ -23,8 +23,10 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.context import SequenceLayout
 from pynative import kernels
 from pynative.autograd import backward, leaf, recording, take_gradient
+from pynative.collectives import Completed
 from pynative.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import Boundary
 
@@ -98,8 +100,16 @@ def cases() -> list[Case]:
     ]
 
 
+def _stays(x: Tensor, group: None, async_op: bool = False):
+    return Completed(x) if async_op else x
+
+
+ONE_RANK = Boundary(None, _stays, _stays, SequenceLayout(), context_rank=0)
+"""The edge of a tensor-parallel region of one rank, without a job around it."""
+
+
 def _one_rank_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, Boundary.inside(group=None))
+    return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, ONE_RANK)
 
 
 def _linear(name: str, x: Tensor, outputs: int) -> Case:

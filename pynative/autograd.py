@@ -105,8 +105,9 @@ def _add_in_place(target: Tensor, source: Tensor) -> None:
     ops.assign_add(target, _as(source, target))
 
 
-Contribution = Callable[[Tensor | None], Tensor]
-"""Gives a gradient; when its argument is a Tensor of the parameter's shape, that must hold the result."""
+Contribution = Callable[[Tensor | None, bool], Tensor]
+"""(out, accumulate) -> a gradient. With a Tensor `out` of the parameter's shape, `out` is what is returned and holds it
+after: in place of what it held or, with `accumulate`, added to that."""
 
 
 class DeferredGradients:
@@ -141,18 +142,15 @@ def deferred_weight_gradients() -> Iterator[DeferredGradients]:
 
 def _accumulate(parameter: Tensor, compute: Contribution) -> None:
     meta = parameter.meta
-    if meta.main_grad_is_empty:
-        compute(meta.main_grad)
-        meta.main_grad_is_empty = False
-    else:
-        _add_in_place(meta.main_grad, compute(None))
+    compute(meta.main_grad, not meta.main_grad_is_empty)
+    meta.main_grad_is_empty = False
 
 
 def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | None:
     """Add a parameter's gradient where it belongs; the return value is what a `Function.backward` gives the tape."""
     meta = getattr(parameter, "meta", None)
     if meta is None or meta.main_grad is None:
-        return compute(None)
+        return compute(None, False)
     if _deferred is None:
         _accumulate(parameter, compute)
     else:

@@ -10,7 +10,9 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.context import SequenceLayout
 from pynative.autograd import backward, leaf, recording, take_gradient
+from pynative.collectives import Completed
 from pynative.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import Boundary
 
@@ -30,9 +32,17 @@ def values(x: Tensor) -> Array:
     return x.astype(mindspore.float32).asnumpy()
 
 
+def _stays(x: Tensor, group: None, async_op: bool = False):
+    return Completed(x) if async_op else x
+
+
+ONE_RANK = Boundary(None, _stays, _stays, SequenceLayout(), context_rank=0)
+"""The edge of a tensor-parallel region of one rank, without a job around it."""
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The linear layer that models have, on one rank: x [..., i], weight [o, i], bias [o] -> [..., o]."""
-    return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, Boundary.inside(group=None))
+    return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, ONE_RANK)
 
 
 def outputs_of(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

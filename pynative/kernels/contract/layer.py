@@ -42,5 +42,5 @@ def bias_dropout_add(
 def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
     """x [s, ..., h] * mask / (1 - rate), the mask of `key` (`dropout_mask`); x itself at rate 0.
 
-    rows: the (start, stop) global sequence positions that x holds, in its order; None: all, from 0.
+    rows: the global sequence positions that x holds, in its order, as ranges; None: all, from 0.
     """

@@ -12,9 +12,12 @@ def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
     """dy [..., o], weight [o, i] -> [..., i]. Not recorded."""
 
 
-def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
-    """dy [..., o], x [..., i] -> [o, i], written into `out` when given. Not recorded."""
+def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
+    """dy [..., o], x [..., i] -> [o, i], written into `out` when given; `accumulate`: added to it. Not recorded."""
 
 
-def bias_gradient(dy: Tensor, out: Tensor | None = None) -> Tensor:
-    """dy [..., o] -> its sum over the leading axes [o], written into `out` when given. Not recorded."""
+def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
+    """dy [..., o] -> its sum over the leading axes [o], written into `out` when given; `accumulate`: added to it.
+
+    Not recorded.
+    """

@@ -4,6 +4,9 @@ Kernels compute in float32. A float32 tensor's memory is shared both ways at no 
 way in and rounded to nearest even on the way out, which is also what a device with float32 accumulation does.
 """
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy
@@ -26,31 +29,41 @@ def tensor_like(array: np.ndarray, like: Tensor) -> Tensor:
     return from_numpy(array.astype(mindspore.dtype_to_nptype(like.dtype), copy=False))
 
 
-def destination(out: Tensor | None, shape: tuple[int, ...]) -> np.ndarray:
-    """Float32 memory for a result of `shape`: that of `out` when it is a float32 tensor, else new."""
-    if out is not None:
-        memory = out.asnumpy()
-        if memory.dtype == np.float32:
-            return memory.reshape(shape)
-    return np.empty(shape, np.float32)
+Writer = Callable[[np.ndarray, bool], None]
+"""(memory, accumulate): writes a result to the memory, or adds it to what the memory holds."""
 
 
-def delivered(result: np.ndarray, out: Tensor | None, like: Tensor) -> Tensor:
-    """`out` holding `result` (written there already by `destination`, or rounded now); without `out` a new tensor."""
+def deliver(write: Writer, like: Tensor, shape: Sequence[int], out: Tensor | None, accumulate: bool) -> Tensor:
+    """What `write` writes to float32 memory of this shape, or adds to what the memory holds.
+
+    Into `out` when given: its own memory if that is float32, else rounded to its type. Else a new tensor of the type of
+    `like`.
+    """
     if out is None:
-        return tensor_like(result, like)
+        memory = np.empty(shape, np.float32)
+        write(memory, False)
+        return tensor_like(memory, like)
     memory = out.asnumpy()
-    if not np.shares_memory(memory, result):
-        memory[...] = result.reshape(memory.shape)
+    if memory.dtype == np.float32:
+        write(memory.reshape(shape), accumulate)
+        return out
+    wide = as_float32(out).reshape(shape) if accumulate else np.empty(shape, np.float32)
+    write(wide, accumulate)
+    memory[...] = wide.reshape(memory.shape)
     return out
+
+
+def _put(values: np.ndarray, memory: np.ndarray, accumulate: bool) -> None:
+    if accumulate:
+        memory += values
+    else:
+        memory[...] = values
 
 
 def add_summed_gradient(parameter: Tensor, gradient: np.ndarray) -> Tensor | None:
     """`add_weight_gradient` of a gradient that is computed already."""
 
-    def compute(out: Tensor | None) -> Tensor:
-        memory = destination(out, gradient.shape)
-        memory[...] = gradient
-        return delivered(memory, out, parameter)
+    def compute(out: Tensor | None, accumulate: bool) -> Tensor:
+        return deliver(partial(_put, gradient), parameter, gradient.shape, out, accumulate)
 
     return add_weight_gradient(parameter, compute)

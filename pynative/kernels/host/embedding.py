@@ -1,10 +1,12 @@
 """Rows of a table by id, and the gradient that adds them up again, on the host."""
 
+from functools import partial
+
 import numpy as np
 from mindspore import Tensor
 
 from pynative.autograd import Function, add_weight_gradient
-from pynative.kernels.host.arrays import as_float32, delivered, destination, tensor_like
+from pynative.kernels.host.arrays import as_float32, deliver, tensor_like
 from pynative.kernels.host.threads import row_blocks, run
 
 
@@ -20,19 +22,20 @@ def _gather(table: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     run(block, row_blocks(len(rows), table.shape[1] * 4))
 
 
-def _scatter_sum(rows: np.ndarray, gradients: np.ndarray, out: np.ndarray) -> None:
-    """out[j] = sum of gradients[i] with rows[i] == j, ids outside of out left aside.
+def _scatter_sum(rows: np.ndarray, gradients: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
+    """out[j] = sum of gradients[i] with rows[i] == j, ids outside of out left aside; `accumulate`: added to out.
 
     Equal ids are brought together by a stable sort and summed in one reduceat: np.add.at is many times slower.
     """
-    out[...] = 0
+    if not accumulate:
+        out[...] = 0
     order = np.argsort(rows, kind="stable")
     first, stop = np.searchsorted(rows[order], (0, len(out)))
     order = order[first:stop]
     if not len(order):
         return
     present, starts = np.unique(rows[order], return_index=True)
-    out[present] = np.add.reduceat(gradients[order], starts, axis=0)
+    out[present] += np.add.reduceat(gradients[order], starts, axis=0)
 
 
 class _Embedding(Function):
@@ -48,11 +51,7 @@ class _Embedding(Function):
     def backward(ctx, dy):
         gradients = as_float32(dy).reshape(len(ctx.rows), -1)
 
-        def compute(out: Tensor | None) -> Tensor:
-            total = destination(out, ctx.weight.shape)
-            _scatter_sum(ctx.rows, gradients, total)
-            return delivered(total, out, ctx.weight)
-
+        compute = partial(deliver, partial(_scatter_sum, ctx.rows, gradients), ctx.weight, ctx.weight.shape)
         return None, add_weight_gradient(ctx.weight, compute), None
 
 

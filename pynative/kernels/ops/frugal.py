@@ -10,6 +10,7 @@ from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.contract.table import Table, table
 from pynative.kernels.ops import activation as composed
 from pynative.kernels.ops.blocked_attention import attention
+from pynative.kernels.ops.linear import delivered
 from pynative.kernels.ops.norm import scale
 from pynative.kernels.ops.rotary import rotate
 
@@ -73,16 +74,13 @@ class _RmsNorm(Function):
         normalized, dy_wide = x.astype(FLOAT32) * inverse, dy.astype(FLOAT32)
         share = dy_wide * scale(ctx.weight, ctx.zero_centered)
         dx = inverse * (share - normalized * ops.mean(share * normalized, -1, True))
-        product = (dy_wide * normalized).reshape(-1, x.shape[-1])
-        dweight = add_weight_gradient(ctx.weight, lambda out: _sum_of_rows(product, ctx.weight, out))
+        product, weight = (dy_wide * normalized).reshape(-1, x.shape[-1]), ctx.weight
+
+        def gradient(out: Tensor | None, accumulate: bool) -> Tensor:
+            return delivered(product.sum(0).astype(weight.dtype if out is None else FLOAT32), out, accumulate)
+
+        dweight = add_weight_gradient(weight, gradient)
         return dx.astype(x.dtype), dweight, None, None
-
-
-def _sum_of_rows(rows: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
-    total = rows.sum(0).astype(weight.dtype if out is None else out.dtype)
-    if out is not None:
-        ops.assign(out, total)
-    return total
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:

@@ -12,10 +12,12 @@ def _rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
-def _delivered(result: Tensor, out: Tensor | None) -> Tensor:
+def delivered(gradient: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
+    """`out` holding the gradient, or with it added; without `out` the gradient itself."""
     if out is None:
-        return result
-    ops.assign(out, result.astype(out.dtype))
+        return gradient
+    # In-place arithmetic methods of Tensor silently do nothing on a CPU; assign_add does what it says.
+    (ops.assign_add if accumulate else ops.assign)(out, gradient.astype(out.dtype))
     return out
 
 
@@ -30,9 +32,9 @@ def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
     return _product(_rows(dy), weight).reshape(*dy.shape[:-1], -1)
 
 
-def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
-    return _delivered(_transposed_product(_rows(dy), _rows(x)), out)
+def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
+    return delivered(_transposed_product(_rows(dy), _rows(x)), out, accumulate)
 
 
-def bias_gradient(dy: Tensor, out: Tensor | None = None) -> Tensor:
-    return _delivered(_rows(dy).sum(axis=0), out)
+def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
+    return delivered(_rows(dy).sum(axis=0), out, accumulate)

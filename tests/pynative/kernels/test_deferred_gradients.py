@@ -89,9 +89,9 @@ def test_what_was_run_is_let_go():
     watched = [weakref.ref(array) for array in kept]
     for array in kept:
 
-        def compute(out, array=array):
+        def compute(out, accumulate, array=array):
             alive.append(sum(ref() is not None for ref in watched))
-            return from_numpy(array.copy()) if out is None else mindspore.ops.assign(out, from_numpy(array.copy()))
+            return (mindspore.ops.assign_add if accumulate else mindspore.ops.assign)(out, from_numpy(array.copy()))
 
         deferred.add(parameter, compute)
     del array, kept, compute

@@ -64,10 +64,14 @@ def test_squared_norm():
 
 
 def test_weight_gradients_into_a_given_tensor():
-    """`out` is filled in place, whatever it held."""
+    """`out` is filled in place, whatever it held; with `accumulate` that is added to."""
     x, dy = normal(6, 2, 5), normal(6, 2, 3, seed=1)
     weight_out, bias_out = np.full((3, 5), 9, np.float32), np.full(3, 9, np.float32)
     kernels.linear_weight_gradient(from_numpy(dy), from_numpy(x), out=from_numpy(weight_out))
     kernels.bias_gradient(from_numpy(dy), out=from_numpy(bias_out))
     assert_close(weight_out, np.einsum("sbo,sbi->oi", dy, x), 1e-6)
     assert_close(bias_out, dy.sum((0, 1)), 1e-6)
+    kernels.linear_weight_gradient(from_numpy(dy), from_numpy(x), out=from_numpy(weight_out), accumulate=True)
+    kernels.bias_gradient(from_numpy(dy), out=from_numpy(bias_out), accumulate=True)
+    assert_close(weight_out, 2 * np.einsum("sbo,sbi->oi", dy, x), 1e-6)
+    assert_close(bias_out, 2 * dy.sum((0, 1)), 1e-6)

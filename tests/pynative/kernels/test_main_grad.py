@@ -6,8 +6,9 @@ import pytest
 from mindspore import Parameter, from_numpy
 
 from parallel_core.sharding import ShardSpec
-from pynative import kernels
+from pynative import autograd, kernels
 from pynative.autograd import TapeGradients, backward, leaf, recording
+from pynative.kernels.host import linear as linear_kernel
 from pynative.parameter import ParameterMeta
 from tests.support.kernels import assert_close, linear, normal, run_operator, tensor, upstream
 
@@ -65,3 +66,27 @@ def test_ops_leave_gradients_to_the_tape():
     expected = run_operator(function, [x, *(p.asnumpy() for p in parameters)])[1][1:]
     for parameter, gradient in zip(parameters, expected, strict=True):
         assert_close(parameter.meta.main_grad.asnumpy(), gradient, 1e-5)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_later_micro_batches_add_in_place(name, monkeypatch):
+    """Nothing but the operator itself adds: no gradient of a parameter's size is made first and added by another."""
+    function, (x_shape, *shapes) = OPERATORS[name]
+    parameters = [_buffered(shape, i, mindspore.float32)[0] for i, shape in enumerate(shapes)]
+    monkeypatch.setattr(autograd, "_add_in_place", None)
+    for micro_batch in (1, 2, 3):
+        with recording():
+            y = function(leaf(tensor(normal(*x_shape, seed=micro_batch))), *parameters)
+            backward((y,), (tensor(upstream(y.shape, 0)),))
+    assert all(parameter._grad is None for parameter in parameters)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_weight_gradients_add_up_in_blocks(threads):
+    """Rows enough for several blocks of the scratch memory, the last one shorter."""
+    kernels.use("host", threads)
+    rows = linear_kernel.SCRATCH_BYTES // (4 * 700) * 3 + 50
+    x, dy, out = normal(3, 700), normal(3, rows, seed=1), normal(rows, 700, seed=2)
+    expected = out.astype(np.float64) + dy.T.astype(np.float64) @ x
+    kernels.linear_weight_gradient(tensor(dy), tensor(x), out=from_numpy(out), accumulate=True)
+    assert_close(out, expected, 1e-6)

@@ -173,7 +173,7 @@ def test_dropout():
 def test_dropout_of_a_piece_of_the_sequence():
     """Forward and backward use the same rows of the whole mask."""
     kept = dropout_mask((5,), (9, 2, 4), 0.5)[[7, 8, 2]]
-    rows = ((7, 9), (2, 3))
+    rows = (range(7, 9), range(2, 3))
     x, residual, bias = normal(3, 2, 4), normal(3, 2, 4, seed=1), normal(4, seed=2)
     assert_equals_reference(
         lambda x, r, b: kernels.bias_dropout_add(x, b, r, 0.5, (5,), rows),

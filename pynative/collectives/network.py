@@ -25,7 +25,7 @@ HEAD = struct.Struct("<BxHIQQIII")
 """Kind, bytes of header, bytes of payload, channel's key, number, start of the payload, slots, bytes of a slot."""
 NOTHING = np.empty(0, np.uint8)
 LARGEST_CHANNEL = 64 << 20
-SILENT_SECONDS = 20
+SILENT_SECONDS = 16
 """After which a host that no longer answers is given up."""
 GOODBYE_SECONDS = 10.0
 FAREWELL_AFTER_FAILURE_SECONDS = 1.0
@@ -141,10 +141,10 @@ class Network:
                 else:
                     raise ValueError(f"kind {kind}")
                 wake()
-        except TimeoutError as error:
-            reason = f"does not answer ({error})"
-        except OSError:
+        except ConnectionError:
             """The process ended, and its host said so."""
+        except OSError as error:
+            reason = f"does not answer ({error})"
         except (ValueError, KeyError) as error:
             reason = f"sent what is no message of ours ({error})"
         finally:

@@ -1,0 +1,182 @@
+"""A job over two hosts, started as users start it: msrun on each. The hosts are network namespaces of this machine.
+
+Guards: hosts are found without a flag; losses are those of one host, to the bit; a rank that ends, a host that falls
+silent and a host that never comes end the job on both hosts, and are named.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pynative.launch import msrun_command, quiet_environment
+from tests.support.distributed import ROOT
+from tests.support.two_hosts import Host, cut_the_cable, two_hosts, why_not
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+
+FOREVER = "--train-iters 1000000"
+SCRIPT = ROOT / "examples" / "gpt" / "pretrain_gpt.py"
+PORT = 8848
+FLAGS = """--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32
+    --micro-batch-size 1 --global-batch-size 4 --train-iters 4 --lr 1e-2 --mock-data --vocab-size 128
+    --tokenizer-type NullTokenizer --log-interval 1 --eval-iters 0 --clip-grad 1.0"""
+
+
+@pytest.fixture
+def hosts():
+    """Two hosts with a cable between them."""
+    with two_hosts() as pair:
+        yield pair
+
+
+class Job:
+    """msrun on one or two hosts, `ranks` each; the log of rank r is `folder`/worker_r.log."""
+
+    def __init__(self, folder: Path, hosts: tuple[Host, ...], flags: str, ranks: int, nodes=(0, 1), master: str = ""):
+        """Only the hosts of `nodes` start; the first one is the master unless its address is given."""
+        self.folder = folder
+        folder.mkdir()
+        environment = quiet_environment() | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environment |= {"OPENBLAS_NUM_THREADS": "1"}
+        arguments = [*FLAGS.split(), *flags.split(), "--save", str(folder / "out"), "--save-interval", "1000000"]
+        self.jobs = []
+        for node, host in enumerate(hosts):
+            if node not in nodes:
+                continue
+            options = {"worker_num": ranks * len(hosts), "local_worker_num": ranks, "node_rank": node, "join": True}
+            options |= {"master_addr": master or hosts[0].address, "master_port": PORT, "log_dir": folder}
+            msrun = msrun_command(SCRIPT, [], 1, folder)[0]
+            command = [*host.prefix, msrun, *(f"--{name}={value}" for name, value in options.items()), str(SCRIPT)]
+            with open(folder / f"host_{node}.txt", "w") as output:
+                pipes = {"stdout": output, "stderr": output}
+                self.jobs.append(subprocess.Popen([*command, *arguments], env=environment, cwd=folder, **pipes))
+
+    def wait(self, seconds: float) -> list[int]:
+        """The exit codes, in order of host."""
+        deadline = time.monotonic() + seconds
+        try:
+            return [job.wait(max(0.1, deadline - time.monotonic())) for job in self.jobs]
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End msrun, and with it its workers, if it still runs."""
+        for job in self.jobs:
+            if job.poll() is None:
+                job.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    job.wait(10)
+                job.kill()
+
+    def process_of(self, rank: int) -> int:
+        """The process id of a rank."""
+        for job in self.jobs:
+            for child in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split():
+                with contextlib.suppress(OSError):  # the scheduler, which has ended
+                    environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+                    if f"RANK_ID={rank}".encode() in environment and b"MS_ROLE=MS_WORKER" in environment:
+                        return int(child)
+        raise LookupError(f"no process of rank {rank}")
+
+    def metrics(self) -> list[dict]:
+        """What the run measured, without times."""
+        rows = [json.loads(line) for line in (self.folder / "out" / "metrics.jsonl").read_text().splitlines()]
+        return [{key: row[key] for key in ("step", "loss", "grad_norm")} for row in rows]
+
+    def log(self, rank: int) -> str:
+        """What a rank printed."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / f"worker_{rank}.log").read_text()
+        return ""
+
+    def wait_for_step(self, step: int, seconds: float = 90.0) -> None:
+        """Return when rank 0 has written that step."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FileNotFoundError):
+                if len((self.folder / "out" / "metrics.jsonl").read_text().splitlines()) >= step:
+                    return
+            assert all(job.poll() is None for job in self.jobs), self.log(0)
+            time.sleep(0.1)
+        raise TimeoutError(self.log(0))
+
+
+@pytest.mark.parametrize(
+    ("layout", "ranks"),
+    [("--tensor-model-parallel-size 2", 2), ("--pipeline-model-parallel-size 2", 1)],
+    ids=["tp2 in a host, dp2 over hosts", "pp2 over hosts"],
+)
+def test_losses_are_those_of_one_host(hosts, tmp_path, layout, ranks):
+    single = Job(tmp_path / "one", hosts[:1], layout, 2 * ranks)
+    assert single.wait(150) == [0], single.log(0)
+    double = Job(tmp_path / "two", hosts, layout, ranks)
+    assert double.wait(150) == [0, 0], double.log(0) + double.log(ranks)
+    assert len(single.metrics()) == 4 and single.metrics()[0]["loss"] > single.metrics()[3]["loss"] > 0
+    assert double.metrics() == single.metrics()
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+def test_a_killed_rank_stops_both_hosts_and_is_named(hosts, tmp_path, victim):
+    job = Job(tmp_path / "job", hosts, f"--tensor-model-parallel-size 2 {FOREVER}", 2)
+    try:
+        job.wait_for_step(2)
+        os.kill(job.process_of(victim), signal.SIGKILL)
+        start = time.monotonic()
+        codes = job.wait(30)
+    finally:
+        job.stop()
+    assert all(codes), codes
+    print(f"both hosts ended {time.monotonic() - start:.1f} s after the kill")
+    other_host = (0, 1) if victim == 2 else (2, 3)
+    for rank in other_host:
+        log = job.log(rank)
+        assert f"rank {rank} ends: rank {victim} (pid " in log and f"on {hosts[victim // 2].address}) ended" in log, log
+        assert "Traceback" not in log
+
+
+def test_an_error_of_one_rank_is_told_to_the_other_host(hosts, tmp_path):
+    """The rank at fault shows its traceback, the others one line that names it."""
+    job = Job(tmp_path / "job", hosts, f"--pipeline-model-parallel-size 2 {FOREVER}", 1)
+    try:
+        job.wait_for_step(2)
+        os.kill(job.process_of(1), signal.SIGINT)
+        codes = job.wait(30)
+    finally:
+        job.stop()
+    assert all(codes), codes
+    assert "rank 1 failed:" in job.log(1) and "KeyboardInterrupt" in job.log(1)
+    assert "rank 0 ends: rank 1 (pid " in job.log(0) and "failed: KeyboardInterrupt" in job.log(0), job.log(0)
+
+
+def test_a_host_that_falls_silent_is_given_up(hosts, tmp_path):
+    """Nobody says goodbye when a cable is cut."""
+    job = Job(tmp_path / "job", hosts, f"--pipeline-model-parallel-size 2 {FOREVER}", 1)
+    try:
+        job.wait_for_step(2)
+        cut_the_cable(hosts[1])
+        codes = job.wait(30)
+    finally:
+        job.stop()
+    assert all(codes), codes
+    for rank in range(2):
+        assert f"rank {1 - rank} (pid " in job.log(rank) and "does not answer" in job.log(rank), job.log(rank)
+
+
+@pytest.mark.parametrize("present", [0, 1])
+def test_a_host_that_never_comes_is_named(hosts, tmp_path, present):
+    job = Job(tmp_path / "job", hosts, "--distributed-timeout-minutes 0.1", 1, nodes=[present])
+    assert all(job.wait(40))
+    missing = "rank(s) [1] of 2 never came" if present == 0 else "rank 0 never came to tcp://10.77.0.1:8848"
+    assert missing in job.log(present) and "--master_addr" in job.log(present), job.log(present)
+
+
+def test_the_wrong_host_with_node_rank_0_is_refused_at_once(hosts, tmp_path):
+    job = Job(tmp_path / "job", hosts[::-1], "", 1, nodes=[0], master=hosts[0].address)
+    assert all(job.wait(40))
+    assert "rank 0 runs on this host, which does not have that address" in job.log(0), job.log(0)

@@ -5,6 +5,10 @@
 #
 #   DEVICE=CPU|Ascend   NPROC=processes   TP= PP= CP= sizes   CORPUS=dir-or-file: your own text   OUTPUT=dir: results
 #
+# On several hosts start it on each, with a directory OUTPUT that all of them see and NPROC processes a host:
+#
+#   NNODES=hosts   NODE_RANK=0, 1, ... (0 on the master)   MASTER_ADDR=the master's address   MASTER_PORT=its free port
+#
 # To train your own model, replace the blocks below by your script's. With --data-path PREFIX nothing is prepared.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -15,6 +19,7 @@ TP=${TP:-}; PP=${PP:-1}; CP=${CP:-1}
 # Two processes unless told otherwise; with neither TP nor NPROC they share each layer.
 NPROC=${NPROC:-$(( ${TP:-2} * PP * CP > 2 ? ${TP:-2} * PP * CP : 2 ))}
 TP=${TP:-$(( PP * CP == 1 ? NPROC : 1 ))}
+NNODES=${NNODES:-1}; NODE_RANK=${NODE_RANK:-0}
 OUTPUT=${OUTPUT:-$ROOT/output}
 DATA_PREFIX=$OUTPUT/corpus/corpus_text_document
 
@@ -28,14 +33,15 @@ fi
 export GLOG_v=${GLOG_v:-3}                                # MindSpore's own log: errors only
 
 DISTRIBUTED_ARGS=(
-    --worker_num="$NPROC"
+    --worker_num="$(( NPROC * NNODES ))"
     --local_worker_num="$NPROC"
+    --node_rank="$NODE_RANK"
     --master_addr="${MASTER_ADDR:-127.0.0.1}"
     --master_port="${MASTER_PORT:-8848}"
     --log_dir="$OUTPUT/msrun_log"
     --join=True
     --cluster_time_out=300
-    --tail_worker_log=0
+    --tail_worker_log="$(( NODE_RANK * NPROC ))"
 )
 
 GPT_MODEL_ARGS=(
@@ -102,5 +108,6 @@ msrun "${DISTRIBUTED_ARGS[@]}" "$HERE/pretrain_gpt.py" \
     "${EVAL_AND_LOGGING_ARGS[@]}" \
     "$@"
 
+if [ "$NODE_RANK" != 0 ]; then exit; fi                   # the master has the results
 python "$HERE/plot_loss.py" "$OUTPUT/metrics.jsonl"
 python "$HERE/generate.py" --load "$OUTPUT" --prompt "def " --max-new-tokens 120 --temperature 0.7 --top-k 40

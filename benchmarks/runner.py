@@ -57,7 +57,7 @@ def contenders(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
 
     from mapping import init_configs_from_args, initialize_megatron
     from pynative import autograd
-    from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
+    from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
     from pynative.parameter import trainable
     from pynative.pipeline_parallel.step import PipelineStep
     from pynative.training.forward_step import BatchedForwardStep
@@ -68,17 +68,17 @@ def contenders(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
     config = init_configs_from_args(initialize_megatron(argv=megatron_flags(options)))
     set_parallel_context(config.parallel_config)
     model = get_model(lambda **where: GPTModel(config.model_config, **where), config)
-    buffer = ParamAndGradBuffer(trainable(model))
+    buffers = ParamAndGradBuffers(trainable(model))
     arrays, step, chunk = batch(options), PipelineStep(model, config), model[0]
     forward_step = BatchedForwardStep(lambda data: arrays, options.micro_batches)
     tape_gradients, one = autograd.TapeGradients(trainable(model)), Tensor(np.ones((), np.float32))
 
     def runner() -> None:
-        buffer.empty_gradients()
+        buffers.empty_gradients()
         step.run(forward_step, iter(()), train=True)
 
     def loop() -> None:
-        buffer.empty_gradients()
+        buffers.empty_gradients()
         for first in range(0, len(arrays["tokens"]), options.mbs):
             rows = {n: np.ascontiguousarray(array[first : first + options.mbs]) for n, array in arrays.items()}
             with autograd.recording():

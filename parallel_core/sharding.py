@@ -21,6 +21,9 @@ Coordinates: TypeAlias = Mapping[str, tuple[int, int]]
 MODEL_KINDS = {"dp-cp": ("tp",), "expert-dp": ("expert-tp", "ep")}
 """Kind of the replicas' group -> kinds of groups inside one replica of a pipeline stage: dense, and for experts."""
 
+MODEL_GROUPS = {"dp-cp": "tp-pp", "expert-dp": "tp-ep-pp"}
+"""Kind of the replicas' group -> kind of the group that holds one replica of the whole model."""
+
 _SIZE_FLAGS = {
     "tp": "--tensor-model-parallel-size",
     "ep": "--expert-model-parallel-size",

@@ -144,6 +144,12 @@ def get_coordinates() -> Coordinates:
     return _current().coordinates
 
 
+def get_group(kind: str) -> Group:
+    """This process's group of one of `parallel_core.topology.KINDS`, connected on first use."""
+    state = _current()
+    return state.backend.group(state.ranks_of(kind), kind)
+
+
 def get_global_rank() -> int:
     """This process among all."""
     return _current().backend.rank
@@ -172,17 +178,12 @@ def _getter(read: Callable[[str], T], what: str, kind: str, wider: dict[str, str
     return get
 
 
-def _group(kind: str) -> Group:
-    state = _current()
-    return state.backend.group(state.ranks_of(kind), kind)
-
-
 def _ranks(kind: str) -> tuple[int, ...]:
     return _current().ranks_of(kind)
 
 
 def _group_of(kind: str, **wider: str) -> Callable[..., Group]:
-    return _getter(_group, "The group, connected on first use,", kind, wider)
+    return _getter(get_group, "The group, connected on first use,", kind, wider)
 
 
 def _size_of(kind: str, **wider: str) -> Callable[..., int]:

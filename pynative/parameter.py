@@ -108,9 +108,17 @@ def initialize_parameters(model: nn.Cell, seed: int) -> None:
             write_parameter(parameter, meta.initial.shard(seed, place(meta.spec, coordinates)))
 
 
+def overwrite(target: Tensor, source: Tensor) -> None:
+    """Give a tensor another's values in place: its memory, which others may view, stays where it is."""
+    if target.dtype == ms.bfloat16 and ms.get_context("device_target") == "CPU":
+        target.asnumpy()[...] = source.asnumpy()  # A CPU has no kernel to assign this type.
+    else:
+        ms.ops.assign(target, source)
+
+
 def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
-    """Overwrite a parameter in place: its memory, which others may view, stays where it is."""
-    ms.ops.assign(parameter, as_type(np.ascontiguousarray(values, np.float32), parameter.dtype))
+    """Overwrite a parameter in place."""
+    overwrite(parameter, as_type(np.ascontiguousarray(values, np.float32), parameter.dtype))
 
 
 def trainable(model: nn.Cell) -> Iterator[Parameter]:

@@ -8,21 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from parallel_core.buffers import BufferPlan, plan_buffers
 from parallel_core.partition import chunk_layers
 from parallel_core.sharding import Cut, ShardSpec, place
 
 if TYPE_CHECKING:
     from parallel_core.config import AllConfig, ModelConfig
 
-ALIGNMENT = 16
-"""Elements: in a flat buffer every parameter begins at a multiple of 64 bytes, a cache line and a vector register."""
-
 WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
-
-
-def aligned(elements: int) -> int:
-    """Room that a parameter takes in a flat buffer."""
-    return -(-elements // ALIGNMENT) * ALIGNMENT
 
 
 def _sequence(config: ModelConfig) -> str | None:
@@ -100,12 +93,12 @@ def stage_parameters(config: AllConfig, stage: int) -> list[ShardSpec]:
     return [spec for chunk in range(chunks) for spec in chunk_parameters(config, stage, chunk)]
 
 
-def local_elements(config: AllConfig, specs: list[ShardSpec]) -> list[int]:
-    """Elements of each that one rank holds."""
+def stage_buffers(config: AllConfig, stage: int) -> list[BufferPlan]:
+    """The flat buffers that a rank's parameters and gradients lie in."""
     coordinates = {"tp": (0, config.parallel_config.tensor_model_parallel_size)}
-    return [place(spec, coordinates).size for spec in specs]
+    return plan_buffers([(place(spec, coordinates), "float32") for spec in stage_parameters(config, stage)])
 
 
 def buffer_elements(config: AllConfig, stage: int) -> int:
-    """Elements of the flat buffer that a rank's parameters (or gradients) lie in."""
-    return sum(aligned(size) for size in local_elements(config, stage_parameters(config, stage)))
+    """Elements of the flat buffers that a rank's parameters (or gradients) lie in."""
+    return sum(plan.size for plan in stage_buffers(config, stage))

@@ -23,15 +23,10 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING
 
+from parallel_core.buffers import plan_reductions
 from parallel_core.context import SequenceLayout
 from parallel_core.costs.collectives import BYTES_SENT
-from parallel_core.costs.parameters import (
-    WORD_EMBEDDINGS,
-    aligned,
-    buffer_elements,
-    local_elements,
-    stage_parameters,
-)
+from parallel_core.costs.parameters import stage_buffers
 from parallel_core.partition import chunk_layers
 
 if TYPE_CHECKING:
@@ -194,18 +189,17 @@ class TrafficModel:
     # One step --------------------------------------------------------------------------------------------------------
 
     def gradients(self, stage: int) -> Iterator[Traffic]:
-        """Over the replicas; over tensor parallelism what each rank has a share of; over the ends a tied embedding."""
-        copies = self.parallel.data_parallel_size * self.parallel.context_parallel_size
-        size = buffer_elements(self.config, stage) * FLOAT32
-        yield from self._call("gradients", "dp-cp", "all_reduce", size, copies)
-        specs = stage_parameters(self.config, stage)
-        shares = local_elements(self.config, [spec for spec in specs if spec.partial_over])
-        if shares:  # One stretch of the flat buffer, up to the end of its last parameter.
-            stretch = sum(map(aligned, shares[:-1])) + shares[-1]
-            yield from self._tensor("shared gradients", "all_reduce", stretch * FLOAT32)
-        if self.stages > 1 and not self.model.untie_embeddings_and_output_weights and stage in (0, self.stages - 1):
-            (table,) = local_elements(self.config, [spec for spec in specs if spec.name == WORD_EMBEDDINGS])
-            yield from self._call("tied embedding", "embedding", "all_reduce", table * FLOAT32, 2)
+        """Over the replicas; over tensor parallelism partial sums; over first and last stage a tied embedding's."""
+        sizes = {
+            "dp-cp": self.parallel.data_parallel_size * self.parallel.context_parallel_size,
+            "tp": self.tensor,
+            "embedding": min(self.stages, 2),
+        }
+        plans = stage_buffers(self.config, stage)
+        for reduction in plan_reductions(plans, {kind: (0, size) for kind, size in sizes.items()}):
+            size = (reduction.span.stop - reduction.span.start) * FLOAT32
+            what = {"tp": "shared gradients", "embedding": "tied embedding"}.get(reduction.over, "gradients")
+            yield from self._call(what, reduction.over, reduction.operation, size, sizes[reduction.over])
 
     def reports(self) -> Iterator[Traffic]:
         """The gradient's norm, and the loss with its numbers of tokens."""

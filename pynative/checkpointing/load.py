@@ -96,13 +96,12 @@ def _optimizer_problems(reader: CheckpointReader, state: TrainingState) -> list[
 
 
 def _optimizer_tensors(optimizer: FlatOptimizer) -> list[tuple[str, ShardSpec, Tensor]]:
-    """Name, cut and memory of every state vector's pieces."""
-    tensors = []
-    for name, memory in optimizer.state.items():
-        for piece in optimizer.buffer.pieces:
-            spec, shape = piece.parameter.meta.spec, tuple(piece.parameter.shape)
-            tensors.append((f"{name}.{spec.name}", spec, memory.view(piece.start, shape)))
-    return tensors
+    """Name, cut and memory of every parameter's state."""
+    return [
+        (f"{name}.{parameter.meta.spec.name}", parameter.meta.spec, memory)
+        for parameter, states in optimizer.states_of_parameters()
+        for name, memory in states.items()
+    ]
 
 
 def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:

@@ -54,8 +54,8 @@ def _local_tensors(state: TrainingState) -> dict[str, LocalTensor]:
     }
     if not state.config.training_config.no_save_optim:
         tensors |= {
-            f"{name}.{parameter.meta.spec.name}": LocalTensor(place(parameter.meta.spec, coordinates), values)
-            for parameter, states in state.step_cell.optimizer.state_of()
+            f"{name}.{parameter.meta.spec.name}": LocalTensor(place(parameter.meta.spec, coordinates), values.asnumpy())
+            for parameter, states in state.step_cell.optimizer.states_of_parameters()
             if is_written(parameter.meta.spec, coordinates)
             for name, values in states.items()
         }
@@ -64,7 +64,7 @@ def _local_tensors(state: TrainingState) -> dict[str, LocalTensor]:
 
 def _run(state: TrainingState) -> Run:
     training, optimizer = state.config.training_config, state.step_cell.optimizer
-    record = OptimizerRecord(optimizer.config.optimizer_type, optimizer.steps, tuple(optimizer.state))
+    record = OptimizerRecord(optimizer.config.optimizer_type, optimizer.steps, optimizer.state_names)
     return Run(
         iteration=state.iteration,
         consumed_samples=state.consumed_samples,

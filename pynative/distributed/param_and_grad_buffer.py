@@ -1,107 +1,83 @@
-"""All parameters in one flat buffer and all gradients in another (DESIGN, decision 6).
+"""A model's parameters and gradients in flat buffers: memory for a plan of `parallel_core/buffers.py`, and its sums."""
 
-One collective reduces every gradient, one sweep updates every weight. Parameters that are treated alike lie together:
-an update is two slices, with weight decay and without, and what is summed over tensor parallelism is one.
-"""
+from collections.abc import Iterable, Iterator, Sequence
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from mindspore import Parameter
 
-import numpy as np
-from mindspore import Parameter, Tensor, ops
-
-from parallel_core.costs.parameters import aligned
-from pynative import kernels
-from pynative.collectives import Group
+from parallel_core.buffers import BufferPlan, Entry, plan_buffers, plan_reductions
+from parallel_core.sharding import place
+from pynative import kernels, parallel_state
 from pynative.distributed.flat_memory import FlatMemory
-from pynative.parameter import set_main_grad
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Where a parameter lies in the buffers."""
-
-    parameter: Parameter
-    start: int
-    size: int
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A contiguous run of parameters that share their weight decay."""
-
-    start: int
-    stop: int
-    weight_decay_multiplier: float
+from pynative.parameter import overwrite, set_main_grad, type_name
 
 
 class ParamAndGradBuffer:
-    """The flat memory behind a model's parameters (`parameter` keeps its values) and their `main_grad`."""
+    """The flat memory of one plan: `parameter` keeps its values, and gradients are summed in its `main_grad`."""
+
+    def __init__(self, plan: BufferPlan, parameters: Sequence[Parameter]) -> None:
+        self.plan = plan
+        self.parameters = FlatMemory(plan.size, plan.parameter_type)
+        self.gradients = FlatMemory(plan.size, plan.gradient_type)
+        self.entries: list[tuple[Entry, Parameter]] = [(entry, parameters[entry.index]) for entry in plan.entries]
+        self._addresses = [self._adopt(entry, parameter) for entry, parameter in self.entries]
+
+    def _adopt(self, entry: Entry, parameter: Parameter) -> int:
+        """Move a parameter into the buffer; the address that it has there."""
+        home = self.parameters.view(entry.start, entry.place.shape)
+        overwrite(home, parameter)
+        parameter.set_data(home)
+        set_main_grad(parameter, self.gradients.view(entry.start, entry.place.shape))
+        return home.data_ptr()
+
+    def check_memory(self) -> None:
+        """Raise ValueError naming a parameter that is no longer in the buffer, and so would not be trained."""
+        for (entry, parameter), address in zip(self.entries, self._addresses, strict=True):
+            if parameter.data_ptr() != address:
+                raise ValueError(
+                    f"parameter {entry.spec.name}: left the memory that is trained, as Parameter.set_data does to one; "
+                    f"write its values by mindspore.ops.assign, or pynative.checkpointing.load_weights"
+                )
+
+
+class ParamAndGradBuffers:
+    """All buffers of a model, one for each type and group of replicas."""
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
-        ordered = sorted(parameters, key=lambda p: (not p.meta.spec.is_decayed, p.meta.spec.partial_over is not None))
-        self.pieces = _lay_out(ordered)
-        self.size = self.pieces[-1].start + aligned(self.pieces[-1].size) if self.pieces else 0
-        self.parameters, self.gradients = FlatMemory(self.size), FlatMemory(self.size)
-        for piece in self.pieces:
-            self._adopt(piece)
-        self.segments = _segments(self.pieces)
+        parameters, coordinates = list(parameters), parallel_state.get_coordinates()
+        plans = plan_buffers([(place(p.meta.spec, coordinates), type_name(p.dtype)) for p in parameters])
+        self._buffers = [ParamAndGradBuffer(plan, parameters) for plan in plans]
+        self.entries = [pair for buffer in self._buffers for pair in buffer.entries]
+        """Every parameter with its place."""
+        reductions = plan_reductions(plans, coordinates)
+        assert all(reduction.operation == "all_reduce" for reduction in reductions)
+        self._sums = [(r.over, self._buffers[r.buffer].gradients.span(*r.span)) for r in reductions]
+        self._is_checked = False
 
-    def _adopt(self, piece: Piece) -> None:
-        parameter = piece.parameter
-        home = self.parameters.view(piece.start, tuple(parameter.shape))
-        ops.assign(home, parameter)
-        parameter.set_data(home)
-        set_main_grad(parameter, self.gradients.view(piece.start, tuple(parameter.shape)))
+    def __iter__(self) -> Iterator[ParamAndGradBuffer]:
+        return iter(self._buffers)
+
+    @property
+    def size(self) -> int:
+        """Elements of all buffers, padding included."""
+        return sum(buffer.plan.size for buffer in self)
 
     def empty_gradients(self) -> None:
         """Forget the gradients; the next contribution overwrites."""
-        for piece in self.pieces:
-            piece.parameter.meta.main_grad_is_empty = True
+        if not self._is_checked:  # Scripts load values between the construction and the first step.
+            for buffer in self:
+                buffer.check_memory()
+            self._is_checked = True
+        for _, parameter in self.entries:
+            parameter.meta.main_grad_is_empty = True
 
     def zero_unused_gradients(self) -> None:
         """Parameters that no micro-batch reached have gradient zero, not last step's."""
-        for piece in self.pieces:
-            if piece.parameter.meta.main_grad_is_empty:
-                kernels.fill_(piece.parameter.main_grad, 0.0)
-                piece.parameter.meta.main_grad_is_empty = False
+        for _, parameter in self.entries:
+            if parameter.meta.main_grad_is_empty:
+                kernels.fill_(parameter.main_grad, 0.0)
+                parameter.meta.main_grad_is_empty = False
 
-    def all_reduce_gradients(self, group: Group) -> None:
-        """Sum the gradients over the replicas, in place."""
-        if group.size > 1:
-            gradients = self.gradients.whole()
-            group.all_reduce(gradients, out=gradients)
-
-    def all_reduce_partial_gradients(self, group: Group) -> None:
-        """Sum over the tensor-parallel group the gradients of which each rank has a share, in place."""
-        if group.size > 1:
-            for run in self.runs([piece.parameter.meta.spec.partial_over is not None for piece in self.pieces]):
-                group.all_reduce(run, out=run)
-
-    def runs(self, wanted: Sequence[bool]) -> list[Tensor]:
-        """Views of the gradients of the wanted pieces, neighbours joined."""
-        views = []
-        for is_wanted, group in groupby(zip(self.pieces, wanted, strict=True), key=lambda pair: pair[1]):
-            pieces = [piece for piece, _ in group]
-            if is_wanted:
-                start, stop = pieces[0].start, pieces[-1].start + pieces[-1].size
-                views.append(self.gradients.view(start, (stop - start,)))
-        return views
-
-
-def _lay_out(parameters: Sequence[Parameter]) -> list[Piece]:
-    pieces, start = [], 0
-    for parameter in parameters:
-        size = int(np.prod(parameter.shape))
-        pieces.append(Piece(parameter, start, size))
-        start += aligned(size)
-    return pieces
-
-
-def _segments(pieces: Sequence[Piece]) -> list[Segment]:
-    segments = []
-    for decayed, group in groupby(pieces, key=lambda piece: piece.parameter.meta.spec.is_decayed):
-        run = list(group)
-        segments.append(Segment(run[0].start, run[-1].start + aligned(run[-1].size), 1.0 if decayed else 0.0))
-    return segments
+    def reduce_gradients(self) -> None:
+        """Carry out the planned sums, in place."""
+        for over, gradients in self._sums:
+            parallel_state.get_group(over).all_reduce(gradients, out=gradients)

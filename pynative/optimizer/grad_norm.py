@@ -2,27 +2,28 @@
 
 import math
 
-import numpy as np
-from mindspore import Tensor
-
-from parallel_core.sharding import Coordinates, is_counted
 from pynative import kernels
-from pynative.collectives import Group
-from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
+from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
+from pynative.optimizer.model_sum import ModelSum
 
 
 class GradientNorm:
     """Knows which gradients this rank counts."""
 
-    def __init__(self, buffer: ParamAndGradBuffer, coordinates: Coordinates, model_parallel_group: Group) -> None:
-        self._runs = buffer.runs([is_counted(piece.parameter.meta.spec, coordinates) for piece in buffer.pieces])
-        self._group = model_parallel_group
+    def __init__(self, buffers: ParamAndGradBuffers) -> None:
+        self._sum = ModelSum()
+        self._runs = [
+            (buffer.plan.replicas, buffer.gradients.span(*run))
+            for buffer in buffers
+            for run in buffer.plan.runs(self._sum.counts)
+        ]
 
     def __call__(self) -> float:
-        """The norm of the gradients as they lie in the buffer, unscaled."""
-        own = sum(kernels.squared_norm(run) for run in self._runs)
-        total = self._group.all_reduce(Tensor(np.array([own], np.float32)))
-        return math.sqrt(float(total.asnumpy()[0]))
+        """The norm of the gradients as they lie in the buffers, unscaled."""
+        own: dict[str, float] = {}
+        for replicas, run in self._runs:
+            own[replicas] = own.get(replicas, 0.0) + kernels.squared_norm(run)
+        return math.sqrt(self._sum(own))
 
 
 def clip_coefficient(norm: float, limit: float) -> float:

@@ -1,47 +1,46 @@
 """Weight updates: one sweep over each segment of the flat buffers."""
 
-import numpy as np
 from mindspore import Parameter, Tensor
 
 from parallel_core.config import AllConfig, OptimizerConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative import kernels
 from pynative.distributed.flat_memory import FlatMemory
-from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, Segment
+from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 
 
 class FlatOptimizer:
-    """What Adam and SGD share: state vectors as long as the parameter buffer, and the sweep over its segments."""
+    """What Adam and SGD share: float32 state vectors as long as the buffers, and the sweep over their segments."""
 
     state_names: tuple[str, ...] = ()
 
-    def __init__(self, config: OptimizerConfig, buffer: ParamAndGradBuffer) -> None:
-        self.config, self.buffer = config, buffer
-        self.state = {name: FlatMemory(buffer.size) for name in self.state_names}
+    def __init__(self, config: OptimizerConfig, buffers: ParamAndGradBuffers) -> None:
+        self.config, self.buffers = config, buffers
+        self._states = [{name: FlatMemory(buffer.plan.size) for name in self.state_names} for buffer in buffers]
+        self._sweeps = [
+            (segment, [memory.span(segment.start, segment.stop) for memory in memories])
+            for buffer, states in zip(buffers, self._states, strict=True)
+            for memories in [[buffer.parameters, buffer.gradients, *states.values()]]
+            for segment in buffer.plan.segments
+        ]
         self.steps = 0
 
     def step(self, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
         """Update every weight from its gradient times `grad_scale`."""
         self.steps += 1
-        for segment in self.buffer.segments:
-            self._update(segment, learning_rate, weight_decay * segment.weight_decay_multiplier, grad_scale)
+        for segment, vectors in self._sweeps:
+            self._update(vectors, learning_rate, weight_decay * segment.weight_decay_multiplier, grad_scale)
 
-    def _update(self, segment: Segment, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
+    def _update(self, vectors: list[Tensor], learning_rate: float, weight_decay: float, grad_scale: float) -> None:
+        """Update a segment, given its parameters, gradients and each state vector."""
         raise NotImplementedError
 
-    def _slices(self, segment: Segment) -> list[Tensor]:
-        """The segment of parameters, gradients and each state vector."""
-        memories = [self.buffer.parameters, self.buffer.gradients, *self.state.values()]
-        return [memory.view(segment.start, (segment.stop - segment.start,)) for memory in memories]
-
-    def state_of(self) -> list[tuple[Parameter, dict[str, np.ndarray]]]:
-        """Each parameter with views of its state, for checkpoints."""
+    def states_of_parameters(self) -> list[tuple[Parameter, dict[str, Tensor]]]:
+        """Each parameter with views of its state by name, for checkpoints."""
         return [
-            (
-                piece.parameter,
-                {n: m.view(piece.start, tuple(piece.parameter.shape)).asnumpy() for n, m in self.state.items()},
-            )
-            for piece in self.buffer.pieces
+            (parameter, {name: memory.view(entry.start, entry.place.shape) for name, memory in states.items()})
+            for buffer, states in zip(self.buffers, self._states, strict=True)
+            for entry, parameter in buffer.entries
         ]
 
 
@@ -50,10 +49,10 @@ class Adam(FlatOptimizer):
 
     state_names = ("exp_avg", "exp_avg_sq")
 
-    def _update(self, segment: Segment, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
+    def _update(self, vectors: list[Tensor], learning_rate: float, weight_decay: float, grad_scale: float) -> None:
         beta1, beta2 = self.config.betas
         kernels.adamw_(
-            *self._slices(segment),
+            *vectors,
             learning_rate=learning_rate,
             beta1=beta1,
             beta2=beta2,
@@ -69,9 +68,9 @@ class Sgd(FlatOptimizer):
 
     state_names = ("momentum_buffer",)
 
-    def _update(self, segment: Segment, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
+    def _update(self, vectors: list[Tensor], learning_rate: float, weight_decay: float, grad_scale: float) -> None:
         kernels.sgd_(
-            *self._slices(segment),
+            *vectors,
             learning_rate=learning_rate,
             momentum=self.config.sgd_momentum,
             weight_decay=weight_decay,
@@ -82,11 +81,11 @@ class Sgd(FlatOptimizer):
 _OPTIMIZERS = {"adam": Adam, "sgd": Sgd}
 
 
-def get_optimizer(config: OptimizerConfig, buffer: ParamAndGradBuffer) -> FlatOptimizer:
-    """The optimizer that --optimizer names, over a model's buffer."""
+def get_optimizer(config: OptimizerConfig, buffers: ParamAndGradBuffers) -> FlatOptimizer:
+    """The optimizer that --optimizer names, over a model's buffers."""
     if config.optimizer_type not in _OPTIMIZERS:
         raise ValueError(f"--optimizer {config.optimizer_type}: one of {', '.join(_OPTIMIZERS)}")
-    return _OPTIMIZERS[config.optimizer_type](config, buffer)
+    return _OPTIMIZERS[config.optimizer_type](config, buffers)
 
 
 def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:

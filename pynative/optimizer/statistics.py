@@ -1,31 +1,33 @@
 """Figures of the whole model that people watch: the norm of its weights, and how many gradients are zero."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Parameter
 
-from parallel_core.sharding import is_counted
-from pynative import kernels, parallel_state
-from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, Piece
+from pynative import kernels
+from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
+from pynative.optimizer.model_sum import ModelSum
 
 
 class ModelStatistics:
-    """Sums over a model whose parameters are cut over tensor and pipeline parallelism, each counted once."""
+    """Sums over a model, each parameter counted once."""
 
-    def __init__(self, buffer: ParamAndGradBuffer) -> None:
-        coordinates = parallel_state.get_coordinates()
-        self._pieces: list[Piece] = [p for p in buffer.pieces if is_counted(p.parameter.meta.spec, coordinates)]
-        self._group = parallel_state.get_model_parallel_group()
+    def __init__(self, buffers: ParamAndGradBuffers) -> None:
+        self._sum = ModelSum()
+        self._counted = [(entry, parameter) for entry, parameter in buffers.entries if self._sum.counts(entry)]
 
-    def _summed(self, own: float) -> float:
-        return float(self._group.all_reduce(Tensor(np.array([own], np.float32))).asnumpy()[0])
+    def _summed(self, measure: Callable[[Parameter], float]) -> float:
+        own: dict[str, float] = {}
+        for entry, parameter in self._counted:
+            own[entry.spec.replicas] = own.get(entry.spec.replicas, 0.0) + measure(parameter)
+        return self._sum(own)
 
     def parameter_norm(self) -> float:
         """The L2 norm of all weights."""
-        return math.sqrt(self._summed(sum(kernels.squared_norm(piece.parameter) for piece in self._pieces)))
+        return math.sqrt(self._summed(kernels.squared_norm))
 
     def zero_gradients(self) -> int:
         """How many elements of the reduced gradient are exactly 0."""
-        counts = (piece.size - np.count_nonzero(piece.parameter.main_grad.asnumpy()) for piece in self._pieces)
-        return int(self._summed(float(sum(counts))))
+        return int(self._summed(lambda parameter: float(np.count_nonzero(parameter.main_grad.asnumpy() == 0))))

@@ -8,9 +8,8 @@ from mindspore import nn
 
 from parallel_core.config import AllConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
-from pynative import parallel_state
 from pynative.distributed.finalize_model_grads import finalize_model_grads
-from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
+from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.optimizer.grad_norm import GradientNorm, clip_coefficient
 from pynative.optimizer.optimizer import FlatOptimizer
 from pynative.pipeline_parallel.stage import ForwardStep
@@ -34,7 +33,7 @@ class StepResult:
     is_finite: bool
     loss_scale: float = 1.0
     gradient_scale: float = 1.0
-    """What the buffer's gradients are to be multiplied with to be the global batch's, before clipping."""
+    """What the buffers' gradients are to be multiplied with to be the global batch's, before clipping."""
 
 
 class TrainOneStepCell:
@@ -43,25 +42,23 @@ class TrainOneStepCell:
     def __init__(
         self,
         model: nn.CellList,
-        buffer: ParamAndGradBuffer,
+        buffers: ParamAndGradBuffers,
         optimizer: FlatOptimizer,
         scheduler: OptimizerParamScheduler,
         forward_step: ForwardStep,
         config: AllConfig,
     ) -> None:
-        self.model, self.buffer, self.optimizer, self.scheduler = model, buffer, optimizer, scheduler
+        self.model, self.buffers, self.optimizer, self.scheduler = model, buffers, optimizer, scheduler
         self.forward_step, self.config = forward_step, config
         self.pipeline = PipelineStep(model, config)
-        self.gradient_norm = GradientNorm(
-            buffer, parallel_state.get_coordinates(), parallel_state.get_model_parallel_group()
-        )
+        self.gradient_norm = GradientNorm(buffers)
 
     def __call__(self, data_iterator: Iterator, before_update: Callable[[float], None] | None = None) -> StepResult:
-        """One step; `before_update(gradient_scale)` is called with the reduced gradients in the buffer, unscaled."""
+        """One step; `before_update(gradient_scale)` is called with the reduced gradients in the buffers, unscaled."""
         self.model.set_train(True)
-        self.buffer.empty_gradients()
+        self.buffers.empty_gradients()
         loss = self.pipeline.run(self.forward_step, data_iterator, train=True)
-        finalize_model_grads(self.model, self.buffer)
+        finalize_model_grads(self.buffers)
         scale = self.pipeline.averaging.gradient_scale(loss.tokens)
         norm = self.gradient_norm() * scale
         if before_update:

@@ -16,7 +16,7 @@ from parallel_core.config import AllConfig, ConfigError, Finding
 from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
 from pynative.checkpointing import load_checkpoint
-from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
+from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
 from pynative.parameter import initialize_parameters, trainable
 from pynative.pipeline_parallel.stage import ForwardStep
@@ -173,8 +173,8 @@ def _step_cell(
     model: nn.CellList, config: AllConfig, forward_step_func: Callable | None, get_batch_func: Callable | None
 ) -> TrainOneStepCell:
     """Gradients, optimizer, schedule and forward step around a model."""
-    buffer = ParamAndGradBuffer(trainable(model))
-    optimizer = get_optimizer(config.optimizer_config, buffer)
+    buffers = ParamAndGradBuffers(trainable(model))
+    optimizer = get_optimizer(config.optimizer_config, buffers)
     scheduler = get_optimizer_param_scheduler(config)
     forward_step: ForwardStep
     micro_batches = config.dataset_config.micro_batch_num
@@ -182,7 +182,7 @@ def _step_cell(
         forward_step = MegatronForwardStep(forward_step_func, micro_batches)
     else:
         forward_step = BatchedForwardStep(get_batch_func or to_tensors, micro_batches)
-    return TrainOneStepCell(model, buffer, optimizer, scheduler, forward_step, config)
+    return TrainOneStepCell(model, buffers, optimizer, scheduler, forward_step, config)
 
 
 def pretrain(

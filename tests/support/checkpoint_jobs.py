@@ -80,9 +80,9 @@ def _report(state, outcome: Outcome) -> None:
     optimizer = state.step_cell.optimizer
     outcome.weights = gather_weights(state.model)
     moments = {}
-    for name, memory in optimizer.state.items():
-        views = {id(p.parameter): memory.view(p.start, tuple(p.parameter.shape)) for p in optimizer.buffer.pieces}
-        whole = gather_weights(state.model, of=lambda parameter, views=views: views[id(parameter)])
+    states = {id(parameter): views for parameter, views in optimizer.states_of_parameters()}
+    for name in optimizer.state_names:
+        whole = gather_weights(state.model, of=lambda parameter, name=name: states[id(parameter)][name])
         moments |= {f"{name}.{key}": values for key, values in (whole or {}).items()}
     outcome.moments = moments if outcome.weights is not None else None
     outcome.steps, outcome.scheduler = optimizer.steps, state.step_cell.scheduler.state_dict()

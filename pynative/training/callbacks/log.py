@@ -33,7 +33,7 @@ class LogCallback(Callback):
         self._asked_for: dict[str, float] = {}
 
     def on_train_begin(self, state: TrainingState) -> None:
-        self._statistics = ModelStatistics(state.step_cell.buffer)
+        self._statistics = ModelStatistics(state.step_cell.buffers)
 
     def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
         if state.config.training_config.log_num_zeros_in_grad:

@@ -19,8 +19,8 @@ class WeightHashCallback(Callback):
         if state.iteration % self.interval:
             return
         digest = hashlib.blake2b(digest_size=16)
-        for piece in state.step_cell.buffer.pieces:
-            digest.update(piece.parameter.asnumpy().tobytes())
+        for _, parameter in state.step_cell.buffers.entries:
+            digest.update(parameter.asnumpy().tobytes())
         words = np.frombuffer(digest.digest(), np.uint16).astype(np.float32)  # 16 bits are exact in any reduction
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         highest, lowest = (group.all_reduce(Tensor(words), op=op).asnumpy() for op in ("max", "min"))

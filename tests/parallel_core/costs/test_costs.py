@@ -20,7 +20,7 @@ PP2, RING2 = "--pipeline-model-parallel-size 2", "--context-parallel-size 2"
 def built(backend, flags: str) -> tuple[list, int]:
     """The shards of this rank's model, in its order, and the size of its flat buffer."""
     from pynative import parallel_state
-    from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
+    from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
     from pynative.parameter import name_parameters
     from pynative.transformer.gpt_model import GPTModel
 
@@ -31,7 +31,7 @@ def built(backend, flags: str) -> tuple[list, int]:
             "post_process": parallel_state.is_pipeline_last_stage(),
         }
         parameters = name_parameters(GPTModel(config.model_config, **ends))
-        return [parameter.meta.spec for parameter in parameters], ParamAndGradBuffer(parameters).size
+        return [parameter.meta.spec for parameter in parameters], ParamAndGradBuffers(parameters).size
 
 
 @pytest.mark.parametrize("family", FAMILIES)

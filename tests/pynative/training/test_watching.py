@@ -65,7 +65,7 @@ def spoil_a_replica(backend, spoiled: bool) -> str:
     class Spoil(Callback):
         def on_gradients(self, state, gradient_scale):
             if spoiled and backend.rank == 1:
-                state.step_cell.buffer.pieces[0].parameter.asnumpy().reshape(-1)[0] += 1e-3
+                state.step_cell.buffers.entries[0][1].asnumpy().reshape(-1)[0] += 1e-3
 
     try:
         pretrain_tiny(backend, f"{BATCHES} --check-weight-hash-across-dp-replicas-interval 1", callbacks=[Spoil()])

@@ -1,0 +1,81 @@
+"""Parameters in the flat buffers' memory: of each type, trained there, and refused when they are elsewhere."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn
+
+from parallel_core.config import OptimizerConfig
+from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
+from pynative.optimizer import get_optimizer
+from pynative.parameter import as_type, name_parameters, write_parameter
+from tests.support.engine import rank_of_a_job
+
+TYPES = {"float32": ms.float32, "float16": ms.float16, "bfloat16": ms.bfloat16}
+
+
+class OfAllTypes(nn.Cell):
+    """A user's cell with a parameter of each type."""
+
+    def __init__(self, **more: Tensor) -> None:
+        super().__init__()
+        values = {name: as_type(np.full((3, 5), 1.0, np.float32), dtype) for name, dtype in TYPES.items()}
+        for name, value in (values | more).items():
+            setattr(self, name, Parameter(value))
+
+
+def buffers_of(model: nn.Cell) -> ParamAndGradBuffers:
+    with rank_of_a_job(0, 1):
+        return ParamAndGradBuffers(name_parameters(model))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_parameters_of_every_type_are_trained(optimizer):
+    """A buffer for each type; gradients are float32; an update changes the parameter that the model computes with."""
+    model = OfAllTypes()
+    buffers = buffers_of(model)
+    assert [(b.plan.parameter_type, b.plan.gradient_type) for b in buffers] == [(name, "float32") for name in TYPES]
+    buffers.empty_gradients()
+    for name, dtype in TYPES.items():
+        parameter = getattr(model, name)
+        assert parameter.dtype == dtype and parameter.main_grad.dtype == ms.float32
+        parameter.main_grad.asnumpy()[...] = 1.0
+        parameter.meta.main_grad_is_empty = False
+    config = OptimizerConfig(optimizer_type=optimizer, weight_decay=0.0)
+    get_optimizer(config, buffers).step(0.125, 0.0, 1.0)
+    for name in TYPES:
+        np.testing.assert_allclose(getattr(model, name).astype(ms.float32).asnumpy(), 0.875, rtol=2**-8, err_msg=name)
+
+
+def test_values_stay_when_parameters_move_in():
+    model = OfAllTypes()
+    for i, name in enumerate(TYPES):
+        write_parameter(getattr(model, name), np.arange(15).reshape(3, 5) + i)
+    for i, buffer in enumerate(buffers_of(model)):
+        found = buffer.parameters.span(0, 15).astype(ms.float32).asnumpy()
+        np.testing.assert_array_equal(found, np.arange(15) + i)
+
+
+def test_an_unused_parameter_has_gradient_zero():
+    """Not last step's."""
+    buffers = buffers_of(OfAllTypes())
+    for _, parameter in buffers.entries:
+        parameter.main_grad.asnumpy()[...] = 7.0
+    buffers.empty_gradients()
+    buffers.zero_unused_gradients()
+    assert not any(parameter.main_grad.asnumpy().any() for _, parameter in buffers.entries)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_parameter_that_left_the_buffer_is_named(name):
+    """set_data replaces the memory, so that the parameter would never be trained."""
+    model = OfAllTypes()
+    buffers = buffers_of(model)
+    getattr(model, name).set_data(as_type(np.zeros((3, 5), np.float32), TYPES[name]))
+    with pytest.raises(ValueError, match=rf"parameter {name}: left the memory that is trained.*load_weights"):
+        buffers.empty_gradients()
+
+
+def test_a_type_that_is_not_trained_is_named():
+    with pytest.raises(ValueError, match="parameter ids: is of type int32"):
+        buffers_of(OfAllTypes(ids=Tensor(np.arange(3, dtype=np.int32))))

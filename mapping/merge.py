@@ -81,12 +81,13 @@ class Reading:
 
 def resolve(sources: Sources) -> Reading:
     """Merge, check and build, without raising: the config as far as it can be known, and every finding."""
-    strong = [*_other_names(sources), *sources.typed, *sources.deepspeed, *sources.changed]
+    strong = [*_other_names(sources), *sources.typed, *sources.changed]
     yaml = list(_not_taken(sources.yaml, strong))
-    given = [*yaml, *strong]
+    deepspeed, contradictions = _agreeing(sources.deepspeed, [*yaml, *sources.typed])
+    given = [*yaml, *deepspeed, *strong]
     args = _arguments(sources, given)
     of_flags = [entry for entry in given if entry.row.name]
-    findings = [*sources.findings, *_contradictions(sources, yaml), *check_given(args, of_flags)]
+    findings = [*sources.findings, *contradictions, *check_given(args, of_flags)]
     findings += () if sources.is_a_file else required(args)
     vars(args).update(instead_of_refused(of_flags))
     values = field_values(args, sources.read_vocabulary) | {e.field: e.value for e in yaml if e.field}
@@ -114,14 +115,18 @@ def _not_taken(weak: Sequence[Given], strong: Sequence[Given]) -> Iterator[Given
     return (entry for entry in weak if not taken & {entry.target, entry.row.dest})
 
 
-def _contradictions(sources: Sources, yaml: Sequence[Given]) -> Iterator[Finding]:
-    """A DeepSpeed file must say what the rest says."""
-    others = {_argument(entry): entry for entry in (*yaml, *sources.typed) if _argument(entry)}
-    for entry in sources.deepspeed:
-        other = others.get(_argument(entry))
-        if other is not None and other.value != entry.value:
-            rule = f"contradicts {other.name} {other.value}"
-            yield Finding(entry.name, str(entry.value), rule, 'change one of them or write "auto"', entry.source)
+def _agreeing(deepspeed: Sequence[Given], rest: Sequence[Given]) -> tuple[list[Given], list[Finding]]:
+    """The values of a DeepSpeed file that do not contradict the rest, and a finding for each other."""
+    others = {entry.field or entry.row.dest: entry for entry in rest if entry.target}
+    agreeing, findings = [], []
+    for entry in deepspeed:
+        other = others.get(entry.row.dest) or others.get(entry.target)
+        if other is None or other.value == entry.value:
+            agreeing.append(entry)
+        else:
+            rule, fix = f"contradicts {other.name} {other.value}", 'change one of them or write "auto"'
+            findings.append(Finding(entry.name, str(entry.value), rule, fix, entry.source))
+    return agreeing, findings
 
 
 def _argument(entry: Given) -> str:

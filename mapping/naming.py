@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from mapping.given import Given
 from parallel_core.config.tree import FLAG_OF
@@ -16,21 +17,23 @@ def as_given(findings: Iterable[Finding], given: Sequence[Given]) -> list[Findin
     """The findings, none twice, each about the flag, the file's key or the attribute that was given."""
     typed = {entry.name for entry in given}
     fills = {FLAG_OF[entry.target]: entry for entry in given if entry.target in FLAG_OF}
-    others = {flag: entry for flag, entry in fills.items() if flag not in typed}
-    named = (_named(finding, others) for finding in findings)
+    others = {flag: entry for flag, entry in fills.items() if flag not in typed or entry.name.startswith("args.")}
+    of_one_field = Counter(entry.name for entry in others.values())
+    keys = {
+        flag: entry.name
+        for flag, entry in others.items()
+        if of_one_field[entry.name] == 1 and not entry.name.startswith("--")
+    }
+    named = (_named(finding, others, keys) for finding in findings)
     return list({str(finding): finding for finding in named}.values())
 
 
-def _named(finding: Finding, others: dict[str, Given]) -> Finding:
-    rule, fix = (_FLAG.sub(lambda flag: _name(flag[0], others), text) for text in (finding.rule, finding.fix))
+def _named(finding: Finding, others: Mapping[str, Given], keys: Mapping[str, str]) -> Finding:
+    """`others`: flag -> what filled its field instead. `keys`: flag -> the key that says the same and nothing else."""
+    rule, fix = (_FLAG.sub(lambda flag: keys.get(flag[0], flag[0]), text) for text in (finding.rule, finding.fix))
     entry = others.get(finding.flag)
     if entry is None:
         return finding._replace(rule=rule, fix=fix)
     same = finding.value is None or (type(finding.value) is type(entry.value) and finding.value == entry.value)
     value = finding.value if same else f"({shown(finding.flag, finding.value)})"
     return Finding(entry.name, value, rule, fix, entry.source)
-
-
-def _name(flag: str, others: dict[str, Given]) -> str:
-    """A key instead of a flag that nobody typed; flags stay flags."""
-    return others[flag].name if flag in others and not others[flag].name.startswith("--") else flag

@@ -144,12 +144,6 @@ def test_arguments_that_were_left_open_are_filled_in():
     )
 
 
-def test_the_config_of_parsed_arguments_is_the_config_of_their_line():
-    """Filling in what was left open must not change what is derived from it a second time."""
-    change = "--swiglu --scale-depth 1.4 --vocab-size 500 --first-k-dense-replace 1 --num-experts 2 --bf16"
-    assert init_configs_from_args(parse_args(line(change))) == reading(change).config
-
-
 def test_a_namespace_of_megatrons_own_parser_is_enough_and_stays_as_it_is():
     args = Namespace(
         num_layers=4,

@@ -6,7 +6,10 @@ import json
 
 import pytest
 
+from mapping.explain import outcomes
+from mapping.flags import IGNORED
 from mapping.merge import Reading
+from mapping.readers.deepspeed import WITHOUT_EFFECT
 from mapping.reading import read
 from tests.support.mapping.lines import line
 
@@ -110,3 +113,23 @@ def test_a_file_that_is_no_json_is_an_error(tmp_path):
     (tmp_path / "x.json").write_text("{")
     found = read([*line(), "--deepspeed-config", str(tmp_path / "x.json")], world_size=1)
     assert any("--deepspeed-config" in error for error in found.errors)
+
+
+@pytest.mark.parametrize("key", sorted(WITHOUT_EFFECT))
+def test_a_key_that_does_nothing_is_ignored_with_a_reason(reading_with, key):
+    """Whatever stands below it, and explained like a flag."""
+    content: dict = {"device": "nvme"} if "offload" in key else True
+    for name in reversed(key.split(".")):
+        content = {name: content}
+    found = reading_with(content)
+    (outcome,) = [outcome for outcome in outcomes(found) if outcome.flag == key]
+    assert found.errors == [] and outcome.status == IGNORED and outcome.reason
+
+
+def test_a_file_and_the_other_file_must_agree(tmp_path):
+    """Flags win over --yaml-cfg without a word, DeepSpeed's values do not."""
+    (tmp_path / "x.yaml").write_text("training_config: {bf16: true}")
+    (tmp_path / "x.json").write_text(json.dumps({"bf16": {"enabled": False}}))
+    files = ["--yaml-cfg", str(tmp_path / "x.yaml"), "--deepspeed-config", str(tmp_path / "x.json")]
+    (error,) = read([*line(), *files], world_size=1).errors
+    assert error.startswith("bf16.enabled False: contradicts training_config.bf16 True")

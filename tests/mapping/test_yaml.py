@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from mapping import ConfigError, init_configs_from_args, init_configs_from_dict, init_configs_from_yaml, parse_args
+from mapping.flags import IGNORED
+from mapping.readers.yaml_file import values_of
 from mapping.reading import read
 from tests.support.assets import ROOT
 from tests.support.mapping.lines import line, reading
@@ -87,8 +89,10 @@ def test_flags_win_over_the_file_that_yaml_cfg_names():
 def test_the_arguments_of_a_file_give_the_config_of_the_file():
     """The training script builds its config from the arguments: what no single argument says must not be lost."""
     argv = ["--yaml-cfg", str(EXAMPLE), "--lr", "1e-3", "--train-iters", "5", "--max-position-embeddings", "4096"]
-    config = init_configs_from_args(parse_args(argv, world_size=32))
+    args = parse_args(argv, world_size=32)
+    config = init_configs_from_args(args)
     assert config == read(argv, world_size=32).config
+    assert (args.hidden_size, args.hidden_dropout, args.bf16, args.world_size) == (6144, 0.0, True, 32)
     model, parallel = config.model_config, config.parallel_config
     assert (model.num_query_groups, model.hidden_act, config.training_config.use_distributed_optimizer) == (
         8,
@@ -129,3 +133,42 @@ def test_megatrons_names_are_taken_beside_the_fields():
     assert config.training_config.training_iters == 3
     with pytest.raises(ConfigError, match=r"optimizer_config\.adam_beta1: there is no such key"):
         init_configs_from_dict(content | {"optimizer_config": {"adam_beta1": 0.8}})
+
+
+def test_findings_name_the_keys_of_the_file():
+    """Not the flags, which nobody typed; and the value in the field's terms where the key says it otherwise."""
+    blocks = {"num_layers": 4, "attention": {"head_num": 4}}
+    llm = {"embedding": {"hidden_size": 64}, "tokenizer": {"padded_size": 512}, "position": {"max_size": 64}}
+    content = {
+        "accelerate_config": {
+            "parallelization": {"tensor_parallel": 8},
+            "precision": {"compute_dtype": "float32", "residual-connection": "float32"},
+        },
+        "model_config": {"llm": {**llm, "blocks": blocks}},
+    }
+    with pytest.raises(ConfigError) as caught:
+        init_configs_from_dict(content)
+    assert [error.split(":")[0] for error in caught.value.errors] == [
+        "model_config.llm.blocks.attention.head_num 4",
+        "accelerate_config.precision.residual-connection",
+    ]
+    assert "accelerate_config.parallelization.tensor_parallel 8" in caught.value.errors[0]
+    assert {finding.source for finding in caught.value.findings} == {"the dictionary"}
+
+
+@pytest.mark.parametrize(
+    "content, key",
+    [
+        (MEGATRON, "gated_linear_unit"),
+        ({"model_config": {"llm": {"tokenizer": {"use_fast": True}}}}, "model_config.llm.tokenizer.use_fast"),
+    ],
+)
+def test_a_key_that_does_nothing_is_ignored_with_a_reason(content, key):
+    given, findings = values_of(content, "a file")
+    (entry,) = [entry for entry in given if entry.name == key]
+    assert findings == [] and entry.status == IGNORED and entry.reason
+
+
+def test_what_a_file_ignores_is_printed(capsys):
+    init_configs_from_dict(MEGATRON, world_size=1)
+    assert capsys.readouterr().out.startswith("ignored, the result is the same without: gated_linear_unit")

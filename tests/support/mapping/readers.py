@@ -25,9 +25,10 @@ Names = dict[str, str]
 
 
 def files() -> list[Path]:
-    """The engine and the plan, without the config classes and their rules."""
-    plan = [file for file in (ROOT / "parallel_core").rglob("*.py") if "config" not in file.relative_to(ROOT).parts]
-    return [*(ROOT / "pynative").rglob("*.py"), *plan]
+    """The engine and the plan, without the config classes and their rules; of those, what the device is prepared with."""
+    core = ROOT / "parallel_core"
+    plan = [file for file in core.rglob("*.py") if "config" not in file.relative_to(ROOT).parts]
+    return [*(ROOT / "pynative").rglob("*.py"), *plan, core / "config/fused.py"]
 
 
 def _section(owner: ast.expr, names: Names) -> str | None:

@@ -1,0 +1,96 @@
+"""The namespace that `parse_args` returns knows its config: built once, and again only from what was changed."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from argparse import Namespace
+
+import pytest
+
+from mapping import ConfigError, init_configs_from_args, parse_args
+from tests.support.mapping.lines import line, reading
+
+
+def test_the_config_is_the_one_that_was_built():
+    args = parse_args(line("--swiglu --vocab-size 500"))
+    before = dict(vars(args))
+    config = init_configs_from_args(args)
+    assert config is init_configs_from_args(args) and config == reading("--swiglu --vocab-size 500").config
+    assert vars(args) == before
+
+
+def test_a_changed_attribute_is_read_and_what_follows_from_it():
+    """As if its flag had been given: what is derived from it is derived again, and shown."""
+    args = parse_args(line("--vocab-size 500"))
+    args.hidden_size, args.vocab_size = 128, 1000
+    config = init_configs_from_args(args)
+    assert config == reading("--hidden-size 128 --vocab-size 1000").config
+    assert (args.ffn_hidden_size, args.padded_vocab_size) == (512, 1024)
+    assert config is init_configs_from_args(args)
+
+
+def test_a_list_that_was_changed_in_place_is_read():
+    args = parse_args(line("--data-path a"))
+    args.data_path.append("b")
+    assert init_configs_from_args(args).dataset_config.data_path == ["a", "b"]
+
+
+def test_a_deleted_attribute_is_not_given():
+    args = parse_args(line("--seed 5 --lora-target-modules linear_qkv"))
+    del args.lora_target_modules
+    assert init_configs_from_args(args).lora_config.lora_rank == 0
+
+
+def test_a_changed_number_of_processes_is_read():
+    args = parse_args(line("--tensor-model-parallel-size 2"), world_size=2)
+    args.world_size = 4
+    assert init_configs_from_args(args).parallel_config.data_parallel_size == 2
+
+
+def test_a_mistake_in_a_change_names_the_attribute():
+    args = parse_args(line())
+    args.lr = -1.0
+    with pytest.raises(ConfigError) as caught:
+        init_configs_from_args(args)
+    assert caught.value.errors == ["args.lr -1: must be at least 0; change it"]
+    args.lr = 0.5
+    assert init_configs_from_args(args).optimizer_config.learning_rate == 0.5
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda args: pickle.loads(pickle.dumps(args))])
+def test_copies_know_it_too(copied):
+    args = copied(parse_args(line("--swiglu")))
+    args.seed = 7
+    assert init_configs_from_args(args) == reading("--swiglu --seed 7").config
+
+
+def test_the_attributes_alone_say_the_same():
+    """Filling in what was left open must not change what is derived from it a second time."""
+    change = "--swiglu --scale-depth 1.4 --vocab-size 500 --first-k-dense-replace 1 --num-experts 2 --bf16"
+    assert init_configs_from_args(Namespace(**vars(parse_args(line(change))))) == reading(change).config
+
+
+@pytest.mark.parametrize("file, content", [("yaml-cfg", "model_config: {seq_length: 64}"), ("deepspeed-config", "{}")])
+def test_attributes_alone_do_not_say_what_a_file_says(tmp_path, file, content):
+    """A plain copy would lose it without a word."""
+    path = tmp_path / "file"
+    path.write_text(content)
+    args = parse_args(line(f"--{file} {path}"))
+    assert init_configs_from_args(args).model_config.seq_length == 64
+    with pytest.raises(ConfigError, match=f"--{file} {path}: is read by parse_args"):
+        init_configs_from_args(Namespace(**vars(args)))
+
+
+def test_a_users_own_flag_of_another_spelling_is_read():
+    """--bucket-size and --profile-memory are names that other parsers have."""
+
+    def extra(parser):
+        parser.add_argument("--bucket-size", type=int, default=None)
+        return parser
+
+    config = init_configs_from_args(parse_args(line("--bucket-size 100"), extra_args_provider=extra))
+    assert config.training_config.bucket_size == 100
+    assert init_configs_from_args(parse_args(line(), extra_args_provider=extra)).training_config.bucket_size is None
+    given = parse_args(line("--bucket-size 100 --ddp-bucket-size 50"), extra_args_provider=extra)
+    assert init_configs_from_args(given).training_config.bucket_size == 50

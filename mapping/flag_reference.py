@@ -5,20 +5,23 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
-from mapping.flags import GROUPS, MAPPED, REFUSED, Flag
-from parallel_core.config.tree import SECTIONS
-from parallel_core.config.unsupported import IMPLEMENTED, is_missing
+from mapping.flags import GROUPS, MAPPED, REFUSED, ROWS, Flag
+from mapping.from_args import field_values
+from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS
+from parallel_core.config.unsupported import IMPLEMENTED, never_works, works
 
 HEADER = """# Flags
 
 Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, and what becomes of it. Written by
 `python -m mapping.explain --doc`; do not edit.
 
-- **mapped**: it acts, with Megatron's meaning. *planned*: it, or what it is a part of, is not implemented yet for
-  all values; the engine then refuses to start and names it.
+- **mapped**: it acts, with Megatron's meaning. *planned*: it, or what it is a part of, is not implemented yet, or
+  the values that are named are not; the engine then refuses to start and names it.
 - **ignored**: it cannot change the result.
 - **refused**: an error, unless its default is given: it asks for something that is not done.
 """
@@ -57,13 +60,52 @@ def _fate(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
         turns_off = row.type is None and row.stores is False and not row.help
         yield row.help or ("Not: " if turns_off else "") + sentences.get(row.target, "")
         if row.target:
-            yield f"→ `{row.target}`{' *(planned)*' if is_missing(row.target, IMPLEMENTED) else ''}"
+            yield f"→ `{row.target}`{planned(row)}"
         elif row.choices:
             yield f"One of {', '.join(map(str, row.choices))}."
     else:
         yield f"**{row.status}**: {row.reason}."
     for value, reason in row.refuses.items():
         yield f"`{value}` is {REFUSED}: {reason}."
+
+
+def planned(row: Flag) -> str:
+    """What the page says of values that are not implemented yet: that none is, or which are not, or which are."""
+    if row.target not in IMPLEMENTED:
+        return " *(planned)*" if never_works(row.target) else ""
+    choices = _choices(row)
+    values = choices or list(_readable(row))
+    missing = [value for value in values if not _works(row, value)]
+    own = not choices and FLAG_OF[row.target] == row.name
+    there = list(filter(None, IMPLEMENTED[row.target][1:])) if own else []
+    if not missing:
+        return ""
+    if len(missing) < len(values) and choices:
+        return f" *(planned: {', '.join(map(str, missing))})*"
+    return f" *(planned, but for {', '.join(map(str, (row.default, *there)))})*" if there else " *(planned)*"
+
+
+def _choices(row: Flag) -> list[Any]:
+    """Values of a flag that can be counted: a switch's one, or the choices that are not refused."""
+    if row.type is None:
+        return [row.stores]
+    choices = row.choices or OPTIONS[row.target].field.metadata["choices"]
+    return [choice for choice in choices if choice not in row.refuses]
+
+
+def _readable(row: Flag) -> Iterator[Any]:
+    """Some values that the flag's reader takes."""
+    for word in ("2", "3", "x"):
+        with suppress(ValueError, SyntaxError):
+            yield row.type(word) if row.type else None
+
+
+def _works(row: Flag, value: Any) -> bool:
+    """Whether the engine acts on what the field becomes when this flag alone is given."""
+    given = Namespace(**{other.dest: other.default for other in ROWS if other.status == MAPPED} | {row.dest: value})
+    found = field_values(given, look_at_files=False).get(row.target)
+    asks_for_nothing = found is None or (row.type is None and found == IMPLEMENTED[row.target][0])
+    return not never_works(row.target) if asks_for_nothing else works(row.target, found)
 
 
 def field_sentences() -> dict[str, str]:

@@ -1,17 +1,18 @@
-"""What the engine cannot do yet: one row a field, deleted by the change that implements it."""
+"""What the engine cannot do yet: one row a field, deleted by the change that implements it.
+
+Fields are named by the ends of their paths.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from parallel_core.config.all import AllConfig
 from parallel_core.config.base import Unknown
+from parallel_core.config.tree import FLAG_OF, path_of
 from parallel_core.findings import Finding
-
-if TYPE_CHECKING:
-    from parallel_core.config.all import AllConfig
 
 
 class Unsupported(NamedTuple):
@@ -29,86 +30,121 @@ class Unsupported(NamedTuple):
         return str(self.finding)
 
 
-# Field -> the values that the engine does act on. Fields that are not listed are implemented.
-IMPLEMENTED: dict[str, tuple[Any, ...]] = {
-    "model_config.recompute_granularity": (None,),
-    "model_config.hidden_act": ("gelu", "swiglu", "squared_relu", "relu", "silu"),
-    "model_config.fp16_lm_cross_entropy": (False,),
-    "model_config.fp32_residual_connection": (False,),
-    "model_config.position_embedding_type": ("learned_absolute", "rope", "none"),
-    "model_config.rope_scaling.type": (None, "llama3"),
-    "model_config.sliding_window.size": (None,),
-    "model_config.multi_latent_attention.enabled": (False,),
-    "model_config.multi_token_prediction.num_layers": (None, 0),
-    "model_config.scales.attention_cap": (None,),
-    "model_config.embedding_layernorm": (False,),
-    "model_config.output_layer_bias": (False,),
-    "model_config.params_dtype": ("float32",),
-    "model_config.compute_dtype": ("float32",),
-    "model_config.fa_config.sparse_mode": (0, 2),
-    "model_config.fa_config.pre_tokens": (1048576, 65536),
-    "model_config.fa_config.next_tokens": (0,),
-    "moe_config.num_experts": (None,),
-    "lora_config.lora_rank": (0,),
-    "parallel_config.expert_model_parallel_size": (1,),
-    "parallel_config.recompute": (None,),
-    "parallel_config.select_recompute": (None,),
-    "parallel_config.select_comm_recompute": (None,),
-    "training_config.convert_from_huggingface": (False,),
-    "training_config.convert_to_huggingface": (False,),
-    "training_config.grad_reduce_in_bf16": (False,),
-    "training_config.bf16": (False,),
-    "training_config.fp16": (False,),
-    "training_config.use_distributed_optimizer": (False,),
-    "training_config.zero_stage": (0,),
-    "training_config.consecutive_hysteresis": (False,),
-    "training_config.overlap_grad_reduce": (False,),
-    "training_config.profile": (False,),
-    "training_config.prefix": ("network",),
-    "training_config.wrap_with_ddp": (True,),
-    "training_config.enable_mem_align": (False,),
-    "optimizer_config.decoupled_lr": (None,),
-    "optimizer_config.decoupled_min_lr": (None,),
-    "optimizer_config.apply_wd_to_qk_layernorm": (False,),
-    "optimizer_config.decoupled_weight_decay": (True,),
-    "dataset_config.instruction.enabled": (False,),
-    "dataset_config.instruction.labels_in_data": (False,),
-    "dataset_config.rampup_batch_size": (None,),
-    "dataset_config.tokenizer_type": (None, "GPT2BPETokenizer", "NullTokenizer"),
-    "dataset_config.drop_remainder": (True,),
+_IMPLEMENTED: dict[str, tuple[Any, ...]] = {
+    "recompute_granularity": (None,),
+    "hidden_act": ("gelu", "swiglu", "squared_relu", "relu", "silu"),
+    "fp16_lm_cross_entropy": (False,),
+    "fp32_residual_connection": (False,),
+    "position_embedding_type": ("learned_absolute", "rope", "none"),
+    "rope_scaling.type": (None, "llama3"),
+    "sliding_window.size": (None,),
+    "multi_latent_attention.enabled": (False,),
+    "multi_token_prediction.num_layers": (None, 0),
+    "scales.attention_cap": (None,),
+    "embedding_layernorm": (False,),
+    "output_layer_bias": (False,),
+    "params_dtype": ("float32",),
+    "embedding_init_dtype": ("float32",),
+    "compute_dtype": ("float32",),
+    "sparse_mode": (0, 2),
+    "pre_tokens": (1048576, 65536),
+    "next_tokens": (0,),
+    "num_experts": (None,),
+    "lora_rank": (0,),
+    "expert_model_parallel_size": (1,),
+    "recompute": (None,),
+    "select_recompute": (None,),
+    "select_comm_recompute": (None,),
+    "convert_from_huggingface": (False,),
+    "convert_to_huggingface": (False,),
+    "grad_reduce_in_bf16": (False,),
+    "bf16": (False,),
+    "fp16": (False,),
+    "use_distributed_optimizer": (False,),
+    "zero_stage": (0,),
+    "consecutive_hysteresis": (False,),
+    "overlap_grad_reduce": (False,),
+    "profile": (False,),
+    "prefix": ("network",),
+    "wrap_with_ddp": (True,),
+    "enable_mem_align": (False,),
+    "decoupled_lr": (None,),
+    "decoupled_min_lr": (None,),
+    "apply_wd_to_qk_layernorm": (False,),
+    "decoupled_weight_decay": (True,),
+    "instruction.enabled": (False,),
+    "labels_in_data": (False,),
+    "rampup_batch_size": (None,),
+    "tokenizer_type": (None, "GPT2BPETokenizer", "NullTokenizer"),
+    "drop_remainder": (True,),
 }
+IMPLEMENTED = {path_of(name): works for name, works in _IMPLEMENTED.items()}
+"""Path of a field -> the values that the engine does act on. Fields that are not listed are implemented."""
 
-# Fields that only say how something works, by the start of their name -> the field above, or one that the engine reads,
-# that says whether it is there.
-PART_OF: dict[str, str] = {
-    "dataset_config.instruction.": "dataset_config.instruction.enabled",
-    "dataset_config.tokenizer_model": "dataset_config.tokenizer_type",
-    "lora_config.": "lora_config.lora_rank",
-    "model_config.apply_query_key_layer_scaling": "model_config.compute_dtype",
-    "model_config.attention_softmax_in_fp32": "model_config.compute_dtype",
-    "model_config.masked_softmax_fusion": "model_config.compute_dtype",
-    "model_config.multi_latent_attention.": "model_config.multi_latent_attention.enabled",
-    "model_config.multi_token_prediction.": "model_config.multi_token_prediction.num_layers",
-    "model_config.recompute_": "model_config.recompute_granularity",
-    "model_config.rope_scaling.": "model_config.rope_scaling.type",
-    "model_config.sliding_window.": "model_config.sliding_window.size",
-    "model_config.transformer_impl": "model_config.compute_dtype",
-    "moe_config.": "moe_config.num_experts",
-    "optimizer_config.overlap_param_gather": "training_config.use_distributed_optimizer",
-    "parallel_config.expert_tensor_parallel_size": "moe_config.num_experts",
-    "training_config.accumulate_allreduce_grads_in_fp32": "model_config.params_dtype",
-    "training_config.bucket_size": "training_config.overlap_grad_reduce",
-    "training_config.delay_grad_reduce": "training_config.overlap_grad_reduce",
-    "training_config.huggingface_model_type": "training_config.convert_from_huggingface",
-    "training_config.loss_scale": "training_config.fp16",
-    "training_config.min_loss_scale": "training_config.fp16",
-    "training_config.profile_": "training_config.profile",
+
+class Feature(NamedTuple):
+    """What a field is a part of."""
+
+    field: str
+    """The field above, or one that the engine reads, that says whether the feature is used."""
+    value: Any = None
+    """Its value for which the part is read; none: any that asks for something."""
+
+
+PART_OF: dict[str, Feature] = {
+    "instruction.": Feature("instruction.enabled"),
+    "tokenizer_model": Feature("tokenizer_type", "HuggingFaceTokenizer"),
+    "lora_config.": Feature("lora_rank"),
+    "apply_query_key_layer_scaling": Feature("compute_dtype", "bfloat16"),
+    "attention_softmax_in_fp32": Feature("compute_dtype", "bfloat16"),
+    "masked_softmax_fusion": Feature("compute_dtype", "bfloat16"),
+    "multi_latent_attention.": Feature("multi_latent_attention.enabled"),
+    "multi_token_prediction.": Feature("multi_token_prediction.num_layers"),
+    "recompute_": Feature("recompute_granularity"),
+    "rope_scaling.beta_": Feature("rope_scaling.type", "yarn"),
+    "rope_scaling.mscale": Feature("rope_scaling.type", "yarn"),
+    "rope_scaling.long": Feature("rope_scaling.type", "longrope"),
+    "rope_scaling.short_": Feature("rope_scaling.type", "longrope"),
+    "rope_scaling.": Feature("rope_scaling.type", "llama3"),
+    "sliding_window.": Feature("sliding_window.size"),
+    "transformer_impl": Feature("compute_dtype", "bfloat16"),
+    "moe_config.": Feature("num_experts"),
+    "overlap_param_gather": Feature("use_distributed_optimizer"),
+    "expert_tensor_parallel_size": Feature("num_experts"),
+    "accumulate_allreduce_grads_in_fp32": Feature("params_dtype", "bfloat16"),
+    "bucket_size": Feature("overlap_grad_reduce"),
+    "delay_grad_reduce": Feature("overlap_grad_reduce"),
+    "huggingface_model_type": Feature("convert_from_huggingface"),
+    "loss_scale": Feature("fp16"),
+    "min_loss_scale": Feature("fp16"),
+    "profile_": Feature("profile"),
 }
+"""How the name of a field, or of its section, begins -> what it only says the how of. The first that fits counts."""
 
 
-def is_missing(target: str, missing: Collection[str]) -> bool:
-    """Whether a field is among `missing`, or only says how one of those works."""
-    return target in missing or any(target.startswith(part) and whole in missing for part, whole in PART_OF.items())
+def feature_of(path: str) -> Feature | None:
+    """What a field is a part of; none: it is something by itself."""
+    return next((feature for start, feature in PART_OF.items() if f".{start}" in f".{path}"), None)
+
+
+def is_missing(path: str, missing: Collection[str]) -> bool:
+    """Whether a field is among `missing`, or is a part of a feature whose field is."""
+    feature = feature_of(path)
+    return path in missing or (feature is not None and path_of(feature.field) in missing)
+
+
+def works(path: str, value: Any) -> bool:
+    """Whether the engine acts on this value of a field."""
+    return path not in IMPLEMENTED or value in IMPLEMENTED[path]
+
+
+def never_works(path: str) -> bool:
+    """Whether the engine acts on no value of a field that asks for something: the first one listed does not."""
+    feature = feature_of(path)
+    if feature is None or path in IMPLEMENTED:
+        return path in IMPLEMENTED and not any(IMPLEMENTED[path][1:])
+    whole = path_of(feature.field)
+    return never_works(whole) if feature.value is None else not works(whole, feature.value)
 
 
 def unsupported(config: AllConfig) -> list[Unsupported]:
@@ -117,10 +153,7 @@ def unsupported(config: AllConfig) -> list[Unsupported]:
 
 
 def _unsupported(config: AllConfig) -> Iterator[Unsupported]:
-    for target, works in IMPLEMENTED.items():
-        path, _, name = target.rpartition(".")
-        section = attrgetter(path)(config)
-        value = getattr(section, name)
-        if not isinstance(value, Unknown) and value not in works:
-            flag = next(entry.metadata["flag"] for entry in fields(section) if entry.name == name)
-            yield Unsupported(flag, target, value)
+    for path in IMPLEMENTED:
+        value = attrgetter(path)(config)
+        if not isinstance(value, Unknown) and not works(path, value):
+            yield Unsupported(FLAG_OF[path], path, value)

@@ -10,10 +10,13 @@ import time
 import pytest
 
 from mapping.explain import main
-from mapping.flag_reference import field_sentences, reference
+from mapping.flag_reference import field_sentences, planned, reference
+from mapping.flags import BY_NAME
+from mapping.reading import not_yet
 from parallel_core.config.tree import OPTIONS
 from tests.support.assets import ROOT
-from tests.support.mapping.lines import line
+from tests.support.mapping.lines import line, reading
+from tests.support.mapping.variations import COMPANY, WORLD_SIZE
 
 
 def answer(capsys, change: str, *options: str) -> dict:
@@ -143,3 +146,36 @@ def test_every_config_field_has_its_sentence():
     sentences = field_sentences()
     for path in OPTIONS:
         assert sentences.get(path, "").endswith("."), path
+
+
+@pytest.mark.parametrize(
+    "flag, said",
+    [
+        ("--swiglu", ""),
+        ("--squared-relu", ""),
+        ("--geglu", " *(planned)*"),
+        ("--hidden-act", " *(planned: geglu, geglu_tanh)*"),
+        ("--position-embedding-type", " *(planned: alibi)*"),
+        ("--use-rope-scaling", ""),
+        ("--rope-scaling-factor", ""),
+        ("--beta-fast", " *(planned)*"),
+        ("--zero-stage", " *(planned: 1, 2, 3)*"),
+        ("--data-parallel-sharding-strategy", " *(planned)*"),
+        ("--sparse-mode", " *(planned, but for 0, 2)*"),
+        ("--moe-router-topk", " *(planned)*"),
+        ("--moe-tp-extend-ep", " *(planned)*"),
+        ("--seed", ""),
+    ],
+)
+def test_the_page_says_which_values_are_planned(flag, said):
+    """Judged by the value that a flag sets: of one field some values work and others do not."""
+    assert planned(BY_NAME[flag]) == said
+
+
+@pytest.mark.parametrize("name", sorted(name for name, row in BY_NAME.items() if row.type is None and row.target))
+def test_a_switch_is_planned_on_the_page_if_it_stops_a_run(name):
+    """The page and the refusal at the start of training are two readings of one table; here they are held together."""
+    change = COMPANY.get(name, "")
+    before, after = (not_yet(reading(words, WORLD_SIZE)) for words in (change, f"{change} {name}"))
+    stops = {finding.rule for finding in after} - {finding.rule for finding in before}
+    assert not stops or planned(BY_NAME[name]), stops

@@ -25,7 +25,7 @@ Names = dict[str, str]
 
 
 def files() -> list[Path]:
-    """The engine and the plan, without the config classes and their rules; of those, what the device is prepared with."""
+    """The engine and the plan; of the config's files only the one that makes what the device is prepared with."""
     core = ROOT / "parallel_core"
     plan = [file for file in core.rglob("*.py") if "config" not in file.relative_to(ROOT).parts]
     return [*(ROOT / "pynative").rglob("*.py"), *plan, core / "config/fused.py"]

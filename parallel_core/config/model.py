@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from parallel_core.activations import ACTIVATIONS
 from parallel_core.config.base import Config, option
 from parallel_core.config.dataset import DatasetConfig
 from parallel_core.config.families import (
@@ -18,8 +19,6 @@ from parallel_core.config.moe import MoEConfig
 from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.training import TrainingConfig
 
-ACTIVATIONS = ("gelu", "geglu", "geglu_tanh", "swiglu", "squared_relu", "relu", "silu")
-GATED_ACTIVATIONS = ("geglu", "geglu_tanh", "swiglu")
 DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -68,7 +67,7 @@ class ModelConfig(Config):
     ffn_hidden_size: int = option("--ffn-hidden-size", None, at_least=1)
     """Width of the feed-forward block; if not given 4 `hidden_size`, with swiglu 2/3 of that in steps of 64."""
 
-    hidden_act: str = option("--hidden-act", "gelu", choices=ACTIVATIONS)
+    hidden_act: str = option("--hidden-act", "gelu", choices=tuple(ACTIVATIONS))
     """Activation of the feed-forward block; the `glu` kinds gate one half of a doubled first linear by the other."""
     bias_gelu_fusion: bool = option("--no-bias-gelu-fusion", True)
     """True is the tanh form of gelu, False the erf form (always the erf form where linears have no bias)."""
@@ -211,7 +210,7 @@ class ModelConfig(Config):
     @property
     def gated_linear_unit(self) -> bool:
         """Whether the first feed-forward linear is doubled, one half gating the other."""
-        return self.hidden_act in GATED_ACTIVATIONS
+        return ACTIVATIONS[self.hidden_act].gated
 
 
 TransformerConfig = ModelConfig

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from parallel_core.activations import ACTIVATIONS
 from parallel_core.config.all import AllConfig
 from parallel_core.config.base import Unknown
 from parallel_core.config.tree import FLAG_OF, path_of
@@ -32,7 +33,7 @@ class Unsupported(NamedTuple):
 
 _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "recompute_granularity": (None,),
-    "hidden_act": ("gelu", "swiglu", "squared_relu", "relu", "silu"),
+    "hidden_act": tuple(name for name, activation in ACTIVATIONS.items() if activation.operator),
     "fp16_lm_cross_entropy": (False,),
     "fp32_residual_connection": (False,),
     "position_embedding_type": ("learned_absolute", "rope", "none"),

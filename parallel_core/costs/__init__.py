@@ -1,13 +1,17 @@
-"""Figures that follow from the configuration alone: floating-point operations, parameters, bytes between ranks."""
+"""Figures that follow from the configuration alone: operations, parameters, bytes between ranks, bytes kept.
 
+Each is a sum over `parallel_core.blocks`.
+"""
+
+from parallel_core.costs.activations import kept_bytes
 from parallel_core.costs.flops import forward_flops_per_token, training_flops
 from parallel_core.costs.parameters import buffer_elements, stage_parameters
-from parallel_core.costs.traffic import Traffic, step_traffic
+from parallel_core.costs.traffic import step_traffic
 
 __all__ = [
-    "Traffic",
     "buffer_elements",
     "forward_flops_per_token",
+    "kept_bytes",
     "stage_parameters",
     "step_traffic",
     "training_flops",

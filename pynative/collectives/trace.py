@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from parallel_core.costs.collectives import BYTES_SENT as TRAFFIC
+from parallel_core.messages import BYTES_SENT as TRAFFIC
 
 __all__ = ["TRAFFIC", "Count", "Trace"]
 

@@ -7,15 +7,17 @@ t tensor-parallel size, v vocabulary.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from mindspore import Tensor, nn
 
+from parallel_core.blocks import EmbeddingTable, Linear
+from parallel_core.blocks.linear import COLUMNS, ROWS
+from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant, Normal, by_name
-from parallel_core.sharding import Cut, ShardSpec
 from pynative import kernels, parallel_state
 from pynative.autograd import Function, add_weight_gradient
-from pynative.parameter import Dtype, check_one_type, make_parameter
+from pynative.parameter import Dtype, check_one_type, make_parameter, type_name
 from pynative.tensor_parallel.mappings import (
     Boundary,
     gather_from_tensor_model_parallel_region,
@@ -24,7 +26,30 @@ from pynative.tensor_parallel.mappings import (
     scatter_to_tensor_model_parallel_region,
 )
 
+if TYPE_CHECKING:
+    from typing import Required, Self, Unpack
+
 Initial = Normal | Constant | str | None
+
+
+class LinearArguments(TypedDict, total=False):
+    """The arguments that both linears have, as `_ParallelLinear` explains them."""
+
+    config: Required[ModelConfig]
+    init_method: Initial
+    bias: bool
+    stride: int
+    skip_bias_add: bool
+    skip_weight_param_allocation: bool
+    bias_init: Initial
+    param_init_dtype: Dtype | None
+    compute_dtype: Dtype | None
+    is_expert: bool
+    transpose_b: bool
+    keep_master_weight_for_test: bool
+    embedding_activation_buffer: None
+    grad_output_buffer: None
+    tp_comm_buffer_name: None
 
 
 class LinearWithGradAccumulationAndAsyncCommunication(Function):
@@ -61,7 +86,7 @@ def linear_with_grad_accumulation_and_async_allreduce(
     return LinearWithGradAccumulationAndAsyncCommunication.apply(x, weight, bias, boundary)
 
 
-_UNAVAILABLE = {
+FIXED = {
     "is_expert": False,
     "transpose_b": True,
     "keep_master_weight_for_test": False,
@@ -69,14 +94,14 @@ _UNAVAILABLE = {
     "grad_output_buffer": None,
     "tp_comm_buffer_name": None,
 }
-"""Arguments that Megatron's layers have, with the only value that they can have here."""
+"""Arguments that Megatron's linears have, with the only value that they can have here."""
 
 
-def _refuse(layer: str, arguments: dict[str, Any]) -> None:
+def _check_fixed(layer: str, arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
-        if name not in _UNAVAILABLE:
+        if name not in FIXED:
             raise TypeError(f"{layer} has no argument {name!r}")
-        if value is not _UNAVAILABLE[name]:
+        if value is not FIXED[name]:
             raise ValueError(f"{layer}: {name}={value!r} is not available; leave it out")
 
 
@@ -90,9 +115,10 @@ class _ParallelLinear(nn.Cell):
         bias: whether there is one.
         stride: number of fused equal parts along the cut axis, each cut on its own.
         skip_bias_add: return the bias instead of adding it, for a caller that fuses the addition.
+        skip_weight_param_allocation: have no weight; the caller passes one (tied embeddings).
         bias_init: initial values of the bias.
         param_init_dtype, compute_dtype: default to the config's.
-        others: see `_UNAVAILABLE`.
+        fixed: see `FIXED`.
     """
 
     cut_axis: int
@@ -102,7 +128,7 @@ class _ParallelLinear(nn.Cell):
         input_size: int,
         output_size: int,
         *,
-        config,
+        config: ModelConfig,
         init_method: Initial = None,
         bias: bool = True,
         stride: int = 1,
@@ -111,28 +137,45 @@ class _ParallelLinear(nn.Cell):
         bias_init: Initial = "zeros",
         param_init_dtype: Dtype | None = None,
         compute_dtype: Dtype | None = None,
-        **others: Any,
+        **fixed: Any,
     ) -> None:
         super().__init__()
-        layer = type(self).__name__
-        _refuse(layer, others)
+        layer, std = type(self).__name__, config.init_method_std
+        _check_fixed(layer, fixed)
         dtype = param_init_dtype or config.params_dtype
         check_one_type(layer, dtype, compute_dtype or config.compute_dtype)
-        self.boundary = Boundary.of(config)
-        self.skip_bias_add = skip_bias_add
-        std = config.init_method_std
-        self.weight = self.bias = None
-        if not skip_weight_param_allocation:
-            spec = ShardSpec(shape=(output_size, input_size), cuts=(Cut(self.cut_axis, parts=stride),))
-            self.weight = make_parameter(spec, by_name(init_method or "normal", std), dtype)
-        if bias:
-            self.bias = make_parameter(self._bias_spec(output_size, stride), by_name(bias_init or "zeros", std), dtype)
+        self.boundary, self.skip_bias_add = Boundary.of(config), skip_bias_add
+        block = Linear(
+            input_size,
+            output_size,
+            self.cut_axis,
+            by_name(init_method or "normal", std),
+            type_name(dtype),
+            bias=bias,
+            bias_initial=by_name(bias_init or "zeros", std),
+            parts=stride,
+            allocates_weight=not skip_weight_param_allocation,
+            bias_partial_over="tp" if self.boundary.cuts_sequence else None,
+        )
+        parameters = {name: make_parameter(*spec) for name, spec in block.parameters().items()}
+        self.weight, self.bias = parameters.get("weight"), parameters.get("bias")
 
-    def _bias_spec(self, output_size: int, stride: int) -> ShardSpec:
-        """Cut with the output features; where those are whole, each rank may apply it to a piece of the sequence."""
-        if self.cut_axis == 0:
-            return ShardSpec(shape=(output_size,), cuts=(Cut(0, parts=stride),))
-        return ShardSpec(shape=(output_size,), partial_over="tp" if self.boundary.cuts_sequence else None)
+    @classmethod
+    def of(cls, block: Linear, config: ModelConfig, **arguments: Any) -> Self:
+        """The cell of a block's linear; `arguments`: those that are no part of the block."""
+        assert block.cut_axis == cls.cut_axis, f"{cls.__name__} of {block}"
+        return cls(
+            block.input_size,
+            block.output_size,
+            config=config,
+            init_method=block.initial,
+            bias=block.bias,
+            stride=block.parts,
+            skip_weight_param_allocation=not block.allocates_weight,
+            bias_init=block.bias_initial,
+            param_init_dtype=block.dtype,
+            **arguments,
+        )
 
 
 class ColumnParallelLinear(_ParallelLinear):
@@ -140,11 +183,10 @@ class ColumnParallelLinear(_ParallelLinear):
 
     Args beside those of `_ParallelLinear`:
         gather_output: gather the whole output on every rank; otherwise each keeps its [..., o/t].
-        skip_weight_param_allocation: have no weight; the caller passes one (tied embeddings).
         disable_grad_reduce: leave the input's gradient unsummed; the caller does it.
     """
 
-    cut_axis = 0
+    cut_axis = COLUMNS
 
     def __init__(
         self,
@@ -153,15 +195,15 @@ class ColumnParallelLinear(_ParallelLinear):
         *,
         gather_output: bool = False,
         disable_grad_reduce: bool = False,
-        **common: Any,
+        **common: Unpack[LinearArguments],
     ) -> None:
         super().__init__(input_size, output_size, **common)
         self.gather_output = gather_output
         if disable_grad_reduce:
             if self.boundary.cuts_sequence:
                 raise ValueError(
-                    "ColumnParallelLinear: disable_grad_reduce=True with --sequence-parallel: the gradient of a piece "
-                    "of the sequence can only be the sum's piece; leave one of them out"
+                    "ColumnParallelLinear: disable_grad_reduce=True with --sequence-parallel: the gradient of a shard "
+                    "of the sequence can only be the sum's shard; leave one of them out"
                 )
             self.boundary = self.boundary.inside()
 
@@ -181,14 +223,15 @@ class ColumnParallelLinear(_ParallelLinear):
 class RowParallelLinear(_ParallelLinear):
     """A linear whose input features are cut: rank r computes x_r W_r^T, and the sum over ranks is the output.
 
-    The bias is whole on every rank and belongs after the sum; with sequence parallelism each rank applies it to its
-    piece of the sequence, so that its gradient is a share.
+    The bias is whole on every rank and belongs after the sum; with sequence parallelism each rank adds it to its shard
+    of the sequence, so that its gradient is partial.
 
-    Args beside those of `_ParallelLinear` (skip_bias_add is True unless said otherwise):
+    Args beside those of `_ParallelLinear`:
         input_is_parallel: the input is already cut, [..., i/t]; otherwise each rank takes its slice.
+        skip_bias_add: as there, but True unless given.
     """
 
-    cut_axis = 1
+    cut_axis = ROWS
 
     def __init__(
         self,
@@ -196,10 +239,10 @@ class RowParallelLinear(_ParallelLinear):
         output_size: int,
         *,
         input_is_parallel: bool = True,
-        skip_bias_add: bool = True,
-        **common: Any,
+        **common: Unpack[LinearArguments],
     ) -> None:
-        super().__init__(input_size, output_size, skip_bias_add=skip_bias_add, **common)
+        common.setdefault("skip_bias_add", True)
+        super().__init__(input_size, output_size, **common)
         self.input_is_parallel = input_is_parallel
         if self.boundary.cuts_sequence and not input_is_parallel:
             raise ValueError(
@@ -236,7 +279,7 @@ class VocabParallelEmbedding(nn.Cell):
         *,
         init_method: Initial = None,
         reduce_scatter_embeddings: bool = False,
-        config,
+        config: ModelConfig,
         param_init_dtype: Dtype | None = None,
     ) -> None:
         super().__init__()
@@ -246,11 +289,23 @@ class VocabParallelEmbedding(nn.Cell):
             else reduce_from_tensor_model_parallel_region
         )
         self.group = parallel_state.get_tensor_model_parallel_group()
-        spec = ShardSpec(shape=(num_embeddings, embedding_dim), cuts=(Cut(0),))
-        dtype = param_init_dtype or config.embedding_init_dtype or config.params_dtype
-        std = config.init_method_std if config.embedding_init_method_std is None else config.embedding_init_method_std
-        self.weight = make_parameter(spec, by_name(init_method or "normal", std), dtype)
+        dtype = param_init_dtype or config.embedding_init_dtype
+        initial = by_name(init_method or "normal", config.embedding_init_method_std)
+        table = EmbeddingTable(num_embeddings, embedding_dim, initial, type_name(dtype))
+        self.weight = make_parameter(*table.parameters()["weight"])
         self.first_id = self.group.rank * self.weight.shape[0]
+
+    @classmethod
+    def of(cls, table: EmbeddingTable, config: ModelConfig, reduce_scatter_embeddings: bool = False) -> Self:
+        """The cell of a block's table."""
+        return cls(
+            table.rows,
+            table.hidden_size,
+            init_method=table.initial,
+            reduce_scatter_embeddings=reduce_scatter_embeddings,
+            config=config,
+            param_init_dtype=table.dtype,
+        )
 
     def construct(self, ids: Tensor) -> Tensor:
         """ids [...] -> [..., h]."""

@@ -8,6 +8,8 @@ import math
 
 from mindspore import Tensor, nn
 
+from parallel_core import blocks
+from parallel_core.config import ModelConfig
 from pynative import kernels, parallel_state
 from pynative.context_parallel.attention import context_parallel_attention
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
@@ -15,9 +17,8 @@ from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.query_groups import take_shared_group
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.transformer.enums import AttnMaskType, is_causal
-from pynative.transformer.mlp import scaled_normal
-from pynative.transformer.norm import get_norm
-from pynative.transformer.rope import rotary_embedding
+from pynative.transformer.norm import norm_of
+from pynative.transformer.rope import angle_tables
 
 ATTENTION_DROPOUT = 0
 """Place of the attention's mask among a layer's dropout masks."""
@@ -26,7 +27,7 @@ ATTENTION_DROPOUT = 0
 class CoreAttention(nn.Cell):
     """softmax(q k^T / sqrt(d)) v, with this rank's heads and its shard of the sequence."""
 
-    def __init__(self, config, layer_number: int, attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
+    def __init__(self, config: ModelConfig, layer_number: int, attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
         super().__init__()
         self.layer_number = layer_number
         self.causal = is_causal(attn_mask_type)
@@ -66,30 +67,20 @@ class ParallelAttention(nn.Cell):
     share a group (g < t) have one each, of n/t query heads.
     """
 
-    def __init__(self, config, layer_number: int, attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
+    def __init__(self, config: ModelConfig, layer_number: int, attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
         super().__init__()
         self.group = parallel_state.get_tensor_model_parallel_group()
-        heads, groups, self.head_size = config.num_attention_heads, config.num_query_groups, config.kv_channels
-        self.heads, self.groups = heads, groups
-        self.local_groups = max(1, groups // self.group.size)
-        self.heads_per_group = heads // self.group.size // self.local_groups
-        self.linear_qkv = ColumnParallelLinear(
-            config.hidden_size, (heads + 2 * groups) * self.head_size, config=config, bias=config.qkv_has_bias
-        )
-        self.q_layernorm = self.k_layernorm = None
-        if config.qk_layernorm:
-            self.q_layernorm = get_norm(config, self.head_size, on_share=True)
-            self.k_layernorm = get_norm(config, self.head_size, on_share=True)
-        self.rotary = rotary_embedding(config)
+        block = blocks.Attention.of(config)
+        core = block.core_attention
+        self.heads, self.groups, self.head_size = core.heads, core.groups, core.query_key_size
+        self.local_groups = core.local_groups(self.group.size)
+        self.heads_per_group = core.heads // self.group.size // self.local_groups
+        self.linear_qkv = ColumnParallelLinear.of(block.linear_qkv, config=config)
+        self.q_layernorm, self.k_layernorm = norm_of(block.q_layernorm, config), norm_of(block.k_layernorm, config)
+        self.rotary = block.rotary
         self.region = Boundary.of(config).inside()
         self.core_attention = CoreAttention(config, layer_number, attn_mask_type)
-        self.linear_proj = RowParallelLinear(
-            heads * self.head_size,
-            config.hidden_size,
-            config=config,
-            init_method=scaled_normal(config),
-            bias=config.out_proj_has_bias,
-        )
+        self.linear_proj = RowParallelLinear.of(block.linear_proj, config=config)
 
     def construct(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added)."""
@@ -99,7 +90,7 @@ class ParallelAttention(nn.Cell):
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
         if self.rotary is not None:
-            cos, sin = self.rotary(self.region.positions(query.shape[0]))
+            cos, sin = angle_tables(self.rotary, self.region.positions(query.shape[0]))
             query = kernels.rotary(query, cos, sin, self.rotary.interleaved)
             key = kernels.rotary(key, cos, sin, self.rotary.interleaved)
         return self.linear_proj(self.core_attention(query, key, value, attention_mask))

@@ -3,9 +3,9 @@
 import numpy as np
 from mindspore import Tensor, nn
 
+from parallel_core import blocks
+from parallel_core.config import ModelConfig
 from parallel_core.context import as_array
-from parallel_core.initial_values import Normal
-from parallel_core.sharding import ShardSpec
 from pynative import kernels
 from pynative.parameter import make_parameter
 from pynative.tensor_parallel.layers import VocabParallelEmbedding
@@ -19,11 +19,9 @@ EMBEDDING_LAYER = 0
 class PositionEmbedding(nn.Cell):
     """A learned vector for each position; whole on every rank."""
 
-    def __init__(self, config) -> None:
+    def __init__(self, table: blocks.EmbeddingTable) -> None:
         super().__init__()
-        spec = ShardSpec(shape=(config.max_position_embeddings, config.hidden_size))
-        std = config.init_method_std if config.embedding_init_method_std is None else config.embedding_init_method_std
-        self.weight = make_parameter(spec, Normal(std), config.embedding_init_dtype or config.params_dtype)
+        self.weight = make_parameter(*table.parameters()["weight"])
 
     def construct(self, position_ids: Tensor) -> Tensor:
         """[...] -> [..., h]."""
@@ -37,17 +35,14 @@ class Embedding(nn.Cell):
     them the sum over the vocabulary's shards is cut in the same collective.
     """
 
-    def __init__(self, config) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.boundary = Boundary.of(config)
-        learned = config.position_embedding_type == "learned_absolute"
-        self.word_embeddings = VocabParallelEmbedding(
-            config.vocab_size,
-            config.hidden_size,
-            config=config,
-            reduce_scatter_embeddings=self.boundary.cuts_sequence and not learned,
-        )
-        self.position_embeddings = PositionEmbedding(config) if learned else None
+        block = blocks.Embedding.of(config)
+        words, positions = block.word_embeddings, block.position_embeddings
+        cut_at_once = self.boundary.cuts_sequence and positions is None
+        self.word_embeddings = VocabParallelEmbedding.of(words, config=config, reduce_scatter_embeddings=cut_at_once)
+        self.position_embeddings = None if positions is None else PositionEmbedding(positions)
         self.hidden_dropout = config.hidden_dropout_rate
         self.scale = config.scales.embedding
 

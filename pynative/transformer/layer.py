@@ -4,13 +4,15 @@ import enum
 
 from mindspore import Tensor, nn
 
+from parallel_core import blocks
+from parallel_core.config import ModelConfig
 from pynative import kernels
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.mlp import ParallelMLP
-from pynative.transformer.norm import get_norm
+from pynative.transformer.norm import norm_of
 
 AFTER_ATTENTION, AFTER_MLP = 1, 2
 """Places of the hidden dropout masks among a layer's dropout masks."""
@@ -22,21 +24,22 @@ class ParallelTransformerLayer(nn.Cell):
     With sandwich norm each result is normed once more before it is added. `layer_number` is global and starts at 1.
     """
 
-    def __init__(self, config, layer_number: int, self_attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
+    def __init__(
+        self, config: ModelConfig, layer_number: int, self_attn_mask_type: enum.Enum = AttnMaskType.causal
+    ) -> None:
         super().__init__()
         self.boundary = Boundary.of(config)
         self.layer_number = layer_number
         self.hidden_dropout = config.hidden_dropout_rate
         self.residual_scale = config.scales.residual
         self.residual_after_norm = config.apply_residual_connection_post_norm
-        self.input_layernorm = get_norm(config)
+        block = blocks.Layer.of(config)
+        self.input_layernorm = norm_of(block.input_layernorm, config)
         self.self_attention = ParallelAttention(config, layer_number, self_attn_mask_type)
-        self.pre_mlp_layernorm = get_norm(config)
+        self.pre_mlp_layernorm = norm_of(block.pre_mlp_layernorm, config)
         self.mlp = ParallelMLP(config)
-        self.post_attention_layernorm = self.post_mlp_layernorm = None
-        if config.use_sandwich_norm:
-            self.post_attention_layernorm = get_norm(config, gain=config.attn_post_norm_scale)
-            self.post_mlp_layernorm = get_norm(config, gain=config.ffn_post_norm_scale)
+        self.post_attention_layernorm = norm_of(block.post_attention_layernorm, config)
+        self.post_mlp_layernorm = norm_of(block.post_mlp_layernorm, config)
 
     def _part(self, hidden_states: Tensor, norm: nn.Cell) -> tuple[Tensor, Tensor]:
         """What goes into the branch, and what by it."""

@@ -1,9 +1,11 @@
 """LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019)."""
 
+from dataclasses import replace
+
 from mindspore import Tensor, nn
 
-from parallel_core.initial_values import Constant
-from parallel_core.sharding import ShardSpec
+from parallel_core import blocks
+from parallel_core.config import ModelConfig
 from pynative import kernels
 from pynative.parameter import make_parameter
 
@@ -11,13 +13,12 @@ from pynative.parameter import make_parameter
 class LayerNorm(nn.Cell):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias over the last axis, epsilon inside the root."""
 
-    def __init__(self, size: int, *, config, gain: float = 1.0, partial_over: str | None = None) -> None:
+    def __init__(self, size: int, *, config: ModelConfig, gain: float = 1.0, partial_over: str | None = None) -> None:
         super().__init__()
         self.epsilon = config.norm_epsilon
         self.zero_centered = config.apply_layernorm_1p
-        spec = ShardSpec(shape=(size,), partial_over=partial_over)
-        self.weight = make_parameter(spec, _gain(config, gain), config.params_dtype)
-        self.bias = make_parameter(spec, Constant(0.0), config.params_dtype)
+        parameters = _block("LayerNorm", size, config, gain, partial_over).parameters()
+        self.weight, self.bias = make_parameter(*parameters["weight"]), make_parameter(*parameters["bias"])
 
     def construct(self, x: Tensor) -> Tensor:
         """Any shape ending in `size`, the same shape back."""
@@ -27,35 +28,37 @@ class LayerNorm(nn.Cell):
 class RMSNorm(nn.Cell):
     """x / sqrt(mean(x^2) + epsilon) * weight over the last axis."""
 
-    def __init__(self, size: int, *, config, gain: float = 1.0, partial_over: str | None = None) -> None:
+    def __init__(self, size: int, *, config: ModelConfig, gain: float = 1.0, partial_over: str | None = None) -> None:
         super().__init__()
         self.epsilon = config.norm_epsilon
         self.zero_centered = config.apply_layernorm_1p
-        spec = ShardSpec(shape=(size,), partial_over=partial_over)
-        self.weight = make_parameter(spec, _gain(config, gain), config.params_dtype)
+        parameters = _block("RMSNorm", size, config, gain, partial_over).parameters()
+        self.weight = make_parameter(*parameters["weight"])
 
     def construct(self, x: Tensor) -> Tensor:
         """Any shape ending in `size`, the same shape back."""
         return kernels.rms_norm(x, self.weight, self.epsilon, zero_centered=self.zero_centered)
 
 
-def _gain(config, gain: float) -> Constant:
-    """--apply-layernorm-1p stores the gain less one."""
-    return Constant(gain - 1.0 if config.apply_layernorm_1p else gain)
+def _block(kind: str, size: int, config: ModelConfig, gain: float, partial_over: str | None) -> blocks.Norm:
+    return blocks.Norm(kind, size, config.params_dtype, gain, config.apply_layernorm_1p, partial_over)
 
 
 _NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm, "FusedRMSNorm": RMSNorm}
 
 
-def get_norm(config, size: int | None = None, gain: float = 1.0, on_share: bool | None = None) -> nn.Cell:
-    """The config's norm over `size` (default: hidden size), its weight starting at `gain`.
+def get_norm(config: ModelConfig, size: int | None = None, gain: float = 1.0) -> nn.Cell:
+    """The configuration's norm of hidden states, over `size` (default: hidden size), its weight starting at `gain`."""
+    norm = blocks.Norm.of(config, gain)
+    return _cell(norm if size is None else replace(norm, size=size), config)
 
-    on_share: each tensor-parallel rank norms a share of the whole, such as its heads (see ShardSpec). None:
-    its piece of the sequence, which is what a norm outside of the tensor-parallel regions sees.
-    """
-    if config.normalization not in _NORMS:
-        raise ValueError(f"--normalization {config.normalization}: one of {', '.join(_NORMS)}")
-    if on_share is None:
-        on_share = config.parallel_config.sequence_parallel
-    norm = _NORMS[config.normalization]
-    return norm(size or config.hidden_size, config=config, gain=gain, partial_over="tp" if on_share else None)
+
+def norm_of(block: blocks.Norm | None, config: ModelConfig) -> nn.Cell | None:
+    """The cell of a block's norm, if it has one."""
+    return None if block is None else _cell(block, config)
+
+
+def _cell(block: blocks.Norm, config: ModelConfig) -> nn.Cell:
+    if block.kind not in _NORMS:
+        raise ValueError(f"--normalization {block.kind}: one of {', '.join(_NORMS)}")
+    return _NORMS[block.kind](block.size, config=config, gain=block.gain, partial_over=block.partial_over)

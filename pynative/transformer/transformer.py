@@ -4,7 +4,8 @@ import enum
 
 from mindspore import Tensor, nn
 
-from parallel_core.partition import chunk_layers
+from parallel_core.blocks import chunk_of
+from parallel_core.config import ModelConfig
 from pynative import parallel_state
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.layer import ParallelTransformerLayer
@@ -34,7 +35,7 @@ class ParallelTransformer(nn.Cell):
 
     def __init__(
         self,
-        config,
+        config: ModelConfig,
         self_attn_mask_type: enum.Enum = AttnMaskType.causal,
         pre_process: bool = True,
         post_process: bool = True,
@@ -45,9 +46,8 @@ class ParallelTransformer(nn.Cell):
         self.input_tensor: Tensor | None = None
         stage = parallel_state.get_pipeline_model_parallel_rank()
         chunk = parallel_state.get_virtual_pipeline_model_parallel_rank() or 0
-        owned = chunk_layers(config, config.parallel_config)[chunk][stage]
-        numbers = [n for n in owned if n not in (config.parallel_config.noop_layers or ())]
-        self.layers = LayerStack({n: ParallelTransformerLayer(config, n + 1, self_attn_mask_type) for n in numbers})
+        layers = chunk_of(config, stage, chunk).decoder.layers.layers
+        self.layers = LayerStack({n: ParallelTransformerLayer(config, n + 1, self_attn_mask_type) for n, _ in layers})
         wanted = config.use_final_norm if post_norm is None else post_norm
         self.final_layernorm = get_norm(config) if post_process and wanted else None
 

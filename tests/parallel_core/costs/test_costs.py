@@ -1,12 +1,12 @@
-"""Formulas against the machine: the parameters that a model has, and the bytes that its collectives count."""
+"""Formulas against the machine and the literature: bytes that the collectives count, floating-point operations."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from parallel_core.costs import buffer_elements, stage_parameters, step_traffic, training_flops
-from parallel_core.costs.traffic import TrafficModel
+from parallel_core.blocks import Layer, MicroBatch
+from parallel_core.costs import forward_flops_per_token, step_traffic, training_flops
 from parallel_core.topology import KINDS, Topology
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
@@ -15,35 +15,6 @@ from tests.support.layouts import Rows
 
 TP2, TP2_SP = "--tensor-model-parallel-size 2", "--tensor-model-parallel-size 2 --sequence-parallel"
 PP2, RING2 = "--pipeline-model-parallel-size 2", "--context-parallel-size 2"
-
-
-def built(backend, flags: str) -> tuple[list, int]:
-    """The shards of this rank's model, in its order, and the size of its flat buffer."""
-    from pynative import parallel_state
-    from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
-    from pynative.parameter import name_parameters
-    from pynative.transformer.gpt_model import GPTModel
-
-    config = config_of(flags, backend.world_size)
-    with job(backend, config):
-        ends = {
-            "pre_process": parallel_state.is_pipeline_first_stage(),
-            "post_process": parallel_state.is_pipeline_last_stage(),
-        }
-        parameters = name_parameters(GPTModel(config.model_config, **ends))
-        return [parameter.meta.spec for parameter in parameters], ParamAndGradBuffers(parameters).size
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("layout", [TP2_SP, f"{PP2} --hidden-size 40 --kv-channels 8"])
-def test_the_plan_knows_every_parameter(family, layout):
-    """Names, shapes, cuts and shared gradients, on every rank; 40 does not fill the buffer's last cache lines."""
-    flags = f"{TINY} {FAMILIES[family]} {layout}"
-    config = config_of(flags, 2)
-    for rank, (shards, size) in enumerate(run(2, built, flags)):
-        stage = rank if layout != TP2_SP else 0
-        assert sorted(stage_parameters(config, stage), key=str) == sorted(shards, key=str)
-        assert buffer_elements(config, stage) == size
 
 
 def counted(backend, flags: str) -> dict:
@@ -149,46 +120,63 @@ def test_every_byte_of_a_step_is_predicted(world, layout, family):
         assert found == predicted(flags, world, rank), rank
 
 
-def layer_bytes(flags: str, world_size: int, what: str = "layer") -> int:
-    """Bytes of the parts that are called `what`, of one layer and micro-batch."""
-    return sum(
-        m.bytes * m.calls for m in TrafficModel(config_of(f"{TINY} {flags}", world_size)).layer() if m.what == what
-    )
+def layer_bytes(flags: str, world_size: int, kind: str = "tp") -> int:
+    """Bytes over the groups of a kind, of one layer and micro-batch."""
+    config = config_of(f"{TINY} {flags}", world_size).model_config
+    messages = Layer.of(config).messages(MicroBatch.of(config))
+    return sum(one.bytes * one.calls for one in messages if one.kind == kind)
 
 
 def test_the_papers_figures():
     """Of one layer: 8 (t-1)/t s b h of tensor parallelism, which sequence parallelism adds two gathers to; a ring
-    sends keys and values on twice and their gradients once; Ulysses four times what a rank holds, less its share."""
+    sends keys and values on twice and their gradients once; Ulysses four times what a rank has, less its share."""
     a = 16 * 2 * 32 * 4
     assert layer_bytes(TP2, 2) == 8 * a // 2
     assert layer_bytes(TP2_SP, 2) == 10 * a // 2
     assert layer_bytes("--tensor-model-parallel-size 4", 4) == 8 * a * 3 // 4
-    ring = layer_bytes("--context-parallel-size 4", 4, "ring")
+    ring = layer_bytes("--context-parallel-size 4", 4, "cp-ring")
     assert ring == 3 * 3 * 2 * a // 4
-    ulysses = layer_bytes("--context-parallel-size 4 --context-parallel-algo ulysses_cp_algo", 4, "ulysses")
+    ulysses = layer_bytes("--context-parallel-size 4 --context-parallel-algo ulysses_cp_algo", 4, "cp-ulysses")
     assert ulysses == 2 * (3 + 1) * (a // 4) * 3 // 4
-    assert layer_bytes("", 1) == layer_bytes("", 1, "ring") == layer_bytes("", 1, "ulysses") == 0
+    assert layer_bytes("", 1) == layer_bytes("", 1, "cp-ring") == layer_bytes("", 1, "cp-ulysses") == 0
 
 
-def test_what_is_not_in_a_layer_is_named():
-    """So that a step's traffic can be read: the extras have names of their own."""
+def test_every_message_names_what_launches_it():
+    """So that a step's traffic can be read: a path in the model, or what belongs to no module."""
     config = config_of(f"{TINY} {TP2_SP} {PP2} {RING2} --global-batch-size 8", 8)
     first, last = ({message.what for message in step_traffic(config, stage)} for stage in (0, 1))
-    common = {
-        "layer",
-        "pipeline",
-        "gradients",
-        "shared gradients",
-        "tied embedding",
-        "gradient norm",
-        "loss report",
-        "ring",
-    }
-    assert first == common | {"embedding"} and last == common | {"head", "cross entropy", "loss"}
+    layer = {"self_attention.linear_qkv", "self_attention.core_attention", "self_attention.linear_proj"}
+    layer |= {"mlp.linear_fc1", "mlp.linear_fc2"}
+    common = {"pipeline", "gradients", "partial gradients", "tied embedding", "gradient norm", "loss report"}
+    common |= {f"decoder.layers.{module}" for module in layer}
+    assert first == common | {"embedding"}
+    assert last == common | {"output_layer", "loss", "loss.count", "loss.mean"}
     assert np.all([message.bytes > 0 for message in step_traffic(config, 0)])
+
+
+def test_backward_messages_are_known():
+    """Of tensor parallelism's four all-reduces of a layer two are the forward's: what recomputation would repeat."""
+    config = config_of(f"{TINY} {TP2}", 2).model_config
+    messages = list(Layer.of(config).messages(MicroBatch.of(config)))
+    assert [one.backward for one in messages].count(False) == [one.backward for one in messages].count(True) == 2
 
 
 def test_layers_that_do_nothing_are_no_operations():
     """The log's TFLOP/s don't count what --noop-layers leaves out."""
     with_noops = config_of(f"{TINY} --num-layers 4 --noop-layers 1,2", 1).model_config
     assert training_flops(with_noops, 3) == training_flops(config_of(f"{TINY} --num-layers 2", 1).model_config, 3)
+
+
+def test_flops_are_those_of_megatrons_formula():
+    """72 b s l h^2 (1 + s/(6h) + V/(12 h l)) forward and backward with f = 4 h (Narayanan et al., 2021, appendix)."""
+    config = config_of(f"{TINY} --num-layers 6", 1).model_config
+    h, s, layers, v = 32, 16, 6, 64
+    formula = 72 * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * h * layers))
+    assert training_flops(config, 1) == pytest.approx(formula)
+
+
+def test_a_gated_activation_has_a_third_product():
+    """Each feed-forward product is 2 h f: three of them with a gated activation, two without."""
+    gated = forward_flops_per_token(config_of(f"{TINY} --swiglu --ffn-hidden-size 64", 1).model_config)
+    plain = forward_flops_per_token(config_of(f"{TINY} --ffn-hidden-size 64", 1).model_config)
+    assert gated - plain == 2 * 2 * 32 * 64

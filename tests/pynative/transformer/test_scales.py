@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_core.config.families import RopeScalingConfig
-from parallel_core.rope_scaling import llama3
+from parallel_core.rotary import llama3
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 from tests.support.layouts import check_layout

@@ -1,0 +1,37 @@
+"""What a model consists of, each block described once: its parameters, FLOPs, messages and the bytes that it keeps.
+
+A block is a frozen value made from the configuration (`Attention.of(config)`). Cells build their parameters from it,
+`parallel_core.costs` sums over the blocks of a pipeline stage. A new kind of layer is a new block.
+"""
+
+from parallel_core.blocks.attention import Attention, CoreAttention
+from parallel_core.blocks.block import Block, ParameterSpec
+from parallel_core.blocks.embedding import Embedding, EmbeddingTable
+from parallel_core.blocks.head import CrossEntropy, output_layer
+from parallel_core.blocks.language_model import Chunk, chunk_of, model_chunks, stage_chunks
+from parallel_core.blocks.layer import Layer
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.blocks.mlp import MLP, BiasActivation
+from parallel_core.blocks.norm import Norm
+
+__all__ = [
+    "MLP",
+    "Attention",
+    "BiasActivation",
+    "Block",
+    "Chunk",
+    "CoreAttention",
+    "CrossEntropy",
+    "Embedding",
+    "EmbeddingTable",
+    "Layer",
+    "Linear",
+    "MicroBatch",
+    "Norm",
+    "ParameterSpec",
+    "chunk_of",
+    "model_chunks",
+    "output_layer",
+    "stage_chunks",
+]

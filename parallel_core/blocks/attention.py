@@ -1,0 +1,125 @@
+"""Multi-head and grouped-query attention (Vaswani et al., 2017; Ainslie et al., 2023), heads cut over ranks.
+
+s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tensor-parallel, u Ulysses, r ring size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import lcm
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.block import Block
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch
+from parallel_core.blocks.norm import Norm
+from parallel_core.messages import Message, message
+from parallel_core.rotary import Rotary
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class CoreAttention(Block):
+    """softmax(q k^T / sqrt(d)) v without a score matrix in memory (FlashAttention, Dao et al., 2022)."""
+
+    heads: int
+    groups: int
+    query_key_size: int
+    """Width of a query's and a key's head."""
+    value_size: int
+    """Width of a value's head."""
+
+    def forward_flops(self, tokens: int, seq_length: int) -> float:
+        """Of the whole s x s square, not the causal half, as Megatron's figures have it (Narayanan et al., 2021)."""
+        return 2.0 * tokens * seq_length * self.heads * (self.query_key_size + self.value_size)
+
+    def local_groups(self, tensor: int) -> int:
+        """Key/value heads of one of t tensor-parallel ranks; ranks that share one have it each."""
+        return max(1, self.groups // tensor)
+
+    def _key_value_heads(self, micro_batch: MicroBatch) -> int:
+        """Of a tensor-parallel rank, each repeated until every Ulysses rank has one: g' = lcm(g/t, u)."""
+        return lcm(self.local_groups(micro_batch.tensor), micro_batch.context.ulysses)
+
+    def _widths(self, micro_batch: MicroBatch) -> tuple[int, int, int]:
+        """Elements of a token's queries, keys and values together, of keys and values, of the output."""
+        heads, groups = self.heads // micro_batch.tensor, self._key_value_heads(micro_batch)
+        keys_values = groups * (self.query_key_size + self.value_size)
+        return heads * self.query_key_size + keys_values, keys_values, heads * self.value_size
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        yield from self._ulysses(micro_batch)
+        yield from self._ring(micro_batch)
+
+    def _ulysses(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """q, k, v to heads and the output back to the sequence, and their gradients (Jacobs et al., 2023)."""
+        members = micro_batch.context.ulysses
+        inputs, _, output = self._widths(micro_batch)
+        for width in (inputs, output):
+            to_others = micro_batch.tokens * width * micro_batch.item_size * (members - 1) // members
+            for backward in (False, True):
+                yield from message("cp-ulysses", "all_to_all", to_others, members, backward=backward)
+
+    def _ring(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """Keys and values around the ring, forward and again backward, and their gradients in float32 (Liu et al.,
+        2023). After Ulysses a rank has u times the sequence and 1/u of the heads."""
+        members = micro_batch.context.ring
+        elements = micro_batch.tokens * self._widths(micro_batch)[1]
+        for item_size, backward in ((micro_batch.item_size, False), (micro_batch.item_size, True), (FLOAT32, True)):
+            for one in message("cp-ring", "send", elements * item_size, members, backward=backward):
+                yield one.times(members - 1)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """Queries, keys and values; of each row of scores the maximum and the sum in float32; and the output where it
+        is not what the next linear keeps, because Ulysses sends it on or the ring has it in float32."""
+        inputs, _, output = self._widths(micro_batch)
+        kept = inputs * micro_batch.item_size + self.heads // micro_batch.tensor * 2 * FLOAT32
+        if micro_batch.context.ring > 1 and (micro_batch.context.ulysses > 1 or micro_batch.item_size != FLOAT32):
+            kept += output * FLOAT32
+        elif micro_batch.context.ulysses > 1:
+            kept += output * micro_batch.item_size
+        return {"": micro_batch.tokens * kept}
+
+
+@dataclass(frozen=True)
+class Attention(Block):
+    """linear_qkv -> head norms -> rotation -> core attention -> linear_proj.
+
+    linear_qkv's rows are grouped by key/value group: its n/g query heads, its key head, its value head.
+    """
+
+    linear_qkv: Linear
+    q_layernorm: Norm | None
+    k_layernorm: Norm | None
+    core_attention: CoreAttention
+    linear_proj: Linear
+    rotary: Rotary | None
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Attention:
+        """The configuration's."""
+        heads, groups, size = config.num_attention_heads, config.num_query_groups, config.kv_channels
+        return cls(
+            Linear.column(config, config.hidden_size, (heads + 2 * groups) * size, bias=config.qkv_has_bias),
+            Norm.of_heads(config, heads) if config.qk_layernorm else None,
+            Norm.of_heads(config, groups) if config.qk_layernorm else None,
+            CoreAttention(heads, groups, size, size),
+            Linear.row(config, heads * size, bias=config.out_proj_has_bias),
+            Rotary.of(config),
+        )
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        yield from super().messages(micro_batch)
+        yield from self._shared_groups(micro_batch)
+
+    def _shared_groups(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """Fewer key/value groups than ranks: queries, keys and values of all ranks together, and their gradients."""
+        if self.core_attention.groups < micro_batch.tensor:
+            size = micro_batch.tokens * self.linear_qkv.output_size * micro_batch.item_size
+            for one in micro_batch.tensor_message("all_gather", size // micro_batch.tensor):
+                yield one.within("shared_groups")
+            for one in micro_batch.tensor_message("reduce_scatter", size, backward=True):
+                yield one.within("shared_groups")

@@ -1,0 +1,70 @@
+"""What every block of a model is: a value that gives its parameters, FLOPs, messages and the bytes that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import NamedTuple
+
+from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.initial_values import Constant, Normal
+from parallel_core.messages import Message
+from parallel_core.sharding import ShardSpec
+
+
+class ParameterSpec(NamedTuple):
+    """A parameter before it exists."""
+
+    shard: ShardSpec
+    """Its global shape and how it is cut."""
+    initial: Normal | Constant
+    """The recipe of its first values."""
+    dtype: str
+    """The type in which the model keeps it."""
+
+
+def join(module: str, name: str) -> str:
+    """A path in the model: the name of a part of `module`."""
+    return ".".join(filter(None, (module, name)))
+
+
+class Block:
+    """A part of a model, made from the configuration alone and described once: cells take their parameters from it,
+    `parallel_core.costs` sums what it says.
+
+    A subclass is a frozen dataclass. Fields that are blocks are its submodules, under Megatron's names and in the order
+    of the model; what is not overridden is the sum over them.
+    """
+
+    def submodules(self) -> dict[str, Block]:
+        """The blocks that this one consists of."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in values.items() if isinstance(value, Block)}
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        """Name within the block -> parameter, in the model's order."""
+        inner = {name: block.parameters() for name, block in self.submodules().items()}
+        return {join(module, name): spec for module, specs in inner.items() for name, spec in specs.items()}
+
+    def forward_flops(self, tokens: int, seq_length: int) -> float:
+        """Floating-point operations of the matrix products of `tokens` tokens, over all tensor-parallel ranks.
+
+        A multiply-add counts as two. Tokens attend to sequences of `seq_length`.
+        """
+        return sum(block.forward_flops(tokens, seq_length) for block in self.submodules().values())
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """What each rank sends forward and backward in one micro-batch."""
+        for name, block in self.submodules().items():
+            for message in block.messages(micro_batch):
+                yield message.within(name)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """Name of a submodule -> bytes of one micro-batch that a rank keeps from its forward for its backward.
+
+        Every tensor counts once, at the operator whose input it is. Counted are operators that keep their inputs (all
+        of the host's, the fused ones of an Ascend), not those that MindSpore composes; parameters and what all layers
+        share (angles, an explicit mask) are not.
+        """
+        inner = {name: block.kept_bytes(micro_batch) for name, block in self.submodules().items()}
+        return {join(module, name): size for module, sizes in inner.items() for name, size in sizes.items()}

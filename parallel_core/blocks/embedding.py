@@ -1,0 +1,87 @@
+"""Tokens and positions to hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.block import Block, ParameterSpec
+from parallel_core.blocks.micro_batch import INT32, MicroBatch
+from parallel_core.initial_values import Constant, Normal
+from parallel_core.messages import Message
+from parallel_core.sharding import Cut, ShardSpec
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class EmbeddingTable(Block):
+    """A vector for each of `rows` ids."""
+
+    rows: int
+    hidden_size: int
+    initial: Normal | Constant
+    dtype: str
+    cuts: tuple[Cut, ...] = ()
+    shared_over: str | None = None
+    """Kind of the group whose ranks have copies of it, if it is tied to the output layer's weight (see ShardSpec)."""
+
+    @classmethod
+    def of_words(cls, config: ModelConfig) -> EmbeddingTable:
+        """The configuration's word embedding: each tensor-parallel rank has a part of the vocabulary."""
+        shared_over = None if config.untie_embeddings_and_output_weights else "embedding"
+        return replace(cls.of_positions(config), rows=config.vocab_size, cuts=(Cut(0),), shared_over=shared_over)
+
+    @classmethod
+    def of_positions(cls, config: ModelConfig) -> EmbeddingTable:
+        """The configuration's learned positions: every rank has all."""
+        initial = Normal(config.embedding_init_method_std)
+        return cls(config.max_position_embeddings, config.hidden_size, initial, config.embedding_init_dtype)
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        shard = ShardSpec(shape=(self.rows, self.hidden_size), cuts=self.cuts, shared_over=self.shared_over)
+        return {"weight": ParameterSpec(shard, self.initial, self.dtype)}
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """The ids."""
+        return {"": micro_batch.tokens * INT32}
+
+
+@dataclass(frozen=True)
+class Embedding(Block):
+    """dropout(word embedding + position embedding).
+
+    Positions are added before the sequence is cut, so that the gradient of their table is whole on every rank. Without
+    them the sum over the vocabulary's shards is cut in the same collective.
+    """
+
+    word_embeddings: EmbeddingTable
+    position_embeddings: EmbeddingTable | None
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Embedding:
+        """The configuration's."""
+        learned = config.position_embedding_type == "learned_absolute"
+        return cls(EmbeddingTable.of_words(config), EmbeddingTable.of_positions(config) if learned else None)
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """The words' rows from the rank that has each, and their gradient back to it."""
+        width = self.word_embeddings.hidden_size
+        if micro_batch.sequence.tensor > 1 and self.position_embeddings is not None:
+            size = micro_batch.tokens * width * micro_batch.item_size
+            yield from micro_batch.tensor_message("all_reduce", size)
+        else:
+            yield from micro_batch.leave(width)
+        yield from micro_batch.enter(width, backward=True)
+
+
+@dataclass(frozen=True)
+class SharedEmbedding(Block):
+    """The last pipeline stage's copy of a tied embedding: parameters of the first stage's names, and nothing else."""
+
+    word_embeddings: EmbeddingTable
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        return {}

@@ -1,0 +1,41 @@
+"""Hidden states to logits over a cut vocabulary, and logits to the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.block import Block
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.micro_batch import FLOAT32, INT32, MicroBatch
+from parallel_core.messages import Message, message
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+
+def output_layer(config: ModelConfig) -> Linear:
+    """The column-parallel linear h -> v; with tied embeddings its weight is the word embedding's."""
+    linear = Linear.column(config, config.hidden_size, config.vocab_size, bias=config.output_layer_bias)
+    return replace(linear, allocates_weight=config.untie_embeddings_and_output_weights)
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Block):
+    """The loss of each token over a vocabulary that is cut over the tensor-parallel ranks, and their mean."""
+
+    vocab_size: int
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """Each token's largest logit; then its sum of exponentials and the target's logit. Over the ranks that share
+        the sequence: how many tokens count, and the mean over them."""
+        for numbers in (1, 2):
+            yield from micro_batch.tensor_message("all_reduce", numbers * micro_batch.tokens * FLOAT32)
+        for what in ("count", "mean"):
+            yield from message("cp", "all_reduce", FLOAT32, micro_batch.context.size, what)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """The exponentials in float32, and of each token their factor, its target and its weight in the mean."""
+        per_token = self.vocab_size // micro_batch.tensor * FLOAT32 + FLOAT32 + INT32 + FLOAT32
+        return {"": micro_batch.tokens * per_token}

@@ -1,0 +1,94 @@
+"""A language model as blocks: which of them a pipeline stage's chunk has, under Megatron's global names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.block import Block
+from parallel_core.blocks.embedding import Embedding, SharedEmbedding
+from parallel_core.blocks.head import CrossEntropy, output_layer
+from parallel_core.blocks.layer import Layer
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.blocks.norm import Norm
+from parallel_core.messages import Message
+from parallel_core.partition import chunk_layers
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class LayerStack(Block):
+    """Layers under their global numbers, 0-based."""
+
+    layers: tuple[tuple[int, Layer], ...]
+
+    def submodules(self) -> dict[str, Block]:
+        return {str(number): layer for number, layer in self.layers}
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """Without the layers' numbers, so that equal messages can be counted together."""
+        for _, layer in self.layers:
+            yield from layer.messages(micro_batch)
+
+
+@dataclass(frozen=True)
+class Decoder(Block):
+    """A chunk's layers, and in the last chunk the final norm."""
+
+    layers: LayerStack
+    final_layernorm: Norm | None
+
+
+@dataclass(frozen=True)
+class Chunk(Block):
+    """What one virtual stage of a pipeline has of a language model; without a pipeline, all of it."""
+
+    embedding: Embedding | None
+    decoder: Decoder
+    output_layer: Linear | None
+    loss: CrossEntropy | None
+    shared_embedding: SharedEmbedding | None
+    """Of a last chunk that is not the first one too, when embeddings are tied."""
+
+    def submodules(self) -> dict[str, Block]:
+        """The copy of the embedding goes by the first stage's name: it is the same parameter."""
+        blocks = super().submodules()
+        copy = blocks.pop("shared_embedding", None)
+        return blocks if copy is None else {**blocks, "embedding": copy}
+
+
+def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
+    """The blocks of one of a pipeline stage's chunks."""
+    layout = chunk_layers(config, config.parallel_config)
+    first = stage == chunk == 0
+    last = (chunk, stage) == (len(layout) - 1, len(layout[-1]) - 1)
+    embedding = Embedding.of(config)
+    tied_copy = last and not first and not config.untie_embeddings_and_output_weights
+    return Chunk(
+        embedding if first else None,
+        Decoder(_layers(config, layout[chunk][stage]), Norm.of(config) if last and config.use_final_norm else None),
+        output_layer(config) if last else None,
+        CrossEntropy(config.vocab_size) if last else None,
+        SharedEmbedding(embedding.word_embeddings) if tied_copy else None,
+    )
+
+
+def _layers(config: ModelConfig, numbers: range) -> LayerStack:
+    """Layers of --noop-layers are left out: they only take up a number."""
+    layer, skipped = Layer.of(config), config.parallel_config.noop_layers or ()
+    return LayerStack(tuple((number, layer) for number in numbers if number not in skipped))
+
+
+def stage_chunks(config: ModelConfig, stage: int) -> list[Chunk]:
+    """A stage's chunks, in the order in which a micro-batch goes through them."""
+    return [chunk_of(config, stage, chunk) for chunk in range(len(chunk_layers(config, config.parallel_config)))]
+
+
+def model_chunks(config: ModelConfig) -> list[Chunk]:
+    """The chunks of all stages."""
+    stages = config.parallel_config.pipeline_model_parallel_size
+    return [chunk for stage in range(stages) for chunk in stage_chunks(config, stage)]

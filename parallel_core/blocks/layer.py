@@ -1,0 +1,35 @@
+"""One transformer layer: attention and feed-forward, each normed before and added to the residual stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.attention import Attention
+from parallel_core.blocks.block import Block
+from parallel_core.blocks.mlp import MLP
+from parallel_core.blocks.norm import Norm
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Layer(Block):
+    """x + attention(norm(x)), then x + mlp(norm(x)); with sandwich norm each result is normed before it is added."""
+
+    input_layernorm: Norm
+    self_attention: Attention
+    pre_mlp_layernorm: Norm
+    mlp: MLP
+    post_attention_layernorm: Norm | None = None
+    post_mlp_layernorm: Norm | None = None
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Layer:
+        """The configuration's; all layers are alike."""
+        norm, attention, mlp = Norm.of(config), Attention.of(config), MLP.of(config)
+        if not config.use_sandwich_norm:
+            return cls(norm, attention, norm, mlp)
+        after_attention = Norm.of(config, gain=config.attn_post_norm_scale)
+        return cls(norm, attention, norm, mlp, after_attention, Norm.of(config, gain=config.ffn_post_norm_scale))

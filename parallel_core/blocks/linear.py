@@ -1,0 +1,95 @@
+"""A linear cut over tensor parallelism by columns or by rows ("Megatron-LM", Shoeybi et al., 2019, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.block import Block, ParameterSpec
+from parallel_core.blocks.micro_batch import MicroBatch, between_regions
+from parallel_core.initial_values import Constant, Normal
+from parallel_core.messages import Message
+from parallel_core.sharding import Cut, ShardSpec
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+COLUMNS, ROWS = 0, 1
+"""The cut axis of a weight [o, i]: output features (a column-parallel linear) or input features (a row-parallel)."""
+
+ZEROS = Constant(0.0)
+
+
+@dataclass(frozen=True)
+class Linear(Block):
+    """y = x W^T + b with W [o, i] and b [o], cut along one of its axes over the t tensor-parallel ranks."""
+
+    input_size: int
+    output_size: int
+    cut_axis: int
+    """COLUMNS or ROWS."""
+    initial: Normal | Constant
+    """First values of the weight."""
+    dtype: str
+    bias: bool = True
+    bias_initial: Normal | Constant = ZEROS
+    parts: int = 1
+    """Fused equal parts along the cut axis, each cut on its own: 2 for gate and up of a gated activation."""
+    allocates_weight: bool = True
+    """False: the weight is another module's (tied embeddings)."""
+    bias_partial_over: str | None = None
+    """By rows: kind of the group whose ranks add the bias to different shards of the sequence (see ShardSpec)."""
+
+    @classmethod
+    def column(cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1) -> Linear:
+        """A model's column-parallel linear, normal with --init-method-std."""
+        initial = Normal(config.init_method_std)
+        return cls(input_size, output_size, COLUMNS, initial, config.params_dtype, bias=bias, parts=parts)
+
+    @classmethod
+    def row(cls, config: ModelConfig, input_size: int, *, bias: bool) -> Linear:
+        """A model's projection back into the residual stream: std / sqrt(2 x layers) (GPT-2, 2019)."""
+        initial = Normal(config.init_method_std / sqrt(2.0 * config.num_layers))
+        partial_over = between_regions(config)
+        return cls(
+            input_size, config.hidden_size, ROWS, initial, config.params_dtype, bias, bias_partial_over=partial_over
+        )
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        specs = {}
+        if self.allocates_weight:
+            shard = ShardSpec(shape=(self.output_size, self.input_size), cuts=(Cut(self.cut_axis, parts=self.parts),))
+            specs["weight"] = ParameterSpec(shard, self.initial, self.dtype)
+        if self.bias:
+            specs["bias"] = ParameterSpec(self._bias_shard(), self.bias_initial, self.dtype)
+        return specs
+
+    def _bias_shard(self) -> ShardSpec:
+        """Cut with the output features; where those are whole, so is the bias."""
+        if self.cut_axis == COLUMNS:
+            return ShardSpec(shape=(self.output_size,), cuts=(Cut(0, parts=self.parts),))
+        return ShardSpec(shape=(self.output_size,), partial_over=self.bias_partial_over)
+
+    def forward_flops(self, tokens: int, seq_length: int) -> float:
+        return 2.0 * tokens * self.input_size * self.output_size
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """By columns: the input enters, in backward again for the weight's gradient, and its gradient leaves. By rows:
+        the output leaves, and its gradient enters."""
+        if self.cut_axis == COLUMNS:
+            yield from micro_batch.enter(self.input_size)
+            yield from micro_batch.enter(self.input_size, backward=True)
+            yield from micro_batch.leave(self.input_size, backward=True)
+        else:
+            yield from micro_batch.leave(self.output_size)
+            yield from micro_batch.enter(self.output_size, backward=True)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """The input as it lies outside of the region, or inside 1/t of its features."""
+        if self.cut_axis == COLUMNS:
+            elements = micro_batch.tokens_between * self.input_size
+        else:
+            elements = micro_batch.tokens * (self.input_size // micro_batch.tensor)
+        return {"": elements * micro_batch.item_size}

@@ -1,0 +1,89 @@
+"""The activations of one micro-batch on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from parallel_core.context import ContextLayout, SequenceLayout
+from parallel_core.messages import Message, message
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+FLOAT32 = INT32 = 4
+
+
+def between_regions(config: ModelConfig) -> str | None:
+    """Kind of the group over which gradients are partial sums, of parameters that are applied between two
+    tensor-parallel regions: with sequence parallelism each rank applied them to its shard of the sequence."""
+    return "tp" if SequenceLayout.of(config.parallel_config).tensor > 1 else None
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Sizes that all blocks of a model share: one micro-batch as one rank has it.
+
+    Hidden states enter a tensor-parallel region before a column-parallel linear and leave it after a row-parallel one.
+    Inside, a rank has its heads or features of every token; between two regions every token's whole hidden state or,
+    with sequence parallelism, 1/t of the tokens (Korthikanti et al., 2022).
+    """
+
+    batch: int
+    """Sequences, b."""
+    seq_length: int
+    """Tokens of a whole sequence, s."""
+    tensor: int
+    """Tensor-parallel size, t."""
+    sequence: SequenceLayout
+    """How the sequence is cut between two regions."""
+    dtype: str
+    """Type of the activations."""
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> MicroBatch:
+        """The configuration's."""
+        parallel = config.parallel_config
+        return cls(
+            config.dataset_config.batch_size,
+            config.seq_length,
+            parallel.tensor_model_parallel_size,
+            SequenceLayout.of(parallel),
+            config.compute_dtype,
+        )
+
+    @property
+    def item_size(self) -> int:
+        """Bytes of an activation's element."""
+        return BYTES[self.dtype]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens inside a tensor-parallel region: b s/c."""
+        return self.batch * self.sequence.gathered.local_length(self.seq_length)
+
+    @property
+    def tokens_between(self) -> int:
+        """Tokens between two regions: b s/c or, with sequence parallelism, b s/(c t)."""
+        return self.batch * self.sequence.local_length(self.seq_length)
+
+    @property
+    def context(self) -> ContextLayout:
+        """The context-parallel layout, of c ranks."""
+        return self.sequence.context
+
+    def tensor_message(self, operation: str, size: int, backward: bool = False) -> Iterator[Message]:
+        """A collective over the tensor-parallel group with an input of `size` bytes."""
+        yield from message("tp", operation, size, self.tensor, backward=backward)
+
+    def enter(self, width: int, backward: bool = False) -> Iterator[Message]:
+        """Activations of `width` into a region, forward; or their gradient into it, backward."""
+        if self.sequence.tensor > 1:
+            yield from self.tensor_message("all_gather", self.tokens_between * width * self.item_size, backward)
+
+    def leave(self, width: int, backward: bool = False) -> Iterator[Message]:
+        """The ranks' sum out of a region."""
+        operation = "reduce_scatter" if self.sequence.tensor > 1 else "all_reduce"
+        yield from self.tensor_message(operation, self.tokens * width * self.item_size, backward)

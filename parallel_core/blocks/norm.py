@@ -1,0 +1,63 @@
+"""LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.block import Block, ParameterSpec
+from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_regions
+from parallel_core.initial_values import Constant
+from parallel_core.sharding import ShardSpec
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Norm(Block):
+    """A norm over the last axis of hidden states or, with `heads`, of each head inside a tensor-parallel region."""
+
+    kind: str
+    """LayerNorm, RMSNorm or FusedRMSNorm."""
+    size: int
+    dtype: str
+    gain: float = 1.0
+    """What the normed values are multiplied with at first."""
+    zero_centered: bool = False
+    """The weight is stored minus one (--apply-layernorm-1p)."""
+    partial_over: str | None = None
+    """Kind of the group whose ranks norm different heads or shards of the sequence (see ShardSpec)."""
+    heads: int | None = None
+    """Heads of the whole model that are normed; None: hidden states, between two regions."""
+
+    @classmethod
+    def of(cls, config: ModelConfig, gain: float = 1.0) -> Norm:
+        """A norm of hidden states."""
+        partial_over, one_p = between_regions(config), config.apply_layernorm_1p
+        return cls(config.normalization, config.hidden_size, config.params_dtype, gain, one_p, partial_over)
+
+    @classmethod
+    def of_heads(cls, config: ModelConfig, heads: int) -> Norm:
+        """--qk-layernorm's, of each head of d."""
+        one_p = config.apply_layernorm_1p
+        return cls(config.normalization, config.kv_channels, config.params_dtype, 1.0, one_p, "tp", heads)
+
+    @property
+    def centred(self) -> bool:
+        """Whether the mean is subtracted and a bias added: LayerNorm."""
+        return self.kind == "LayerNorm"
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        shard = ShardSpec(shape=(self.size,), partial_over=self.partial_over)
+        weight = ParameterSpec(shard, Constant(self.gain - 1.0 if self.zero_centered else self.gain), self.dtype)
+        bias = ParameterSpec(shard, Constant(0.0), self.dtype)
+        return {"weight": weight, "bias": bias} if self.centred else {"weight": weight}
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """The input, and mean and deviation of each row in float32."""
+        if self.heads is None:
+            rows = micro_batch.tokens_between
+        else:
+            rows = micro_batch.tokens * max(1, self.heads // micro_batch.tensor)
+        return {"": rows * (self.size * micro_batch.item_size + 2 * FLOAT32)}

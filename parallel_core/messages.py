@@ -1,0 +1,53 @@
+"""Messages between ranks as values: what one rank sends by a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+BYTES_SENT: dict[str, Callable[[int, int, int], int]] = {
+    "all_reduce": lambda size, n, _: 2 * (n - 1) * size // n,
+    "reduce_scatter": lambda size, n, _: (n - 1) * size // n,
+    "all_gather": lambda size, n, _: (n - 1) * size,
+    "broadcast": lambda size, n, is_source: (n - 1) * size if is_source else 0,
+    "all_to_all": lambda size, n, _: size,
+    "send": lambda size, n, _: size,
+    "recv": lambda size, n, _: 0,
+    "barrier": lambda size, n, _: 0,
+}
+"""Operation -> bytes that one rank sends by the algorithm of least traffic (a ring for all_reduce), from the bytes of
+the rank's input, the group's size and whether the rank is the source. Of an all_to_all the input is what goes to
+others."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """Equal calls of one collective by one rank."""
+
+    what: str
+    """What launches it: a path in the model without layer numbers, such as "decoder.layers.mlp.linear_fc1", or
+    "pipeline", "gradients", ..."""
+    kind: str
+    """The group, one of `topology.KINDS`, or "world"."""
+    operation: str
+    bytes: int
+    """Sent by the rank in one call."""
+    backward: bool = False
+    """Whether it belongs to the backward pass."""
+    calls: int = 1
+
+    def times(self, count: int) -> Message:
+        """The same, `count` times."""
+        return replace(self, calls=self.calls * count)
+
+    def within(self, module: str) -> Message:
+        """The same, launched by a part of `module`."""
+        return replace(self, what=f"{module}.{self.what}" if self.what else module)
+
+
+def message(
+    kind: str, operation: str, size: int, members: int, what: str = "", backward: bool = False
+) -> Iterator[Message]:
+    """One call with an input of `size` bytes; nothing in a group of one."""
+    if members > 1:
+        yield Message(what, kind, operation, BYTES_SENT[operation](size, members, 0), backward)

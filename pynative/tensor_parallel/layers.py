@@ -15,6 +15,7 @@ from parallel_core.blocks import EmbeddingTable, Linear
 from parallel_core.blocks.linear import COLUMNS, ROWS
 from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant, Normal, by_name
+from parallel_core.sharding import Cut
 from pynative import kernels, parallel_state
 from pynative.autograd import Function, add_weight_gradient
 from pynative.parameter import Dtype, check_one_type, make_parameter, type_name
@@ -291,7 +292,7 @@ class VocabParallelEmbedding(nn.Cell):
         self.group = parallel_state.get_tensor_model_parallel_group()
         dtype = param_init_dtype or config.embedding_init_dtype
         initial = by_name(init_method or "normal", config.embedding_init_method_std)
-        table = EmbeddingTable(num_embeddings, embedding_dim, initial, type_name(dtype))
+        table = EmbeddingTable(num_embeddings, embedding_dim, initial, type_name(dtype), cuts=(Cut(0),))
         self.weight = make_parameter(*table.parameters()["weight"])
         self.first_id = self.group.rank * self.weight.shape[0]
 

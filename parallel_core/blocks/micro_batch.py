@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from parallel_core.context import ContextLayout, SequenceLayout
+from parallel_core.dtypes import DTYPES
 from parallel_core.messages import Message, message
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
 
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-FLOAT32 = INT32 = 4
+FLOAT32, INT32 = DTYPES["float32"].bytes, DTYPES["int32"].bytes
 
 
 def between_regions(config: ModelConfig) -> str | None:
@@ -57,7 +57,7 @@ class MicroBatch:
     @property
     def item_size(self) -> int:
         """Bytes of an activation's element."""
-        return BYTES[self.dtype]
+        return DTYPES[self.dtype].bytes
 
     @property
     def tokens(self) -> int:

@@ -41,7 +41,7 @@ def built(backend, flags: str) -> tuple[list, int]:
             "post_process": parallel_state.is_pipeline_last_stage(),
         }
         parameters = name_parameters(GPTModel(config.model_config, **ends))
-        described = [(p.shard, p.initial, str(p.dtype).lower(), tuple(p.shape)) for p in parameters]
+        described = [(p.meta.spec, p.meta.initial, str(p.dtype).lower(), tuple(p.shape)) for p in parameters]
         return described, ParamAndGradBuffer(parameters).size
 
 

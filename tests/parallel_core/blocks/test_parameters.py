@@ -30,7 +30,7 @@ MODELS = FAMILIES | {
 def built(backend, flags: str) -> tuple[list, int]:
     """(spec, recipe, type, local shape) of this rank's parameters in the model's order, and its flat buffer's size."""
     from pynative import parallel_state
-    from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
+    from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
     from pynative.parameter import name_parameters
     from pynative.transformer.gpt_model import GPTModel
 
@@ -42,7 +42,7 @@ def built(backend, flags: str) -> tuple[list, int]:
         }
         parameters = name_parameters(GPTModel(config.model_config, **ends))
         described = [(p.meta.spec, p.meta.initial, str(p.dtype).lower(), tuple(p.shape)) for p in parameters]
-        return described, ParamAndGradBuffer(parameters).size
+        return described, ParamAndGradBuffers(parameters).size
 
 
 def expected(config, stage: int) -> list:

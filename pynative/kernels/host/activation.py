@@ -1,215 +1,59 @@
-"""Activations with the bias in front of them fused in, on the host: a cache-sized block at a time, nothing kept.
+"""Activations with the bias in front of them fused in, on the host, a block of rows at a time.
 
-Saved for backward are the inputs only. Every function below works on a block [r, f] (gated ones: [r, 2f] = gate | up)
-and may overwrite its input; `derivative` turns the block into d activation / d input.
+Saved for backward is the input only.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import pi, sqrt
-
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import add_summed_gradient, as_float32, tensor_like
+from pynative.kernels.host.arrays import add_summed_gradient, array_of, rows_of
+from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
 
-Array = np.ndarray
-
-_ONE, _HALF = np.float32(1), np.float32(0.5)
-_TANH_SLOPE = np.float32(2 * sqrt(2 / pi))
-_TANH_CUBIC = np.float32(2 * sqrt(2 / pi) * 0.044715)
+GATED = ("swiglu",)
+"""Activations of which two columns of the input make one of the result."""
 
 
-def _sigmoid_of_negated(minus_z: Array) -> Array:
-    """sigmoid(z) from -z, in place."""
-    np.exp(minus_z, out=minus_z)
-    minus_z += _ONE
-    return np.reciprocal(minus_z, out=minus_z)
-
-
-def _tanh_gate(x: Array) -> Array:
-    """(1 + tanh(u)) / 2 = sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks & Gimpel 2016)."""
-    gate = np.square(x)
-    gate *= -_TANH_CUBIC
-    gate -= _TANH_SLOPE
-    gate *= x
-    return _sigmoid_of_negated(gate)
-
-
-def _gelu_tanh(x: Array, out: Array) -> None:
-    np.multiply(x, _tanh_gate(x), out=out)
-
-
-def _gelu_tanh_gradient(x: Array, dy: Array, dx: Array) -> None:
-    gate = _tanh_gate(x)
-    slope = np.square(x)  # becomes d(2u)/dx
-    slope *= 3 * _TANH_CUBIC
-    slope += _TANH_SLOPE
-    _gradient_of_gated_identity(x, gate, slope, dy, dx)
-
-
-def _gradient_of_gated_identity(x: Array, gate: Array, slope: Array | None, dy: Array, dx: Array) -> None:
-    """dx of y = x sigmoid(z(x)): dy gate (1 + x z' (1 - gate)); x is overwritten."""
-    if slope is not None:
-        x *= slope
-    complement = np.subtract(_ONE, gate, out=slope)
-    x *= complement
-    x += _ONE
-    x *= gate
-    np.multiply(x, dy, out=dx)
-
-
-# Phi(-a) exp(a^2/2) for a >= 0 as a ratio of polynomials, relative error 5e-9 (a minimax fit of our own). No
-# coefficient is negative, so float32 evaluation loses nothing to cancellation.
-_TAIL_NUMERATOR = tuple(np.float32(c) for c in (0.5, 0.43497543, 0.18078343, 0.03980859, 0.00399432))
-_TAIL_DENOMINATOR = tuple(
-    np.float32(c) for c in (1.0, 1.66783576, 1.19230329, 0.46299926, 0.09979298, 0.01001214)
-)
-
-
-def _polynomial(coefficients: tuple[np.float32, ...], x: Array) -> Array:
-    value = x * coefficients[-1]
-    for coefficient in coefficients[-2:0:-1]:
-        value += coefficient
-        value *= x
-    value += coefficients[0]
-    return value
-
-
-def _normal_distribution(x: Array) -> tuple[Array, Array]:
-    """(Phi(x), exp(-x^2/2)) of the standard normal distribution, to 1.4e-7 absolute."""
-    bell = np.square(x)
-    bell *= -_HALF
-    np.exp(bell, out=bell)
-    distance = np.minimum(np.abs(x), np.float32(16))
-    tail = _polynomial(_TAIL_NUMERATOR, distance)
-    tail /= _polynomial(_TAIL_DENOMINATOR, distance)
-    tail *= bell
-    np.subtract(_HALF, tail, out=tail)
-    np.copysign(tail, x, out=tail)
-    tail += _HALF
-    return tail, bell
-
-
-def _gelu_erf(x: Array, out: Array) -> None:
-    np.multiply(x, _normal_distribution(x)[0], out=out)
-
-
-def _gelu_erf_gradient(x: Array, dy: Array, dx: Array) -> None:
-    distribution, bell = _normal_distribution(x)
-    bell *= x
-    bell *= np.float32(1 / sqrt(2 * pi))
-    bell += distribution
-    np.multiply(bell, dy, out=dx)
-
-
-def _silu(x: Array, out: Array) -> None:
-    np.multiply(x, _sigmoid_of_negated(np.negative(x)), out=out)
-
-
-def _silu_gradient(x: Array, dy: Array, dx: Array) -> None:
-    _gradient_of_gated_identity(x, _sigmoid_of_negated(np.negative(x)), None, dy, dx)
-
-
-def _relu(x: Array, out: Array) -> None:
-    np.maximum(x, 0, out=out)
-
-
-def _relu_gradient(x: Array, dy: Array, dx: Array) -> None:
-    np.multiply(dy, x > 0, out=dx)
-
-
-def _squared_relu(x: Array, out: Array) -> None:
-    np.maximum(x, 0, out=x)
-    np.square(x, out=out)
-
-
-def _squared_relu_gradient(x: Array, dy: Array, dx: Array) -> None:
-    np.maximum(x, 0, out=x)
-    x += x
-    np.multiply(x, dy, out=dx)
-
-
-def _swiglu(x: Array, out: Array) -> None:
-    gate, up = np.split(x, 2, axis=1)
-    _silu(gate, out)
-    out *= up
-
-
-def _swiglu_gradient(x: Array, dy: Array, dx: Array) -> None:
-    (gate, up), (gate_gradient, up_gradient) = np.split(x, 2, axis=1), np.split(dx, 2, axis=1)
-    sigmoid = _sigmoid_of_negated(np.negative(gate))
-    np.multiply(gate, sigmoid, out=up_gradient)
-    up_gradient *= dy
-    up *= dy
-    _gradient_of_gated_identity(gate, sigmoid, None, up, gate_gradient)
-
-
-@dataclass(frozen=True)
-class Activation:
-    """`forward(x, out)` and `gradient(x, dy, dx)` on blocks; `inputs` columns of x make one column of the result."""
-
-    forward: Callable[[Array, Array], None]
-    gradient: Callable[[Array, Array, Array], None]
-    inputs: int = 1
-
-
-ACTIVATIONS = {
-    "gelu_tanh": Activation(_gelu_tanh, _gelu_tanh_gradient),
-    "gelu_erf": Activation(_gelu_erf, _gelu_erf_gradient),
-    "silu": Activation(_silu, _silu_gradient),
-    "relu": Activation(_relu, _relu_gradient),
-    "squared_relu": Activation(_squared_relu, _squared_relu_gradient),
-    "swiglu": Activation(_swiglu, _swiglu_gradient, inputs=2),
-}
-
-
-def _block_input(x: Array, bias: Array | None) -> Array:
-    return x.copy() if bias is None else np.add(x, bias)
-
-
-def _forward(activation: Activation, x: Array, bias: Array | None, y: Array) -> None:
+def _forward(name: str, x: np.ndarray, bias: np.ndarray | None, y: np.ndarray) -> None:
     def block(start: int, stop: int) -> None:
-        activation.forward(_block_input(x[start:stop], bias), y[start:stop])
+        ENGINE.activation(name, x[start:stop], bias, y[start:stop])
 
     run(block, row_blocks(len(x), x.shape[1] * 4))
 
 
-def _backward(activation: Activation, x: Array, bias: Array | None, dy: Array, dx: Array) -> Array:
-    """Fill dx; return its sum over rows, the gradient of the bias (zeros without one)."""
+def _backward(name: str, x: np.ndarray, bias: np.ndarray | None, dy: np.ndarray, dx: np.ndarray) -> np.ndarray | None:
+    """Fill dx; return its sum over rows, the gradient of the bias."""
     blocks = row_blocks(len(x), x.shape[1] * 4)
-    sums = np.zeros((len(blocks), x.shape[1]), np.float32)
+    sums = None if bias is None else np.empty((len(blocks), x.shape[1]), np.float32)
 
     def block(index: int, start: int, stop: int) -> None:
-        activation.gradient(_block_input(x[start:stop], bias), dy[start:stop], dx[start:stop])
-        if bias is not None:
-            np.matmul(np.ones(stop - start, np.float32), dx[start:stop], out=sums[index])
+        own_sum = None if sums is None else sums[index]
+        ENGINE.activation_gradient(name, x[start:stop], bias, dy[start:stop], dx[start:stop], own_sum)
 
     run(block, [(index, *span) for index, span in enumerate(blocks)])
-    return sums.sum(axis=0)
+    return None if sums is None else sums.sum(axis=0)
 
 
 class _BiasActivation(Function):
     @staticmethod
     def forward(ctx, x, bias, name):
         ctx.save_for_backward(x)
-        ctx.activation, ctx.bias = ACTIVATIONS[name], bias
-        width = x.shape[-1]
-        y = np.empty((*x.shape[:-1], width // ctx.activation.inputs), np.float32)
-        rows, bias_array = as_float32(x).reshape(-1, width), None if bias is None else as_float32(bias)
-        _forward(ctx.activation, rows, bias_array, y.reshape(len(rows), -1))
-        return tensor_like(y, x)
+        ctx.name, ctx.bias = name, bias
+        rows = rows_of(x)
+        columns = rows.shape[1] // (2 if name in GATED else 1)
+        y = np.empty((len(rows), columns), rows.dtype)
+        _forward(name, rows, array_of(bias), y)
+        return from_numpy(y.reshape(*x.shape[:-1], columns))
 
     @staticmethod
     def backward(ctx, dy):
         (x,), bias = ctx.saved_tensors, ctx.bias
-        rows, bias_array = as_float32(x).reshape(-1, x.shape[-1]), None if bias is None else as_float32(bias)
-        dx = np.empty(rows.shape, np.float32)
-        sums = _backward(ctx.activation, rows, bias_array, as_float32(dy).reshape(len(rows), -1), dx)
-        gradient = None if bias is None else add_summed_gradient(bias, sums)
-        return tensor_like(dx.reshape(x.shape), dy), gradient, None
+        rows, dy_rows = rows_of(x), rows_of(dy)
+        dx = np.empty(rows.shape, dy_rows.dtype)
+        sums = _backward(ctx.name, rows, array_of(bias), dy_rows, dx)
+        gradient = None if sums is None else add_summed_gradient(bias, sums)
+        return from_numpy(dx.reshape(x.shape)), gradient, None
 
 
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:

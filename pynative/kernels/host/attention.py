@@ -19,7 +19,8 @@ from mindspore import Tensor, from_numpy
 from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
-from pynative.kernels.host.arrays import as_float32, tensor_like
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.rounding import widened
 from pynative.kernels.host.threads import run, spans
 
 QUERY_ROWS = 256
@@ -28,6 +29,13 @@ lose half as much again to the GIL."""
 
 MASKED_SCORE = np.float32(-10000.0)
 """Megatron's value for masked scores. A row that is masked everywhere attends evenly, without NaN."""
+
+
+def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """left right as a new float32 array."""
+    out = np.empty((left.shape[0], right.shape[1]), np.float32)
+    ENGINE.matmul(left, right, out)
+    return out
 
 
 def _score_limits(scores: Scores, queries: int) -> Callable[[int, slice], np.ndarray | None]:
@@ -57,15 +65,15 @@ def _limit(scores: np.ndarray, limits: np.ndarray | None) -> None:
 
 
 def _scaled_with_column(rows: np.ndarray, factor: np.ndarray | np.float32, column: np.ndarray | float) -> np.ndarray:
-    """[rows * factor, column] as one array [s, d + 1]."""
+    """[rows * factor, column] as one float32 array [s, d + 1]."""
     extended = np.empty((rows.shape[0], rows.shape[1] + 1), np.float32)
-    np.multiply(rows, factor, out=extended[:, :-1])
+    np.multiply(widened(rows), factor, out=extended[:, :-1])
     extended[:, -1] = column
     return extended
 
 
 class _Heads:
-    """Attention of arrays q [s, b, n, d], k and v [s', b, g, d]; a task is one (batch, group)."""
+    """Attention of arrays q [s, b, n, d], k and v [s', b, g, d] of one type; a task is one (batch, group)."""
 
     def __init__(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, scores: Scores) -> None:
         self.q, self.k, self.v, self.scores = q, k, v, scores
@@ -93,9 +101,9 @@ class _Heads:
         """Fill out [s, b, n, d], maximum and inverse_sum [b, n, s]."""
 
         def task(batch: int, group: int) -> None:
-            keys, values = np.ascontiguousarray(self.k[:, batch, group]), np.ascontiguousarray(self.v[:, batch, group])
+            keys, values = (np.ascontiguousarray(widened(array[:, batch, group])) for array in (self.k, self.v))
             for head in self.heads_of(group):
-                queries = self.q[:, batch, head] * np.float32(self.scores.scale)
+                queries = widened(self.q[:, batch, head]) * np.float32(self.scores.scale)
                 for rows in self.blocks:
                     out[rows, batch, head] = self._forward_block(
                         queries[rows], keys, values, (batch, head, rows), maximum[batch, head], inverse_sum[batch, head]
@@ -106,16 +114,16 @@ class _Heads:
     def _forward_block(self, queries, keys, values, where, maximum, inverse_sum) -> np.ndarray:
         batch, head, rows = where
         visible = self.visible_keys(rows.stop)
-        scores = np.matmul(queries, keys[:visible].T)
+        scores, total = _product(queries, keys[:visible].T), inverse_sum[rows]
         _limit(scores, self.limits(batch, rows))
-        maximum[rows] = scores.max(axis=1)
-        scores -= maximum[rows, None]
-        np.exp(scores, out=scores)
-        inverse_sum[rows] = 1 / scores.sum(axis=1)
+        ENGINE.softmax_exponentials(scores, scores, maximum[rows], total)
+        np.divide(1, total, out=total)
         kept = self.dropout(batch, head, rows, visible)
         if kept is not None:
             scores *= kept
-        return np.matmul(scores, values[:visible]) * inverse_sum[rows, None]
+        out = _product(scores, values[:visible])
+        out *= total[:, None]
+        return out
 
     def backward(self, dout, out, maximum, inverse_sum, gradients: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
         """Fill gradients (of q, k and v) from dout; the other arguments are those of forward."""
@@ -128,7 +136,7 @@ class _Heads:
             for head in self.heads_of(group):
                 inverse = inverse_sum[batch, head]
                 queries = _scaled_with_column(self.q[:, batch, head], scale, -maximum[batch, head])
-                delta = np.einsum("sd,sd->s", dout[:, batch, head], out[:, batch, head])
+                delta = np.einsum("sd,sd->s", widened(dout[:, batch, head]), widened(out[:, batch, head]))
                 upstream = _scaled_with_column(dout[:, batch, head], inverse[:, None], -delta * inverse)
                 for rows in self.blocks:
                     dq[rows, batch, head] = self._backward_block(
@@ -142,34 +150,38 @@ class _Heads:
         """Add this block's part to the gradients of keys and values; return the gradient of its queries."""
         batch, head, rows = where
         visible = self.visible_keys(rows.stop)
-        weights = np.matmul(queries[rows], keys[:visible].T)
+        weights = _product(queries[rows], keys[:visible].T)
         limits = self.limits(batch, rows)
         _limit(weights, None if limits is None else limits + queries[rows, -1:])
-        np.exp(weights, out=weights)
+        ENGINE.exponential(weights, weights)
         kept = self.dropout(batch, head, rows, visible)
         dropped = weights if kept is None else weights * kept
-        value_gradient[:visible] += np.matmul(dropped.T, upstream[rows, :-1])
+        ENGINE.matmul(dropped.T, upstream[rows, :-1], value_gradient[:visible], accumulate=True)
         scores_gradient = self._scores_gradient(upstream[rows], values[:visible], kept)
         scores_gradient *= weights
         if limits is not None and self.scores.mask is not None:
             scores_gradient *= limits > 0
-        key_gradient[:visible] += np.matmul(scores_gradient.T, queries[rows, :-1])
-        return np.matmul(scores_gradient, keys[:visible, :-1]) * np.float32(self.scores.scale)
+        ENGINE.matmul(scores_gradient.T, queries[rows, :-1], key_gradient[:visible], accumulate=True)
+        query_gradient = _product(scores_gradient, keys[:visible, :-1])
+        query_gradient *= np.float32(self.scores.scale)
+        return query_gradient
 
     def _scores_gradient(self, upstream: np.ndarray, values: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
         """(dout v^T kept - D) / l of a block, before the factor e."""
         if kept is None:
-            return np.matmul(upstream, values.T)
-        gradient = np.matmul(upstream[:, :-1], values[:, :-1].T)
+            return _product(upstream, values.T)
+        gradient = _product(upstream[:, :-1], values[:, :-1].T)
         gradient *= kept
         gradient += upstream[:, -1:]
         return gradient
 
 
-def _forward(q: np.ndarray, k: np.ndarray, v: np.ndarray, scores: Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """out [s, b, n, d], maximum and inverse sum [b, n, s]."""
+def _forward(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, scores: Scores, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """out [s, b, n, d] of this type, maximum and inverse sum [b, n, s] float32."""
     heads = _Heads(q, k, v, scores)
-    out = np.empty(q.shape, np.float32)
+    out = np.empty(q.shape, dtype)
     maximum, inverse_sum = np.empty((2, heads.batch, heads.heads, heads.queries), np.float32)
     heads.forward(out, maximum, inverse_sum)
     return out, maximum, inverse_sum
@@ -178,8 +190,9 @@ def _forward(q: np.ndarray, k: np.ndarray, v: np.ndarray, scores: Scores) -> tup
 class _Attention(Function):
     @staticmethod
     def forward(ctx, q, k, v, scores):
-        out, maximum, inverse_sum = _forward(as_float32(q), as_float32(k), as_float32(v), scores)
-        result = tensor_like(out.reshape(*out.shape[:2], -1), q)
+        q_array = q.asnumpy()
+        out, maximum, inverse_sum = _forward(q_array, k.asnumpy(), v.asnumpy(), scores, q_array.dtype)
+        result = from_numpy(out.reshape(*out.shape[:2], -1))
         ctx.scores = scores
         ctx.save_for_backward(q, k, v, result, from_numpy(maximum), from_numpy(inverse_sum))
         return result
@@ -187,11 +200,13 @@ class _Attention(Function):
     @staticmethod
     def backward(ctx, dy):
         q, k, v, out, maximum, inverse_sum = ctx.saved_tensors
-        heads = _Heads(as_float32(q), as_float32(k), as_float32(v), ctx.scores)
-        gradients = tuple(np.empty(array.shape, np.float32) for array in (heads.q, heads.k, heads.v))
-        dout, output = as_float32(dy).reshape(heads.q.shape), as_float32(out).reshape(heads.q.shape)
-        heads.backward(dout, output, maximum.asnumpy(), inverse_sum.asnumpy(), gradients)
-        return *(tensor_like(gradient, dy) for gradient in gradients), None
+        heads, dout = _Heads(q.asnumpy(), k.asnumpy(), v.asnumpy(), ctx.scores), dy.asnumpy()
+        gradients = tuple(np.empty(array.shape, dout.dtype) for array in (heads.q, heads.k, heads.v))
+        shape = heads.q.shape
+        heads.backward(
+            dout.reshape(shape), out.asnumpy().reshape(shape), maximum.asnumpy(), inverse_sum.asnumpy(), gradients
+        )
+        return *map(from_numpy, gradients), None
 
 
 def attention(
@@ -208,12 +223,12 @@ def attention(
 
 def _arrays(q: Tensor, kv: Tensor, scores: Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The block's queries, keys and values."""
-    keys, values = as_float32(kv)[:, : scores.keys]
-    return as_float32(q)[-scores.queries :], keys, values
+    keys, values = kv.asnumpy()[:, : scores.keys]
+    return q.asnumpy()[-scores.queries :], keys, values
 
 
 def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
-    out, maximum, inverse_sum = _forward(*_arrays(q, kv, scores), scores)
+    out, maximum, inverse_sum = _forward(*_arrays(q, kv, scores), scores, np.dtype(np.float32))
     if partial is None:
         return Partial(from_numpy(out.reshape(*out.shape[:2], -1)), from_numpy(maximum), from_numpy(inverse_sum))
     _merge(partial, out, maximum, inverse_sum)
@@ -241,7 +256,7 @@ def attention_block_gradient(
     last = slice(-scores.queries, None)
     own_dq, dkv = np.empty(heads.q.shape, np.float32), np.zeros(kv.shape, np.float32)
     heads.backward(
-        as_float32(dout)[last].reshape(heads.q.shape), partial.out.asnumpy()[last].reshape(heads.q.shape),
+        dout.asnumpy()[last].reshape(heads.q.shape), partial.out.asnumpy()[last].reshape(heads.q.shape),
         partial.maximum.asnumpy()[..., last], partial.inverse_sum.asnumpy()[..., last],
         (own_dq, *dkv[:, : scores.keys]),
     )  # fmt: skip

@@ -4,7 +4,9 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import as_float32
+from pynative.kernels.host.arrays import as_float32, rows_of
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.rounding import widened
 from pynative.kernels.host.threads import row_blocks, run
 
 
@@ -16,20 +18,17 @@ def _columns(target: np.ndarray, first_id: int, width: int) -> tuple[np.ndarray,
 
 
 def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    rows = as_float32(logits).reshape(-1, logits.shape[-1])
-    exponentials = np.empty_like(rows)
+    rows = rows_of(logits)
+    exponentials = np.empty(rows.shape, np.float32)
     maximum, total, target_logit = np.zeros((3, len(rows)), np.float32)
 
     def block(start: int, stop: int) -> None:
-        part, result = rows[start:stop], exponentials[start:stop]
-        np.max(part, axis=1, out=maximum[start:stop])
-        np.subtract(part, maximum[start:stop, None], out=result)
-        np.exp(result, out=result)
-        np.sum(result, axis=1, out=total[start:stop])
+        span = slice(start, stop)
+        ENGINE.softmax_exponentials(rows[span], exponentials[span], maximum[span], total[span])
 
     run(block, row_blocks(len(rows), rows.shape[1] * 4))
     present, columns = _columns(target.asnumpy(), first_id, rows.shape[1])
-    target_logit[present] = rows[present, columns]
+    target_logit[present] = widened(rows[present, columns])
     statistics = (from_numpy(values.reshape(logits.shape[:-1])) for values in (maximum, total, target_logit))
     return from_numpy(exponentials.reshape(logits.shape)), *statistics
 

@@ -3,10 +3,11 @@
 from functools import partial
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function, add_weight_gradient
-from pynative.kernels.host.arrays import as_float32, deliver, tensor_like
+from pynative.kernels.host.arrays import delivered, gradient_memory, rows_of
+from pynative.kernels.host.rounding import widened
 from pynative.kernels.host.threads import row_blocks, run
 
 
@@ -35,24 +36,28 @@ def _scatter_sum(rows: np.ndarray, gradients: np.ndarray, out: np.ndarray, accum
     if not len(order):
         return
     present, starts = np.unique(rows[order], return_index=True)
-    out[present] += np.add.reduceat(gradients[order], starts, axis=0)
+    sums = np.add.reduceat(widened(gradients[order]), starts, axis=0)
+    out[present] = sums if not accumulate else widened(out[present]) + sums
 
 
 class _Embedding(Function):
     @staticmethod
     def forward(ctx, ids, weight, first_id):
-        table, rows = as_float32(weight), ids.asnumpy().reshape(-1) - first_id
-        y = np.empty((*ids.shape, table.shape[1]), np.float32)
-        _gather(table, rows, y.reshape(len(rows), -1))
+        table, rows = weight.asnumpy(), ids.asnumpy().reshape(-1) - first_id
+        y = np.empty((len(rows), table.shape[1]), table.dtype)
+        _gather(table, rows, y)
         ctx.rows, ctx.weight = rows, weight
-        return tensor_like(y, weight)
+        return from_numpy(y.reshape(*ids.shape, table.shape[1]))
 
     @staticmethod
     def backward(ctx, dy):
-        gradients = as_float32(dy).reshape(len(ctx.rows), -1)
+        return None, add_weight_gradient(ctx.weight, partial(_weight_gradient, ctx.rows, dy, ctx.weight)), None
 
-        compute = partial(deliver, partial(_scatter_sum, ctx.rows, gradients), ctx.weight, ctx.weight.shape)
-        return None, add_weight_gradient(ctx.weight, compute), None
+
+def _weight_gradient(rows: np.ndarray, dy: Tensor, weight: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
+    gradient = gradient_memory(out, weight.shape, weight.asnumpy().dtype)
+    _scatter_sum(rows, rows_of(dy), gradient, accumulate)
+    return delivered(gradient, out)
 
 
 def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:

@@ -8,13 +8,10 @@ from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function
 from pynative.kernels.dropout import Dropout, Key, Rows
-from pynative.kernels.host.arrays import add_summed_gradient, as_float32, tensor_like
+from pynative.kernels.host.arrays import add_summed_gradient, array_of, rows_of
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.rounding import fill, float32_for, widened
 from pynative.kernels.host.threads import row_blocks, run
-
-
-def _rows(tensor: Tensor) -> np.ndarray:
-    return as_float32(tensor).reshape(-1, tensor.shape[-1])
-
 
 Masks = Callable[[int, int], np.ndarray]
 """(start, stop) -> the mask of these rows."""
@@ -25,16 +22,19 @@ def _masks(dropout: Dropout, shape: tuple[int, ...]) -> Masks | None:
 
 
 def _forward(x: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None, masks: Masks | None) -> np.ndarray:
-    y = np.empty(x.shape, np.float32)
+    y = np.empty(x.shape, x.dtype)
+    shift = None if bias is None else widened(bias)
 
     def block(start: int, stop: int) -> None:
-        part, result = x[start:stop], y[start:stop]
-        if bias is not None:
-            part = np.add(part, bias, out=result)
+        part, out = widened(x[start:stop]), y[start:stop]
+        result = float32_for(out)
+        if shift is not None:
+            part = np.add(part, shift, out=result)
         if masks is not None:
             part = np.multiply(part, masks(start, stop), out=result)
         if residual is not None:
-            np.add(part, residual[start:stop], out=result)
+            part = np.add(part, widened(residual[start:stop]), out=result)
+        fill(out, part)
 
     run(block, row_blocks(len(x), x.shape[1] * 4))
     return y
@@ -46,9 +46,11 @@ def _backward(dy: np.ndarray, dx: np.ndarray, masks: Masks | None) -> np.ndarray
     sums = np.empty((len(blocks), dy.shape[1]), np.float32)
 
     def block(index: int, start: int, stop: int) -> None:
+        result = out = dx[start:stop]
         if masks is not None:
-            np.multiply(dy[start:stop], masks(start, stop), out=dx[start:stop])
-        np.matmul(np.ones(stop - start, np.float32), dx[start:stop], out=sums[index])
+            result = np.multiply(widened(dy[start:stop]), masks(start, stop), out=float32_for(out))
+            fill(out, result)
+        ENGINE.sum_rows(result, sums[index])
 
     run(block, [(index, *span) for index, span in enumerate(blocks)])
     return sums.sum(axis=0)
@@ -58,20 +60,19 @@ class _BiasDropoutAdd(Function):
     @staticmethod
     def forward(ctx, x, bias, residual, dropout):
         ctx.bias, ctx.masks, ctx.has_residual = bias, _masks(dropout, x.shape), residual is not None
-        bias_array = None if bias is None else as_float32(bias)
-        y = _forward(_rows(x), bias_array, None if residual is None else _rows(residual), ctx.masks)
-        return tensor_like(y.reshape(x.shape), x)
+        y = _forward(rows_of(x), array_of(bias), None if residual is None else rows_of(residual), ctx.masks)
+        return from_numpy(y.reshape(x.shape))
 
     @staticmethod
     def backward(ctx, dy):
         residual_gradient = dy if ctx.has_residual else None
         if ctx.masks is None and ctx.bias is None:
             return dy, None, residual_gradient, None
-        rows = _rows(dy)
-        dx = rows if ctx.masks is None else np.empty(rows.shape, np.float32)
+        rows = rows_of(dy)
+        dx = rows if ctx.masks is None else np.empty(rows.shape, rows.dtype)
         sums = _backward(rows, dx, ctx.masks)
         bias_gradient = None if ctx.bias is None else add_summed_gradient(ctx.bias, sums)
-        x_gradient = dy if ctx.masks is None else tensor_like(dx.reshape(dy.shape), dy)
+        x_gradient = dy if ctx.masks is None else from_numpy(dx.reshape(dy.shape))
         return x_gradient, bias_gradient, residual_gradient, None
 
 
@@ -98,10 +99,15 @@ class _Fork(Function):
 
     @staticmethod
     def backward(ctx, one, other):
-        left, right = _rows(one), _rows(other)
-        total = np.empty(left.shape, np.float32)
-        run(lambda a, b: np.add(left[a:b], right[a:b], out=total[a:b]), row_blocks(len(left), left.shape[1] * 4))
-        return tensor_like(total.reshape(one.shape), one)
+        left, right = rows_of(one), rows_of(other)
+        total = np.empty(left.shape, left.dtype)
+
+        def block(start: int, stop: int) -> None:
+            out = total[start:stop]
+            fill(out, np.add(widened(left[start:stop]), widened(right[start:stop]), out=float32_for(out)))
+
+        run(block, row_blocks(len(left), left.shape[1] * 4))
+        return from_numpy(total.reshape(one.shape))
 
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,8 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import as_float32, tensor_like
+from pynative.kernels.host.arrays import as_float32
+from pynative.kernels.host.rounding import fill, float32_for, widened
 from pynative.kernels.host.threads import row_blocks, run
 
 
@@ -63,18 +64,20 @@ def _rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool, 
     angles_shape = (len(x), -1, 1, rotated)  # broadcasts over heads, and over the batch if the angles have none
     cos, sin = cos.reshape(angles_shape), sin.reshape(angles_shape)
     sin_one, sin_two = (-sin[..., two], -sin[..., one]) if inverse else (sin[..., one], sin[..., two])
-    y = np.empty(x.shape, np.float32)
+    y = np.empty(x.shape, x.dtype)
 
     def block(start: int, stop: int) -> None:
         rows = slice(start, stop)
-        part, result = x[rows], y[rows]
+        part, out = widened(x[rows]), y[rows]
+        result = float32_for(out)
         np.multiply(part[..., one], cos[rows][..., one], out=result[..., one])
         result[..., one] -= part[..., two] * sin_one[rows]
         np.multiply(part[..., two], cos[rows][..., two], out=result[..., two])
         result[..., two] += part[..., one] * sin_two[rows]
         result[..., rotated:] = part[..., rotated:]
+        fill(out, result)
 
-    run(block, row_blocks(len(x), x[0].nbytes))
+    run(block, row_blocks(len(x), x[0].size * 4))
     return y
 
 
@@ -82,11 +85,11 @@ class _Rotary(Function):
     @staticmethod
     def forward(ctx, x, cos, sin, interleaved):
         ctx.angles, ctx.interleaved = (as_float32(cos), as_float32(sin)), interleaved
-        return tensor_like(_rotate(as_float32(x), *ctx.angles, interleaved, inverse=False), x)
+        return from_numpy(_rotate(x.asnumpy(), *ctx.angles, interleaved, inverse=False))
 
     @staticmethod
     def backward(ctx, dy):
-        return tensor_like(_rotate(as_float32(dy), *ctx.angles, ctx.interleaved, inverse=True), dy), None, None, None
+        return from_numpy(_rotate(dy.asnumpy(), *ctx.angles, ctx.interleaved, inverse=True)), None, None, None
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:

@@ -8,7 +8,7 @@ from mindspore import Parameter, from_numpy
 from parallel_core.sharding import ShardSpec
 from pynative import autograd, kernels
 from pynative.autograd import TapeGradients, backward, leaf, recording
-from pynative.kernels.host import linear as linear_kernel
+from pynative.kernels.host.engine.numpy_engine import products
 from pynative.parameter import ParameterMeta
 from tests.support.kernels import assert_close, linear, normal, run_operator, tensor, upstream
 
@@ -85,7 +85,7 @@ def test_later_micro_batches_add_in_place(name, monkeypatch):
 def test_large_weight_gradients_add_up_in_blocks(threads):
     """Rows enough for several blocks of the scratch memory, the last one shorter."""
     kernels.use("host", threads)
-    rows = linear_kernel.SCRATCH_BYTES // (4 * 700) * 3 + 50
+    rows = products.SCRATCH_BYTES // (4 * 700) * 3 + 50
     x, dy, out = normal(3, 700), normal(3, rows, seed=1), normal(rows, 700, seed=2)
     expected = out.astype(np.float64) + dy.T.astype(np.float64) @ x
     kernels.linear_weight_gradient(tensor(dy), tensor(x), out=from_numpy(out), accumulate=True)

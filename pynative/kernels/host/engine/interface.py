@@ -1,0 +1,66 @@
+"""What an engine of primitives offers. Tape, saved tensors, dropout, threads and delivery of gradients are not its own.
+
+Arrays are numpy's, of float32, float16 or MindSpore's bfloat16, and may have any strides; an engine computes in
+float32 (products: accumulates in it) and rounds a result once, to the type of the array that it fills. A call computes
+in the thread that makes it, without the GIL where it can: operators share rows out among threads. Operators whose sums
+must not depend on the number of threads cut rows by shape alone and add the blocks' sums themselves.
+
+Letters: r rows of a block, c columns, f features of an activation's input, h hidden size.
+"""
+
+from typing import Protocol
+
+import numpy as np
+
+Array = np.ndarray
+
+
+class Engine(Protocol):
+    """Primitives; every one returns nothing and fills the arrays that it says it fills."""
+
+    def matmul(
+        self, left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False
+    ) -> None:
+        """out [r, c] = left [r, k] right [k, c] + bias [c]; `accumulate`: that is added to what out holds.
+
+        Transposes are views. out is of the operands' type or float32.
+        """
+
+    def sum_rows(self, x: Array, out: Array) -> None:
+        """out float32 [c] = sum over the rows of x [r, c]."""
+
+    def norm(
+        self, x: Array, scale: Array, shift: Array | None, epsilon: float,
+        out: Array, mean: Array | None, inverse: Array,
+    ) -> None:  # fmt: skip
+        """out [r, h] = (x - mean) / deviation * scale + shift by rows; fills mean and inverse [r] too, both float32.
+
+        Layer norm: mean is each row's, deviation sqrt(variance + epsilon). With `mean` None, RMS norm: nothing is
+        subtracted, deviation is sqrt(mean of squares + epsilon). inverse = 1 / deviation. scale, shift: float32 [h].
+        """
+
+    def norm_gradient(
+        self, dy: Array, x: Array, scale: Array, mean: Array | None, inverse: Array,
+        dx: Array, scale_gradient: Array, shift_gradient: Array | None,
+    ) -> None:  # fmt: skip
+        """dx [r, h], and the rows' sums of the gradients of scale and, unless None, shift: float32 [h]."""
+
+    def activation(self, name: str, x: Array, bias: Array | None, out: Array) -> None:
+        """out = activation(x + bias), x [r, f], bias [f]; "swiglu": out [r, f/2], the others [r, f].
+
+        name: one of those of `kernels.bias_activation`.
+        """
+
+    def activation_gradient(
+        self, name: str, x: Array, bias: Array | None, dy: Array, dx: Array, bias_gradient: Array | None
+    ) -> None:
+        """dx [r, f] from dy of the shape of `out`; bias_gradient float32 [f], unless None: the sum of dx's rows."""
+
+    def softmax_exponentials(self, x: Array, out: Array, maximum: Array, total: Array) -> None:
+        """out [r, c] = exp(x - maximum), maximum [r] each row's largest entry, total [r] the rows' sums of out.
+
+        out, maximum and total are float32; out may be x itself.
+        """
+
+    def exponential(self, x: Array, out: Array) -> None:
+        """out = exp(x), float32; out may be x itself."""

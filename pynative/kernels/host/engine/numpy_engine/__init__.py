@@ -1,0 +1,16 @@
+"""The engine that is always there: numpy and its BLAS, in place where it can be, nothing kept."""
+
+from pynative.kernels.host.engine.numpy_engine import activations, norms, products, softmax
+
+
+class NumpyEngine:
+    """See `interface.Engine`."""
+
+    matmul = staticmethod(products.matmul)
+    sum_rows = staticmethod(products.sum_rows)
+    norm = staticmethod(norms.norm)
+    norm_gradient = staticmethod(norms.norm_gradient)
+    activation = staticmethod(activations.activation)
+    activation_gradient = staticmethod(activations.activation_gradient)
+    softmax_exponentials = staticmethod(softmax.softmax_exponentials)
+    exponential = staticmethod(softmax.exponential)

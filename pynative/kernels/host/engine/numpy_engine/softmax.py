@@ -1,0 +1,19 @@
+"""Exponentials of scores, in float32."""
+
+import numpy as np
+
+from pynative.kernels.host.rounding import widened
+
+Array = np.ndarray
+
+
+def softmax_exponentials(x: Array, out: Array, maximum: Array, total: Array) -> None:
+    scores = widened(x)
+    np.max(scores, axis=1, out=maximum)
+    np.subtract(scores, maximum[:, None], out=out)
+    np.exp(out, out=out)
+    np.sum(out, axis=1, out=total)
+
+
+def exponential(x: Array, out: Array) -> None:
+    np.exp(widened(x), out=out)

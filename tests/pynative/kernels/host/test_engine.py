@@ -1,0 +1,141 @@
+"""The engine of primitives beneath the host operators, and that operators need nothing else of it."""
+
+import mindspore
+import numpy as np
+import pytest
+
+from pynative import kernels
+from pynative.kernels.host import activation, attention, cross_entropy, linear, norm, residual
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.rounding import BFLOAT16, widened
+from tests.support import kernels as reference
+from tests.support.kernels import assert_close, normal, run_operator
+
+TYPES = {np.dtype(np.float32): 1e-6, np.dtype(np.float16): 2.0**-10, BFLOAT16: 2.0**-7}
+
+
+def typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return array.astype(dtype)
+
+
+@pytest.mark.parametrize("out_dtype", ["own", "float32"])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_of_any_strides(dtype, out_dtype, accumulate, biased):
+    """Transposed operands, an operand and a result with gaps; float32 or 16-bit results; added or not."""
+    left, right = typed(normal(9, 40), dtype).T, typed(normal(9, 14, seed=1), dtype)[:, ::2]
+    bias = typed(normal(7, seed=2), dtype) if biased else None
+    out = typed(normal(40, 8, seed=3), dtype if out_dtype == "own" else np.dtype(np.float32))[:, :7]
+    expected = widened(left).astype(np.float64) @ widened(right)
+    expected = expected + (widened(bias) if biased else 0) + (widened(out) if accumulate else 0)
+    ENGINE.matmul(left, right, out, bias, accumulate)
+    assert_close(widened(out), expected, TYPES[dtype] * (4 if accumulate and biased else 1))
+
+
+def test_a_product_computes_in_float32_and_rounds_once():
+    """Sums that 16 bits cannot hold between the terms: 2048 + 1 - 2048."""
+    left, right = np.array([[2048, 1, -2048]], np.float16), np.ones((3, 1), np.float16)
+    out = np.zeros((1, 1), np.float16)
+    ENGINE.matmul(left, right, out)
+    assert out[0, 0] == 1
+
+
+class PlainEngine:
+    """Another engine: each primitive by its definition, in float64, on float32 arrays."""
+
+    def __init__(self) -> None:
+        self.calls: set[str] = set()
+
+    def matmul(self, left, right, out, bias=None, accumulate=False):
+        self.calls.add("matmul")
+        product = left.astype(np.float64) @ right + (0 if bias is None else bias)
+        out[...] = product + out if accumulate else product
+
+    def sum_rows(self, x, out):
+        self.calls.add("sum_rows")
+        out[...] = x.sum(0, dtype=np.float64)
+
+    def norm(self, x, scale, shift, epsilon, out, mean, inverse):
+        self.calls.add("norm")
+        centred = x.astype(np.float64)
+        if mean is not None:
+            mean[...] = centred.mean(1)
+            centred = centred - centred.mean(1, keepdims=True)
+        inverse[...] = 1 / np.sqrt((centred**2).mean(1) + epsilon)
+        out[...] = centred * inverse[:, None] * scale + (0 if shift is None else shift)
+
+    def norm_gradient(self, dy, x, scale, mean, inverse, dx, scale_gradient, shift_gradient):
+        self.calls.add("norm_gradient")
+        normalized = (x.astype(np.float64) - (0 if mean is None else mean[:, None])) * inverse[:, None]
+        share = dy * scale
+        centre = 0 if mean is None else share.mean(1, keepdims=True)
+        dx[...] = inverse[:, None] * (share - centre - normalized * (share * normalized).mean(1, keepdims=True))
+        scale_gradient[...] = (dy * normalized).sum(0)
+        if shift_gradient is not None:
+            shift_gradient[...] = dy.sum(0)
+
+    def activation(self, name, x, bias, out):
+        self.calls.add("activation")
+        out[...] = np.maximum(x + (0 if bias is None else bias), 0)
+
+    def activation_gradient(self, name, x, bias, dy, dx, bias_gradient):
+        self.calls.add("activation_gradient")
+        dx[...] = dy * (x + (0 if bias is None else bias) > 0)
+        if bias_gradient is not None:
+            bias_gradient[...] = dx.sum(0)
+
+    def softmax_exponentials(self, x, out, maximum, total):
+        self.calls.add("softmax_exponentials")
+        maximum[...] = x.max(1)
+        out[...] = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+        total[...] = out.sum(1)
+
+    def exponential(self, x, out):
+        self.calls.add("exponential")
+        out[...] = np.exp(x)
+
+
+HEADS = [normal(7, 2, n, 4, seed=n) for n in (4, 2, 2)]
+X, VECTOR = normal(6, 2, 8), normal(8, seed=1)
+OPERATORS = {
+    "linear": (reference.linear, (X, normal(5, 8), normal(5)), {"matmul", "sum_rows"}),
+    "layer_norm": (lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5), (X, VECTOR, VECTOR), {"norm", "norm_gradient"}),
+    "rms_norm": (lambda x, w: kernels.rms_norm(x, w, 1e-5), (X, VECTOR), {"norm", "norm_gradient"}),
+    "activation": (
+        lambda x, b: kernels.bias_activation(x, b, "relu"), (X, VECTOR), {"activation", "activation_gradient"},
+    ),
+    "attention": (
+        lambda q, k, v: kernels.attention(q, k, v, scale=0.5), HEADS, {"matmul", "softmax_exponentials", "exponential"},
+    ),
+    "bias_dropout_add": (lambda x, b: kernels.bias_dropout_add(x, b, x, 0.3, (1,)), (X, VECTOR), {"sum_rows"}),
+}  # fmt: skip
+"""name -> (operator, inputs, the primitives that it is made of)."""
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_another_engine_can_serve_the_operators(name, monkeypatch):
+    """Results and gradients are those of numpy's engine, from an engine that has the interface's methods and no more."""
+    function, inputs, primitives = OPERATORS[name]
+    expected = run_operator(function, inputs)
+    engine = PlainEngine()
+    for module in (activation, attention, cross_entropy, linear, norm, residual):
+        monkeypatch.setattr(module, "ENGINE", engine)
+    given = run_operator(function, inputs)
+    assert engine.calls == primitives
+    for ours, theirs in zip(given[0] + given[1], expected[0] + expected[1], strict=True):
+        assert_close(ours, theirs, 1e-6)
+
+
+def test_sixteen_bits_are_not_widened_as_a_whole(monkeypatch):
+    """What an operator hands to the engine has the tensor's own type."""
+    seen = set()
+
+    class Watching(PlainEngine):
+        def activation(self, name, x, bias, out):
+            seen.update((x.dtype, out.dtype))
+            ENGINE.activation(name, x, bias, out)
+
+    monkeypatch.setattr(activation, "ENGINE", Watching())
+    kernels.bias_activation(reference.tensor(X, mindspore.bfloat16), None, "gelu_tanh")
+    assert seen == {BFLOAT16}

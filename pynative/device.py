@@ -8,13 +8,9 @@ import mindspore as ms
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from pynative import kernels
 from pynative.kernels.host import blas
+from pynative.kernels.host.process import cores_of_a_rank
 
 DEFAULT_COLLECTIVES = {"CPU": "shared_memory", "Ascend": "native"}
-
-
-def threads_of_a_rank(world_size: int) -> int:
-    """The CPU's cores shared out over the ranks of this host."""
-    return max(1, len(os.sched_getaffinity(0)) // world_size)
 
 
 def check_available(device_target: str) -> None:
@@ -53,7 +49,7 @@ def initialize(
         ms.set_device(device_target)
     if device_target == "CPU":
         ms.runtime.launch_blocking()
-    kernels.use(kernel_set, threads or threads_of_a_rank(world_size), fused)
+    kernels.use(kernel_set, threads or cores_of_a_rank(world_size), fused)
 
 
 def blas_notice() -> str | None:

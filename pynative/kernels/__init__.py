@@ -47,7 +47,7 @@ from pynative.kernels.contract.vocabulary import (
     masked_mean,
     softmax_statistics,
 )
-from pynative.kernels.host import threads as host_threads
+from pynative.kernels.host import process
 
 _selected: str
 
@@ -61,7 +61,7 @@ def use(implementation: str | None = None, threads: int | None = None, fused: Fu
     """
     device = mindspore.get_context("device_target")
     _select(selection.implementation_on(device, implementation), device, fused)
-    host_threads.prepare(1 if threads is None else threads)
+    process.prepare(1 if threads is None else threads)
 
 
 def active() -> str:
@@ -77,4 +77,4 @@ def _select(implementation: str, device: str, fused: FusedOperators) -> None:
 
 
 _select("host", "CPU", NOTHING_FUSED)
-host_threads.prepare(threads=1)
+process.prepare(threads=1)

@@ -1,4 +1,4 @@
-"""Where host kernels run: a pool of our own over row blocks, a BLAS of one thread, memory that is kept.
+"""The threads that host kernels run on: a pool of our own over row blocks.
 
 Why not BLAS's threads: they speed up matrix products only, and sleep through everything between them. Splitting rows
 ourselves makes norms, activations, softmax and the optimizer parallel too; numpy releases the GIL in all of them.
@@ -7,7 +7,6 @@ Results don't depend on the number of threads where a kernel reduces over rows: 
 the shape, only who computes them varies.
 """
 
-import ctypes
 import os
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
@@ -15,14 +14,12 @@ from threading import Thread
 
 import numpy as np
 
-from pynative.kernels.host.blas import select_fastest_core, set_blas_threads
-
 BLOCK_BYTES = 1024 * 1024
 """Size of an elementwise block. Smaller ones stay in level 2 of the cache, but one thread is no faster with them, and
 two hand the GIL to each other so often that they are slower than one."""
 
 MATMUL_ROWS = 32
-"""Pieces of a split matrix product are multiples of this, so that BLAS uses the same inner kernel in each."""
+"""Spans of a split matrix product are multiples of this, so that BLAS uses the same inner kernel in each."""
 
 MATMUL_WORK = 4_000_000
 """Multiply-adds below which handing work to another thread costs more than it brings (about 0.1 ms)."""
@@ -32,19 +29,11 @@ _threads = 1
 _workers: list[Thread] = []
 
 
-def prepare(threads: int) -> None:
-    """Set the process up: `threads` threads in all, BLAS with one, freed memory kept for the next activation."""
-    select_fastest_core()
-    set_threads(threads)
-    keep_freed_memory()
-
-
 def set_threads(count: int) -> None:
     """Use `count` threads, the calling one included, for all host kernels of this process."""
     global _threads
     if count < 1:
         raise ValueError(f"threads is {count}: host kernels need at least 1 thread")
-    set_blas_threads(1)
     while len(_workers) < count - 1:
         _workers.append(Thread(target=_serve, args=(_jobs,), name=f"kernels-{len(_workers) + 1}", daemon=True))
         _workers[-1].start()
@@ -110,20 +99,6 @@ def row_blocks(rows: int, row_bytes: int) -> list[tuple[int, int]]:
 
 def matmul_spans(rows: int, multiply_adds: int) -> list[tuple[int, int]]:
     """One span of the result's rows per thread, or a single one when the product is small."""
-    pieces = _threads if multiply_adds >= MATMUL_WORK else 1
-    size = -(-rows // pieces)
+    parts = _threads if multiply_adds >= MATMUL_WORK else 1
+    size = -(-rows // parts)
     return spans(rows, max(MATMUL_ROWS, -(-size // MATMUL_ROWS) * MATMUL_ROWS))
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _NEVER_TRIM = -1, -4, 2**31 - 1  # glibc's malloc.h
-
-
-def keep_freed_memory() -> None:
-    """Let malloc reuse large blocks instead of returning them, which would make each activation fault in anew.
-
-    A training step of a 30-million-parameter model went from 464,000 page faults to 5, and from 8.8 s to 6.2 s.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_MAX, 0)
-        mallopt(_M_TRIM_THRESHOLD, _NEVER_TRIM)

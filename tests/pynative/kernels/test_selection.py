@@ -6,7 +6,7 @@ import pytest
 
 from parallel_core.config.fused import FusedOperators
 from pynative import device, kernels
-from pynative.kernels.host import threads
+from pynative.kernels.host import blas, threads
 
 
 def test_use_selects_for_the_process():
@@ -60,7 +60,7 @@ def test_spans_cover_all_rows_once(rows):
 
 def test_numpy_computes_with_one_blas_thread():
     """The pool splits the work; a BLAS that split it once more would fight over the cores."""
-    assert threads.set_blas_threads(1), "no OpenBLAS found in this process"
+    assert blas.set_blas_threads(1), "no OpenBLAS found in this process"
 
 
 def test_the_device_is_prepared_with_the_fused_operators():

@@ -115,7 +115,7 @@ OPERATORS = {
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_another_engine_can_serve_the_operators(name, monkeypatch):
-    """Results and gradients are those of numpy's engine, from an engine that has the interface's methods and no more."""
+    """Results and gradients are those of numpy's engine, from one that has the interface's methods and no more."""
     function, inputs, primitives = OPERATORS[name]
     expected = run_operator(function, inputs)
     engine = PlainEngine()

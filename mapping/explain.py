@@ -22,6 +22,7 @@ from mapping.merge import Reading
 from mapping.reading import not_yet, read
 from parallel_core.config import AllConfig, unsupported
 from parallel_core.config.base import Unknown
+from parallel_core.config.tree import PUBLIC
 from parallel_core.config.unsupported import is_missing
 from parallel_core.findings import Finding
 
@@ -55,8 +56,8 @@ def _outcome(given: Given, config: AllConfig, planned: bool) -> Outcome:
     value = attrgetter(given.target)(config)
     value = None if isinstance(value, Unknown) else value
     if planned:
-        return Outcome(given.name, value, PLANNED, given.target, "read, but the engine does not act on it yet")
-    return Outcome(given.name, value, given.status, given.target, "")
+        return Outcome(given.name, value, PLANNED, PUBLIC[given.target], "read, but the engine does not act on it yet")
+    return Outcome(given.name, value, given.status, PUBLIC[given.target], "")
 
 
 def as_json(reading: Reading) -> str:

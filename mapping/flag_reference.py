@@ -12,7 +12,7 @@ from typing import Any
 
 from mapping.flags import GROUPS, MAPPED, REFUSED, ROWS, Flag
 from mapping.from_args import field_values
-from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS
+from parallel_core.config.tree import FLAG_OF, OPTIONS, PUBLIC, SECTIONS
 from parallel_core.config.unsupported import IMPLEMENTED, never_works, works
 
 HEADER = """# Flags
@@ -60,7 +60,7 @@ def _fate(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
         turns_off = row.type is None and row.stores is False and not row.help
         yield row.help or ("Not: " if turns_off else "") + sentences.get(row.target, "")
         if row.target:
-            yield f"→ `{row.target}`{planned(row)}"
+            yield f"→ `{PUBLIC[row.target]}`{planned(row)}"
         elif row.choices:
             yield f"One of {', '.join(map(str, row.choices))}."
     else:

@@ -22,12 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from parallel_core.config import ParallelConfig
 
 RING, ULYSSES, HYBRID = "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo"
 
@@ -107,6 +104,16 @@ class ContextLayout:
         return shards.take(np.argsort(self.order(shards.shape[axis])), axis)
 
 
+class SequenceSizes(Protocol):
+    """What a ParallelConfig says of the sequence."""
+
+    context_parallel_size: int
+    context_parallel_algo: str
+    ulysses_degree_in_cp: int | None
+    tensor_model_parallel_size: int
+    sequence_parallel: bool
+
+
 @dataclass(frozen=True)
 class SequenceLayout:
     """How the sequence axis of hidden states [s, b, h] lies over context- and tensor-parallel ranks."""
@@ -118,7 +125,7 @@ class SequenceLayout:
     (Korthikanti et al., 2022), outside of the tensor-parallel regions; otherwise 1, each has the same."""
 
     @classmethod
-    def of(cls, parallel: ParallelConfig) -> SequenceLayout:
+    def of(cls, parallel: SequenceSizes) -> SequenceLayout:
         """The layout outside of the tensor-parallel regions that a configuration asks for."""
         context = ContextLayout.of(
             parallel.context_parallel_size, parallel.context_parallel_algo, parallel.ulysses_degree_in_cp

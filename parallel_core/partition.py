@@ -7,14 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from parallel_core.config.model import ModelConfig
-    from parallel_core.config.parallel import ParallelConfig
+from typing import Any, Protocol
 
 
-def chunk_layers(model_config: ModelConfig, parallel_config: ParallelConfig) -> list[list[range]]:
+class PipelineSizes(Protocol):
+    """What a ParallelConfig says of the layers of stages."""
+
+    pipeline_model_parallel_size: int
+    virtual_pipeline_model_parallel_size: int | None
+    num_layers_per_virtual_pipeline_stage: int | None
+    num_layer_list: list[int] | list[list[int]] | None
+    decoder_first_pipeline_num_layers: int | None
+    decoder_last_pipeline_num_layers: int | None
+    standalone_embedding_stage: bool
+    account_for_embedding_in_pipeline_split: bool
+    account_for_loss_in_pipeline_split: bool
+
+
+class ModelSizes(Protocol):
+    """What a ModelConfig says of the layers."""
+
+    num_layers: int
+
+
+def chunk_layers(model_config: ModelSizes, parallel_config: PipelineSizes) -> list[list[range]]:
     """The layers, 0-based, of each chunk and stage: indexed [chunk][stage].
 
     From `--num-layer-list`; else a stage's layers (`stage_budgets`) are divided evenly over its chunks. Layers that do
@@ -28,7 +44,7 @@ def chunk_layers(model_config: ModelConfig, parallel_config: ParallelConfig) -> 
     return [owned[start : start + stages] for start in range(0, len(owned), stages)]
 
 
-def chunk_counts(num_layers: int, parallel: ParallelConfig) -> list[list[int]]:
+def chunk_counts(num_layers: int, parallel: PipelineSizes) -> list[list[int]]:
     """How many layers each chunk has on each stage: indexed [chunk][stage]."""
     entries: Any = parallel.num_layer_list
     if is_nested(entries):
@@ -41,7 +57,7 @@ def chunk_counts(num_layers: int, parallel: ParallelConfig) -> list[list[int]]:
     return counts
 
 
-def stage_budgets(num_layers: int, parallel: ParallelConfig) -> list[int]:
+def stage_budgets(num_layers: int, parallel: PipelineSizes) -> list[int]:
     """The layers of each stage, the embedding and the output layer included where they count as one.
 
     That is so with Megatron's --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split.
@@ -62,7 +78,7 @@ def stage_budgets(num_layers: int, parallel: ParallelConfig) -> list[int]:
     return [budgets[stage] for stage in sorted(budgets)]
 
 
-def fixed_stages(parallel: ParallelConfig) -> dict[int, int]:
+def fixed_stages(parallel: PipelineSizes) -> dict[int, int]:
     """The layers of the first and the last stage, if they are given on their own."""
     last = parallel.decoder_last_pipeline_num_layers
     first = 0 if parallel.standalone_embedding_stage else parallel.decoder_first_pipeline_num_layers
@@ -70,7 +86,7 @@ def fixed_stages(parallel: ParallelConfig) -> dict[int, int]:
     return {stage: layers for stage, layers in ends if layers is not None}
 
 
-def virtual_stages(num_layers: int, parallel: ParallelConfig) -> int | None:
+def virtual_stages(num_layers: int, parallel: PipelineSizes) -> int | None:
     """How many chunks `--num-layers-per-virtual-pipeline-stage` or a nested `--num-layer-list` make of a stage."""
     if is_nested(parallel.num_layer_list):
         return len(parallel.num_layer_list or ())

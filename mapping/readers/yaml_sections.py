@@ -10,7 +10,7 @@ from mapping.flags import MAPPED, ROWS, Flag
 from mapping.given import Given
 from mapping.readers.keys import leaves, nearest, unknown
 from parallel_core.config.base import has_type, type_name
-from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS
+from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS, SHOWN
 from parallel_core.findings import Finding
 
 
@@ -20,7 +20,7 @@ def _is_copied(row: Flag) -> bool:
     return row.status == MAPPED and bool(row.target) and (own or row.target not in DERIVED)
 
 
-_NAMES = {path: path for path in OPTIONS}
+_NAMES = {path: path for path in OPTIONS} | SHOWN
 """Key -> path. Megatron's names are taken beside the fields'; either in the field's section or in the one around it."""
 for _path, _name in (
     *((path, path.rpartition(".")[2]) for path in OPTIONS),

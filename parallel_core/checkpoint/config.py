@@ -25,15 +25,19 @@ def config_for_inference(sections: Mapping[str, Mapping[str, Any]], parallel: Pa
 
 
 def _section(cls: type, values: Mapping[str, Any]) -> Any:
-    """A section from its JSON form, in which tuples are lists and sections inside it are objects."""
+    """A section from its JSON form, in which tuples are lists and sections inside it are objects.
+
+    What it shows of a sibling is that section's, and about training.
+    """
     hints = get_type_hints(cls)
-    unknown = values.keys() - {entry.name for entry in fields(cls)}
+    shown = {name for entry in fields(cls) for name in entry.metadata.get("shows", ())}
+    unknown = values.keys() - {entry.name for entry in fields(cls)} - shown
     if unknown:
         raise ValueError(
             f"{cls.__name__}: the checkpoint sets {', '.join(sorted(unknown))}, which this version does not know; load "
             f"it by the version that saved it"
         )
-    return cls(**{name: _value(hints[name], value) for name, value in values.items()})
+    return cls(**{name: _value(hints[name], value) for name, value in values.items() if name not in shown})
 
 
 def _value(hint: Any, value: Any) -> Any:

@@ -3,45 +3,34 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from parallel_core.config.base import Config, Unjudged, Unknown, complain, judge
-from parallel_core.config.dataset import DatasetConfig
-from parallel_core.config.fused import fused_operators
-from parallel_core.config.lora import LoraConfig
-from parallel_core.config.model import ModelConfig
-from parallel_core.config.moe import MoEConfig
-from parallel_core.config.optimizer import OptimizerConfig
-from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.rules import RULES
-from parallel_core.config.training import TrainingConfig
+from parallel_core.config.sections import Sections
 from parallel_core.partition import virtual_stages
-from parallel_core.schedules.generators import schedule_name
 
 
 @dataclass(kw_only=True)
-class AllConfig:
+class AllConfig(Sections):
     """The one source of truth of a run. Building it fills what follows from several sections and checks every rule.
 
-    Raises `ConfigError` (a `ValueError`) with all findings. The model section afterwards knows its siblings.
+    Raises `ConfigError` (a `ValueError`) with all findings. A section afterwards knows the siblings that it names.
     """
 
-    model_config: ModelConfig
-    training_config: TrainingConfig = field(default_factory=TrainingConfig)
-    optimizer_config: OptimizerConfig = field(default_factory=OptimizerConfig)
-    parallel_config: ParallelConfig = field(default_factory=ParallelConfig)
-    dataset_config: DatasetConfig = field(default_factory=DatasetConfig)
-    moe_config: MoEConfig = field(default_factory=MoEConfig)
-    lora_config: LoraConfig = field(default_factory=LoraConfig)
-
     def __post_init__(self) -> None:
-        model = self.model_config
-        model.parallel_config, model.dataset_config = self.parallel_config, self.dataset_config
-        model.training_config, model.moe_config = self.training_config, self.moe_config
-        model.lora_config = self.lora_config
+        self._link()
         self._derive()
         complain(judge(RULES, self))
+
+    def _link(self) -> None:
+        """Give every section the siblings that it names."""
+        sections = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        for section in sections.values():
+            for entry in fields(section):
+                if "sibling" in entry.metadata:
+                    setattr(section, entry.name, sections[entry.name])
 
     def _derive(self) -> None:
         data, parallel, schedule = self.dataset_config, self.parallel_config, self.optimizer_config
@@ -60,14 +49,14 @@ class AllConfig:
             schedule.fill("lr_decay_samples", lambda: self.training_config.train_samples)
             self._iterations_of_samples()
         with suppress(Unjudged):
-            parallel.fused = fused_operators(self.model_config)
+            parallel.fused = self.model_config.fused_operators
         parallel.fill("expert_tensor_parallel_size", lambda: parallel.tensor_model_parallel_size)
         self.moe_config.fill("moe_ffn_hidden_size", lambda: self.model_config.ffn_hidden_size)
 
     def _smallest_round(self) -> int:
         """The fewest micro-batches that a schedule takes: interleaving goes through the chunks in whole groups."""
         parallel = self.parallel_config
-        if schedule_name(parallel) != "interleaved":
+        if parallel.schedule_name != "interleaved":
             return 1
         return parallel.microbatch_group_size_per_virtual_pipeline_stage or parallel.pipeline_model_parallel_size
 
@@ -77,11 +66,19 @@ class AllConfig:
             self.training_config.training_iters = samples // self.dataset_config.global_batch_size
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Sections by name, fields by name, without the links between sections; what is not known is none."""
+        """Sections by name, options by the names under which users know them; what is not known is none."""
         return {section.name: _plain(getattr(self, section.name)) for section in fields(self)}
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Config):
-        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value) if entry.repr}
-    return None if isinstance(value, Unknown) else value
+    if not isinstance(value, Config):
+        return None if isinstance(value, Unknown) else value
+    plain: dict[str, Any] = {}
+    for entry in fields(value):
+        if "concern" in entry.metadata:
+            plain |= _plain(getattr(value, entry.name))
+        elif "sibling" in entry.metadata:
+            plain |= {name: _plain(getattr(value, name)) for name in entry.metadata["shows"]}
+        elif entry.repr:
+            plain[entry.name] = _plain(getattr(value, entry.name))
+    return plain

@@ -92,6 +92,17 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+def concern(kind: type[Config]) -> Any:
+    """A field that holds a config of one concern. Its options are attributes and arguments of the outer config, too:
+    `training_config.bf16` is `training_config.precision.bf16` (see `section`)."""
+    return field(default_factory=kind, metadata={"concern": kind})
+
+
+def sibling(shows: tuple[str, ...] = ()) -> Any:
+    """A field that `AllConfig` sets to another section; `shows`: options of it that are attributes here, too."""
+    return field(default=None, repr=False, compare=False, metadata={"sibling": True, "shows": shows})
+
+
 _IN_RANGE = {
     "at least": lambda value, limit: value >= limit,
     "above": lambda value, limit: value > limit,
@@ -183,3 +194,44 @@ class Config:
                 setattr(self, entry.name, Unknown())
                 shown = value if has_type(value, hints[entry.name]) else repr(value)
                 yield Finding(entry.metadata["flag"], shown, rule, "change it")
+
+
+def section(cls: type[Config]) -> Any:
+    """Make a config class with fields that are concerns or siblings: a dataclass that also shows their options.
+
+    The engine names the concern, which is what type checkers see; users' scripts and files may leave it out.
+    """
+    made: Any = dataclass(kw_only=True)(cls)
+    owners: dict[str, str] = {}
+    shown: dict[str, str] = {}
+    for entry in fields(made):
+        if "concern" in entry.metadata:
+            owners |= {option.name: entry.name for option in fields(entry.metadata["concern"])}
+        shown |= dict.fromkeys(entry.metadata.get("shows", ()), entry.name)
+    for name, owner in {**owners, **shown}.items():
+        setattr(made, name, _forwarded(name, owner))
+    plain = made.__init__
+
+    def __init__(self: Config, **given: Any) -> None:
+        flat: dict[str, dict[str, Any]] = {}
+        for name in owners.keys() & given.keys():
+            flat.setdefault(owners[name], {})[name] = given.pop(name)
+        for entry in fields(made):
+            if entry.name in flat:
+                given[entry.name] = entry.metadata["concern"](**flat[entry.name])
+        plain(self, **given)
+
+    made.__init__ = __init__
+    return made
+
+
+def _forwarded(name: str, owner: str) -> property:
+    """An attribute that is the field `name` of the config in the field `owner`."""
+
+    def read(self: Config) -> Any:
+        return getattr(getattr(self, owner), name)
+
+    def write(self: Config, value: Any) -> None:
+        setattr(getattr(self, owner), name, value)
+
+    return property(read, write)

@@ -1,12 +1,8 @@
-"""Which operators a run wants in their fused form: what the model section's switches come to, as a value."""
+"""Which operators a run wants in their fused form, as a value (`ModelConfig.fused_operators`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from parallel_core.config.model import ModelConfig
 
 NAMES = {
     "attention": "flash attention",
@@ -37,15 +33,3 @@ class FusedOperators:
 
 
 NOTHING_FUSED = FusedOperators()
-
-
-def fused_operators(model: ModelConfig) -> FusedOperators:
-    """What the switches of a model ask for, among the operators that it has."""
-    switches = {
-        "attention": model.use_flash_attention,
-        "rotary": model.apply_rope_fusion and model.position_embedding_type == "rope",
-        "bias_activation": model.apply_swiglu_fusion and model.hidden_act == "swiglu",
-        "rms_norm": model.normalization == "FusedRMSNorm",
-    }
-    chosen = tuple(operator for operator, is_on in switches.items() if is_on)
-    return FusedOperators(chosen, model.fa_config.input_layout)

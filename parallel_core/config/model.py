@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from parallel_core.activations import ACTIVATIONS
-from parallel_core.config.base import Config, option
+from parallel_core.config.base import Config, option, section, sibling
 from parallel_core.config.dataset import DatasetConfig
 from parallel_core.config.families import (
     MultiLatentAttentionConfig,
@@ -14,9 +14,11 @@ from parallel_core.config.families import (
     ScalesConfig,
     SlidingWindowConfig,
 )
+from parallel_core.config.fused import FusedOperators
 from parallel_core.config.lora import LoraConfig
 from parallel_core.config.moe import MoEConfig
 from parallel_core.config.parallel import ParallelConfig
+from parallel_core.config.recompute import MEGATRON_NAMES, RecomputeConfig
 from parallel_core.config.training import TrainingConfig
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -36,7 +38,7 @@ class FlashAttentionConfig(Config):
     """Order of the operator's dimensions: B batch, S sequence, N heads, D head size, H = N x D."""
 
 
-@dataclass(kw_only=True)
+@section
 class ModelConfig(Config):
     """Shape, numerics and initialisation of the transformer; the section also knows its sibling sections."""
 
@@ -166,24 +168,18 @@ class ModelConfig(Config):
     """Rotary positions by the device's fused operator."""
     apply_swiglu_fusion: bool = option("--use-fused-swiglu", False)
     """Swiglu by the device's fused operator."""
-    recompute_granularity: str | None = option("--recompute-granularity", None, choices=("selective", "full"))
-    """What is computed again in the backward pass: attention's core, or whole layers."""
-    recompute_method: str | None = option("--recompute-method", None, choices=("uniform", "block"))
-    """Which layers a full recompute covers."""
-    recompute_num_layers: int | None = option("--recompute-num-layers", None, at_least=0)
-    """Layers of a recomputed group (uniform), or recomputed layers of a stage (block)."""
-    recompute_modules: list[str] | None = option("--recompute-modules", None)
-    """What a selective recompute covers; attention's core if not given."""
 
-    parallel_config: ParallelConfig = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    parallel_config: ParallelConfig = sibling()
     """The sibling section, set by `AllConfig`."""
-    dataset_config: DatasetConfig = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    dataset_config: DatasetConfig = sibling()
     """The sibling section, set by `AllConfig`."""
-    training_config: TrainingConfig = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    training_config: TrainingConfig = sibling()
     """The sibling section, set by `AllConfig`."""
-    moe_config: MoEConfig = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    moe_config: MoEConfig = sibling()
     """The sibling section, set by `AllConfig`."""
-    lora_config: LoraConfig = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    lora_config: LoraConfig = sibling()
+    """The sibling section, set by `AllConfig`."""
+    recompute_config: RecomputeConfig = sibling(shows=MEGATRON_NAMES)
     """The sibling section, set by `AllConfig`."""
 
     def derive(self) -> None:
@@ -206,6 +202,18 @@ class ModelConfig(Config):
         if self.hidden_act == "swiglu":
             return int((4 * self.hidden_size * 2 / 3) / 64) * 64
         return 4 * self.hidden_size
+
+    @property
+    def fused_operators(self) -> FusedOperators:
+        """What the switches ask for, among the operators that the model has."""
+        switches = {
+            "attention": self.use_flash_attention,
+            "rotary": self.apply_rope_fusion and self.position_embedding_type == "rope",
+            "bias_activation": self.apply_swiglu_fusion and self.hidden_act == "swiglu",
+            "rms_norm": self.normalization == "FusedRMSNorm",
+        }
+        chosen = tuple(operator for operator, is_on in switches.items() if is_on)
+        return FusedOperators(chosen, self.fa_config.input_layout)
 
     @property
     def gated_linear_unit(self) -> bool:

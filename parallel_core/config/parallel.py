@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import field
 
-from parallel_core.config.base import Config, option
+from parallel_core.config.base import Config, option, section, sibling
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
+from parallel_core.config.recompute import STAGE_NAMES, RecomputeConfig
 from parallel_core.findings import Finding
 
 CONTEXT_PARALLEL_ALGORITHMS = ("megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo")
 
 
-@dataclass(kw_only=True)
+@section
 class ParallelConfig(Config):
     """Degrees of parallelism, the pipeline's layout, and the process's device and threads."""
 
@@ -76,12 +76,6 @@ class ParallelConfig(Config):
         "--pipeline-schedule", None, choices=("gpipe", "1f1b", "interleaved", "zb-h1")
     )
     """Order of the pipeline's work; 1f1b, or interleaved with virtual stages, if not given."""
-    recompute: Any = option("--recompute", None)
-    """Layers to compute again in the backward pass, by stage."""
-    select_recompute: Any = option("--select-recompute", None)
-    """Operators to compute again in the backward pass, by stage."""
-    select_comm_recompute: Any = option("--select-comm-recompute", None)
-    """Collectives to run again in the backward pass, by stage."""
 
     device_target: str = option("--device-target", "CPU", choices=("CPU", "Ascend"))
     """The kind of device a process computes on."""
@@ -93,6 +87,8 @@ class ParallelConfig(Config):
     """Threads of one process on a CPU."""
     distributed_timeout_minutes: float = option("--distributed-timeout-minutes", 10.0, above=0)
     """How long a rank waits for another before it names it and gives up."""
+    recompute_config: RecomputeConfig = sibling(shows=STAGE_NAMES)
+    """The sibling section, set by `AllConfig`."""
     fused: FusedOperators = field(default=NOTHING_FUSED, repr=False, compare=False)
     """Operators that the model section wants fused, set by `AllConfig`: the device is prepared with them."""
 
@@ -100,6 +96,13 @@ class ParallelConfig(Config):
     def model_parallel_size(self) -> int:
         """Ranks that hold one copy of the model and of a sequence."""
         return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+
+    @property
+    def schedule_name(self) -> str:
+        """The pipeline schedule; if none is given, interleaved with virtual stages and 1F1B without."""
+        if self.pipeline_schedule is not None:
+            return self.pipeline_schedule
+        return "interleaved" if (self.virtual_pipeline_model_parallel_size or 1) > 1 else "1f1b"
 
     def derive(self) -> None:
         self.fill("data_parallel_size", lambda: max(1, self.world_size // self.model_parallel_size))

@@ -38,7 +38,7 @@ def _walk(cls: type, prefix: str) -> Iterator[tuple[str, Any, Any]]:
         path, kind = f"{prefix}{entry.name}", types_of(cls)[entry.name]
         if "flag" in entry.metadata:
             yield path, kind, entry
-        elif entry.repr and isinstance(kind, type) and issubclass(kind, Config):
+        elif "sibling" not in entry.metadata and isinstance(kind, type) and issubclass(kind, Config):
             yield path, kind, None
             yield from _walk(kind, f"{path}.")
 
@@ -50,6 +50,28 @@ SECTIONS: dict[str, type[Config]] = {path: kind for path, kind, entry in _TREE i
 
 OPTIONS: dict[str, Option] = {path: Option(path, entry, kind) for path, kind, entry in _TREE if entry is not None}
 """Every option by its path."""
+
+SHOWN: dict[str, str] = {
+    f"{path}.{name}": f"{entry.name}.{name}"
+    for path, kind in SECTIONS.items()
+    for entry in fields(kind)
+    for name in entry.metadata.get("shows", ())
+}
+"""Options that a section shows of a sibling: the path under which users know them -> the path."""
+
+_WITHOUT_CONCERN = {
+    f"{path}.{entry.name}.{option.name}": f"{path}.{option.name}"
+    for path, kind in SECTIONS.items()
+    for entry in fields(kind)
+    if "concern" in entry.metadata
+    for option in fields(entry.metadata["concern"])
+}
+PUBLIC: dict[str, str] = {
+    **{path: path for path in OPTIONS},
+    **_WITHOUT_CONCERN,
+    **{path: name for name, path in SHOWN.items()},
+}
+"""Every option's path -> the path under which users know it: training_config.precision.bf16 is training_config.bf16."""
 
 FLAG_OF: dict[str, str] = {path: option.flag for path, option in OPTIONS.items()}
 """Path -> the flag that findings about the field name."""

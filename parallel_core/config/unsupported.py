@@ -101,7 +101,7 @@ PART_OF: dict[str, Feature] = {
     "masked_softmax_fusion": Feature("compute_dtype", "bfloat16"),
     "multi_latent_attention.": Feature("multi_latent_attention.enabled"),
     "multi_token_prediction.": Feature("multi_token_prediction.num_layers"),
-    "recompute_": Feature("recompute_granularity"),
+    "recompute_config.recompute_": Feature("recompute_granularity"),
     "rope_scaling.beta_": Feature("rope_scaling.type", "yarn"),
     "rope_scaling.mscale": Feature("rope_scaling.type", "yarn"),
     "rope_scaling.long": Feature("rope_scaling.type", "longrope"),

@@ -9,7 +9,7 @@ from parallel_core.schedules.actions import Backward, Exchange, Forward, Transfe
 from parallel_core.schedules.check import check
 from parallel_core.schedules.communicate import communicate
 from parallel_core.schedules.forward_only import forward_only
-from parallel_core.schedules.generators import GENERATORS, schedule_name
+from parallel_core.schedules.generators import GENERATORS
 from parallel_core.schedules.gpipe import gpipe
 from parallel_core.schedules.interleaved import interleaved
 from parallel_core.schedules.one_f_one_b import one_f_one_b
@@ -28,6 +28,5 @@ __all__ = [
     "gpipe",
     "interleaved",
     "one_f_one_b",
-    "schedule_name",
     "zb_h1",
 ]

@@ -36,28 +36,28 @@ def load_checkpoint(directory: Path, state: TrainingState) -> None:
     --exit-on-missing-checkpoint it is one.
     """
     training = state.config.training_config
-    must_exist = training.exit_on_missing_checkpoint or training.resume_training
-    may_be_first = _is_save_directory(directory, training.output_dir) and not must_exist
+    must_exist = training.checkpoint.exit_on_missing_checkpoint or training.checkpoint.resume_training
+    may_be_first = _is_save_directory(directory, training.checkpoint.output_dir) and not must_exist
     if may_be_first and not commit.has_checkpoint(directory):
         warn(f"--load {directory}: no checkpoint yet, starting from initial values")
         return
     model_config = state.config.model_config
     vocabulary = Vocabulary(model_config.unpadded_vocab_size, model_config.vocab_size)
-    reader = CheckpointReader(commit.find(directory, training.ckpt_step), vocabulary)
-    with_optimizer = not (training.finetune or training.no_load_optim)
+    reader = CheckpointReader(commit.find(directory, training.checkpoint.ckpt_step), vocabulary)
+    with_optimizer = not (training.checkpoint.finetune or training.checkpoint.no_load_optim)
     problems: list[str] = []
     if with_optimizer:
         problems = _optimizer_problems(reader, state) + schedule_problems(reader.manifest, state)
-    _check(reader, state.model, problems, digests=training.crc_check)
+    _check(reader, state.model, problems, digests=training.checkpoint.crc_check)
     _read_weights(reader, state.model)
     if with_optimizer:
         _read_optimizer(reader, state.step_cell.optimizer)
         from_flags = not state.config.optimizer_config.use_checkpoint_opt_param_scheduler
         state.step_cell.scheduler.load_state_dict(reader.manifest.scheduler, override=from_flags)
-    if not training.finetune:
+    if not training.checkpoint.finetune:
         state.iteration = reader.manifest.iteration
         state.consumed_samples = reader.manifest.consumed_samples
-        if reader.manifest.rng is not None and not training.no_load_rng:
+        if reader.manifest.rng is not None and not training.checkpoint.no_load_rng:
             get_rng_tracer().seed = reader.manifest.rng["seed"]
     log(f"Loaded {reader.directory}; training goes on after step {state.iteration}")
 

@@ -38,8 +38,8 @@ def save_checkpoint(directory: Path, state: TrainingState) -> Path:
     if world.rank == 0:
         write_manifest(partial, _run(state), files.values())
         training = state.config.training_config
-        keep = training.keep_checkpoint_max if training.save_retain_interval is None else 1
-        commit.publish(directory, state.iteration, keep, training.save_retain_interval)
+        keep = training.checkpoint.keep_checkpoint_max if training.checkpoint.save_retain_interval is None else 1
+        commit.publish(directory, state.iteration, keep, training.checkpoint.save_retain_interval)
     world.barrier()
     return directory / commit.checkpoint_name(state.iteration)
 
@@ -52,7 +52,7 @@ def _local_tensors(state: TrainingState) -> dict[str, LocalTensor]:
         for parameter in name_parameters(state.model)
         if is_written(parameter.meta.spec, coordinates)
     }
-    if not state.config.training_config.no_save_optim:
+    if not state.config.training_config.checkpoint.no_save_optim:
         tensors |= {
             f"{name}.{parameter.meta.spec.name}": LocalTensor(place(parameter.meta.spec, coordinates), values.asnumpy())
             for parameter, states in state.step_cell.optimizer.states_of_parameters()
@@ -71,8 +71,8 @@ def _run(state: TrainingState) -> Run:
         topology=_topology(),
         config=_config(state.config),
         scheduler=state.step_cell.scheduler.state_dict(),
-        optimizer=None if training.no_save_optim else record,
-        rng=None if training.no_save_rng else {"seed": get_rng_tracer().seed},
+        optimizer=None if training.checkpoint.no_save_optim else record,
+        rng=None if training.checkpoint.no_save_rng else {"seed": get_rng_tracer().seed},
     )
 
 

@@ -8,7 +8,7 @@ from mindspore import Tensor, nn
 
 from parallel_core.averaging import Averaging
 from parallel_core.config import AllConfig
-from parallel_core.schedules import GENERATORS, communicate, forward_only, schedule_name
+from parallel_core.schedules import GENERATORS, communicate, forward_only
 from pynative import parallel_state
 from pynative.pipeline_parallel.channel import pipeline_channel
 from pynative.pipeline_parallel.runner import Plan, run
@@ -51,7 +51,7 @@ class PipelineStep:
 
     def _plan(self, config: AllConfig, train: bool) -> Plan:
         parallel, group = config.parallel_config, self.channel.group
-        generator = GENERATORS[schedule_name(parallel)] if train else forward_only
+        generator = GENERATORS[parallel.schedule_name] if train else forward_only
         rounds = parallel.microbatch_group_size_per_virtual_pipeline_stage
         computes = generator(group.size, config.dataset_config.micro_batch_num, self.chunks, rounds)
         return Plan.of(communicate(computes, self.chunks)[group.rank])

@@ -84,7 +84,7 @@ def _data(provider: Callable | None, loader: Iterable | None, state: TrainingSta
     if loader is not None:
         steps = len(loader) if isinstance(loader, Sized) else None
         batch = config.dataset_config.global_batch_size
-        skip = 0 if config.training_config.new_dataset else state.iteration * draws
+        skip = 0 if config.training_config.checkpoint.new_dataset else state.iteration * draws
         return _Data(endless(loader, skip), None, steps * batch // draws if steps else None)
     if provider is None:
         raise ValueError("pretrain: pass train_valid_test_datasets_provider or train_data_loader")
@@ -92,7 +92,7 @@ def _data(provider: Callable | None, loader: Iterable | None, state: TrainingSta
     skips_training = config.training_config.skip_train
     if train is None and not skips_training:
         raise ValueError("train_valid_test_datasets_provider: gave no training dataset; check --data-path and --split")
-    consumed = 0 if config.training_config.new_dataset else state.consumed_samples
+    consumed = 0 if config.training_config.checkpoint.new_dataset else state.consumed_samples
     train_iterator = (
         iter(()) if skips_training else endless(build_pretraining_data_loader(train, consumed, config, draws))
     )
@@ -106,7 +106,7 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
     if valid is not None and training.eval_iters and training.eval_interval:
         callbacks.append(EvaluationCallback(valid, training.eval_interval, training.eval_iters))
     if parallel_state.get_global_rank() == 0:
-        callbacks.append(MetricsCallback(Path(training.output_dir or DEFAULT_OUTPUT) / "metrics.jsonl"))
+        callbacks.append(MetricsCallback(Path(training.checkpoint.output_dir or DEFAULT_OUTPUT) / "metrics.jsonl"))
     if training.check_for_nan_in_grad:
         callbacks.append(FiniteCallback())
     if training.check_weight_hash_across_dp_replicas_interval:
@@ -116,8 +116,8 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
         callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))
     if training.exit_signal_handler:
         callbacks.append(SignalCallback())
-    if training.output_dir:
-        callbacks.append(CheckpointCallback(Path(training.output_dir), training.save_interval))
+    if training.checkpoint.output_dir:
+        callbacks.append(CheckpointCallback(Path(training.checkpoint.output_dir), training.checkpoint.save_interval))
     return callbacks
 
 
@@ -228,8 +228,8 @@ def pretrain(
 
     model = get_model(model_provider_func, all_config)
     state = TrainingState(all_config, model, _step_cell(model, all_config, forward_step_func, get_batch_func))
-    if all_config.training_config.load_checkpoint:
-        load_checkpoint(Path(all_config.training_config.load_checkpoint), state)
+    if all_config.training_config.checkpoint.load_checkpoint:
+        load_checkpoint(Path(all_config.training_config.checkpoint.load_checkpoint), state)
     data = _data(train_valid_test_datasets_provider, train_data_loader, state)
     state.samples_per_epoch = data.samples_per_epoch
     if all_config.training_config.skip_train:

@@ -1,4 +1,4 @@
-"""Rules between sections: functions of the `AllConfig` that yield findings."""
+"""Rules between sections: functions of the `Sections` that yield findings."""
 
 from parallel_core.config.rules import layout, model, moe, pipeline, training
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 
-if TYPE_CHECKING:
-    from parallel_core.config.all import AllConfig
 
-
-def sequence_divides(config: AllConfig) -> Iterator[Finding]:
+def sequence_divides(config: Sections) -> Iterator[Finding]:
     parallel, length = config.parallel_config, config.model_config.seq_length
     tensor, context = parallel.tensor_model_parallel_size, parallel.context_parallel_size
     ring = context > 1 and parallel.context_parallel_algo != "ulysses_cp_algo"
@@ -33,7 +30,7 @@ def sequence_divides(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def ulysses_divides(config: AllConfig) -> Iterator[Finding]:
+def ulysses_divides(config: Sections) -> Iterator[Finding]:
     parallel, heads = config.parallel_config, config.model_config.num_attention_heads
     context, tensor = parallel.context_parallel_size, parallel.tensor_model_parallel_size
     if context == 1 or parallel.context_parallel_algo == "megatron_cp_algo":
@@ -60,7 +57,7 @@ def ulysses_divides(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def ulysses_degree_is_read(config: AllConfig) -> Iterator[Finding]:
+def ulysses_degree_is_read(config: Sections) -> Iterator[Finding]:
     """By the hybrid, or by Ulysses in scripts that ask for it by both: MindSpeed reads the algorithm alone there."""
     parallel = config.parallel_config
     degree, algorithm = parallel.ulysses_degree_in_cp, parallel.context_parallel_algo

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 
-if TYPE_CHECKING:
-    from parallel_core.config.all import AllConfig
 
-
-def heads_divide(config: AllConfig) -> Iterator[Finding]:
+def heads_divide(config: Sections) -> Iterator[Finding]:
     model, size = config.model_config, config.parallel_config.tensor_model_parallel_size
     if model.num_attention_heads % size:
         yield Finding(
@@ -44,7 +41,7 @@ def heads_divide(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def head_size_is_whole(config: AllConfig) -> Iterator[Finding]:
+def head_size_is_whole(config: Sections) -> Iterator[Finding]:
     model = config.model_config
     if model.kv_channels == model.hidden_size // model.num_attention_heads and (
         model.hidden_size % model.num_attention_heads
@@ -57,7 +54,7 @@ def head_size_is_whole(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def widths_divide(config: AllConfig) -> Iterator[Finding]:
+def widths_divide(config: Sections) -> Iterator[Finding]:
     model, size = config.model_config, config.parallel_config.tensor_model_parallel_size
     widths = [("--padded-vocab-size", model.vocab_size)]
     if config.moe_config.num_experts is None:
@@ -69,7 +66,7 @@ def widths_divide(config: AllConfig) -> Iterator[Finding]:
             )
 
 
-def vocabulary_fits(config: AllConfig) -> Iterator[Finding]:
+def vocabulary_fits(config: Sections) -> Iterator[Finding]:
     model = config.model_config
     null_tokenizer_adds = config.dataset_config.tokenizer_type == "NullTokenizer"
     if model.vocab_size < model.unpadded_vocab_size - null_tokenizer_adds:
@@ -81,7 +78,7 @@ def vocabulary_fits(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def positions_reach(config: AllConfig) -> Iterator[Finding]:
+def positions_reach(config: Sections) -> Iterator[Finding]:
     model = config.model_config
     if model.max_position_embeddings < model.seq_length:
         yield Finding(
@@ -92,57 +89,57 @@ def positions_reach(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def half_precision_flags(config: AllConfig) -> Iterator[Finding]:
-    model, training = config.model_config, config.training_config
-    if model.fp16_lm_cross_entropy and not training.fp16:
+def half_precision_flags(config: Sections) -> Iterator[Finding]:
+    model, precision = config.model_config, config.training_config.precision
+    if model.fp16_lm_cross_entropy and not precision.fp16:
         yield Finding("--fp16-lm-cross-entropy", None, "needs --fp16", "add it or leave this out")
-    if model.fp32_residual_connection and not (training.fp16 or training.bf16):
+    if model.fp32_residual_connection and not (precision.fp16 or precision.bf16):
         yield Finding(
             "--fp32-residual-connection", None, "needs --fp16 or --bf16, the residual is float32 anyway", "leave it out"
         )
 
 
-def types_agree(config: AllConfig) -> Iterator[Finding]:
+def types_agree(config: Sections) -> Iterator[Finding]:
     """Weights may be kept in float32 beside either; 16-bit types have one name each."""
-    model, training = config.model_config, config.training_config
-    if training.bf16 and training.fp16:
+    model, precision = config.model_config, config.training_config.precision
+    if precision.bf16 and precision.fp16:
         return
-    for flag, is_on, kind in (("--bf16", training.bf16, "bfloat16"), ("--fp16", training.fp16, "float16")):
+    for flag, is_on, kind in (("--bf16", precision.bf16, "bfloat16"), ("--fp16", precision.fp16, "float16")):
         if is_on and model.params_dtype not in (kind, "float32"):
             yield Finding("--params-dtype", model.params_dtype, f"does not go with {flag}", "leave one of them out")
         if is_on and model.compute_dtype != kind:
             yield Finding("--compute-dtype", model.compute_dtype, f"does not go with {flag}", "leave one of them out")
 
 
-def recompute_is_whole(config: AllConfig) -> Iterator[Finding]:
-    model = config.model_config
-    if model.recompute_granularity == "full" and model.recompute_method is None:
+def recompute_is_whole(config: Sections) -> Iterator[Finding]:
+    recompute = config.recompute_config
+    if recompute.recompute_granularity == "full" and recompute.recompute_method is None:
         yield Finding("--recompute-granularity", "full", "needs --recompute-method uniform or block", "add it")
-    if model.recompute_granularity == "full" and model.recompute_num_layers is None:
+    if recompute.recompute_granularity == "full" and recompute.recompute_num_layers is None:
         yield Finding("--recompute-granularity", "full", "needs --recompute-num-layers", "add it")
-    if model.recompute_granularity == "selective" and model.recompute_method is not None:
+    if recompute.recompute_granularity == "selective" and recompute.recompute_method is not None:
         yield Finding(
             "--recompute-method",
-            model.recompute_method,
+            recompute.recompute_method,
             "goes with --recompute-granularity full, not with selective",
             "leave one of them out",
         )
 
 
-def recompute_covers_layers(config: AllConfig) -> Iterator[Finding]:
-    model, count = config.model_config, config.model_config.recompute_num_layers
-    if model.recompute_granularity == "selective" and count is not None:
+def recompute_covers_layers(config: Sections) -> Iterator[Finding]:
+    recompute, count = config.recompute_config, config.recompute_config.recompute_num_layers
+    if recompute.recompute_granularity == "selective" and count is not None:
         yield Finding(
             "--recompute-num-layers",
             count,
             "goes with --recompute-granularity full, not with selective",
             "leave one of them out",
         )
-    if model.recompute_granularity == "full" and model.recompute_method == "uniform" and count == 0:
+    if recompute.recompute_granularity == "full" and recompute.recompute_method == "uniform" and count == 0:
         yield Finding("--recompute-num-layers", 0, "must be at least 1 with --recompute-method uniform", "raise it")
 
 
-def rotating_channels_pair(config: AllConfig) -> Iterator[Finding]:
+def rotating_channels_pair(config: Sections) -> Iterator[Finding]:
     model = config.model_config
     if model.position_embedding_type != "rope" or model.multi_latent_attention.enabled:
         return
@@ -156,14 +153,14 @@ def rotating_channels_pair(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def latent_attention_stands_alone(config: AllConfig) -> Iterator[Finding]:
+def latent_attention_stands_alone(config: Sections) -> Iterator[Finding]:
     if config.model_config.multi_latent_attention.enabled and config.model_config.group_query_attention:
         yield Finding(
             "--group-query-attention", None, "does not go with --multi-latent-attention", "leave one of them out"
         )
 
 
-def stretched_positions_rotate(config: AllConfig) -> Iterator[Finding]:
+def stretched_positions_rotate(config: Sections) -> Iterator[Finding]:
     scaling, model = config.model_config.rope_scaling, config.model_config
     if scaling.type is not None and model.position_embedding_type != "rope":
         yield Finding(

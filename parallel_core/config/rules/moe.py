@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 
-if TYPE_CHECKING:
-    from parallel_core.config.all import AllConfig
 
-
-def experts_divide(config: AllConfig) -> Iterator[Finding]:
+def experts_divide(config: Sections) -> Iterator[Finding]:
     experts, size = config.moe_config.num_experts, config.parallel_config.expert_model_parallel_size
     if experts is None:
         if size > 1:
@@ -22,7 +19,7 @@ def experts_divide(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def expert_ranks_divide(config: AllConfig) -> Iterator[Finding]:
+def expert_ranks_divide(config: Sections) -> Iterator[Finding]:
     parallel = config.parallel_config
     if config.moe_config.num_experts is None:
         return
@@ -42,7 +39,7 @@ def expert_ranks_divide(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def router_chooses_among_experts(config: AllConfig) -> Iterator[Finding]:
+def router_chooses_among_experts(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     experts, groups, chosen = moe.num_experts, moe.moe_router_num_groups, moe.moe_router_group_topk
     if experts is None:
@@ -59,7 +56,7 @@ def router_chooses_among_experts(config: AllConfig) -> Iterator[Finding]:
         yield Finding("--moe-router-group-topk", chosen, "needs --moe-router-num-groups", "add it")
 
 
-def balanced_groups_exist(config: AllConfig) -> Iterator[Finding]:
+def balanced_groups_exist(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     if moe.num_experts is None:
         return
@@ -78,7 +75,7 @@ def balanced_groups_exist(config: AllConfig) -> Iterator[Finding]:
             )
 
 
-def sampling_takes_two(config: AllConfig) -> Iterator[Finding]:
+def sampling_takes_two(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     if moe.num_experts is None or moe.moe_router_load_balancing_type != "sparsemixer_topk":
         return
@@ -91,7 +88,7 @@ def sampling_takes_two(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def one_expert_learns(config: AllConfig) -> Iterator[Finding]:
+def one_expert_learns(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     softmax_of_one = moe.moe_router_topk == 1 and moe.moe_router_score_function == "softmax"
     if moe.num_experts is None or moe.moe_router_load_balancing_type == "sinkhorn":
@@ -105,7 +102,7 @@ def one_expert_learns(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def expert_bias_has_sigmoid(config: AllConfig) -> Iterator[Finding]:
+def expert_bias_has_sigmoid(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     if (
         moe.num_experts is not None
@@ -115,7 +112,7 @@ def expert_bias_has_sigmoid(config: AllConfig) -> Iterator[Finding]:
         yield Finding("--moe-router-enable-expert-bias", None, "needs --moe-router-score-function sigmoid", "add it")
 
 
-def capacity_is_given(config: AllConfig) -> Iterator[Finding]:
+def capacity_is_given(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     if moe.num_experts is None:
         return
@@ -130,7 +127,7 @@ def capacity_is_given(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def layer_pattern_fits(config: AllConfig) -> Iterator[Finding]:
+def layer_pattern_fits(config: Sections) -> Iterator[Finding]:
     pattern, layers = config.moe_config.moe_layer_freq, config.model_config.num_layers
     if config.moe_config.num_experts is None:
         return
@@ -144,7 +141,7 @@ def layer_pattern_fits(config: AllConfig) -> Iterator[Finding]:
         yield Finding("--moe-layer-freq", pattern, "must be at least 1", "change it")
 
 
-def tensor_parallel_experts_are_sequence_parallel(config: AllConfig) -> Iterator[Finding]:
+def tensor_parallel_experts_are_sequence_parallel(config: Sections) -> Iterator[Finding]:
     parallel = config.parallel_config
     if (
         config.moe_config.num_experts is not None

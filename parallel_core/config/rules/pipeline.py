@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from parallel_core.config.parallel import ParallelConfig
+from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding, Setting
 from parallel_core.partition import chunk_counts, is_nested, stage_budgets
-from parallel_core.schedules.generators import schedule_name
 from parallel_core.schedules.limits import Given, refusals
-
-if TYPE_CHECKING:
-    from parallel_core.config.all import AllConfig
-    from parallel_core.config.parallel import ParallelConfig
 
 
 def _chunks(parallel: ParallelConfig) -> Setting:
@@ -26,9 +23,9 @@ def _chunks(parallel: ParallelConfig) -> Setting:
     return Setting("--virtual-pipeline-model-parallel-size", parallel.virtual_pipeline_model_parallel_size or 1)
 
 
-def schedule_fits(config: AllConfig) -> Iterator[Finding]:
+def schedule_fits(config: Sections) -> Iterator[Finding]:
     parallel, data = config.parallel_config, config.dataset_config
-    name, stages = schedule_name(parallel), parallel.pipeline_model_parallel_size
+    name, stages = parallel.schedule_name, parallel.pipeline_model_parallel_size
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage
     given = Given(
         schedule=Setting("--pipeline-schedule", name),
@@ -58,7 +55,7 @@ EXCLUSIVE = (
 """Pairs of fields that both say how many layers a stage has."""
 
 
-def one_way_to_split(config: AllConfig) -> Iterator[Finding]:
+def one_way_to_split(config: Sections) -> Iterator[Finding]:
     flags = {e.name: e.metadata["flag"] for e in fields(config.parallel_config) if "flag" in e.metadata}
     for earlier, later in EXCLUSIVE:
         values = [getattr(config.parallel_config, name) for name in (earlier, later)]
@@ -66,7 +63,7 @@ def one_way_to_split(config: AllConfig) -> Iterator[Finding]:
             yield Finding(flags[later], values[1], f"does not go with {flags[earlier]}", "leave one out")
 
 
-def stages_have_layers(config: AllConfig) -> Iterator[Finding]:
+def stages_have_layers(config: Sections) -> Iterator[Finding]:
     parallel, layers = config.parallel_config, config.model_config.num_layers
     stages, alone = parallel.pipeline_model_parallel_size, parallel.standalone_embedding_stage
     if alone and stages < 2:
@@ -85,7 +82,7 @@ def stages_have_layers(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def layer_list_fits(config: AllConfig) -> Iterator[Finding]:
+def layer_list_fits(config: Sections) -> Iterator[Finding]:
     parallel, layers = config.parallel_config, config.model_config.num_layers
     stages, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size or 1
     entries: Any = parallel.num_layer_list
@@ -133,7 +130,7 @@ def _is_too_short(rows: list[list[int]], parallel: ParallelConfig) -> bool:
     return any(n < ((chunk, stage) not in empty) for chunk, row in enumerate(rows) for stage, n in enumerate(row))
 
 
-def end_stages_leave_the_rest_even(config: AllConfig) -> Iterator[Finding]:
+def end_stages_leave_the_rest_even(config: Sections) -> Iterator[Finding]:
     parallel = config.parallel_config
     ends = {
         "--decoder-first-pipeline-num-layers": parallel.decoder_first_pipeline_num_layers,
@@ -153,12 +150,12 @@ def end_stages_leave_the_rest_even(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def _has_too_many(config: AllConfig, parts: int) -> bool:
+def _has_too_many(config: Sections, parts: int) -> bool:
     """Whether other rules refuse so many stages or virtual stages: then nothing is laid out for each of them."""
     return parts > config.model_config.num_layers + 2  # embedding and output layer may count as layers
 
 
-def chunks_divide(config: AllConfig) -> Iterator[Finding]:
+def chunks_divide(config: Sections) -> Iterator[Finding]:
     """Each virtual stage of a stage has equally many layers, unless a list says otherwise."""
     parallel, layers = config.parallel_config, config.model_config.num_layers
     chunks = parallel.virtual_pipeline_model_parallel_size or 1
@@ -180,7 +177,7 @@ def chunks_divide(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def chunks_have_the_layers_asked_for(config: AllConfig) -> Iterator[Finding]:
+def chunks_have_the_layers_asked_for(config: Sections) -> Iterator[Finding]:
     parallel = config.parallel_config
     asked, chunks = parallel.num_layers_per_virtual_pipeline_stage, parallel.virtual_pipeline_model_parallel_size or 1
     if asked is None or _has_too_many(config, chunks * parallel.pipeline_model_parallel_size):
@@ -195,7 +192,7 @@ def chunks_have_the_layers_asked_for(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def noop_layers_exist(config: AllConfig) -> Iterator[Finding]:
+def noop_layers_exist(config: Sections) -> Iterator[Finding]:
     idle, layers = config.parallel_config.noop_layers or [], config.model_config.num_layers
     for layer in idle:
         if not 0 <= layer < layers:

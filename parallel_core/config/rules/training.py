@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from parallel_core.config.notations import parse_blend, split_shares
+from parallel_core.config.sections import Sections
 from parallel_core.findings import ConfigError, Finding
 
-if TYPE_CHECKING:
-    from parallel_core.config.all import AllConfig
 
-
-def batches_divide(config: AllConfig) -> Iterator[Finding]:
+def batches_divide(config: Sections) -> Iterator[Finding]:
     data, copies = config.dataset_config, config.parallel_config.data_parallel_size
     samples = data.batch_size * copies
     if data.global_batch_size % samples:
@@ -32,7 +29,7 @@ def batches_divide(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def ramp_reaches_the_batch(config: AllConfig) -> Iterator[Finding]:
+def ramp_reaches_the_batch(config: Sections) -> Iterator[Finding]:
     data = config.dataset_config
     if data.rampup_batch_size is None:
         return
@@ -58,7 +55,7 @@ def ramp_reaches_the_batch(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def learning_rate_falls(config: AllConfig) -> Iterator[Finding]:
+def learning_rate_falls(config: Sections) -> Iterator[Finding]:
     schedule = config.optimizer_config
     if schedule.min_lr > schedule.learning_rate:
         yield Finding("--min-lr", schedule.min_lr, f"must not exceed --lr {schedule.learning_rate:g}", "lower it")
@@ -66,7 +63,7 @@ def learning_rate_falls(config: AllConfig) -> Iterator[Finding]:
         yield Finding("--decoupled-min-lr", schedule.decoupled_min_lr, "needs --decoupled-lr", "add it")
 
 
-def warmup_ends_before_decay(config: AllConfig) -> Iterator[Finding]:
+def warmup_ends_before_decay(config: Sections) -> Iterator[Finding]:
     schedule = config.optimizer_config
     for unit, warmup, decay in (
         ("iters", schedule.lr_warmup_iters, schedule.lr_decay_iters),
@@ -82,7 +79,7 @@ def warmup_ends_before_decay(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def wsd_says_when_it_falls(config: AllConfig) -> Iterator[Finding]:
+def wsd_says_when_it_falls(config: Sections) -> Iterator[Finding]:
     schedule = config.optimizer_config
     if schedule.lr_decay_style != "WSD":
         return
@@ -96,7 +93,7 @@ def wsd_says_when_it_falls(config: AllConfig) -> Iterator[Finding]:
         yield Finding(f"--lr-wsd-decay-{unit}", fall, f"must not exceed --lr-decay-{unit} {decay}", "lower it")
 
 
-def weight_decay_grows_by_style(config: AllConfig) -> Iterator[Finding]:
+def weight_decay_grows_by_style(config: Sections) -> Iterator[Finding]:
     schedule = config.optimizer_config
     start, end = schedule.start_weight_decay, schedule.end_weight_decay
     if schedule.weight_decay_incr_style == "constant" and not start == end == schedule.weight_decay:
@@ -111,7 +108,7 @@ def weight_decay_grows_by_style(config: AllConfig) -> Iterator[Finding]:
         yield Finding("--end-weight-decay", end, f"must not be less than --start-weight-decay {start:g}", "raise it")
 
 
-def one_source_of_the_schedule(config: AllConfig) -> Iterator[Finding]:
+def one_source_of_the_schedule(config: Sections) -> Iterator[Finding]:
     schedule = config.optimizer_config
     if schedule.override_opt_param_scheduler and schedule.use_checkpoint_opt_param_scheduler:
         yield Finding(
@@ -122,15 +119,17 @@ def one_source_of_the_schedule(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def overlap_has_something_to_overlap(config: AllConfig) -> Iterator[Finding]:
-    training = config.training_config
-    if config.optimizer_config.overlap_param_gather and not training.use_distributed_optimizer:
+def overlap_has_something_to_overlap(config: Sections) -> Iterator[Finding]:
+    gradient = config.training_config.gradient
+    if config.optimizer_config.overlap_param_gather and not gradient.use_distributed_optimizer:
         yield Finding("--overlap-param-gather", None, "needs --use-distributed-optimizer", "add it")
-    if config.optimizer_config.overlap_param_gather and not training.overlap_grad_reduce:
+    if config.optimizer_config.overlap_param_gather and not gradient.overlap_grad_reduce:
         yield Finding("--overlap-param-gather", None, "needs --overlap-grad-reduce", "add it")
-    if training.delay_grad_reduce and not training.overlap_grad_reduce:
+    if gradient.delay_grad_reduce and not gradient.overlap_grad_reduce:
         yield Finding("--delay-grad-reduce", None, "needs --overlap-grad-reduce", "add it")
-    if not training.wrap_with_ddp and (training.overlap_grad_reduce or training.use_distributed_optimizer):
+    if not gradient.wrap_with_ddp and (
+        gradient.overlap_grad_reduce or gradient.use_distributed_optimizer
+    ):
         yield Finding(
             "--no-wrap-with-ddp",
             None,
@@ -139,10 +138,10 @@ def overlap_has_something_to_overlap(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def copies_can_be_compared(config: AllConfig) -> Iterator[Finding]:
+def copies_can_be_compared(config: Sections) -> Iterator[Finding]:
     training = config.training_config
     every = training.check_weight_hash_across_dp_replicas_interval
-    if every is not None and training.zero_stage == 3:
+    if every is not None and training.gradient.zero_stage == 3:
         yield Finding(
             "--check-weight-hash-across-dp-replicas-interval",
             every,
@@ -151,39 +150,39 @@ def copies_can_be_compared(config: AllConfig) -> Iterator[Finding]:
         )
 
 
-def checkpoints_are_kept(config: AllConfig) -> Iterator[Finding]:
-    training = config.training_config
-    keep, every = training.save_retain_interval, training.save_interval
+def checkpoints_are_kept(config: Sections) -> Iterator[Finding]:
+    checkpoint = config.training_config.checkpoint
+    keep, every = checkpoint.save_retain_interval, checkpoint.save_interval
     if keep is not None and (every is None or keep % every):
         yield Finding(
             "--save-retain-interval", keep, f"must be a multiple of --save-interval {every}", "change one of them"
         )
 
 
-def adapters_have_a_rank(config: AllConfig) -> Iterator[Finding]:
+def adapters_have_a_rank(config: Sections) -> Iterator[Finding]:
     lora = config.lora_config
     if lora.target_modules and lora.lora_rank == 0:
         yield Finding("--lora-r", 0, "must be at least 1 with --lora-target-modules", "raise it")
 
 
-def resuming_takes_everything(config: AllConfig) -> Iterator[Finding]:
-    training = config.training_config
-    if training.resume_training and training.load_checkpoint is None:
+def resuming_takes_everything(config: Sections) -> Iterator[Finding]:
+    checkpoint = config.training_config.checkpoint
+    if checkpoint.resume_training and checkpoint.load_checkpoint is None:
         yield Finding("--resume-training", None, "needs --load", "add it")
-    if training.resume_training and training.finetune:
+    if checkpoint.resume_training and checkpoint.finetune:
         yield Finding(
             "--resume-training", None, "does not go with --finetune, which takes weights only", "leave one of them out"
         )
 
 
-def ids_are_in_the_vocabulary(config: AllConfig) -> Iterator[Finding]:
+def ids_are_in_the_vocabulary(config: Sections) -> Iterator[Finding]:
     data, rows = config.dataset_config, config.model_config.vocab_size
     for flag, number in (("--eos-token-id", data.eos_token_id), ("--pad-token-id", data.pad_token_id)):
         if number is not None and number >= rows:
             yield Finding(flag, number, f"must be less than the vocabulary, --padded-vocab-size {rows}", "change it")
 
 
-def split_is_shares(config: AllConfig) -> Iterator[Finding]:
+def split_is_shares(config: Sections) -> Iterator[Finding]:
     split = config.dataset_config.split
     if split is None:
         return
@@ -196,7 +195,7 @@ def split_is_shares(config: AllConfig) -> Iterator[Finding]:
         yield Finding("--split", split, "leaves no document to train on", "give the first share more than 0")
 
 
-def blends_can_be_read(config: AllConfig) -> Iterator[Finding]:
+def blends_can_be_read(config: Sections) -> Iterator[Finding]:
     data = config.dataset_config
     for flag, words in (
         ("--data-path", data.data_path),
@@ -211,7 +210,7 @@ def blends_can_be_read(config: AllConfig) -> Iterator[Finding]:
             yield from error.findings
 
 
-def training_has_data(config: AllConfig) -> Iterator[Finding]:
+def training_has_data(config: Sections) -> Iterator[Finding]:
     data = config.dataset_config
     for flag, words in (("--valid-data-path", data.valid_data_path), ("--test-data-path", data.test_data_path)):
         if words is not None and data.train_data_path is None and not config.training_config.skip_train:

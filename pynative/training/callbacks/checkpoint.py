@@ -35,5 +35,5 @@ class CheckpointCallback(Callback):
     def _save(self, state: TrainingState) -> None:
         path = save_checkpoint(self.directory, state)
         self._saved_iteration = state.iteration
-        asked = state.config.training_config.ckpt_format
+        asked = state.config.training_config.checkpoint.ckpt_format
         log(f"Saved checkpoint {path} (safetensors and a manifest, for --ckpt-format {asked})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from operator import attrgetter
 
 import pytest
 
@@ -21,6 +22,7 @@ from parallel_core.config import (
     TransformerConfig,
     unsupported,
 )
+from parallel_core.config.tree import PUBLIC
 from parallel_core.config.unsupported import IMPLEMENTED
 
 
@@ -169,3 +171,24 @@ def test_an_error_goes_from_process_to_process():
     """With its findings: pickle calls an exception's class with its arguments."""
     error = pickle.loads(pickle.dumps(ConfigError([Finding("--lr", 1, "a"), Finding("--seed", None, "b", "c")])))
     assert isinstance(error, ConfigError) and error.errors == ["--lr 1: a", "--seed: b; c"] == str(error).split("\n")
+
+
+def test_options_of_a_concern_are_the_sections_own():
+    """The documents' names: read, written and given as if the section were flat."""
+    training = TrainingConfig(bf16=True, save_interval=7)
+    assert (training.bf16, training.precision.bf16, training.checkpoint.save_interval) == (True, True, 7)
+    training.save_interval = 9
+    assert training.checkpoint.save_interval == 9
+    assert training.accumulate_allreduce_grads_in_fp32, "what follows from bf16 crosses concerns"
+    config = AllConfig(model_config=model())
+    config.model_config.recompute_granularity = "full"
+    assert config.recompute_config.recompute_granularity == "full"
+    with pytest.raises(TypeError):
+        TrainingConfig(no_such_option=1)
+
+
+def test_public_paths_lead_to_the_same_values():
+    """Every option can be reached under the path that the documents give it."""
+    config = AllConfig(model_config=model())
+    for path, public in PUBLIC.items():
+        assert attrgetter(public)(config) == attrgetter(path)(config), public

@@ -15,7 +15,6 @@ from parallel_core.schedules import (
     forward_only,
     interleaved,
     one_f_one_b,
-    schedule_name,
 )
 
 STAGES, MICRO_BATCHES, CHUNKS = range(1, 9), range(1, 33), range(1, 5)
@@ -119,4 +118,4 @@ def test_stages_that_wait_for_each_other_are_refused():
 )
 def test_the_schedule_that_is_not_named(asked, name):
     """Megatron's choice: interleaved if and only if there are virtual stages."""
-    assert schedule_name(ParallelConfig(**asked)) == name
+    assert ParallelConfig(**asked).schedule_name == name

@@ -20,6 +20,10 @@ ANY = "any section"
 _PATHS = {path.rpartition(".")[2]: path for path in SECTIONS}
 _CLASSES = {cls.__name__: path for path, cls in SECTIONS.items()}
 _CLASSES |= {"TransformerConfig": "model_config", "ModelParallelConfig": "parallel_config"}
+_CLASSES |= {"ModelSizes": "model_config", "PipelineSizes": "parallel_config", "SequenceSizes": "parallel_config"}
+
+FILLS = {"fused_operators": "fused"}
+"""Property -> the attribute of another section that `AllConfig` fills with it."""
 
 Names = dict[str, str]
 
@@ -75,12 +79,25 @@ def _reads(tree: ast.AST, names: Names) -> Iterator[tuple[str, str]]:
         yield from _reads(node, inner)
 
 
+def _properties() -> Iterator[tuple[str, ast.FunctionDef]]:
+    """(section, property) of every config class: a property that is read reads what it is made of."""
+    for file in (ROOT / "parallel_core" / "config").glob("*.py"):
+        for cls in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(cls, ast.ClassDef) and cls.name in _CLASSES:
+                functions = (node for node in cls.body if isinstance(node, ast.FunctionDef) and node.decorator_list)
+                yield from ((_CLASSES[cls.name], function) for function in functions)
+
+
 def reads() -> dict[str, set[str]]:
     """Section, or ANY -> the attributes of it that are read."""
     found = defaultdict(set)
     for file in files():
         for section, name in _reads(ast.parse(file.read_text(encoding="utf-8")), {}):
             found[section].add(name)
+    for section, function in _properties():
+        if FILLS.get(function.name, function.name) in set().union(*found.values()):
+            for owner, name in _reads(function, {"self": section}):
+                found[owner].add(name)
     return found
 
 

@@ -1,0 +1,53 @@
+"""Where checkpoints are written and read, and what of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallel_core.config.base import Config, option
+
+
+@dataclass(kw_only=True)
+class CheckpointConfig(Config):
+    """Saving, loading and resuming."""
+
+    output_dir: str | None = option("--save", None)
+    """Where checkpoints are written."""
+    load_checkpoint: str | None = option("--load", None)
+    """Checkpoint to start from."""
+    save_interval: int | None = option("--save-interval", None, at_least=1)
+    """Iterations from one checkpoint to the next."""
+    keep_checkpoint_max: int = option("--keep-checkpoint-max", 5, at_least=1)
+    """Newest checkpoints that are kept."""
+    prefix: str = option("--ckpt-prefix", "network")
+    """Start of checkpoint names."""
+    ckpt_format: str = option("--ckpt-format", "torch_dist")
+    """Which of Megatron's checkpoint layouts was asked for; one layout is written here, any of these names gives it."""
+    no_save_optim: bool = option("--no-save-optim", False)
+    """Leave the optimizer out of checkpoints."""
+    no_save_rng: bool = option("--no-save-rng", False)
+    """Leave random states out of checkpoints."""
+    no_load_optim: bool = option("--no-load-optim", False)
+    """Start the optimizer anew."""
+    no_load_rng: bool = option("--no-load-rng", False)
+    """Start random states anew."""
+    ckpt_step: int | None = option("--ckpt-step", None, at_least=0)
+    """The iteration to load; the newest if not given."""
+    exit_on_missing_checkpoint: bool = option("--exit-on-missing-checkpoint", False)
+    """Stop if `load_checkpoint` holds none, instead of starting anew."""
+    save_retain_interval: int | None = option("--save-retain-interval", None, at_least=1)
+    """Checkpoints of iterations that this divides are never removed, of the others only the newest is kept."""
+    convert_from_huggingface: bool = option("--enable-hf2mg-convert", False)
+    """`load_checkpoint` holds a HuggingFace model."""
+    convert_to_huggingface: bool = option("--enable-mg2hf-convert", False)
+    """Write checkpoints as HuggingFace models as well."""
+    huggingface_model_type: str | None = option("--model-type-hf", None)
+    """Which naming those use."""
+    finetune: bool = option("--finetune", False)
+    """Load weights only and count iterations from zero."""
+    resume_training: bool = option("--resume-training", False)
+    """Go on where `load_checkpoint` stopped: it must hold a checkpoint, and more than its weights are taken."""
+    crc_check: bool = option("--resume-crc-check", False)
+    """Verify the checkpoint's checksums before it is used."""
+    new_dataset: bool = option("--new-dataset", False)
+    """On resuming, start the data from its beginning."""

@@ -1,0 +1,45 @@
+"""Gradients between data-parallel ranks: types, buckets, sharding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from parallel_core.config.base import Config, option
+from parallel_core.findings import Finding
+
+
+@dataclass(kw_only=True)
+class GradientConfig(Config):
+    """How gradients are accumulated and reduced, and what data-parallel ranks shard ("ZeRO", 2020)."""
+
+    accumulate_allreduce_grads_in_fp32: bool = option("--accumulate-allreduce-grads-in-fp32", False)
+    """Add up and reduce gradients in float32."""
+    grad_reduce_in_bf16: bool = option("--grad-reduce-in-bf16", False)
+    """Reduce gradients in bfloat16."""
+    wrap_with_ddp: bool = option("--no-wrap-with-ddp", True)
+    """Keep gradients in flat buckets."""
+    bucket_size: int | None = option("--ddp-bucket-size", None, at_least=1)
+    """Gradients in one bucket, a number of elements."""
+    enable_mem_align: bool = option("--enable-mem-align", False)
+    """Begin every parameter's gradient at an aligned address."""
+    overlap_grad_reduce: bool = option("--overlap-grad-reduce", False)
+    """Reduce each bucket as soon as it is full."""
+    delay_grad_reduce: bool = option("--delay-grad-reduce", False)
+    """On later stages, wait with that until the first stage is through."""
+    use_distributed_optimizer: bool = option("--use-distributed-optimizer", False)
+    """Share optimizer states out over data-parallel ranks."""
+    zero_stage: int = option("--zero-stage", None, at_least=0, at_most=3)
+    """What data-parallel ranks share out: 1 optimizer states, 2 gradients too, 3 weights too."""
+
+    def derive(self) -> None:
+        self.fill("zero_stage", lambda: int(self.use_distributed_optimizer))
+
+    def rules(self) -> Iterator[Finding]:
+        if self.use_distributed_optimizer != (self.zero_stage > 0):
+            yield Finding(
+                "--zero-stage",
+                self.zero_stage,
+                "--use-distributed-optimizer is stage 1 and needed by higher ones",
+                "make them agree",
+            )

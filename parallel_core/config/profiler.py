@@ -1,0 +1,68 @@
+"""When and what is profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from parallel_core.config.base import Config, option
+from parallel_core.findings import Finding
+
+
+@dataclass(kw_only=True)
+class ProfilerConfig(Config):
+    """The profile of a few iterations."""
+
+    profile: bool = option("--profile", False)
+    """Record a profile."""
+    profile_save_path: str = option("--profile-save-path", "./profile_dir")
+    """Where the profile is written."""
+    profile_step_start: int = option("--profile-step-start", 10, at_least=0)
+    """First iteration that is profiled."""
+    profile_step_end: int = option("--profile-step-end", 12, at_least=0)
+    """First iteration that no longer is."""
+    profile_level: str = option("--profile-level", "level0", choices=("level_none", "level0", "level1", "level2"))
+    """How much detail is recorded."""
+    profile_with_stack: bool = option("--profile-with-stack", False)
+    """Record Python stacks."""
+    profile_with_cpu: bool = option("--profile-with-cpu", False)
+    """Record the host."""
+    profile_record_shapes: bool = option("--profile-record-shapes", False)
+    """Record shapes."""
+    profile_ranks: list[int] | None = option("--profile-ranks", None)
+    """Ranks that are profiled; none: all."""
+    profile_memory: bool = option("--profile-with-memory", False)
+    """Record memory."""
+    profile_framework: str | None = option("--profile-framework", None, choices=("all", "time"))
+    """What is recorded of the framework's own work."""
+    profile_communication: bool = option("--profile-communication", False)
+    """Record collectives."""
+    profile_parallel_strategy: bool = option("--profile-parallel-strategy", False)
+    """Record how operators are split."""
+    profile_aicore_metrics: int = option("--profile-aicore-metrics", 0, at_least=-1, at_most=6)
+    """Which counters of the device's cores are recorded."""
+    profile_l2_cache: bool = option("--profile-l2-cache", False)
+    """Record cache hits."""
+    profile_hbm_ddr: bool = option("--profile-hbm-ddr", False)
+    """Record memory bandwidth."""
+    profile_pcie: bool = option("--profile-pcie", False)
+    """Record host traffic."""
+    profile_data_process: bool = option("--profile-data-process", False)
+    """Record the data pipeline."""
+    profile_data_simplification: bool = option("--profile-data-simplification", False)
+    """Remove raw data once it is analysed."""
+    profile_op_time: bool = option("--no-profile-op-time", True)
+    """Record the time of operators."""
+    profile_offline_analyse: bool = option("--profile-offline-analyse", False)
+    """Leave the analysis for later."""
+    profile_dynamic_profiler_config_path: str | None = option("--profile-dynamic-profiler-config-path", None)
+    """File that switches the profile on and off while training runs."""
+
+    def rules(self) -> Iterator[Finding]:
+        if self.profile and self.profile_step_end < self.profile_step_start:
+            yield Finding(
+                "--profile-step-end",
+                self.profile_step_end,
+                f"must not come before --profile-step-start {self.profile_step_start}",
+                "raise it",
+            )

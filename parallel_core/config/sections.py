@@ -1,0 +1,28 @@
+"""The sections of a configuration, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from parallel_core.config.dataset import DatasetConfig
+from parallel_core.config.lora import LoraConfig
+from parallel_core.config.model import ModelConfig
+from parallel_core.config.moe import MoEConfig
+from parallel_core.config.optimizer import OptimizerConfig
+from parallel_core.config.parallel import ParallelConfig
+from parallel_core.config.recompute import RecomputeConfig
+from parallel_core.config.training import TrainingConfig
+
+
+@dataclass(kw_only=True)
+class Sections:
+    """What rules that span sections read; `AllConfig` derives and judges."""
+
+    model_config: ModelConfig
+    training_config: TrainingConfig = field(default_factory=TrainingConfig)
+    optimizer_config: OptimizerConfig = field(default_factory=OptimizerConfig)
+    parallel_config: ParallelConfig = field(default_factory=ParallelConfig)
+    dataset_config: DatasetConfig = field(default_factory=DatasetConfig)
+    moe_config: MoEConfig = field(default_factory=MoEConfig)
+    lora_config: LoraConfig = field(default_factory=LoraConfig)
+    recompute_config: RecomputeConfig = field(default_factory=RecomputeConfig)

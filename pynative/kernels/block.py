@@ -1,6 +1,6 @@
 """A block of attention's scores: some queries of a sequence with some of its keys, anywhere in it.
 
-Attention over a whole sequence is one block. Where keys arrive piece by piece, each piece makes a block, and blocks
+Attention over a whole sequence is one block. Where keys arrive in chunks, each chunk makes a block, and blocks
 are put together by what every row keeps: its output, its largest score m and 1/l, l = sum exp(score - m) (the online
 softmax of Milakov & Gimelshein, 2018). m and l apart, not log l + m: a row that is masked everywhere has m = -10000,
 beside which log l would lose all but three digits in float32.

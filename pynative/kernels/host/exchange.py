@@ -32,11 +32,11 @@ def unpack_heads(
     array = packed.asnumpy()
     by_part = array.reshape(parts, -1, *array.shape[1:])
     widths = [int(np.prod(shape)) * t // parts for shape, t in zip(shapes, times, strict=True)]
-    pieces = np.split(by_part, np.cumsum(widths)[:-1], axis=-1)
-    return tuple(_summed(piece, shape, t) for piece, shape, t in zip(pieces, shapes, times, strict=True))
+    chunks = np.split(by_part, np.cumsum(widths)[:-1], axis=-1)
+    return tuple(_summed(chunk, shape, t) for chunk, shape, t in zip(chunks, shapes, times, strict=True))
 
 
-def _summed(piece: np.ndarray, shape: tuple[int, ...], times: int) -> Tensor:
+def _summed(chunk: np.ndarray, shape: tuple[int, ...], times: int) -> Tensor:
     """[parts, s, b, w] -> [s, b, *shape], every `times` neighbouring heads added up."""
-    heads = piece.transpose(1, 2, 0, 3).reshape(*piece.shape[1:3], shape[0], times, *shape[1:])
-    return from_numpy(np.ascontiguousarray(heads[:, :, :, 0] if times == 1 else heads.sum(3, dtype=piece.dtype)))
+    heads = chunk.transpose(1, 2, 0, 3).reshape(*chunk.shape[1:3], shape[0], times, *shape[1:])
+    return from_numpy(np.ascontiguousarray(heads[:, :, :, 0] if times == 1 else heads.sum(3, dtype=chunk.dtype)))

@@ -28,8 +28,8 @@ def unpack_heads(
     results, first = [], 0
     for shape, repeats in zip(shapes, times, strict=True):
         width = math.prod(shape) * repeats // parts
-        piece = by_part[..., first : first + width].transpose(1, 2, 0, 3)
-        heads = piece.reshape(*piece.shape[:2], shape[0], repeats, *shape[1:])
-        results.append(heads.reshape(*piece.shape[:2], *shape) if repeats == 1 else heads.sum(axis=3))
+        chunk = by_part[..., first : first + width].transpose(1, 2, 0, 3)
+        heads = chunk.reshape(*chunk.shape[:2], shape[0], repeats, *shape[1:])
+        results.append(heads.reshape(*chunk.shape[:2], *shape) if repeats == 1 else heads.sum(axis=3))
         first += width
     return tuple(results)

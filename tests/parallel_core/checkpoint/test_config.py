@@ -31,6 +31,12 @@ def test_the_model_is_the_one_that_was_saved(family):
     assert restored.dataset_config.tokenizer_type == "NullTokenizer"
 
 
+def test_its_fused_operators_come_along():
+    """So that generation runs the forms that training ran."""
+    restored = config_for_inference(_sections(f"{FLAGS['llama']} --use-flash-attn"), ParallelConfig())
+    assert restored.parallel_config.fused.operators == ("attention", "rotary")
+
+
 def test_a_field_of_another_version_is_named():
     """Leaving it out could change what the model computes."""
     sections = _sections("")

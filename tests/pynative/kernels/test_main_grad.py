@@ -1,5 +1,7 @@
 """Gradients of parameters with a `main_grad`: added there over micro-batches, in its type, and nowhere else."""
 
+import tracemalloc
+
 import mindspore
 import numpy as np
 import pytest
@@ -90,3 +92,14 @@ def test_large_weight_gradients_add_up_in_blocks(threads):
     expected = out.astype(np.float64) + dy.T.astype(np.float64) @ x
     kernels.linear_weight_gradient(tensor(dy), tensor(x), out=from_numpy(out), accumulate=True)
     assert_close(out, expected, 1e-6)
+
+
+def test_a_later_micro_batch_makes_no_gradient_of_its_own():
+    """What is allocated on the way is a block, not the size of the weight."""
+    x, dy, out = normal(3, 1024), normal(3, 8192, seed=1), normal(8192, 1024, seed=2)
+    arguments = tensor(dy), tensor(x), from_numpy(out)
+    tracemalloc.start()
+    kernels.linear_weight_gradient(*arguments, accumulate=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert products.SCRATCH_BYTES <= peak < 2 * products.SCRATCH_BYTES < out.nbytes / 4

@@ -3,7 +3,9 @@
 An Ascend's stack is looked at without an Ascend: what its operators do is another test's matter.
 """
 
+import ast
 from inspect import Parameter, signature
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from pynative import kernels
 from pynative.kernels import selection
 from pynative.kernels.contract import CONTRACT
 
+ROOT = Path(__file__).resolve().parents[3]
 EVERYTHING_FUSED = FusedOperators(tuple(NAMES))
 STACKS = [
     pytest.param(stack, fused, id=f"{'-'.join(key)}-{'fused' if fused.operators else 'plain'}")
@@ -69,3 +72,16 @@ def test_a_call_reaches_the_selected_operator_without_a_detour():
         kernels.use(implementation)
         operators = selection.merged(selection.STACKS[implementation, "CPU"].tables(NOTHING_FUSED))
         assert all(getattr(kernels, name) is operator for name, operator in operators.items())
+
+
+def test_operators_are_looked_up_when_they_are_called():
+    """`from pynative.kernels import attention` would keep the implementation of the moment of the import."""
+    importing = {
+        str(file.relative_to(ROOT)): alias.name
+        for file in (ROOT / "pynative").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "pynative.kernels"
+        for alias in node.names
+        if alias.name in CONTRACT
+    }
+    assert importing == {}

@@ -1,1 +1,21 @@
-"""The execution: MindSpore cells that carry the plan out. The only package that imports MindSpore."""
+"""The execution of a plan on MindSpore's dynamic graph (PyNative); the only package that imports MindSpore.
+
+Ambient state
+-------------
+What code of this package reads without being given it, all there is in a process:
+
+    where                          what                                         set by
+    parallel_state                 topology, groups, connection to other ranks  set_parallel_context (or Megatron's
+                                                                                initialize_model_parallel), once
+    step_position                  iteration, micro-batch, chunk                the training loop and the runner
+    tensor_parallel.random         seed, Megatron's named random streams        set_seed; rng_fork within a block
+    kernels                        the operators in use                         set_parallel_context, get_model
+    kernels.host.threads           threads of the host's operators              set_parallel_context
+    autograd                       the queue of deferred weight gradients,      deferred_weight_gradients,
+                                   and whether MindSpore's tape records         recording: both within a block
+    sys.excepthook                 the end of a job whose rank failed           set_parallel_context
+    numpy.random                   for the script's own use                     set_seed
+
+Caches (`functools.cache`, the ledger's call sites, MCCL's groups) are not listed: what they return does not depend on
+them. `mapping.arguments` keeps the flags for Megatron's `get_args`; nothing here reads it.
+"""

@@ -1,7 +1,8 @@
 """Megatron's getters over the topology: which groups this process is in.
 
-The one module-level state of the package, because Megatron's users expect it: `initialize_model_parallel` fills it,
-`destroy_model_parallel` empties it, everything else only reads. The getters of a group are made by the line that names
+Module-level state, because Megatron's users expect it: `initialize_model_parallel` fills it, `destroy_model_parallel`
+empties it, everything else only reads (`pynative` lists all such state). The virtual pipeline rank is the chunk of
+`step_position`. The getters of a group are made by the line that names
 them; `parallel_core.topology.KINDS` says what each kind of group is.
 """
 
@@ -14,6 +15,7 @@ from parallel_core.config import ParallelConfig
 from parallel_core.sharding import Coordinates
 from parallel_core.topology import KINDS, Topology
 from pynative.collectives import Backend, Group, connect
+from pynative.step_position import StepPosition, get_step_position, set_step_position
 
 
 @dataclass
@@ -23,7 +25,6 @@ class _State:
     backend: Backend
     topology: Topology
     virtual_size: int | None = None
-    virtual_rank: int = 0
     ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -84,6 +85,7 @@ def initialize_model_parallel(
         order=order,
     )
     _state = _State(backend, topology, virtual_size=virtual_pipeline_model_parallel_size)
+    set_step_position(StepPosition())
 
 
 def _check_virtual_stages(size: int | None, stages: int) -> None:
@@ -305,27 +307,25 @@ def set_virtual_pipeline_model_parallel_world_size(size: int | None) -> None:
 
 def get_virtual_pipeline_model_parallel_rank() -> int | None:
     """The chunk that is being built or run; None without virtual stages."""
-    state = _current()
-    return None if state.virtual_size is None else state.virtual_rank
+    return None if _current().virtual_size is None else get_step_position().chunk
 
 
 def set_virtual_pipeline_model_parallel_rank(rank: int) -> None:
     """Say which of the stage's chunks is being built or run."""
-    state = _current()
-    assert 0 <= rank < (state.virtual_size or 1), f"chunk {rank} of {state.virtual_size}"
-    state.virtual_rank = rank
+    size = _current().virtual_size
+    assert 0 <= rank < (size or 1), f"chunk {rank} of {size}"
+    set_step_position(get_step_position()._replace(chunk=rank))
 
 
 def is_pipeline_first_stage(ignore_virtual: bool = False) -> bool:
     """Whether the chunk at hand (or, with ignore_virtual, any chunk of this rank) holds the embedding."""
-    is_first_chunk = ignore_virtual or _current().virtual_rank == 0
+    is_first_chunk = ignore_virtual or get_step_position().chunk == 0
     return is_first_chunk and get_pipeline_model_parallel_rank() == 0
 
 
 def is_pipeline_last_stage(ignore_virtual: bool = False) -> bool:
     """Whether the chunk at hand (or, with ignore_virtual, any chunk of this rank) computes the loss."""
-    state = _current()
-    is_last_chunk = ignore_virtual or state.virtual_rank == (state.virtual_size or 1) - 1
+    is_last_chunk = ignore_virtual or get_step_position().chunk == (_current().virtual_size or 1) - 1
     return is_last_chunk and get_pipeline_model_parallel_rank() == get_pipeline_model_parallel_world_size() - 1
 
 

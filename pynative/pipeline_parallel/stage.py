@@ -47,7 +47,7 @@ class Stage:
         model: the stage's chunks.
         averaging: where backward passes start.
         is_last: whether the last chunk gives the loss.
-        enter: called with micro-batch and chunk before anything of theirs is computed (random streams, virtual rank).
+        enter: called with micro-batch and chunk before anything of theirs is computed (they become the StepPosition).
     """
 
     def __init__(

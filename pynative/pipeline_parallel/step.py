@@ -13,7 +13,7 @@ from pynative import parallel_state
 from pynative.pipeline_parallel.channel import pipeline_channel
 from pynative.pipeline_parallel.runner import Plan, run
 from pynative.pipeline_parallel.stage import ForwardStep, Stage
-from pynative.tensor_parallel.random import get_rng_tracer
+from pynative.step_position import StepPosition, get_step_position, set_step_position
 
 
 class GlobalLoss(NamedTuple):
@@ -59,8 +59,8 @@ class PipelineStep:
     @staticmethod
     def _enter(micro_batch: int, chunk: int) -> None:
         replicas = parallel_state.get_data_parallel_world_size()
-        get_rng_tracer().micro_batch = micro_batch * replicas + parallel_state.get_data_parallel_rank()
-        parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
+        of_all_replicas = micro_batch * replicas + parallel_state.get_data_parallel_rank()
+        set_step_position(StepPosition(get_step_position().iteration, of_all_replicas, chunk))
 
     def run(self, forward_step: ForwardStep, data_iterator: Iterator, train: bool) -> GlobalLoss:
         """Every micro-batch of a step: gradients into the buffer when training, and the loss."""

@@ -2,8 +2,8 @@
 
 Megatron's tracker hands out states in the order of the calls. Here every random number is a function of where it is
 used. A dropout mask depends on (seed, iteration, micro-batch, layer, place in the layer) and on global positions, so it
-is the same under recompute, for any number of micro-batches in flight and for any layout: the mask of a piece is the
-piece of the mask.
+is the same under recompute, for any number of micro-batches in flight and for any layout: the mask of a shard is the
+shard of the mask.
 
 Numbers of one's own come from named streams, as in Megatron:
 
@@ -23,6 +23,7 @@ from zlib import crc32
 import numpy as np
 
 from pynative import parallel_state
+from pynative.step_position import StepPosition, get_step_position, set_step_position
 
 Key = tuple[int, ...]
 
@@ -47,7 +48,7 @@ activations that are cut, the third for those inside experts. All differ between
 class States(NamedTuple):
     """Where a tracer stands; give it to `set_states` before a forward that is to be repeated."""
 
-    position: tuple[int, ...]
+    position: StepPosition
     drawn: dict[str, int]
 
 
@@ -60,24 +61,22 @@ class _Stream:
 
 
 class RNGStateTracer:
-    """Where training stands, and the named streams."""
+    """A run's seed and the named streams; keys belong to the StepPosition at which they are asked for."""
 
     def __init__(self, seed: int = 1234) -> None:
         self.seed = seed
-        self.iteration = 0
-        self.micro_batch = 0
-        """Number of the micro-batch within the global batch, over all data-parallel replicas."""
         self.reset()
 
     def key(self, layer: int, place: int) -> Key:
         """The key of the mask at one place of one layer for the micro-batch at hand."""
-        return (self.seed, self.iteration, self.micro_batch, layer, place)
+        position = get_step_position()
+        return (self.seed, position.iteration, position.micro_batch, layer, place)
 
     def reset(self) -> None:
         """Forget the streams that were added, and what was drawn."""
         self._streams = {name: _Stream(None, ranks) for name, ranks in DISTINGUISHED.items()}
         self._name = DATA_PARALLEL_RNG
-        self._drawn_at = self._position()
+        self._drawn_at = get_step_position()
 
     def add(self, name: str, seed: int) -> None:
         """A stream of one's own, with the seed as it is: what distinguishes ranks must be part of it."""
@@ -107,7 +106,7 @@ class RNGStateTracer:
         stream.drawn += 1
         seed = self.seed if stream.seed is None else stream.seed
         ranks = [rank() for rank in stream.ranks] if parallel_state.model_parallel_is_initialized() else []
-        return (seed, *self._position(), crc32(self._name.encode()), *ranks, stream.drawn)
+        return (seed, *_pass(), crc32(self._name.encode()), *ranks, stream.drawn)
 
     def generator(self) -> np.random.Generator:
         """A numpy generator that starts from the stream's next key."""
@@ -116,32 +115,30 @@ class RNGStateTracer:
     def get_states(self) -> States:
         """Where the tracer stands."""
         self._start_over_elsewhere()
-        return States(self._position(), {name: stream.drawn for name, stream in self._streams.items()})
+        return States(get_step_position(), {name: stream.drawn for name, stream in self._streams.items()})
 
     def set_states(self, states: States) -> None:
         """Go back to where `get_states` was called: what is drawn next, and `key`, are what they were then."""
-        self.iteration, self.micro_batch, *_ = self._drawn_at = states.position
+        set_step_position(states.position)
+        self._drawn_at = states.position
         for name, drawn in states.drawn.items():
             self._streams[name].drawn = drawn
 
-    def _position(self) -> tuple[int, ...]:
-        """(iteration, micro-batch, virtual pipeline stage)."""
-        return (self.iteration, self.micro_batch, _virtual_stage())
-
     def _start_over_elsewhere(self) -> None:
         """Counts belong to the position at which they were made."""
-        if self._drawn_at != self._position():
-            self._drawn_at = self._position()
+        if self._drawn_at != get_step_position():
+            self._drawn_at = get_step_position()
             for stream in self._streams.values():
                 stream.drawn = 0
 
 
-def _virtual_stage() -> int:
+def _pass() -> tuple[int, int, int]:
+    """(iteration, micro-batch, virtual pipeline stage), the last one's number counted over all stages' chunks."""
+    iteration, micro_batch, chunk = get_step_position()
     if not parallel_state.model_parallel_is_initialized():
-        return 0
-    chunk = parallel_state.get_virtual_pipeline_model_parallel_rank() or 0
+        return iteration, micro_batch, 0
     stages = parallel_state.get_pipeline_model_parallel_world_size()
-    return chunk * stages + parallel_state.get_pipeline_model_parallel_rank()
+    return iteration, micro_batch, chunk * stages + parallel_state.get_pipeline_model_parallel_rank()
 
 
 _tracer = RNGStateTracer()
@@ -160,6 +157,6 @@ def set_rng_seed(seed: int, dp_random_init: bool = False) -> None:
     """
     if dp_random_init:
         raise ValueError("set_rng_seed: dp_random_init=True is not available: replicas start equal; leave it out")
-    _tracer.iteration = _tracer.micro_batch = 0
+    set_step_position(StepPosition())
     _tracer.reset()
     _tracer.seed = seed

@@ -20,7 +20,7 @@ from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
 from pynative.parameter import initialize_parameters, trainable
 from pynative.pipeline_parallel.stage import ForwardStep
-from pynative.tensor_parallel.random import get_rng_tracer
+from pynative.step_position import StepPosition, set_step_position
 from pynative.training.callbacks import (
     Callback,
     CheckpointCallback,
@@ -132,7 +132,7 @@ def train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Cal
             callback.on_gradients(state, gradient_scale)
 
     while state.iteration < training.training_iters and not state.should_stop:
-        get_rng_tracer().iteration = state.iteration
+        set_step_position(StepPosition(state.iteration))
         started = time.perf_counter()
         state.result = state.step_cell(data_iterator, before_update)
         state.step_seconds = time.perf_counter() - started

@@ -9,6 +9,7 @@ import pytest
 
 from parallel_core.context import SequenceLayout, as_array
 from pynative import parallel_state
+from pynative.step_position import StepPosition, set_step_position
 from pynative.tensor_parallel.random import (
     DATA_PARALLEL_RNG,
     EXPERT_PARALLEL_RNG,
@@ -23,7 +24,7 @@ def drawn(rank: int, world_size: int = 8, micro_batch: int = 0, **sizes) -> dict
     """Two keys of each stream on one rank of a job."""
     with rank_of_a_job(rank, world_size, **sizes):
         tracer = RNGStateTracer(7)
-        tracer.micro_batch = micro_batch
+        set_step_position(StepPosition(micro_batch=micro_batch))
         keys = {}
         for name in (DATA_PARALLEL_RNG, MODEL_PARALLEL_RNG, EXPERT_PARALLEL_RNG):
             with tracer.rng_fork(name):
@@ -72,7 +73,7 @@ def test_what_a_micro_batch_draws_does_not_depend_on_the_others_in_flight():
     def keys_by_order(order: list[int]) -> dict[int, list]:
         tracer, keys = RNGStateTracer(7), {}
         for micro_batch in order:
-            tracer.micro_batch = micro_batch
+            set_step_position(StepPosition(micro_batch=micro_batch))
             keys[micro_batch] = [tracer.next_key(), tracer.next_key()]
         return keys
 
@@ -84,7 +85,7 @@ def test_what_a_micro_batch_draws_does_not_depend_on_the_others_in_flight():
 def test_a_forward_is_repeated_with_the_same_numbers():
     """As recompute does: states kept before a forward, and taken up again after others ran."""
     tracer = RNGStateTracer(7)
-    tracer.iteration, tracer.micro_batch = 5, 1
+    set_step_position(StepPosition(iteration=5, micro_batch=1))
 
     def forward() -> list:
         with tracer.rng_fork():
@@ -94,7 +95,7 @@ def test_a_forward_is_repeated_with_the_same_numbers():
     states = tracer.get_states()
     before = forward()
     assert forward() != before
-    tracer.micro_batch = 2
+    set_step_position(StepPosition(iteration=5, micro_batch=2))
     forward()
     tracer.set_states(states)
     assert forward() == before

@@ -1,0 +1,32 @@
+"""Where a step stands: what random numbers and pipeline getters read instead of being given it.
+
+The training loop sets the iteration, the pipeline's runner the micro-batch and chunk before each of its actions, so a
+backward sees the values of its forward.
+"""
+
+from typing import NamedTuple
+
+
+class StepPosition(NamedTuple):
+    """The forward or backward pass that this process computes."""
+
+    iteration: int = 0
+    """Training iterations finished before it."""
+    micro_batch: int = 0
+    """Number of the micro-batch within the global batch, over all data-parallel replicas."""
+    chunk: int = 0
+    """Virtual pipeline rank: which of the stage's model chunks."""
+
+
+_position = StepPosition()
+
+
+def get_step_position() -> StepPosition:
+    """Where this process stands."""
+    return _position
+
+
+def set_step_position(position: StepPosition) -> None:
+    """Move this process there: forward, or back for a forward pass that is to be repeated."""
+    global _position
+    _position = position

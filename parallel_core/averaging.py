@@ -1,4 +1,4 @@
-"""How micro-batches and replicas are averaged: the one home of every factor (DESIGN, decision 7).
+"""How micro-batches and replicas are averaged: the one home of every factor.
 
 A backward pass starts from a seed, gradients are summed over micro-batches and data- and context-parallel ranks, and
 the sum is multiplied once, inside the optimizer's update. A micro-batch's loss and its tokens are those of whole
@@ -11,11 +11,24 @@ The *reported* loss is under both the sum over the global batch's tokens divided
 """
 
 from dataclasses import dataclass
+from typing import Protocol
+
+
+class Weight(Protocol):
+    """What a micro-batch's loss is made of."""
+
+    @property
+    def tokens(self) -> float:
+        """How many tokens count in it."""
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is their mean already, or their sum."""
 
 
 @dataclass(frozen=True)
 class MicroBatchWeight:
-    """What a micro-batch's loss is made of: how many tokens count in it, and whether it is already their mean."""
+    """A `Weight` that is known before the forward pass."""
 
     tokens: float
     is_mean: bool = True
@@ -32,7 +45,7 @@ class Averaging:
     replicas: int
     """Data-parallel size; the context-parallel ranks of a replica share its sequences."""
 
-    def seed(self, weight: MicroBatchWeight) -> float:
+    def seed(self, weight: Weight) -> float:
         """The gradient from which a micro-batch's backward starts."""
         if self.per_token:
             return weight.tokens if weight.is_mean else 1.0
@@ -44,6 +57,6 @@ class Averaging:
         return 1.0 / max(global_tokens, 1.0) if self.per_token else 1.0 / self.replicas
 
     @staticmethod
-    def loss_sum(loss: float, weight: MicroBatchWeight) -> float:
+    def loss_sum(loss: float, weight: Weight) -> float:
         """A micro-batch's share of the reported loss, before the division by the global number of tokens."""
         return loss * weight.tokens if weight.is_mean else loss

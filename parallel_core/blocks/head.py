@@ -29,11 +29,10 @@ class CrossEntropy(Block):
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Each token's largest logit; then its sum of exponentials and the target's logit. Over the ranks that share
-        the sequence: how many tokens count, and the mean over them."""
+        the sequence the mean; how many tokens count is known from the batch."""
         for numbers in (1, 2):
             yield from micro_batch.tensor_message("all_reduce", numbers * micro_batch.tokens * FLOAT32)
-        for what in ("count", "mean"):
-            yield from message("cp", "all_reduce", FLOAT32, micro_batch.context.size, what)
+        yield from message("cp", "all_reduce", FLOAT32, micro_batch.context.size, "mean")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """The exponentials in float32, and of each token their factor, its target and its weight in the mean."""

@@ -24,8 +24,9 @@ def context_parallel_attention(
 ) -> Tensor:
     """`kernels.attention` of the whole sequence: q [s, b, n, d], k and v [s, b, g, d] -> [s, b, n * d].
 
-    s is what this rank holds of it (`parallel_core.context`). mask: bool [b or 1, 1, rows, whole sequence], the rows
-    that `batch.cut_mask_rows` leaves. head_offset: number of the first head here among all tensor-parallel ranks'.
+    s is the length of this rank's shard of it (`parallel_core.context`). mask: bool [b or 1, 1, rows, whole sequence],
+    the rows that `ContextShard.mask_rows` leaves. head_offset: number of the rank's first head among all
+    tensor-parallel ranks'.
     setting: the other keyword arguments of `kernels.attention`, as they are.
     The messages are those of `sequence_to_heads`, `ring_attention` and `heads_to_sequence`.
     """

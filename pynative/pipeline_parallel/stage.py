@@ -7,14 +7,32 @@ from typing import Protocol
 import numpy as np
 from mindspore import Tensor, nn
 
-from parallel_core.averaging import Averaging, MicroBatchWeight
+from parallel_core.averaging import Averaging, Weight
 from parallel_core.schedules import Backward, Forward, WeightGrad
 from parallel_core.schedules.actions import Compute
 from pynative import autograd
 from pynative.parameter import as_type, trainable
 
-LossOf = Callable[[Tensor], tuple[Tensor, MicroBatchWeight, tuple[float, float] | None]]
-"""What the last chunk gave -> (scalar loss, its weight, (sum, count) to report if not these)."""
+
+@dataclass(frozen=True)
+class MicroBatchLoss:
+    """The loss of a micro-batch, still on the device: it is read at the end of the step."""
+
+    loss: Tensor
+    """A scalar, from which the backward pass starts."""
+    weight: Weight
+    report: Callable[[], tuple[float, float] | None] = lambda: None
+    """Gives (sum, count) where something else than the loss is to be reported."""
+
+    def read(self) -> tuple[float, float, float]:
+        """(reported sum, its count, number of tokens)."""
+        tokens = self.weight.tokens
+        total, count = self.report() or (Averaging.loss_sum(float(self.loss.asnumpy()), self.weight), tokens)
+        return total, count, tokens
+
+
+LossOf = Callable[[Tensor], MicroBatchLoss]
+"""From what the last chunk gave to the loss."""
 
 
 class ForwardStep(Protocol):
@@ -23,8 +41,8 @@ class ForwardStep(Protocol):
     draws: int
     """Items that a step takes from its data iterator."""
 
-    def begin(self, data_iterator: Iterator, chunks: int) -> None:
-        """Start a step of a stage with so many chunks."""
+    def begin(self, data_iterator: Iterator, model: nn.CellList) -> None:
+        """Start a step of a stage with these chunks."""
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """What the chunk's model gives, and how its loss is read off."""
@@ -65,13 +83,12 @@ class Stage:
     def begin(self, forward_step: ForwardStep, train: bool, defers_weight_gradients: bool) -> None:
         """Start a step: forget the last one's losses."""
         self.forward_step, self.train, self.defers = forward_step, train, defers_weight_gradients
-        self.tokens = 0.0
-        self.reported_sum = self.reported_count = 0.0
+        self.losses: list[MicroBatchLoss] = []
         self._pending: dict[tuple[int, int], _Pending] = {}
         self._deferred: dict[tuple[int, int], autograd.DeferredGradients] = {}
 
     def compute(self, action: Compute, arrived: Tensor | None) -> Tensor | None:
-        """Carry out an action with what another stage sent for it."""
+        """Carry out an action with the tensor that another stage sent for it."""
         self.enter(action.micro_batch, action.chunk)
         return self._do[type(action)](action.micro_batch, action.chunk, arrived)
 
@@ -84,20 +101,16 @@ class Stage:
             output, loss_of = self.forward_step(model, micro_batch, chunk)
             seed = None
             if chunk == self.loss_chunk:
-                output, seed = self._note_loss(*loss_of(output))
+                output, seed = self._loss(loss_of(output))
             if self.train:
                 self._pending[micro_batch, chunk] = _Pending(received, autograd.HandedOver(output), seed)
         return output
 
-    def _note_loss(
-        self, loss: Tensor, weight: MicroBatchWeight, reported: tuple[float, float] | None
-    ) -> tuple[Tensor, Tensor]:
-        total = self.averaging.loss_sum(float(loss.asnumpy()), weight)
-        self.tokens += weight.tokens
-        reported_sum, reported_count = reported or (total, weight.tokens)
-        self.reported_sum += reported_sum
-        self.reported_count += reported_count
-        return loss, as_type(np.full(loss.shape, self.averaging.seed(weight), np.float32), loss.dtype)
+    def _loss(self, of_micro_batch: MicroBatchLoss) -> tuple[Tensor, Tensor]:
+        """Keep it for the end of the step; the loss, and the gradient from which its backward starts."""
+        self.losses.append(of_micro_batch)
+        loss, seed = of_micro_batch.loss, self.averaging.seed(of_micro_batch.weight)
+        return loss, as_type(np.full(loss.shape, seed, np.float32), loss.dtype)
 
     def _backward(self, micro_batch: int, chunk: int, gradient: Tensor | None) -> Tensor | None:
         """Gradient [s, b, h] of what forward gave (None for the loss) -> gradient of what it received."""

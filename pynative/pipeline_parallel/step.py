@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import nn
 
 from parallel_core.averaging import Averaging
 from parallel_core.config import AllConfig
 from parallel_core.schedules import GENERATORS, communicate, forward_only
 from pynative import parallel_state
+from pynative.collectives.numbers import sum_over_group
 from pynative.pipeline_parallel.channel import pipeline_channel
 from pynative.pipeline_parallel.runner import Plan, run
 from pynative.pipeline_parallel.stage import ForwardStep, Stage
@@ -65,12 +66,13 @@ class PipelineStep:
     def run(self, forward_step: ForwardStep, data_iterator: Iterator, train: bool) -> GlobalLoss:
         """Every micro-batch of a step: gradients into the buffer when training, and the loss."""
         plan = self._plans[train]
-        forward_step.begin(data_iterator, self.chunks)
+        forward_step.begin(data_iterator, self.stage.model)
         self.stage.begin(forward_step, train, plan.defers_weight_gradients)
         run(plan, self.stage.compute, self.channel)
         return self._global_loss()
 
     def _global_loss(self) -> GlobalLoss:
-        own = (self.stage.reported_sum, self.stage.reported_count, self.stage.tokens) if self._reports else (0, 0, 0)
-        total = parallel_state.get_world_group().all_reduce(Tensor(np.array(own, np.float32)))
-        return GlobalLoss(*total.asnumpy().tolist())
+        """The only place where losses are read from the device."""
+        read = [loss.read() for loss in self.stage.losses]
+        own = np.sum(read, axis=0) if self._reports and read else np.zeros(3)
+        return GlobalLoss(*sum_over_group(own.tolist(), parallel_state.get_world_group()))

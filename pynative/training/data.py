@@ -1,9 +1,7 @@
 """From datasets, MindSpore's or anybody's, to the iterator that a step draws from."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
-
-from mindspore import Tensor
 
 from parallel_core.config import AllConfig
 from parallel_core.data.loader import StepLoader, build_step_loader
@@ -56,12 +54,3 @@ def endless(loader: Iterable, skip: int = 0) -> Iterator:
     for _ in range(skip):
         next(rounds)
     return rounds
-
-
-def to_tensors(data_iterator: Iterator) -> dict[str, Tensor]:
-    """The default `get_batch_func`: the loader's arrays as the model's keyword arguments."""
-    arrays = next(data_iterator)
-    return {n: v if isinstance(v, Tensor) else Tensor.from_numpy(v) for n, v in arrays.items() if n != "dataset_id"}
-
-
-GetBatch = Callable[[Iterator], dict[str, Tensor]]

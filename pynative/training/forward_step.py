@@ -1,63 +1,63 @@
 """Two ways to say what a micro-batch's forward is: a batch function with the model's arguments, or Megatron's form."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import tee
 from typing import Any
 
-import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.averaging import MicroBatchWeight
+from parallel_core.batch import StepBatch
 from pynative import parallel_state
-from pynative.context_parallel.batch import get_batch_on_this_cp_rank, is_piece, piece
-from pynative.context_parallel.loss import sum_over_group
-from pynative.pipeline_parallel.stage import LossOf
+from pynative.collectives.numbers import sum_over_group
+from pynative.context_parallel.batch import context_shard, entry_of, to_tensor
+from pynative.pipeline_parallel.stage import LossOf, MicroBatchLoss
 
 
-def _cut(value: Any, micro_batch: int, micro_batches: int, name: str) -> Any:
-    """A micro-batch's rows of one batch entry."""
-    if not isinstance(value, Tensor | np.ndarray):
-        return value
-    rows = value.shape[0]
-    if rows % micro_batches:
-        raise ValueError(
-            f"get_batch_func: {name!r} has {rows} rows, which --global-batch-size cuts into {micro_batches} "
-            f"micro-batches: return micro_batch_num x micro_batch_size rows along dimension 0"
-        )
-    size = rows // micro_batches
-    # Cut in numpy: on a CPU each of MindSpore's own operators leaves a thread spinning for a tenth of a second.
-    array = value.asnumpy() if isinstance(value, Tensor) else value
-    rows_here = np.ascontiguousarray(array[micro_batch * size : (micro_batch + 1) * size])
-    return piece(rows_here) if is_piece(value) else Tensor.from_numpy(rows_here)
+def unread_entries(model: nn.Cell) -> frozenset[str]:
+    """Names of the batch's entries that a chunk has no use for, such as a middle stage's tokens: its `unread_entries`,
+    none if the model does not say."""
+    return getattr(model, "unread_entries", frozenset())
 
 
-def _tokens(arguments: dict[str, Any]) -> float:
-    """How many tokens of a micro-batch count: those of its loss mask, or all labels; of whole sequences."""
-    mask, labels = arguments.get("loss_mask"), arguments.get("labels")
-    counted = labels if mask is None else mask
-    if counted is None:
-        return 1.0
-    own = float(counted.size) if mask is None else float(mask.asnumpy().sum(dtype=np.float64))
-    return sum_over_group([own], parallel_state.get_context_parallel_group())[0] if is_piece(counted) else own
+def unread_by_all(model: Iterable[nn.Cell]) -> frozenset[str]:
+    """Names of the entries that none of a stage's chunks reads."""
+    return frozenset.intersection(*map(unread_entries, model))
 
 
 class BatchedForwardStep:
-    """`get_batch_func(data_iterator)` gives the model's keyword arguments for all of this rank's micro-batches."""
+    """`get_batch_func(data_iterator)` gives the model's keyword arguments for all of this rank's micro-batches.
+
+    Without one they are the items of the data iterator; a stage that reads nothing of the first item, as one in the
+    middle of a pipeline, draws no other.
+    """
 
     draws = 1
 
-    def __init__(self, get_batch_func: Callable[[Iterator], dict[str, Any]], micro_batches: int) -> None:
+    def __init__(self, get_batch_func: Callable[[Iterator], dict[str, Any]] | None, micro_batches: int) -> None:
         self.get_batch_func, self.micro_batches = get_batch_func, micro_batches
+        self._unread: list[Iterator] = []
 
-    def begin(self, data_iterator: Iterator, chunks: int) -> None:
+    def begin(self, data_iterator: Iterator, model: Sequence[nn.Cell]) -> None:
         """Fetch a step's batch, for all chunks of the stage."""
-        self.batch = self.get_batch_func(data_iterator)
+        unread = unread_by_all(model)
+        batch = (self.get_batch_func or self._next)(data_iterator)
+        entries = {name: entry_of(name, value) for name, value in batch.items() if name not in unread}
+        if not entries and self.get_batch_func is None and data_iterator not in self._unread:
+            self._unread.append(data_iterator)
+        self.batch = StepBatch(entries, self.micro_batches, context_shard())
+
+    def _next(self, data_iterator: Iterator) -> dict[str, Any]:
+        if data_iterator in self._unread:
+            return {}
+        return {name: entry for name, entry in next(data_iterator).items() if name != "dataset_id"}
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """Run the model on a micro-batch's rows; its result on the last stage is the mean loss."""
-        arguments = {name: _cut(value, micro_batch, self.micro_batches, name) for name, value in self.batch.items()}
-        output = model(**get_batch_on_this_cp_rank(arguments))
-        return output, lambda loss: (loss, MicroBatchWeight(_tokens(arguments)), None)
+        entries = self.batch.micro_batch(micro_batch, unread_entries(model))
+        output = model(**{name: to_tensor(entry) for name, entry in entries.items()})
+        return output, lambda loss: MicroBatchLoss(loss, MicroBatchWeight(self.batch.tokens(micro_batch)))
 
 
 class MegatronForwardStep:
@@ -65,62 +65,73 @@ class MegatronForwardStep:
 
     That function returns (loss, {name: reported}) or (sum of losses, number of tokens, {name: reported}); what is
     reported is a number, or a pair (sum, count). With context parallelism sums and counts of the second form are of
-    this rank's pieces of the sequences (`get_batch_on_this_cp_rank` cuts them) and are added up here; the loss of the
+    this rank's shards of the sequences (`get_batch_on_this_cp_rank` cuts them) and are added up here; the loss of the
     first is the whole sequences', as our GPTModel's is.
     """
 
     def __init__(self, forward_step_func: Callable, micro_batches: int) -> None:
         self.forward_step_func, self.draws = forward_step_func, micro_batches
 
-    def begin(self, data_iterator: Iterator | list[Iterator], chunks: int) -> None:
+    def begin(self, data_iterator: Iterator | list[Iterator], model: Sequence[nn.Cell]) -> None:
         """A micro-batch is drawn whenever one runs: from a chunk's own iterator, as Megatron's list has them, or from
         a copy of the only one, so that every chunk sees the same micro-batches."""
         if isinstance(data_iterator, list):
             self.data_iterators = data_iterator
         else:
-            self.data_iterators = [data_iterator] if chunks == 1 else list(tee(data_iterator, chunks))
+            self.data_iterators = [data_iterator] if len(model) == 1 else list(tee(data_iterator, len(model)))
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """Run the user's function on a chunk's next micro-batch."""
         output, loss_func = self.forward_step_func(self.data_iterators[chunk], model)
-        return output, lambda result: self._read(loss_func(result))
+        return output, lambda result: _micro_batch_loss(loss_func(result))
 
-    @staticmethod
-    def _read(returned: tuple) -> tuple[Tensor, MicroBatchWeight, tuple[float, float] | None]:
-        match returned:
-            case (loss, dict(report)):
-                weight = MicroBatchWeight(1.0)
-            case (loss, tokens, dict(report)):
-                return MegatronForwardStep._read_sum(loss, _number(tokens)[0], report)
-            case _:
-                raise ValueError(
-                    "forward_step_func: its loss function must return (loss, dict) or (loss sum, number of tokens, "
-                    f"dict), got {type(returned).__name__} of {len(returned) if isinstance(returned, tuple) else 1}"
-                )
-        return loss, weight, _reported(report)
 
-    @staticmethod
-    def _read_sum(
-        loss: Tensor, own_tokens: float, report: dict[str, Any]
-    ) -> tuple[Tensor, MicroBatchWeight, tuple[float, float]]:
-        own = _reported(report) or (float(loss.asnumpy()), own_tokens)
-        group = parallel_state.get_context_parallel_group()
-        tokens, total, count = sum_over_group((own_tokens, *own), group)
-        return loss, MicroBatchWeight(tokens, is_mean=False), (total, count)
+def _micro_batch_loss(returned: tuple) -> MicroBatchLoss:
+    """What Megatron's loss functions return."""
+    match returned:
+        case (loss, dict(report)):
+            return MicroBatchLoss(loss, MicroBatchWeight(1.0), lambda: _reported(report))
+        case (loss, tokens, dict(report)):
+            summed = _SumOfTokens(loss, tokens, report)
+            return MicroBatchLoss(loss, summed, summed.reported)
+    raise ValueError(
+        "forward_step_func: its loss function must return (loss, dict) or (loss sum, number of tokens, dict), got "
+        f"{type(returned).__name__} of {len(returned) if isinstance(returned, tuple) else 1}"
+    )
+
+
+class _SumOfTokens:
+    """The weight of a sum of losses; its numbers are read from the device when they are asked for, not before."""
+
+    is_mean = False
+
+    def __init__(self, loss: Tensor, tokens: Any, report: dict[str, Any]) -> None:
+        self._loss, self._tokens, self._report = loss, tokens, report
+
+    @cached_property
+    def tokens(self) -> float:
+        """Of whole sequences."""
+        return sum_over_group(_numbers(self._tokens)[:1], parallel_state.get_context_parallel_group())[0]
+
+    def reported(self) -> tuple[float, float]:
+        """(sum, count) of whole sequences."""
+        own = _reported(self._report) or (_numbers(self._loss)[0], _numbers(self._tokens)[0])
+        total, count = sum_over_group(own, parallel_state.get_context_parallel_group())
+        return total, count
 
 
 def _reported(report: dict[str, Any]) -> tuple[float, float] | None:
     """The first reported number as (sum, count)."""
     if not report:
         return None
-    values = _number(next(iter(report.values())))
+    values = _numbers(next(iter(report.values())))
     return values[0], values[1] if len(values) > 1 else 1.0
 
 
-def _number(value: Any) -> list[float]:
+def _numbers(value: Any) -> list[float]:
     """A number, a tensor, or a pair of either as floats."""
     if isinstance(value, Tensor):
         return [float(v) for v in value.asnumpy().reshape(-1)]
     if isinstance(value, tuple | list):
-        return [number for part in value for number in _number(part)]
+        return [number for part in value for number in _numbers(part)]
     return [float(value)]

@@ -38,7 +38,6 @@ from pynative.training.data import (
     build_pretraining_data_loader,
     endless,
     get_train_valid_test_num_samples,
-    to_tensors,
 )
 from pynative.training.forward_step import BatchedForwardStep, MegatronForwardStep
 from pynative.training.log import log
@@ -181,7 +180,7 @@ def _step_cell(
     if forward_step_func is not None:
         forward_step = MegatronForwardStep(forward_step_func, micro_batches)
     else:
-        forward_step = BatchedForwardStep(get_batch_func or to_tensors, micro_batches)
+        forward_step = BatchedForwardStep(get_batch_func, micro_batches)
     return TrainOneStepCell(model, buffers, optimizer, scheduler, forward_step, config)
 
 

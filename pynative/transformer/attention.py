@@ -42,7 +42,7 @@ class CoreAttention(nn.Cell):
         """q [s, b, n/t, d], k and v [s, b, g/t, d], mask [b, 1, s, s] (True: left out) or None -> [s, b, n/t x d].
 
         A mask that is given says everything: causal order must be part of it, as Megatron's masks have it. With
-        context parallelism s is a shard of the sequence, and the mask has the rows that `cut_mask_rows` leaves.
+        context parallelism s is a shard of the sequence, and the mask has the rows that `ContextShard.mask_rows` takes.
         """
         rate = self.dropout_rate if self.training else 0.0
         return context_parallel_attention(

@@ -3,7 +3,7 @@
 import numpy as np
 from mindspore import Tensor, nn
 
-from pynative.context_parallel.batch import cut_mask_rows, cut_sequence, whole_sequence
+from pynative.context_parallel.batch import context_shard, whole_sequence
 
 
 class EosMask(nn.Cell):
@@ -23,7 +23,7 @@ class EosMask(nn.Cell):
     def construct(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
         """[b, s] -> position_ids [b, s] int32, mask [b, 1, s, s] bool, True where a score is left out.
 
-        With context parallelism input_ids are pieces of sequences; so are the positions, and the mask has the rows
+        With context parallelism input_ids are shards of sequences; so are the positions, and the mask has the rows
         that this rank's attention needs. The group's ranks must call this together.
         """
         ids = whole_sequence(input_ids)
@@ -37,5 +37,6 @@ class EosMask(nn.Cell):
         if self.reset_position_ids:
             starts = np.concatenate([np.ones_like(ends[:, :1]), ends[:, :-1]], axis=1)
             positions = positions - np.maximum.accumulate(np.where(starts, positions, 0), axis=1)
-        own = np.ascontiguousarray(cut_sequence(positions), np.int32)
-        return Tensor.from_numpy(own), Tensor.from_numpy(np.ascontiguousarray(cut_mask_rows(mask[:, None])))
+        shard = context_shard()
+        own = np.ascontiguousarray(shard.sequence(positions), np.int32)
+        return Tensor.from_numpy(own), Tensor.from_numpy(np.ascontiguousarray(shard.mask_rows(mask[:, None])))

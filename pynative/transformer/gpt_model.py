@@ -3,11 +3,12 @@
 from mindspore import Tensor
 
 from pynative import kernels
+from pynative.context_parallel.batch import counted_tokens
 from pynative.tensor_parallel.cross_entropy import VocabParallelCrossEntropy
-from pynative.training.loss_func import LossWithMask
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.eos_mask import EosMask
 from pynative.transformer.language_model import ParallelLMLogits, get_language_model
+from pynative.transformer.loss import LossWithMask
 from pynative.transformer.module import Module
 
 
@@ -51,9 +52,15 @@ class GPTModel(Module):
         if self.share_embeddings_and_output_weights:
             self.initialize_word_embeddings()
 
+    @property
+    def unread_entries(self) -> frozenset[str]:
+        """Names of a batch's entries that this stage has no use for; one in the middle needs masks alone."""
+        unread = frozenset() if self.post_process else frozenset({"labels", "loss_mask"})
+        return unread if self.pre_process or self.eod_mask is not None else unread | {"tokens", "position_ids"}
+
     def construct(
         self,
-        tokens: Tensor,
+        tokens: Tensor | None = None,
         position_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         loss_mask: Tensor | None = None,
@@ -88,4 +95,5 @@ class GPTModel(Module):
             return logits.swapaxes(0, 1).contiguous()
         # The small tensors are turned to the logits' [s, b], not the logits to theirs.
         turned_mask = None if loss_mask is None else kernels.sequence_first(loss_mask)
-        return self.loss(logits, kernels.sequence_first(labels), turned_mask)
+        tokens = counted_tokens(labels, loss_mask)
+        return self.loss(logits, kernels.sequence_first(labels), turned_mask, tokens)

@@ -64,7 +64,7 @@ class TransformerLanguageModel(nn.Cell):
 
     def construct(
         self,
-        tokens: Tensor,
+        tokens: Tensor | None,
         position_ids: Tensor | None,
         attention_mask: Tensor | None,
         tokentype_ids: None = None,

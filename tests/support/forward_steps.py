@@ -4,11 +4,12 @@ from tests.support.layouts import train
 
 
 def own_batch(data_iterator) -> dict:
-    """What a script does with a micro-batch: take this rank's pieces."""
-    from pynative.context_parallel import get_batch_on_this_cp_rank
-    from pynative.training.data import to_tensors
+    """What a script does with a micro-batch: take this rank's shards."""
+    from mindspore import Tensor
 
-    return get_batch_on_this_cp_rank(to_tensors(data_iterator))
+    from pynative.context_parallel import get_batch_on_this_cp_rank
+
+    return get_batch_on_this_cp_rank({name: Tensor(array) for name, array in next(data_iterator).items()})
 
 
 def own_sums(data_iterator, model):

@@ -45,7 +45,7 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
 
     from pynative import kernels, parallel_state
     from pynative.context_parallel.attention import context_parallel_attention
-    from pynative.context_parallel.batch import context_layout, cut_mask_rows
+    from pynative.context_parallel.batch import context_shard
     from tests.support.kernels import upstream
 
     kernels.use(implementation, 2)
@@ -60,8 +60,8 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
         )
         options = dict(options)
         if options.get("mask") is not None:
-            options["mask"] = from_numpy(np.ascontiguousarray(cut_mask_rows(options["mask"])))
-        local = as_array(context_layout().positions(len(arrays[0]), backend.rank))
+            options["mask"] = from_numpy(np.ascontiguousarray(context_shard().mask_rows(options["mask"])))
+        local = as_array(context_shard().layout.positions(len(arrays[0]), backend.rank))
         shape = (*arrays[0].shape[:2], arrays[0].shape[2] * arrays[0].shape[3])
         return run_operator(
             lambda q, k, v: context_parallel_attention(q, k, v, *groups, scale=0.3, **options),

@@ -10,7 +10,7 @@ from mindspore import Tensor, nn
 from parallel_core.averaging import Averaging, MicroBatchWeight
 from parallel_core.schedules import Backward, Forward
 from pynative import device, kernels
-from pynative.pipeline_parallel.stage import Stage
+from pynative.pipeline_parallel.stage import MicroBatchLoss, Stage
 
 
 class Doubling(nn.Cell):
@@ -28,11 +28,11 @@ class ForwardStep:
 
     draws = 1
 
-    def begin(self, data_iterator, chunks) -> None:
+    def begin(self, data_iterator, model) -> None:
         """Nothing to draw."""
 
     def __call__(self, model, micro_batch, chunk):
-        return model(), lambda y: (y.sum(), MicroBatchWeight(1.0), None)
+        return model(), lambda y: MicroBatchLoss(y.sum(), MicroBatchWeight(1.0))
 
 
 def stage(is_last: bool) -> Stage:
@@ -59,6 +59,18 @@ def test_what_was_sent_is_not_kept_for_the_backward():
     assert [output() for output in left] == [None, None]
     gradients = [middle.compute(Backward(m), hidden_states(m + 5)).asnumpy().flat[0] for m in (1, 0)]
     assert gradients == [12.0, 10.0]
+
+
+def test_losses_are_read_at_the_end_of_the_step(monkeypatch):
+    """Each read of the device's memory would make the host wait for it, once a micro-batch."""
+    last, read, asnumpy = stage(is_last=True), [], Tensor.asnumpy
+    monkeypatch.setattr(Tensor, "asnumpy", lambda tensor: read.append(id(tensor)) or asnumpy(tensor))
+    for micro_batch in range(2):
+        last.compute(Forward(micro_batch), hidden_states(micro_batch + 1.0))
+        last.compute(Backward(micro_batch), None)
+    losses = [id(loss.loss) for loss in last.losses]
+    assert len(losses) == 2 and not set(losses) & set(read)
+    assert [loss.read() for loss in last.losses] == [(12.0, 1.0, 1.0), (24.0, 1.0, 1.0)]
 
 
 def test_nothing_is_kept_after_the_backward():

@@ -1,0 +1,128 @@
+"""A training step's batch on one rank: cut and counted once, in numpy, before any tensor exists.
+
+A batch is a dict of arrays whose first axis has all rows of the step, micro-batch after micro-batch. A micro-batch is
+its rows, of the entries that a stage of the pipeline reads, with sequences sharded over context parallelism; how many
+of its tokens count is known from the whole sequences. b rows, s length of a sequence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from parallel_core.context import ContextLayout, Ranges
+
+LABELS, LOSS_MASK, ATTENTION_MASK = "labels", "loss_mask", "attention_mask"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One array [b, ...] of a batch."""
+
+    array: np.ndarray
+    is_shard: bool = False
+    """Whether the sequences are a context-parallel rank's shards already."""
+    row_tokens: np.ndarray | None = None
+    """Of labels and loss mask: how many tokens of each row's whole sequence count, float64 [b]."""
+
+    @classmethod
+    def of(cls, name: str, array: np.ndarray) -> Entry:
+        """A batch's entry with whole sequences."""
+        if name == LOSS_MASK:
+            return cls(array, row_tokens=array.reshape(len(array), -1).sum(1, dtype=np.float64))
+        if name == LABELS:
+            return cls(array, row_tokens=np.full(len(array), math.prod(array.shape[1:]), np.float64))
+        return cls(array)
+
+    def rows(self, start: int, stop: int) -> Entry:
+        """Some of the rows."""
+        tokens = None if self.row_tokens is None else self.row_tokens[start:stop]
+        return replace(self, array=self.array[start:stop], row_tokens=tokens)
+
+    @property
+    def tokens(self) -> float | None:
+        """How many tokens count, of labels and loss mask."""
+        return None if self.row_tokens is None else float(self.row_tokens.sum())
+
+
+@dataclass(frozen=True)
+class ContextShard:
+    """What one context-parallel rank reads of whole sequences."""
+
+    layout: ContextLayout
+    rank: int
+
+    def sequence(self, array: np.ndarray, name: str = "array") -> np.ndarray:
+        """[b, s, ...] -> the rank's positions; ValueError where s does not divide."""
+        length, divisor = array.shape[1], self.layout.divisor
+        if length % divisor:
+            raise ValueError(
+                f"{name!r} has sequences of {length}: must be a multiple of {divisor} with --context-parallel-size "
+                f"{self.layout.size}; pad them or change the size"
+            )
+        return _take(array, self.layout.positions(length, self.rank), 1)
+
+    def mask_rows(self, mask: np.ndarray) -> np.ndarray:
+        """Attention mask [b or 1, 1, s, s] -> the rows of the queries that meet in the rank's attention, all columns.
+
+        They are those of its member of the ring; with Ulysses alone all, since there a rank attends with whole
+        sequences and some heads.
+        """
+        return _take(mask, self.layout.ring_positions(mask.shape[2], self.rank // self.layout.ulysses), 2)
+
+    def entry(self, name: str, entry: Any) -> Any:
+        """An `Entry` with its sequences sharded; one that is, rows without a sequence and anything else stay."""
+        if self.layout.size == 1 or not isinstance(entry, Entry) or entry.is_shard or entry.array.ndim < 2:
+            return entry
+        is_mask = name == ATTENTION_MASK
+        return replace(
+            entry,
+            array=self.mask_rows(entry.array) if is_mask else self.sequence(entry.array, name),
+            is_shard=True,
+        )
+
+
+def _take(array: np.ndarray, positions: Ranges, axis: int) -> np.ndarray:
+    """The elements of `array` at these positions along an axis."""
+    before = (slice(None),) * axis
+    return np.concatenate([array[(*before, slice(run.start, run.stop))] for run in positions], axis)
+
+
+class StepBatch:
+    """All micro-batches of a step.
+
+    Args:
+        entries: arrays as `Entry`; anything else goes to every micro-batch as it is.
+        micro_batches: how many; must divide the rows of each array, otherwise ValueError.
+        context: whose shards of the sequences.
+    """
+
+    def __init__(self, entries: Mapping[str, Any], micro_batches: int, context: ContextShard) -> None:
+        self.entries, self.micro_batches, self.context = entries, micro_batches, context
+        for name, entry in entries.items():
+            if isinstance(entry, Entry) and len(entry.array) % micro_batches:
+                raise ValueError(
+                    f"get_batch_func: {name!r} has {len(entry.array)} rows, which --global-batch-size cuts into "
+                    f"{micro_batches} micro-batches: return micro_batch_num x micro_batch_size rows along dimension 0"
+                )
+
+    def micro_batch(self, number: int, without: Collection[str] = ()) -> dict[str, Any]:
+        """Micro-batch `number`: all entries but those of the names in `without`."""
+        wanted = {name: entry for name, entry in self.entries.items() if name not in without}
+        return {name: self.context.entry(name, self._rows(entry, number)) for name, entry in wanted.items()}
+
+    def tokens(self, number: int) -> float:
+        """How many tokens of a micro-batch's whole sequences count: those of its loss mask, or all labels."""
+        counted = self.entries.get(LOSS_MASK) or self.entries.get(LABELS)
+        tokens = self._rows(counted, number).tokens if isinstance(counted, Entry) else None
+        return 1.0 if tokens is None else tokens
+
+    def _rows(self, entry: Any, number: int) -> Any:
+        if not isinstance(entry, Entry):
+            return entry
+        size = len(entry.array) // self.micro_batches
+        return entry.rows(number * size, (number + 1) * size)

@@ -20,10 +20,10 @@ from pathlib import Path
 # So that the script runs from a checkout as it is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from parallel_core.data.files import replacing
 from parallel_core.data.indexed_dataset import IndexedDataset
 from parallel_core.data.preprocess import Document, output_prefix, preprocess, read_documents
 from parallel_core.data.tokenizers import GPT2BPETokenizer
+from parallel_core.files import replacing
 
 VOCABULARY = Path(__file__).resolve().parent / "vocab"
 """4096 entries, learnt from the standard library by parallel_core.data.tokenizers.train_bpe."""

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from parallel_core.checkpoint.manifest import MANIFEST
-from parallel_core.data.files import replacing
+from parallel_core.files import replacing
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _PUBLISHED = re.compile(r"iter_\d{7,}")

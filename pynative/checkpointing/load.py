@@ -6,7 +6,6 @@ Everything is checked, on all ranks, before the first weight is written.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -14,20 +13,18 @@ from mindspore import Tensor, nn
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import Manifest
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
+from parallel_core.checkpoint.schedule import schedule_problems
 from parallel_core.sharding import ShardSpec, place
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
-from pynative.checkpointing.schedule import schedule_problems
+from pynative.checkpointing.state import RunState
+from pynative.log import log, warn
+from pynative.optimizer.optimizer import FlatOptimizer
 from pynative.parameter import name_parameters, write_parameter
 from pynative.tensor_parallel.random import get_rng_tracer
-from pynative.training.log import log, warn
-
-if TYPE_CHECKING:
-    from pynative.optimizer.optimizer import FlatOptimizer
-    from pynative.training.callbacks.base import TrainingState
 
 
-def load_checkpoint(directory: Path, state: TrainingState) -> None:
+def load_checkpoint(directory: Path, state: RunState) -> None:
     """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself).
 
     With --finetune only weights are taken; with --no-load-optim also the iteration, but neither optimizer nor schedule.
@@ -45,9 +42,7 @@ def load_checkpoint(directory: Path, state: TrainingState) -> None:
     vocabulary = Vocabulary(model_config.unpadded_vocab_size, model_config.vocab_size)
     reader = CheckpointReader(commit.find(directory, training.checkpoint.ckpt_step), vocabulary)
     with_optimizer = not (training.checkpoint.finetune or training.checkpoint.no_load_optim)
-    problems: list[str] = []
-    if with_optimizer:
-        problems = _optimizer_problems(reader, state) + schedule_problems(reader.manifest, state)
+    problems = _optimizer_problems(reader, state) + _schedule_problems(reader, state) if with_optimizer else []
     _check(reader, state.model, problems, digests=training.checkpoint.crc_check)
     _read_weights(reader, state.model)
     if with_optimizer:
@@ -83,7 +78,7 @@ def _check(reader: CheckpointReader, model: nn.Cell, problems: list[str], *, dig
     agree(reader.manifest.weights, specs.keys(), problems, str(reader.directory))
 
 
-def _optimizer_problems(reader: CheckpointReader, state: TrainingState) -> list[str]:
+def _optimizer_problems(reader: CheckpointReader, state: RunState) -> list[str]:
     optimizer, record = state.step_cell.optimizer, reader.manifest.optimizer
     remedy = "load the weights alone by --no-load-optim"
     if record is None:
@@ -93,6 +88,11 @@ def _optimizer_problems(reader: CheckpointReader, state: TrainingState) -> list[
         return [f"{reader.directory}: --optimizer was {record.kind}, now it is {now}; {remedy}"]
     found = (reader.problem(name, spec) for name, spec, _ in _optimizer_tensors(optimizer))
     return [problem for problem in found if problem]
+
+
+def _schedule_problems(reader: CheckpointReader, state: RunState) -> list[str]:
+    by_flags = state.step_cell.scheduler.state_dict()
+    return schedule_problems(reader.manifest.scheduler, by_flags, state.config.optimizer_config)
 
 
 def _optimizer_tensors(optimizer: FlatOptimizer) -> list[tuple[str, ShardSpec, Tensor]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import OptimizerRecord, Run
@@ -12,16 +11,14 @@ from parallel_core.checkpoint.writer import LocalTensor, is_written, write_manif
 from parallel_core.config import AllConfig
 from parallel_core.sharding import place
 from pynative import parallel_state
+from pynative.checkpointing.state import RunState
 from pynative.parameter import name_parameters
 from pynative.tensor_parallel.random import get_rng_tracer
-
-if TYPE_CHECKING:
-    from pynative.training.callbacks.base import TrainingState
 
 TOKENIZER_FILES = ("vocab_file", "merge_file", "tokenizer_model")
 
 
-def save_checkpoint(directory: Path, state: TrainingState) -> Path:
+def save_checkpoint(directory: Path, state: RunState) -> Path:
     """Write `directory`/iter_<iteration> and make it the latest; all ranks call this. Its path.
 
     A checkpoint of the same iteration is replaced. Returns when it is on the disk.
@@ -44,7 +41,7 @@ def save_checkpoint(directory: Path, state: TrainingState) -> Path:
     return directory / commit.checkpoint_name(state.iteration)
 
 
-def _local_tensors(state: TrainingState) -> dict[str, LocalTensor]:
+def _local_tensors(state: RunState) -> dict[str, LocalTensor]:
     """Weights by name and optimizer state by "<state>.<name>", of the shards that this rank writes."""
     coordinates = parallel_state.get_coordinates()
     tensors = {
@@ -62,7 +59,7 @@ def _local_tensors(state: TrainingState) -> dict[str, LocalTensor]:
     return tensors
 
 
-def _run(state: TrainingState) -> Run:
+def _run(state: RunState) -> Run:
     training, optimizer = state.config.training_config, state.step_cell.optimizer
     record = OptimizerRecord(optimizer.config.optimizer_type, optimizer.steps, optimizer.state_names)
     return Run(

@@ -17,6 +17,7 @@ from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
 from pynative.checkpointing import load_checkpoint
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
+from pynative.log import log
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
 from pynative.parameter import initialize_parameters, trainable
 from pynative.pipeline_parallel.stage import ForwardStep
@@ -40,7 +41,6 @@ from pynative.training.data import (
     get_train_valid_test_num_samples,
 )
 from pynative.training.forward_step import BatchedForwardStep, MegatronForwardStep
-from pynative.training.log import log
 from pynative.training.train_step import TrainOneStepCell
 from pynative.training.utils import set_parallel_context, set_seed
 

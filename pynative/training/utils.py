@@ -7,8 +7,8 @@ import numpy as np
 from parallel_core.config import ParallelConfig
 from pynative import collectives, device, parallel_state
 from pynative.collectives import failure
+from pynative.log import log, warn
 from pynative.tensor_parallel.random import set_rng_seed
-from pynative.training.log import log, warn
 
 
 def set_parallel_context(parallel_config: ParallelConfig) -> None:

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
-from parallel_core.data.files import replacing
 from parallel_core.data.preprocess import read_documents
 from parallel_core.data.tokenizers.byte_level import END_OF_TEXT, WORD, byte_symbols, to_symbols
+from parallel_core.files import replacing
 
 Pair = tuple[str, str]
 

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from pynative.checkpointing import save_checkpoint
+from pynative.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
-from pynative.training.log import log
 
 
 class CheckpointCallback(Callback):

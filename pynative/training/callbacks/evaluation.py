@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator
 
+from pynative.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
-from pynative.training.log import log
 
 
 class EvaluationCallback(Callback):

@@ -8,8 +8,8 @@ import numpy as np
 from mindspore import Tensor
 
 from pynative import parallel_state
+from pynative.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
-from pynative.training.log import log
 
 
 class ExitCallback(Callback):

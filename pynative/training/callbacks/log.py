@@ -10,9 +10,9 @@ import mindspore as ms
 
 from parallel_core.costs import training_flops
 from pynative import parallel_state
+from pynative.log import log
 from pynative.optimizer.statistics import ModelStatistics
 from pynative.training.callbacks.base import Callback, TrainingState
-from pynative.training.log import log
 
 _RECENT = 20  # iterations whose mean time the estimate of the time left is made from
 

@@ -1,12 +1,9 @@
-"""Whether the schedule of the flags is the checkpoint's; Megatron wants it equal unless told whose counts."""
+"""Whether a checkpoint's learning-rate and weight-decay schedule is that of the flags; Megatron refuses another one."""
 
-from __future__ import annotations
+from collections.abc import Mapping
+from typing import Any
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from parallel_core.checkpoint.manifest import Manifest
-    from pynative.training.callbacks.base import TrainingState
+from parallel_core.config import OptimizerConfig
 
 FLAGS = {
     "max_lr": "--lr",
@@ -25,12 +22,11 @@ FLAGS = {
 """Which flag gives an entry of the scheduler's state; steps are counted in samples."""
 
 
-def schedule_problems(manifest: Manifest, state: TrainingState) -> list[str]:
-    """Entries in which flags and checkpoint differ, if no flag says which of them counts."""
-    optimizer = state.config.optimizer_config
+def schedule_problems(then: Mapping[str, Any], now: Mapping[str, Any], optimizer: OptimizerConfig) -> list[str]:
+    """Entries in which the state of the checkpoint's scheduler and that of the flags differ, if no flag says which of
+    them counts."""
     if optimizer.override_opt_param_scheduler or optimizer.use_checkpoint_opt_param_scheduler:
         return []
-    now, then = state.step_cell.scheduler.state_dict(), manifest.scheduler
     remedy = "add --override-opt_param-scheduler to take the flags' or --use-checkpoint-opt_param-scheduler the other"
     return [
         f"{flag}: {entry} is {now[entry]} by the flags and {then[entry]} in the checkpoint; {remedy}"
@@ -39,6 +35,6 @@ def schedule_problems(manifest: Manifest, state: TrainingState) -> list[str]:
     ]
 
 
-def _is_idle(entry: str, now: dict, then: dict) -> bool:
+def _is_idle(entry: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
     """How long weight decay grows says nothing if it doesn't grow."""
     return entry == "wd_incr_steps" and now["wd_incr_style"] == then["wd_incr_style"] == "constant"

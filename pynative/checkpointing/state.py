@@ -1,0 +1,29 @@
+"""What a checkpoint holds of a run, whichever loop runs it: `TrainingState` is one."""
+
+from typing import Protocol
+
+from mindspore import nn
+
+from parallel_core.config import AllConfig
+from parallel_core.lr_schedule import OptimizerParamScheduler
+from pynative.optimizer.optimizer import FlatOptimizer
+
+
+class Updates(Protocol):
+    """What updates the weights, and how fast."""
+
+    optimizer: FlatOptimizer
+    scheduler: OptimizerParamScheduler
+
+
+class RunState(Protocol):
+    """A run between two steps."""
+
+    config: AllConfig
+    model: nn.CellList
+    iteration: int
+    consumed_samples: int
+
+    @property
+    def step_cell(self) -> Updates:
+        """Its optimizer and schedule."""

@@ -12,13 +12,11 @@ from itertools import groupby
 from math import lcm
 from typing import Literal, NamedTuple
 
+from parallel_core.dtypes import FLOATS
 from parallel_core.sharding import Coordinates, Place, ShardSpec
 
 ALIGNMENT = 16
 """Elements: in a buffer of float32 every parameter begins at a multiple of 64 bytes, a cache line and a register."""
-
-TYPES = ("float32", "float16", "bfloat16")
-"""Those that a buffer can have."""
 
 
 def aligned(elements: int, alignment: int = ALIGNMENT) -> int:
@@ -141,9 +139,9 @@ def plan_buffers(
     """
     by_buffer: dict[tuple[str, str], list[int]] = {}
     for index, (place, dtype) in enumerate(parameters):
-        if dtype not in TYPES:
+        if dtype not in FLOATS:
             raise ValueError(
-                f"parameter {place.spec.name}: is of type {dtype}, trained are {', '.join(TYPES)}; give it one of "
+                f"parameter {place.spec.name}: is of type {dtype}, trained are {', '.join(FLOATS)}; give it one of "
                 f"these, or requires_grad=False"
             )
         by_buffer.setdefault((dtype, place.spec.replicas), []).append(index)

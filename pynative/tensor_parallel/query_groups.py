@@ -8,6 +8,7 @@ s sequence, b batch, n heads, g key/value groups, d head size, t tensor-parallel
 
 from mindspore import Tensor
 
+from parallel_core.fused_rows import QueryKeyValueRows
 from pynative import kernels
 from pynative.autograd import Function
 from pynative.collectives import Group
@@ -24,15 +25,6 @@ class _TakeSharedGroup(Function):
         return ctx.group.reduce_scatter(kernels.place_columns(dy, ctx.ranges, ctx.width), axis=-1), None, None
 
 
-def columns_of(rank: int, size: int, heads: int, groups: int, head_size: int) -> tuple[range, range]:
-    """Where a rank's query heads, and its group's key and value, are in the whole fused row (n + 2 g) d."""
-    sharers, heads_per_group = size // groups, heads // groups
-    group, place = divmod(rank, sharers)
-    start, own = group * (heads_per_group + 2) * head_size, heads // size * head_size
-    first, key = start + place * own, start + heads_per_group * head_size
-    return range(first, first + own), range(key, key + 2 * head_size)
-
-
 def take_shared_group(qkv: Tensor, group: Group, heads: int, groups: int, head_size: int) -> Tensor:
     """qkv [s, b, (n + 2 g) d / t] -> [s, b, (n/t + 2) d]: the rank's query heads, then the key and the value they use.
 
@@ -40,4 +32,5 @@ def take_shared_group(qkv: Tensor, group: Group, heads: int, groups: int, head_s
     """
     if groups >= group.size:
         return qkv
-    return _TakeSharedGroup.apply(qkv, group, columns_of(group.rank, group.size, heads, groups, head_size))
+    query, key, value = QueryKeyValueRows(heads, groups, head_size).of_sharing_rank(group.rank, group.size)
+    return _TakeSharedGroup.apply(qkv, group, (query, range(key.start, value.stop)))

@@ -3,6 +3,7 @@
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.fused_rows import heads_of_group
 from pynative.autograd import Function
 from pynative.kernels.host.arrays import as_float32
 from pynative.kernels.host.rounding import fill, float32_for, widened
@@ -12,8 +13,9 @@ from pynative.kernels.host.threads import row_blocks, run
 def _group_parts(rows: np.ndarray, layout: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Views of rows [r, g*(m+2)*d] as q [r, g, m, d], k [r, g, 1, d], v [r, g, 1, d]; m query heads a group."""
     groups, heads_per_group, head_size = layout
-    grouped = rows.reshape(len(rows), groups, heads_per_group + 2, head_size)
-    return grouped[:, :, :-2], grouped[:, :, -2:-1], grouped[:, :, -1:]
+    q, k, v = heads_of_group(heads_per_group)
+    grouped = rows.reshape(len(rows), groups, q + k + v, head_size)
+    return grouped[:, :, :q], grouped[:, :, q : q + k], grouped[:, :, q + k :]
 
 
 class _SplitQkv(Function):

@@ -2,11 +2,13 @@
 
 from mindspore import Tensor, ops
 
+from parallel_core.fused_rows import heads_of_group
+
 
 def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
     leading = qkv.shape[:-1]
-    grouped = qkv.reshape(*leading, groups, heads_per_group + 2, head_size)
-    q, k, v = ops.split(grouped, [heads_per_group, 1, 1], -2)
+    heads = heads_of_group(heads_per_group)
+    q, k, v = ops.split(qkv.reshape(*leading, groups, sum(heads), head_size), heads, -2)
     return tuple(part.reshape(*leading, -1, head_size) for part in (q, k, v))
 
 

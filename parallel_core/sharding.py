@@ -156,9 +156,9 @@ def place(spec: ShardSpec, coordinates: Coordinates) -> Place:
 def merge(shards: Iterable[tuple[Place, np.ndarray]]) -> np.ndarray:
     """The whole array from shards that cover it."""
     whole: np.ndarray | None = None
-    for held, shard in shards:
-        whole = np.empty(held.spec.shape, shard.dtype) if whole is None else whole
-        held.put(shard, whole)
+    for part, shard in shards:
+        whole = np.empty(part.spec.shape, shard.dtype) if whole is None else whole
+        part.put(shard, whole)
     assert whole is not None, "no shards"
     return whole
 
@@ -183,7 +183,7 @@ def _narrowed(ranges: Ranges, cut: Cut, spec: ShardSpec, rank: int, size: int) -
         )
     part, own = length // cut.parts, length // (cut.parts * size)
     firsts = (p * part + rank * own for p in range(cut.parts))
-    return _joined(piece for first in firsts for piece in _between(ranges, first, first + own))
+    return _joined(own_range for first in firsts for own_range in _between(ranges, first, first + own))
 
 
 def _between(ranges: Ranges, first: int, last: int) -> Iterable[tuple[int, int]]:

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-DTYPES = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64", "bool": "BOOL"}
-_NUMPY = {stored: name for name, stored in DTYPES.items()}
+from parallel_core.dtypes import DTYPES
+
+_NUMPY = {dtype.safetensors: dtype.numpy for dtype in DTYPES.values()}
 _LENGTH = 8
 _BLOCK = 1 << 24
 
@@ -64,11 +65,20 @@ def _header(tensors: Mapping[str, np.ndarray]) -> bytes:
         if str(array.dtype) not in DTYPES:
             raise ValueError(f"{name}: a checkpoint holds {', '.join(DTYPES)}, not {array.dtype}; convert it")
         end = begin + array.nbytes
-        entries[name] = {"dtype": DTYPES[str(array.dtype)], "shape": list(array.shape), "data_offsets": [begin, end]}
+        entries[name] = {
+            "dtype": DTYPES[str(array.dtype)].safetensors,
+            "shape": list(array.shape),
+            "data_offsets": [begin, end],
+        }
         begin = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(_LENGTH, "little") + text
+
+
+def _from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """float32 of the same values, of which bfloat16 is the upper half."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 class TensorFile:
@@ -104,7 +114,7 @@ class TensorFile:
         return tuple(self._entries[name]["shape"]) if name in self._entries else None
 
     def array(self, name: str) -> np.ndarray:
-        """A view of a tensor; bytes are read from the disk when they are touched."""
+        """A view of a tensor, bfloat16 as float32; bytes are read from the disk when they are touched."""
         entry = self._entries[name]
         begin, end = entry["data_offsets"]
         dtype = _NUMPY.get(entry["dtype"])
@@ -112,4 +122,5 @@ class TensorFile:
             raise ValueError(f"{self.path}: {name} has type {entry['dtype']}; readable are {', '.join(_NUMPY)}")
         if begin == end:
             return np.zeros(entry["shape"], dtype)
-        return self._map[begin:end].view(dtype).reshape(entry["shape"])
+        values = self._map[begin:end].view(dtype).reshape(entry["shape"])
+        return _from_bfloat16(values) if entry["dtype"] == DTYPES["bfloat16"].safetensors else values

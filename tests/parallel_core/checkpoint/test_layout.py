@@ -23,7 +23,7 @@ specs = st.builds(
 ) | st.builds(lambda shape: ShardSpec(shape=tuple(shape)), st.lists(st.integers(1, 4), max_size=3))
 
 
-def held(spec: ShardSpec, rank: int, size: int) -> Place:
+def place_of(spec: ShardSpec, rank: int, size: int) -> Place:
     """The part of a tensor-parallel rank."""
     return place(spec, {"tp": (rank, size)})
 
@@ -38,10 +38,10 @@ def test_overlaps_move_every_element_to_its_place(spec, before, after):
     whole = _values(spec)
     sources = range(before) if spec.cuts else [0]
     for rank in range(after):
-        wanted = held(spec, rank, after)
+        wanted = place_of(spec, rank, after)
         out = np.full(wanted.shape, -1, np.float32)
         for source in sources:
-            given = held(spec, source, before)
+            given = place_of(spec, source, before)
             stored = given.cut(whole)
             for a in given.boxes:
                 for b in wanted.boxes:
@@ -63,7 +63,7 @@ def test_files_written_at_one_layout_are_read_at_another(tmp_path_factory, cuts,
     for name, (spec, values) in whole.items():
         assert reader.problem(name, spec) is None
         for rank in range(after):
-            np.testing.assert_array_equal(shard(reader, spec, rank, after), held(spec, rank, after).cut(values))
+            np.testing.assert_array_equal(shard(reader, spec, rank, after), place_of(spec, rank, after).cut(values))
 
 
 def test_a_replicated_tensor_is_stored_once(tmp_path):
@@ -87,7 +87,7 @@ def test_another_axis_can_be_read_than_was_written(tmp_path):
     values = _values(rows)
     reader = CheckpointReader(save(tmp_path, 1, [{"w": (rows, values)}], 2))
     for rank in range(2):
-        np.testing.assert_array_equal(shard(reader, columns, rank, 2), held(columns, rank, 2).cut(values))
+        np.testing.assert_array_equal(shard(reader, columns, rank, 2), place_of(columns, rank, 2).cut(values))
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (2, 4), (1, 1)])
@@ -100,7 +100,7 @@ def test_a_vocabulary_padded_otherwise(tmp_path, before, after):
     reader = CheckpointReader(path, Vocabulary(5, padded[after]))
     assert reader.problem("table", table[after]) is None
     ranks = range(after)
-    read = merge((held(table[after], rank, after), shard(reader, table[after], rank, after)) for rank in ranks)
+    read = merge((place_of(table[after], rank, after), shard(reader, table[after], rank, after)) for rank in ranks)
     both = min(padded[before], padded[after])
     np.testing.assert_array_equal(read[:both], values[:both])
     assert np.isnan(read[both:]).all()

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from parallel_core.checkpoint.tensor_file import DTYPES, TensorFile, record_of, write_tensors
+from parallel_core.checkpoint.tensor_file import TensorFile, record_of, write_tensors
+from parallel_core.dtypes import DTYPES
 
 
 def _tensors() -> dict[str, np.ndarray]:
     values = np.arange(12).reshape(3, 4)
-    made = {name: values.astype(name) for name in DTYPES}
+    made = {name: values.astype(name) for name in DTYPES if name != "bfloat16"}
     return made | {"scalar": np.float32(3).reshape(()), "empty": np.zeros((0, 2), np.float32), "turned": values.T}
 
 
@@ -32,6 +33,19 @@ def test_we_read_the_packages_files(tmp_path):
         assert file.shape(name) == values.shape
         np.testing.assert_array_equal(file.array(name), values)
     assert file.shape("other") is None
+
+
+def test_bfloat16(tmp_path):
+    """MindSpore's arrays of it are written as they are, the package finds the same bits, and we read the values."""
+    mindspore = pytest.importorskip("mindspore")
+    values = np.array([1.0, -0.5, 3.140625, 1e30], np.float32)
+    bfloat16 = mindspore.from_numpy(values).astype(mindspore.bfloat16).asnumpy()
+    write_tensors(tmp_path / "t", {"w": bfloat16})
+    with safetensors.safe_open(tmp_path / "t", "np") as file:
+        assert file.get_slice("w").get_dtype() == "BF16"
+    read = TensorFile(tmp_path / "t").array("w")
+    np.testing.assert_array_equal(read, bfloat16.astype(np.float32))
+    assert read.dtype == np.float32
 
 
 def test_the_record_is_of_the_bytes_on_disk(tmp_path):

@@ -20,6 +20,7 @@ TP=${TP:-}; PP=${PP:-1}; CP=${CP:-1}
 NPROC=${NPROC:-$(( ${TP:-2} * PP * CP > 2 ? ${TP:-2} * PP * CP : 2 ))}
 TP=${TP:-$(( PP * CP == 1 ? NPROC : 1 ))}
 NNODES=${NNODES:-1}; NODE_RANK=${NODE_RANK:-0}
+if [ "$NNODES" != 1 ]; then : "${MASTER_ADDR:?set it to the address by which the other hosts reach the one of NODE_RANK=0}"; fi
 OUTPUT=${OUTPUT:-$ROOT/output}
 DATA_PREFIX=$OUTPUT/corpus/corpus_text_document
 

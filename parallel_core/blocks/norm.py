@@ -55,9 +55,10 @@ class Norm(Block):
         return {"weight": weight, "bias": bias} if self.centred else {"weight": weight}
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The input, and mean and deviation of each row in float32."""
+        """The input, and of each row the deviation, with a mean the mean too, in float32."""
         if self.heads is None:
             rows = micro_batch.tokens_between
         else:
             rows = micro_batch.tokens * max(1, self.heads // micro_batch.tensor)
-        return {"": rows * (self.size * micro_batch.item_size + 2 * FLOAT32)}
+        statistics = (1 + self.centred) * FLOAT32
+        return {"": rows * (self.size * micro_batch.item_size + statistics)}

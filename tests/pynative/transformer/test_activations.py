@@ -1,0 +1,57 @@
+"""The table of activations against the operators that compute them."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from parallel_core.activations import ACTIVATIONS
+from parallel_core.blocks import MLP
+from parallel_core.config.unsupported import unsupported
+from pynative import kernels
+from tests.support.engine import TINY, config_of
+
+COMPUTED = [name for name, activation in ACTIVATIONS.items() if activation.operator]
+
+
+@pytest.fixture(params=["host", "ops"])
+def implementation(request):
+    kernels.use(request.param)
+    yield
+    kernels.use()
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_every_activation_that_is_offered_is_computed(implementation, name):
+    """Both forms of its operator exist, and halve the features where the table says gated."""
+    activation = ACTIVATIONS[name]
+    x = ms.Tensor(np.random.default_rng(0).standard_normal((3, 2, 8)).astype(np.float32))
+    for operator in filter(None, (activation.operator, activation.without_fusion)):
+        assert kernels.bias_activation(x, None, operator).shape == (3, 2, 4 if activation.gated else 8)
+
+
+@pytest.mark.parametrize(
+    ("flags", "operator"),
+    [
+        ("", "gelu_tanh"),
+        ("--no-bias-gelu-fusion", "gelu_erf"),
+        ("--disable-bias-linear", "gelu_erf"),
+        ("--swiglu", "swiglu"),
+        ("--squared-relu", "squared_relu"),
+    ],
+)
+def test_gelu_has_two_forms_as_in_megatron(flags, operator):
+    """The tanh form where it is fused with a bias, the erf form otherwise; other activations have one."""
+    block = MLP.of(config_of(f"{TINY} {flags}", 1).model_config)
+    assert block.activation.operator == operator
+
+
+def test_a_gated_activation_doubles_the_first_linear():
+    """[gate; up], each cut on its own; the second linear has f inputs all the same."""
+    block = MLP.of(config_of(f"{TINY} --swiglu --ffn-hidden-size 48", 1).model_config)
+    assert (block.linear_fc1.output_size, block.linear_fc1.parts, block.linear_fc2.input_size) == (96, 2, 48)
+
+
+def test_what_no_operator_computes_is_refused():
+    """geglu is in the table, so that its parameters and operations are right, but it cannot be trained yet."""
+    missing = unsupported(config_of(f"{TINY} --geglu", 1))
+    assert [(finding.target, finding.value) for finding in missing] == [("model_config.hidden_act", "geglu")]

@@ -13,9 +13,9 @@ from mindspore import Tensor, mint
 from mindspore.communication import create_group
 from mindspore.mint import distributed
 
-from pynative.collectives.arrays import Kind
-from pynative.collectives.engine import Engine, Lane, Steps
-from pynative.collectives.interface import Backend, Group
+from pynative.collectives.arrays import Kind, kind_of
+from pynative.collectives.engine import Completed, Engine, Lane, Steps, Work
+from pynative.collectives.interface import Backend, Group, Recv, Send
 from pynative.collectives.ledger import Call
 from pynative.collectives.trace import Count, Trace
 
@@ -61,6 +61,8 @@ class HcclGroup(Group):
         target = mint.empty_like(x) if out is None else out
         if target is not x:
             target.copy_(x)
+        if kind.name == "bool" and op == "sum":
+            op = "max"  # bools travel as int8, whose sum is no bool
         handle = distributed.all_reduce(target, op, self._native, True)
         return _launched(target, [handle])
 
@@ -99,6 +101,32 @@ class HcclGroup(Group):
     def _recv(self, call: Call, shape: tuple[int, ...], kind: Kind, source: int) -> Steps:
         target = mint.empty(shape, dtype=kind.type)
         return _launched(target, [distributed.irecv(target, self.ranks[source], self._native)])
+
+    def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Work | Completed]:
+        """One HcclBatchSendRecv: of single messages a stream would finish each before it starts the next, so two ranks
+        that both send first would wait for each other forever.
+        """
+        operations = [self._operation(message) for message in messages]
+        handles = distributed.batch_isend_irecv(operations) if operations else []
+        return [
+            self._posted(message, operation.tensor, handles)
+            for message, operation in zip(messages, operations, strict=True)
+        ]
+
+    def _operation(self, message: Send | Recv) -> distributed.P2POp:
+        if isinstance(message, Send):
+            self._check_peer("send", message.to)
+            return distributed.P2POp("isend", message.x, self.ranks[message.to], self._native)
+        self._check_peer("recv", message.source)
+        target = mint.empty(tuple(message.shape), dtype=message.dtype)
+        return distributed.P2POp("irecv", target, self.ranks[message.source], self._native)
+
+    def _posted(self, message: Send | Recv, target: Tensor, handles: Sequence[Any]) -> Work | Completed:
+        """The work of one message of a batch, recorded as `send` and `recv` record theirs."""
+        kind, sends = kind_of(target.dtype), isinstance(message, Send)
+        size = target.size * kind.storage.itemsize if sends else 0
+        steps = _launched(None if sends else target, handles)
+        return self._run("send" if sends else "recv", self._call("message", ""), steps, True, size)
 
     def _barrier(self, call: Call) -> Steps:
         distributed.barrier(self._native)

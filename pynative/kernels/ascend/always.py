@@ -34,8 +34,8 @@ def adamw_(
     param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, learning_rate: float, beta1: float,
     beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float = 1.0,
 ) -> None:  # fmt: skip
-    """aclnnApplyAdamWV2, which counts steps from 0."""
+    """aclnnApplyAdamWV2: its step counts from 0 and has shape (1,); v stands in for amsgrad's maximum, unused."""
     _adamw(
-        param, exp_avg, exp_avg_sq, exp_avg_sq, grad * grad_scale, Tensor(step - 1, mindspore.float32),
+        param, exp_avg, exp_avg_sq, exp_avg_sq, grad * grad_scale, Tensor([step - 1], mindspore.float32),
         learning_rate, beta1, beta2, weight_decay, epsilon, False, False,
     )  # fmt: skip

@@ -1,0 +1,70 @@
+"""Doubles of a device's memory: what is not written holds NaN, and views can be written to.
+
+In-place arithmetic and views of MindSpore's CPU tensors don't do what a device's do (docs/mindspore.md): numpy owns the
+memory here, and each view is a tensor over its part of it.
+"""
+
+from collections.abc import Sequence
+
+import mindspore
+import numpy as np
+from mindspore import Tensor
+
+from pynative.collectives.arrays import kind_of, to_tensor
+
+GARBAGE = 0x7F
+
+
+def uninitialised(shape: Sequence[int], dtype: object) -> Tensor:
+    """NaN, or a number that stands out."""
+    kind = kind_of(dtype)
+    array = np.empty(tuple(shape), kind.storage)
+    array.view(np.uint8).fill(0xFF) if "float" in kind.name else array.fill(GARBAGE)
+    return to_tensor(array, kind)
+
+
+def empty(*size: int | Sequence[int], dtype: object = None, device: None = None, pin_memory: bool = False) -> Tensor:
+    """mint.empty: on the device, float32 unless said otherwise."""
+    assert device is None and not pin_memory
+    shape = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
+    return uninitialised(shape, dtype or mindspore.float32)
+
+
+def empty_like(input: Tensor, *, dtype: object = None, device: None = None, pin_memory: bool = False) -> Tensor:
+    """mint.empty_like: shape and type of a tensor."""
+    assert device is None and not pin_memory
+    return uninitialised(input.shape, dtype or input.dtype)
+
+
+class View:
+    """A run of device memory, which takes a shape by `view`."""
+
+    def __init__(self, memory: np.ndarray) -> None:
+        self._memory = memory
+
+    def view(self, shape: tuple[int, ...]) -> Tensor:
+        """A tensor over this memory; as Tensor.view, the number of elements stays."""
+        assert int(np.prod(shape)) == self._memory.size, f"view of {self._memory.size} elements as {shape}"
+        return Tensor.from_numpy(self._memory.reshape(shape))
+
+
+class DeviceVector:
+    """mint.zeros of one axis: consecutive elements of it are views that share its memory."""
+
+    def __init__(self, size: int, dtype: object) -> None:
+        assert isinstance(size, int) and dtype == mindspore.float32
+        self._memory = np.zeros(size, np.float32)
+
+    def __getitem__(self, part: slice) -> View:
+        assert isinstance(part, slice) and part.step is None and 0 <= part.start <= part.stop <= len(self._memory)
+        return View(self._memory[part])
+
+
+def zeros(size: int, *, dtype: object = None) -> DeviceVector:
+    """mint.zeros as flat buffers use it."""
+    return DeviceVector(size, dtype)
+
+
+REPLACED = {"empty": empty, "empty_like": empty_like, "zeros": zeros}
+"""Names in `mindspore.mint`."""
+

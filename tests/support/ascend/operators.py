@@ -1,0 +1,101 @@
+"""Doubles of the Ascend operators in pynative/kernels/ascend, flash attention aside.
+
+Each docstring says where its rules come from: `ops.<name>` is the operator's own documentation in MindSpore 2.10,
+`aclnn...` CANN's documentation of the kernel beneath (8.0 - 8.2). Type and shape rules that MindSpore's definition
+checks by itself when it is called (`definitions.defined`) are not repeated.
+"""
+
+import mindspore
+from mindspore import Tensor, mint, ops
+from mindspore.ops.auto_generate import AdamW
+
+from pynative.kernels.ops import activation, norm, optimizer
+from pynative.kernels.ops import rotary as composed_rotary
+from tests.support.ascend.definitions import Double, require, require_tensors
+
+HALVES, NEIGHBOURS = 0, 1
+
+
+def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """ops.rms_norm: x and gamma of one type of three; epsilon a float in (0, 1]; gives (y, 1 / deviation)."""
+    require_tensors("RmsNorm", x=x, gamma=gamma)
+    require(x.dtype == gamma.dtype, f"RmsNorm: x is {x.dtype}, gamma {gamma.dtype}")
+    require(type(epsilon) is float and 0 < epsilon <= 1, f"RmsNorm: epsilon {epsilon!r}")
+    deviation = ops.rsqrt(ops.mean(ops.square(x.astype(mindspore.float32)), -1, True) + epsilon)
+    return norm.rms_norm(x, gamma, epsilon), deviation
+
+
+def layer_norm(
+    input: Tensor, normalized_shape: tuple[int, ...], weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """mint.nn.functional.layer_norm: eps a float. aclnnLayerNorm: weight and bias of one type, input's or float32."""
+    require_tensors("LayerNorm", input=input, weight=weight, bias=bias)
+    require(type(eps) is float, f"LayerNorm: eps {eps!r}")
+    assert weight is not None and bias is not None and len(normalized_shape) == 1, "the double knows no other form"
+    require(
+        weight.dtype == bias.dtype and weight.dtype in (input.dtype, mindspore.float32),
+        f"LayerNorm: input is {input.dtype}, weight {weight.dtype}, bias {bias.dtype}",
+    )
+    return norm.layer_norm(input, weight, bias, eps)
+
+
+def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
+    """mint.nn.functional.gelu: approximate "none" or "tanh"."""
+    require_tensors("Gelu", input=input)
+    return activation.bias_activation(input, None, {"none": "gelu_erf", "tanh": "gelu_tanh"}[approximate])
+
+
+def swiglu(input: Tensor, dim: int = -1) -> Tensor:
+    """ops.swiglu: the axis divides by 2. aclnnSwiGlu: at least one axis."""
+    require_tensors("SwiGlu", input=input)
+    assert dim in (-1, input.ndim - 1), "the double knows no other axis"
+    return activation.bias_activation(input, None, "swiglu")
+
+
+def rotary_position_embedding(x: Tensor, cos: Tensor, sin: Tensor, mode: int = 0) -> Tensor:
+    """ops.rotary_position_embedding: 4 axes, one type, d even and below 896, b and n below 1000; angles [s, 1, 1, d]
+    for x [s, b, n, d], or in mode 0 also [s, b, 1, d] and [s, b, n, d]. Values in [-1, 1].
+    """
+    require_tensors("RotaryPositionEmbedding", x=x, cos=cos, sin=sin)
+    s, b, n, d = x.shape
+    require(x.dtype == cos.dtype == sin.dtype, f"rotary: x is {x.dtype}, cos {cos.dtype}, sin {sin.dtype}")
+    require(d % 2 == 0 and d < 896, f"rotary: head size {d} is odd or above 895")
+    require(b < 1000 and n < 1000, f"rotary: batch {b}, heads {n}")
+    layouts = {HALVES: [(s, 1, 1, d), (s, b, 1, d), (s, b, n, d)], NEIGHBOURS: [(s, 1, 1, d)]}
+    require(mode in layouts, f"rotary: mode {mode}")
+    require(cos.shape == sin.shape and cos.shape in layouts[mode], f"rotary: x {x.shape}, cos {cos.shape}, mode {mode}")
+    return composed_rotary.rotary(x, cos, sin, mode == NEIGHBOURS)
+
+
+def adamw(
+    self: AdamW, var: Tensor, m: Tensor, v: Tensor, max_v: Tensor, gradient: Tensor, step: Tensor, lr: float,
+    beta1: float, beta2: float, decay: float, eps: float, amsgrad: bool, maximize: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """AdamW of auto_generate: var float16 or float32, all of var's shape. aclnnApplyAdamWV2: step float32 or int64 of
+    shape (1,). mint.optim.AdamW starts its step at 0 for the first update and passes v as max_v without amsgrad.
+    """
+    require_tensors("ApplyAdamWV2", var=var, m=m, v=v, max_v=max_v, gradient=gradient)
+    require(var.dtype in (mindspore.float16, mindspore.float32), f"AdamW: var is {var.dtype}")
+    require(len({x.dtype for x in (var, m, v)}) == 1, "AdamW: var, m and v have different types")
+    require(isinstance(step, Tensor) and step.shape == (1,), f"AdamW: step has shape {getattr(step, 'shape', None)}")
+    require(step.dtype in (mindspore.float32, mindspore.int64), f"AdamW: step is {step.dtype}")
+    require(all(type(x) is float for x in (lr, beta1, beta2, decay, eps)), "AdamW: lr, betas, decay and eps are floats")
+    require(0 <= beta1 < 1 and 0 <= beta2 < 1 and eps >= 0 and lr >= 0 and decay >= 0, "AdamW: settings out of range")
+    assert not amsgrad and not maximize and max_v is v, "the double knows no other form"
+    update = int(step.asnumpy()[0]) + 1
+    require(update >= 1, "AdamW: the first update has step 0")
+    optimizer.adamw_(
+        var, gradient, m, v, learning_rate=lr, beta1=beta1, beta2=beta2, epsilon=eps, weight_decay=decay, step=update
+    )
+    return var, m, v
+
+
+DOUBLES = (
+    Double(ops, "rms_norm", rms_norm),
+    Double(mint.nn.functional, "layer_norm", layer_norm),
+    Double(mint.nn.functional, "gelu", gelu),
+    Double(ops, "swiglu", swiglu),
+    Double(ops, "rotary_position_embedding", rotary_position_embedding),
+    Double(AdamW, "__call__", adamw),
+)

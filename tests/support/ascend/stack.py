@@ -1,0 +1,57 @@
+"""The whole stack: a process that takes itself for a rank with an Ascend."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import mindspore
+from mindspore import mint
+
+from parallel_core.config import AllConfig
+from pynative import device, kernels, parallel_state
+from pynative.collectives import Backend
+from pynative.training.utils import set_parallel_context, set_seed
+from tests.support.ascend import flash_attention, hccl, memory, operators
+
+DOUBLES = (*operators.DOUBLES, *flash_attention.DOUBLES)
+
+_get_context = mindspore.get_context
+
+
+def get_context(attribute: str) -> object:
+    """mindspore.get_context on an Ascend."""
+    return "Ascend" if attribute == "device_target" else _get_context(attribute)
+
+
+@contextmanager
+def ascend_operators() -> Iterator[None]:
+    """Inside, the device is an Ascend and its operators are doubles."""
+    with ExitStack() as stack:
+        checked = [(double, double.checked()) for double in DOUBLES]
+        for double, function in checked:
+            stack.enter_context(patch.object(double.owner, double.name, function))
+        for name, function in memory.REPLACED.items():
+            stack.enter_context(patch.object(mint, name, function))
+        stack.enter_context(patch.object(mindspore, "get_context", get_context))
+        yield
+
+
+@contextmanager
+def ascend_job(carrier: Backend, config: AllConfig) -> Iterator[None]:
+    """Inside, this rank of `carrier` went through `set_parallel_context` with an Ascend."""
+    driver = SimpleNamespace(glob=lambda pattern: ["/dev/davinci0"] if pattern == "davinci*" else [])
+    hook, job = sys.excepthook, hccl.patches(carrier)
+    with ascend_operators(), job, patch.object(device, "Path", lambda path: driver):
+        set_parallel_context(config.parallel_config)
+        set_seed(config.training_config.seed)
+        backend = parallel_state.get_backend()
+        try:
+            assert type(backend).__name__ == "HcclBackend" and kernels.active() == "ops"
+            yield
+            backend.close()
+        finally:
+            parallel_state.destroy_model_parallel()
+            sys.excepthook = hook
+    kernels.use("host", threads=1)

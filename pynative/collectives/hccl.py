@@ -58,45 +58,46 @@ class HcclGroup(Group):
     _native: str
 
     def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Steps:
-        target = mint.empty_like(x) if out is None else out
+        target = mint.empty(x.shape, dtype=x.dtype) if out is None else out
+        if not target.is_contiguous():
+            raise ValueError("out is a view of another tensor that is not contiguous; pass one that is")
         if target is not x:
             target.copy_(x)
-        if kind.name == "bool" and op == "sum":
-            op = "max"  # bools travel as int8, whose sum is no bool
-        handle = distributed.all_reduce(target, op, self._native, True)
+        handle = distributed.all_reduce(target, _reduction(op, kind), self._native, True)
         return _launched(target, [handle])
 
     def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int) -> Steps:
-        moved = x if axis == 0 else x.movedim(axis, 0).contiguous()
+        moved = x.movedim(axis, 0).contiguous()
         target = mint.empty((moved.shape[0] * self.size, *moved.shape[1:]), dtype=x.dtype)
         handle = distributed.all_gather_into_tensor(target, moved, self._native, True)
-        if axis:
-            handle.wait()
-            return _launched(target.movedim(0, axis).contiguous(), [])
-        return _launched(target, [handle])
+        return self._moved_back(target, handle, axis)
 
     def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str) -> Steps:
-        moved = x if axis == 0 else x.movedim(axis, 0).contiguous()
+        moved = x.movedim(axis, 0).contiguous()
         target = mint.empty((moved.shape[0] // self.size, *moved.shape[1:]), dtype=x.dtype)
-        handle = distributed.reduce_scatter_tensor(target, moved, op, self._native, True)
-        if axis:
-            handle.wait()
-            return _launched(target.movedim(0, axis).contiguous(), [])
-        return _launched(target, [handle])
+        handle = distributed.reduce_scatter_tensor(target, moved, _reduction(op, kind), self._native, True)
+        return self._moved_back(target, handle, axis)
+
+    @staticmethod
+    def _moved_back(target: Tensor, handle: Any, axis: int) -> Steps:
+        """HCCL joins and cuts along the first axis; another one is moved there and back."""
+        if not axis:
+            return _launched(target, [handle])
+        handle.wait()
+        return _launched(target.movedim(0, axis).contiguous(), [])
 
     def _broadcast(self, call: Call, x: Tensor, kind: Kind, source: int) -> Steps:
-        target = x
-        if source != self.rank:
-            target = mint.empty_like(x)
+        target = x.contiguous() if source == self.rank else mint.empty(x.shape, dtype=x.dtype)
         return _launched(target, [distributed.broadcast(target, self.ranks[source], self._native, True)])
 
     def _all_to_all(self, call: Call, x: Tensor, kind: Kind) -> Steps:
         sent, expected = (list(rows) for rows in call.rows)
         target = mint.empty((sum(expected), *x.shape[1:]), dtype=x.dtype)
-        return _launched(target, [distributed.all_to_all_single(target, x, expected, sent, self._native, True)])
+        handle = distributed.all_to_all_single(target, x.contiguous(), expected, sent, self._native, True)
+        return _launched(target, [handle])
 
     def _send(self, call: Call, x: Tensor, kind: Kind, to: int) -> Steps:
-        return _launched(None, [distributed.isend(x, self.ranks[to], self._native)])
+        return _launched(None, [distributed.isend(x.contiguous(), self.ranks[to], self._native)])
 
     def _recv(self, call: Call, shape: tuple[int, ...], kind: Kind, source: int) -> Steps:
         target = mint.empty(shape, dtype=kind.type)
@@ -116,7 +117,7 @@ class HcclGroup(Group):
     def _operation(self, message: Send | Recv) -> distributed.P2POp:
         if isinstance(message, Send):
             self._check_peer("send", message.to)
-            return distributed.P2POp("isend", message.x, self.ranks[message.to], self._native)
+            return distributed.P2POp("isend", message.x.contiguous(), self.ranks[message.to], self._native)
         self._check_peer("recv", message.source)
         target = mint.empty(tuple(message.shape), dtype=message.dtype)
         return distributed.P2POp("irecv", target, self.ranks[message.source], self._native)
@@ -137,6 +138,11 @@ class HcclGroup(Group):
 
     def _recv_lane(self, source: int) -> Lane:
         return self._lane
+
+
+def _reduction(op: str, kind: Kind) -> str:
+    """HCCL's name; bools travel as int8, whose sum is no bool."""
+    return "max" if kind.name == "bool" and op == "sum" else op
 
 
 def _launched(result: Any, handles: Sequence[Any]) -> Steps:

@@ -1,8 +1,9 @@
 """A block of the ring's scores by an Ascend's flash attention. Not run on hardware: nobody here had one.
 
 The kernel gives each row's maximum and sum of exponentials, which is what blocks are put together by, and its gradient
-takes those of all blocks together. It computes in 16 bits with masked scores of minus infinity: float32, dropout and
-explicit masks take composed operators, so that numbers are those of every other device.
+takes those of all blocks together. It computes in 16 bits with masked scores of minus infinity: float32, dropout,
+explicit masks and head sizes that it does not take go to composed operators, so that numbers are those of every other
+device.
 """
 
 import mindspore
@@ -21,8 +22,18 @@ COPIES = 8
 """The kernel keeps each row's number this many times: [b, n, s, 8]."""
 
 
+MAXIMUM_HEADS, MAXIMUM_HEAD_SIZE, HEAD_SIZE_MULTIPLE = 256, 512, 16
+
+
+def fits(q: Tensor) -> bool:
+    """Whether flash attention takes queries [s, b, n, d]: 16-bit types, and MindSpore's limits for n and d."""
+    heads, size = q.shape[2:]
+    sizes_fit = heads <= MAXIMUM_HEADS and size <= MAXIMUM_HEAD_SIZE and size % HEAD_SIZE_MULTIPLE == 0
+    return q.dtype != mindspore.float32 and sizes_fit
+
+
 def _is_fused(q: Tensor, scores: Scores) -> bool:
-    return q.dtype != mindspore.float32 and not scores.dropout_rate and scores.mask is None
+    return fits(q) and not scores.dropout_rate and scores.mask is None
 
 
 def _mask_of(scores: Scores) -> Tensor | None:

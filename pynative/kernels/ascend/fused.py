@@ -5,14 +5,14 @@ The signatures are those of MindSpore 2.10.
 
 from collections.abc import Callable
 
-import mindspore
 from mindspore import Tensor, ops
 
 from pynative.kernels.ascend import always as unswitched
-from pynative.kernels.ascend.attention_block import COMPRESSED_MASK_SIZE, DENSE_MASK, LEFT_UP_CAUSAL
+from pynative.kernels.ascend.attention_block import COMPRESSED_MASK_SIZE, DENSE_MASK, LEFT_UP_CAUSAL, fits
 from pynative.kernels.contract.table import Operator, Table, table
 from pynative.kernels.dropout import Key
 from pynative.kernels.ops import blocked_attention
+from pynative.kernels.ops import rotary as composed_rotary
 from pynative.kernels.ops.attention import causal_mask
 from pynative.kernels.ops.norm import scale as norm_scale
 
@@ -33,10 +33,15 @@ _HALVES, _NEIGHBOURS = 0, 1  # rotary_position_embedding's mode
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    """aclnnRotaryPositionEmbedding, which takes the angles of a position as [s, 1 or b, 1, r] in the type of x."""
+    """aclnnRotaryPositionEmbedding, which takes the angles of a position as [s, 1 or b, 1, r] in the type of x.
+
+    Interleaved, it takes no angles of single samples: then composed operators compute.
+    """
     rotated = cos.shape[-1]
     shape = (x.shape[0], -1, 1, rotated)
-    angles = (angle.reshape(shape).astype(x.dtype) for angle in (cos, sin))
+    angles = [angle.reshape(shape).astype(x.dtype) for angle in (cos, sin)]
+    if interleaved and angles[0].shape[1] > 1:
+        return composed_rotary.rotary(x, cos, sin, interleaved)
     turned = ops.rotary_position_embedding(x[..., :rotated], *angles, _NEIGHBOURS if interleaved else _HALVES)
     return ops.cat((turned, x[..., rotated:]), -1) if rotated < x.shape[-1] else turned
 
@@ -61,14 +66,15 @@ _ROWS: dict[str, Callable[[Tensor], Tensor]] = {
 def flash_attention(input_layout: str) -> Operator:
     """aclnnFlashAttentionScore for heads in this layout: 16-bit types only, and masked scores are -inf there.
 
-    Float32, and dropout (so that masks stay those of every other device), go in blocks of composed operators.
+    Float32, head sizes that it does not take, and dropout (so that masks stay those of every other device), go in
+    blocks of composed operators.
     """
 
     def attention(
         q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
         dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0,
     ) -> Tensor:  # fmt: skip
-        if q.dtype == mindspore.float32 or dropout_rate:
+        if not fits(q) or dropout_rate:
             return blocked_attention.attention(
                 q, k, v, scale=scale, causal=causal, mask=mask,
                 dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from pynative.collectives import Recv, Send
+from tests.support.ascend.stack import over_hccl
 from tests.support.collectives import TYPES, given, numbers, reduced, same, values
 from tests.support.distributed import run
 
-WORLDS = [("shared_memory", n) for n in (1, 2, 3, 4)] + [("native", 2), ("native", 3)]
+WORLDS = [("shared_memory", n) for n in (1, 2, 3, 4)] + [("native", 2), ("native", 3)] + [("hccl", 2), ("hccl", 3)]
+"""hccl: what an Ascend runs, MindSpore's own checks included, over doubles of HCCL's primitives."""
 SHAPES = [(0,), (1,), (7,), (2, 3, 4), (), (0, 4), (4, 300, 125)]
 BEYOND_THE_ARENA = (3_500_003,)
 
@@ -31,6 +33,8 @@ def kind(request):
 def on(world, body, *args):
     """Run `body` on all ranks of a world."""
     backend, size = world
+    if backend == "hccl":
+        return run(size, over_hccl, body, *args)
     return run(size, body, *args, backend=backend)
 
 

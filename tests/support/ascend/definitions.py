@@ -13,6 +13,7 @@ from typing import Any
 
 import mindspore
 from mindspore import Tensor
+from mindspore.graph.api import _pynative_executor
 from mindspore.ops import Primitive
 
 from pynative.autograd import no_grad
@@ -65,6 +66,7 @@ def defined(real: Callable, *args: Any, **kwargs: Any) -> None:
     try:
         with no_grad():
             real(*args, **kwargs)
+            _pynative_executor.sync()
     except RuntimeError as error:
         if any(words in str(error) for words in NO_KERNEL):
             _accepted.add(call)
@@ -72,7 +74,7 @@ def defined(real: Callable, *args: Any, **kwargs: Any) -> None:
         raise
     finally:
         _asking = False
-    raise AssertionError(f"{real} runs on a CPU: it needs no double")
+    raise LookupError(f"{real} runs on a CPU: it needs no double")
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ from mindspore import Tensor
 
 from pynative.collectives.arrays import kind_of, to_tensor
 
-GARBAGE = 0x7F
-
 
 def uninitialised(shape: Sequence[int], dtype: object) -> Tensor:
     """NaN, or a number that stands out."""
     kind = kind_of(dtype)
-    array = np.empty(tuple(shape), kind.storage)
-    array.view(np.uint8).fill(0xFF) if "float" in kind.name else array.fill(GARBAGE)
+    byte = 0xFF if "float" in kind.name else 0x01
+    array = np.full(int(np.prod(shape, dtype=np.int64)) * kind.storage.itemsize, byte, np.uint8)
+    array = array.view(kind.storage).reshape(tuple(shape))
     return to_tensor(array, kind)
 
 
@@ -28,12 +27,6 @@ def empty(*size: int | Sequence[int], dtype: object = None, device: None = None,
     assert device is None and not pin_memory
     shape = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
     return uninitialised(shape, dtype or mindspore.float32)
-
-
-def empty_like(input: Tensor, *, dtype: object = None, device: None = None, pin_memory: bool = False) -> Tensor:
-    """mint.empty_like: shape and type of a tensor."""
-    assert device is None and not pin_memory
-    return uninitialised(input.shape, dtype or input.dtype)
 
 
 class View:
@@ -65,6 +58,5 @@ def zeros(size: int, *, dtype: object = None) -> DeviceVector:
     return DeviceVector(size, dtype)
 
 
-REPLACED = {"empty": empty, "empty_like": empty_like, "zeros": zeros}
+REPLACED = {"empty": empty, "zeros": zeros}
 """Names in `mindspore.mint`."""
-

@@ -70,7 +70,7 @@ def rotary_position_embedding(x: Tensor, cos: Tensor, sin: Tensor, mode: int = 0
 
 def adamw(
     self: AdamW, var: Tensor, m: Tensor, v: Tensor, max_v: Tensor, gradient: Tensor, step: Tensor, lr: float,
-    beta1: float, beta2: float, decay: float, eps: float, amsgrad: bool, maximize: bool,
+    beta1: float, beta2: float, decay: float, eps: float, amsgrad: bool = False, maximize: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """AdamW of auto_generate: var float16 or float32, all of var's shape. aclnnApplyAdamWV2: step float32 or int64 of
     shape (1,). mint.optim.AdamW starts its step at 0 for the first update and passes v as max_v without amsgrad.

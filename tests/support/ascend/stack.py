@@ -1,7 +1,7 @@
 """The whole stack: a process that takes itself for a rank with an Ascend."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -12,6 +12,7 @@ from mindspore import mint
 from parallel_core.config import AllConfig
 from pynative import device, kernels, parallel_state
 from pynative.collectives import Backend
+from pynative.collectives.hccl import HcclBackend
 from pynative.training.utils import set_parallel_context, set_seed
 from tests.support.ascend import flash_attention, hccl, memory, operators
 
@@ -38,6 +39,16 @@ def ascend_operators() -> Iterator[None]:
         yield
 
 
+def over_hccl(carrier: Backend, body: Callable, *args: object) -> object:
+    """`body(backend, *args)` on this rank of `carrier`, whose backend is HCCL's."""
+    with ascend_operators(), hccl.patches(carrier):
+        backend = HcclBackend(timeout_minutes=1.0)
+        try:
+            return body(backend, *args)
+        finally:
+            backend.close()
+
+
 @contextmanager
 def ascend_job(carrier: Backend, config: AllConfig) -> Iterator[None]:
     """Inside, this rank of `carrier` went through `set_parallel_context` with an Ascend."""
@@ -48,7 +59,7 @@ def ascend_job(carrier: Backend, config: AllConfig) -> Iterator[None]:
         set_seed(config.training_config.seed)
         backend = parallel_state.get_backend()
         try:
-            assert type(backend).__name__ == "HcclBackend" and kernels.active() == "ops"
+            assert isinstance(backend, HcclBackend) and kernels.active() == "ops"
             yield
             backend.close()
         finally:

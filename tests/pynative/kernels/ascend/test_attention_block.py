@@ -1,0 +1,66 @@
+"""A block of the ring's scores through an Ascend's flash attention, whose kernels are doubles: forward and backward."""
+
+import mindspore
+import numpy as np
+import pytest
+
+from parallel_core.context import ContextLayout, Ranges, cut, ring_block
+from pynative.kernels.ascend import attention_block as fused_block
+from pynative.kernels.block import Scores
+from pynative.kernels.ops import attention as composed
+from tests.support.ascend.stack import ascend_operators
+from tests.support.kernels import assert_close, normal, tensor, values
+
+HEADS, GROUPS, SIZE = 4, 2, 16
+
+
+def blocks(place: int) -> list[Scores]:
+    """The blocks of a ring of two, in the order in which member `place` meets them."""
+    layout = ContextLayout(ring=2)
+    own, other = (layout.ring_positions(16, member) for member in (place, 1 - place))
+    rectangle = ring_block(place, 1 - place)
+    first, keys = 8 - 4 * rectangle.query_chunks, 4 * rectangle.key_chunks
+    return [block_of(own, own, True), block_of(cut(own, first, 8), cut(other, 0, keys), False)]
+
+
+def block_of(queries: Ranges, keys: Ranges, causal: bool) -> Scores:
+    return Scores(
+        scale=0.3, causal=causal, mask=None, dropout_rate=0.0, dropout_key=(), head_offset=0,
+        query_positions=queries, key_positions=keys, seq_length=16,
+    )  # fmt: skip
+
+
+def through(module, q, kvs, dout, scores) -> list[np.ndarray]:
+    """Output, statistics and gradients of a member's two blocks."""
+    partial = dq = None
+    for kv, block in zip(kvs, scores, strict=True):
+        partial = module.attention_block(q, kv, block, partial)
+    gradients = []
+    for kv, block in zip(kvs, scores, strict=True):
+        dq, dkv = module.attention_block_gradient(q, kv, dout, partial, block, dq)
+        gradients.append(dkv)
+    return [values(x) for x in (*partial, dq, *gradients)]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2.0**-8), ("bfloat16", 2.0**-5)])
+def test_blocks_through_the_kernels_are_the_composed_ones(dtype, tolerance, place):
+    """To the rounding of 16 bits, at the causal block and at either half."""
+    kind = getattr(mindspore, dtype)
+    q, dout = tensor(normal(8, 2, HEADS, SIZE), kind), tensor(normal(8, 2, HEADS * SIZE, seed=1), kind)
+    kvs = [tensor(normal(2, 8, 2, GROUPS, SIZE, seed=seed), kind) for seed in (2, 3)]
+    expected = through(composed, q, kvs, dout, blocks(place))
+    with ascend_operators():
+        fused = through(fused_block, q, kvs, dout, blocks(place))
+    for one, other in zip(fused, expected, strict=True):
+        assert_close(one, other, tolerance)
+
+
+def test_float32_blocks_are_composed():
+    """The kernel takes 16-bit types only; to the bit, then, nothing differs."""
+    q, dout = tensor(normal(8, 2, HEADS, SIZE)), tensor(normal(8, 2, HEADS * SIZE, seed=1))
+    kvs = [tensor(normal(2, 8, 2, GROUPS, SIZE, seed=seed)) for seed in (2, 3)]
+    with ascend_operators():
+        fused = through(fused_block, q, kvs, dout, blocks(0))
+    for one, other in zip(fused, through(composed, q, kvs, dout, blocks(0)), strict=True):
+        assert (one == other).all()

@@ -1,0 +1,150 @@
+"""An Ascend's operators on doubles give what the composed ones give, in every type and form that they are used in.
+
+Training is float32 so far, which flash attention does not take: its 16-bit calls are made here.
+"""
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from parallel_core.config.fused import NAMES, FusedOperators
+from pynative import kernels
+from pynative.autograd import backward, leaf, recording, take_gradient
+from tests.support.ascend import flash_attention
+from tests.support.ascend.stack import ascend_operators
+from tests.support.kernels import assert_close, normal, tensor, upstream, values
+
+TYPES = {"float16": (mindspore.float16, 2.0**-8), "bfloat16": (mindspore.bfloat16, 2.0**-5)}
+SEQUENCE, BATCH, HEADS, GROUPS, SIZE = 24, 2, 4, 2, 16
+
+
+def computed(operator: str, inputs: list[np.ndarray], dtype: object, arguments: tuple = (), **settings) -> list:
+    """Output and gradients of the inputs, through the tape; constants follow in `arguments`."""
+    leaves = [leaf(tensor(x, dtype)) for x in inputs]
+    with recording():
+        y = getattr(kernels, operator)(*(x * 1.0 for x in leaves), *arguments, **settings)
+        backward([y], [tensor(upstream(y.shape, 0), y.dtype)])
+    assert y.dtype == dtype
+    return [values(x) for x in (y, *(take_gradient(x) for x in leaves))]
+
+
+def on_both(operator: str, inputs, dtype, arguments=(), layout="SBH", **settings) -> tuple[list, list]:
+    """Of the composed operators, and of an Ascend's with everything fused."""
+    kernels.use("ops")
+    composed = computed(operator, inputs, dtype, arguments, **settings)
+    with ascend_operators():
+        kernels.use("ops", fused=FusedOperators(tuple(NAMES), layout))
+        fused = computed(operator, inputs, dtype, arguments, **settings)
+    return fused, composed
+
+
+def equal(pair: tuple[list, list], tolerance: float) -> None:
+    for one, other in zip(*pair, strict=True):
+        assert_close(one, other, tolerance)
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[str]:
+    """Names of the flash attention doubles that were called."""
+    seen: list[str] = []
+    rule = flash_attention.check_inputs
+
+    def noting(*arguments):
+        seen.append("flash attention")
+        return rule(*arguments)
+
+    monkeypatch.setattr(flash_attention, "check_inputs", noting)
+    return seen
+
+
+def heads(size: int = SIZE) -> list[np.ndarray]:
+    """q, k, v."""
+    shapes = [(SEQUENCE, BATCH, n, size) for n in (HEADS, GROUPS, GROUPS)]
+    return [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+
+
+MASKS = {
+    "causal": (None, True),
+    "all": (None, False),
+    "one mask": (~np.tri(SEQUENCE, dtype=bool)[None, None], True),
+    "a mask each": (np.stack([~np.tri(SEQUENCE, dtype=bool), ~np.tri(SEQUENCE, k=2, dtype=bool)])[:, None], True),
+}
+
+
+@pytest.mark.parametrize("layout", flash_attention.AXES)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_flash_attention(dtype, mask, layout, calls):
+    """All layouts and masks, query heads that share keys. A CPU multiplies no bfloat16, so float16 is compared."""
+    given, causal = MASKS[mask]
+    settings = {"scale": 0.25, "causal": causal, "mask": None if given is None else Tensor(given)}
+    kind, tolerance = TYPES[dtype]
+    if dtype == "float16":
+        equal(on_both("attention", heads(), kind, layout=layout, **settings), tolerance)
+    else:
+        with ascend_operators():
+            kernels.use("ops", fused=FusedOperators(tuple(NAMES), layout))
+            fused = computed("attention", heads(), kind, **settings)
+        kernels.use("ops")
+        equal((fused, computed("attention", heads(), mindspore.float32, **settings)), tolerance)
+    assert calls, "attention was composed"
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "dropout"),
+    [(16, "Float32", 0.0), (8, "Float16", 0.0), (528, "Float16", 0.0), (16, "Float16", 0.1)],
+)
+def test_what_flash_attention_does_not_take_is_composed(size, dtype, dropout, calls):
+    """Float32, head sizes beyond its limits, dropout."""
+    kind = getattr(mindspore, dtype.lower())
+    settings = {"scale": 0.25, "dropout_rate": dropout, "dropout_key": (1, 2)}
+    equal(on_both("attention", heads(size), kind, **settings), 2.0**-7)
+    assert not calls
+
+
+ANGLES = normal(SEQUENCE, 1, SIZE), normal(SEQUENCE, BATCH, SIZE)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("angles", ANGLES, ids=["shared", "per sample"])
+@pytest.mark.parametrize("size", [SIZE, SIZE + 8], ids=["whole", "part"])
+def test_rotary(size, angles, interleaved):
+    """All or a part of each head, a position's angles or a sample's."""
+    cos, sin = tensor(np.cos(angles)), tensor(np.sin(angles))
+    x = [normal(SEQUENCE, BATCH, HEADS, size)]
+    equal(on_both("rotary", x, mindspore.float32, (cos, sin, interleaved)), 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("operator", "widths", "arguments"),
+    [
+        ("rms_norm", [(6, 2, 8), (8,)], (1e-5,)),
+        ("rms_norm", [(6, 2, 8), (8,)], (1e-5, True)),
+        ("layer_norm", [(6, 2, 8), (8,), (8,)], (1e-5,)),
+        ("layer_norm", [(6, 2, 8), (8,), (8,)], (1e-5, True)),
+        *(("bias_activation", [(6, 2, 8), (8,)], (name,)) for name in ("swiglu", "gelu_tanh", "gelu_erf", "silu")),
+    ],
+)
+def test_norms_and_activations(operator, widths, arguments, dtype):
+    inputs = [normal(*shape, seed=seed) for seed, shape in enumerate(widths)]
+    equal(on_both(operator, inputs, getattr(mindspore, dtype), arguments), 1e-6 if dtype == "float32" else 2.0**-7)
+
+
+def test_adamw_counts_steps_as_the_composed_update_does():
+    """Three updates; the kernel's first step is 0."""
+    states = []
+    settings = {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
+    for device in ("CPU", "Ascend"):
+        state = [tensor(np.abs(normal(8, seed=seed)) + 0.5) for seed in range(4)]
+        for step in (1, 2, 3):
+            if device == "Ascend":
+                with ascend_operators():
+                    kernels.use("ops")
+                    kernels.adamw_(*state, step=step, grad_scale=0.5, **settings)
+            else:
+                kernels.use("ops")
+                kernels.adamw_(*state, step=step, grad_scale=0.5, **settings)
+        states.append([values(x) for x in state])
+    equal((states[0], states[1]), 1e-7)

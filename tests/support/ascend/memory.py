@@ -45,8 +45,8 @@ class DeviceVector:
     """mint.zeros of one axis: consecutive elements of it are views that share its memory."""
 
     def __init__(self, size: int, dtype: object) -> None:
-        assert isinstance(size, int) and dtype == mindspore.float32
-        self._memory = np.zeros(size, np.float32)
+        assert isinstance(size, int) and size > 0, f"a vector of {size} elements"
+        self._memory = np.zeros(size, Tensor([0], dtype).asnumpy().dtype)
 
     def __getitem__(self, part: slice) -> View:
         assert isinstance(part, slice) and part.step is None and 0 <= part.start <= part.stop <= len(self._memory)

@@ -16,6 +16,7 @@ from mapping.flags.stages import layers_of_stages, pipeline_layout
 from mapping.vocabulary import padded_vocabulary, vocabulary
 from parallel_core.config.base import Unknown
 from parallel_core.config.tree import path_of
+from parallel_core.sizes import HYBRID, RANK_ORDERS, RING, ULYSSES
 
 
 def hidden_act(args: Any) -> str | None:
@@ -168,9 +169,9 @@ def expert_parallel_size(args: Any) -> int | None:
 
 
 def context_parallel_algo(args: Any) -> str | None:
-    by_exchange = {"a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}.get((args.cp_comm_type or ["p2p"])[0])
+    by_exchange = {"a2a": ULYSSES, "a2a+p2p": HYBRID}.get((args.cp_comm_type or ["p2p"])[0])
     gathered = args.context_parallel_algo == "kvallgather_cp_algo"
-    return "megatron_cp_algo" if gathered else args.context_parallel_algo or by_exchange
+    return RING if gathered else args.context_parallel_algo or by_exchange
 
 
 def tokenizer_type(args: Any) -> str | None:
@@ -242,7 +243,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "ulysses_degree_in_cp": lambda args: (
         args.ulysses_degree_in_cp or (args.hierarchical_context_parallel_sizes or [None])[0]
     ),
-    "rank_order": lambda args: "tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else None,
+    "rank_order": lambda args: RANK_ORDERS[1] if args.use_tp_pp_dp_mapping else None,
     "tokenizer_type": tokenizer_type,
     "tokenizer_model": tokenizer_model,
     "instruction.enabled": lambda args: args.stage == "sft" or bool(args.is_instruction_dataset),

@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-RING, ULYSSES, HYBRID = "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo"
+from parallel_core.sizes import HYBRID, RING, ULYSSES
 
 Ranges = tuple[range, ...]
 """Global positions as consecutive runs, in the order in which they are stored on a rank."""

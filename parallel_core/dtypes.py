@@ -18,8 +18,8 @@ DTYPES = {
     "float32": DType(4, "F32", "float32"),
     "float16": DType(2, "F16", "float16"),
     "bfloat16": DType(2, "BF16", "uint16"),
-    "int64": DType(8, "I64", "int64"),
     "int32": DType(4, "I32", "int32"),
+    "int64": DType(8, "I64", "int64"),
     "bool": DType(1, "BOOL", "bool"),
 }
 

@@ -6,7 +6,7 @@ import ast
 from math import prod
 from typing import Any
 
-from parallel_core.config.model import DTYPES
+from parallel_core.dtypes import FLOATS
 
 
 def literal(text: str) -> Any:
@@ -34,7 +34,7 @@ def dtype(text: str) -> str:
     short = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
     name = text.removeprefix("torch.")
     name = short.get(name, name)
-    if name not in DTYPES:
+    if name not in FLOATS:
         raise ValueError(text)
     return name
 

@@ -20,8 +20,7 @@ from parallel_core.config.moe import MoEConfig
 from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.recompute import MEGATRON_NAMES, RecomputeConfig
 from parallel_core.config.training import TrainingConfig
-
-DTYPES = ("float32", "float16", "bfloat16")
+from parallel_core.dtypes import FLOATS
 
 
 @dataclass(kw_only=True)
@@ -147,11 +146,11 @@ class ModelConfig(Config):
     """Standard deviation of initial weights; output projections divide it by sqrt(2 `num_layers`)."""
     embedding_init_method_std: float = option("--embedding-init-method-std", None, at_least=0)
     """Standard deviation of initial embeddings; `init_method_std` if not given."""
-    params_dtype: str = option("--params-dtype", "float32", choices=DTYPES)
+    params_dtype: str = option("--params-dtype", "float32", choices=FLOATS)
     """Type in which weights are kept by the model."""
-    compute_dtype: str = option("--compute-dtype", None, choices=DTYPES)
+    compute_dtype: str = option("--compute-dtype", None, choices=FLOATS)
     """Type in which layers compute; `params_dtype` if not given."""
-    embedding_init_dtype: str = option("--embedding-dtype", None, choices=DTYPES)
+    embedding_init_dtype: str = option("--embedding-dtype", None, choices=FLOATS)
     """Type in which embeddings are initialised; `params_dtype` if not given."""
     fp16_lm_cross_entropy: bool = option("--fp16-lm-cross-entropy", False)
     """Compute the loss in float16 instead of float32."""

@@ -9,8 +9,13 @@ from parallel_core.config.base import Config, option, section, sibling
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from parallel_core.config.recompute import STAGE_NAMES, RecomputeConfig
 from parallel_core.findings import Finding
-
-CONTEXT_PARALLEL_ALGORITHMS = ("megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo")
+from parallel_core.sizes import (
+    CONTEXT_PARALLEL_ALGORITHMS,
+    RANK_ORDERS,
+    RING,
+    model_copies_are_whole,
+    model_parallel_size,
+)
 
 
 @section
@@ -33,9 +38,7 @@ class ParallelConfig(Config):
     """Ranks that share each expert; the tensor-parallel size if not given."""
     sequence_parallel: bool = option("--sequence-parallel", False)
     """Cut activations along the sequence between the tensor-parallel regions."""
-    context_parallel_algo: str = option(
-        "--context-parallel-algo", "megatron_cp_algo", choices=CONTEXT_PARALLEL_ALGORITHMS
-    )
+    context_parallel_algo: str = option("--context-parallel-algo", RING, choices=CONTEXT_PARALLEL_ALGORITHMS)
     """Ring attention, all-to-all over heads, or the second inside the first."""
     ulysses_degree_in_cp: int | None = option("--ulysses-degree-in-cp", None, at_least=1)
     """Ranks of the inner all-to-all of the hybrid algorithm."""
@@ -70,7 +73,7 @@ class ParallelConfig(Config):
     """Count the embedding as a layer when layers are divided."""
     account_for_loss_in_pipeline_split: bool = option("--account-for-loss-in-pipeline-split", False)
     """Count the output layer as a layer when layers are divided."""
-    rank_order: str = option("--use-tp-pp-dp-mapping", "tp-cp-ep-dp-pp", choices=("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"))
+    rank_order: str = option("--use-tp-pp-dp-mapping", RANK_ORDERS[0], choices=RANK_ORDERS)
     """Which neighbours share what: the first named varies fastest over ranks."""
     pipeline_schedule: str | None = option(
         "--pipeline-schedule", None, choices=("gpipe", "1f1b", "interleaved", "zb-h1")
@@ -95,7 +98,7 @@ class ParallelConfig(Config):
     @property
     def model_parallel_size(self) -> int:
         """Ranks that hold one copy of the model and of a sequence."""
-        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+        return model_parallel_size(self)
 
     @property
     def schedule_name(self) -> str:
@@ -110,15 +113,11 @@ class ParallelConfig(Config):
             self.sequence_parallel = False
 
     def rules(self) -> Iterator[Finding]:
-        if self.world_size != self.data_parallel_size * self.model_parallel_size:
-            yield Finding(
-                "--tensor-model-parallel-size",
-                self.tensor_model_parallel_size,
-                f"times --pipeline-model-parallel-size {self.pipeline_model_parallel_size} and --context-parallel-size "
-                f"{self.context_parallel_size} = {self.model_parallel_size}, which must divide the {self.world_size} "
-                "processes that were started",
-                f"start a multiple of {self.model_parallel_size} processes or lower one of these sizes",
-            )
+        yield from model_copies_are_whole(self)
+        copies = self.world_size // self.model_parallel_size
+        if copies and self.data_parallel_size != copies:
+            rule = f"the other sizes leave {copies} copies of the {self.world_size} processes"
+            yield Finding("--data-parallel-size", self.data_parallel_size, rule, "leave it out")
 
 
 ModelParallelConfig = ParallelConfig

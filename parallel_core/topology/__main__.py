@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from parallel_core.config.parallel import CONTEXT_PARALLEL_ALGORITHMS
+from parallel_core.sizes import CONTEXT_PARALLEL_ALGORITHMS, RANK_ORDERS, RING
 from parallel_core.topology import KINDS, Topology
 
 SIZES = {
@@ -23,7 +23,7 @@ def _parser() -> argparse.ArgumentParser:
     for flag, meaning in SIZES.items():
         parser.add_argument(flag, type=int, default=1, help=meaning)
     parser.add_argument("--expert-tensor-parallel-size", type=int, help="ranks that share each expert")
-    parser.add_argument("--context-parallel-algo", choices=CONTEXT_PARALLEL_ALGORITHMS, default="megatron_cp_algo")
+    parser.add_argument("--context-parallel-algo", choices=CONTEXT_PARALLEL_ALGORITHMS, default=RING)
     parser.add_argument("--ulysses-degree-in-cp", type=int, help="inner all-to-all of the hybrid algorithm")
     parser.add_argument("--use-tp-pp-dp-mapping", action="store_true", help="stages before data-parallel copies")
     parser.add_argument("--rank", type=int, help="show this rank's groups; without it, how many groups there are")
@@ -32,9 +32,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _topology(options: argparse.Namespace) -> Topology:
-    algorithm, degree = options.context_parallel_algo, options.ulysses_degree_in_cp
-    if degree is not None and algorithm != "hybrid_cp_algo":
-        raise ValueError(f"--ulysses-degree-in-cp {degree}: needs --context-parallel-algo hybrid_cp_algo; add it")
     return Topology(
         world_size=options.world_size,
         tensor_model_parallel_size=options.tensor_model_parallel_size,
@@ -42,9 +39,9 @@ def _topology(options: argparse.Namespace) -> Topology:
         expert_model_parallel_size=options.expert_model_parallel_size,
         pipeline_model_parallel_size=options.pipeline_model_parallel_size,
         expert_tensor_parallel_size=options.expert_tensor_parallel_size,
-        context_parallel_algo=algorithm,
-        ulysses_degree_in_cp=degree,
-        order="tp-cp-ep-pp-dp" if options.use_tp_pp_dp_mapping else "tp-cp-ep-dp-pp",
+        context_parallel_algo=options.context_parallel_algo,
+        ulysses_degree_in_cp=options.ulysses_degree_in_cp,
+        order=RANK_ORDERS[options.use_tp_pp_dp_mapping],
     )
 
 

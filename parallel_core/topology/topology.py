@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import chain
 from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 
-from parallel_core.context import HYBRID, ContextLayout
+from parallel_core.context import ContextLayout
+from parallel_core.findings import ConfigError, Finding
+from parallel_core.sizes import (
+    RANK_ORDERS,
+    expert_copies_are_whole,
+    expert_parallel_size,
+    model_copies_are_whole,
+    model_parallel_size,
+    ulysses_degree_divides,
+    ulysses_degree_is_read,
+)
 from parallel_core.topology.grid import RankGrid
+
+RULES = (model_copies_are_whole, expert_copies_are_whole, ulysses_degree_divides, ulysses_degree_is_read)
 
 
 class Kind(NamedTuple):
@@ -64,62 +78,32 @@ class Topology:
     """None: the ring."""
     ulysses_degree_in_cp: int | None = None
     """Context-parallel neighbours that exchange heads, with hybrid_cp_algo."""
-    order: str = "tp-cp-ep-dp-pp"
+    order: str = RANK_ORDERS[0]
     """Axes, fastest varying first."""
 
     def __post_init__(self) -> None:
+        finding = next(chain(self._wrong_sizes(), *(rule(self) for rule in RULES)), None)
+        if finding is not None:
+            raise ConfigError([finding])
+        ContextLayout.of(self.context_parallel_size, self.context_parallel_algo, self.ulysses_degree_in_cp)
+
+    def _wrong_sizes(self) -> Iterator[Finding]:
         for field in fields(self):
             size = getattr(self, field.name)
             is_a_size = isinstance(size, Integral) and int(size) >= 1
             if "int" in str(field.type) and not is_a_size and size is not field.default:
                 flag = f"--{field.name.replace('_', '-')}"
-                raise ValueError(f"{flag} {size!r}: must be at least 1, a whole number; change it")
-        self._check_dense()
-        self._check_experts()
-        self._check_context()
+                yield Finding(flag, repr(size), "must be at least 1, a whole number", "change it")
 
-    def _check_dense(self) -> None:
-        model = self.tensor_model_parallel_size * self.context_parallel_size * self.pipeline_model_parallel_size
-        if self.world_size % model:
-            raise ValueError(
-                f"--world-size {self.world_size}: must be a multiple of --tensor-model-parallel-size "
-                f"{self.tensor_model_parallel_size} x --context-parallel-size {self.context_parallel_size} x "
-                f"--pipeline-model-parallel-size {self.pipeline_model_parallel_size} = {model}; start a multiple of "
-                f"{model} processes, or change the sizes"
-            )
-
-    def _check_experts(self) -> None:
-        ranks = self.expert_tensor_size * self.expert_model_parallel_size * self.pipeline_model_parallel_size
-        if self.world_size % ranks:
-            raise ValueError(
-                f"--expert-model-parallel-size {self.expert_model_parallel_size}: times expert tensor-parallel size "
-                f"{self.expert_tensor_size} x --pipeline-model-parallel-size {self.pipeline_model_parallel_size} = "
-                f"{ranks} must divide the {self.world_size} processes; change one of them"
-            )
-        pipelines_agree = self.order.endswith("pp") or self.pipeline_model_parallel_size == 1
-        if not pipelines_agree and self.expert_data_parallel_size != self.data_parallel_size:
-            raise ValueError(
-                f"order {self.order!r}: with stages before data-parallel copies, the {self.expert_data_parallel_size} "
-                f"copies of an expert must be as many as the {self.data_parallel_size} of the other layers, or their "
-                f"pipelines differ; use --expert-model-parallel-size 1 or leave --use-tp-pp-dp-mapping out"
-            )
-
-    def _check_context(self) -> None:
-        size, algorithm, degree = self.context_parallel_size, self.context_parallel_algo, self.ulysses_degree_in_cp
-        if algorithm == HYBRID and degree is None:
-            raise ValueError(f"--context-parallel-algo {HYBRID}: needs --ulysses-degree-in-cp; add it")
-        if algorithm == HYBRID and size % (degree or 1):
-            raise ValueError(
-                f"--ulysses-degree-in-cp {degree}: must divide --context-parallel-size {size}; change one of them"
-            )
-        ContextLayout.of(size, algorithm, degree)  # refuses an algorithm that does not exist
+    @property
+    def rank_order(self) -> str:
+        """The order by the config's name."""
+        return self.order
 
     @property
     def data_parallel_size(self) -> int:
         """Replicas of the model: world size / (tp x cp x pp)."""
-        return self.world_size // (
-            self.tensor_model_parallel_size * self.context_parallel_size * self.pipeline_model_parallel_size
-        )
+        return self.world_size // model_parallel_size(self)
 
     @property
     def expert_tensor_size(self) -> int:
@@ -129,9 +113,7 @@ class Topology:
     @property
     def expert_data_parallel_size(self) -> int:
         """Replicas of an expert: world size / (expert tp x ep x pp)."""
-        return self.world_size // (
-            self.expert_tensor_size * self.expert_model_parallel_size * self.pipeline_model_parallel_size
-        )
+        return self.world_size // expert_parallel_size(self)
 
     @cached_property
     def dense(self) -> RankGrid:

@@ -12,6 +12,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.dtypes import DTYPES
+
 
 class Kind(NamedTuple):
     """How one of MindSpore's types travels: its name, the type itself, and numpy's type of the same bits."""
@@ -24,12 +26,8 @@ class Kind(NamedTuple):
 KINDS = {
     kind.type: kind
     for kind in (
-        Kind("float32", ms.float32, np.dtype(np.float32)),
-        Kind("float16", ms.float16, np.dtype(np.float16)),
-        Kind("bfloat16", ms.bfloat16, np.dtype(np.uint16)),
-        Kind("int32", ms.int32, np.dtype(np.int32)),
-        Kind("int64", ms.int64, np.dtype(np.int64)),
-        Kind("bool", ms.bool_, np.dtype(np.bool_)),
+        Kind(name, ms.bool_ if name == "bool" else getattr(ms, name), np.dtype(found.numpy))
+        for name, found in DTYPES.items()
     )
 }
 

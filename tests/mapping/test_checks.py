@@ -148,7 +148,6 @@ BAD = [
         "--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 3",
         4,
         "--ulysses-degree-in-cp 3",
-        "--num-attention-heads 4",
     ),
     ("--context-parallel-size 8 --context-parallel-algo ulysses_cp_algo", 8, "--num-attention-heads 4"),
     ("--context-parallel-size 4 --ulysses-degree-in-cp 2", 4, "--ulysses-degree-in-cp 2"),

@@ -3,11 +3,12 @@
 from mapping.flags.acting.build import Acting, read_by, refusing, same, switch, value, values
 from mapping.flags.notations import integers, layer_list, literal
 from mapping.flags.stages import pipeline_layout
+from parallel_core.sizes import CONTEXT_PARALLEL_ALGORITHMS
 
 ACTING = Acting(
     {
         "--context-parallel-algo": refusing(
-            "use megatron_cp_algo, ulysses_cp_algo or hybrid_cp_algo",
+            f"use {', '.join(CONTEXT_PARALLEL_ALGORITHMS)}",
             "adaptive_cp_algo",
             "hybrid_adaptive_cp_algo",
             "mamba_cp_algo",

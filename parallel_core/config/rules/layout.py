@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
+from parallel_core.sizes import HYBRID, RING, ULYSSES, ulysses_degree_divides, ulysses_degree_is_read
 
 
 def sequence_divides(config: Sections) -> Iterator[Finding]:
     parallel, length = config.parallel_config, config.model_config.seq_length
     tensor, context = parallel.tensor_model_parallel_size, parallel.context_parallel_size
-    ring = context > 1 and parallel.context_parallel_algo != "ulysses_cp_algo"
+    ring = context > 1 and parallel.context_parallel_algo != ULYSSES
     pieces = context * (2 if ring else 1)
     if length % pieces:
         yield Finding(
@@ -32,23 +33,11 @@ def sequence_divides(config: Sections) -> Iterator[Finding]:
 
 def ulysses_divides(config: Sections) -> Iterator[Finding]:
     parallel, heads = config.parallel_config, config.model_config.num_attention_heads
-    context, tensor = parallel.context_parallel_size, parallel.tensor_model_parallel_size
-    if context == 1 or parallel.context_parallel_algo == "megatron_cp_algo":
+    size, tensor = parallel.context_parallel_size, parallel.tensor_model_parallel_size
+    if size == 1 or parallel.context_parallel_algo == RING:
         return
-    degree = context
-    if parallel.context_parallel_algo == "hybrid_cp_algo":
-        if parallel.ulysses_degree_in_cp is None:
-            yield Finding("--context-parallel-algo", "hybrid_cp_algo", "needs --ulysses-degree-in-cp", "add it")
-            return
-        degree = parallel.ulysses_degree_in_cp
-        if context % degree or degree == context or degree == 1:
-            yield Finding(
-                "--ulysses-degree-in-cp",
-                degree,
-                f"must be a proper divisor of --context-parallel-size {context}",
-                "change it or use ulysses_cp_algo or megatron_cp_algo",
-            )
-    if heads % (tensor * degree):
+    degree = parallel.ulysses_degree_in_cp if parallel.context_parallel_algo == HYBRID else size
+    if degree is not None and size % degree == 0 and heads % (tensor * degree):
         yield Finding(
             "--num-attention-heads",
             heads,
@@ -57,21 +46,22 @@ def ulysses_divides(config: Sections) -> Iterator[Finding]:
         )
 
 
-def ulysses_degree_is_read(config: Sections) -> Iterator[Finding]:
-    """By the hybrid, or by Ulysses in scripts that ask for it by both: MindSpeed reads the algorithm alone there."""
+def hybrid_is_both(config: Sections) -> Iterator[Finding]:
     parallel = config.parallel_config
-    degree, algorithm = parallel.ulysses_degree_in_cp, parallel.context_parallel_algo
-    if parallel.context_parallel_size > 1 and degree is not None and algorithm == "megatron_cp_algo":
-        yield Finding(
-            "--ulysses-degree-in-cp",
-            degree,
-            f"{algorithm} has no such degree",
-            "add --context-parallel-algo hybrid_cp_algo or leave this out",
-        )
+    size, degree = parallel.context_parallel_size, parallel.ulysses_degree_in_cp
+    if size > 1 and parallel.context_parallel_algo == HYBRID and degree in (1, size):
+        rule = f"must be between 1 and --context-parallel-size {size}: that is a ring or Ulysses alone"
+        yield Finding("--ulysses-degree-in-cp", degree, rule, f"change it or use {ULYSSES} or {RING}")
+
+
+def sizes_of_context_parallelism(config: Sections) -> Iterator[Finding]:
+    yield from ulysses_degree_divides(config.parallel_config)
+    yield from ulysses_degree_is_read(config.parallel_config)
 
 
 RULES = (
     sequence_divides,
     ulysses_divides,
-    ulysses_degree_is_read,
+    hybrid_is_both,
+    sizes_of_context_parallelism,
 )

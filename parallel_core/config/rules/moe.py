@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
+from parallel_core.sizes import expert_copies_are_whole
 
 
 def experts_divide(config: Sections) -> Iterator[Finding]:
@@ -20,23 +21,8 @@ def experts_divide(config: Sections) -> Iterator[Finding]:
 
 
 def expert_ranks_divide(config: Sections) -> Iterator[Finding]:
-    parallel = config.parallel_config
-    if config.moe_config.num_experts is None:
-        return
-    ranks = (
-        parallel.expert_model_parallel_size
-        * parallel.expert_tensor_parallel_size
-        * parallel.pipeline_model_parallel_size
-    )
-    if parallel.world_size % ranks:
-        yield Finding(
-            "--expert-model-parallel-size",
-            parallel.expert_model_parallel_size,
-            f"times --expert-tensor-parallel-size {parallel.expert_tensor_parallel_size} and "
-            f"--pipeline-model-parallel-size {parallel.pipeline_model_parallel_size} = {ranks} must divide the "
-            f"{parallel.world_size} processes",
-            "lower one of them",
-        )
+    if config.moe_config.num_experts is not None:
+        yield from expert_copies_are_whole(config.parallel_config)
 
 
 def router_chooses_among_experts(config: Sections) -> Iterator[Finding]:

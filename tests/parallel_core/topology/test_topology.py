@@ -205,7 +205,10 @@ def test_embeddings_are_on_the_ends_of_each_pipeline(topology):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Topology(world_size=6, tensor_model_parallel_size=4), "--world-size 6.*start a multiple of 4"),
+        (
+            lambda: Topology(world_size=6, tensor_model_parallel_size=4),
+            "size 4.*divide the 6 .*start a multiple of 4",
+        ),
         (lambda: Topology(world_size=4, context_parallel_size=0), "--context-parallel-size 0: must be at least 1"),
         (
             lambda: Topology(world_size=4, tensor_model_parallel_size="2"),
@@ -268,9 +271,12 @@ def test_the_command_shows_ranks_and_counts(capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--world-size 10 --tensor-model-parallel-size 4", "--world-size 10"),
+        ("--world-size 10 --tensor-model-parallel-size 4", "divide the 10 processes"),
         ("--world-size 4 --rank 4", "--rank 4"),
-        ("--world-size 4 --context-parallel-size 4 --ulysses-degree-in-cp 2", "hybrid_cp_algo; add it"),
+        (
+            "--world-size 4 --context-parallel-size 4 --ulysses-degree-in-cp 2",
+            "hybrid_cp_algo or leave this out",
+        ),
     ],
 )
 def test_the_command_refuses_in_a_line(flags, message, capsys):

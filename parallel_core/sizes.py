@@ -1,0 +1,107 @@
+"""Which sizes of a job go together: written once for the config, the topology and its command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from parallel_core.findings import Finding
+
+RING, ULYSSES, HYBRID = "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo"
+CONTEXT_PARALLEL_ALGORITHMS = (RING, ULYSSES, HYBRID)
+"""Ring attention, all-to-all over heads, and the second inside the first."""
+
+RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
+"""Axes of the rank grid, the fastest varying first: Megatron's, and that of --use-tp-pp-dp-mapping."""
+
+
+class Sizes(Protocol):
+    """The sizes of a job, as the config's parallel section and the topology name them."""
+
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def tensor_model_parallel_size(self) -> int: ...
+    @property
+    def context_parallel_size(self) -> int: ...
+    @property
+    def pipeline_model_parallel_size(self) -> int: ...
+    @property
+    def expert_model_parallel_size(self) -> int: ...
+    @property
+    def expert_tensor_parallel_size(self) -> int | None: ...
+    @property
+    def context_parallel_algo(self) -> str | None: ...
+    @property
+    def ulysses_degree_in_cp(self) -> int | None: ...
+    @property
+    def rank_order(self) -> str: ...
+
+
+def model_parallel_size(sizes: Sizes) -> int:
+    """Ranks that hold one copy of the model and of a sequence: tp x cp x pp."""
+    return sizes.tensor_model_parallel_size * sizes.context_parallel_size * sizes.pipeline_model_parallel_size
+
+
+def expert_parallel_size(sizes: Sizes) -> int:
+    """Ranks that hold one copy of the experts: expert tp x ep x pp."""
+    tensor = sizes.expert_tensor_parallel_size or sizes.tensor_model_parallel_size
+    return tensor * sizes.expert_model_parallel_size * sizes.pipeline_model_parallel_size
+
+
+def model_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
+    ranks = model_parallel_size(sizes)
+    if sizes.world_size % ranks:
+        yield Finding(
+            "--tensor-model-parallel-size",
+            sizes.tensor_model_parallel_size,
+            f"times --pipeline-model-parallel-size {sizes.pipeline_model_parallel_size} and --context-parallel-size "
+            f"{sizes.context_parallel_size} = {ranks}, which must divide the {sizes.world_size} processes",
+            f"start a multiple of {ranks} processes or lower one of these sizes",
+        )
+
+
+def expert_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
+    """Where stages come before data-parallel copies there are as many as of the other layers: a pipeline has both."""
+    ranks, tensor = expert_parallel_size(sizes), sizes.expert_tensor_parallel_size or sizes.tensor_model_parallel_size
+    if sizes.world_size % ranks:
+        yield Finding(
+            "--expert-model-parallel-size",
+            sizes.expert_model_parallel_size,
+            f"times --expert-tensor-parallel-size {tensor} and --pipeline-model-parallel-size "
+            f"{sizes.pipeline_model_parallel_size} = {ranks}, which must divide the {sizes.world_size} processes",
+            "lower one of them",
+        )
+        return
+    of_experts, of_layers = sizes.world_size // ranks, sizes.world_size // model_parallel_size(sizes)
+    same_pipelines = sizes.rank_order.endswith("pp") or sizes.pipeline_model_parallel_size == 1
+    if not same_pipelines and of_experts != of_layers:
+        yield Finding(
+            "--use-tp-pp-dp-mapping",
+            None,
+            f"with stages before data-parallel copies, the {of_experts} copies of an expert must be as many as the "
+            f"{of_layers} of the other layers, or their pipelines differ",
+            "use --expert-model-parallel-size 1 or leave it out",
+        )
+
+
+def ulysses_degree_divides(sizes: Sizes) -> Iterator[Finding]:
+    degree, size = sizes.ulysses_degree_in_cp, sizes.context_parallel_size
+    if sizes.context_parallel_algo != HYBRID or size == 1:
+        return
+    if degree is None:
+        yield Finding("--context-parallel-algo", HYBRID, "needs --ulysses-degree-in-cp", "add it")
+    elif size % degree:
+        yield Finding("--ulysses-degree-in-cp", degree, f"must divide --context-parallel-size {size}", "change it")
+
+
+def ulysses_degree_is_read(sizes: Sizes) -> Iterator[Finding]:
+    """By the hybrid, or by Ulysses in scripts that ask for it by both: MindSpeed reads the algorithm alone there."""
+    degree = sizes.ulysses_degree_in_cp
+    if sizes.context_parallel_size > 1 and degree is not None and sizes.context_parallel_algo in (None, RING):
+        yield Finding(
+            "--ulysses-degree-in-cp",
+            degree,
+            f"{RING} has no such degree",
+            f"add --context-parallel-algo {HYBRID} or leave this out",
+        )

@@ -1,6 +1,6 @@
 """Draw the loss of a run from its metrics.jsonl, when matplotlib is installed; say how it fell in any case.
 
-    python examples/gpt/plot_loss.py output/metrics.jsonl
+python examples/gpt/plot_loss.py output/metrics.jsonl
 """
 
 import json
@@ -23,7 +23,7 @@ def main(path: Path) -> None:
     try:
         from matplotlib import pyplot
     except ImportError:
-        print("No plot: matplotlib is not installed (pip install -e '.[plot]')")
+        print("No plot: matplotlib is not installed; pip install -e '.[plot]' adds it")
         return
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     axes.plot(steps, losses)

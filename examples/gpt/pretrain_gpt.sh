@@ -101,7 +101,9 @@ case " $* " in
     *)  python "$HERE/prepare_data.py" ${CORPUS:+--corpus "$CORPUS"} --output-prefix "$OUTPUT/corpus/corpus" ;;
 esac
 
-msrun "${DISTRIBUTED_ARGS[@]}" "$HERE/pretrain_gpt.py" \
+# On a terminal one line that updates; every step's line is in $OUTPUT/msrun_log/worker_*.log and $OUTPUT/metrics.jsonl.
+ON_TERMINAL=; if [ -t 1 ]; then ON_TERMINAL=yes; fi
+${ON_TERMINAL:+python "$HERE/progress.py"} msrun "${DISTRIBUTED_ARGS[@]}" "$HERE/pretrain_gpt.py" \
     "${GPT_MODEL_ARGS[@]}" \
     "${TRAINING_ARGS[@]}" \
     "${MODEL_PARALLEL_ARGS[@]}" \

@@ -1,0 +1,84 @@
+"""The demonstration on a terminal: steps are one line that updates; elsewhere they are lines as they were."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pynative.launch import free_port
+from tests.support.assets import ROOT
+from tests.support.terminal import run_on_terminal, screen
+
+EXAMPLE = ROOT / "examples" / "gpt"
+STEPS = [
+    f"INFO - Epoch: 0, Step: {step}, Loss: {9 - step:.16f}, Finite_grads: True, Loss_scale: 1.0, "
+    f"Learning_rate: 1.00000000e-03, Grad_norm: 1.500000, Tokens/s: 12345.6, TFLOP/s: 0.0123, Memory: 300 MB, "
+    f"ETA: 00:00:{4 - step:02d}, Time: 812.30 ms"
+    for step in (1, 2, 3, 4)
+]
+SMALL = "--num-layers 1 --hidden-size 32 --train-iters 4 --seq-length 64 --global-batch-size 8 --lr-warmup-iters 0"
+
+
+def progress(lines: list[str], *more: str, columns: int = 120) -> tuple[int, list[str]]:
+    """Exit code and screen after a command that prints these lines and ends with 3."""
+    command = [sys.executable, "-c", f"print({chr(10).join(lines)!r}); raise SystemExit(3)", *more]
+    code, written = run_on_terminal([sys.executable, str(EXAMPLE / "progress.py"), *command], columns)
+    return code, screen(written)
+
+
+def test_steps_share_a_line_and_the_rest_stays_above():
+    """The exit code is the command's."""
+    lines = [*STEPS[:2], "INFO - Evaluation: Step: 2, Loss: 7.0", *STEPS[2:]]
+    code, shown = progress(lines, "--train-iters", "9", "--train-iters=8")
+    bar = "[############............] step 4/8  loss 5.0000  12,346 tokens/s  ETA 00:00:00"
+    assert (code, shown) == (3, ["INFO - Evaluation: Step: 2, Loss: 7.0", bar, ""])
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"), [(120, "step 4  loss 5.0000  12,346 tokens/s  ETA 00:00:00"), (12, "step 4  los")]
+)
+def test_without_a_number_of_steps_and_on_a_narrow_terminal(columns, line):
+    """No bar; a line that would wrap is cut, since a wrapped one cannot be cleared."""
+    assert progress(STEPS, columns=columns)[1] == [line, ""]
+
+
+def demonstration(tmp_path) -> tuple[list[str], dict[str, str]]:
+    """The README's second command with a model of a few seconds, and its environment."""
+    command = ["bash", str(EXAMPLE / "pretrain_gpt.sh"), *SMALL.split()]
+    corpus = tmp_path / "text"
+    corpus.mkdir()
+    (corpus / "a.py").write_text((EXAMPLE / "prepare_data.py").read_text() * 20)
+    beside_python = {"PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "OUTPUT": str(tmp_path / "out")}
+    return command, os.environ | beside_python | {"CORPUS": str(corpus), "NPROC": "1", "MASTER_PORT": str(free_port())}
+
+
+def check_results(tmp_path) -> None:
+    """Every step is in the metrics and in the worker's log; there is a plot."""
+    rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert (tmp_path / "out" / "msrun_log" / "worker_0.log").read_text().count("INFO - Epoch") == 4
+    assert (tmp_path / "out" / "loss.png").stat().st_size > 1000
+
+
+def test_the_demonstration_on_a_terminal(tmp_path):
+    """One line of progress with the last step's figures, then the plot and the model's text."""
+    command, environment = demonstration(tmp_path)
+    code, written = run_on_terminal(command, env=environment)
+    shown = screen(written)
+    assert code == 0, written[-5000:]
+    assert not [line for line in shown if line.startswith("INFO - Epoch")]
+    (bar,) = [line for line in shown if "tokens/s" in line]
+    assert bar.startswith("[########################] step 4/4  loss ")
+    assert [line for line in shown if line.startswith("Plot: ")]
+    check_results(tmp_path)
+
+
+def test_the_demonstration_elsewhere(tmp_path):
+    """A line a step, without control characters."""
+    command, environment = demonstration(tmp_path)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    assert done.stdout.count("INFO - Epoch") == 4 and "\x1b" not in done.stdout
+    check_results(tmp_path)

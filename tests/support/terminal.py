@@ -1,0 +1,27 @@
+"""Run a command on a terminal of its own."""
+
+import os
+import pty
+import subprocess
+from collections.abc import Sequence
+
+
+def run_on_terminal(command: Sequence[str], columns: int = 120, **options) -> tuple[int, str]:
+    """Exit code, and all that the command wrote to the pseudo-terminal that it takes for its standard output."""
+    ours, theirs = pty.openpty()
+    options["env"] = {**options.get("env", os.environ), "COLUMNS": str(columns)}
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, **options)
+    os.close(theirs)
+    written = b""
+    try:
+        while block := os.read(ours, 65536):
+            written += block
+    except OSError:  # how Linux says that nobody has the terminal open any more
+        pass
+    os.close(ours)
+    return process.wait(), written.decode(errors="replace")
+
+
+def screen(written: str) -> list[str]:
+    """The lines that stand on the terminal in the end: of each, what was written after its last clearing."""
+    return [line.rpartition("\x1b[K")[2].rstrip("\r") for line in written.split("\n")]

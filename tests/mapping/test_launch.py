@@ -85,7 +85,7 @@ def test_what_follows_a_pipe_or_redirection_is_not_an_argument():
         ("A=$UNSET", "$UNSET"),
         ("if true; then A=1; else A=2; fi", "$A"),
         ("case $X in\n 7B) A=1;;\n *) A=2;;\nesac", "$A"),
-        ("A=$((B+1))", "B"),
+        ("A=$((B+1))", "$B: is not set"),
     ],
 )
 def test_what_reading_cannot_tell_is_named(assignment, named):

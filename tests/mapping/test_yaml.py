@@ -116,7 +116,8 @@ def test_flags_and_a_file_in_megatrons_layout_are_one_command_line(tmp_path):
 
 def test_a_missing_file_is_an_error(tmp_path):
     found = read([*line(), "--yaml-cfg", str(tmp_path / "none.yaml")], world_size=1)
-    assert any("--yaml-cfg" in error for error in found.errors)
+    (error,) = found.errors
+    assert "--yaml-cfg" in error
 
 
 def test_a_file_is_explained_on_a_laptop_at_the_smallest_size_that_holds_it():

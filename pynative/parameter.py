@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from parallel_core.initial_values import Constant, Normal
-from parallel_core.sharding import ShardSpec, place
+from parallel_core.sharding import Place, ShardSpec, place
 from pynative import parallel_state
 
 Dtype: TypeAlias = "str | ms.Type"
@@ -62,6 +62,11 @@ def make_parameter(spec: ShardSpec, initial: Normal | Constant, dtype: Dtype = "
     return parameter
 
 
+def place_of(parameter: Parameter) -> Place:
+    """The part of a parameter that this rank holds."""
+    return place(parameter.meta.spec, parallel_state.get_coordinates())
+
+
 def set_main_grad(parameter: Parameter, view: Tensor) -> None:
     """Have a parameter's gradients summed in a view of a buffer."""
     parameter.main_grad = parameter.meta.main_grad = view
@@ -101,11 +106,9 @@ def name_parameters(model: nn.Cell) -> list[Parameter]:
 
 def initialize_parameters(model: nn.Cell, seed: int) -> None:
     """Write the initial values: functions of (seed, global name, global index), whatever the layout."""
-    coordinates = parallel_state.get_coordinates()
     for parameter in name_parameters(model):
-        meta: ParameterMeta = parameter.meta
-        if meta.initial is not None:
-            write_parameter(parameter, meta.initial.shard(seed, place(meta.spec, coordinates)))
+        if parameter.meta.initial is not None:
+            write_parameter(parameter, parameter.meta.initial.shard(seed, place_of(parameter)))
 
 
 def overwrite(target: Tensor, source: Tensor) -> None:

@@ -14,13 +14,13 @@ from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import Manifest
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
 from parallel_core.checkpoint.schedule import schedule_problems
-from parallel_core.sharding import ShardSpec, place
+from parallel_core.sharding import Place
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.checkpointing.state import RunState
 from pynative.log import log, warn
 from pynative.optimizer.optimizer import FlatOptimizer
-from pynative.parameter import name_parameters, write_parameter
+from pynative.parameter import name_parameters, place_of, write_parameter
 from pynative.tensor_parallel.random import get_rng_tracer
 
 
@@ -86,7 +86,7 @@ def _optimizer_problems(reader: CheckpointReader, state: RunState) -> list[str]:
     if record.kind != optimizer.config.optimizer_type:
         now = optimizer.config.optimizer_type
         return [f"{reader.directory}: --optimizer was {record.kind}, now it is {now}; {remedy}"]
-    found = (reader.problem(name, spec) for name, spec, _ in _optimizer_tensors(optimizer))
+    found = (reader.problem(name, part.spec) for name, part, _ in _optimizer_tensors(optimizer))
     return [problem for problem in found if problem]
 
 
@@ -95,10 +95,10 @@ def _schedule_problems(reader: CheckpointReader, state: RunState) -> list[str]:
     return schedule_problems(reader.manifest.scheduler, by_flags, state.config.optimizer_config)
 
 
-def _optimizer_tensors(optimizer: FlatOptimizer) -> list[tuple[str, ShardSpec, Tensor]]:
-    """Name, cut and memory of every parameter's state."""
+def _optimizer_tensors(optimizer: FlatOptimizer) -> list[tuple[str, Place, Tensor]]:
+    """Name, part and memory of every parameter's state."""
     return [
-        (f"{name}.{parameter.meta.spec.name}", parameter.meta.spec, memory)
+        (f"{name}.{parameter.meta.spec.name}", place_of(parameter), memory)
         for parameter, states in optimizer.states_of_parameters()
         for name, memory in states.items()
     ]
@@ -106,15 +106,15 @@ def _optimizer_tensors(optimizer: FlatOptimizer) -> list[tuple[str, ShardSpec, T
 
 def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:
     for parameter in name_parameters(model):
-        write_parameter(parameter, _own_shard(reader, parameter.meta.spec.name, parameter.meta.spec, parameter))
+        write_parameter(parameter, _own_shard(reader, parameter.meta.spec.name, place_of(parameter), parameter))
 
 
 def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer) -> None:
     assert reader.manifest.optimizer is not None
-    for name, spec, memory in _optimizer_tensors(optimizer):
-        write_parameter(memory, _own_shard(reader, name, spec, memory))
+    for name, part, memory in _optimizer_tensors(optimizer):
+        write_parameter(memory, _own_shard(reader, name, part, memory))
     optimizer.steps = reader.manifest.optimizer.steps
 
 
-def _own_shard(reader: CheckpointReader, name: str, spec: ShardSpec, present: Tensor) -> np.ndarray:
-    return reader.read(name, place(spec, parallel_state.get_coordinates()), out=present.asnumpy().copy())
+def _own_shard(reader: CheckpointReader, name: str, part: Place, present: Tensor) -> np.ndarray:
+    return reader.read(name, part, out=present.asnumpy().copy())

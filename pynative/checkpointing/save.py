@@ -9,10 +9,9 @@ from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import OptimizerRecord, Run
 from parallel_core.checkpoint.writer import LocalTensor, is_written, write_manifest, write_part, writers
 from parallel_core.config import AllConfig
-from parallel_core.sharding import place
 from pynative import parallel_state
 from pynative.checkpointing.state import RunState
-from pynative.parameter import name_parameters
+from pynative.parameter import name_parameters, place_of
 from pynative.tensor_parallel.random import get_rng_tracer
 
 TOKENIZER_FILES = ("vocab_file", "merge_file", "tokenizer_model")
@@ -45,13 +44,13 @@ def _local_tensors(state: RunState) -> dict[str, LocalTensor]:
     """Weights by name and optimizer state by "<state>.<name>", of the shards that this rank writes."""
     coordinates = parallel_state.get_coordinates()
     tensors = {
-        parameter.meta.spec.name: LocalTensor(place(parameter.meta.spec, coordinates), parameter.asnumpy())
+        parameter.meta.spec.name: LocalTensor(place_of(parameter), parameter.asnumpy())
         for parameter in name_parameters(state.model)
         if is_written(parameter.meta.spec, coordinates)
     }
     if not state.config.training_config.checkpoint.no_save_optim:
         tensors |= {
-            f"{name}.{parameter.meta.spec.name}": LocalTensor(place(parameter.meta.spec, coordinates), values.asnumpy())
+            f"{name}.{parameter.meta.spec.name}": LocalTensor(place_of(parameter), values.asnumpy())
             for parameter, states in state.step_cell.optimizer.states_of_parameters()
             if is_written(parameter.meta.spec, coordinates)
             for name, values in states.items()

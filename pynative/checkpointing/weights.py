@@ -10,11 +10,14 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from parallel_core.checkpoint.writer import is_written, writers
-from parallel_core.sharding import Box, Place, ShardSpec, place
+from parallel_core.sharding import Box, Place, ShardSpec
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.collectives import Group
-from pynative.parameter import name_parameters, write_parameter
+from pynative.parameter import name_parameters, place_of, write_parameter
+
+Shards: TypeAlias = "dict[str, tuple[Place, np.ndarray]]"
+"""By global name: which part of a parameter, and its values."""
 
 
 def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, np.ndarray]) -> None:
@@ -27,10 +30,8 @@ def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, np.ndarray]
     found = [_problem(parameter.meta.spec, arrays) for parameter in parameters]
     taken = {parameter.meta.spec.name for parameter in parameters}
     agree(list(arrays), taken, [problem for problem in found if problem], "the table of weights")
-    coordinates = parallel_state.get_coordinates()
     for parameter in parameters:
-        own = place(parameter.meta.spec, coordinates)
-        write_parameter(parameter, own.cut(arrays[parameter.meta.spec.name]))
+        write_parameter(parameter, place_of(parameter).cut(arrays[parameter.meta.spec.name]))
 
 
 def _problem(spec: ShardSpec, arrays: Mapping[str, np.ndarray]) -> str | None:
@@ -51,8 +52,8 @@ def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -
     All ranks call this. A shard that several ranks hold comes from the first of them.
     """
     coordinates = parallel_state.get_coordinates()
-    own = {
-        parameter.meta.spec.name: (place(parameter.meta.spec, coordinates), of(parameter).asnumpy())
+    own: Shards = {
+        parameter.meta.spec.name: (place_of(parameter), of(parameter).asnumpy())
         for parameter in name_parameters(model)
         if is_written(parameter.meta.spec, coordinates)
     }
@@ -67,10 +68,6 @@ def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -
         if source > 0:
             _put(whole, _receive_shards(world, source))
     return whole
-
-
-Shards: TypeAlias = "dict[str, tuple[Place, np.ndarray]]"
-"""By global name: which part of a parameter, and its values."""
 
 
 def _put(whole: dict[str, np.ndarray], shards: Shards) -> None:

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from mindspore import Parameter
 
 from parallel_core.buffers import BufferPlan, Entry, plan_buffers, plan_reductions
-from parallel_core.sharding import place
 from pynative import kernels, parallel_state
 from pynative.distributed.flat_memory import FlatMemory
-from pynative.parameter import overwrite, set_main_grad, type_name
+from pynative.parameter import overwrite, place_of, set_main_grad, type_name
 
 
 class ParamAndGradBuffer:
@@ -43,12 +42,12 @@ class ParamAndGradBuffers:
     """All buffers of a model, one for each type and group of replicas."""
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
-        parameters, coordinates = list(parameters), parallel_state.get_coordinates()
-        plans = plan_buffers([(place(p.meta.spec, coordinates), type_name(p.dtype)) for p in parameters])
+        parameters = list(parameters)
+        plans = plan_buffers([(place_of(p), type_name(p.dtype)) for p in parameters])
         self._buffers = [ParamAndGradBuffer(plan, parameters) for plan in plans]
         self.entries = [pair for buffer in self._buffers for pair in buffer.entries]
         """Every parameter with its place."""
-        reductions = plan_reductions(plans, coordinates)
+        reductions = plan_reductions(plans, parallel_state.get_coordinates())
         assert all(reduction.operation == "all_reduce" for reduction in reductions)
         self._sums = [(r.over, self._buffers[r.buffer].gradients.span(*r.span)) for r in reductions]
         self._is_checked = False

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_core.initial_values import Constant, Normal, standard_normal
-from parallel_core.sharding import Cut, ShardSpec, is_counted, merge, place
+from parallel_core.sharding import MODEL_GROUPS, Cut, ShardSpec, is_counted, merge, place
+from parallel_core.topology import Topology
 
 
 @st.composite
@@ -70,6 +71,33 @@ def test_who_counts_a_parameter():
     assert not is_counted(replace(vector, cuts=(Cut(0),), shared_over="embedding"), second)
     expert = ShardSpec(shape=(4,), cuts=(Cut(0, "expert-tp"),), replicas="expert-dp")
     assert not is_counted(expert, second) and is_counted(replace(expert, distinct_over=("ep",)), second)
+
+
+@pytest.mark.parametrize("expert_tensor", [1, 2])
+@pytest.mark.parametrize("experts", [1, 2])
+def test_a_sum_over_the_model_has_each_element_once(experts, expert_tensor):
+    """In every group that holds one replica of the model, of the dense parameters and of the experts'."""
+    topology = Topology(
+        world_size=8,
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=2,
+        expert_model_parallel_size=experts,
+        expert_tensor_parallel_size=expert_tensor,
+    )
+    specs = [
+        ShardSpec(shape=(4, 4)),
+        ShardSpec(shape=(4, 4), cuts=(Cut(1),)),
+        ShardSpec(shape=(4, 4), replicas="expert-dp"),
+        ShardSpec(shape=(4, 4), cuts=(Cut(0, "ep"), Cut(1, "expert-tp")), replicas="expert-dp"),
+    ]
+    for spec in specs:
+        for group in topology.groups(MODEL_GROUPS[spec.replicas]):
+            times = np.zeros((2, *spec.shape), int)
+            for rank in group:
+                coordinates = topology.coordinates(int(rank))
+                for box in place(spec, coordinates).boxes:
+                    times[coordinates["pp"][0]][box.in_whole] += is_counted(spec, coordinates)
+            assert (times == 1).all()
 
 
 def test_weight_decay_is_said_by_the_spec():

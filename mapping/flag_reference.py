@@ -45,17 +45,19 @@ def help_text() -> str:
         rows = [row for row in group if row.status == MAPPED]
         lines += [f"\n{rows[0].group}:"] if rows else []
         lines += [f"  {row.name:46} {row.help or sentences.get(row.target, '')}" for row in rows]
-    return "\n".join([*lines, "", "docs/flags.md: every flag of Megatron-LM, MindSpeed and MindSpeed-LLM and its fate"])
+    return "\n".join(
+        [*lines, "", "docs/flags.md: every flag of Megatron-LM, MindSpeed and MindSpeed-LLM: what becomes of it"]
+    )
 
 
 def _line(row: Flag, sentences: dict[str, str]) -> str:
     names = ", ".join(f"`{name}`" for name in (row.name, *row.aliases))
     default = "" if row.type is None or row.default is None else f"`{row.default}`"
-    text = " ".join(_fate(row, sentences)).replace("|", "\\|")
+    text = " ".join(_outcome(row, sentences)).replace("|", "\\|")
     return f"| {names} | {default} | {text} |\n"
 
 
-def _fate(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
+def _outcome(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
     if row.status == MAPPED:
         turns_off = row.type is None and row.stores is False and not row.help
         yield row.help or ("Not: " if turns_off else "") + sentences.get(row.target, "")

@@ -27,13 +27,26 @@ def duration(text: str) -> Fraction:
 
 
 def parser() -> ArgumentParser:
-    """The command line; times are whole numbers, decimals or fractions such as 4/3."""
+    """The command line, sizes by Megatron's names too; times are whole numbers, decimals or fractions such as 4/3."""
     command = ArgumentParser(prog="python -m parallel_core.schedules", description=__doc__, allow_abbrev=False)
-    command.add_argument("--schedule", required=True, choices=GENERATORS)
-    command.add_argument("--stages", type=int, required=True, metavar="P")
-    command.add_argument("--micro-batches", type=int, required=True, metavar="M")
-    command.add_argument("--chunks", type=int, default=1, metavar="V", help="virtual stages of a stage")
-    command.add_argument("--group-size", type=int, metavar="N", help="micro-batches of a group of interleaving")
+    command.add_argument("--schedule", "--pipeline-schedule", required=True, choices=GENERATORS)
+    command.add_argument("--stages", "--pipeline-model-parallel-size", type=int, required=True, metavar="P")
+    command.add_argument("--micro-batches", "--micro-batch-num", type=int, required=True, metavar="M")
+    command.add_argument(
+        "--chunks",
+        "--virtual-pipeline-model-parallel-size",
+        type=int,
+        default=1,
+        metavar="V",
+        help="virtual stages of a stage",
+    )
+    command.add_argument(
+        "--group-size",
+        "--microbatch-group-size-per-virtual-pipeline-stage",
+        type=int,
+        metavar="N",
+        help="micro-batches of a group of interleaving",
+    )
     command.add_argument("--forward", type=duration, default=Fraction(1), help="time of a stage's forward")
     command.add_argument("--backward", type=duration, default=Fraction(2), help="gradients of input and weights")
     command.add_argument("--weight", type=duration, default=Fraction(1), help="the weights' part of the backward")

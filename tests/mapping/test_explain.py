@@ -39,15 +39,15 @@ def answer(capsys, change: str, *options: str) -> dict:
         ("--fp8-margin 1", "refused", "", 1),
     ],
 )
-def test_the_fate_of_a_flag(capsys, change, status, target, value):
-    fate = answer(capsys, change)["flags"][-1]
-    assert (fate["flag"], fate["status"], fate["target"], fate["value"]) == (
+def test_what_becomes_of_a_flag(capsys, change, status, target, value):
+    outcome = answer(capsys, change)["flags"][-1]
+    assert (outcome["flag"], outcome["status"], outcome["target"], outcome["value"]) == (
         change.split()[0].split("=")[0],
         status,
         target,
         value,
     )
-    assert bool(fate["reason"]) == (status != "mapped")
+    assert bool(outcome["reason"]) == (status != "mapped")
 
 
 def test_the_answer_for_a_world_of_any_size(capsys):
@@ -110,8 +110,8 @@ def test_the_text_answer_says_what_a_run_would_stop_at(capsys):
 def test_parts_of_a_planned_feature_are_planned(capsys):
     """They do nothing before the whole is there; without the whole they only fill their field."""
     statuses = {
-        fate["flag"]: fate["status"]
-        for fate in answer(capsys, "--num-experts 4 --moe-router-topk 1 --moe-router-pre-softmax")["flags"]
+        outcome["flag"]: outcome["status"]
+        for outcome in answer(capsys, "--num-experts 4 --moe-router-topk 1 --moe-router-pre-softmax")["flags"]
     }
     assert statuses["--moe-router-topk"] == statuses["--moe-router-pre-softmax"] == "planned"
     assert answer(capsys, "--moe-router-pre-softmax")["flags"][-1]["status"] == "mapped"

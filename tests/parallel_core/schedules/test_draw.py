@@ -125,3 +125,17 @@ def test_png_without_matplotlib_says_what_to_do(monkeypatch, capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["--schedule", "zb-h1", *SIZES, "--png", str(tmp_path / "picture.png")])
     assert "pip install matplotlib" in capsys.readouterr().err
+
+
+def test_sizes_may_be_given_by_megatrons_names(capsys):
+    """A line of a training script can be pasted."""
+    short = "--schedule interleaved --stages 2 --micro-batches 4 --chunks 2 --group-size 2"
+    long = (
+        "--pipeline-schedule interleaved --pipeline-model-parallel-size 2 --micro-batch-num 4 "
+        "--virtual-pipeline-model-parallel-size 2 --microbatch-group-size-per-virtual-pipeline-stage 2"
+    )
+    pictures = []
+    for line in (short, long):
+        main(line.split())
+        pictures.append(capsys.readouterr().out)
+    assert pictures[0] == pictures[1] != ""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.engine import TINY, config_of, job
+from tests.support.gathering import gather_optimizer_state
 
 BASE = f"{TINY} --global-batch-size 4 --log-interval 100 --save-interval 100"
 """A step has as many samples for one replica as for two."""
@@ -79,12 +80,7 @@ def _report(state, outcome: Outcome) -> None:
 
     optimizer = state.step_cell.optimizer
     outcome.weights = gather_weights(state.model)
-    moments = {}
-    states = {id(parameter): views for parameter, views in optimizer.states_of_parameters()}
-    for name in optimizer.state_names:
-        whole = gather_weights(state.model, of=lambda parameter, name=name: states[id(parameter)][name])
-        moments |= {f"{name}.{key}": values for key, values in (whole or {}).items()}
-    outcome.moments = moments if outcome.weights is not None else None
+    outcome.moments = gather_optimizer_state(state)
     outcome.steps, outcome.scheduler = optimizer.steps, state.step_cell.scheduler.state_dict()
     outcome.iteration, outcome.consumed_samples = state.iteration, state.consumed_samples
     outcome.seed = get_rng_tracer().seed

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.support.distributed import run
-from tests.support.layouts import check_layout, reference, train
+from tests.support.layouts import STEPS, check_layout, reference, train
 from tests.support.pipelines import BASE, SCHEDULES, pipeline
 
 MODELS = {
@@ -39,7 +39,7 @@ def test_a_schedule_equals_one_process(model, schedule, stages):
 def test_weight_gradients_of_their_own_change_no_bit():
     """On one stage ZB-H1 differs from 1F1B in nothing but when weight gradients are computed."""
     flags = f"{BASE} {MODELS['tied, dropout']}"
-    (found,) = run(1, train, f"{flags} {SCHEDULES['zb-h1']}")
+    (found,) = run(1, train, f"{flags} {SCHEDULES['zb-h1']} {STEPS}")
     np.testing.assert_equal(found, reference(flags))
 
 

@@ -7,7 +7,7 @@ from mindspore import Parameter, Tensor, nn
 
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
-from tests.support.layouts import Rows, check_layout
+from tests.support.layouts import Trained, check_layout, train
 
 BASE = f"{TINY} --global-batch-size 8 --untie-embeddings-and-output-weights"
 
@@ -54,33 +54,9 @@ def own_model(config) -> nn.Cell:
     return OwnModel()
 
 
-def train(backend, flags: str) -> tuple:
-    """As `layouts.train`, of the model above."""
-    from pynative.checkpointing import gather_weights
-    from pynative.training.callbacks import Callback
-    from pynative.training.training import pretrain
-
-    config = config_of(flags, backend.world_size)
-    losses, norms, first = [], [], {}
-
-    class Recorder(Callback):
-        def on_gradients(self, state, gradient_scale):
-            if state.iteration == 0:
-                gradients = gather_weights(state.model, of=lambda parameter: parameter.main_grad)
-                first.update({name: g * gradient_scale for name, g in (gradients or {}).items()})
-
-        def on_step_end(self, state):
-            losses.append(state.result.loss)
-            norms.append(state.result.gradient_norm)
-
-    with job(backend, config):
-        state = pretrain(
-            lambda samples: (Rows(), None, None),
-            lambda **ends: own_model(config.model_config),
-            all_config=config,
-            callbacks=[Recorder()],
-        )
-        return losses, norms, first, gather_weights(state.model)
+def train_own_model(backend, flags: str) -> Trained:
+    """The model above, which is one stage."""
+    return train(backend, flags, build=lambda config, **stage: own_model(config))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +70,7 @@ def train(backend, flags: str) -> tuple:
 )
 def test_a_model_of_ones_own_equals_one_process(world, layout):
     """Every gradient, of the norm, the row-parallel bias and the author's parameter too."""
-    check_layout(BASE, world, layout, how=train)
+    check_layout(BASE, world, layout, how=train_own_model)
 
 
 def frozen(backend, flags: str) -> tuple[list[str], tuple[int, ...]]:

@@ -1,0 +1,93 @@
+"""The comparison of layouts finds what it is there for: an engine that is broken in one place on one rank."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+from unittest.mock import patch
+
+import pytest
+
+from tests.support.distributed import run
+from tests.support.engine import TINY
+from tests.support.layouts import STEPS, Trained, check_layout, differences, reference, train
+
+FLAGS = f"{TINY} --global-batch-size 8 --untie-embeddings-and-output-weights"
+LAYOUTS = {"tp2": "--tensor-model-parallel-size 2", "pp2": "--pipeline-model-parallel-size 2", "dp2": ""}
+WEIGHT = "mlp.linear_fc1.weight"
+
+
+def step_left_out(number: int, ranks: tuple[int, ...]) -> Callable:
+    """The numbered update does not happen on some ranks."""
+
+    def step(optimizer, rank: int, real: Callable, *arguments) -> None:
+        optimizer.calls = getattr(optimizer, "calls", 0) + 1
+        if rank not in ranks or optimizer.calls != number:
+            real(optimizer, *arguments)
+
+    return step
+
+
+def gradient_halved(optimizer, rank: int, real: Callable, *arguments) -> None:
+    """In the last update rank 1 takes half the gradient of one of its matrices."""
+    if rank == 1 and optimizer.steps == 2:
+        parameter, _ = next(of_one_matrix(optimizer))
+        parameter.main_grad.asnumpy()[...] *= 0.5
+    real(optimizer, *arguments)
+
+
+def moment_not_updated(optimizer, rank: int, real: Callable, *arguments) -> None:
+    """After the last update a matrix of rank 1 has the average of squared gradients from before."""
+    _, state = next(of_one_matrix(optimizer))
+    square = state["exp_avg_sq"].asnumpy()
+    before = square.copy()
+    real(optimizer, *arguments)
+    if rank == 1 and optimizer.steps == 3:
+        square[...] = before
+
+
+def of_one_matrix(optimizer):
+    """The rank's matrices of that name, with views of their state."""
+    return (pair for pair in optimizer.states_of_parameters() if pair[0].meta.spec.name.endswith(WEIGHT))
+
+
+class Mutation(NamedTuple):
+    """What is broken, and what finds it."""
+
+    step: Callable
+    on_one_rank: bool
+    found_by: set[str]
+
+
+MUTATIONS = {
+    "the second update is left out": Mutation(
+        step_left_out(2, ranks=(0, 1)), False, {"loss", "norm", "update", "state"}
+    ),
+    "the last update is left out": Mutation(step_left_out(3, ranks=(0, 1)), False, {"update", "state"}),
+    "the last update is left out on one rank": Mutation(step_left_out(3, ranks=(1,)), True, {"update", "state"}),
+    "one gradient is halved on one rank": Mutation(gradient_halved, True, {"update", "state"}),
+    "a shard's moment is not updated": Mutation(moment_not_updated, True, {"state"}),
+}
+
+
+def train_mutated(backend, flags: str, mutation: str) -> Trained:
+    """Train with an optimizer whose step is replaced."""
+    from pynative.optimizer.optimizer import FlatOptimizer
+
+    real, mutated = FlatOptimizer.step, MUTATIONS[mutation].step
+    with patch.object(FlatOptimizer, "step", lambda self, *rest: mutated(self, backend.rank, real, *rest)):
+        return train(backend, flags)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_mutation_is_found(mutation, layout):
+    """Without data parallelism by what was trained, with it because replicas differ on rank 1."""
+    results = run(2, train_mutated, f"{FLAGS} {LAYOUTS[layout]} {STEPS}", mutation)
+    kinds = {finding.split()[0] for finding in differences(results, reference(FLAGS))}
+    _, on_one_rank, found_by = MUTATIONS[mutation]
+    assert kinds, "nothing was found"
+    assert kinds - {"rank"} == (set() if layout == "dp2" and on_one_rank else found_by)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_without_a_mutation_nothing_is_found(layout):
+    check_layout(FLAGS, 2, LAYOUTS[layout])

@@ -7,7 +7,7 @@ from mindspore import Parameter
 from parallel_core.buffers import BufferPlan, Entry, plan_buffers, plan_reductions
 from pynative import kernels, parallel_state
 from pynative.distributed.flat_memory import FlatMemory
-from pynative.parameter import overwrite, place_of, set_main_grad, type_name
+from pynative.parameter import ParameterMeta, overwrite, place_of, set_main_grad, type_name
 
 
 class ParamAndGradBuffer:
@@ -47,6 +47,7 @@ class ParamAndGradBuffers:
         self._buffers = [ParamAndGradBuffer(plan, parameters) for plan in plans]
         self.entries = [pair for buffer in self._buffers for pair in buffer.entries]
         """Every parameter with its place."""
+        self._metas: list[ParameterMeta] = [parameter.meta for _, parameter in self.entries]
         reductions = plan_reductions(plans, parallel_state.get_coordinates())
         assert all(reduction.operation == "all_reduce" for reduction in reductions)
         self._sums = [(r.over, self._buffers[r.buffer].gradients.span(*r.span)) for r in reductions]
@@ -66,15 +67,15 @@ class ParamAndGradBuffers:
             for buffer in self:
                 buffer.check_memory()
             self._is_checked = True
-        for _, parameter in self.entries:
-            parameter.meta.main_grad_is_empty = True
+        for meta in self._metas:
+            meta.main_grad_is_empty = True
 
     def zero_unused_gradients(self) -> None:
         """Parameters that no micro-batch reached have gradient zero, not last step's."""
-        for _, parameter in self.entries:
-            if parameter.meta.main_grad_is_empty:
-                kernels.fill_(parameter.main_grad, 0.0)
-                parameter.meta.main_grad_is_empty = False
+        for meta in self._metas:
+            if meta.main_grad_is_empty:
+                kernels.fill_(meta.main_grad, 0.0)
+                meta.main_grad_is_empty = False
 
     def reduce_gradients(self) -> None:
         """Carry out the planned sums, in place."""

@@ -10,6 +10,7 @@ import pytest
 
 from tests.parity.test_goldens import LAYOUTS, REPLAY_SECONDS, check, script
 from tests.support.ascend.stack import ascend_job
+from tests.support.ascend.streams import Posted, check_order
 from tests.support.assets import asset
 from tests.support.distributed import run
 from tests.support.engine import config_of
@@ -22,11 +23,12 @@ FUSED = {"gpt2": "", "llama": "--use-fused-swiglu --use-fused-rotary-pos-emb --u
 """Every fused operator that a model has a flag for; attention's is in all of them."""
 
 
-def train(carrier, case: str, out: str, flags: list[str]) -> None:
-    """One rank's part of a replay."""
+def train(carrier, case: str, out: str, flags: list[str]) -> list[Posted]:
+    """One rank's part of a replay; what it posted to HCCL."""
     config = config_of(flags, carrier.world_size)
-    with ascend_job(carrier, config):
+    with ascend_job(carrier, config) as posted:
         script().run_case(Path(case), Path(out), config)
+    return posted
 
 
 @pytest.mark.parametrize(("name", "layout"), ROWS)
@@ -35,5 +37,7 @@ def test_the_ascend_stack_replays_megatrons_curve(name, layout, tmp_path):
     case, tool = asset(f"golden/{name}"), script()
     asked = f"{layout_flags} --device-target Ascend --use-flash-attn {FUSED[name]}"
     flags = [*tool.case_flags(case), *asked.split()]
-    run(world, train, str(case), str(tmp_path), flags, timeout=REPLAY_SECONDS)
+    posted = run(world, train, str(case), str(tmp_path), flags, timeout=REPLAY_SECONDS)
+    check_order(posted)
+    assert world == 1 or all(len(each) > 100 for each in posted), "ranks that trained together must have communicated"
     check(name, tool.compare(case, tmp_path))

@@ -6,8 +6,8 @@ manager of groups behind them, are what is replaced here. Messages go through a 
 What is received stands in the output only after the handle's `wait()`, before that it is NaN: a read too early shows.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from inspect import signature
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +21,7 @@ from pynative.collectives import Backend, Group
 from pynative.collectives.arrays import kind_of, to_numpy, writable
 from tests.support.ascend.definitions import require
 from tests.support.ascend.memory import uninitialised
+from tests.support.ascend.streams import Message, Posted
 
 WORLD = "hccl_world_group"
 TYPES = (
@@ -127,7 +128,13 @@ class Primitives:
 
     def __init__(self, manager: Manager) -> None:
         self._group = manager.group
-        self.called: list[str] = []
+        self.posted: list[Posted] = []
+
+    def _post(self, group: str, *messages: Message) -> Group:
+        """Note what a stream is given; the group."""
+        ranks = self._group(group)
+        self.posted.append(Posted(ranks.ranks, messages))
+        return ranks
 
     def _launch(self, target: Tensor | None, work: Any, async_op: bool) -> tuple[Tensor | None, Handle]:
         """Poison the output until the work is waited for."""
@@ -143,12 +150,13 @@ class Primitives:
         check("all_reduce", input)
         require(op_type in ("sum", "max", "min"), f"all_reduce: {op_type}")
         require(input.dtype != mindspore.bool_ or op_type != "sum", "all_reduce: sum of bools, which are int8 to HCCL")
-        return self._launch(input, self._group(group).all_reduce(copied(input), op_type, async_op=True), async_op)
+        work = self._post(group, ("all_reduce", -1)).all_reduce(copied(input), op_type, async_op=True)
+        return self._launch(input, work, async_op)
 
     def all_gather_into_tensor(self, other: Tensor, input: Tensor, rank_size: int, group: str, async_op: bool = True):
         """HcclAllGather along the first axis."""
         check("all_gather", other, input)
-        ranks = self._group(group)
+        ranks = self._post(group, ("all_gather", -1))
         require(rank_size == ranks.size, f"all_gather: {rank_size} ranks")
         require(other.shape == (ranks.size * input.shape[0], *input.shape[1:]), f"all_gather: {input.shape}")
         return self._launch(other, ranks.all_gather(copied(input), async_op=True), async_op)
@@ -158,7 +166,7 @@ class Primitives:
     ):
         """HcclReduceScatter along the first axis."""
         check("reduce_scatter", other, input)
-        ranks = self._group(group)
+        ranks = self._post(group, ("reduce_scatter", -1))
         require(rank_size == ranks.size and op_type in ("sum", "max", "min"), f"reduce_scatter: {rank_size}, {op_type}")
         require(input.shape == (ranks.size * other.shape[0], *other.shape[1:]), f"reduce_scatter: {input.shape}")
         require(input.dtype != mindspore.bool_ or op_type != "sum", "reduce_scatter: sum of bools, int8 to HCCL")
@@ -167,7 +175,7 @@ class Primitives:
     def broadcast(self, input: Tensor, src: int, rank_id: int, group: str, async_op: bool = True):
         """HcclBroadcast in place; src is an index in the group."""
         check("broadcast", input)
-        ranks = self._group(group)
+        ranks = self._post(group, ("broadcast", -1))
         require(rank_id == ranks.rank and 0 <= src < ranks.size, f"broadcast: rank {rank_id}, source {src}")
         return self._launch(input, ranks.broadcast(copied(input), src, async_op=True), async_op)
 
@@ -177,7 +185,7 @@ class Primitives:
     ):  # fmt: skip
         """HcclAlltoAllV of a flat input; counts are elements, which fill both tensors."""
         check("all_to_all", other, input)
-        ranks, counts = self._group(group), (send_numel_list, recv_numel_list)
+        ranks, counts = self._post(group, ("all_to_all", -1)), (send_numel_list, recv_numel_list)
         require(input.ndim == 1 and rank_size == ranks.size, f"all_to_all: input {input.shape}, {rank_size} ranks")
         require(all(len(each) == ranks.size and min(each) >= 0 for each in counts), f"all_to_all: counts {counts}")
         require((sum(counts[0]), sum(counts[1])) == (input.size, other.size), f"all_to_all: counts {counts}")
@@ -186,29 +194,41 @@ class Primitives:
 
     def isend(self, input: Tensor, dst: int, group: str, tag: int):
         """HcclSend to an index in the group."""
-        check("isend", input)
         require(tag == 0, f"isend: tag {tag}")
-        return self._launch(None, self._group(group).send(copied(input), dst, async_op=True), True)
+        return self._send(input, dst, self._post(group, ("send", dst)))
 
     def irecv(self, input: Tensor, tag: int, src: int, group: str):
         """HcclRecv from an index in the group."""
-        check("irecv", input)
         require(tag == 0, f"irecv: tag {tag}")
-        return self._launch(input, self._group(group).recv(input.shape, input.dtype, src, async_op=True), True)
+        return self._receive(input, src, self._post(group, ("recv", src)))
+
+    def _send(self, x: Tensor, peer: int, ranks: Group) -> tuple[Tensor | None, Handle]:
+        check("isend", x)
+        return self._launch(None, ranks.send(copied(x), peer, async_op=True), True)
+
+    def _receive(self, x: Tensor, peer: int, ranks: Group) -> tuple[Tensor | None, Handle]:
+        check("irecv", x)
+        return self._launch(x, ranks.recv(x.shape, x.dtype, peer, async_op=True), True)
 
     def batch_isend_irecv(self, input: list[Tensor], group: str, op_types: list, remotes_ranks: list[int]):
         """HcclBatchSendRecv: messages with indices in the group; one handle for all."""
         require(len(input) == len(op_types) == len(remotes_ranks) > 0, "batch_isend_irecv: lists of different lengths")
-        handles = []
-        for x, kind, peer in zip(input, op_types, remotes_ranks, strict=True):
-            require(kind in (ISEND, IRECV), f"batch_isend_irecv: {kind}")
-            _, handle = self.isend(x, peer, group, 0) if kind == ISEND else self.irecv(x, 0, peer, group)
-            handles.append(handle)
-        return input[0], Handle(lambda: [handle.wait() for handle in handles] and None)
+        require(set(op_types) <= {ISEND, IRECV}, f"batch_isend_irecv: {op_types}")
+        kinds = {ISEND: "send", IRECV: "recv"}
+        messages = [(kinds[kind], peer) for kind, peer in zip(op_types, remotes_ranks, strict=True)]
+        ranks = self._post(group, *messages)
+        actions = {"send": self._send, "recv": self._receive}
+        under_way = [actions[kind](x, peer, ranks)[1] for x, (kind, peer) in zip(input, messages, strict=True)]
+
+        def wait_for_all() -> None:
+            for handle in under_way:
+                handle.wait()
+
+        return input[0], Handle(wait_for_all)
 
     def barrier(self, group: str, async_op: bool = True):
         """HcclBarrier."""
-        self._group(group).barrier()
+        self._post(group, ("barrier", -1)).barrier()
         return Tensor(0, mindspore.int32), Handle(lambda: None)
 
 
@@ -220,9 +240,10 @@ def definition(name: str) -> list[str]:
     return [*signature(type(getattr(distributed, f"dist_comm_{name}_op")).__call__).parameters]
 
 
-def patches(carrier: Backend) -> ExitStack:
-    """Inside, `mint.distributed` of this process is a job over `carrier`'s ranks."""
-    manager, stack = Manager(carrier), ExitStack()
+@contextmanager
+def communication(carrier: Backend) -> Iterator[list[Posted]]:
+    """Inside, `mint.distributed` of this process is a job over `carrier`'s ranks; what it posts to its streams."""
+    manager = Manager(carrier)
     primitives = Primitives(manager)
     replaced = [
         (distributed, "init", manager.start),
@@ -235,8 +256,9 @@ def patches(carrier: Backend) -> ExitStack:
         (distributed, "_GROUP_RANK_CACHE", {}),
         *((distributed, f"dist_comm_{name}_op", getattr(primitives, name)) for name in NAMES),
     ]
-    for owner, name, double in replaced:
-        stack.enter_context(patch.object(owner, name, double))
-    for table in (_comm_helper._ExistingGroup.ITEMS, _comm_helper._ExistingGroup.GROUP_RANKS):
-        stack.enter_context(patch.dict(table, clear=True))
-    return stack
+    with ExitStack() as stack:
+        for owner, name, double in replaced:
+            stack.enter_context(patch.object(owner, name, double))
+        for table in (_comm_helper._ExistingGroup.ITEMS, _comm_helper._ExistingGroup.GROUP_RANKS):
+            stack.enter_context(patch.dict(table, clear=True))
+        yield primitives.posted

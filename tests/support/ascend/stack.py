@@ -15,6 +15,7 @@ from pynative.collectives import Backend
 from pynative.collectives.hccl import HcclBackend
 from pynative.training.utils import set_parallel_context, set_seed
 from tests.support.ascend import flash_attention, hccl, memory, operators
+from tests.support.ascend.streams import Posted
 
 DOUBLES = (*operators.DOUBLES, *flash_attention.DOUBLES)
 
@@ -41,7 +42,7 @@ def ascend_operators() -> Iterator[None]:
 
 def over_hccl(carrier: Backend, body: Callable, *args: object) -> object:
     """`body(backend, *args)` on this rank of `carrier`, whose backend is HCCL's."""
-    with ascend_operators(), hccl.patches(carrier):
+    with ascend_operators(), hccl.communication(carrier):
         backend = HcclBackend(timeout_minutes=1.0)
         try:
             return body(backend, *args)
@@ -50,17 +51,17 @@ def over_hccl(carrier: Backend, body: Callable, *args: object) -> object:
 
 
 @contextmanager
-def ascend_job(carrier: Backend, config: AllConfig) -> Iterator[None]:
-    """Inside, this rank of `carrier` went through `set_parallel_context` with an Ascend."""
+def ascend_job(carrier: Backend, config: AllConfig) -> Iterator[list[Posted]]:
+    """Inside, this rank of `carrier` went through `set_parallel_context` with an Ascend; what it posts to HCCL."""
     driver = SimpleNamespace(glob=lambda pattern: ["/dev/davinci0"] if pattern == "davinci*" else [])
-    hook, job = sys.excepthook, hccl.patches(carrier)
-    with ascend_operators(), job, patch.object(device, "Path", lambda path: driver):
+    hook, job = sys.excepthook, hccl.communication(carrier)
+    with ascend_operators(), job as posted, patch.object(device, "Path", lambda path: driver):
         set_parallel_context(config.parallel_config)
         set_seed(config.training_config.seed)
         backend = parallel_state.get_backend()
         try:
             assert isinstance(backend, HcclBackend) and kernels.active() == "ops"
-            yield
+            yield posted
             backend.close()
         finally:
             parallel_state.destroy_model_parallel()

@@ -1,0 +1,115 @@
+"""HCCL's backend: what it posts can complete on streams that keep their order, and wrong calls are refused."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore.mint import distributed
+
+from pynative.collectives import Recv, Send
+from pynative.collectives.hccl import HcclBackend
+from tests.support.ascend.hccl import communication
+from tests.support.ascend.stack import ascend_operators, over_hccl
+from tests.support.ascend.streams import Posted, check_order
+from tests.support.distributed import run
+
+
+def one(kind: str, peer: int) -> Posted:
+    """A message of its own between ranks 0 and 1."""
+    return Posted((0, 1), ((kind, peer),))
+
+
+def test_both_send_first_is_found():
+    """As single operations it never ends; as one batch it does."""
+    with pytest.raises(AssertionError, match=r"group \(0, 1\): nothing moves"):
+        check_order([[one("send", 1), one("recv", 1)], [one("send", 0), one("recv", 0)]])
+    check_order([[Posted((0, 1), (("send", 1), ("recv", 1)))], [Posted((0, 1), (("recv", 0), ("send", 0)))]])
+    check_order([[one("send", 1), one("recv", 1)], [one("recv", 0), one("send", 0)]])
+
+
+def test_other_orders_that_never_end_are_found():
+    """A collective before a message that the other posts first, one that a rank leaves out, a message too many."""
+    both = Posted((0, 1), (("all_reduce", -1),))
+    for posted in (
+        [[both, one("send", 1)], [one("recv", 0), both]],
+        [[both], []],
+        [[both], [Posted((0, 1), (("barrier", -1),))]],
+        [[one("send", 1)], []],
+    ):
+        with pytest.raises(AssertionError, match="nothing moves"):
+            check_order(posted)
+    check_order([[both, one("send", 1)], [both, one("recv", 0)]])
+
+
+def ring(carrier) -> list[Posted]:
+    """Everybody sends to the next and receives from the previous."""
+    with ascend_operators(), communication(carrier) as posted:
+        backend = HcclBackend(timeout_minutes=1.0)
+        group, size = backend.world, backend.world_size
+        after, before = (group.rank + 1) % size, (group.rank - 1) % size
+        x = ms.Tensor(np.full(4, group.rank, np.float32))
+        sent, received = group.batch_send_recv([Send(x, after), Recv((4,), ms.float32, before)])
+        assert sent.wait() is None and received.wait().asnumpy().tolist() == [before] * 4
+        assert backend.trace.of("world", "send").bytes == 16 and backend.trace.of("world", "recv").calls == 1
+        backend.close()
+    return posted
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_ring_posts_one_batch(size):
+    posted = run(size, ring)
+    check_order(posted)
+    assert [len(each) for each in posted] == [1] * size and len(posted[0][0].messages) == 2
+
+
+def read_too_early(backend) -> list[float]:
+    """What an all-reduce's result holds before it is waited for, and after."""
+    work = backend.world.all_reduce(ms.Tensor(np.ones(2, np.float32)), async_op=True)
+    before = work._result.asnumpy().copy()
+    return [*before.tolist(), *work.wait().asnumpy().tolist()]
+
+
+def test_a_result_is_not_there_before_it_is_waited_for():
+    """The double would otherwise hide a missing wait."""
+    for values in run(2, over_hccl, read_too_early):
+        assert np.isnan(values[:2]).all() and values[2:] == [2.0, 2.0]
+
+
+def tensor(*shape: int, dtype=ms.float32) -> ms.Tensor:
+    return ms.Tensor(np.ones(shape), dtype)
+
+
+WRONG = {
+    "no such group": lambda: distributed.all_reduce(tensor(2), "sum", "ranks-0-1-2"),
+    "no such reduction": lambda: distributed.all_reduce(tensor(2), "mean"),
+    "sum of bools": lambda: distributed.all_reduce(tensor(2, dtype=ms.bool_)),
+    "a type that HCCL has no number for": lambda: distributed.all_reduce(tensor(2, dtype=ms.complex64)),
+    "not contiguous": lambda: distributed.all_reduce(tensor(2, 3).transpose(1, 0)),
+    "an array": lambda: distributed.all_reduce(np.ones(2)),
+    "async_op is a number": lambda: distributed.all_reduce(tensor(2), "sum", None, 1),
+    "gather: output too small": lambda: distributed.all_gather_into_tensor(tensor(3), tensor(2)),
+    "gather: output and input swapped": lambda: distributed.all_gather_into_tensor(tensor(2), tensor(4)),
+    "gather: types differ": lambda: distributed.all_gather_into_tensor(tensor(4, dtype=ms.float16), tensor(2)),
+    "scatter: does not divide": lambda: distributed.reduce_scatter_tensor(tensor(2), tensor(3)),
+    "broadcast: source is a name": lambda: distributed.broadcast(tensor(2), "0"),
+    "all to all: counts exceed the input": lambda: distributed.all_to_all_single(tensor(4), tensor(4), [2, 2], [3, 3]),
+    "all to all: one count": lambda: distributed.all_to_all_single(tensor(4), tensor(4), [4], [4]),
+    "send to itself": lambda: distributed.isend(tensor(2), distributed.get_rank()),
+    "send: a peer outside": lambda: distributed.isend(tensor(2), 7),
+    "batch: nothing": lambda: distributed.batch_isend_irecv([]),
+    "batch: another operation": lambda: distributed.P2POp("send", tensor(2), 0),
+    "initialised by another name": lambda: distributed.init_process_group("nccl"),
+}
+
+
+def refused(backend, name: str) -> str | None:
+    """The kind of error that a wrong call raises."""
+    try:
+        WRONG[name]()
+    except (ValueError, TypeError, RuntimeError, KeyError) as error:
+        return type(error).__name__
+    return None
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_call_is_refused(name):
+    assert None not in run(2, over_hccl, refused, name)

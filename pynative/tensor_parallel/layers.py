@@ -264,12 +264,12 @@ class RowParallelLinear(_ParallelLinear):
 
 
 class VocabParallelEmbedding(nn.Cell):
-    """An embedding whose vocabulary is cut: rank r holds v/t rows; the others' tokens are zeros here, then summed.
+    """An embedding whose vocabulary is cut: rank r has v/t rows; the others' tokens are zeros here, then summed.
 
     Args:
         num_embeddings, embedding_dim: v (t must divide it) and h.
         init_method: initial values; None: normal with `config.init_method_std`.
-        reduce_scatter_embeddings: ids are [s, ...]; give each rank its piece of the sequence of the sum, [s/t, ..., h].
+        reduce_scatter_embeddings: ids are [s, ...]; give each rank its shard of the sum's sequence, [s/t, ..., h].
         config: the ModelConfig.
     """
 

@@ -1,4 +1,4 @@
-"""The stack of layers that one chunk of a pipeline stage holds."""
+"""The stack of layers of one chunk of a pipeline stage."""
 
 import enum
 

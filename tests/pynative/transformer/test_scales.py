@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from parallel_core.config.families import RopeScalingConfig
-from parallel_core.rotary import llama3
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 from tests.support.layouts import check_layout
@@ -78,17 +76,3 @@ def test_scales_at_a_layout_equal_one_process(layout):
 def test_silu_trains():
     """An activation without a gate, cut over two ranks."""
     check_layout(f"{FLAGS} --hidden-act silu --global-batch-size 4", 2, "--tensor-model-parallel-size 2")
-
-
-def test_llama3_stretches_long_wavelengths_only():
-    """Against the definition by wavelengths, band by band."""
-    scaling = RopeScalingConfig(type="llama3", factor=8.0)
-    inverse = 1 / 500000.0 ** (np.arange(0, 128, 2) / 128)
-    scaled, wavelength = llama3(inverse, scaling), 2 * np.pi / inverse
-    short, long = wavelength < 8192 / 4, wavelength > 8192 / 1
-    np.testing.assert_array_equal(scaled[short], inverse[short])
-    np.testing.assert_allclose(scaled[long], inverse[long] / 8, rtol=1e-12)
-    smooth = (8192 / wavelength[~short & ~long] - 1) / (4 - 1)
-    between = (1 - smooth) * inverse[~short & ~long] / 8 + smooth * inverse[~short & ~long]
-    np.testing.assert_allclose(scaled[~short & ~long], between, rtol=1e-12)
-    assert short.any() and long.any() and len(between) > 3

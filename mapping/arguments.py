@@ -13,7 +13,7 @@ from typing import Any
 from mapping.from_args import field_values
 from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.merge import Reading, resolve
-from mapping.readers.command_line import ExtraArgs, rank_of_environment
+from mapping.readers.command_line import ExtraArgs, Unreadable, rank_of_environment, taken
 from mapping.reading import not_yet, read
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import complain, gather_findings
@@ -91,12 +91,21 @@ def init_configs_from_args(args: Namespace) -> AllConfig:
     changes = args.changes()
     if changes:
         world_size = changes.pop("world_size", None) or args._reading.sources.world_size
-        given = [Given(f"args.{name}", value, ROW_OF[OTHER_NAMES.get(name, name)]) for name, value in changes.items()]
+        given = [_changed(name, value) for name, value in changes.items()]
         sources = args._reading.sources
         reading = resolve(replace(sources, changed=[*sources.changed, *given], world_size=world_size))
         complain(reading.findings)
         args.keep(reading)
     return args._reading.config
+
+
+def _changed(name: str, value: Any) -> Given:
+    """A value that a script set; raises `ConfigError` if it is none of its argument."""
+    row = ROW_OF[OTHER_NAMES.get(name, name)]
+    try:
+        return Given(f"args.{name}", None if value is None else taken(row, value), row)
+    except Unreadable as error:
+        raise ConfigError([Finding(f"args.{name}", error.word, error.rule, "change it")]) from None
 
 
 _FILES = {

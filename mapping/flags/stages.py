@@ -23,6 +23,8 @@ def pipeline_layout(given: str | Sequence[Any]) -> list[str]:
     """
     if isinstance(given, str):
         given = literal(given) if given.lstrip().startswith("[") else _unrolled(given.replace(",", "")).split("|")
+    if not all(isinstance(stage, str | list | tuple) for stage in given):
+        raise ValueError(given)
     stages = ["".join(LETTERS.get(str(part).strip().lower(), str(part)) for part in stage) for stage in given]
     if not _WHOLE.fullmatch("|".join(stages)):
         raise ValueError(given)

@@ -14,6 +14,8 @@ from typing import Any
 from mapping.flags import BY_NAME, Flag
 from mapping.given import Given
 from mapping.readers.keys import unknown
+from parallel_core.config.base import has_type
+from parallel_core.config.tree import OPTIONS
 from parallel_core.findings import Finding
 
 ExtraArgs = Callable[[ArgumentParser], Any]
@@ -148,6 +150,31 @@ def convert(row: Flag, word: str) -> Any:
     if row.choices and value not in row.choices:
         raise Unreadable(word, f"must be one of {', '.join(map(str, row.choices))}")
     return value
+
+
+def taken(row: Flag, value: Any) -> Any:
+    """A value of a file or a script as the flag's reader would give it: YAML takes 1e-5 for text. Or `Unreadable`."""
+    if row.type is None:
+        if not isinstance(value, bool):
+            raise Unreadable(repr(value), "must be true or false")
+        return value
+    if row.nargs is None:
+        return _taken(row, value)
+    return [_taken(row, part) for part in (value if isinstance(value, list | tuple) else [value])]
+
+
+def _taken(row: Flag, value: Any) -> Any:
+    plain = row.type in (int, float, str)
+    if isinstance(value, str) or (plain and isinstance(value, int | float) and not isinstance(value, bool)):
+        return convert(row, str(value))
+    if plain or isinstance(value, bool):
+        raise Unreadable(repr(value), f"must be {kind(row.type)}")  # type: ignore[arg-type]
+    if row.target and has_type(value, OPTIONS[row.target].type):
+        return value
+    try:
+        return row.type(value)  # type: ignore[misc]
+    except (ValueError, TypeError, AttributeError):
+        raise Unreadable(repr(value), f"must be {kind(row.type)}") from None  # type: ignore[arg-type]
 
 
 def kind(read: Callable[[str], Any]) -> str:

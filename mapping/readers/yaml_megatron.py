@@ -7,7 +7,7 @@ from typing import Any
 
 from mapping.flags import ROWS, Flag
 from mapping.given import Given
-from mapping.readers.command_line import Unreadable, convert
+from mapping.readers.command_line import Unreadable, taken
 from mapping.readers.keys import unknown
 from parallel_core.findings import Finding
 
@@ -94,16 +94,6 @@ def _read(key: str, value: Any, source: str) -> Given | Finding | None:
         switched = isinstance(value, bool)
         return None if switched else Finding(key, value, "must be true or false", "change it", source)
     try:
-        return Given(key, _value(row, value), row, source=source)
+        return Given(key, taken(row, value), row, source=source)
     except Unreadable as error:
         return Finding(key, error.word, error.rule, "change it", source)
-
-
-def _value(row: Flag, value: Any) -> Any:
-    """A YAML value as the flag's reader would give it: YAML takes 1e-5 for text."""
-    if row.type is None or isinstance(value, list | bool):
-        return value
-    if isinstance(value, int) and row.type is float:
-        return float(value)
-    read = convert(row, str(value))
-    return read if row.nargs is None else [read]

@@ -8,6 +8,7 @@ from typing import Any
 from mapping.derived import DERIVED
 from mapping.flags import MAPPED, ROWS, Flag
 from mapping.given import Given
+from mapping.readers.command_line import taken
 from mapping.readers.keys import leaves, nearest, unknown
 from parallel_core.config.base import has_type, type_name
 from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS, SHOWN
@@ -61,8 +62,12 @@ def _unknown(key: str, source: str) -> Finding:
 def coerced(path: str, value: Any) -> Any:
     """`value` in the type of its field: YAML reads 1e-5 as text, and has no tuples. Raises ValueError."""
     kind = OPTIONS[path].type
-    if isinstance(value, str) and not has_type(value, kind):
-        value = next(row.type for row in ROWS if row.target == path and row.type is not None)(value)
+    row = next((row for row in ROWS if row.target == path), None)
+    has_notation = row is not None and row.type not in (None, int, float, str)
+    if row is not None and isinstance(value, str) and (has_notation or not has_type(value, kind)):
+        value = taken(row, value)
     if isinstance(value, list) and has_type((), kind):
-        return tuple(value)
+        value = tuple(value)
+    if not has_type(value, kind):
+        raise ValueError(value)
     return value

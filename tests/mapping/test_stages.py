@@ -43,5 +43,5 @@ def test_a_file_may_give_lists_of_words():
     """Megatron's configs hold them, its command lines cannot."""
     content = MEGATRON | {"pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": LISTS}
     assert init_configs_from_dict(content).parallel_config.num_layer_list == [[1, 2], [1, 0]]
-    with pytest.raises(ConfigError, match=r"--pipeline-model-parallel-layout .*must be stages"):
+    with pytest.raises(ConfigError, match=r"pipeline_model_parallel_layout .*must be stages"):
         init_configs_from_dict(content | {"pipeline_model_parallel_layout": [["encoder"], *LISTS[1:]]})

@@ -9,6 +9,7 @@ from mapping import ConfigError, init_configs_from_args, init_configs_from_dict,
 from mapping.flags import IGNORED
 from mapping.readers.yaml_file import values_of
 from mapping.reading import read
+from parallel_core.config.tree import path_of
 from tests.support.assets import ROOT
 from tests.support.mapping.lines import line, reading
 from tests.support.mapping.yaml_files import MEGATRON
@@ -173,3 +174,14 @@ def test_a_key_that_does_nothing_is_ignored_with_a_reason(content, key):
 def test_what_a_file_ignores_is_printed(capsys):
     init_configs_from_dict(MEGATRON, world_size=1)
     assert capsys.readouterr().out.startswith("ignored, the result is the same without: gated_linear_unit")
+
+
+@pytest.mark.parametrize("value", ["x", [[1]], {"a": 1}, "None", "9" * 30])
+@pytest.mark.parametrize("key", ["bf16", "params_dtype", "lr", "num_layers", "moe_layer_freq", "noop_layers"])
+def test_a_strange_value_is_a_finding_not_a_traceback(key, value):
+    path = path_of({"lr": "learning_rate", "num_layers": "model_config.num_layers"}.get(key, key))
+    for content in (MEGATRON | {key: value}, {path.split(".")[0]: {path.rpartition(".")[2]: value}}):
+        try:
+            init_configs_from_dict(content, world_size=1)
+        except ConfigError as error:
+            assert error.findings

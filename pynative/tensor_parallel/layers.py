@@ -34,7 +34,7 @@ Initial = Normal | Constant | str | None
 
 
 class LinearArguments(TypedDict, total=False):
-    """The arguments that both linears have, as `_ParallelLinear` explains them."""
+    """The arguments that both linears have, as `ParallelLinear` explains them."""
 
     config: Required[ModelConfig]
     init_method: Initial
@@ -106,7 +106,7 @@ def _check_fixed(layer: str, arguments: dict[str, Any]) -> None:
             raise ValueError(f"{layer}: {name}={value!r} is not available; leave it out")
 
 
-class _ParallelLinear(nn.Cell):
+class ParallelLinear(nn.Cell):
     """What linears that are cut over the tensor-parallel group share: a weight [o, i] and a bias [o].
 
     Args:
@@ -179,10 +179,10 @@ class _ParallelLinear(nn.Cell):
         )
 
 
-class ColumnParallelLinear(_ParallelLinear):
+class ColumnParallelLinear(ParallelLinear):
     """A linear whose output features are cut: W = [W_1; ...; W_t], rank r computes x W_r^T.
 
-    Args beside those of `_ParallelLinear`:
+    Args beside those of `ParallelLinear`:
         gather_output: gather the whole output on every rank; otherwise each keeps its [..., o/t].
         disable_grad_reduce: leave the input's gradient unsummed; the caller does it.
     """
@@ -221,13 +221,13 @@ class ColumnParallelLinear(_ParallelLinear):
         return y, self.bias if self.skip_bias_add else None
 
 
-class RowParallelLinear(_ParallelLinear):
+class RowParallelLinear(ParallelLinear):
     """A linear whose input features are cut: rank r computes x_r W_r^T, and the sum over ranks is the output.
 
     The bias is whole on every rank and belongs after the sum; with sequence parallelism each rank adds it to its shard
     of the sequence, so that its gradient is partial.
 
-    Args beside those of `_ParallelLinear`:
+    Args beside those of `ParallelLinear`:
         input_is_parallel: the input is already cut, [..., i/t]; otherwise each rank takes its slice.
         skip_bias_add: as there, but True unless given.
     """

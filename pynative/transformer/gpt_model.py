@@ -2,12 +2,13 @@
 
 from mindspore import Tensor
 
+from parallel_core.config import ModelConfig
 from pynative import kernels
 from pynative.context_parallel.batch import counted_tokens
 from pynative.tensor_parallel.cross_entropy import VocabParallelCrossEntropy
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.eos_mask import EosMask
-from pynative.transformer.language_model import ParallelLMLogits, get_language_model
+from pynative.transformer.language_model import check_unused, get_language_model
 from pynative.transformer.loss import LossWithMask
 from pynative.transformer.module import Module
 
@@ -18,7 +19,7 @@ class GPTModel(Module):
     Args:
         config: the ModelConfig.
         num_tokentypes: 0; GPT has none.
-        parallel_output: leave logits cut over the vocabulary, as the loss wants them.
+        parallel_output: leave the logits that a call without labels returns cut over the vocabulary.
         pre_process, post_process: whether this is the first, the last stage.
         eod, reset_position_ids: with an end-of-document token, masks and positions are made from it (see EosMask), both
             of them unless a call gives both.
@@ -28,7 +29,7 @@ class GPTModel(Module):
 
     def __init__(
         self,
-        config,
+        config: ModelConfig,
         num_tokentypes: int = 0,
         parallel_output: bool = True,
         pre_process: bool = True,
@@ -47,7 +48,6 @@ class GPTModel(Module):
             config, AttnMaskType.causal, num_tokentypes, pre_process=pre_process, post_process=post_process
         )
         if post_process:
-            self.parallel_lm_logits = ParallelLMLogits(config, bias=False)
             self.loss = LossWithMask(VocabParallelCrossEntropy())
         if self.share_embeddings_and_output_weights:
             self.initialize_word_embeddings()
@@ -72,25 +72,25 @@ class GPTModel(Module):
         inference_params: None = None,
     ) -> Tensor:
         """tokens, position_ids, labels, loss_mask [b, s] -> the loss; logits [b, s, v/t] without labels; and on a stage
-        that is not the last, hidden states [s, b, h]."""
-        if self.eod_mask is not None and (position_ids is None or attention_mask is None):
-            position_ids, attention_mask = self.eod_mask(tokens)
-        hidden_states = self.language_model(
-            tokens,
-            position_ids,
-            attention_mask,
+        that is not the last, hidden states [s, b, h]. The others are Megatron's and must be None."""
+        check_unused(
             tokentype_ids=tokentype_ids,
             retriever_input_ids=retriever_input_ids,
             retriever_position_ids=retriever_position_ids,
             retriever_attn_mask=retriever_attn_mask,
             inference_params=inference_params,
         )
+        if self.eod_mask is not None and (position_ids is None or attention_mask is None):
+            position_ids, attention_mask = self.eod_mask(tokens)
+        hidden_states = self.language_model(tokens, position_ids, attention_mask)
         return self._head(hidden_states, labels, loss_mask) if self.post_process else hidden_states
 
     def _head(self, hidden_states: Tensor, labels: Tensor | None, loss_mask: Tensor | None) -> Tensor:
-        own = self.language_model.output_layer
-        weight = self.shared_embedding_or_output_weight() if own is None else own.weight
-        logits = self.parallel_lm_logits(hidden_states, weight, self.parallel_output)
+        """The loss is computed of logits that are cut, whatever is returned without labels."""
+        weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
+        head = self.language_model.output_layer
+        assert head is not None, "only the last stage has a head"
+        logits = head(hidden_states, weight, labels is not None or self.parallel_output)
         if labels is None:
             return logits.swapaxes(0, 1).contiguous()
         # The small tensors are turned to the logits' [s, b], not the logits to theirs.

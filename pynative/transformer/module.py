@@ -1,28 +1,11 @@
 """The base of models that train in a pipeline, with the embedding that first and last stage may share."""
 
 from dataclasses import replace
+from typing import Any
 
 from mindspore import Parameter, Tensor, nn
 
-from parallel_core.initial_values import Normal
-from parallel_core.sharding import Cut, ShardSpec
-from pynative.parameter import make_parameter
-
-
-class SharedEmbeddingWeight(nn.Cell):
-    """The last stage's copy of the first stage's word embedding.
-
-    It starts from the same recipe under the same name, so the two are equal from the beginning; their gradients are
-    summed over the embedding group, so they stay equal. The copy counts once in the gradient norm: at the first stage.
-    """
-
-    def __init__(self, config) -> None:
-        super().__init__()
-        spec = ShardSpec(
-            name="embedding.word_embeddings.weight", shape=(config.vocab_size, config.hidden_size), cuts=(Cut(0),)
-        )
-        std = config.init_method_std if config.embedding_init_method_std is None else config.embedding_init_method_std
-        self.weight = make_parameter(spec, Normal(std), config.embedding_init_dtype or config.params_dtype)
+from parallel_core.config import ModelConfig
 
 
 class Module(nn.Cell):
@@ -32,18 +15,18 @@ class Module(nn.Cell):
     `initialize_word_embeddings()` at the end of its constructor.
     """
 
-    def __init__(self, config=None, share_embeddings_and_output_weights: bool = True, **kwargs) -> None:
+    def __init__(
+        self, config: ModelConfig | None = None, share_embeddings_and_output_weights: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.config = config
         self.share_embeddings_and_output_weights = share_embeddings_and_output_weights
         self.pre_process = self.post_process = True
 
     def initialize_word_embeddings(self) -> None:
-        """Give the last stage of a pipeline its copy of the word embedding; with one stage there is nothing to copy."""
+        """Have the gradients of a tied weight summed over the first and last stage, which both have it."""
         if not self.share_embeddings_and_output_weights:
             raise ValueError("initialize_word_embeddings() was called, but the model does not share its embedding")
-        if self.post_process and not self.pre_process:
-            self.word_embeddings = SharedEmbeddingWeight(self.config)
         if self.pre_process or self.post_process:
             tied = self.shared_embedding_or_output_weight()
             tied.meta.spec = replace(tied.meta.spec, shared_over="embedding")
@@ -54,7 +37,7 @@ class Module(nn.Cell):
             return self.language_model.embedding.word_embeddings.weight
         if not self.post_process:
             raise RuntimeError("only the first and the last pipeline stage hold the shared embedding")
-        return self.word_embeddings.weight
+        return self.language_model.output_layer.weight
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
         """What the stage before sent."""

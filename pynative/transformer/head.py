@@ -1,0 +1,77 @@
+"""The head of a language model: hidden states to logits over a cut vocabulary."""
+
+from __future__ import annotations
+
+from mindspore import Tensor, ops
+
+from parallel_core.blocks import EmbeddingTable, ParameterSpec, output_layer
+from parallel_core.blocks.linear import COLUMNS
+from parallel_core.config import ModelConfig
+from pynative.parameter import Dtype, make_parameter
+from pynative.tensor_parallel.layers import ParallelLinear, linear_with_grad_accumulation_and_async_allreduce
+from pynative.tensor_parallel.mappings import gather_from_tensor_model_parallel_region
+
+WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
+
+
+class ParallelLMLogits(ParallelLinear):
+    """Logits: the product of hidden states and the output weight [v, h], whose vocabulary is cut over the ranks.
+
+    Megatron's `output_layer`. May be called on several hidden states of a step, each with its own weight gradient.
+
+    Args:
+        bias: whether there is one.
+        weight: what to make its own weight of; None: every call passes one (tied embeddings).
+    """
+
+    cut_axis = COLUMNS
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        bias: bool = False,
+        compute_dtype: Dtype | None = None,
+        *,
+        weight: ParameterSpec | None = None,
+    ) -> None:
+        super().__init__(
+            config.hidden_size,
+            config.vocab_size,
+            config=config,
+            bias=bias,
+            skip_weight_param_allocation=True,
+            compute_dtype=compute_dtype,
+        )
+        self.scale, self.cap = config.scales.logits, config.scales.logit_cap
+        if weight is not None:
+            self.weight = make_parameter(*weight)
+
+    def construct(self, hidden_states: Tensor, weight: Tensor | None = None, parallel_output: bool = True) -> Tensor:
+        """[s, b, h] (with sequence parallelism [s/t, b, h]) -> [s, b, v/t]; with parallel_output False the ranks'
+        logits are gathered: [s, b, v]. weight [v/t, h]: instead of its own."""
+        weight = self.weight if weight is None else weight
+        if weight is None:
+            raise ValueError("ParallelLMLogits has no weight of its own: pass one")
+        logits = linear_with_grad_accumulation_and_async_allreduce(hidden_states, weight, self.bias, self.boundary)
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.cap is not None:
+            # cap tanh(x / cap); MindSpore's tanh of a CPU is off by 1e-4 where it saturates, its sigmoid is not.
+            logits = ops.sigmoid(logits * (2.0 / self.cap)) * (2.0 * self.cap) - self.cap
+        return logits if parallel_output else gather_from_tensor_model_parallel_region(logits, self.boundary.group)
+
+
+def head_of(config: ModelConfig, has_embedding: bool) -> ParallelLMLogits:
+    """The configuration's head on the last stage; has_embedding: the stage has the word embedding too.
+
+    With tied embeddings its weight is the word embedding's, of which a last stage without it has a copy: made by the
+    same recipe under the same name, so that both are equal from the beginning; their gradients are summed over the
+    embedding group, so that they stay equal. The copy counts once in the gradient norm: at the first stage.
+    """
+    block, weight = output_layer(config), None
+    if block.allocates_weight:
+        weight = block.parameters()["weight"]
+    elif not has_embedding:
+        table = EmbeddingTable.of_words(config).parameters()["weight"]
+        weight = table._replace(shard=table.shard.named(WORD_EMBEDDINGS))
+    return ParallelLMLogits(config, bias=block.bias, weight=weight)

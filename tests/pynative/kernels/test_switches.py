@@ -3,15 +3,14 @@
 import mindspore
 import numpy as np
 import pytest
-from mindspore import from_numpy, ops
+from mindspore import from_numpy
 
 from parallel_core.config.fused import NAMES, FusedOperators
 from pynative import kernels
-from pynative.kernels.ascend import fused
 from pynative.kernels.contract import CONTRACT
 from pynative.kernels.ops import blocked_attention
 from pynative.kernels.ops.attention import _Block
-from tests.support.kernels import assert_close, normal, run_operator, tensor, values
+from tests.support.kernels import assert_close, normal, run_operator, tensor
 
 ANGLES, SHORT_ANGLES = normal(7, 8, seed=3), normal(7, 3, 6, seed=4)
 X, WIDE = normal(7, 3, 5, 8), normal(7, 3, 10)
@@ -86,36 +85,3 @@ def test_the_host_has_one_form():
 def test_a_switch_that_does_not_exist_is_our_mistake():
     with pytest.raises(AssertionError, match="no switch for"):
         FusedOperators(("layer_norm",))
-
-
-READERS = {
-    "SBH": lambda x, heads: x.reshape(*x.shape[:2], heads, -1),
-    "BSH": lambda x, heads: x.transpose(1, 0, 2).reshape(x.shape[1], x.shape[0], heads, -1),
-    "BSND": lambda x, heads: x.transpose(1, 0, 2, 3),
-    "BNSD": lambda x, heads: x.transpose(2, 0, 1, 3),
-}
-WRITERS = {
-    "SBH": lambda y: y.reshape(*y.shape[:2], -1),
-    "BSH": lambda y: y.transpose(1, 0, 2, 3).reshape(y.shape[1], y.shape[0], -1),
-    "BSND": lambda y: y.transpose(1, 0, 2, 3),
-    "BNSD": lambda y: y.transpose(1, 2, 0, 3),
-}
-
-
-def _stand_in(q, k, v, heads, attn_mask, scalar_value, input_layout, sparse_mode):
-    """What MindSpore's documentation says of the kernel: the same layout in and out, heads of q by their number."""
-    groups = heads * k.size // q.size
-    q, k, v = (READERS[input_layout](x, n) for x, n in ((q, heads), (k, groups), (v, groups)))
-    rows = kernels.attention(q, k, v, scale=scalar_value, causal=sparse_mode == 2)
-    return WRITERS[input_layout](rows.reshape(*rows.shape[:2], heads, -1))
-
-
-@pytest.mark.parametrize("layout", READERS)
-def test_the_fused_attention_gets_heads_in_its_layout(layout, monkeypatch):
-    """The kernel itself is an Ascend's; a stand-in that reads the layout shows what is handed to it and taken back."""
-    kernels.use("ops")
-    monkeypatch.setattr(ops, "flash_attention_score", _stand_in)
-    q, k, v = (tensor(normal(6, 2, n, 8, seed=n), mindspore.float16) for n in (4, 2, 2))
-    more = dict(scale=0.5, causal=True, mask=None, dropout_rate=0.0, dropout_key=(), head_offset=0)
-    given = fused.flash_attention(layout)(q, k, v, **more)
-    np.testing.assert_array_equal(values(given), values(kernels.attention(q, k, v, scale=0.5)))

@@ -1,6 +1,6 @@
 """Ring attention (Liu et al., 2023): queries stay, keys and values travel around the group.
 
-s the piece of the sequence that a member holds, b batch, n heads, g key/value groups, d head size, r members.
+s the length of a member's shard of the sequence, b batch, n heads, g key/value groups, d head size, r members.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,13 +47,13 @@ class _Ring:
 
     def block(self, source: int) -> Scores:
         """The scores with the keys of member `source`."""
-        layout, held = ContextLayout(ring=self.group.size), self.scores.queries
+        layout, length = ContextLayout(ring=self.group.size), self.scores.queries
         rectangle = ring_block(self.group.rank, source, self.scores.causal)
-        queries, keys = (chunks * held // 2 for chunks in (rectangle.query_chunks, rectangle.key_chunks))
+        queries, keys = (chunks * length // 2 for chunks in (rectangle.query_chunks, rectangle.key_chunks))
         return replace(
             self.scores,
             causal=rectangle.causal,
-            query_positions=cut(self.scores.query_positions, held - queries, held),
+            query_positions=cut(self.scores.query_positions, length - queries, length),
             key_positions=cut(layout.ring_positions(self.scores.seq_length, source), 0, keys),
         )
 
@@ -119,10 +119,10 @@ def ring_attention(
             dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,
         )  # fmt: skip
     length = len(q) * group.size
-    held = ContextLayout(ring=group.size).ring_positions(length, group.rank)
+    local = ContextLayout(ring=group.size).ring_positions(length, group.rank)
     scores = Scores(
         scale=scale, causal=causal and mask is None, mask=mask,
         dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset,
-        query_positions=held, key_positions=held, seq_length=length,
+        query_positions=local, key_positions=local, seq_length=length,
     )  # fmt: skip
     return _RingAttention.apply(q, k, v, _Ring(group, scores))

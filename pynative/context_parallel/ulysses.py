@@ -1,6 +1,6 @@
-"""Ulysses (Jacobs et al., 2023): before attention the ranks exchange pieces of the sequence for heads, after it back.
+"""Ulysses (Jacobs et al., 2023): before attention the ranks exchange shards of the sequence for heads, after it back.
 
-s the piece of the sequence that a rank holds, b batch, n heads, g key/value groups, d head size, u ranks.
+s the length of a rank's shard of the sequence, b batch, n heads, g key/value groups, d head size, u ranks.
 """
 
 import math
@@ -41,7 +41,7 @@ class _HeadsToSequence(Function):
 
 
 def sequence_to_heads(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-    """q [s, b, n, d], k and v [s, b, g, d] -> [u s, b, n/u, d] and twice [u s, b, g'/u, d], the ranks' pieces in order.
+    """q [s, b, n, d], k and v [s, b, g, d] -> [u s, b, n/u, d] and twice [u s, b, g'/u, d], the ranks' shards in order.
 
     g' = lcm(g, u): where g is no multiple of u, each key/value head is repeated g'/g times, so that every rank has
     those of its query heads; the copies' gradients are added up. u must divide n.

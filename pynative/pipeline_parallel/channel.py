@@ -81,8 +81,8 @@ class Channel:
     def _agreed_shapes(self, action: Exchange, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
         own = [Tensor.from_numpy(np.array(tensor.shape, np.int32)) for tensor in tensors]
         works = self._post(action, own, [(DIMENSIONS,)] * len(action.receives), ms.int32)
-        arrived = [work.wait() for work in works][len(tensors) :]
-        return [tuple(shape.asnumpy().tolist()) for shape in arrived]
+        received = [work.wait() for work in works][len(tensors) :]
+        return [tuple(shape.asnumpy().tolist()) for shape in received]
 
 
 def pipeline_channel(config: AllConfig) -> Channel:

@@ -30,7 +30,7 @@ class Plan:
 def run(plan: Plan, compute: Callable[[Compute, Tensor | None], Tensor | None], channel: Channel) -> None:
     """Run one stage.
 
-    `compute(action, what arrived for it)` gives what is sent on: of a forward hidden states [s, b, h], of a backward
+    `compute(action, received tensor)` gives what is sent on: of a forward hidden states [s, b, h], of a backward
     the gradient of those it had received. An arrival is waited for when the action that needs it runs.
     """
     arrivals: dict[Compute, Arrival] = {}

@@ -87,10 +87,10 @@ class Stage:
         self._pending: dict[tuple[int, int], _Pending] = {}
         self._deferred: dict[tuple[int, int], autograd.DeferredGradients] = {}
 
-    def compute(self, action: Compute, arrived: Tensor | None) -> Tensor | None:
+    def compute(self, action: Compute, received: Tensor | None) -> Tensor | None:
         """Carry out an action with the tensor that another stage sent for it."""
         self.enter(action.micro_batch, action.chunk)
-        return self._do[type(action)](action.micro_batch, action.chunk, arrived)
+        return self._do[type(action)](action.micro_batch, action.chunk, received)
 
     def _forward(self, micro_batch: int, chunk: int, hidden_states: Tensor | None) -> Tensor:
         """hidden_states [s, b, h] of the chunk before (the first has None) -> those for the one after, or the loss."""
@@ -116,7 +116,7 @@ class Stage:
         """Gradient [s, b, h] of what forward gave (None for the loss) -> gradient of what it received."""
         pending = self._pending.pop((micro_batch, chunk))
         upstream = gradient if pending.seed is None else pending.seed
-        assert upstream is not None, f"no gradient arrived for micro-batch {micro_batch} of chunk {chunk}"
+        assert upstream is not None, f"no gradient was received for micro-batch {micro_batch} of chunk {chunk}"
         if self.defers:
             with autograd.deferred_weight_gradients() as self._deferred[micro_batch, chunk]:
                 pending.end.backward(upstream)
@@ -125,5 +125,5 @@ class Stage:
         self._tape_gradients[chunk].collect()
         return None if pending.input is None else autograd.take_gradient(pending.input)
 
-    def _weight_gradients(self, micro_batch: int, chunk: int, arrived: Tensor | None) -> None:
+    def _weight_gradients(self, micro_batch: int, chunk: int, received: Tensor | None) -> None:
         self._deferred.pop((micro_batch, chunk)).run()

@@ -131,13 +131,11 @@ def figures(seconds: float, peak: float, flops: float, tokens: int) -> dict[str,
 
 def work(options: argparse.Namespace) -> None:
     """One of the launched processes."""
-    from mindspore import Tensor
-
+    from benchmarks.step_clock import StepClock
     from mapping import init_configs_from_args, initialize_megatron
     from parallel_core.costs import training_flops
     from pynative import parallel_state
     from pynative.kernels.host import blas
-    from pynative.training.callbacks import Callback
     from pynative.training.callbacks.log import peak_memory_mb
     from pynative.training.training import pretrain
     from pynative.training.utils import set_parallel_context, set_seed
@@ -148,30 +146,7 @@ def work(options: argparse.Namespace) -> None:
     set_seed(0)
     backend = parallel_state.get_backend()
 
-    class Clock(Callback):
-        """Step times and time in collectives after the warm-up; the product's rate before and after."""
-
-        def on_train_begin(self, state) -> None:
-            self.seconds, self.rates = [], [self._peak()]
-            self.communication = 0.0
-
-        @staticmethod
-        def _peak() -> float:
-            backend.world.barrier()
-            own = Tensor(np.array([sgemm_gflops(options.threads)], np.float32))
-            return float(backend.world.all_reduce(own).asnumpy()[0])
-
-        def on_step_end(self, state) -> None:
-            if state.iteration == options.warm_up:
-                self.communication = backend.trace.total().seconds
-            if state.iteration > options.warm_up:
-                self.seconds.append(state.step_seconds)
-
-        def on_train_end(self, state) -> None:
-            self.communication = (backend.trace.total().seconds - self.communication) / options.steps
-            self.rates.append(self._peak())
-
-    clock = Clock()
+    clock = StepClock(backend, options.warm_up, lambda: sgemm_gflops(options.threads))
     samples = config.training_config.training_iters * config.dataset_config.global_batch_size
     rows = RandomTokens(options.vocab, options.seq, samples)
     pretrain(
@@ -187,7 +162,7 @@ def work(options: argparse.Namespace) -> None:
         more = {
             "blas_cores": blas.cores(),
             "peak_rss_mb": round(peak_memory_mb()),
-            "comm_ms": round(clock.communication * 1e3, 1),
+            "comm_ms": round(clock.communication_seconds * 1e3 / options.steps, 1),
         }
         (options.out / "figures.json").write_text(json.dumps({**rates, **more}))
 

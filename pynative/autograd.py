@@ -1,4 +1,4 @@
-"""The tape: record a forward now, ask for its backward later (DESIGN, decision 5).
+"""The tape: record a forward now, ask for its backward later.
 
 MindSpore's PyNative tape is private. This is the one file that names it, so that the day it moves, or a device
 needs the public `GradOperation` instead, one file changes.

@@ -1,4 +1,4 @@
-"""The directions of imports, and what must import without MindSpore."""
+"""The directions of imports, the floors within each package, limits of size, and what must import without MindSpore."""
 
 import ast
 import subprocess
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support import structure
 
 ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT = {
@@ -53,7 +55,7 @@ def test_plans_import_without_mindspore():
 
 
 def test_the_private_tape_is_named_in_one_file():
-    """DESIGN, decision 5: the day MindSpore's private autograd moves, one file changes."""
+    """The day MindSpore's private autograd moves, one file changes."""
     private = ("_c_expression", "_grad_function", "_pynative_executor")
     naming = {
         str(file.relative_to(ROOT))
@@ -61,3 +63,77 @@ def test_the_private_tape_is_named_in_one_file():
         if any(name in file.read_text(encoding="utf-8") for name in private)
     }
     assert naming == {"pynative/autograd.py"}
+
+
+FLOORS = {
+    "mapping": (
+        {"files", "flags", "vocabulary"},
+        {"derived", "given"},
+        {"checks", "from_args", "naming", "readers"},
+        {"flag_reference", "launch", "merge"},
+        {"from_yaml", "reading"},
+        {"arguments", "explain"},
+    ),
+    "parallel_core": (
+        {"activations", "averaging", "blas", "dtypes", "files", "findings", "fused_rows", "lr_schedule", "messages"}
+        | {"partition", "sampling", "sharding"},
+        {"buffers", "initial_values", "schedules", "sizes"},
+        {"config", "context"},
+        {"batch", "data", "rotary", "topology"},
+        {"blocks", "checkpoint"},
+        {"costs"},
+    ),
+    "pynative": (
+        {"autograd", "collectives", "launch", "log", "step_position"},
+        {"kernels", "parallel_state"},
+        {"context_parallel", "device", "generate", "parameter"},
+        {"distributed", "pipeline_parallel", "tensor_parallel"},
+        {"optimizer", "transformer"},
+        {"checkpointing"},
+        {"training"},
+    ),
+}
+"""The parts of each package, lowest floor first: a part imports only parts of lower floors."""
+
+
+def test_no_import_circles():
+    """Between modules, and between the parts of a package; imports for types count."""
+    graph = structure.import_graph()
+    assert len(graph) > 200
+    assert structure.circles(graph) == []
+    parts: dict[str, set[str]] = {}
+    for part, imported_part, _, _ in structure.arrows():
+        parts.setdefault(part, set()).add(imported_part)
+        parts.setdefault(imported_part, set())
+    assert structure.circles(parts) == []
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_no_arrow_from_a_lower_floor_up(package):
+    """Every part stands on a floor, and imports go down."""
+    level = {f"{package}.{part}": floor for floor, parts in enumerate(FLOORS[package]) for part in parts}
+    there = {structure.room(module) for module in structure.modules() if module.startswith(f"{package}.")}
+    assert there == set(level)
+    up = [
+        (module, other)
+        for part, imported_part, module, other in structure.arrows()
+        if part.startswith(f"{package}.") and level[imported_part] >= level[part]
+    ]
+    assert up == []
+
+
+def test_files_and_functions_are_short():
+    """A file below 350 lines, a function of at most 45."""
+    files = [*structure.modules().values(), *(ROOT / "examples").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+    long_files = {str(f.relative_to(ROOT)): n for f in files if (n := f.read_text(encoding="utf-8").count("\n")) >= 350}
+    assert long_files == {}
+    long_functions = {
+        (str(f.relative_to(ROOT)), name): n for f in files for name, n in structure.functions(f) if n > 45
+    }
+    assert long_functions == {}
+
+
+def test_circles_are_found():
+    """The search finds a circle of two and one of three, and nothing else."""
+    graph = {"a": {"b"}, "b": {"a"}, "c": {"d"}, "d": {"e"}, "e": {"c", "a"}, "f": {"a"}}
+    assert sorted(structure.circles(graph)) == [["a", "b"], ["c", "d", "e"]]

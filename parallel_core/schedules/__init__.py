@@ -1,4 +1,4 @@
-"""Pipeline schedules as values (DESIGN, decision 1).
+"""Pipeline schedules as values.
 
 A generator gives, per stage, the list of what it computes; `communicate` derives the sends and receives; `check`
 proves the result; `pynative.pipeline_parallel.runner` executes it. `simulate` says how long it takes, `draw` shows it:

@@ -1,4 +1,4 @@
-"""Collectives in conjugate pairs (DESIGN, decision 4): the backward of each is the forward of its partner.
+"""Collectives in conjugate pairs: the backward of each is the forward of its partner.
 
 Named as Megatron names them. "Megatron-LM" (Shoeybi et al., 2019) has copy (f) <-> reduce at the ends of a
 tensor-parallel region; "Reducing Activation Recomputation" (Korthikanti et al., 2022) has gather (g) <-> reduce-scatter

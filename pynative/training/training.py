@@ -219,23 +219,31 @@ def pretrain(
         the state at the end: model, figures of the last step.
     """
     _refuse(all_config, model_type, process_non_loss_data_func, extra_args_provider, args_defaults)
-    if all_config.training_config.deterministic_mode:
-        ms.set_deterministic(True)
-    if not parallel_state.model_parallel_is_initialized():
-        set_parallel_context(all_config.parallel_config)
-        set_seed(all_config.training_config.seed)
-
+    _prepare(all_config)
     model = get_model(model_provider_func, all_config)
     state = TrainingState(all_config, model, _step_cell(model, all_config, forward_step_func, get_batch_func))
     if all_config.training_config.checkpoint.load_checkpoint:
         load_checkpoint(Path(all_config.training_config.checkpoint.load_checkpoint), state)
-    data = _data(train_valid_test_datasets_provider, train_data_loader, state)
-    state.samples_per_epoch = data.samples_per_epoch
-    if all_config.training_config.skip_train:
-        evaluate_only(state, data.valid)
-    else:
-        train(state, data.train, _callbacks(all_config, data.valid, callbacks))
+    _run(state, _data(train_valid_test_datasets_provider, train_data_loader, state), callbacks)
     # Nobody leaves while another rank may still need it.
     parallel_state.get_world_group().barrier()
     log("Training success!")
     return state
+
+
+def _prepare(config: AllConfig) -> None:
+    """Set up the device and the groups, unless the script has done so."""
+    if config.training_config.deterministic_mode:
+        ms.set_deterministic(True)
+    if not parallel_state.model_parallel_is_initialized():
+        set_parallel_context(config.parallel_config)
+        set_seed(config.training_config.seed)
+
+
+def _run(state: TrainingState, data: _Data, callbacks: Sequence[Callback]) -> None:
+    """Train, or with --skip-train evaluate."""
+    state.samples_per_epoch = data.samples_per_epoch
+    if state.config.training_config.skip_train:
+        evaluate_only(state, data.valid)
+    else:
+        train(state, data.train, _callbacks(state.config, data.valid, callbacks))

@@ -36,6 +36,10 @@ EXCLUSIVE = (
     ("--use-torch-fsdp2", "--use-distributed-optimizer"),
     ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp"),
     ("--n-shared-experts", "--moe-shared-expert-intermediate-size", "--shared-moe-ffn-hidden-size"),
+    ("--use-legacy-models", "--num-experts"),
+    ("--use-legacy-models", "--multi-latent-attention"),
+    ("--moe-train-capacity-factor", "--moe-expert-capacity-factor"),
+    ("--schedules-method", "--pipeline-schedule"),
 )
 """Flags of which at most one may be given, each with a value that says something."""
 
@@ -75,6 +79,7 @@ NEEDS = {
     "--data-parallel-sharding-strategy": ("--use-megatron-fsdp", "--use-custom-fsdp"),
     "--enable-shared-expert": ("--shared-moe-ffn-hidden-size",),
     "--shared-moe-ffn-hidden-size": ("--enable-shared-expert",),
+    "--fp8-as-bf16": ("--bf16",),
 }
 """A flag -> flags of which one must come with it."""
 
@@ -103,6 +108,11 @@ def _refuses(row: Flag, part: Any) -> bool:
     return isinstance(part, str | int | float) and part in row.refuses
 
 
+def _is_refused(entry: Given, given: Sequence[Given]) -> bool:
+    passes = any(other.row.name == entry.row.passes_with for other in given)
+    return entry.row.status == REFUSED and entry.value != entry.row.default and not passes
+
+
 def _refusal(entry: Given, value: Any, reason: str) -> Finding:
     rule, _, fix = reason.partition("; ")
     return Finding(entry.name, value, rule, fix, entry.source)
@@ -110,7 +120,7 @@ def _refusal(entry: Given, value: Any, reason: str) -> Finding:
 
 def refusals(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     for entry in given:
-        if entry.row.status == REFUSED and entry.value != entry.row.default:
+        if _is_refused(entry, given):
             yield _refusal(entry, _words(entry.value), entry.row.reason)
         for part in _parts(entry.value):
             if _refuses(entry.row, part):

@@ -120,6 +120,15 @@ def load_balancing(args: Any) -> str | None:
     return "seq_aux_loss" if args.seq_aux else "aux_loss"
 
 
+def _is_deepspeed(args: Any) -> bool:
+    """DeepSpeed's experts (Rajbhandari et al., 2022): softmax before the choice, and always a capacity."""
+    return args.moe_model_type == "deepspeed_moe"
+
+
+def capacity_factor(args: Any) -> float | None:
+    return args.moe_train_capacity_factor if _is_deepspeed(args) else args.moe_expert_capacity_factor
+
+
 def router_groups(args: Any) -> int | None:
     """MindSpeed-LLM groups experts by rank unless told otherwise."""
     given = args.moe_router_num_groups or args.n_group
@@ -161,6 +170,11 @@ def use_distributed_optimizer(args: Any) -> bool | None:
     """Megatron's FSDP is asked for together with --use-distributed-optimizer, and replaces it."""
     stage = fully_sharded_stage(args)
     return args.use_distributed_optimizer if stage is None else stage > 0
+
+
+def pipeline_schedule(args: Any) -> str | None:
+    """MindSpeed's dualpipev differs from ZB-H1 in where layers lie and in its bubbles, not in its result."""
+    return args.pipeline_schedule or ("zb-h1" if args.schedules_method == "dualpipev" else None)
 
 
 def expert_parallel_size(args: Any) -> int | None:
@@ -221,18 +235,24 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "moe_shared_expert_gate": shared_expert_gate,
     "moe_router_load_balancing_type": load_balancing,
     "moe_router_pre_softmax": lambda args: (
-        args.moe_router_pre_softmax or args.moe_router_load_balancing_type in SOFTMAX_FIRST
+        args.moe_router_pre_softmax or args.moe_router_load_balancing_type in SOFTMAX_FIRST or _is_deepspeed(args)
     ),
     "moe_router_enable_expert_bias": lambda args: (
         args.moe_router_enable_expert_bias or args.moe_router_load_balancing_type == "noaux_tc"
     ),
     "moe_router_num_groups": router_groups,
     "moe_router_dtype": router_dtype,
+    "moe_expert_capacity_factor": capacity_factor,
+    "moe_token_drop_policy": lambda args: "position" if _is_deepspeed(args) else args.moe_token_drop_policy,
+    "moe_router_norm_topk_prob": lambda args: args.norm_topk_prob or (_is_deepspeed(args) and args.moe_router_topk > 1),
     "moe_input_jitter_eps": lambda args: None if args.input_jitter is False else args.moe_input_jitter_eps,
     "moe_token_dispatcher_type": lambda args: {"alltoall_seq": "alltoall", "flex": "alltoall"}.get(
         args.moe_token_dispatcher_type, args.moe_token_dispatcher_type
     ),
     "betas": betas,
+    "exp_avg_dtype": lambda args: "bf16" if args.o2_optimizer else args.exp_avg_dtype,
+    "exp_avg_sq_dtype": lambda args: "bf16" if args.o2_optimizer else args.exp_avg_sq_dtype,
+    "pipeline_schedule": pipeline_schedule,
     "zero_stage": zero_stage,
     "use_distributed_optimizer": use_distributed_optimizer,
     "num_layer_list": num_layer_list,

@@ -56,8 +56,9 @@ def _outcome(given: Given, config: AllConfig, planned: bool) -> Outcome:
     value = attrgetter(given.target)(config)
     value = None if isinstance(value, Unknown) else value
     if planned:
-        return Outcome(given.name, value, PLANNED, PUBLIC[given.target], "read, but the engine does not act on it yet")
-    return Outcome(given.name, value, given.status, PUBLIC[given.target], "")
+        reason = "; ".join(filter(None, ("read, but the engine does not act on it yet", given.replaced)))
+        return Outcome(given.name, value, PLANNED, PUBLIC[given.target], reason)
+    return Outcome(given.name, value, given.status, PUBLIC[given.target], given.replaced)
 
 
 def as_json(reading: Reading) -> str:
@@ -92,7 +93,7 @@ def _columns(outcome: Outcome) -> tuple[str, str, str]:
     """A flag that acts with the field it fills and its final value, another as it was typed with the reason."""
     flag, value = outcome.flag, outcome.value
     if outcome.target:
-        return outcome.status, flag, f"{outcome.target} = {value}"
+        return outcome.status, flag, f"{outcome.target} = {value}{': ' * bool(outcome.reason)}{outcome.reason}"
     words = value if isinstance(value, list) else [value]
     typed = "" if value is None or isinstance(value, bool) else " ".join(map(str, words))
     return outcome.status, f"{flag} {typed}".rstrip(), outcome.reason

@@ -67,6 +67,8 @@ def _outcome(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
             yield f"One of {', '.join(map(str, row.choices))}."
     else:
         yield f"**{row.status}**: {row.reason}."
+    for value, sentence in row.stands_for.items():
+        yield f"`{value}`: {sentence}."
     for value, reason in row.refuses.items():
         yield f"`{value}` is {REFUSED}: {reason}."
 

@@ -35,6 +35,11 @@ class Given(NamedTuple):
         """What becomes of it: mapped, ignored or refused."""
         return IGNORED if self.reason else self.row.status
 
+    @property
+    def replaced(self) -> str:
+        """The sentence about what is taken for the value, where another gives the same result; empty if it acts."""
+        return self.row.stands_for.get(self.value, "") if isinstance(self.value, str) else ""
+
 
 ROW_OF: dict[str, Flag] = {}
 """Attribute of the argument namespace -> the row that fills it, one that acts if there is one."""

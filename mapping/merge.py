@@ -63,7 +63,7 @@ class Reading:
     config: AllConfig
     findings: list[Finding]
     notes: list[str]
-    """What the `auto`s of a DeepSpeed file came to."""
+    """Values for which another is taken, and what the `auto`s of a DeepSpeed file came to."""
 
     @property
     def errors(self) -> list[str]:
@@ -71,7 +71,7 @@ class Reading:
         return [str(finding) for finding in self.findings]
 
     def print_notes(self) -> None:
-        """What was given and does nothing, and what was left to the flags: by rank 0."""
+        """What was given and does nothing, or was given another way, and what was left to the flags: by rank 0."""
         ignored = [entry.name for entry in self.given if entry.status == IGNORED]
         if self.sources.rank == 0 and ignored:
             print(f"ignored, the result is the same without: {' '.join(ignored)}")
@@ -96,6 +96,7 @@ def resolve(sources: Sources) -> Reading:
     with gather_findings() as of_config:
         config = build(values)
     notes, open_ends = resolved(sources.autos, config)
+    notes = [*(f"{entry.name} {entry.value}: {entry.replaced}" for entry in given if entry.replaced), *notes]
     files = missing_files(args) if sources.check_files else ()
     found = as_given([*findings, *of_config, *open_ends, *files], given)
     _fill_in(args, config, yaml)
@@ -105,8 +106,9 @@ def resolve(sources: Sources) -> Reading:
 def _other_names(sources: Sources) -> Iterator[Given]:
     """The user's own flags that are another name of one in the table."""
     for name, value in sources.extra.items():
-        if name in OTHER_NAMES and value is not None:
-            yield Given(f"--{name.replace('_', '-')}", value, ROW_OF[OTHER_NAMES[name]])
+        row = ROW_OF[OTHER_NAMES[name]] if name in OTHER_NAMES else None
+        if row is not None and value is not None and value != row.default:
+            yield Given(f"--{name.replace('_', '-')}", value, row)
 
 
 def _not_taken(weak: Sequence[Given], strong: Sequence[Given]) -> Iterator[Given]:

@@ -35,6 +35,10 @@ class Flag(NamedTuple):
     """What a switch sets its attribute to."""
     refuses: dict[Any, str] = {}  # noqa: RUF012
     """Values that Megatron knows and we do not honour, each with the reason."""
+    stands_for: dict[Any, str] = {}  # noqa: RUF012
+    """Values for which another is taken that gives the same result, each with the sentence that says so."""
+    passes_with: str = ""
+    """The flag that lets a refused one pass, as if it were not there."""
     status: str = MAPPED
     """`mapped`: it acts. `ignored`: it cannot change the result. `refused`: an error, unless given its default."""
     reason: str = ""
@@ -108,9 +112,9 @@ def ignored(reason: str, *flags: str | Flag) -> tuple[Flag, ...]:
     return _rows(flags, status=IGNORED, reason=reason)
 
 
-def refused(reason: str, *flags: str | Flag) -> tuple[Flag, ...]:
+def refused(reason: str, *flags: str | Flag, passes_with: str = "") -> tuple[Flag, ...]:
     """Flags that ask for something we do not do, and what to do instead."""
-    return _rows(flags, status=REFUSED, reason=reason)
+    return _rows(flags, status=REFUSED, reason=reason, passes_with=passes_with)
 
 
 def group(title: str, *tables: Iterable[Flag]) -> tuple[Flag, ...]:

@@ -54,6 +54,8 @@ class DatasetConfig(Config):
     """The byte-pair tokenizer's merges."""
     tokenizer_model: str | None = option("--tokenizer-model", None)
     """The tokenizer's model file or directory."""
+    tokenizer_kwargs: list[str] | None = option("--tokenizer-kwargs", None)
+    """Keyword arguments of the tokenizer: names and values in turn."""
     pad_token_id: int | None = option("--pad-token-id", None, at_least=0)
     """Id that fills up samples, instead of the tokenizer's; its positions carry no loss."""
     eos_token_id: int | None = option("--eos-token-id", None, at_least=0)

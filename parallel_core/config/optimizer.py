@@ -27,6 +27,10 @@ class OptimizerConfig(Config):
     """Decay rates of Adam's two moments."""
     eps: float = option("--adam-eps", 1e-8, above=0)
     """Added to the root of Adam's second moment."""
+    exp_avg_dtype: str = option("--exp-avg-dtype", "fp32", choices=("fp32", "bf16", "fp16"))
+    """Type in which Adam's first moment is kept."""
+    exp_avg_sq_dtype: str = option("--exp-avg-sq-dtype", "fp32", choices=("fp32", "bf16", "fp16"))
+    """Type in which Adam's second moment is kept."""
     sgd_momentum: float = option("--sgd-momentum", 0.9, at_least=0, below=1)
     """Momentum of plain gradient descent."""
     decoupled_weight_decay: bool = option("--no-decoupled-weight-decay", True)

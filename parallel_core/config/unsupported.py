@@ -73,6 +73,8 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "decoupled_min_lr": (None,),
     "apply_wd_to_qk_layernorm": (False,),
     "decoupled_weight_decay": (True,),
+    "exp_avg_dtype": ("fp32",),
+    "exp_avg_sq_dtype": ("fp32",),
     "instruction.enabled": (False,),
     "labels_in_data": (False,),
     "rampup_batch_size": (None,),
@@ -95,6 +97,7 @@ class Feature(NamedTuple):
 PART_OF: dict[str, Feature] = {
     "instruction.": Feature("instruction.enabled"),
     "tokenizer_model": Feature("tokenizer_type", "HuggingFaceTokenizer"),
+    "tokenizer_kwargs": Feature("tokenizer_type", "HuggingFaceTokenizer"),
     "lora_config.": Feature("lora_rank"),
     "apply_query_key_layer_scaling": Feature("compute_dtype", "bfloat16"),
     "attention_softmax_in_fp32": Feature("compute_dtype", "bfloat16"),

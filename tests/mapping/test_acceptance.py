@@ -19,9 +19,7 @@ def scripts():
     return json.loads(asset("megatron_flags/scripts.json").read_text())["scripts"]
 
 
-@pytest.mark.parametrize(
-    "name, share", [("examples/mindspore", 1.0), ("dense pretraining", 0.95), ("mixture of experts", 0.80)]
-)
+@pytest.mark.parametrize("name, share", [("examples/mindspore", 1.0), ("dense pretraining", 0.97), ("all", 0.85)])
 def test_the_share_of_accepted_scripts(scripts, name, share):
     chosen = [script for script in scripts if SLICES[name](script)]
     assert sum(not errors_of(script) for script in chosen) >= share * len(chosen)

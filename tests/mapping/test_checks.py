@@ -222,7 +222,7 @@ BAD = [
     ("--recompute-granularity selective --recompute-method uniform", 1, "--recompute-method uniform"),
     ("--recompute-granularity selective --recompute-num-layers 1", 1, "--recompute-num-layers 1"),
     ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 0", 1, "--recompute-num-layers 0"),
-    ("--position-embedding-type rope --rotary-percent 0.2", 1, "--rotary-percent 0.2"),
+    ("--position-embedding-type rope --rotary-percent 0.05", 1, "--rotary-percent 0.05"),
     ("--multi-latent-attention --group-query-attention", 1, "--group-query-attention"),
     ("--use-rope-scaling", 1, "--use-rope-scaling (--rope-scaling-type llama3)"),
     # refused by flag, by value, and names that are gone
@@ -335,7 +335,7 @@ BAD = [
         2,
         "--check-weight-hash-across-dp-replicas-interval 5",
     ),
-    ("--use-precision-aware-optimizer --exp-avg-dtype bf16", 1, "--exp-avg-dtype bf16"),
+    ("--use-precision-aware-optimizer --exp-avg-dtype fp8", 1, "--exp-avg-dtype fp8"),
     ("--profile --profile-step-start 5 --profile-step-end 3", 1, "--profile-step-end 3"),
     ("--profile --profile-level level9", 1, "--profile-level level9"),
     ("--device-target GPU", 1, "--device-target GPU"),

@@ -64,7 +64,7 @@ def test_the_38b_example():
         ({"language_model": {"num_layer": 4}}, "num_layer", "num_layers"),
         ({"language_model": {"num_layers": "four"}}, "num_layers", "four"),
         ({"model_config": {"num_layers": "four"}}, "model_config.num_layers", "four"),
-        ({"language_model": {}, "fp8": "hybrid"}, "fp8 hybrid: ", "--bf16"),
+        ({"language_model": {}, "fp8": "hybrid"}, "fp8 hybrid: ", "--fp8-as-bf16"),
     ],
 )
 def test_a_wrong_key_or_value_is_an_error_with_the_nearest_name(content, blamed, near):

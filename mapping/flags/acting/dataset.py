@@ -54,6 +54,7 @@ ACTING = Acting(
         "--enable-thinking": read_by(boolean, default=None),
     },
     (
+        same("--drop-remainder", "drop_remainder", stores=True),
         same("--tokenizer-name-or-path", "tokenizer_model", "Directory of a HuggingFace tokenizer."),
         same(
             "--patch-tokenizer-type",

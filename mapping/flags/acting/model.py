@@ -52,6 +52,7 @@ ACTING = Acting(
         switch("--use-fused-rmsnorm", "normalization", "RMSNorm by the device's fused operator."),
         switch("--geglu", "hidden_act", "Gate the feed-forward block with gelu."),
         switch("--gelu-tanh", "hidden_act", "Gate the feed-forward block with the tanh form of gelu."),
+        same("--add-bias-linear", "add_bias_linear", stores=True),
         same("--post-norm", "use_sandwich_norm"),
         same("--add-rmsnorm-offset", "apply_layernorm_1p"),
         switch("--input-embeds-norm", "scales.embedding", "Multiply embeddings by sqrt(hidden size)."),

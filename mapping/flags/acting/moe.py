@@ -16,6 +16,25 @@ ACTING = Acting(
     },
     (
         same("--moe-intermediate-size", "moe_ffn_hidden_size"),
+        value(
+            "--moe-model-type",
+            str,
+            "moe_expert_capacity_factor",
+            "Experts of Megatron's kind, or a router of DeepSpeed's: softmax over all experts, then the best.",
+            default="megatron_moe",
+            choices=("megatron_moe", "deepspeed_moe"),
+            stands_for={
+                "deepspeed_moe": "Megatron's experts, routed as DeepSpeed does; over its capacity an expert drops its "
+                "last tokens"
+            },
+        ),
+        value(
+            "--moe-train-capacity-factor",
+            float,
+            "moe_expert_capacity_factor",
+            "With deepspeed_moe: tokens an expert takes, as a multiple of an even share.",
+            default=1.0,
+        ),
         value("--first-k-dense-replace", int, "moe_layer_freq", "This many first layers stay dense."),
         same(
             "--n-shared-experts",

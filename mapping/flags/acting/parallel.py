@@ -42,6 +42,14 @@ ACTING = Acting(
             "Virtual stages, split by |: E(mbedding), t for each layer, m(ulti-token prediction), L(oss); "
             "Et*3|(tt|)*5mL.",
         ),
+        value(
+            "--schedules-method",
+            str,
+            "pipeline_schedule",
+            "Another schedule of MindSpeed: the nearest one is run, with the same result.",
+            choices=("dualpipev",),
+            stands_for={"dualpipev": "zb-h1 is run, which delays weight gradients too and has the same result"},
+        ),
         same("--num-virtual-stages-per-pipeline-rank", "virtual_pipeline_model_parallel_size"),
         value("--pipeline-num-transformer-layers", layer_list, "num_layer_list"),
         values(

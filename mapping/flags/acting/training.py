@@ -13,8 +13,12 @@ ACTING = Acting(
         "--ckpt-format": refusing("use torch_dist", "zarr", also=("torch", "torch_dist", "torch_dcp", "fsdp_dtensor")),
         "--zero-stage": {"choices": (0, 1, 2, 3)},
         "--profile-with-memory": {"aliases": ("--profile-memory",)},
+        "--ddp-bucket-size": {"aliases": ("--bucket-size",)},
     },
     (
+        same("--wrap-with-ddp", "wrap_with_ddp", stores=True),
+        same("--profile-op-time", "profile_op_time", stores=True),
+        same("--o2-gradient", "grad_reduce_in_bf16", "Accumulate and reduce gradients in bfloat16."),
         same("--npu-deterministic", "deterministic_mode"),
         same("--use-deter-comp", "deterministic_mode"),
         switch(

@@ -120,9 +120,13 @@ FLAGS = group(
         "this computes part of the network in another type; leave it out, norms compute in float32 anyway",
         "--output-logit-dtype>logit_dtype=str{bf16,fp32} --input-layernorm-in-fp32",
     ),
+    ignored(
+        "the dense network of the classes from before Megatron-Core is the same mathematics, with other names",
+        "--use-legacy-models",
+    ),
     refused(
         "the classes from before Megatron-Core are gone; leave it out",
-        "--use-legacy-models --legacy-tokenizer --transformer-type=str:megatron",
+        "--legacy-tokenizer --transformer-type=str:megatron",
     ),
     refused(
         "the DeepSpeed form of experts is out of scope; use the megatron_moe flags",

@@ -23,7 +23,7 @@ FLAGS = group(
         --no-tokenizer-sentencepiece-ignore-extra-whitespaces|--disable-tokenizer-sentencepiece-ignore-extra-whitespaces=off
         --tokenizer-hf-no-include-special-tokens --trust-remote-code --null-tokenizer-eod-id=int
         --null-tokenizer-pad-id=int:-1 --use-gigatoken --tiktoken-special-tokens=str+
-        --tokenizer-hf-include-special-tokens --tokenizer-kwargs=str+
+        --tokenizer-hf-include-special-tokens
         """,
     ),
     refused(

@@ -1,6 +1,6 @@
 """Flags without effect: mixtures of experts."""
 
-from mapping.flags.flag import group, ignored, refused, value
+from mapping.flags.flag import group, ignored, refused
 
 FLAGS = group(
     "Experts: mixtures of experts",
@@ -43,16 +43,6 @@ FLAGS = group(
         """,
     ),
     ignored("there is no such logging back end, or nothing to switch", "--moe-per-layer-logging"),
-    ignored(
-        "experts are Megatron's kind",
-        value(
-            "--moe-model-type",
-            str,
-            "megatron_moe",
-            choices=("megatron_moe", "deepspeed_moe"),
-            refuses={"deepspeed_moe": "use megatron_moe"},
-        ),
-    ),
     refused(
         "this debugging dump is not there; leave it out",
         """
@@ -68,11 +58,12 @@ FLAGS = group(
         "use --expert-model-parallel-size and --moe-tp-extend-ep", "--moe-extended-tp --moe-expert-parallel-size=int"
     ),
     refused(
-        "8-bit and 4-bit training is out of scope; use --bf16",
+        "8-bit training is out of scope; add --fp8-as-bf16 to compute in bfloat16 what it would compute in 8 bits",
         """
         --moe-router-padding-for-quantization --moe-router-padding-for-fp8 --moe-dispatch-fwd-dtype=str{bf16,mxfp8}:bf16
         --moe-combine-bwd-dtype=str{bf16,mxfp8}:bf16 --no-use-gmm-fp8=off
         """,
+        passes_with="--fp8-as-bf16",
     ),
     refused(
         "this variant of experts is out of scope; leave it out",
@@ -87,8 +78,8 @@ FLAGS = group(
     refused(
         "the DeepSpeed form of experts is out of scope; use the megatron_moe flags",
         """
-        --moe-token-dropping --expert-interval=int:1 --moe-train-capacity-factor=float:1.0 --moe-no-drop
-        --moe-dynamic-padding --moe-hierarchical-alltoallv --moe-experts-pipeline-degree=int:0
+        --moe-token-dropping --expert-interval=int:1 --moe-no-drop --moe-dynamic-padding
+        --moe-hierarchical-alltoallv --moe-experts-pipeline-degree=int:0
         --moe-eval-capacity-factor=float:1.0 --moe-min-capacity=int:4
         """,
     ),

@@ -8,33 +8,39 @@ FLAGS = group(
         "checkpoints are written and read in this package's own way, checked on reading",
         "--no-stream-ckpt-dequant|--disable-stream-ckpt-dequant=off",
     ),
+    ignored("it only lets the flags of 8-bit training pass, which then do nothing: --bf16 computes", "--fp8-as-bf16"),
     refused(
-        "8-bit and 4-bit training is out of scope; use --bf16",
+        "8-bit training is out of scope; add --fp8-as-bf16 to compute in bfloat16 what it would compute in 8 bits",
         """
-        --disable-bf16-reduced-precision-matmul --fp8-format>fp8=str{e4m3,hybrid}
+        --fp8-format>fp8=str{e4m3,hybrid}
         --fp8-recipe=str{tensorwise,delayed,mxfp8,blockwise,custom}:delayed --fp8-quantizer-factory=str
         --fp8-margin=int:0 --fp8-interval=int:1 --fp8-amax-history-len=int:1
         --fp8-amax-compute-algo=str{most_recent,max}:most_recent --no-fp8-wgrad|--disable-fp8-wgrad=off
         --fp8-output-proj --first-last-layers-bf16 --num-layers-at-start-in-bf16=int:1 --num-layers-at-end-in-bf16=int:1
-        --use-kitchen-attention --kitchen-attention-backend=str{sdpa,fa}:sdpa --fp4-format>fp4=str{e2m1}
+        --keep-fp8-transpose-cache --fp8-param-gather --keep-fp8-transpose-cache-when-using-custom-fsdp
+        --fp8-reuse-quantized-weight
+        """,
+        passes_with="--fp8-as-bf16",
+    ),
+    refused(
+        "4-bit and quantised training is out of scope; use --bf16",
+        """
+        --disable-bf16-reduced-precision-matmul --use-kitchen-attention --kitchen-attention-backend=str{sdpa,fa}:sdpa
+        --fp4-format>fp4=str{e2m1}
         --fp4-recipe=str{nvfp4,custom}:nvfp4 --fp4-quantizer-factory=str --reuse-grad-buf-for-mxfp8-param-ag
-        --keep-fp8-transpose-cache --fp4-param-gather --fp8-param-gather --te-precision-config-file=str
-        --kitchen-config-file=str --kitchen-recipe-number=int --keep-fp8-transpose-cache-when-using-custom-fsdp
+        --fp4-param-gather --te-precision-config-file=str --kitchen-config-file=str --kitchen-recipe-number=int
         --quant-states=str{fp8,hif8,mxfp8} --quant-grads --te-comparison-with-cpu --te-comparison-with-bf16
-        --fp8-reuse-quantized-weight --qat-scheme=str{w4a16-mxfp4,w4a16-mxfp4-moe-only,w4a4-mxfp4,w4a8-moe-only}
+        --qat-scheme=str{w4a16-mxfp4,w4a16-mxfp4-moe-only,w4a4-mxfp4,w4a8-moe-only}
         --qat-quant-block-size=int{32,128} --qlora --qlora-save-dequantize
         """,
     ),
     ignored(
-        "it lets optimizer states have types of their own, and those stay float32", "--use-precision-aware-optimizer"
+        "it lets optimizer states have types of their own, which --exp-avg-dtype and --exp-avg-sq-dtype say",
+        "--use-precision-aware-optimizer",
     ),
     refused(
-        "optimizer states and gradients are float32; leave it out",
-        """
-        --main-grads-dtype=str{fp32,bf16}:fp32 --main-params-dtype=str{fp32,fp16}:fp32
-        --exp-avg-dtype=str{fp32,fp16,bf16,fp8}:fp32 --exp-avg-sq-dtype=str{fp32,fp16,bf16,fp8}:fp32 --o2-optimizer
-        --o2-gradient
-        """,
+        "gradients follow --grad-reduce-in-bf16, weights that the optimizer updates are float32; leave it out",
+        "--main-grads-dtype=str{fp32,bf16}:fp32 --main-params-dtype=str{fp32,fp16}:fp32",
     ),
     refused(
         "sparse attention with an indexer is out of scope; leave it out for full attention",

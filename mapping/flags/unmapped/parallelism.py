@@ -73,12 +73,13 @@ FLAGS = group(
         """,
     ),
     refused("copies of a model must start equal; leave it out", "--data-parallel-random-init"),
+    ignored("only the order of work changes, not the result", "--dualpipev-dw-detach"),
     refused(
         "this schedule is not there; use --pipeline-schedule, virtual stages or --num-layer-list",
         """
         --lazy-mpu-init --use-multiparameter-pipeline-model-parallel --automated-pipeline --automated-pipeline-perf
         --optimized-mbs-list=str --mbs-idx=int --pp-schedule-list=str --optimized-mbs-mode=off
-        --schedules-method=str{dualpipev} --dualpipev-dw-detach --layerwise-disaggregated-training --dist-train
+        --layerwise-disaggregated-training --dist-train
         """,
     ),
     refused(

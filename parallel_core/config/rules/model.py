@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
@@ -143,12 +144,12 @@ def rotating_channels_pair(config: Sections) -> Iterator[Finding]:
     model = config.model_config
     if model.position_embedding_type != "rope" or model.multi_latent_attention.enabled:
         return
-    channels = int(model.kv_channels * model.rotary_percent)
-    if channels % 2 or channels == 0:
+    channels = 2 * ceil(int(model.kv_channels * model.rotary_percent) / 2)
+    if not 0 < channels <= model.kv_channels:
         yield Finding(
             "--rotary-percent",
             model.rotary_percent,
-            f"lets {channels} of {model.kv_channels} channels of a head rotate, which must be an even number",
+            f"lets {channels} of {model.kv_channels} channels of a head rotate, in pairs: some must, and not more",
             "change it, --kv-channels or --num-attention-heads",
         )
 

@@ -1,0 +1,105 @@
+"""Flags of public scripts that ask for the same result in other words, or for types that are named as planned."""
+
+from __future__ import annotations
+
+import pytest
+
+from mapping.explain import as_text
+from mapping.reading import not_yet
+from parallel_core.config.tree import path_of
+from tests.support.mapping.lines import reading
+from tests.support.mapping.variations import value_of
+
+
+@pytest.mark.parametrize(
+    "change, field, value",
+    [
+        ("--use-legacy-models", "num_experts", None),
+        ("--o2-optimizer", "exp_avg_dtype", "bf16"),
+        ("--o2-optimizer", "exp_avg_sq_dtype", "bf16"),
+        ("--exp-avg-dtype fp16", "exp_avg_dtype", "fp16"),
+        ("--bf16 --o2-gradient", "accumulate_allreduce_grads_in_fp32", False),
+        ("--tokenizer-kwargs use_fast False", "tokenizer_kwargs", ["use_fast", "False"]),
+        ("--no-wrap-with-ddp --wrap-with-ddp", "wrap_with_ddp", True),
+        ("--no-drop-remainder --drop-remainder", "drop_remainder", True),
+        ("--disable-bias-linear --add-bias-linear", "mlp_has_bias", True),
+        ("--no-profile-op-time --profile-op-time", "profile_op_time", True),
+        ("--bucket-size 4096", "bucket_size", 4096),
+    ],
+)
+def test_another_spelling_fills_the_field(change, field, value):
+    found = reading(change)
+    assert found.errors == [] and value_of(found.config, path_of(field)) == value
+
+
+def test_the_older_classes_had_other_experts():
+    (error,) = reading("--use-legacy-models --num-experts 4").errors
+    assert error.startswith("--num-experts 4: does not go with --use-legacy-models")
+
+
+def test_types_of_moments_are_named_as_planned():
+    flags = {finding.flag for finding in not_yet(reading("--o2-optimizer"))}
+    assert flags == {"--o2-optimizer", "--exp-avg-sq-dtype"}
+
+
+def test_eight_bits_are_computed_in_bfloat16_only_when_that_is_said():
+    (error,) = reading("--bf16 --fp8-format hybrid").errors
+    assert "--fp8-as-bf16" in error
+    found = reading("--bf16 --fp8-format hybrid --fp8-recipe blockwise --fp8-as-bf16")
+    assert found.errors == [] and found.config == reading("--bf16").config
+    (error,) = reading("--bf16 --fp4-format e2m1 --fp8-as-bf16").errors
+    assert error.startswith("--fp4-format")
+    (error,) = reading("--fp8-format hybrid --fp8-as-bf16").errors
+    assert "needs --bf16" in error
+
+
+@pytest.mark.parametrize(
+    "change, same",
+    [
+        (
+            "--pipeline-model-parallel-size 2 --schedules-method dualpipev",
+            "--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1",
+        ),
+        (
+            "--num-experts 4 --moe-model-type deepspeed_moe --moe-train-capacity-factor 1.1",
+            "--num-experts 4 --moe-expert-capacity-factor 1.1 --moe-router-pre-softmax --norm-topk-prob "
+            "--moe-token-drop-policy position",
+        ),
+        (
+            "--num-experts 4 --moe-model-type deepspeed_moe --moe-router-topk 1",
+            "--num-experts 4 --moe-expert-capacity-factor 1 --moe-router-pre-softmax --moe-router-topk 1 "
+            "--moe-token-drop-policy position",
+        ),
+    ],
+)
+def test_the_nearest_is_taken_and_that_is_said(change, same):
+    found = reading(change, 2)
+    assert found.errors == [] and found.config == reading(same, 2).config
+    (note,) = found.notes
+    flag, _, sentence = note.partition(": ")
+    assert flag in change and sentence in as_text(found)
+
+
+@pytest.mark.parametrize("percent, rotating", [(0.51, 66), (0.5, 64), (0.76, 98)])
+def test_an_odd_number_of_rotating_channels_is_rounded_up(percent, rotating):
+    """As Megatron does: its frequencies are one for every second of int(head size x percent) channels."""
+    from parallel_core.rotary import Rotary
+
+    found = reading(f"--position-embedding-type rope --kv-channels 128 --rotary-percent {percent}")
+    assert found.errors == []
+    rotary = Rotary.of(found.config.model_config)
+    assert rotary.tables((range(4),))[0].shape == (4, rotating)
+
+
+def test_an_alias_of_the_users_own_parser_counts_unless_it_is_at_its_default():
+    from mapping.reading import read
+    from tests.support.mapping.lines import line
+
+    def provider(parser):
+        parser.add_argument("--bucket-size", type=int, default=None)
+        parser.add_argument("--profile-memory", action="store_true")
+        return parser
+
+    found = read([*line("--profile-with-memory"), "--bucket-size", "512"], provider, 1)
+    training = found.config.training_config
+    assert found.errors == [] and (training.bucket_size, training.profile_memory) == (512, True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from parallel_core.config import ParallelConfig
+from parallel_core.config import AllConfig, ParallelConfig
 from parallel_core.sharding import Coordinates
 from parallel_core.topology import KINDS, Topology
 from pynative.collectives import Backend, Group, connect
@@ -25,6 +25,7 @@ class _State:
     backend: Backend
     topology: Topology
     virtual_size: int | None = None
+    config: AllConfig | None = None
     ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -112,6 +113,7 @@ def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:
         ulysses_degree_in_cp=config.ulysses_degree_in_cp,
         backend=backend,
     )
+    _current().config = config.all_config
 
 
 def model_parallel_is_initialized() -> bool:
@@ -134,6 +136,16 @@ def _current() -> _State:
 def get_backend() -> Backend:
     """The connection to the other processes."""
     return _current().backend
+
+
+def get_config() -> AllConfig:
+    """The configuration that the job was initialised with."""
+    config = _current().config
+    if config is None:
+        raise RuntimeError(
+            "no configuration is known: initialise by set_parallel_context(all_config.parallel_config), or pass one"
+        )
+    return config
 
 
 def get_topology() -> Topology:

@@ -31,6 +31,7 @@ class AllConfig(Sections):
             for entry in fields(section):
                 if "sibling" in entry.metadata:
                     setattr(section, entry.name, sections[entry.name])
+        self.parallel_config.all_config = self
 
     def _derive(self) -> None:
         data, parallel, schedule = self.dataset_config, self.parallel_config, self.optimizer_config

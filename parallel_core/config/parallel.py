@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import field
+from typing import Any
 
 from parallel_core.config.base import Config, option, section, sibling
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
@@ -94,6 +95,8 @@ class ParallelConfig(Config):
     """The sibling section, set by `AllConfig`."""
     fused: FusedOperators = field(default=NOTHING_FUSED, repr=False, compare=False)
     """Operators that the model section wants fused, set by `AllConfig`: the device is prepared with them."""
+    all_config: Any = field(default=None, repr=False, compare=False)
+    """The configuration that this is a section of, set by `AllConfig`: a job is initialised with this section."""
 
     @property
     def model_parallel_size(self) -> int:

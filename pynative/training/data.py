@@ -1,6 +1,7 @@
 """From datasets, MindSpore's or anybody's, to the iterator that a step draws from."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass
 from typing import Any
 
 from parallel_core.config import AllConfig
@@ -8,8 +9,9 @@ from parallel_core.data.loader import StepLoader, build_step_loader
 from pynative import parallel_state
 
 
-def get_train_valid_test_num_samples(config: AllConfig) -> tuple[int, int, int]:
-    """How many samples a run draws from each split."""
+def get_train_valid_test_num_samples(config: AllConfig | None = None) -> tuple[int, int, int]:
+    """How many samples a run draws from each split; by default the run that `set_parallel_context` initialised."""
+    config = config or parallel_state.get_config()
     training, batch = config.training_config, config.dataset_config.global_batch_size
     if training.skip_train:
         return 0, training.eval_iters * batch, 0
@@ -17,8 +19,16 @@ def get_train_valid_test_num_samples(config: AllConfig) -> tuple[int, int, int]:
     return training.training_iters * batch, evaluations * training.eval_iters * batch, training.eval_iters * batch
 
 
-def build_pretraining_data_loader(dataset: Any, consumed_samples: int, config: AllConfig, draws: int = 1) -> StepLoader:
-    """This replica's steps of `dataset`, each in `draws` items, from the first sample that was not consumed yet."""
+def build_pretraining_data_loader(
+    dataset: Any, consumed_samples: int, config: AllConfig | None = None, draws: int = 1
+) -> StepLoader:
+    """This replica's steps of `dataset`, each in `draws` items, from the first sample that was not consumed yet.
+
+    An item is a dict of arrays whose rows are a step's micro-batches, one after the other. By default the configuration
+    is the one that `set_parallel_context` was given. Megatron's forward_step_func draws micro-batches: draws is their
+    number.
+    """
+    config = config or parallel_state.get_config()
     data = config.dataset_config
     return build_step_loader(
         dataset,
@@ -54,3 +64,58 @@ def endless(loader: Iterable, skip: int = 0) -> Iterator:
     for _ in range(skip):
         next(rounds)
     return rounds
+
+
+@dataclass
+class RunData:
+    """What a run draws from."""
+
+    train: Iterator
+    valid: Iterator | None
+    samples_per_epoch: int | None
+    """Where it is known."""
+
+
+@dataclass
+class DataSources:
+    """What a script gave: datasets by a provider, or loaders of its own, which go before."""
+
+    provider: Callable | None
+    train_data_loader: Iterable | None
+    valid_data_loader: Iterable | None
+
+    def open(self, config: AllConfig, draws: int, iteration: int, consumed_samples: int) -> RunData:
+        """Iterators that go on after `iteration` steps, which took `consumed_samples`."""
+        if self.provider is None and self.train_data_loader is None:
+            raise ValueError("pretrain: pass train_valid_test_datasets_provider or train_data_loader")
+        if config.training_config.checkpoint.new_dataset:
+            iteration = consumed_samples = 0
+        train_set, valid_set = self._datasets(config)
+        valid = self.valid_data_loader
+        if valid is None and valid_set is not None:
+            valid = build_pretraining_data_loader(valid_set, 0, config, draws)
+        if self.train_data_loader is not None:
+            train = endless(self.train_data_loader, iteration * draws)
+        elif config.training_config.skip_train:
+            train = iter(())
+        else:
+            train = endless(build_pretraining_data_loader(train_set, consumed_samples, config, draws))
+        return RunData(train, None if valid is None else endless(valid), self._epoch(config, train_set, draws))
+
+    def _datasets(self, config: AllConfig) -> tuple[Any, Any]:
+        """The provider's for training and validation, unless both come from loaders."""
+        if self.provider is None or (self.train_data_loader is not None and self.valid_data_loader is not None):
+            return None, None
+        train, valid, _ = self.provider(get_train_valid_test_num_samples(config))
+        if train is None and self.train_data_loader is None and not config.training_config.skip_train:
+            raise ValueError(
+                "train_valid_test_datasets_provider: gave no training dataset; check --data-path and --split"
+            )
+        return train, valid
+
+    def _epoch(self, config: AllConfig, train_set: Any, draws: int) -> int | None:
+        """Samples of an epoch: as the dataset says, or as many as a loader has items for."""
+        if self.train_data_loader is None:
+            return getattr(train_set, "samples_per_epoch", None)
+        items = len(self.train_data_loader) if isinstance(self.train_data_loader, Sized) else 0
+        return items * config.dataset_config.global_batch_size // draws or None

@@ -4,8 +4,7 @@ Read it as the table of contents: model -> gradients -> optimizer -> checkpoint 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,24 @@ from pynative.training.callbacks import (
 )
 from pynative.training.callbacks.evaluation import evaluate
 from pynative.training.data import (
+    DataSources,
     build_pretraining_data_loader,
-    endless,
     get_train_valid_test_num_samples,
 )
 from pynative.training.forward_step import BatchedForwardStep, MegatronForwardStep
 from pynative.training.train_step import TrainOneStepCell
 from pynative.training.utils import set_parallel_context, set_seed
+
+__all__ = [
+    "TrainOneStepCell",
+    "build_pretraining_data_loader",
+    "get_model",
+    "get_train_valid_test_num_samples",
+    "pretrain",
+    "set_parallel_context",
+    "set_seed",
+    "train",
+]
 
 DEFAULT_OUTPUT = "output"
 
@@ -69,40 +79,10 @@ def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int) -> nn.Cell:
     return model
 
 
-@dataclass
-class _Data:
-    """Iterators of the training and validation data, and the size of an epoch if it is known."""
-
-    train: Iterator
-    valid: Iterator | None
-    samples_per_epoch: int | None
-
-
-def _data(provider: Callable | None, loader: Iterable | None, state: TrainingState) -> _Data:
-    config, draws = state.config, state.step_cell.forward_step.draws
-    if loader is not None:
-        steps = len(loader) if isinstance(loader, Sized) else None
-        batch = config.dataset_config.global_batch_size
-        skip = 0 if config.training_config.checkpoint.new_dataset else state.iteration * draws
-        return _Data(endless(loader, skip), None, steps * batch // draws if steps else None)
-    if provider is None:
-        raise ValueError("pretrain: pass train_valid_test_datasets_provider or train_data_loader")
-    train, valid, _ = provider(get_train_valid_test_num_samples(config))
-    skips_training = config.training_config.skip_train
-    if train is None and not skips_training:
-        raise ValueError("train_valid_test_datasets_provider: gave no training dataset; check --data-path and --split")
-    consumed = 0 if config.training_config.checkpoint.new_dataset else state.consumed_samples
-    train_iterator = (
-        iter(()) if skips_training else endless(build_pretraining_data_loader(train, consumed, config, draws))
-    )
-    valid_iterator = endless(build_pretraining_data_loader(valid, 0, config, draws)) if valid is not None else None
-    return _Data(train_iterator, valid_iterator, getattr(train, "samples_per_epoch", None))
-
-
 def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callback]) -> list[Callback]:
     training = config.training_config
     callbacks: list[Callback] = [LogCallback(training.log_interval)]
-    if valid is not None and training.eval_iters and training.eval_interval:
+    if training.eval_iters and training.eval_interval:
         callbacks.append(EvaluationCallback(valid, training.eval_interval, training.eval_iters))
     if parallel_state.get_global_rank() == 0:
         callbacks.append(MetricsCallback(Path(training.checkpoint.output_dir or DEFAULT_OUTPUT) / "metrics.jsonl"))
@@ -195,6 +175,7 @@ def pretrain(
     *,
     all_config: AllConfig,
     train_data_loader: Iterable | None = None,
+    valid_data_loader: Iterable | None = None,
     get_batch_func: Callable[[Iterator], dict[str, Any]] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingState:
@@ -211,12 +192,12 @@ def pretrain(
             flags are read before this is called, by `initialize_megatron`, which takes the latter two.
         all_config: the configuration.
         train_data_loader: a MindSpore dataset or any iterable; an item is what get_batch_func draws for one step.
+        valid_data_loader: the same for evaluations, in place of the provider's second dataset.
         get_batch_func: (data_iterator) -> the cell's keyword arguments for all micro-batches of this rank, cut along
             dimension 0. Default: the loader's dict as it is.
         callbacks: more of them.
 
-    Returns:
-        the state at the end: model, figures of the last step.
+    Returns: the state at the end, model and figures of the last step.
     """
     _refuse(all_config, model_type, process_non_loss_data_func, extra_args_provider, args_defaults)
     _prepare(all_config)
@@ -224,10 +205,7 @@ def pretrain(
     state = TrainingState(all_config, model, _step_cell(model, all_config, forward_step_func, get_batch_func))
     if all_config.training_config.checkpoint.load_checkpoint:
         load_checkpoint(Path(all_config.training_config.checkpoint.load_checkpoint), state)
-    _run(state, _data(train_valid_test_datasets_provider, train_data_loader, state), callbacks)
-    # Nobody leaves while another rank may still need it.
-    parallel_state.get_world_group().barrier()
-    log("Training success!")
+    _run(state, DataSources(train_valid_test_datasets_provider, train_data_loader, valid_data_loader), callbacks)
     return state
 
 
@@ -240,10 +218,14 @@ def _prepare(config: AllConfig) -> None:
         set_seed(config.training_config.seed)
 
 
-def _run(state: TrainingState, data: _Data, callbacks: Sequence[Callback]) -> None:
+def _run(state: TrainingState, sources: DataSources, callbacks: Sequence[Callback]) -> None:
     """Train, or with --skip-train evaluate."""
+    data = sources.open(state.config, state.step_cell.forward_step.draws, state.iteration, state.consumed_samples)
     state.samples_per_epoch = data.samples_per_epoch
     if state.config.training_config.skip_train:
         evaluate_only(state, data.valid)
     else:
         train(state, data.train, _callbacks(state.config, data.valid, callbacks))
+    # Nobody leaves while another rank may still need it.
+    parallel_state.get_world_group().barrier()
+    log("Training success!")

@@ -14,7 +14,7 @@ from tests.support.terminal import run_on_terminal, screen
 EXAMPLE = ROOT / "examples" / "gpt"
 STEPS = [
     f"INFO - Epoch: 0, Step: {step}, Loss: {9 - step:.16f}, Finite_grads: True, Loss_scale: 1.0, "
-    f"Learning_rate: 1.00000000e-03, Grad_norm: 1.500000, Tokens/s: 12345.6, TFLOP/s: 0.0123, Memory: 300 MB, "
+    f"Learning_rate: 0.0010000000000000, Grad_norm: 1.500000, Tokens/s: 12345.6, TFLOP/s: 0.0123, Memory: 300 MB, "
     f"ETA: 00:00:{4 - step:02d}, Time: 812.30 ms"
     for step in (1, 2, 3, 4)
 ]

@@ -1,7 +1,7 @@
 """The script that users of the earlier system have, taken from its documentation as it stands there, trains here.
 
-Changed are the import prefixes and the device; given are what the document leaves to the reader: `get_batch`, a data
-loader, and extra arguments.
+Changed are the import prefixes and the device; given are what the document leaves to the reader: `get_batch`, datasets,
+and extra arguments.
 """
 
 import json
@@ -25,28 +25,35 @@ import enum
 import numpy as np
 import mindspore as ms
 from mapping import initialize_megatron, get_args, init_configs_from_args
+from pynative.training.data import build_pretraining_data_loader, get_train_valid_test_num_samples
 from pynative.training.utils import set_parallel_context, set_seed
 
 def _add_pangu_args(parser):
     parser.add_argument("--pangu-rows", type=int, default=4)
     return parser
 
-def get_train_valid_test_num_samples():
-    return (get_args().pangu_rows, 0, 0)
+class Rows:  # the same few over and over
+    def __init__(self, samples):
+        self.samples = samples
+        self.rows = np.random.default_rng(5).integers(0, 64, (get_args().pangu_rows, 17)).astype(np.int32)
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, i):
+        return {"tokens": self.rows[i % len(self.rows)]}
 
 def train_valid_test_datasets_provider(samples):
-    return np.random.default_rng(5).integers(0, 64, (samples[0], 17)).astype(np.int32), None, None
-
-def build_pretraining_data_loader(rows, consumed_samples):
-    return [rows]
+    assert samples == (12 * 4, 0, 0)
+    return Rows(samples[0]), None, None
 
 def get_batch(data_iterator):
-    rows = ms.Tensor(next(data_iterator))
+    rows = ms.Tensor(next(data_iterator)["tokens"])
     tokens = rows[:, :-1]
     return {"tokens": tokens, "labels": rows[:, 1:], "loss_mask": ms.ops.ones(tokens.shape, ms.float32),
             "position_ids": ms.ops.arange(16).expand_dims(0).tile((tokens.shape[0], 1)), "attention_mask": None}
 """
-LOG_LINE = r"^INFO - Epoch: \d+, Step: \d+, Loss: \d+\.\d{16}, .*Time: \d+\.\d\d ms$"
+LOG_LINE = r"^INFO - Epoch: \d+, Step: \d+, Loss: \d+\.\d{16}, .*Learning_rate: \d+\.\d{16}, .*Time: \d+\.\d\d ms$"
 # The document first shows its own GPTModel and then imports the library's; each is tried.
 LIBRARY_MODEL = "from mindspeed_ms.legacy.model.gpt_model import GPTModel"
 FLAGS = (

@@ -20,7 +20,7 @@ def pretrain_tiny(backend, flags: str, **arguments):
         return pretrain(all_config=config, **arguments)
 
 
-def evaluated(backend, flags: str) -> list[float]:
+def evaluated(backend, flags: str, **arguments) -> list[tuple[float | None, float]]:
     """Validation losses, and the training loss of the step after: evaluation must not touch training."""
     from pynative.training.callbacks import Callback
 
@@ -30,5 +30,5 @@ def evaluated(backend, flags: str) -> list[float]:
         def on_step_end(self, state):
             found.append((state.metrics.get("validation_loss"), state.result.loss))
 
-    pretrain_tiny(backend, flags, callbacks=[Seen()])
+    pretrain_tiny(backend, flags, callbacks=[Seen()], **arguments)
     return found

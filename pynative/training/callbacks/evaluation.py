@@ -3,18 +3,26 @@
 import math
 from collections.abc import Iterator
 
+from pynative import parallel_state
 from pynative.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
 
 
 class EvaluationCallback(Callback):
-    """--eval-interval, --eval-iters."""
+    """--eval-interval, --eval-iters; without data a line says that nothing is evaluated."""
 
-    def __init__(self, data_iterator: Iterator, interval: int, batches: int) -> None:
+    def __init__(self, data_iterator: Iterator | None, interval: int, batches: int) -> None:
         self.data_iterator, self.interval, self.batches = data_iterator, interval, batches
 
+    def on_train_begin(self, state: TrainingState) -> None:
+        if self.data_iterator is None and parallel_state.get_global_rank() == 0:
+            log(
+                f"No evaluation: --eval-interval {self.interval} and --eval-iters {self.batches} are given, but no "
+                f"validation data: pass valid_data_loader, or a datasets provider (--split, --valid-data-path)"
+            )
+
     def on_step_end(self, state: TrainingState) -> None:
-        if state.iteration % self.interval == 0:
+        if self.data_iterator is not None and state.iteration % self.interval == 0:
             evaluate(state, self.data_iterator, self.batches)
 
 

@@ -83,7 +83,7 @@ def _line(metrics: dict) -> str:
     return (
         f"Epoch: {metrics['epoch']}, Step: {metrics['step']}, Loss: {metrics['loss']:.16f}, "
         f"Finite_grads: {metrics['finite_grads']}, Loss_scale: {metrics['loss_scale']}, "
-        f"Learning_rate: {metrics['learning_rate']:.8e}, Grad_norm: {metrics['grad_norm']:.6f}, {asked_for}"
+        f"Learning_rate: {metrics['learning_rate']:.16f}, Grad_norm: {metrics['grad_norm']:.6f}, {asked_for}"
         f"Tokens/s: {metrics['tokens_per_second']:.1f}, TFLOP/s: {metrics['tflops']:.4f}, "
         f"Memory: {metrics['memory_mb']:.0f} MB, ETA: {days}{eta}, Time: {metrics['milliseconds']:.2f} ms"
     )

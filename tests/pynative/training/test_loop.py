@@ -2,6 +2,7 @@
 
 import enum
 import json
+import logging
 import re
 
 import mindspore as ms
@@ -95,6 +96,42 @@ def test_evaluation_is_a_forward_without_dropout(layout):
     assert [loss for _, loss in with_evaluation[0]] == [loss for _, loss in without[0]]
     assert with_evaluation[-1][0][0] == pytest.approx(plain[0][0][1], rel=1e-6)
     assert with_evaluation[0][0][0] != with_evaluation[0][0][1]
+
+
+class Validation(Rows):
+    """Other rows, so that their loss is another."""
+
+    def __getitem__(self, i: int) -> dict[str, np.ndarray]:
+        return super().__getitem__(15 - i)
+
+
+def validated(backend, source: str) -> tuple[list[float | None], str]:
+    """Validation losses of two steps with a training loader of one's own, and what was logged."""
+    reversed_rows = [{name: array[::-1] for name, array in batch.items()} for batch in reversed(batches())]
+    arguments = {
+        "loader": {"valid_data_loader": reversed_rows},
+        "provider": {"train_valid_test_datasets_provider": lambda samples: (None, Validation(), None)},
+        "nothing": {},
+    }[source]
+    flags = f"{BATCHES} --eval-interval 1 --eval-iters 2 --lr 0"
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logging.getLogger("pynative").addHandler(handler)
+    try:
+        found = evaluated(backend, flags, train_data_loader=batches(), **arguments)
+    finally:
+        logging.getLogger("pynative").removeHandler(handler)
+    return [loss for loss, _ in found], "\n".join(record.getMessage() for record in records)
+
+
+def test_evaluation_beside_a_training_loader():
+    """Its data come from a second loader or from the provider; without either one line says that there are none."""
+    (of_loader, log), (of_provider, _) = run(1, validated, "loader")[0], run(1, validated, "provider")[0]
+    assert of_loader == of_provider and None not in of_loader and of_loader[0] != of_loader[1]
+    assert "No evaluation" not in log
+    nothing, log = run(1, validated, "nothing")[0]
+    assert nothing == [None, None] and log.count("No evaluation: --eval-interval 1 and --eval-iters 2") == 1
 
 
 def cyclic(backend) -> int:

@@ -11,15 +11,11 @@ import subprocess
 import pytest
 
 from pynative.launch import msrun_command, quiet_environment
-from tests.support.assets import ROOT, asset
+from tests.support.assets import ROOT
+from tests.support.printed.blocks import python_blocks
+from tests.support.printed.named import PREFIXES
 
-IMPORTS = {
-    "mindformers.experimental.parallel_core.pynative": "pynative",
-    "mindspeed_ms.training": "pynative.training",
-    "mindspeed_ms.legacy.model.eos_mask": "pynative.transformer.eos_mask",
-    "mindspeed_ms.legacy.model.gpt_model": "pynative.transformer.gpt_model",
-    '"Ascend"': '"CPU"',
-}
+CHANGED = {**PREFIXES, '"Ascend"': '"CPU"'}
 BEFORE = """
 import enum
 import numpy as np
@@ -66,12 +62,10 @@ FLAGS = (
 
 def document_script(own_model: bool) -> str:
     """The document's Python blocks in order as one script, with the changes above."""
-    document = asset("documents/pretrain.md")
-    blocks = re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), flags=re.DOTALL)
-    script = "\n".join([BEFORE, *blocks])
+    script = "\n".join([BEFORE, *python_blocks("003")])
     if own_model:
         script = script.replace(LIBRARY_MODEL, "")
-    for theirs, ours in IMPORTS.items():
+    for theirs, ours in CHANGED.items():
         script = script.replace(theirs, ours)
     return script
 

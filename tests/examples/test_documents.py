@@ -1,0 +1,72 @@
+"""Every key, flag and name that the documents print does what the table of outcomes says, and all are in it."""
+
+from collections import Counter
+
+import pytest
+
+from mapping.reading import not_yet
+from parallel_core.config.tree import PUBLIC
+from parallel_core.config.unsupported import feature_of
+from tests.support.printed.blocks import DOCUMENTS, blocks
+from tests.support.printed.configured import json_reading, yaml_reading
+from tests.support.printed.found import ACTS, MISSING, NOTHING, PLANNED, READER, REFUSED
+from tests.support.printed.outcomes import Row, reality, recorded
+
+
+def compared(row: Row) -> tuple[str, ...]:
+    """What is held fixed: reasons may be reworded, where a value arrives may not."""
+    return row if row.outcome == ACTS else row[:-1]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_each_item_does_what_the_table_says(document):
+    """No item of a block is without a row, no row without an item; values arrive in the fields that are named."""
+    table = [compared(row) for row in recorded() if row.document == document]
+    found = [compared(row) for row in reality(document)]
+    assert found == table, "python -m tests.support.printed.outcomes writes the table anew: read what changes"
+
+
+def test_outcomes_say_why():
+    """Each is one of the six, and what is not done is so with a reason."""
+    for row in recorded():
+        assert row.outcome in (ACTS, NOTHING, PLANNED, REFUSED, READER, MISSING), row
+        assert row.detail or row.outcome in (READER, MISSING), row
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_does_nothing_is_reported(document, capsys):
+    """Each key with outcome `no-op` that has a value is on the line of what is ignored."""
+    for block in blocks(document):
+        rows = [row for row in recorded() if row[:2] == (document, block.number) and row.outcome == NOTHING]
+        if rows and block.language in ("yaml", "json"):
+            reading = yaml_reading(document, block) if block.language == "yaml" else json_reading(block)
+            reading.print_notes()
+            line = capsys.readouterr().out
+            for row in rows:
+                assert "without a value" in row.detail or any(name in line for name in _outer(row.item)), row
+
+
+def _outer(item: str) -> list[str]:
+    """An item and the keys that hold it: a whole section that is ignored is reported once."""
+    parts = item.replace("[", ".[").split(".")
+    return [".".join(parts[:count]).replace(".[", "[") for count in range(len(parts), 0, -1)]
+
+
+YAML = [(document, block) for document in DOCUMENTS for block in blocks(document) if block.language == "yaml"]
+
+
+@pytest.mark.parametrize(("document", "block"), YAML, ids=[f"{document}-{block.number}" for document, block in YAML])
+def test_what_is_planned_is_refused_as_such(document, block):
+    """Training refuses to start, and names each field of the block that the engine does not act on yet."""
+    reading = yaml_reading(document, block)
+    refusals = [finding.rule for finding in [*not_yet(reading), *reading.findings]]
+    paths = {public: path for path, public in PUBLIC.items()}
+    rows = [row for row in recorded() if row[:2] == (document, block.number) and row.outcome == PLANNED]
+    for path in (paths[row.detail] for row in rows if row.detail in paths):
+        assert feature_of(path) or any("not implemented yet" in rule and path in rule for rule in refusals), path
+
+
+def test_the_table_covers_the_documents():
+    """The documents are many: a table that lost its rows would pass the other tests only together with its blocks."""
+    rows = Counter(row.document for row in recorded())
+    assert rows["003"] > 200 and min(rows[document] for document in DOCUMENTS) > 15

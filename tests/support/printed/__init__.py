@@ -1,0 +1,1 @@
+"""What the documents print: their blocks, the names in them, and what becomes of each here."""

@@ -1,0 +1,130 @@
+"""What the mapping makes of a block of YAML, JSON or flags, item by item."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mapping.explain import PLANNED as NOT_YET
+from mapping.explain import Outcome, outcomes
+from mapping.flags import BY_NAME, IGNORED, MAPPED
+from mapping.merge import Reading, Sources, resolve
+from mapping.readers import yaml_file
+from mapping.reading import read
+from parallel_core.config.tree import PUBLIC
+from parallel_core.config.unsupported import IMPLEMENTED, never_works
+from parallel_core.findings import Finding
+from tests.support.printed.blocks import Block, blocks
+from tests.support.printed.found import ACTS, MISSING, NOTHING, PLANNED, REFUSED, Found
+from tests.support.printed.items import yaml_content
+
+CONTEXT: dict[tuple[str, str], dict[str, Any]] = {
+    ("001", "0"): {"model_config": {"num_layers": 64}, "parallel_config": {"pipeline_model_parallel_size": 16}},
+    ("001", "1"): {
+        "model_config": {"num_layers": 48},
+        "parallel_config": {
+            "pipeline_model_parallel_size": 5,
+            "virtual_pipeline_model_parallel_size": 2,
+            "num_layer_list": [[4, 5, 5, 5, 5], [5, 5, 5, 5, 4]],
+        },
+    },
+}
+"""What a document's sentences say beside a block of YAML."""
+
+FLAGS = (
+    "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
+    "--vocab-size 512 --train-iters 10"
+)
+"""A command line that leaves to a block what such blocks say."""
+BESIDE = {
+    "1": "--micro-batch-size 1 --global-batch-size 6 --clip-grad 0.5 --lr 1e-3",
+    "2": "--micro-batch-size 1",
+    "3": "--micro-batch-size 1",
+    "11": "--lr 1e-3",
+}
+"""Number of a block of JSON -> the flags that say what it doesn't, or to which its `auto`s leave it."""
+ELSE = "--micro-batch-size 1 --lr 1e-3"
+
+AS_MEGATRON = {"hysteresis"}
+"""Flags that fill the field of Megatron's meaning, where the tables of document 003 name another."""
+
+
+def yaml_reading(document: str, block: Block) -> Reading:
+    """What a block comes to. The nested blocks of document 003 are one file."""
+    content = yaml_content(block.text)
+    if document == "003":
+        content = {}
+        for part in blocks(document):
+            if part.language == "yaml":
+                content |= yaml_content(part.text)
+    given, findings = yaml_file.values_of(CONTEXT.get((document, block.number), {}) | content, "the document")
+    return resolve(Sources(yaml=given, findings=findings, is_a_file=True))
+
+
+def json_reading(block: Block) -> Reading:
+    """What a block, put between braces where it has none, comes to beside flags that say the rest."""
+    whole = block.text if block.text.lstrip().startswith("{") else "{" + block.text + "}"
+    flags = f"{FLAGS} {BESIDE.get(block.number, ELSE)}".split()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "deepspeed.json")
+        path.write_text(whole, encoding="utf-8")
+        return read([*flags, "--deepspeed-config", str(path)], world_size=1)
+
+
+def flag_reading(words: list[str]) -> Reading:
+    return read([*FLAGS.split(), *ELSE.split(), *words], world_size=1)
+
+
+def found(reading: Reading, item: str) -> Found:
+    """What became of a key or a flag."""
+    about = [finding for finding in reading.findings if _is(finding.flag, item)]
+    if about:
+        return _of_finding(about[0])
+    said = [outcome for outcome in outcomes(reading) if _is(outcome.flag, item)]
+    notes = [note for note in reading.notes if note.startswith(f"{item} auto: ")]
+    if said:
+        return _of_outcomes(said)
+    if notes:
+        return Found(ACTS, notes[0])
+    unread = any("cannot be read" in finding.rule for finding in reading.findings)
+    return Found(MISSING, "the file cannot be read") if unread else Found(NOTHING, "a key without a value says nothing")
+
+
+def _is(name: str, item: str) -> bool:
+    """Whether a name that was reported is the item, holds it, or is held by it."""
+    return item == name or item.startswith((f"{name}.", f"{name}["))
+
+
+def _of_finding(finding: Finding) -> Found:
+    if "there is no such" in finding.rule or "cannot be read" in finding.rule:
+        return Found(MISSING, finding.rule)
+    return Found(PLANNED if "not implemented yet" in finding.rule else REFUSED, finding.rule)
+
+
+def _of_outcomes(said: list[Outcome]) -> Found:
+    path = {public: path for path, public in PUBLIC.items()}
+    for outcome in said:
+        target = path.get(outcome.target, "")
+        part_of_planned = outcome.status == MAPPED and target not in IMPLEMENTED and never_works(target)
+        if outcome.status == NOT_YET or part_of_planned:
+            return Found(PLANNED, outcome.target)
+    if said[0].status == IGNORED:
+        return Found(NOTHING, said[0].reason)
+    if said[0].status != MAPPED:
+        return Found(REFUSED, said[0].reason)
+    return Found(ACTS, ", ".join(sorted(f"{outcome.target} = {outcome.value}" for outcome in said)))
+
+
+def table_found(flag: str, key: str) -> Found:
+    """A row of the tables of document 003: Megatron's flag, and where the config has it."""
+    row = BY_NAME.get("--" + flag.replace("_", "-")) or BY_NAME.get("--no-" + flag.replace("_", "-"))
+    paths: Mapping[str, str] = {public: path for path, public in PUBLIC.items()}
+    if row is None or key not in paths:
+        return Found(MISSING, f"{'' if row else 'no such flag '}{'' if key in paths else 'no such key'}".strip())
+    if row.status != MAPPED:
+        return Found(NOTHING if row.status == IGNORED else REFUSED, row.reason)
+    if row.target != paths[key] and flag not in AS_MEGATRON:
+        return Found(MISSING, f"fills {PUBLIC[row.target]}")
+    return Found(PLANNED if never_works(row.target) else ACTS, PUBLIC[row.target])

@@ -1,0 +1,158 @@
+"""What becomes of a name that a document's Python or shell block uses: importable here, called as printed, or not."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from mapping import init_configs_from_args
+from tests.support.assets import ROOT
+from tests.support.printed.blocks import python_blocks
+from tests.support.printed.configured import ELSE, FLAGS, flag_reading, found
+from tests.support.printed.found import ACTS, MISSING, NOTHING, PLANNED, READER, REFUSED, Found
+from tests.support.printed.items import python_items
+
+PREFIXES = {
+    "mindformers.experimental.parallel_core.pynative": "pynative",
+    "mindspeed_ms.training": "pynative.training",
+    "mindspeed_ms.legacy.model": "pynative.transformer",
+}
+"""The only part of an import that a user changes: old prefix -> ours."""
+
+WITHOUT_IMPORT = ("mapping", "pynative.training.training", "pynative.training.data", "pynative.training.utils")
+"""Where the names are that document 003 uses without saying where they come from."""
+
+READERS = {
+    "002": {"self", "config", "nn", "copy", "callbacks", "GPTTransformerDecoderLayer"},
+    "003": {"enum", "ms", "_add_pangu_args", "train_valid_test_datasets_provider", "get_batch"},
+    "004": {"model"},
+}
+"""Names that a document leaves to its reader: usual imports, and the reader's own functions and objects."""
+
+MIGRATING = ROOT / "docs" / "migrating.md"
+_EXAMPLE = ROOT / "examples" / "gpt" / "pretrain_gpt.sh"
+
+
+def python_found(document: str, item: str) -> Found:
+    """What became of an import, a name, an attribute or a call."""
+    name, is_call, arguments = item.partition("(")
+    if is_call:
+        return _call_found(document, name, arguments.rstrip(")"))
+    if name in READERS[document]:
+        return Found(READER)
+    head, _, rest = name.partition(".")
+    if head in ("config", "all_config") and rest:
+        return _attribute_found(document, head, rest)
+    found = importable(f"mindspore.{rest}" if head == "ms" else name)
+    return Found(ACTS, found) if found else _migrated(name)
+
+
+def importable(name: str) -> str:
+    """Where a name can be imported, with our prefix for an old one; empty if it cannot."""
+    for old, ours in PREFIXES.items():
+        if name.startswith(f"{old}."):
+            name = ours + name.removeprefix(old)
+    candidates = [name] if "." in name else [name, *(f"{module}.{name}" for module in WITHOUT_IMPORT)]
+    return next((candidate for candidate in candidates if _object(candidate) is not None), "")
+
+
+@cache
+def _object(path: str) -> Any:
+    """A module, or an attribute of one."""
+    module, _, attribute = path.rpartition(".")
+    for wanted, inside in ((path, ""), (module, attribute)):
+        try:
+            found = importlib.import_module(wanted) if wanted else None
+        except ModuleNotFoundError:
+            continue
+        if found is not None and (not inside or hasattr(found, inside)):
+            return getattr(found, inside) if inside else found
+    return None
+
+
+def _call_found(document: str, name: str, arguments: str) -> Found:
+    """Whether what is called takes the printed arguments."""
+    if name in READERS[document]:
+        return Found(READER)
+    full = next((item for item in _names(document) if item == name or item.endswith(f".{name}")), name)
+    callee = python_found(document, full)
+    if callee.outcome != ACTS:
+        return callee
+    words = [word for word in arguments.split(", ") if word]
+    keywords = {word.rstrip("="): None for word in words if word != "_"}
+    try:
+        inspect.signature(_object(callee.detail)).bind(*[None] * words.count("_"), **keywords)
+    except TypeError as error:
+        return Found(MISSING, str(error))
+    return callee
+
+
+def _names(document: str) -> Iterator[str]:
+    for text in python_blocks(document):
+        yield from (item for item in python_items(text) if "(" not in item)
+
+
+@cache
+def _config() -> Any:
+    from mapping import parse_args
+
+    return init_configs_from_args(parse_args([*FLAGS.split(), *ELSE.split()], world_size=1))
+
+
+def _attribute_found(document: str, head: str, rest: str) -> Found:
+    """An attribute of the config that a script is given; that of document 002 is of another system."""
+    if document != "003":
+        return Found(READER, "of the earlier system's config")
+    where = rest if head == "all_config" else f"model_config.{rest}"
+    try:
+        attrgetter(where)(_config())
+    except AttributeError:
+        return Found(MISSING)
+    return Found(ACTS, where)
+
+
+def _migrated(name: str) -> Found:
+    """What docs/migrating.md says of a name: a row `| old | new | what differs |`."""
+    for old, ours, differs in _migrating_rows():
+        if name in old or name.rpartition(".")[2] in old:
+            return Found(_verdict(ours), differs)
+    return Found(MISSING)
+
+
+def _verdict(ours: str) -> str:
+    return {"planned": PLANNED, "nothing": NOTHING}.get(ours.partition(" ")[0].rstrip(":"), REFUSED)
+
+
+@cache
+def _migrating_rows() -> tuple[tuple[frozenset[str], str, str], ...]:
+    text = MIGRATING.read_text(encoding="utf-8") if MIGRATING.exists() else ""
+    rows = re.findall(r"^\| (.*?) \| (.*?) \| (.*?) \|$", text, re.MULTILINE)
+    return tuple((frozenset(re.findall(r"`([^`]+)`", old)), ours, differs) for old, ours, differs in rows)
+
+
+def shell_found(item: str, words: list[str]) -> Found:
+    """What became of a flag (`words`: it with its values), an option of msrun, an environment variable, a script."""
+    if item.startswith("--"):
+        return found(flag_reading(words), item)
+    if item.startswith("msrun "):
+        return Found(ACTS, "msrun") if item.removeprefix("msrun ") in _msrun() else Found(MISSING)
+    if item == _EXAMPLE.name:
+        return Found(ACTS, f"examples/gpt/{item}")
+    if item in _EXAMPLE.read_text(encoding="utf-8"):
+        return Found(ACTS, f"examples/gpt/{_EXAMPLE.name}, for the device's own libraries")
+    return _migrated(item)
+
+
+@cache
+def _msrun() -> frozenset[str]:
+    """The options in the source of MindSpore's launcher."""
+    spec = importlib.util.find_spec("mindspore.parallel.cluster.run")
+    assert spec is not None and spec.origin is not None
+    return frozenset(re.findall(r'"(--\w+)"', Path(spec.origin).read_text(encoding="utf-8")))

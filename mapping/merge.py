@@ -72,11 +72,13 @@ class Reading:
 
     def print_notes(self) -> None:
         """What was given and does nothing, or was given another way, and what was left to the flags: by rank 0."""
-        ignored = [entry.name for entry in self.given if entry.status == IGNORED]
-        if self.sources.rank == 0 and ignored:
+        if self.sources.rank != 0:
+            return
+        ignored = [entry.name for entry in self.given if entry.status == IGNORED and not entry.reason]
+        if ignored:
             print(f"ignored, the result is the same without: {' '.join(ignored)}")
-        if self.sources.rank == 0 and self.notes:
-            print(*self.notes, sep="\n")
+        of_files = (f"ignored: {entry.name}: {entry.reason}" for entry in self.given if entry.reason)
+        print(*(f"{line}\n" for line in (*of_files, *self.notes)), sep="", end="")
 
 
 def resolve(sources: Sources) -> Reading:

@@ -18,6 +18,9 @@ class OptimizerParamScheduler:
     min_lr: float = 0.0
     init_lr: float = 0.0
     lr_warmup_steps: float = 0
+    lr_warmup_style: str = "linear"
+    lr_warmup_unit: int = 1
+    """Samples of one update: a logarithmic warm-up counts updates."""
     lr_decay_steps: int
     lr_decay_style: str = "linear"
     start_wd: float
@@ -31,7 +34,7 @@ class OptimizerParamScheduler:
     def __post_init__(self) -> None:
         if self.lr_decay_style not in _DECAY_STYLES:
             raise ValueError(f"--lr-decay-style {self.lr_decay_style}: one of {', '.join(_DECAY_STYLES)}")
-        if self.lr_warmup_steps >= self.lr_decay_steps:
+        if self.lr_warmup_steps >= self.lr_decay_steps and self.lr_decay_style != "constant":
             raise ValueError(
                 f"--lr-warmup-* gives {self.lr_warmup_steps} samples, which must be fewer than the "
                 f"{self.lr_decay_steps} of --lr-decay-*: shorten the warm-up or lengthen the decay"
@@ -48,7 +51,7 @@ class OptimizerParamScheduler:
         top = self.max_lr if max_lr is None else max_lr
         floor = self.min_lr if min_lr is None else min_lr
         if self.lr_warmup_steps > 0 and self.num_steps <= self.lr_warmup_steps:
-            return self.init_lr + (top - self.init_lr) * self.num_steps / self.lr_warmup_steps
+            return self.init_lr + (top - self.init_lr) * self._warmup_share()
         if self.lr_decay_style == "constant":
             return top
         if self.num_steps > self.lr_decay_steps:
@@ -57,6 +60,13 @@ class OptimizerParamScheduler:
             warm_up = max(self.lr_warmup_steps, 1)
             return max(floor, top * math.sqrt(warm_up) / math.sqrt(max(self.num_steps, 1)))
         return floor + self._decay_coefficient() * (top - floor)
+
+    def _warmup_share(self) -> float:
+        """How much of the rise is done: s/w, or log(u + 1) / log(w) of updates as DeepSpeed's WarmupLR has it."""
+        if self.lr_warmup_style == "linear":
+            return self.num_steps / self.lr_warmup_steps
+        updates, all_updates = self.num_steps / self.lr_warmup_unit, self.lr_warmup_steps / self.lr_warmup_unit
+        return min(1.0, math.log(updates + 1) / math.log(max(2.0, all_updates)))
 
     def _decay_coefficient(self) -> float:
         ratio = (self.num_steps - self.lr_warmup_steps) / (self.lr_decay_steps - self.lr_warmup_steps)

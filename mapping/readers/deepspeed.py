@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from mapping.flags import Flag
 from mapping.given import ROW_OF, Given
+from mapping.readers import json_text
 from mapping.readers.keys import leaves, unknown
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown
@@ -77,7 +77,13 @@ KEYS: dict[str, Callable[[Any], Arguments]] = {
     "scheduler.params.warmup_max_lr": to("lr", float),
     "scheduler.params.warmup_num_steps": to("lr_warmup_iters"),
     "scheduler.params.total_num_steps": to("lr_decay_iters"),
-    "scheduler.params.warmup_type": one_of({"linear": {}}),
+    "scheduler.params.warmup_type": one_of(
+        {"linear": {"lr_warmup_style": "linear"}, "log": {"lr_warmup_style": "log"}}
+    ),
+    **dict.fromkeys(
+        ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device"),
+        one_of({"none": {}, "cpu": {}}),
+    ),
 }
 """What each key says, in arguments."""
 
@@ -91,8 +97,15 @@ WITHOUT_EFFECT: dict[str, str] = {
     "fp16.auto_cast": "inputs are token ids",
     f"{_ZERO}stage3_gather_16bit_weights_on_model_save": "checkpoints hold whole weights for any layout",
     **dict.fromkeys(
-        (f"{_ZERO}offload_optimizer", f"{_ZERO}offload_param"),
-        "only memory and speed change: nothing is offloaded, all states stay in the device's memory",
+        (
+            f"{_ZERO}{place}.{name}"
+            for place in ("offload_optimizer", "offload_param")
+            for name in (
+                *("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pin_memory"),
+                *("pipeline_read", "pipeline_write", "fast_init", "ratio"),
+            )
+        ),
+        "nothing is offloaded",
     ),
     **dict.fromkeys(
         (
@@ -115,12 +128,24 @@ WITHOUT_EFFECT: dict[str, str] = {
 }
 """Keys that do nothing, with everything below them -> why."""
 
+VALUES_WITHOUT_EFFECT = {
+    "none": "nothing is offloaded, as without it",
+    "cpu": "only memory and speed change: nothing is offloaded, all states stay in the device's memory",
+}
+"""Values of keys that fill no argument -> why they do nothing."""
+
+BY_DEFAULT = {"scheduler.params.warmup_type": "log", "scheduler.params.warmup_num_steps": 1000}
+"""What DeepSpeed's warm-up schedules take for a key of theirs that is not written."""
+SHADOWED_BY = {"optimizer.params.lr": "scheduler.params.warmup_max_lr"}
+"""Key -> another that counts instead of it where both have a value."""
 
 _PROBES = {
     "optimizer.params.betas": (0.9, 0.999),
     "optimizer.type": "AdamW",
     "scheduler.type": "WarmupDecayLR",
     "scheduler.params.warmup_type": "linear",
+    "zero_optimization.offload_optimizer.device": "cpu",
+    "zero_optimization.offload_param.device": "cpu",
     "communication_data_type": "fp32",
 }
 """A value of each kind that is not a number, to ask a key which arguments it fills."""
@@ -144,19 +169,21 @@ class DeepSpeed(NamedTuple):
 def read(path: str) -> DeepSpeed:
     """The values of a file, what it leaves to the flags, and what is wrong with it."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json_text.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         return DeepSpeed([], [], [Finding("--deepspeed-config", path, f"cannot be read: {error}", "mend the file")])
     if not isinstance(content, dict):
         rule = "must hold an object with keys and values"
         return DeepSpeed([], [], [Finding("--deepspeed-config", path, rule, "mend the file")])
     said = DeepSpeed([], [], [])
-    for key, value in leaves(content, lambda key: key not in WITHOUT_EFFECT):
-        _read_key(key, value, said, path)
-    keys = {entry.name for entry in said.given}
-    if "scheduler.type" in keys and "warmup_type" not in content["scheduler"].get("params", {}):
-        rule = 'is "log" if not given, which is not done'
-        said.findings.append(Finding("scheduler.params.warmup_type", None, rule, 'give "linear"', path))
+    entries = dict(leaves(content, lambda key: key not in WITHOUT_EFFECT))
+    unwritten = BY_DEFAULT if "scheduler.type" in entries else {}
+    for key, value in {**unwritten, **entries}.items():
+        shadow = SHADOWED_BY.get(key, "")
+        if value != "auto" and isinstance(entries.get(shadow), int | float):
+            said.given.append(Given(key, value, source=path, reason=f"as in DeepSpeed, {shadow} counts"))
+        else:
+            _read_key(key, value, said, path)
     return said
 
 
@@ -176,6 +203,8 @@ def _read_key(key: str, value: Any, said: DeepSpeed, path: str) -> None:
             said.findings.append(Finding(key, repr(value), str(error), "change it", path))
         else:
             said.given.extend(Given(key, filled, ROW_OF[name], source=path) for name, filled in arguments.items())
+            if not arguments and value in VALUES_WITHOUT_EFFECT:
+                said.given.append(Given(key, value, source=path, reason=VALUES_WITHOUT_EFFECT[value]))
 
 
 def resolved(autos: Sequence[Auto], config: AllConfig) -> tuple[list[str], list[Finding]]:

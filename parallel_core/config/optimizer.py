@@ -66,6 +66,8 @@ class OptimizerConfig(Config):
     """Share of the decay over which the learning rate rises."""
     lr_warmup_init: float = option("--lr-warmup-init", 0.0, at_least=0)
     """Learning rate at the first iteration of the warm-up."""
+    lr_warmup_style: str = option("--lr-warmup-style", "linear", choices=("linear", "log"))
+    """How the learning rate rises: evenly, or by the logarithm of the updates, as DeepSpeed's WarmupLR does."""
     lr_wsd_decay_style: str = option(
         "--lr-wsd-decay-style", "exponential", choices=("exponential", "linear", "cosine", "minus_sqrt")
     )

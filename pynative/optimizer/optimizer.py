@@ -107,6 +107,8 @@ def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:
         min_lr=optimizer.min_lr,
         init_lr=optimizer.lr_warmup_init,
         lr_warmup_steps=warm_up,
+        lr_warmup_style=optimizer.lr_warmup_style,
+        lr_warmup_unit=batch,
         lr_decay_steps=decay,
         lr_decay_style=optimizer.lr_decay_style,
         start_wd=optimizer.start_weight_decay,

@@ -99,7 +99,8 @@ def test_a_contradiction_names_both_values(reading_with, content, change, values
         ({"train_batchsize": 4}, "train_batch_size"),
         ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage"),
         ({"optimizer": {"type": "Lamb"}}, "optimizer.type"),
-        ({"scheduler": {"type": "WarmupLR", "params": {}}}, "warmup_type"),
+        ({"zero_optimization": {"offload_param": {"device": "nvme"}}}, "zero_optimization.offload_param.device"),
+        ({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "square"}}}, "scheduler.params.warmup_type"),
         ({"scheduler": ["WarmupLR"]}, "scheduler"),
         ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9]}}}, "optimizer.params.betas"),
         ({"fp16": {"enabled": True, "initial_scale_power": "x"}}, "fp16.initial_scale_power"),
@@ -119,10 +120,54 @@ def test_a_file_that_is_no_json_is_an_error(tmp_path):
     assert "--deepspeed-config" in error
 
 
+AS_PRINTED = """
+"scheduler": {
+      "type": "WarmupLR",
+      "params": {
+          "warmup_min_lr": 0,      //auto
+          "warmup_max_lr": 0.001,  //auto
+          "warmup_num_steps": 1000 //auto
+      }
+  },
+"fp16": {
+    "enabled": auto,   //true
+    "hysteresis": 2,
+},
+"""
+
+
+def test_a_block_as_printed_is_read(tmp_path):
+    """Without outer braces, with comments and bare words; its warm-up is logarithmic, and longer than this training."""
+    (tmp_path / "x.json").write_text(AS_PRINTED)
+    found = read([*line(), "--deepspeed-config", str(tmp_path / "x.json")], world_size=1)
+    schedule = found.config.optimizer_config
+    assert found.errors == [] and "fp16.enabled auto: --fp16 False" in found.notes
+    assert (schedule.lr_warmup_style, schedule.lr_warmup_iters, schedule.lr_decay_style) == ("log", 1000, "constant")
+
+
+def test_a_schedule_without_its_keys_has_deepspeeds_defaults(reading_with):
+    schedule = reading_with({"scheduler": {"type": "WarmupLR"}}).config.optimizer_config
+    assert (schedule.lr_warmup_style, schedule.lr_warmup_iters) == ("log", 1000)
+
+
+def test_the_schedules_learning_rate_counts(reading_with):
+    optimizer = {"type": "AdamW", "params": {"lr": 0.011}}
+    scheduler = {"type": "WarmupLR", "params": {"warmup_max_lr": 0.001}}
+    found = reading_with({"scheduler": scheduler, "optimizer": optimizer})
+    assert found.errors == [] and found.config.optimizer_config.learning_rate == 0.001
+
+
+def test_what_is_not_offloaded_is_said(reading_with, capsys):
+    content = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}}
+    reading_with(content).print_notes()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "offload_optimizer.device: only memory and speed change" in line]
+
+
 @pytest.mark.parametrize("key", sorted(WITHOUT_EFFECT))
 def test_a_key_that_does_nothing_is_ignored_with_a_reason(reading_with, key):
     """Whatever stands below it, and explained like a flag."""
-    content: dict = {"device": "nvme"} if "offload" in key else True
+    content: dict = True
     for name in reversed(key.split(".")):
         content = {name: content}
     found = reading_with(content)

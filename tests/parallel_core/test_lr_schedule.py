@@ -1,6 +1,7 @@
 """Learning rate and weight decay against Megatron-Core's own scheduler."""
 
 import json
+import math
 
 import pytest
 
@@ -22,6 +23,17 @@ def test_every_row_of_megatrons_curve(name):
         assert scheduler.get_wd() == pytest.approx(wd, rel=1e-12, abs=1e-18)
         assert scheduler.get_lr(3e-4, 1e-5) == pytest.approx(lr_of_group, rel=1e-12, abs=1e-18)
         scheduler.step(case["increment"])
+
+
+def test_a_logarithmic_warm_up_is_deepspeeds():
+    """Its `WarmupLR`: min + (max - min) log(update + 1) / log(updates of the warm-up), then the maximum."""
+    arguments = dict(lr_decay_steps=4, lr_decay_style="constant", start_wd=0.0, end_wd=0.0, wd_incr_steps=4)
+    arguments |= dict(max_lr=1e-3, init_lr=1e-4, lr_warmup_style="log", lr_warmup_steps=80, lr_warmup_unit=8)
+    scheduler = OptimizerParamScheduler(**arguments)
+    for update in range(14):
+        share = math.log(update + 1) / math.log(10) if update < 10 else 1.0
+        assert scheduler.get_lr() == pytest.approx(1e-4 + 9e-4 * share, rel=1e-12)
+        scheduler.step(8)
 
 
 def test_a_checkpoint_continues_the_curve():

@@ -69,7 +69,7 @@ def warmup_ends_before_decay(config: Sections) -> Iterator[Finding]:
         ("iters", schedule.lr_warmup_iters, schedule.lr_decay_iters),
         ("samples", schedule.lr_warmup_samples, schedule.lr_decay_samples),
     ):
-        if decay is not None and warmup >= decay:
+        if decay is not None and warmup >= decay and schedule.lr_decay_style != "constant":
             yield Finding(
                 f"--lr-warmup-{unit}", warmup, f"must be less than the decay, --lr-decay-{unit} {decay}", "lower it"
             )

@@ -1,4 +1,4 @@
-"""JSON as documents print it: with `//` comments, a bare `auto`, commas at the end, and perhaps without outer braces."""
+"""JSON as documents print it: `//` comments, a bare `auto`, commas at the end, perhaps no outer braces."""
 
 from __future__ import annotations
 

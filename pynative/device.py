@@ -2,24 +2,65 @@
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import mindspore as ms
 
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
-from pynative import kernels
+from pynative import collectives, kernels
 from pynative.kernels.host import blas
 from pynative.kernels.host.process import cores_of_a_rank
 
 DEFAULT_COLLECTIVES = {"CPU": "shared_memory", "Ascend": "native"}
 
 
+_CONTEXT_AT_IMPORT = ms.get_context("device_target")
+"""MindSpore's own choice, as long as no script has made another: what its package is built for and can load."""
+
+
+class Choice(NamedTuple):
+    """The device that a process computes on."""
+
+    target: str
+    notice: str | None = None
+    """One line, where MindSpore's context or the host would have let one expect another."""
+
+
+def has_ascend() -> bool:
+    """Whether this host has one: its driver makes /dev/davinci*; a dry run (MS_SIMULATION_LEVEL) needs none."""
+    return any(Path("/dev").glob("davinci*")) or "MS_SIMULATION_LEVEL" in os.environ
+
+
+def choose(asked: str | None) -> Choice:
+    """`--device-target`; else what the script set in MindSpore's context; else an Ascend if there is one, else the CPU.
+
+    msrun's scheduler cannot know what the script set, because MindSpore resets an Ascend to CPU there; it follows the
+    host. So on a host with an Ascend a script that sets the CPU needs the flag, too. Raises ValueError where script and
+    flag contradict each other.
+    """
+    if collectives.is_scheduler():
+        return Choice(asked or ("Ascend" if has_ascend() else "CPU"))
+    context = ms.get_context("device_target")
+    if asked is None:
+        if context == "Ascend" and context == _CONTEXT_AT_IMPORT and not has_ascend():
+            return Choice("CPU", "Device: CPU. MindSpore is set up for an Ascend, but this host has none")
+        ignored = context == "CPU" and has_ascend()
+        return Choice(context, "Device: CPU, as MindSpore's context says. This host has an Ascend" if ignored else None)
+    if context not in (asked, _CONTEXT_AT_IMPORT):
+        raise ValueError(
+            f"--device-target {asked}: the script chose {context} by mindspore.set_context(device_target={context!r}) "
+            f"or set_device; remove one of the two"
+        )
+    is_other = asked != context == "Ascend"
+    return Choice(asked, f"Device: {asked}. MindSpore's context says {context}" if is_other else None)
+
+
 def check_available(device_target: str) -> None:
     """Refuse a device that this host does not have, in every process, msrun's scheduler among them.
 
-    MindSpore says so only in the workers, and its scheduler then waits for them for minutes. The driver of an Ascend
-    makes /dev/davinci*; a dry run (MS_SIMULATION_LEVEL) needs none.
+    MindSpore says so only in the workers, and its scheduler then waits for them for minutes.
     """
-    if device_target == "Ascend" and not (any(Path("/dev").glob("davinci*")) or "MS_SIMULATION_LEVEL" in os.environ):
+    if device_target == "Ascend" and not has_ascend():
         raise ValueError(
             "--device-target Ascend: this host has no Ascend device (/dev/davinci*); start on one that has, or use "
             "--device-target CPU"

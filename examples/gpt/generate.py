@@ -29,7 +29,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokenizer-type", help="these three: instead of the tokenizer that the checkpoint names")
     parser.add_argument("--vocab-file")
     parser.add_argument("--merge-file")
-    parser.add_argument("--device-target", choices=("CPU", "Ascend"), default="CPU")
+    parser.add_argument("--device-target", choices=("CPU", "Ascend"))
     return parser.parse_args(argv)
 
 

@@ -81,8 +81,9 @@ class ParallelConfig(Config):
     )
     """Order of the pipeline's work; 1f1b, or interleaved with virtual stages, if not given."""
 
-    device_target: str = option("--device-target", "CPU", choices=("CPU", "Ascend"))
-    """The kind of device a process computes on."""
+    device_target: str | None = option("--device-target", None, choices=("CPU", "Ascend"))
+    """The kind of device a process computes on. If not given: what the script set in MindSpore's context, else an
+    Ascend if there is one, else the CPU."""
     kernels: str | None = option("--kernels", None, choices=("host", "ops"))
     """Operators in numpy (`host`) or MindSpore (`ops`); `host` on a CPU and `ops` on Ascend if not given."""
     collectives: str | None = option("--collectives", None, choices=("shared_memory", "native"))

@@ -18,11 +18,12 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
     has nothing to do on a CPU, ends here.
     """
     config = parallel_config
-    device.check_available(config.device_target)
-    transport = config.collectives or device.DEFAULT_COLLECTIVES[config.device_target]
-    if collectives.is_scheduler() and config.device_target == "CPU":
+    target, choice_notice = device.choose(config.device_target)
+    device.check_available(target)
+    transport = config.collectives or device.DEFAULT_COLLECTIVES[target]
+    if collectives.is_scheduler() and target == "CPU":
         sys.exit(0)
-    device.initialize(config.device_target, config.kernels, config.threads, config.world_size, config.fused)
+    device.initialize(target, config.kernels, config.threads, config.world_size, config.fused)
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)
     sys.excepthook = lambda kind, error, trace: failure.end(backend, error)
     if backend.world_size != config.world_size:
@@ -31,7 +32,8 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
             f"{config.world_size}, or let the launched processes build the configuration"
         )
     parallel_state.initialize_from_config(config, backend)
-    for notice, say in ((device.fused_notice(config.device_target, config.fused), log), (device.blas_notice(), warn)):
+    notices = ((choice_notice, log), (device.fused_notice(target, config.fused), log), (device.blas_notice(), warn))
+    for notice, say in notices:
         if notice and backend.rank == 0:
             say(notice)
 

@@ -1,0 +1,53 @@
+"""Which device a process computes on: asked for, set by the script, or there."""
+
+import mindspore as ms
+import pytest
+
+from pynative import device
+
+SILENT, NOTICE = False, True
+CASES = {
+    # (--device-target, MindSpore's context at first, and when the job starts, an Ascend is there): device, says a line
+    "nothing, no Ascend": ((None, "CPU", "CPU", False), ("CPU", SILENT)),
+    "nothing, an Ascend": ((None, "Ascend", "Ascend", True), ("Ascend", SILENT)),
+    "nothing, an Ascend's package without a device": ((None, "Ascend", "Ascend", False), ("CPU", NOTICE)),
+    "the script's Ascend": ((None, "CPU", "Ascend", True), ("Ascend", SILENT)),
+    "the script's Ascend, which is not there": ((None, "CPU", "Ascend", False), ("Ascend", SILENT)),
+    "the script's CPU": ((None, "Ascend", "CPU", True), ("CPU", NOTICE)),
+    "the flag alone": (("CPU", "CPU", "CPU", False), ("CPU", SILENT)),
+    "the flag's CPU beside an Ascend": (("CPU", "Ascend", "Ascend", True), ("CPU", NOTICE)),
+    "the flag's Ascend": (("Ascend", "CPU", "CPU", True), ("Ascend", SILENT)),
+    "flag and script agree": (("Ascend", "CPU", "Ascend", True), ("Ascend", SILENT)),
+}
+
+
+def set_up(monkeypatch, at_import: str, context: str, ascend: bool) -> None:
+    """A host, and what its script did."""
+    monkeypatch.setattr(device, "_CONTEXT_AT_IMPORT", at_import)
+    monkeypatch.setattr(ms, "get_context", lambda attribute: context)
+    monkeypatch.setattr(device, "has_ascend", lambda: ascend)
+    monkeypatch.delenv("MS_ROLE", raising=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_device_of_a_process(monkeypatch, name):
+    (asked, *host), (target, says) = CASES[name]
+    set_up(monkeypatch, *host)
+    choice = device.choose(asked)
+    assert (choice.target, choice.notice is not None) == (target, says)
+
+
+@pytest.mark.parametrize(("asked", "context"), [("CPU", "Ascend"), ("Ascend", "CPU")])
+def test_a_contradiction_names_both(monkeypatch, asked, context):
+    set_up(monkeypatch, asked, context, True)
+    with pytest.raises(ValueError, match=rf"--device-target {asked}: .*set_context\(device_target='{context}'\)"):
+        device.choose(asked)
+
+
+@pytest.mark.parametrize("ascend", [True, False])
+def test_the_scheduler_follows_the_host(monkeypatch, ascend):
+    """There MindSpore turns an Ascend of the script's to CPU; if the scheduler left, the workers would wait for it."""
+    set_up(monkeypatch, "Ascend", "CPU", ascend)
+    monkeypatch.setenv("MS_ROLE", "MS_SCHED")
+    assert device.choose(None).target == ("Ascend" if ascend else "CPU")
+    assert device.choose("CPU").target == "CPU"

@@ -211,7 +211,7 @@ def unless(argument: str) -> Callable[[Any], bool]:
 _DERIVED: dict[str, Callable[[Any], Any]] = {
     "vocab_size": padded_vocabulary,
     "unpadded_vocab_size": vocabulary,
-    "num_query_groups": lambda args: args.num_query_groups if args.group_query_attention else None,
+    "num_query_groups": lambda args: args.num_query_groups,
     "hidden_act": hidden_act,
     "normalization": normalization,
     "position_embedding_type": position_embedding_type,

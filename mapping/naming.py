@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from mapping.flags import ROWS
 from mapping.given import Given
-from parallel_core.config.tree import FLAG_OF
+from parallel_core.config.tree import FLAG_OF, PUBLIC
 from parallel_core.findings import Finding, shown
 
 _FLAG = re.compile(r"--[a-zA-Z][\w-]*")
@@ -24,8 +25,17 @@ def as_given(findings: Iterable[Finding], given: Sequence[Given]) -> list[Findin
         for flag, entry in others.items()
         if of_one_field[entry.name] == 1 and not entry.name.startswith("--")
     }
+    if given and all(entry.source for entry in given):
+        keys = _names_of_files(given) | keys
     named = (_named(finding, others, keys) for finding in findings)
     return list({str(finding): finding for finding in named}.values())
+
+
+def _names_of_files(given: Sequence[Given]) -> dict[str, str]:
+    """Flag -> what a file calls it, if nothing was typed: the argument where it has arguments, else the section's."""
+    if any(entry.row.name for entry in given):
+        return {row.name: row.dest for row in ROWS}
+    return {flag: PUBLIC[path] for path, flag in reversed(FLAG_OF.items())}
 
 
 def _named(finding: Finding, others: Mapping[str, Given], keys: Mapping[str, str]) -> Finding:
@@ -33,7 +43,7 @@ def _named(finding: Finding, others: Mapping[str, Given], keys: Mapping[str, str
     rule, fix = (_FLAG.sub(lambda flag: keys.get(flag[0], flag[0]), text) for text in (finding.rule, finding.fix))
     entry = others.get(finding.flag)
     if entry is None:
-        return finding._replace(rule=rule, fix=fix)
+        return finding._replace(flag=keys.get(finding.flag, finding.flag), rule=rule, fix=fix)
     same = finding.value is None or (type(finding.value) is type(entry.value) and finding.value == entry.value)
     value = finding.value if same else f"({shown(finding.flag, finding.value)})"
     return Finding(entry.name, value, rule, fix, entry.source)

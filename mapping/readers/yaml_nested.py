@@ -8,30 +8,34 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from mapping.flags.notations import dtype
 from mapping.given import Given
+from mapping.readers import types
 from mapping.readers.keys import leaves, unknown
+from mapping.readers.types import Values
 from mapping.readers.yaml_sections import coerced, wrong_type
 from parallel_core.config.tree import OPTIONS, path_of
-from parallel_core.dtypes import FLOATS
 from parallel_core.findings import Finding
 
-Values = dict[str, Any]
+Entries = Mapping[str, Any]
+Reader = Callable[[Any, Entries], Values]
+"""From a key's value, and all keys with their values, to fields."""
 
 
-def to(*targets: str) -> Callable[[Any], Values]:
+def to(*targets: str) -> Reader:
     """The value goes into these fields as it is."""
-    return lambda value: dict.fromkeys(targets, value)
+    return lambda value, entries: dict.fromkeys(targets, value)
 
 
-def unless(target: str) -> Callable[[Any], Values]:
+def unless(target: str) -> Reader:
     """The field is the value's opposite."""
-    return lambda value: {target: not value}
+    return lambda value, entries: {target: not value}
 
 
-def equals(target: str, wanted: str, among: Collection[str]) -> Callable[[Any], Values]:
+def equals(target: str, wanted: str, among: Collection[str]) -> Reader:
     """The field says which of two or more words the value is: whether it is `wanted`."""
 
-    def read(value: Any) -> Values:
+    def read(value: Any, entries: Entries) -> Values:
         if value not in among:
             raise ValueError(f"must be one of {', '.join(among)}")
         return {target: value == wanted}
@@ -39,8 +43,17 @@ def equals(target: str, wanted: str, among: Collection[str]) -> Callable[[Any], 
     return read
 
 
-def compute_dtype(value: str) -> Values:
-    return {"compute_dtype": value, "bf16": value == "bfloat16", "fp16": value == "float16"}
+def beside(read: types.Types) -> Reader:
+    """A type that goes with the compute type."""
+    return lambda value, entries: read(value, _compute(entries))
+
+
+def _compute(entries: Entries) -> str:
+    kind = entries.get(f"{_PRECISION}.compute_dtype") or entries.get(f"{_PRECISION}.param_init_dtype")
+    try:
+        return dtype(kind) if isinstance(kind, str) else "float32"
+    except ValueError:
+        return "float32"
 
 
 OPERATORS = {
@@ -52,10 +65,10 @@ OPERATORS = {
 """Names in the lists of fused and unfused operators; rmsnorm and gradient_accumulation are treated apart."""
 
 
-def operators(fused: bool) -> Callable[[Any], Values]:
+def operators(fused: bool) -> Reader:
     """A list of operators with commas that are, or are not, fused."""
 
-    def read(value: str | None) -> Values:
+    def read(value: str | None, entries: Entries) -> Values:
         names = {name.strip() for name in (value or "").split(",")} - {"", "gradient_accumulation"}
         values: Values = {OPERATORS[name]: fused for name in names & OPERATORS.keys()}
         if "rmsnorm" in names and fused:
@@ -72,7 +85,7 @@ def operators(fused: bool) -> Callable[[Any], Values]:
 _PIPELINE = "accelerate_config.parallelization.pipeline"
 _PRECISION = "accelerate_config.precision"
 _BLOCKS = "model_config.llm.blocks"
-KEYS: dict[str, Callable[[Any], Values]] = {
+KEYS: dict[str, Reader] = {
     "accelerate_config.parallelization.tensor_parallel": to("tensor_model_parallel_size"),
     "accelerate_config.parallelization.context_parallel": to("context_parallel_size"),
     "accelerate_config.parallelization.expert_parallel": to("expert_model_parallel_size"),
@@ -85,18 +98,17 @@ KEYS: dict[str, Callable[[Any], Values]] = {
     f"{_PIPELINE}.num_layers_per_vpp": to("num_layers_per_virtual_pipeline_stage"),
     f"{_PIPELINE}.virtual_pipeline_model_parallel_size": to("virtual_pipeline_model_parallel_size"),
     f"{_PRECISION}.param_init_dtype": to("params_dtype"),
-    f"{_PRECISION}.compute_dtype": compute_dtype,
-    f"{_PRECISION}.softmax_compute_dtype": equals("attention_softmax_in_fp32", "float32", FLOATS),
-    f"{_PRECISION}.logits_compute_dtype": equals("fp16_lm_cross_entropy", "float16", FLOATS),
-    f"{_PRECISION}.grad_accumulation_dtype": equals("accumulate_allreduce_grads_in_fp32", "float32", FLOATS),
-    f"{_PRECISION}.residual-connection": equals("fp32_residual_connection", "float32", FLOATS),
-    f"{_PRECISION}.fused_operators": operators(True),
+    f"{_PRECISION}.compute_dtype": lambda value, entries: types.compute_dtype(value),
+    f"{_PRECISION}.softmax_compute_dtype": beside(types.softmax),
+    f"{_PRECISION}.logits_compute_dtype": beside(types.logits),
+    f"{_PRECISION}.grad_accumulation_dtype": beside(types.gradients),
+    f"{_PRECISION}.residual-connection": beside(types.residual),
     f"{_PRECISION}.nofused_operators": operators(False),
     "model_config.llm.tokenizer.padded_size": to("model_config.vocab_size"),
     "model_config.llm.tokenizer.divided_by": to("make_vocab_size_divisible_by"),
     "model_config.llm.embedding.hidden_size": to("hidden_size"),
     "model_config.llm.embedding.init_std": to("embedding_init_method_std"),
-    "model_config.llm.position.type": lambda value: {
+    "model_config.llm.position.type": lambda value, entries: {
         "position_embedding_type": value,
         "use_rotary_embedding": value == "rope",
     },
@@ -107,9 +119,12 @@ KEYS: dict[str, Callable[[Any], Values]] = {
     f"{_BLOCKS}.sandwich_norm": to("use_sandwich_norm"),
     f"{_BLOCKS}.layernorm.norm_type": to("normalization"),
     f"{_BLOCKS}.layernorm.epsilon": to("norm_epsilon"),
-    f"{_BLOCKS}.attention.attention_type": equals("group_query_attention", "GQA", ("GQA", "MHA")),
     f"{_BLOCKS}.attention.head_num": to("num_attention_heads"),
-    f"{_BLOCKS}.attention.kv_group_size": to("num_query_groups"),
+    f"{_BLOCKS}.attention.kv_group_size": lambda value, entries: {
+        "num_query_groups": value,
+        "group_query_attention": True,
+    },
+    f"{_BLOCKS}.attention.attention_type": equals("group_query_attention", "GQA", ("GQA", "MHA")),
     f"{_BLOCKS}.attention.qkv_bias": to("qkv_has_bias"),
     f"{_BLOCKS}.attention.projection_bias": to("out_proj_has_bias"),
     f"{_BLOCKS}.attention.dropout_rate": to("attention_dropout_rate"),
@@ -125,6 +140,7 @@ KEYS: dict[str, Callable[[Any], Values]] = {
         for path in OPTIONS
         if path.startswith("training_config.")
     },
+    f"{_PRECISION}.fused_operators": operators(True),
 }
 """What each key of the schema says. Later keys win: `fused_operators: rmsnorm` is put after `norm_type`."""
 
@@ -142,11 +158,10 @@ def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Fin
     entries = dict(leaves(content))
     findings = [unknown(key, [*KEYS, *IGNORED], source) for key in entries if key not in KEYS and key not in IGNORED]
     given = [Given(key, entries[key], source=source, reason=IGNORED[key]) for key in entries if key in IGNORED]
-    last = f"{_PRECISION}.fused_operators"
-    for key in sorted(entries.keys() & KEYS.keys(), key=lambda key: (key == last, key)):
+    for key in (key for key in KEYS if key in entries):
         value = entries[key]
         try:
-            fields = {} if value is None else KEYS[key](value)
+            fields = {} if value is None else KEYS[key](value, entries)
         except ValueError as error:
             findings.append(Finding(key, value, str(error), "change it", source))
             continue

@@ -21,8 +21,12 @@ class CheckpointConfig(Config):
     """Newest checkpoints that are kept."""
     prefix: str = option("--ckpt-prefix", "network")
     """Start of checkpoint names."""
-    ckpt_format: str = option("--ckpt-format", "torch_dist")
-    """Which of Megatron's checkpoint layouts was asked for; one layout is written here, any of these names gives it."""
+    ckpt_format: str = option(
+        "--ckpt-format",
+        "torch_dist",
+        choices=("torch", "torch_dist", "torch_dcp", "fsdp_dtensor", "safetensors", "ckpt"),
+    )
+    """Which checkpoint layout was asked for: ckpt is MindSpore's file for each rank, all others give safetensors."""
     no_save_optim: bool = option("--no-save-optim", False)
     """Leave the optimizer out of checkpoints."""
     no_save_rng: bool = option("--no-save-rng", False)

@@ -185,6 +185,8 @@ class ModelConfig(Config):
         self.fill("unpadded_vocab_size", lambda: self.vocab_size)
         self.fill("max_position_embeddings", lambda: self.seq_length)
         self.fill("kv_channels", lambda: self.hidden_size // self.num_attention_heads)
+        if self.group_query_attention is False:
+            self.num_query_groups = self.num_attention_heads
         self.fill("num_query_groups", lambda: self.num_attention_heads)
         self.fill("ffn_hidden_size", self._default_ffn_hidden_size)
         for bias in ("qkv_has_bias", "out_proj_has_bias", "mlp_has_bias"):

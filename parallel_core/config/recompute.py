@@ -27,6 +27,26 @@ class RecomputeConfig(Config):
     """Operators to compute again in the backward pass, by stage."""
     select_comm_recompute: Any = option("--select-comm-recompute", None)
     """Collectives to run again in the backward pass, by stage."""
+    mp_comm_recompute: bool = option("--no-mp-comm-recompute", True)
+    """Run a recomputed layer's tensor-parallel collectives again instead of keeping what they gave."""
+    parallel_optimizer_comm_recompute: bool = option("--parallel-optimizer-comm-recompute", False)
+    """Gather sharded weights again in the backward pass."""
+    recompute_slice_activation: bool = option("--recompute-slice-activation", False)
+    """Keep only this tensor-parallel rank's slice of a recomputed layer's input."""
+
+    def derive(self) -> None:
+        for name in ("recompute", "select_recompute", "select_comm_recompute"):
+            if asks_for_nothing(getattr(self, name)):
+                setattr(self, name, None)
+
+
+def asks_for_nothing(value: Any) -> bool:
+    """Whether a recompute setting, in any of its forms, names no layer: false, 0, empty, or nothing but such."""
+    if isinstance(value, dict):
+        return all(asks_for_nothing(part) for part in value.values())
+    if isinstance(value, list | tuple):
+        return all(asks_for_nothing(part) for part in value)
+    return isinstance(value, bool | int) and not value
 
 
 MEGATRON_NAMES = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")

@@ -10,7 +10,7 @@ ACTING = Acting(
         "--train-iters": {"default": None},
         "--eval-interval": {"default": None},
         "--save-interval": {"aliases": ("--persistent-save-interval",)},
-        "--ckpt-format": refusing("use torch_dist", "zarr", also=("torch", "torch_dist", "torch_dcp", "fsdp_dtensor")),
+        "--ckpt-format": refusing("use safetensors, or torch_dist, which gives the same", "zarr"),
         "--zero-stage": {"choices": (0, 1, 2, 3)},
         "--profile-with-memory": {"aliases": ("--profile-memory",)},
         "--ddp-bucket-size": {"aliases": ("--bucket-size",)},

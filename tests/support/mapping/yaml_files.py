@@ -23,3 +23,19 @@ MEGATRON = {
     "fp8_margin": 0,
     "use_mcore_models": True,
 }
+
+
+def nested(blocks: dict | None = None, precision: dict | None = None, parallelization: dict | None = None) -> dict:
+    """A small model in the nested schema, with what is given in its parts."""
+    attention = {"head_num": 8}
+    llm = {"embedding": {"hidden_size": 64}, "tokenizer": {"padded_size": 512}, "position": {"max_size": 64}}
+    return {
+        "accelerate_config": {"parallelization": parallelization or {}, "precision": precision or {}},
+        "model_config": {"llm": {**llm, "blocks": {"num_layers": 4, "attention": attention, **(blocks or {})}}},
+    }
+
+
+def sections(**changes: dict) -> dict:
+    """A small model in the layout of sections, with what is given in its sections."""
+    model = {"vocab_size": 512, "num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64}
+    return {**changes, "model_config": {**model, **changes.get("model_config", {})}}

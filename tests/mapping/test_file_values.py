@@ -1,0 +1,117 @@
+"""Words and types of configuration files: each means what the flags mean by it, or is refused by the file's key."""
+
+from __future__ import annotations
+
+import pytest
+
+from mapping import ConfigError, init_configs_from_dict
+from mapping.reading import not_yet
+from parallel_core.config import ModelConfig
+from parallel_core.config.recompute import RecomputeConfig
+from tests.support.mapping.lines import reading
+from tests.support.mapping.yaml_files import nested, sections
+
+
+def errors(content: dict) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        init_configs_from_dict(content)
+    return caught.value.errors
+
+
+@pytest.mark.parametrize(
+    "content, groups",
+    [
+        (nested(blocks={"attention": {"head_num": 8, "kv_group_size": 4, "attention_type": "MHA"}}), 8),
+        (nested(blocks={"attention": {"head_num": 8, "kv_group_size": 4, "attention_type": "GQA"}}), 4),
+        (nested(blocks={"attention": {"head_num": 8, "kv_group_size": 4}}), 4),
+        (sections(model_config={"group_query_attention": False, "num_query_groups": 2}), 4),
+        (sections(model_config={"group_query_attention": True, "num_query_groups": 2}), 2),
+    ],
+)
+def test_heads_share_keys_only_if_that_is_asked_for(content, groups):
+    assert init_configs_from_dict(content).model_config.num_query_groups == groups
+
+
+def test_the_rule_of_shared_keys_is_the_configs():
+    sizes = dict(vocab_size=512, num_layers=4, hidden_size=64, num_attention_heads=4, seq_length=64)
+    assert ModelConfig(**sizes, num_query_groups=2).num_query_groups == 4
+    assert ModelConfig(**sizes, num_query_groups=2, group_query_attention=True).num_query_groups == 2
+
+
+def test_an_unknown_kind_of_attention_is_refused():
+    (error,) = errors(nested(blocks={"attention": {"head_num": 8, "attention_type": "XYZ"}}))
+    assert error.startswith("model_config.llm.blocks.attention.attention_type XYZ: must be one of GQA, MHA")
+
+
+@pytest.mark.parametrize(
+    "compute, key, value",
+    [
+        ("bfloat16", "softmax_compute_dtype", "nonsense"),
+        ("bfloat16", "softmax_compute_dtype", "float16"),
+        ("bfloat16", "logits_compute_dtype", "nonsense"),
+        ("bfloat16", "logits_compute_dtype", "bfloat16"),
+        ("bfloat16", "logits_compute_dtype", "float16"),
+        ("bfloat16", "residual-connection", "float16"),
+        ("float32", "residual-connection", "bfloat16"),
+        ("float16", "grad_accumulation_dtype", "bfloat16"),
+        ("float32", "compute_dtype", "nonsense"),
+    ],
+)
+def test_a_type_that_a_part_cannot_have_is_refused_by_its_key(compute, key, value):
+    (error,) = errors(nested(precision={"compute_dtype": compute, key: value}))
+    assert error.startswith(f"accelerate_config.precision.{key} {value}: must be one of float32")
+
+
+@pytest.mark.parametrize(
+    "compute, key, value, section, field, filled",
+    [
+        ("float32", "residual-connection", "float32", "model_config", "fp32_residual_connection", False),
+        ("bfloat16", "residual-connection", "float32", "model_config", "fp32_residual_connection", True),
+        ("bfloat16", "residual-connection", "bfloat16", "model_config", "fp32_residual_connection", False),
+        ("bfloat16", "softmax_compute_dtype", "bfloat16", "model_config", "attention_softmax_in_fp32", False),
+        ("float16", "logits_compute_dtype", "float16", "model_config", "fp16_lm_cross_entropy", True),
+        ("bfloat16", "grad_accumulation_dtype", "bfloat16", "training_config", "grad_reduce_in_bf16", True),
+        ("fp16", "softmax_compute_dtype", "fp32", "model_config", "attention_softmax_in_fp32", True),
+    ],
+)
+def test_a_type_beside_the_compute_type(compute, key, value, section, field, filled):
+    config = init_configs_from_dict(nested(precision={"compute_dtype": compute, key: value}))
+    assert getattr(getattr(config, section), field) is filled
+
+
+def test_an_unknown_checkpoint_format_is_refused():
+    (error,) = errors(sections(training_config={"ckpt_format": "nonsense"}))
+    assert error.startswith("training_config.ckpt_format nonsense: must be one of")
+
+
+def test_the_formats_of_the_earlier_system():
+    """safetensors is what is written; MindSpore's own file is named as planned."""
+    assert not_yet(reading("--ckpt-format safetensors")) == []
+    (finding,) = not_yet(reading("--ckpt-format ckpt"))
+    assert reading("--ckpt-format ckpt").errors == [] and str(finding).startswith("--ckpt-format ckpt: not implemented")
+
+
+def test_errors_of_a_file_name_no_flag_that_nobody_typed():
+    for content in (
+        nested(precision={"compute_dtype": "bfloat16"}, parallelization={"tensor_parallel": 3}),
+        sections(model_config={"num_attention_heads": 7, "fp16_lm_cross_entropy": True}),
+        {"training_config": {"train_iters": 1}},
+    ):
+        assert not [error for error in errors(content) if "--" in error]
+
+
+@pytest.mark.parametrize("nothing", [False, [], [0, 0], [[0, 0], [False, 0]], {"feed_forward\\.mul": False}, 0])
+def test_a_recompute_that_names_no_layer_asks_for_nothing(nothing):
+    for name in ("recompute", "select_recompute", "select_comm_recompute"):
+        assert getattr(RecomputeConfig(**{name: nothing}), name) is None
+        config = init_configs_from_dict(sections(parallel_config={name: nothing}))
+        assert config == init_configs_from_dict(sections())
+
+
+@pytest.mark.parametrize("something", [True, [0, 1], [[0, 0], [True, 0]], ["feed_forward\\.mul"], {"a": [0, 2]}])
+def test_a_recompute_that_names_a_layer_is_kept(something):
+    assert RecomputeConfig(recompute=something).recompute == something
+
+
+def test_a_recompute_typed_as_false_asks_for_nothing():
+    assert not_yet(reading("--recompute False --select-recompute [0,0]")) == []

@@ -1,18 +1,21 @@
 """The script that users of the earlier system have, taken from its documentation as it stands there, trains here.
 
-Changed are the import prefixes and the device; given are what the document leaves to the reader: `get_batch`, datasets,
-and extra arguments.
+Changed are the import prefixes, the device and the number of processes; given are what the document leaves to the
+reader: `get_batch`, datasets, and arguments.
 """
 
 import json
 import re
 import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pynative.launch import msrun_command, quiet_environment
+from pynative.launch import free_port, quiet_environment
 from tests.support.assets import ROOT
-from tests.support.printed.blocks import python_blocks
+from tests.support.printed.blocks import blocks, python_blocks
 from tests.support.printed.named import PREFIXES
 
 CHANGED = {**PREFIXES, '"Ascend"': '"CPU"'}
@@ -25,7 +28,7 @@ from pynative.training.data import build_pretraining_data_loader, get_train_vali
 from pynative.training.utils import set_parallel_context, set_seed
 
 def _add_pangu_args(parser):
-    parser.add_argument("--pangu-rows", type=int, default=4)
+    parser.add_argument("--pangu-rows", type=int, default=8)
     return parser
 
 class Rows:  # the same few over and over
@@ -40,7 +43,7 @@ class Rows:  # the same few over and over
         return {"tokens": self.rows[i % len(self.rows)]}
 
 def train_valid_test_datasets_provider(samples):
-    assert samples == (12 * 4, 0, 0)
+    assert samples == (get_args().train_iters * 4, 0, 0)
     return Rows(samples[0]), None, None
 
 def get_batch(data_iterator):
@@ -52,46 +55,92 @@ def get_batch(data_iterator):
 LOG_LINE = r"^INFO - Epoch: \d+, Step: \d+, Loss: \d+\.\d{16}, .*Learning_rate: \d+\.\d{16}, .*Time: \d+\.\d\d ms$"
 # The document first shows its own GPTModel and then imports the library's; each is tried.
 LIBRARY_MODEL = "from mindspeed_ms.legacy.model.gpt_model import GPTModel"
+LAST_OF_THE_MODEL = "        post_process=post_process\n    )\n\n    return network_with_loss"
 FLAGS = (
-    "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 "
-    "--micro-batch-size 1 --global-batch-size 4 --train-iters 12 --lr 1e-2 --vocab-size 64 --padded-vocab-size 64 "
-    "--tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0 --log-interval 1 --eval-iters 0 "
-    "--save-interval 100"
+    "--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 "
+    "--micro-batch-size 1 --global-batch-size 4 --train-iters 12 --lr-decay-iters 12 --lr 1e-2 --vocab-size 64 "
+    "--padded-vocab-size 64 --tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0 --log-interval 1 "
+    "--eval-iters 0 --save-interval 100"
 )
+TP2_SP = "--tensor-model-parallel-size 2 --sequence-parallel"
+PP2 = "--pipeline-model-parallel-size 2"
+TOLERANCE = 1e-5
 
 
-def document_script(own_model: bool) -> str:
-    """The document's Python blocks in order as one script, with the changes above."""
+def document_script(own_model: bool = True, masks: bool = True) -> str:
+    """The document's Python blocks in order as one script, with the changes above.
+
+    `masks`: the model is given the end-of-document token that its masks and positions are made from.
+    """
     script = "\n".join([BEFORE, *python_blocks("003")])
+    assert LIBRARY_MODEL in script and LAST_OF_THE_MODEL in script
     if own_model:
         script = script.replace(LIBRARY_MODEL, "")
+    if masks:
+        more = LAST_OF_THE_MODEL.replace("\n    )", ",\n        eod=7, reset_position_ids=True\n    )")
+        script = script.replace(LAST_OF_THE_MODEL, more)
     for theirs, ours in CHANGED.items():
         script = script.replace(theirs, ours)
     return script
 
 
-@pytest.mark.parametrize(
-    ("own_model", "processes", "layout"),
-    [
-        (True, 1, ""),
-        (False, 1, ""),
-        (True, 2, "--pipeline-model-parallel-size 2"),
-        (True, 2, "--tensor-model-parallel-size 2"),
-    ],
-)
-def test_the_documents_script_trains(own_model, processes, layout, tmp_path):
-    """It runs through msrun, its loss falls, and its log has the documented form."""
-    script = tmp_path / "pretrain_gpt.py"
-    script.write_text(document_script(own_model))
-    arguments = [*FLAGS.split(), *layout.split(), "--save", str(tmp_path / "out")]
-    command = msrun_command(script, arguments, processes, tmp_path)
+def document_shell_script(processes: int, arguments: list[str]) -> str:
+    """The document's environment and its msrun command, on a free port; arguments are put behind."""
+    environment, command = (block.text for block in blocks("003") if block.number in ("10", "11"))
+    changes = {"num 8": f"num {processes}", "num=8": f"num={processes}", "8848": str(free_port())}
+    for printed, here in changes.items():
+        assert printed in command
+        command = command.replace(printed, here)
+    return f"{environment}{command.rstrip()} {' '.join(arguments)}\n"
+
+
+def losses_of_script(folder: Path, script: str, processes: int = 1, flags: str = "") -> np.ndarray:
+    """Run `bash pretrain_gpt.sh` as the document says. The logs are where it says and as it shows them."""
+    folder.mkdir(exist_ok=True)
+    (folder / "pretrain_gpt.py").write_text(script)
+    arguments = [*FLAGS.split(), *flags.split(), "--save", "out"]
+    (folder / "pretrain_gpt.sh").write_text(document_shell_script(processes, arguments))
     environment = {**quiet_environment(), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=200)
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    start = next(block.text for block in blocks("003") if block.number == "12").split()
+    done = subprocess.run(start, capture_output=True, text=True, env=environment, cwd=folder, timeout=200)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    metrics = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
     for rank in range(processes):
-        log = (tmp_path / f"worker_{rank}.log").read_text()
-        assert len(re.findall(LOG_LINE, log, re.MULTILINE)) == 12
+        log = (folder / "msrun_log" / f"worker_{rank}.log").read_text()
+        assert len(re.findall(LOG_LINE, log, re.MULTILINE)) == len(metrics)
         assert log.rstrip().endswith("Training success!")
-    metrics = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in metrics] == list(range(1, 13))
-    assert metrics[-1]["loss"] < metrics[0]["loss"] - 0.3
+    return np.array([row["loss"] for row in metrics])
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory):
+    """Of the document's own model with documents' masks on one rank."""
+    found = losses_of_script(tmp_path_factory.mktemp("alone"), document_script())
+    assert len(found) == 12 and found[-2:].mean() < found[:2].mean() - 0.3
+    return found
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [TP2_SP, PP2, f"{PP2} --virtual-pipeline-model-parallel-size 2", "--context-parallel-size 2"],
+)
+def test_layouts_give_equal_losses(layout, losses, tmp_path):
+    """Two ranks, with masks and restarted positions."""
+    np.testing.assert_allclose(losses_of_script(tmp_path, document_script(), 2, layout), losses, rtol=TOLERANCE)
+
+
+def test_the_documents_model_is_the_librarys(losses, tmp_path):
+    """With masks; without them both are the same again, and something else."""
+    library = losses_of_script(tmp_path / "library", document_script(own_model=False))
+    np.testing.assert_allclose(library, losses, rtol=TOLERANCE)
+    plain = [losses_of_script(tmp_path / str(own), document_script(own, masks=False)) for own in (True, False)]
+    np.testing.assert_allclose(*plain, rtol=TOLERANCE)
+    assert abs(plain[0] - losses).max() > 1e-3
+
+
+def test_resuming_at_another_layout(losses, tmp_path):
+    """After five steps on two tensor-parallel ranks, the rest on two pipeline stages."""
+    first = losses_of_script(tmp_path, document_script(), 2, f"{TP2_SP} --train-iters 5")
+    rest = losses_of_script(tmp_path / "rest", document_script(), 2, f"{PP2} --load {tmp_path / 'out'}")
+    np.testing.assert_allclose([*first, *rest], losses, rtol=TOLERANCE)

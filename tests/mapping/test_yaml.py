@@ -64,7 +64,7 @@ def test_the_38b_example():
         ({"language_model": {"num_layer": 4}}, "num_layer", "num_layers"),
         ({"language_model": {"num_layers": "four"}}, "num_layers", "four"),
         ({"model_config": {"num_layers": "four"}}, "model_config.num_layers", "four"),
-        ({"language_model": {}, "fp8": "hybrid"}, "fp8 hybrid: ", "--fp8-as-bf16"),
+        ({"language_model": {}, "fp8": "hybrid"}, "fp8 hybrid: ", "fp8_as_bf16"),
     ],
 )
 def test_a_wrong_key_or_value_is_an_error_with_the_nearest_name(content, blamed, near):
@@ -144,7 +144,7 @@ def test_findings_name_the_keys_of_the_file():
     content = {
         "accelerate_config": {
             "parallelization": {"tensor_parallel": 8},
-            "precision": {"compute_dtype": "float32", "residual-connection": "float32"},
+            "precision": {"compute_dtype": "bfloat16", "param_init_dtype": "float16"},
         },
         "model_config": {"llm": {**llm, "blocks": blocks}},
     }
@@ -152,7 +152,7 @@ def test_findings_name_the_keys_of_the_file():
         init_configs_from_dict(content)
     assert [error.split(":")[0] for error in caught.value.errors] == [
         "model_config.llm.blocks.attention.head_num 4",
-        "accelerate_config.precision.residual-connection",
+        "accelerate_config.precision.param_init_dtype float16",
     ]
     assert "accelerate_config.parallelization.tensor_parallel 8" in caught.value.errors[0]
     assert {finding.source for finding in caught.value.findings} == {"the dictionary"}

@@ -114,7 +114,7 @@ def _of_outcomes(said: list[Outcome]) -> Found:
         return Found(NOTHING, said[0].reason)
     if said[0].status != MAPPED:
         return Found(REFUSED, said[0].reason)
-    return Found(ACTS, ", ".join(sorted(f"{outcome.target} = {outcome.value}" for outcome in said)))
+    return Found(ACTS, ", ".join(sorted({f"{outcome.target} = {outcome.value}" for outcome in said})))
 
 
 def table_found(flag: str, key: str) -> Found:

@@ -1,5 +1,6 @@
 """Every key, flag and name that the documents print does what the table of outcomes says, and all are in it."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -10,6 +11,7 @@ from parallel_core.config.unsupported import feature_of
 from tests.support.printed.blocks import DOCUMENTS, blocks
 from tests.support.printed.configured import json_reading, yaml_reading
 from tests.support.printed.found import ACTS, MISSING, NOTHING, PLANNED, READER, REFUSED
+from tests.support.printed.named import importable, migrating_rows
 from tests.support.printed.outcomes import Row, reality, recorded
 
 
@@ -64,6 +66,16 @@ def test_what_is_planned_is_refused_as_such(document, block):
     rows = [row for row in recorded() if row[:2] == (document, block.number) and row.outcome == PLANNED]
     for path in (paths[row.detail] for row in rows if row.detail in paths):
         assert feature_of(path) or any("not implemented yet" in rule and path in rule for rule in refusals), path
+
+
+def test_names_to_migrate_to_can_be_imported():
+    """Every name of ours in the second column of docs/migrating.md."""
+    ours = [
+        name
+        for _, here, _ in migrating_rows()
+        for name in re.findall(r"`((?:mapping|pynative|parallel_core)\.[\w.]+)", here)
+    ]
+    assert ours and [name for name in ours if not importable(name)] == []
 
 
 def test_the_table_covers_the_documents():

@@ -7,7 +7,8 @@ _ANY_NUMBER = {"nargs": "*"}
 
 ACTING = Acting(
     {
-        "--micro-batch-size": {"default": None},
+        "--micro-batch-size": {"default": None, "aliases": ("--per_device_train_batch_size",)},
+        "--micro-batch-num": {"aliases": ("--gradient_accumulation_steps", "--gradient-accumulation-steps")},
         "--rampup-batch-size": {"nargs": 3},
         "--data-path": _ANY_NUMBER,
         "--train-data-path": _ANY_NUMBER,

@@ -72,6 +72,15 @@ FLAGS = group(
         """,
     ),
     refused("use --micro-batch-size", "--batch-size=int"),
+    refused(
+        "epochs are counted in steps: use --train-iters, epochs x samples / global batch size",
+        "--num_train_epochs=float",
+    ),
+    refused("use --train-samples, the samples of the whole run", "--max_train_samples=int"),
+    refused(
+        "use --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        "--gradient_checkpointing=str",
+    ),
     refused("use --lr-warmup-fraction", "--warmup=int"),
     refused("use --tensor-model-parallel-size", "--model-parallel-size=int"),
     refused("use --norm-epsilon", "--layernorm-epsilon=float:1e-05"),

@@ -120,7 +120,7 @@ def _attribute_found(document: str, head: str, rest: str) -> Found:
 
 def _migrated(name: str) -> Found:
     """What docs/migrating.md says of a name: a row `| old | new | what differs |`."""
-    for old, ours, differs in _migrating_rows():
+    for old, ours, differs in migrating_rows():
         if name in old or name.rpartition(".")[2] in old:
             return Found(_verdict(ours), differs)
     return Found(MISSING)
@@ -131,8 +131,9 @@ def _verdict(ours: str) -> str:
 
 
 @cache
-def _migrating_rows() -> tuple[tuple[frozenset[str], str, str], ...]:
-    text = MIGRATING.read_text(encoding="utf-8") if MIGRATING.exists() else ""
+def migrating_rows() -> tuple[tuple[frozenset[str], str, str], ...]:
+    """The rows of docs/migrating.md: the names of the first cell, and the other two cells."""
+    text = MIGRATING.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*?) \| (.*?) \| (.*?) \|$", text, re.MULTILINE)
     return tuple((frozenset(re.findall(r"`([^`]+)`", old)), ours, differs) for old, ours, differs in rows)
 

@@ -1,0 +1,93 @@
+"""The engine of oneDNN's primitives, where the library is there; numpy computes what it lacks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pynative.kernels.host.engine.numpy_engine import NumpyEngine
+from pynative.kernels.host.engine.onednn import activations, primitives
+from pynative.kernels.host.engine.onednn.arrays import Array, address_of, layout_of
+from pynative.kernels.host.engine.onednn.library import library
+from pynative.kernels.host.engine.onednn.primitives import SUM
+
+
+def is_available() -> bool:
+    """Whether the library can be loaded."""
+    return library() is not None
+
+
+class OneDnnEngine(NumpyEngine):
+    """See `interface.Engine`."""
+
+    @staticmethod
+    def matmul(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
+        primitive = primitives.product(
+            layout_of(left), layout_of(right), layout_of(out),
+            None if bias is None else layout_of(bias[None]), (SUM,) if accumulate else (),
+        )  # fmt: skip
+        if primitive is None:
+            return NumpyEngine.matmul(left, right, out, bias, accumulate)
+        arrays = (left, right, out) if bias is None else (left, right, out, bias)
+        primitive(*map(address_of, arrays))
+
+    @staticmethod
+    def norm(
+        x: Array, scale: Array, shift: Array | None, epsilon: float, out: Array, mean: Array | None, inverse: Array
+    ) -> None:
+        setting = (
+            layout_of(x),
+            layout_of(scale),
+            layout_of(inverse),
+            float(epsilon),
+            mean is not None,
+            shift is not None,
+        )
+        primitive = primitives.norm(*setting)
+        if primitive is None:
+            return NumpyEngine.norm(x, scale, shift, epsilon, out, mean, inverse)
+        variance = np.empty_like(inverse)
+        given = (x, out, mean, variance, scale, shift)
+        primitive(*(address_of(array) for array in given if array is not None))
+        np.divide(1, np.sqrt(variance + np.float32(epsilon)), out=inverse)
+
+    @staticmethod
+    def norm_gradient(
+        dy: Array, x: Array, scale: Array, mean: Array | None, inverse: Array,
+        dx: Array, scale_gradient: Array, shift_gradient: Array | None,
+    ) -> None:  # fmt: skip
+        layouts = layout_of(x), layout_of(scale), layout_of(inverse)
+        # With epsilon 0 the variance is all of 1 / inverse^2.
+        primitive = primitives.norm_gradient(*layouts, 0.0, mean is not None, shift_gradient is not None)
+        if primitive is None or (mean is None and x.dtype != np.float32):
+            return NumpyEngine.norm_gradient(dy, x, scale, mean, inverse, dx, scale_gradient, shift_gradient)
+        variance = 1 / np.square(inverse)
+        given = (x, dy, dx, mean, variance, scale, scale_gradient, shift_gradient)
+        primitive(*(address_of(array) for array in given if array is not None))
+        if mean is None:
+            _add_mean_gradient(dy, scale, inverse, dx)
+
+    @staticmethod
+    def activation(name: str, x: Array, bias: Array | None, out: Array) -> None:
+        if not activations.activation(name, x, bias, out):
+            NumpyEngine.activation(name, x, bias, out)
+
+    @staticmethod
+    def activation_gradient(
+        name: str, x: Array, bias: Array | None, dy: Array, dx: Array, bias_gradient: Array | None
+    ) -> None:
+        if not activations.gradient(name, x, bias, dy, dx):
+            NumpyEngine.activation_gradient(name, x, bias, dy, dx, bias_gradient)
+        elif bias_gradient is not None:
+            OneDnnEngine.sum_rows(dx, bias_gradient)
+
+    @staticmethod
+    def sum_rows(x: Array, out: Array) -> None:
+        OneDnnEngine.matmul(np.ones((1, len(x)), x.dtype), x, out[None])
+
+
+def _add_mean_gradient(dy: Array, scale: Array, inverse: Array, dx: Array) -> None:
+    """dx += inverse mean(dy scale) by rows: oneDNN 3.10 subtracts it from RMS norm's gradient as if rows were centred."""
+    means = np.matmul(dy, scale)
+    means *= inverse
+    means /= np.float32(len(scale))
+    dx += means[:, None]

@@ -1,0 +1,209 @@
+"""Primitives by what they compute, each made once for its layouts; None where this CPU has none for them.
+
+Letters: m, k, n of a product, r rows, c columns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import Any, NamedTuple
+
+from pynative.kernels.host.engine.onednn.library import (
+    BACKWARD,
+    FORWARD_TRAINING,
+    RMS_NORM,
+    SCRATCHPAD_OF_USER,
+    USE_SCALE,
+    USE_SHIFT,
+    Algorithm,
+    Argument,
+    Handle,
+    Layout,
+    OneDnnError,
+    Primitive,
+    call,
+    descriptor,
+    engine,
+    made,
+)
+
+
+class Eltwise(NamedTuple):
+    """A function of each entry of a result; `alpha x + beta` for Algorithm.LINEAR."""
+
+    algorithm: Algorithm
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+class Binary(NamedTuple):
+    """A result and another array, which may be broadcast; its address comes after those of the primitive itself."""
+
+    algorithm: Algorithm
+    layout: Layout
+
+
+SUM = "sum"
+"""The result is added to what the destination holds."""
+
+PostOp = Eltwise | Binary | str
+
+
+def _made_once(make: Callable[..., Primitive]) -> Callable[..., Primitive | None]:
+    """Cached by the arguments; None where the library has no such primitive for this CPU."""
+
+    @cache
+    @wraps(make)
+    def cached(*arguments: Any) -> Primitive | None:
+        try:
+            return make(*arguments)
+        except OneDnnError:
+            return None
+
+    return cached
+
+
+def _attributes(post_ops: Sequence[PostOp] = ()) -> Handle:
+    attributes = made("primitive_attr_create")
+    call("primitive_attr_set_scratchpad_mode", attributes, SCRATCHPAD_OF_USER)
+    chain = made("post_ops_create")
+    for post_op in post_ops:
+        if isinstance(post_op, Eltwise):
+            alpha, beta = ctypes.c_float(post_op.alpha), ctypes.c_float(post_op.beta)
+            call("post_ops_append_eltwise", chain, int(post_op.algorithm), alpha, beta)
+        elif isinstance(post_op, Binary):
+            call("post_ops_append_binary", chain, int(post_op.algorithm), descriptor(post_op.layout))
+        else:
+            call("post_ops_append_sum", chain, ctypes.c_float(1.0), 0, 0)
+    call("primitive_attr_set_post_ops", attributes, chain)
+    return attributes
+
+
+def _post_arguments(post_ops: Sequence[PostOp]) -> list[tuple[int, Layout]]:
+    return [
+        (Argument.POST_OP * (index + 1) | Argument.SOURCE_1, post_op.layout)
+        for index, post_op in enumerate(post_ops)
+        if isinstance(post_op, Binary)
+    ]
+
+
+@_made_once
+def product(
+    left: Layout, right: Layout, result: Layout, bias: Layout | None = None, post_ops: tuple[PostOp, ...] = ()
+) -> Primitive:
+    """left [..., m, k] right [..., k, n] + bias [..., 1, n] -> result [..., m, n].
+
+    Addresses: left, right, result, bias where there is one, then those of binary post operations.
+    """
+    described = made(
+        "matmul_primitive_desc_create", engine(), descriptor(left), descriptor(right),
+        None if bias is None else descriptor(bias), descriptor(result), _attributes(post_ops),
+    )  # fmt: skip
+    arguments = [(Argument.SOURCE, left), (Argument.WEIGHTS, right), (Argument.DESTINATION, result)]
+    arguments += [] if bias is None else [(Argument.BIAS, bias)]
+    return Primitive(described, [*arguments, *_post_arguments(post_ops)])
+
+
+def _softmax(source: Layout, result: Layout) -> Handle:
+    return made(
+        "softmax_forward_primitive_desc_create", engine(), FORWARD_TRAINING, int(Algorithm.SOFTMAX),
+        descriptor(source), descriptor(result), len(source[1]) - 1, _attributes(),
+    )  # fmt: skip
+
+
+@_made_once
+def softmax(source: Layout, result: Layout) -> Primitive:
+    """Over the last axis. Addresses: source, result."""
+    return Primitive(_softmax(source, result), [(Argument.SOURCE, source), (Argument.DESTINATION, result)])
+
+
+@_made_once
+def softmax_gradient(result: Layout, upstream: Layout, gradient: Layout) -> Primitive:
+    """p (dp - sum(p dp)). Addresses: result p, upstream dp, gradient."""
+    described = made(
+        "softmax_backward_primitive_desc_create", engine(), int(Algorithm.SOFTMAX), descriptor(gradient),
+        descriptor(upstream), descriptor(result), len(result[1]) - 1, _softmax(result, result), _attributes(),
+    )  # fmt: skip
+    names = (Argument.DESTINATION, Argument.DIFF_DESTINATION, Argument.DIFF_SOURCE)
+    return Primitive(described, list(zip(names, (result, upstream, gradient), strict=True)))
+
+
+def _eltwise(algorithm: Algorithm, alpha: float, source: Layout, result: Layout) -> Handle:
+    return made(
+        "eltwise_forward_primitive_desc_create", engine(), FORWARD_TRAINING, int(algorithm), descriptor(source),
+        descriptor(result), ctypes.c_float(alpha), ctypes.c_float(0.0), _attributes(),
+    )  # fmt: skip
+
+
+@_made_once
+def eltwise(algorithm: Algorithm, alpha: float, source: Layout, result: Layout) -> Primitive:
+    """A function of each entry. Addresses: source, result."""
+    described = _eltwise(algorithm, alpha, source, result)
+    return Primitive(described, [(Argument.SOURCE, source), (Argument.DESTINATION, result)])
+
+
+@_made_once
+def eltwise_gradient(algorithm: Algorithm, alpha: float, layout: Layout) -> Primitive:
+    """f'(x) dy, all of one layout. Addresses: x, dy, dx."""
+    described = made(
+        "eltwise_backward_primitive_desc_create", engine(), int(algorithm), descriptor(layout), descriptor(layout),
+        descriptor(layout), ctypes.c_float(alpha), ctypes.c_float(0.0),
+        _eltwise(algorithm, alpha, layout, layout), _attributes(),
+    )  # fmt: skip
+    names = (Argument.SOURCE, Argument.DIFF_DESTINATION, Argument.DIFF_SOURCE)
+    return Primitive(described, [(name, layout) for name in names])
+
+
+@_made_once
+def binary(
+    algorithm: Algorithm, left: Layout, right: Layout, result: Layout, post_ops: tuple[PostOp, ...] = ()
+) -> Primitive:
+    """left (op) right, broadcast, and what `post_ops` make of it. Addresses: left, right, result, post operations'."""
+    described = made(
+        "binary_primitive_desc_create", engine(), int(algorithm), descriptor(left), descriptor(right),
+        descriptor(result), _attributes(post_ops),
+    )  # fmt: skip
+    arguments = [(Argument.SOURCE, left), (Argument.SOURCE_1, right), (Argument.DESTINATION, result)]
+    return Primitive(described, [*arguments, *_post_arguments(post_ops)])
+
+
+def _norm(rows: Layout, statistics: Layout, epsilon: float, flags: int) -> Handle:
+    return made(
+        "layer_normalization_forward_primitive_desc_create", engine(), FORWARD_TRAINING, descriptor(rows),
+        descriptor(rows), descriptor(statistics), ctypes.c_float(epsilon), flags, _attributes(),
+    )  # fmt: skip
+
+
+def _norm_flags(centred: bool, shifted: bool) -> int:
+    return USE_SCALE | (USE_SHIFT if shifted else 0) | (0 if centred else RMS_NORM)
+
+
+def _statistics(statistics: Layout, centred: bool) -> list[tuple[int, Layout]]:
+    return [*([(Argument.MEAN, statistics)] if centred else []), (Argument.VARIANCE, statistics)]
+
+
+@_made_once
+def norm(rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool) -> Primitive:
+    """Layer norm, or RMS norm if not centred. Addresses: x, y, mean if centred, variance, scale, shift if there."""
+    described = _norm(rows, statistics, epsilon, _norm_flags(centred, shifted))
+    arguments = [(Argument.SOURCE, rows), (Argument.DESTINATION, rows), *_statistics(statistics, centred)]
+    arguments += [(Argument.SCALE, vector), *([(Argument.SHIFT, vector)] if shifted else [])]
+    return Primitive(described, arguments)
+
+
+@_made_once
+def norm_gradient(
+    rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool
+) -> Primitive:
+    """Addresses: x, dy, dx, mean if centred, variance, scale, then the gradients of scale and, if there, of shift."""
+    flags = _norm_flags(centred, shifted)
+    described = made(
+        "layer_normalization_backward_primitive_desc_create", engine(), BACKWARD, descriptor(rows), descriptor(rows),
+        descriptor(rows), descriptor(statistics), ctypes.c_float(epsilon), flags,
+        _norm(rows, statistics, epsilon, flags), _attributes(),
+    )  # fmt: skip
+    arguments = [(Argument.SOURCE, rows), (Argument.DIFF_DESTINATION, rows), (Argument.DIFF_SOURCE, rows)]
+    arguments += [*_statistics(statistics, centred), (Argument.SCALE, vector), (Argument.DIFF_SCALE, vector)]
+    return Primitive(described, [*arguments, *([(Argument.DIFF_SHIFT, vector)] if shifted else [])])

@@ -6,10 +6,13 @@ import pytest
 
 from pynative import kernels
 from pynative.kernels.host import activation, attention, cross_entropy, linear, norm, residual
-from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.engine import ENGINE, Engine
+from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 from pynative.kernels.host.rounding import BFLOAT16, widened
 from tests.support import kernels as reference
 from tests.support.kernels import assert_close, normal, run_operator
+
+ENGINES: dict[Engine, str] = {NumpyEngine(): "numpy", ENGINE: "this process's"}
 
 TYPES = {np.dtype(np.float32): 1e-6, np.dtype(np.float16): 2.0**-10, BFLOAT16: 2.0**-7}
 
@@ -18,26 +21,28 @@ def typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return array.astype(dtype)
 
 
+@pytest.mark.parametrize("engine", ENGINES, ids=ENGINES.get)
 @pytest.mark.parametrize("out_dtype", ["own", "float32"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
-def test_products_of_any_strides(dtype, out_dtype, accumulate, biased):
+def test_products_of_any_strides(engine, dtype, out_dtype, accumulate, biased):
     """Transposed operands, an operand and a result with gaps; float32 or 16-bit results; added or not."""
     left, right = typed(normal(9, 40), dtype).T, typed(normal(9, 14, seed=1), dtype)[:, ::2]
     bias = typed(normal(7, seed=2), dtype) if biased else None
     out = typed(normal(40, 8, seed=3), dtype if out_dtype == "own" else np.dtype(np.float32))[:, :7]
     expected = widened(left).astype(np.float64) @ widened(right)
     expected = expected + (widened(bias) if biased else 0) + (widened(out) if accumulate else 0)
-    ENGINE.matmul(left, right, out, bias, accumulate)
+    engine.matmul(left, right, out, bias, accumulate)
     assert_close(widened(out), expected, TYPES[dtype] * (4 if accumulate and biased else 1))
 
 
-def test_a_product_computes_in_float32_and_rounds_once():
+@pytest.mark.parametrize("engine", ENGINES, ids=ENGINES.get)
+def test_a_product_computes_in_float32_and_rounds_once(engine):
     """Sums that 16 bits cannot hold between the terms: 2048 + 1 - 2048."""
     left, right = np.array([[2048, 1, -2048]], np.float16), np.ones((3, 1), np.float16)
     out = np.zeros((1, 1), np.float16)
-    ENGINE.matmul(left, right, out)
+    engine.matmul(left, right, out)
     assert out[0, 0] == 1
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 from pynative.kernels.host.engine.onednn import activations, primitives
-from pynative.kernels.host.engine.onednn.arrays import Array, address_of, layout_of
+from pynative.kernels.host.engine.onednn.arrays import Array, address_of, layout_of, row_layout
 from pynative.kernels.host.engine.onednn.library import library
 from pynative.kernels.host.engine.onednn.primitives import SUM
 
@@ -23,7 +23,7 @@ class OneDnnEngine(NumpyEngine):
     def matmul(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
         primitive = primitives.product(
             layout_of(left), layout_of(right), layout_of(out),
-            None if bias is None else layout_of(bias[None]), (SUM,) if accumulate else (),
+            None if bias is None else row_layout(bias), (SUM,) if accumulate else (),
         )  # fmt: skip
         if primitive is None:
             return NumpyEngine.matmul(left, right, out, bias, accumulate)
@@ -34,15 +34,8 @@ class OneDnnEngine(NumpyEngine):
     def norm(
         x: Array, scale: Array, shift: Array | None, epsilon: float, out: Array, mean: Array | None, inverse: Array
     ) -> None:
-        setting = (
-            layout_of(x),
-            layout_of(scale),
-            layout_of(inverse),
-            float(epsilon),
-            mean is not None,
-            shift is not None,
-        )
-        primitive = primitives.norm(*setting)
+        layouts = layout_of(x), layout_of(scale), layout_of(inverse)
+        primitive = primitives.norm(*layouts, float(epsilon), mean is not None, shift is not None)
         if primitive is None:
             return NumpyEngine.norm(x, scale, shift, epsilon, out, mean, inverse)
         variance = np.empty_like(inverse)
@@ -86,7 +79,7 @@ class OneDnnEngine(NumpyEngine):
 
 
 def _add_mean_gradient(dy: Array, scale: Array, inverse: Array, dx: Array) -> None:
-    """dx += inverse mean(dy scale) by rows: oneDNN 3.10 subtracts it from RMS norm's gradient as if rows were centred."""
+    """dx += inverse mean(dy scale) by rows: oneDNN 3.10 subtracts it, as if RMS norm centred its rows."""
     means = np.matmul(dy, scale)
     means *= inverse
     means /= np.float32(len(scale))

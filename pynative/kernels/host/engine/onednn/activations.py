@@ -3,7 +3,7 @@
 import numpy as np
 
 from pynative.kernels.host.engine.onednn import primitives
-from pynative.kernels.host.engine.onednn.arrays import Array, address_of, layout_of
+from pynative.kernels.host.engine.onednn.arrays import Array, address_of, layout_of, row_layout
 from pynative.kernels.host.engine.onednn.library import Algorithm
 from pynative.kernels.host.engine.onednn.primitives import Eltwise, Primitive
 
@@ -31,7 +31,7 @@ def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
     if bias is None:
         return _run(_eltwise(name, out), x, out)
     post_ops = (Eltwise(*PLAIN[name]),)
-    added = primitives.binary(Algorithm.ADD, layout_of(x), layout_of(bias[None]), layout_of(out), post_ops)
+    added = primitives.binary(Algorithm.ADD, layout_of(x), row_layout(bias), layout_of(out), post_ops)
     return _run(added, x, bias, out)
 
 
@@ -65,7 +65,7 @@ def _multiply(left: Array, right: Array, out: Array) -> bool:
 
 def _sum(x: Array, bias: Array) -> Array:
     out = np.empty(x.shape, x.dtype)
-    done = _run(primitives.binary(Algorithm.ADD, layout_of(x), layout_of(bias[None]), layout_of(out)), x, bias, out)
+    done = _run(primitives.binary(Algorithm.ADD, layout_of(x), row_layout(bias), layout_of(out)), x, bias, out)
     return out if done else x + bias
 
 

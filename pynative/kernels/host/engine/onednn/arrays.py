@@ -19,3 +19,8 @@ def layout_of(array: Array) -> Layout:
 def address_of(array: Array) -> int:
     """Where its first entry is."""
     return array.__array_interface__["data"][0]
+
+
+def row_layout(vector: Array) -> Layout:
+    """A vector [c] as a matrix of one row, to be broadcast."""
+    return Layout.dense(TYPES[vector.dtype], 1, len(vector))

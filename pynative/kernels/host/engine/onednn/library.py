@@ -8,7 +8,7 @@ import ctypes
 import threading
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -142,8 +142,11 @@ class _Thread(threading.local):
     """A thread's own stream, and its memory objects of each primitive."""
 
     def __init__(self) -> None:
-        self.stream = made("stream_create", engine(), _IN_ORDER)
         self.slots: dict[int, _Slots] = {}
+
+    @cached_property
+    def stream(self) -> Handle:
+        return made("stream_create", engine(), _IN_ORDER)
 
 
 class _Slots:
@@ -152,10 +155,10 @@ class _Slots:
     def __init__(self, arguments: Sequence[tuple[int, Handle]], scratchpad: Handle, scratch_bytes: int) -> None:
         self.memories = [made("memory_create", description, engine(), None) for _, description in arguments]
         self.scratch = np.empty(scratch_bytes, np.uint8)
-        everything = [(name, memory) for (name, _), memory in zip(arguments, self.memories, strict=True)]
+        everything = [_Argument(name, memory) for (name, _), memory in zip(arguments, self.memories, strict=True)]
         if scratch_bytes:
             memory = made("memory_create", scratchpad, engine(), Handle(self.scratch.ctypes.data))
-            everything.append((int(Argument.SCRATCHPAD), memory))
+            everything.append(_Argument(int(Argument.SCRATCHPAD), memory))
         self.count = len(everything)
         self.array = (_Argument * self.count)(*everything)
 

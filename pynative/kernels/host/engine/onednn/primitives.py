@@ -180,8 +180,9 @@ def _norm_flags(centred: bool, shifted: bool) -> int:
     return USE_SCALE | (USE_SHIFT if shifted else 0) | (0 if centred else RMS_NORM)
 
 
-def _statistics(statistics: Layout, centred: bool) -> list[tuple[int, Layout]]:
-    return [*([(Argument.MEAN, statistics)] if centred else []), (Argument.VARIANCE, statistics)]
+def _statistics(statistics: Layout, centred: bool) -> list[tuple[Argument, Layout]]:
+    names = (Argument.MEAN, Argument.VARIANCE) if centred else (Argument.VARIANCE,)
+    return [(name, statistics) for name in names]
 
 
 @_made_once
@@ -206,4 +207,5 @@ def norm_gradient(
     )  # fmt: skip
     arguments = [(Argument.SOURCE, rows), (Argument.DIFF_DESTINATION, rows), (Argument.DIFF_SOURCE, rows)]
     arguments += [*_statistics(statistics, centred), (Argument.SCALE, vector), (Argument.DIFF_SCALE, vector)]
-    return Primitive(described, [*arguments, *([(Argument.DIFF_SHIFT, vector)] if shifted else [])])
+    arguments += [(Argument.DIFF_SHIFT, vector)] if shifted else []
+    return Primitive(described, arguments)

@@ -1,0 +1,92 @@
+"""This process's engine computes what numpy's does: every primitive and type, with bias and without."""
+
+import numpy as np
+import pytest
+
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.engine.numpy_engine import NumpyEngine
+from pynative.kernels.host.rounding import BFLOAT16, widened
+from tests.support.kernels import normal
+
+NUMPY = NumpyEngine()
+FLOAT32 = np.dtype(np.float32)
+TYPES = {FLOAT32: 3e-6, np.dtype(np.float16): 2e-3, BFLOAT16: 1.6e-2}
+"""Type -> largest difference, relative to the largest entry: a few roundings of the type."""
+ROWS = 37
+
+
+def typed(dtype: np.dtype, *shape: int, seed: int = 0) -> np.ndarray:
+    return normal(*shape, seed=seed).astype(dtype)
+
+
+def assert_equal(ours: np.ndarray | None, numpys: np.ndarray | None, tolerance: float) -> None:
+    if numpys is None or ours is None:
+        assert ours is numpys
+        return
+    ours, numpys = widened(ours), widened(numpys)
+    assert np.abs(ours - numpys).max() <= tolerance * np.abs(numpys).max()
+
+
+def norms(engine, dtype: np.dtype, size: int, centred: bool, shifted: bool) -> list[np.ndarray | None]:
+    """Everything that a norm's two primitives fill."""
+    x, dy, scale, shift = typed(dtype, ROWS, size), typed(dtype, ROWS, size, seed=1), normal(size), normal(size, seed=2)
+    x += 3  # rows with a mean, which layer norm subtracts and RMS norm does not
+    out, dx = np.empty_like(x), np.empty_like(x)
+    mean, inverse = np.empty(ROWS, FLOAT32) if centred else None, np.empty(ROWS, FLOAT32)
+    scale_gradient, shift_gradient = np.empty(size, FLOAT32), np.empty(size, FLOAT32) if shifted else None
+    engine.norm(x, scale, shift if shifted else None, 1e-5, out, mean, inverse)
+    engine.norm_gradient(dy, x, scale, mean, inverse, dx, scale_gradient, shift_gradient)
+    return [out, mean, inverse, dx, scale_gradient, shift_gradient]
+
+
+@pytest.mark.parametrize("size", [8, 96, 515])
+@pytest.mark.parametrize(("centred", "shifted"), [(True, True), (False, False)], ids=["layer", "rms"])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_norms(dtype, centred, shifted, size):
+    for ours, numpys in zip(*(norms(e, dtype, size, centred, shifted) for e in (ENGINE, NUMPY)), strict=True):
+        assert_equal(ours, numpys, TYPES[dtype] * 4)
+
+
+def activations(engine, name: str, dtype: np.dtype, biased: bool) -> list[np.ndarray | None]:
+    """Everything that an activation's two primitives fill."""
+    features = 48
+    x, bias = typed(dtype, ROWS, features), typed(dtype, features, seed=1) if biased else None
+    shape = (ROWS, features // 2 if name == "swiglu" else features)
+    dy, out, dx = typed(dtype, *shape, seed=2), np.empty(shape, dtype), np.empty_like(x)
+    bias_gradient = np.empty(features, FLOAT32) if biased else None
+    engine.activation(name, x.copy(), bias, out)
+    engine.activation_gradient(name, x.copy(), bias, dy, dx, bias_gradient)
+    return [out, dx, bias_gradient]
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("name", ["gelu_tanh", "gelu_erf", "silu", "relu", "squared_relu", "swiglu"])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_activations(dtype, name, biased):
+    for ours, numpys in zip(*(activations(e, name, dtype, biased) for e in (ENGINE, NUMPY)), strict=True):
+        assert_equal(ours, numpys, TYPES[dtype] * 2)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_sums_of_rows(dtype):
+    x, ours, numpys = typed(dtype, 300, 40), np.empty(40, FLOAT32), np.empty(40, FLOAT32)
+    ENGINE.sum_rows(x, ours)
+    NUMPY.sum_rows(x, numpys)
+    assert_equal(ours, numpys, 3e-6)
+
+
+def test_a_primitive_runs_in_several_threads_at_once():
+    """Each thread has memory objects of its own: results of concurrent calls are those of one after the other."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    left, right = normal(64, 200), normal(200, 96, seed=1)
+    expected = left @ right
+
+    def product(factor: int) -> bool:
+        out = np.empty((64, 96), FLOAT32)
+        for _ in range(50):
+            ENGINE.matmul(left * np.float32(factor), right, out)
+        return bool(np.allclose(out, expected * factor, rtol=1e-5, atol=1e-4))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(product, range(1, 9)))

@@ -12,8 +12,8 @@ from pynative.kernels.host.engine.onednn.library import library
 from pynative.kernels.host.engine.onednn.primitives import SUM
 
 FLOAT32_PRODUCTS = "amx_tile" not in cpu_flags()
-"""Whether float32 products are oneDNN's, too. One core, 2048 x 512 x 2048, GFLOP/s: AMD family 26 200 against OpenBLAS's
-190; Intel model 207, which has AMX, 150 against 189. A function of the CPU alone, so that all ranks decide alike."""
+"""Whether float32 products are oneDNN's, too. One core, 2048 x 512 x 2048, GFLOP/s: AMD family 26 200, OpenBLAS 190;
+Intel model 207, which has AMX, 150, OpenBLAS 189. A function of the CPU alone, so that all ranks decide alike."""
 
 
 def is_available() -> bool:

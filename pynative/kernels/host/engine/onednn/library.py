@@ -139,26 +139,32 @@ class _Argument(ctypes.Structure):
 
 
 class _Thread(threading.local):
-    """A thread's own stream, and its memory objects of each primitive."""
+    """A thread's own stream and scratch memory, and its memory objects of each primitive."""
 
     def __init__(self) -> None:
         self.slots: dict[int, _Slots] = {}
+        self.scratch = np.empty(0, np.uint8)
 
     @cached_property
     def stream(self) -> Handle:
         return made("stream_create", engine(), _IN_ORDER)
 
+    def scratch_address(self, size: int) -> Handle:
+        """At least so many bytes, which the thread's primitives use in turn."""
+        if self.scratch.size < size:
+            self.scratch = np.empty(size, np.uint8)
+        return Handle(self.scratch.ctypes.data)
+
 
 class _Slots:
     """What one thread executes a primitive with: memory objects whose addresses change from call to call."""
 
-    def __init__(self, arguments: Sequence[tuple[int, Handle]], scratchpad: Handle, scratch_bytes: int) -> None:
+    def __init__(self, arguments: Sequence[tuple[int, Handle]], scratchpad: Handle | None) -> None:
         self.memories = [made("memory_create", description, engine(), None) for _, description in arguments]
-        self.scratch = np.empty(scratch_bytes, np.uint8)
         everything = [_Argument(name, memory) for (name, _), memory in zip(arguments, self.memories, strict=True)]
-        if scratch_bytes:
-            memory = made("memory_create", scratchpad, engine(), Handle(self.scratch.ctypes.data))
-            everything.append(_Argument(int(Argument.SCRATCHPAD), memory))
+        self.scratchpad = None if scratchpad is None else made("memory_create", scratchpad, engine(), None)
+        if self.scratchpad is not None:
+            everything.append(_Argument(int(Argument.SCRATCHPAD), self.scratchpad))
         self.count = len(everything)
         self.array = (_Argument * self.count)(*everything)
 
@@ -179,10 +185,11 @@ class Primitive:
         self._arguments = [(int(name), descriptor(layout)) for name, layout in arguments]
         query = library().dnnl_primitive_desc_query_md  # type: ignore[union-attr]
         query.restype = Handle
-        self._scratchpad = Handle(query(described, _QUERY_SCRATCHPAD, 0))
+        scratchpad = Handle(query(described, _QUERY_SCRATCHPAD, 0))
         size = library().dnnl_memory_desc_get_size  # type: ignore[union-attr]
         size.restype = ctypes.c_size_t
-        self._scratch_bytes = int(size(self._scratchpad)) if self._scratchpad else 0
+        self._scratch_bytes = int(size(scratchpad))
+        self._scratchpad = scratchpad if self._scratch_bytes else None
         self._described = described  # owns the scratchpad's descriptor
         name = ctypes.c_char_p()
         call("primitive_desc_query", described, _QUERY_IMPLEMENTATION, 0, ctypes.byref(name))
@@ -194,7 +201,9 @@ class Primitive:
         """Execute on memory at these addresses; the caller keeps it alive."""
         slots = _thread.slots.get(id(self))
         if slots is None:
-            slots = _thread.slots[id(self)] = _Slots(self._arguments, self._scratchpad, self._scratch_bytes)
+            slots = _thread.slots[id(self)] = _Slots(self._arguments, self._scratchpad)
+        if slots.scratchpad is not None:
+            self._set(slots.scratchpad, _thread.scratch_address(self._scratch_bytes))
         for memory, address in zip(slots.memories, addresses, strict=True):
             self._set(memory, Handle(address))
         status = self._execute(self._handle, _thread.stream, slots.count, slots.array)

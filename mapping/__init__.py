@@ -7,6 +7,7 @@ from mapping.arguments import (
     initialize_megatron,
     parse_args,
     set_args,
+    set_global_args,
 )
 from mapping.from_yaml import init_configs_from_dict, init_configs_from_yaml
 from parallel_core.config import ConfigError
@@ -21,4 +22,5 @@ __all__ = [
     "initialize_megatron",
     "parse_args",
     "set_args",
+    "set_global_args",
 ]

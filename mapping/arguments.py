@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 from mapping.from_args import field_values
+from mapping.from_yaml import check_config_classes
 from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.merge import Reading, resolve
 from mapping.readers.command_line import ExtraArgs, Unreadable, rank_of_environment, taken
@@ -79,13 +80,20 @@ def _accepted(reading: Reading) -> Arguments:
     return args
 
 
-def init_configs_from_args(args: Namespace) -> AllConfig:
+def init_configs_from_args(
+    args: Namespace, model_type: str = "model_config", config_classes: Iterable[type] | None = None
+) -> AllConfig:
     """The config of an argument namespace; the namespace's attributes are left as they were given.
+
+    `model_type` is the model's section, of which there is one; `config_classes`: see `init_configs_from_dict`.
 
     For arguments of ours it is the one that was built when they were read; if attributes were changed since, it is
     built again from everything that was given and the changes. A namespace of another parser, Megatron's own say, is
     read attribute by attribute. Raises `ConfigError` (a `ValueError`) with every finding.
     """
+    if model_type != "model_config":
+        raise ValueError(f"init_configs_from_args: model_type={model_type!r}: the model's section is model_config")
+    check_config_classes(config_classes)
     if not isinstance(args, Arguments):
         return _of_foreign(args)
     changes = args.changes()
@@ -173,6 +181,9 @@ def set_args(args: Namespace) -> None:
     """Make `args` what `get_args` returns."""
     global _global_args
     _global_args = args
+
+
+set_global_args = set_args
 
 
 def get_args() -> Namespace:

@@ -1,7 +1,16 @@
 """Checkpoints of a training run, and weights in and out of a model under Megatron's global names."""
 
 from pynative.checkpointing.load import load_checkpoint, load_model
+from pynative.checkpointing.names import get_checkpoint_name, get_last_checkpoint
 from pynative.checkpointing.save import save_checkpoint
 from pynative.checkpointing.weights import gather_weights, load_weights
 
-__all__ = ["gather_weights", "load_checkpoint", "load_model", "load_weights", "save_checkpoint"]
+__all__ = [
+    "gather_weights",
+    "get_checkpoint_name",
+    "get_last_checkpoint",
+    "load_checkpoint",
+    "load_model",
+    "load_weights",
+    "save_checkpoint",
+]

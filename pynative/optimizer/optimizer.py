@@ -1,12 +1,15 @@
 """Weight updates: one sweep over each segment of the flat buffers."""
 
-from mindspore import Parameter, Tensor
+from collections.abc import Iterable
 
-from parallel_core.config import AllConfig, OptimizerConfig
+from mindspore import Parameter, Tensor, nn
+
+from parallel_core.config import AllConfig, OptimizerConfig, TrainingConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative import kernels
 from pynative.distributed.flat_memory import FlatMemory
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
+from pynative.parameter import trainable
 
 
 class FlatOptimizer:
@@ -81,8 +84,22 @@ class Sgd(FlatOptimizer):
 _OPTIMIZERS = {"adam": Adam, "sgd": Sgd}
 
 
-def get_optimizer(config: OptimizerConfig, buffers: ParamAndGradBuffers) -> FlatOptimizer:
-    """The optimizer that --optimizer names, over a model's buffers."""
+def get_optimizer(
+    config: OptimizerConfig,
+    buffers: ParamAndGradBuffers | TrainingConfig,
+    params: Iterable[Parameter] | None = None,
+    network: nn.Cell | None = None,
+) -> FlatOptimizer:
+    """The optimizer that --optimizer names, over a model's buffers.
+
+    Scripts of the earlier system pass (optimizer_config, training_config, params or network) instead; the buffers are
+    then made of those parameters, which `get_model` has named.
+    """
+    if not isinstance(buffers, ParamAndGradBuffers):
+        parameters = list(params or (() if network is None else trainable(network)))
+        if not parameters:
+            raise ValueError("get_optimizer: no parameters; pass params or network, or a model's ParamAndGradBuffers")
+        buffers = ParamAndGradBuffers(parameters)
     if config.optimizer_type not in _OPTIMIZERS:
         raise ValueError(f"--optimizer {config.optimizer_type}: one of {', '.join(_OPTIMIZERS)}")
     return _OPTIMIZERS[config.optimizer_type](config, buffers)

@@ -3,17 +3,19 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from mindspore import nn
 
-from parallel_core.config import AllConfig
+from parallel_core.config import AllConfig, ModelConfig, ParallelConfig, TrainingConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative.distributed.finalize_model_grads import finalize_model_grads
-from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.optimizer.grad_norm import GradientNorm, clip_coefficient
 from pynative.optimizer.optimizer import FlatOptimizer
 from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.pipeline_parallel.step import PipelineStep
+from pynative.step_position import StepPosition, set_step_position
+from pynative.training.forward_step import BatchedForwardStep
 
 
 @dataclass(frozen=True)
@@ -36,24 +38,49 @@ class StepResult:
     """What the buffers' gradients are to be multiplied with to be the global batch's, before clipping."""
 
 
+def config_of(training_config: TrainingConfig, model_config: ModelConfig) -> AllConfig:
+    """The configuration that both sections are of; ValueError if there is none."""
+    parallel_config: ParallelConfig | None = model_config.parallel_config
+    config: AllConfig | None = parallel_config.all_config if parallel_config is not None else None
+    if config is None or config.training_config is not training_config:
+        raise ValueError("training_config, model_config: must be sections of one configuration, as init_configs_* make")
+    return config
+
+
 class TrainOneStepCell:
-    """Forward and backward of the global batch, then the update."""
+    """Forward and backward of the global batch, then the update.
+
+    Args:
+        network_with_loss: this stage's chunks, as `get_model` gives them.
+        forward_step: how a chunk runs on a step's data; None: the data are the model's keyword arguments.
+    """
 
     def __init__(
         self,
-        model: nn.CellList,
-        buffers: ParamAndGradBuffers,
+        network_with_loss: nn.CellList,
         optimizer: FlatOptimizer,
-        scheduler: OptimizerParamScheduler,
-        forward_step: ForwardStep,
-        config: AllConfig,
+        opt_param_scheduler: OptimizerParamScheduler,
+        training_config: TrainingConfig,
+        model_config: ModelConfig,
+        forward_step: ForwardStep | None = None,
     ) -> None:
-        self.model, self.buffers, self.optimizer, self.scheduler = model, buffers, optimizer, scheduler
-        self.forward_step, self.config = forward_step, config
-        self.pipeline = PipelineStep(model, config)
-        self.gradient_norm = GradientNorm(buffers)
+        self.config = config_of(training_config, model_config)
+        self.model, self.optimizer, self.scheduler = network_with_loss, optimizer, opt_param_scheduler
+        self.buffers = optimizer.buffers
+        self.forward_step = forward_step or BatchedForwardStep(None, self.config.dataset_config.micro_batch_num)
+        self.pipeline = PipelineStep(self.model, self.config)
+        self.gradient_norm = GradientNorm(self.buffers)
 
-    def __call__(self, data_iterator: Iterator, before_update: Callable[[float], None] | None = None) -> StepResult:
+    def __call__(self, **data: Any) -> tuple[float, bool, float, float, float]:
+        """One step on the model's keyword arguments for all of this rank's micro-batches.
+
+        Returns (loss, is_finite, loss_scale, learning_rate, global_norm).
+        """
+        set_step_position(StepPosition(self.optimizer.steps))
+        result = self.step(iter([data]))
+        return result.loss, result.is_finite, result.loss_scale, result.learning_rate, result.gradient_norm
+
+    def step(self, data_iterator: Iterator, before_update: Callable[[float], None] | None = None) -> StepResult:
         """One step; `before_update(gradient_scale)` is called with the reduced gradients in the buffers, unscaled."""
         self.model.set_train(True)
         self.buffers.empty_gradients()

@@ -11,7 +11,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from parallel_core.config import AllConfig, ConfigError, Finding
+from parallel_core.config import AllConfig, ConfigError, Finding, TrainingConfig
 from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
 from pynative.checkpointing import load_checkpoint
@@ -57,12 +57,13 @@ __all__ = [
 DEFAULT_OUTPUT = "output"
 
 
-def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig) -> nn.CellList:
+def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | TrainingConfig) -> nn.CellList:
     """This stage's chunks of the model, one without virtual stages, with their initial values."""
+    seed = (config.training_config if isinstance(config, AllConfig) else config).seed
     chunks = []
     for chunk in range(parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1):
         parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
-        chunks.append(_chunk(model_provider_func, config.training_config.seed))
+        chunks.append(_chunk(model_provider_func, seed))
     return nn.CellList(chunks)
 
 
@@ -100,7 +101,7 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
     return callbacks
 
 
-def train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Callback]) -> None:
+def _train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Callback]) -> None:
     """The loop: steps until --train-iters, callbacks around them."""
     training = state.config.training_config
     for callback in callbacks:
@@ -113,7 +114,7 @@ def train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Cal
     while state.iteration < training.training_iters and not state.should_stop:
         set_step_position(StepPosition(state.iteration))
         started = time.perf_counter()
-        state.result = state.step_cell(data_iterator, before_update)
+        state.result = state.step_cell.step(data_iterator, before_update)
         state.step_seconds = time.perf_counter() - started
         state.iteration += 1
         state.consumed_samples += state.config.dataset_config.global_batch_size
@@ -152,8 +153,7 @@ def _step_cell(
     model: nn.CellList, config: AllConfig, forward_step_func: Callable | None, get_batch_func: Callable | None
 ) -> TrainOneStepCell:
     """Gradients, optimizer, schedule and forward step around a model."""
-    buffers = ParamAndGradBuffers(trainable(model))
-    optimizer = get_optimizer(config.optimizer_config, buffers)
+    optimizer = get_optimizer(config.optimizer_config, ParamAndGradBuffers(trainable(model)))
     scheduler = get_optimizer_param_scheduler(config)
     forward_step: ForwardStep
     micro_batches = config.dataset_config.micro_batch_num
@@ -161,7 +161,7 @@ def _step_cell(
         forward_step = MegatronForwardStep(forward_step_func, micro_batches)
     else:
         forward_step = BatchedForwardStep(get_batch_func, micro_batches)
-    return TrainOneStepCell(model, buffers, optimizer, scheduler, forward_step, config)
+    return TrainOneStepCell(model, optimizer, scheduler, config.training_config, config.model_config, forward_step)
 
 
 def pretrain(
@@ -225,7 +225,36 @@ def _run(state: TrainingState, sources: DataSources, callbacks: Sequence[Callbac
     if state.config.training_config.skip_train:
         evaluate_only(state, data.valid)
     else:
-        train(state, data.train, _callbacks(state.config, data.valid, callbacks))
+        _train(state, data.train, _callbacks(state.config, data.valid, callbacks))
     # Nobody leaves while another rank may still need it.
     parallel_state.get_world_group().barrier()
     log("Training success!")
+
+
+def train(
+    train_one_step_cell: TrainOneStepCell,
+    train_dataloader: Iterable,
+    training_config: TrainingConfig,
+    val_dataloader: Iterable | None = None,
+    metrics: None = None,
+    evaluation_func: None = None,
+    resume_dict: None = None,
+    get_batch_func: Callable[[Iterator], dict[str, Any]] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> TrainingState:
+    """The loop of `pretrain` around a step cell that a script has built: log, evaluation, checkpoints, callbacks.
+
+    training_config is the step cell's. metrics and evaluation_func must be None, a callback does their work; so must
+    resume_dict: `pretrain` resumes.
+    """
+    others = {"metrics": metrics, "evaluation_func": evaluation_func, "resume_dict": resume_dict}
+    given = [name for name, value in others.items() if value is not None]
+    if given or training_config is not train_one_step_cell.config.training_config:
+        wrong = ", ".join(given) or "training_config"
+        raise ValueError(f"train: {wrong}: pass None, and the step cell's own training_config; see its documentation")
+    if get_batch_func is not None:
+        micro_batches = train_one_step_cell.config.dataset_config.micro_batch_num
+        train_one_step_cell.forward_step = BatchedForwardStep(get_batch_func, micro_batches)
+    state = TrainingState(train_one_step_cell.config, train_one_step_cell.model, train_one_step_cell)
+    _run(state, DataSources(None, train_dataloader, val_dataloader), callbacks)
+    return state

@@ -40,6 +40,10 @@ class RMSNorm(nn.Cell):
         return kernels.rms_norm(x, self.weight, self.epsilon, zero_centered=self.zero_centered)
 
 
+FusedRMSNorm = RMSNorm
+"""Which kernel computes it, the operators in use decide."""
+
+
 def _block(kind: str, size: int, config: ModelConfig, gain: float, partial_over: str | None) -> blocks.Norm:
     return blocks.Norm(kind, size, config.params_dtype, gain, config.apply_layernorm_1p, partial_over)
 

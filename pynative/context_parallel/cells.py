@@ -1,0 +1,120 @@
+"""Ring attention and Ulysses as cells, under the names of MindSpore's earlier parallel training.
+
+s the shard of the sequence that a rank holds, b batch, n heads, g key/value groups, d head size, h = n d.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from mindspore import Tensor, nn
+
+from pynative import parallel_state
+from pynative.collectives import Group
+from pynative.context_parallel.ring import ring_attention
+from pynative.context_parallel.ulysses import heads_to_sequence, sequence_to_heads
+
+UNBOUNDED = 2147483647
+_MASK_TYPES = ("causal", "full", "user_defined")
+_LAYOUTS = ("BSH", "SBH")
+
+
+def _refuse(cell: str, given: dict[str, Any], taken: dict[str, Any]) -> None:
+    """ValueError for arguments of the earlier cell that only have one value here."""
+    for name, value in taken.items():
+        if given[name] != value:
+            raise ValueError(f"{cell}: {name}={given[name]!r} is not available; only {value!r} is")
+
+
+class RingAttention(nn.Cell):
+    """Attention of a sequence that is sharded over the ring's ranks; see `ring_attention`.
+
+    Dropout, sliding windows and ALiBi are refused: dropout needs the layer's number, so it belongs to the model's own
+    attention (`--context-parallel-algo megatron_cp_algo`).
+    """
+
+    def __init__(
+        self,
+        head_num: int,
+        keep_prob: float = 1.0,
+        scale_value: float = 1.0,
+        pre_tokens: int = UNBOUNDED,
+        next_tokens: int = UNBOUNDED,
+        input_layout: str = "BSH",
+        sparse_mode: int = 0,
+        use_attention_mask: bool = False,
+        use_alibi_mask: bool = False,
+        use_mqa: bool = False,
+    ) -> None:
+        super().__init__()
+        given = {"keep_prob": keep_prob, "pre_tokens": pre_tokens, "next_tokens": next_tokens}
+        given |= {"sparse_mode": sparse_mode, "use_alibi_mask": use_alibi_mask}
+        taken = {"keep_prob": 1.0, "pre_tokens": UNBOUNDED, "next_tokens": UNBOUNDED}
+        _refuse("RingAttention", given, taken | {"sparse_mode": 0, "use_alibi_mask": False})
+        if input_layout not in _LAYOUTS:
+            raise ValueError(f"RingAttention: input_layout={input_layout!r}: one of {', '.join(_LAYOUTS)}")
+        self.head_num, self.scale_value, self.input_layout = head_num, scale_value, input_layout
+        self.use_attention_mask, self.use_mqa = use_attention_mask, use_mqa
+
+    def construct(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        attn_mask: Tensor | None = None,
+        alibi_mask: None = None,
+        prefix: None = None,
+        padding_mask: None = None,
+        attn_mask_type: str = "causal",
+    ) -> Tensor:
+        """q [b, s, h], k and v [b, s, g d] (SBH: [s, b, ...]) -> q's shape; attn_mask as in `ring_attention`, for
+        attn_mask_type "user_defined"."""
+        others = {"alibi_mask": alibi_mask, "prefix": prefix, "padding_mask": padding_mask}
+        _refuse("RingAttention", others, dict.fromkeys(others))
+        if attn_mask_type not in _MASK_TYPES or (attn_mask is None) == (attn_mask_type == "user_defined"):
+            raise ValueError(
+                f"RingAttention: attn_mask_type={attn_mask_type!r}: one of {', '.join(_MASK_TYPES)}; an attn_mask "
+                f"belongs to user_defined, and to no other"
+            )
+        size = q.shape[-1] // self.head_num
+        queries, keys, values = (self._heads(x, size) for x in (q, k, v))
+        if self.use_mqa and keys.shape[2] != 1:
+            raise ValueError(f"RingAttention: use_mqa, but keys have {keys.shape[2]} heads")
+        group, causal = parallel_state.get_context_parallel_group_for_hybrid_ring(), attn_mask_type == "causal"
+        out = ring_attention(queries, keys, values, group, scale=self.scale_value, causal=causal, mask=attn_mask)
+        return self._turned(out)
+
+    def _heads(self, x: Tensor, size: int) -> Tensor:
+        """[s, b, heads, size]."""
+        turned = self._turned(x)
+        return turned.reshape(*turned.shape[:2], -1, size)
+
+    def _turned(self, x: Tensor) -> Tensor:
+        """Between the caller's layout and [s, b, ...]."""
+        return x.swapaxes(0, 1).contiguous() if self.input_layout == "BSH" else x
+
+
+class UlyssesContextAttention(nn.Cell):
+    """`local_attention(q, k, v, ...)` of whole sequences and some of the heads, for callers with the reverse.
+
+    local_attention takes q [u s, b, n/u, d] with k and v alike and gives [u s, b, h/u].
+    """
+
+    def __init__(
+        self,
+        local_attention: Callable[..., Tensor],
+        sequence_process_group: Group,
+        scatter_idx: int = 2,
+        gather_idx: int = 0,
+    ) -> None:
+        super().__init__()
+        _refuse(
+            "UlyssesContextAttention",
+            {"scatter_idx": scatter_idx, "gather_idx": gather_idx},
+            {"scatter_idx": 2, "gather_idx": 0},
+        )
+        self.local_attention, self.group = local_attention, sequence_process_group
+
+    def construct(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """query [s, b, n, d], key and value [s, b, g, d] -> [s, b, h]; the rest is passed on."""
+        heads = sequence_to_heads(query, key, value, self.group)
+        return heads_to_sequence(self.local_attention(*heads, *args, **kwargs), self.group)

@@ -1,0 +1,83 @@
+"""Single sends and receives between neighbouring stages, for loops of one's own; schedules use `channel`.
+
+Of each pair of stages both must call the matching method, in the same order.
+"""
+
+from mindspore import Tensor
+
+from parallel_core.config import ParallelConfig
+from pynative import parallel_state
+from pynative.collectives import Recv, Send
+from pynative.pipeline_parallel.channel import pipeline_channel
+
+
+class P2PPrimitive:
+    """Hidden states [s, b, h] forward, their gradients backward; all ranks of an exchange post theirs together.
+
+    A stage without the neighbour (the first has no previous, the last no next) sends nothing and receives None.
+
+    Args:
+        config: the parallel section of the job's configuration, which says the tensors' shape and type.
+    """
+
+    def __init__(self, config: ParallelConfig) -> None:
+        self._channel = pipeline_channel(config.all_config or parallel_state.get_config())
+
+    def _exchange(
+        self,
+        to_next: Tensor | None = None,
+        to_previous: Tensor | None = None,
+        from_previous: bool = False,
+        from_next: bool = False,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """What arrived from the previous stage and from the next."""
+        channel = self._channel
+        group, rank = channel.group, channel.group.rank
+        sends = [(to_next, rank + 1), (to_previous, rank - 1)]
+        receives = [(from_previous, rank - 1), (from_next, rank + 1)]
+        messages: list[Send | Recv] = [
+            Send(tensor, peer) for tensor, peer in sends if tensor is not None and 0 <= peer < group.size
+        ]
+        sent, peers = len(messages), [peer for wanted, peer in receives if wanted and 0 <= peer < group.size]
+        messages += [Recv(channel.shape, channel.dtype, peer) for peer in peers]
+        arrived = [work.wait() for work in group.batch_send_recv(messages)][sent:] if messages else []
+        by_peer = dict(zip(peers, arrived, strict=True))
+        return by_peer.get(rank - 1), by_peer.get(rank + 1)
+
+    def recv_forward(self) -> Tensor | None:
+        """The previous stage's output."""
+        return self._exchange(from_previous=True)[0]
+
+    def recv_backward(self) -> Tensor | None:
+        """The gradient of this stage's output, from the next stage."""
+        return self._exchange(from_next=True)[1]
+
+    def send_forward(self, output: Tensor) -> None:
+        """To the next stage."""
+        self._exchange(to_next=output)
+
+    def send_backward(self, gradient: Tensor) -> None:
+        """The gradient of what was received, to the previous stage."""
+        self._exchange(to_previous=gradient)
+
+    def send_forward_recv_backward(self, output: Tensor) -> Tensor | None:
+        """Both with the next stage."""
+        return self._exchange(to_next=output, from_next=True)[1]
+
+    def send_backward_recv_forward(self, gradient: Tensor) -> Tensor | None:
+        """Both with the previous stage."""
+        return self._exchange(to_previous=gradient, from_previous=True)[0]
+
+    def send_forward_recv_forward(self, output: Tensor) -> Tensor | None:
+        """To the next stage, from the previous."""
+        return self._exchange(to_next=output, from_previous=True)[0]
+
+    def send_backward_recv_backward(self, gradient: Tensor) -> Tensor | None:
+        """To the previous stage, from the next."""
+        return self._exchange(to_previous=gradient, from_next=True)[1]
+
+    def send_forward_backward_recv_forward_backward(
+        self, output: Tensor, gradient: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Everything at once: the previous stage's output and the next one's gradient."""
+        return self._exchange(output, gradient, True, True)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mapping.flags.notations import dtype
+from mapping.readers.meaning import Values
 from parallel_core.dtypes import FLOATS
 
-Values = dict[str, Any]
 Types = Callable[[Any, str], Values]
 
 

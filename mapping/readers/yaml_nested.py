@@ -5,45 +5,21 @@ Fields are named by the ends of their paths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mapping.flags.notations import dtype
 from mapping.given import Given
 from mapping.readers import types
 from mapping.readers.keys import leaves, unknown
-from mapping.readers.types import Values
-from mapping.readers.yaml_sections import coerced, wrong_type
-from parallel_core.config.tree import OPTIONS, path_of
+from mapping.readers.meaning import Entries, Meaning, Values, equals, to, unless
+from mapping.readers.yaml_sections import meant
+from mapping.readers.yaml_sections import read as read_sections
+from parallel_core.config.tree import OPTIONS
 from parallel_core.findings import Finding
 
-Entries = Mapping[str, Any]
-Reader = Callable[[Any, Entries], Values]
-"""From a key's value, and all keys with their values, to fields."""
 
-
-def to(*targets: str) -> Reader:
-    """The value goes into these fields as it is."""
-    return lambda value, entries: dict.fromkeys(targets, value)
-
-
-def unless(target: str) -> Reader:
-    """The field is the value's opposite."""
-    return lambda value, entries: {target: not value}
-
-
-def equals(target: str, wanted: str, among: Collection[str]) -> Reader:
-    """The field says which of two or more words the value is: whether it is `wanted`."""
-
-    def read(value: Any, entries: Entries) -> Values:
-        if value not in among:
-            raise ValueError(f"must be one of {', '.join(among)}")
-        return {target: value == wanted}
-
-    return read
-
-
-def beside(read: types.Types) -> Reader:
+def beside(read: types.Types) -> Meaning:
     """A type that goes with the compute type."""
     return lambda value, entries: read(value, _compute(entries))
 
@@ -65,7 +41,7 @@ OPERATORS = {
 """Names in the lists of fused and unfused operators; rmsnorm and gradient_accumulation are treated apart."""
 
 
-def operators(fused: bool) -> Reader:
+def operators(fused: bool) -> Meaning:
     """A list of operators with commas that are, or are not, fused."""
 
     def read(value: str | None, entries: Entries) -> Values:
@@ -85,7 +61,7 @@ def operators(fused: bool) -> Reader:
 _PIPELINE = "accelerate_config.parallelization.pipeline"
 _PRECISION = "accelerate_config.precision"
 _BLOCKS = "model_config.llm.blocks"
-KEYS: dict[str, Reader] = {
+KEYS: dict[str, Meaning] = {
     "accelerate_config.parallelization.tensor_parallel": to("tensor_model_parallel_size"),
     "accelerate_config.parallelization.context_parallel": to("context_parallel_size"),
     "accelerate_config.parallelization.expert_parallel": to("expert_model_parallel_size"),
@@ -94,6 +70,7 @@ KEYS: dict[str, Reader] = {
     f"{_PIPELINE}.num_stages": to("pipeline_model_parallel_size"),
     f"{_PIPELINE}.layer_list": to("num_layer_list"),
     f"{_PIPELINE}.micro_batch_size": to("batch_size"),
+    f"{_PIPELINE}.micro_batch_num": to("micro_batch_num"),
     f"{_PIPELINE}.noop_layers": to("noop_layers"),
     f"{_PIPELINE}.num_layers_per_vpp": to("num_layers_per_virtual_pipeline_stage"),
     f"{_PIPELINE}.virtual_pipeline_model_parallel_size": to("virtual_pipeline_model_parallel_size"),
@@ -140,6 +117,11 @@ KEYS: dict[str, Reader] = {
         for path in OPTIONS
         if path.startswith("training_config.")
     },
+    **{
+        f"train_config.{path.rpartition('.')[2]}": to(path)
+        for path in OPTIONS
+        if path.startswith(("training_config.", "optimizer_config.", "dataset_config."))
+    },
     f"{_PRECISION}.fused_operators": operators(True),
 }
 """What each key of the schema says. Later keys win: `fused_operators: rmsnorm` is put after `norm_type`."""
@@ -148,26 +130,40 @@ IGNORED = {"model_config.llm.tokenizer.use_fast": "a slow tokenizer gives the sa
 """Keys that do nothing -> why."""
 
 
+_TREES = ("accelerate_config.", "train_config.", "model_config.llm.")
+
+
 def is_layout_of(content: Mapping[str, Any]) -> bool:
     """Whether the top keys are this schema's."""
     return "accelerate_config" in content or "train_config" in content or "llm" in content.get("model_config", {})
 
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary, and what is wrong with it; a key without a value says nothing."""
+    """The values of a dictionary, and what is wrong with it; a key without a value says nothing.
+
+    Keys that are none of this schema's are those of sections, which may stand beside it.
+    """
     entries = dict(leaves(content))
-    findings = [unknown(key, [*KEYS, *IGNORED], source) for key in entries if key not in KEYS and key not in IGNORED]
+    own = {key for key in entries if key in KEYS or key in IGNORED}
+    strange = [key for key in entries if key not in own and key.startswith(_TREES)]
+    findings = [unknown(key, [*KEYS, *IGNORED], source) for key in strange]
     given = [Given(key, entries[key], source=source, reason=IGNORED[key]) for key in entries if key in IGNORED]
     for key in (key for key in KEYS if key in entries):
-        value = entries[key]
-        try:
-            fields = {} if value is None else KEYS[key](value, entries)
-        except ValueError as error:
-            findings.append(Finding(key, value, str(error), "change it", source))
-            continue
-        for path, filled in ((path_of(name), filled) for name, filled in fields.items()):
-            try:
-                given.append(Given(key, coerced(path, filled), field=path, source=source))
-            except ValueError:
-                findings.append(wrong_type(key, filled, path, source))
-    return given, findings
+        found, wrong = meant(key, KEYS[key], entries[key], entries, source)
+        given += found
+        findings += wrong
+    found, wrong = read_sections(_without(content, own, strange), source)
+    return [*given, *found], [*findings, *wrong]
+
+
+def _without(content: Mapping[str, Any], *taken: Collection[str], prefix: str = "") -> dict[str, Any]:
+    """What is left of a dictionary without the leaves of these paths."""
+    left: dict[str, Any] = {}
+    for key, value in content.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            inner = _without(value, *taken, prefix=f"{path}.")
+            left |= {key: inner} if inner else {}
+        elif not any(path in paths for paths in taken):
+            left[key] = value
+    return left

@@ -9,9 +9,11 @@ from mapping.derived import DERIVED
 from mapping.flags import MAPPED, ROWS, Flag
 from mapping.given import Given
 from mapping.readers.command_line import taken
+from mapping.readers.earlier_keys import EARLIER
 from mapping.readers.keys import leaves, nearest, unknown
+from mapping.readers.meaning import Meaning, to
 from parallel_core.config.base import has_type, type_name
-from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS, SHOWN
+from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS, SHOWN, path_of
 from parallel_core.findings import Finding
 
 
@@ -33,16 +35,64 @@ for _path, _name in (
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
     """The values of a dictionary, and what is wrong with it; a key without a value says nothing."""
-    given, findings = [], []
-    for key, value in leaves(content, lambda path: path in SECTIONS):
-        if key not in _NAMES:
+    return read_entries(dict(leaves(_outside(content), _is_entered)), source)
+
+
+def _outside(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`model: {model_config, arch}` as if both stood outside."""
+    model = content.get("model")
+    if not isinstance(model, Mapping):
+        return content
+    return {**{key: value for key, value in content.items() if key != "model"}, **model}
+
+
+_GROUPS = {*SECTIONS, *(key.rpartition(".")[0] for key in EARLIER)}
+
+
+def _is_entered(path: str) -> bool:
+    """Whether a dictionary holds keys, and is not a value itself."""
+    return path in _GROUPS and path not in EARLIER
+
+
+def read_entries(entries: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
+    """The same of a dictionary's leaves by their paths."""
+    given: list[Given] = []
+    findings: list[Finding] = []
+    for key, value in entries.items():
+        if key in EARLIER or key in _NAMES:
+            meaning = EARLIER.get(key) or to(_NAMES[key])
+            found, wrong = meant(key, meaning, value, entries, source)
+            given += found
+            findings += wrong
+        elif value is not None or key not in _GROUPS:
             findings.append(_unknown(key, source))
-        elif value is not None:
-            try:
-                given.append(Given(key, coerced(_NAMES[key], value), field=_NAMES[key], source=source))
-            except ValueError:
-                findings.append(wrong_type(key, value, _NAMES[key], source))
     return given, findings
+
+
+def meant(
+    key: str, meaning: Meaning, value: Any, entries: Mapping[str, Any], source: str
+) -> tuple[list[Given], list[Finding]]:
+    """What a key's value gives; an empty one says nothing."""
+    if value is None or value == "":
+        return [], []
+    try:
+        fields = meaning(value, entries)
+    except ValueError as error:
+        return [], [Finding(key, shown_value(value), str(error), "change it", source)]
+    if isinstance(fields, str):
+        return [Given(key, value, source=source, reason=fields)], []
+    given, findings = [], []
+    for path, filled in ((path_of(name), filled) for name, filled in fields.items()):
+        try:
+            given.append(Given(key, coerced(path, filled), field=path, source=source))
+        except ValueError:
+            findings.append(wrong_type(key, filled, path, source))
+    return given, findings
+
+
+def shown_value(value: Any) -> Any:
+    """A value for a message: structures as Python writes them."""
+    return value if isinstance(value, str | int | float) else repr(value)
 
 
 def wrong_type(key: str, value: Any, path: str, source: str) -> Finding:

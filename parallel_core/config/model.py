@@ -194,6 +194,8 @@ class ModelConfig(Config):
         self.fill("embedding_init_method_std", lambda: self.init_method_std)
         self.fill("compute_dtype", lambda: self.params_dtype)
         self.fill("embedding_init_dtype", lambda: self.params_dtype)
+        if self.fa_config.pre_tokens >= self.seq_length:
+            self.fa_config.pre_tokens = FlashAttentionConfig.pre_tokens
         if self.add_bias_linear is False:
             self.bias_gelu_fusion = False
         if self.apply_query_key_layer_scaling is True:

@@ -70,5 +70,19 @@ class MoEConfig(Config):
     """Tokens an expert takes, as a multiple of an even share; none or negative: all."""
     moe_pad_expert_input_to_capacity: bool = option("--moe-pad-expert-input-to-capacity", False)
     """Fill every expert's input up to its capacity."""
+    moe_log_drop_rate: bool = option("--moe-log-drop-rate", False)
+    """Log the share of tokens that each layer's experts drop."""
+    save_token_distribution: bool = option("--save-token-distribution", False)
+    """Record how many tokens each expert of a layer receives."""
+    hot_expert_num: int = option("--hot-expert-num", 0, at_least=0)
+    """Experts with most tokens that every data-parallel rank keeps a copy of."""
+    cold_token_percent: float = option("--cold-token-percent", 1.0, above=0, at_most=1)
+    """Capacity of the other experts, as a share of theirs."""
+    hot_expert_update_step: int = option("--hot-expert-update-step", 10000, at_least=1)
+    """Iterations from one choice of those experts to the next."""
     moe_token_drop_policy: str = option("--moe-token-drop-policy", "probs", choices=("probs", "position"))
     """Which tokens an overfull expert drops: the least probable or the last."""
+
+    def derive(self) -> None:
+        if self.num_experts == 1:
+            self.num_experts = None

@@ -23,6 +23,10 @@ class PrecisionConfig(Config):
     """First value of an adapting loss scale."""
     loss_scale_window: float = option("--loss-scale-window", 1000.0, above=0)
     """Clean steps after which the scale grows."""
+    max_loss_scale_window: int | None = option("--max-loss-scale-window", None, at_least=1)
+    """The window itself adapts, up to this (the earlier system's adaptive loss scale)."""
+    min_loss_scale_window: int | None = option("--min-loss-scale-window", None, at_least=1)
+    """And down to this."""
     loss_scale_factor: float = option("--loss-scale-factor", 2.0, above=1)
     """By how much the scale grows, and shrinks on overflow."""
     consecutive_hysteresis: bool = option("--consecutive-hysteresis", False)

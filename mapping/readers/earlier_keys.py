@@ -1,0 +1,309 @@
+"""Keys of the earlier systems' files that are not names of fields, as data: what each means here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mapping.flags.notations import dtype
+from mapping.readers import types
+from mapping.readers.meaning import Entries, Meaning, Values, nothing, parts, planned, to, words
+
+_STATIC_GRAPH = "the dynamic graph is not compiled: there is nothing to switch"
+_BY_SCRIPT = "the network is what its sizes say"
+
+
+def beside(read: types.Types) -> Meaning:
+    """A type that goes with the compute type of the model section, or of --bf16 and --fp16."""
+
+    def meaning(value: Any, entries: Entries) -> Values | str:
+        return read(value, _compute(entries)) or "stages send each other what they compute, in its type"
+
+    return meaning
+
+
+def _compute(entries: Entries) -> str:
+    for name, sixteen_bits in (("bf16", "bfloat16"), ("fp16", "float16")):
+        if entries.get(f"training_config.{name}") is True:
+            return sixteen_bits
+    kind: Any = entries.get("model_config.compute_dtype") or entries.get("model_config.params_dtype")
+    try:
+        return dtype(kind) if isinstance(kind, str) else "float32"
+    except ValueError:
+        return "float32"
+
+
+def keep_prob(value: Any, entries: Entries) -> Values | str:
+    """The share of attention's probabilities that dropout keeps."""
+    names = ("attention_dropout", "attention_dropout_rate")
+    rate = next((entries[key] for key in (f"model_config.{name}" for name in names) if key in entries), None)
+    if not isinstance(value, int | float) or (rate is not None and value not in (1, 1 - rate)):
+        raise ValueError(f"must be 1 - attention_dropout, {1 - (rate or 0):g}")
+    return {"attention_dropout_rate": 1 - value} if rate is None else "attention_dropout says it"
+
+
+def _adapts(meaning: Meaning) -> Meaning:
+    """Of adapters, which `use_lora: False` switches off."""
+    off = "use_lora is off"
+    return lambda value, entries: off if entries.get("lora_config.use_lora") is False else meaning(value, entries)
+
+
+def target_cells(value: Any, entries: Entries) -> Values | str:
+    """Lists of regular expressions; ranks of single cells are not implemented yet."""
+    listed = value if isinstance(value, list) else [value]
+    if not all(isinstance(entry, Mapping) and set(entry) == {"target_cells"} for entry in listed):
+        raise ValueError("not implemented yet: a rank and a scale for single cells; give target_cells alone")
+    return {"target_modules": [pattern for entry in listed for pattern in entry["target_cells"]]}
+
+
+CALLBACKS: dict[str, Meaning] = {
+    "MoEDropRateCallback": lambda value, entries: {"moe_log_drop_rate": True},
+    "SummaryMonitor": nothing("moe_config.save_token_distribution says what is recorded"),
+    "ColdHotExpertMonitor": nothing("moe_config.hot_expert_num says it"),
+    "MFLossMonitor": parts({"per_print_times": to("log_interval")}),
+    "ObsMonitor": nothing("checkpoints are written where output_dir says"),
+    "CheckpointMonitor": parts(
+        {
+            "save_checkpoint_steps": to("save_interval"),
+            "keep_checkpoint_max": to("keep_checkpoint_max"),
+            "prefix": to("prefix"),
+            "directory": to("output_dir"),
+            **dict.fromkeys(
+                ("integrated_save", "async_save", "save_network_params", "save_trainable_params"),
+                nothing("checkpoints are whole, whatever the layout"),
+            ),
+        }
+    ),
+}
+"""Callback by its `type` -> what its other keys mean."""
+
+
+def callbacks(value: Any, entries: Entries) -> Values | str:
+    """A list of callbacks by type."""
+    found: Values = {}
+    for entry in value if isinstance(value, list) else [value]:
+        kind = entry.get("type") if isinstance(entry, Mapping) else entry
+        if kind not in CALLBACKS:
+            raise ValueError(f"knows {', '.join(CALLBACKS)}, not {kind}")
+        options = {key: part for key, part in entry.items() if key != "type"} if isinstance(entry, Mapping) else {}
+        meaning = CALLBACKS[kind](options, entries)
+        found |= {} if isinstance(meaning, str) else meaning
+    return found or "what they do is done here by default"
+
+
+def zero(level: Any, entries: Entries) -> Values | str:
+    if level not in ("z1", "z2", "z3"):
+        raise ValueError("must be one of z1, z2, z3")
+    return {"zero_stage": int(level[1]), "use_distributed_optimizer": True}
+
+
+def max_grad_norm(value: Any, entries: Entries) -> Values:
+    """The norm that gradients are clipped to, unless `use_clip_grad` says no."""
+    is_on = entries.get("runner_wrapper.use_clip_grad", entries.get("use_clip_grad", True))
+    return {"clip_grad": value if is_on else 0.0}
+
+
+def hot_experts(value: Any, entries: Entries) -> Values | str:
+    is_on = entries.get("moe_config.enable_cold_hot_expert")
+    return {"hot_expert_num": value} if is_on else "enable_cold_hot_expert is off"
+
+
+_CLIPPING: dict[str, Meaning] = {
+    "use_clip_grad": lambda value, entries: "max_grad_norm says how" if value else {"clip_grad": 0.0},
+    "max_grad_norm": max_grad_norm,
+}
+_SCALE = "runner_wrapper.scale_sense"
+_RUNNER: dict[str, Meaning] = {
+    "type": words({"MFTrainOneStepCell": "there is one training step"}),
+    **_CLIPPING,
+    "scale_sense.type": words(
+        {
+            "AdaptiveLossScaleUpdateCell": "max_scale_window and min_scale_window say it",
+            "DynamicLossScaleUpdateCell": "a loss scale that is not fixed adapts",
+            "FixedLossScaleUpdateCell": "loss_scale_value is fixed",
+        }
+    ),
+    "scale_sense.loss_scale_value": lambda value, entries: {
+        "loss_scale" if entries.get(f"{_SCALE}.type") == "FixedLossScaleUpdateCell" else "loss_scale_value": value
+    },
+    "scale_sense.scale_factor": to("loss_scale_factor"),
+    "scale_sense.scale_window": to("loss_scale_window"),
+    "scale_sense.max_scale_window": to("max_loss_scale_window"),
+    "scale_sense.min_scale_window": to("min_loss_scale_window"),
+}
+
+_LAZY_INLINE = ("lazy_inline", "use_lazy_inline", "enable_lazy_inline", "ENABLE_LAZY_INLINE")
+_MODEL: dict[str, Meaning] = {
+    **dict.fromkeys(("type", "arch", "model_type"), nothing(_BY_SCRIPT)),
+    "use_fused_rope": to("apply_rope_fusion"),
+    "use_fused_swiglu": to("apply_swiglu_fusion"),
+    "softmax_compute_dtype": beside(types.softmax),
+    "softmax_compute_type": beside(types.softmax),
+    "residual_connection_dtype": beside(types.residual),
+    "position_embedding_type": lambda value, entries: {
+        "position_embedding_type": "learned_absolute" if value == "absolute" else value
+    },
+    "rotary_config.rotary_percent": to("rotary_percent"),
+    "rotary_config.rotary_interleaved": to("rotary_interleaved"),
+    "rotary_config.seq_len_interpolation_factor": to("rotary_seq_len_interpolation_factor"),
+    "rotary_config.rotary_base": to("rotary_base"),
+    "fa_config.keep_prob": keep_prob,
+    "mask_func_type": words(
+        dict.fromkeys(("attn_mask_add", "attn_mask_fill"), "a masked score has no weight, in either way")
+    ),
+    "init_method": words({"normal": "weights start from a normal distribution"}),
+    "output_layer_init_method": words({"normal": "weights start from a normal distribution"}),
+    "bias_init": words({"zeros": "biases start at zero"}),
+    "attention_type": words({"self_attn": "decoders attend to themselves"}),
+    "head_skip_weight_param_allocation": nothing("untie_embeddings_and_output_weights says it"),
+    **dict.fromkeys(
+        ("flatten_labels_and_input_mask", "clone_scatter_output_in_embedding", "bias_dropout_fusion"),
+        nothing("the result is the same"),
+    ),
+    "distribute_saved_activations": nothing("only memory changes"),
+    "enable_flash_sp": planned("FlashSP as a form of context parallelism"),
+    "parallel_position_embedding": planned("position tables that are cut over ranks"),
+    "fp8_format": planned("8-bit types"),
+    **dict.fromkeys(
+        ("use_query_layer", "use_visual_encoder", "use_retriever", "retro_add_retriever", "out_hidden_size"),
+        planned("other networks than a decoder"),
+    ),
+    **dict.fromkeys(("encoder_num_layers", "decoder_num_layers"), planned("other networks than a decoder")),
+}
+_TRAINING: dict[str, Meaning] = {
+    "epochs": nothing("training is counted in iterations: training_iters says how many"),
+    "grad_clip_kwargs": parts(
+        {
+            "grad_clip_type": lambda value, entries: words({"ClipGlobalNorm": "by the norm of all"})(value, entries),
+            "clip_value": to("clip_grad"),
+        }
+    ),
+    "best_metric_comparison": planned("keeping the best checkpoint"),
+    "eval_metric": words({"perplexity": "evaluation logs the loss, whose exponential it is"}),
+    "loss_reduction": words({"mean": "losses are averaged over tokens"}),
+    **dict.fromkeys(("enable_compile_cache", "compile_cache_path"), nothing(_STATIC_GRAPH)),
+}
+_MOE: dict[str, Meaning] = {
+    "expert_num": to("num_experts"),
+    "capacity_factor": to("moe_expert_capacity_factor"),
+    "num_experts_chosen": to("moe_router_topk"),
+    "use_gmm": to("moe_grouped_gemm"),
+    "enable_gmm_safe_tokens": nothing("a grouped product takes experts that no token goes to"),
+    "use_self_defined_alltoall": nothing("the result is the same"),
+    "callback_moe_droprate": to("moe_log_drop_rate"),
+    "enable_cold_hot_expert": lambda value, entries: "hot_expert_num says how many" if value else {"hot_expert_num": 0},
+    "hot_expert_num": hot_experts,
+    "moe_module_name": nothing("layers know their experts"),
+    "update_step": to("hot_expert_update_step"),
+}
+_PARALLEL: dict[str, Meaning] = {
+    "data_parallel": nothing("it is what the other sizes leave"),
+    "model_parallel": to("tensor_model_parallel_size"),
+    "pipeline_stage": to("pipeline_model_parallel_size"),
+    "expert_parallel": to("expert_model_parallel_size"),
+    "context_parallel": to("context_parallel_size"),
+    "use_seq_parallel": to("sequence_parallel"),
+    "micro_batch_num": to("micro_batch_num"),
+    "pp_interleave_num": to("virtual_pipeline_model_parallel_size"),
+    "deterministic_mode": to("deterministic_mode"),
+    "recv_dtype": beside(types.received),
+    "zero_level": zero,
+    "gradient_accumulation_fusion": nothing("gradients are added where they are kept in any case"),
+    "use_cpu_initialization": nothing("initial values are the same, wherever they are computed"),
+    **dict.fromkeys(
+        ("vocab_emb_dp", "gradient_aggregation_group", "micro_batch_interleave_num"), nothing(_STATIC_GRAPH)
+    ),
+    **{
+        f"recompute_config.{name}": to(f"recompute_config.{name}")
+        for name in (
+            *("recompute", "select_recompute", "select_comm_recompute"),
+            *("parallel_optimizer_comm_recompute", "mp_comm_recompute", "recompute_slice_activation"),
+        )
+    },
+}
+_DATASET: dict[str, Meaning] = {
+    "dataset_dir": nothing("data is given by data_path, or by the script's own loader"),
+    "data_layout": words(dict.fromkeys(("BSH", "SBH"), "the order of dimensions inside does not change the result")),
+    "shuffle": lambda value, entries: {"dataloader_type": "cyclic"} if value else "data is read in its order",
+    "train_samples": lambda value, entries: (
+        {"training_config.train_samples": value} if value else "training_iters says it"
+    ),
+}
+_OPTIMIZER: dict[str, Meaning] = {
+    "optimizer_type": words(
+        {
+            **{
+                name: {"optimizer_type": "adam"}
+                for name in ("adam", "AdamWeightDecay", "AdamW", "mint.AdamW", "SpeedAdamW", "AdamWZeRO")
+            },
+            "Adam": {"optimizer_type": "adam", "decoupled_weight_decay": False},
+            **{name: {"optimizer_type": "sgd"} for name in ("sgd", "SGD")},
+        }
+    ),
+    "learning_rate_scheduler_kwargs": parts(
+        {
+            "warmup_steps": to("lr_warmup_iters"),
+            "decay_steps": to("lr_decay_iters"),
+            "total_steps": to("lr_decay_iters"),
+            "learning_rate": to("learning_rate"),
+            "warmup_lr_init": to("lr_warmup_init"),
+            "lr_end": to("min_lr"),
+            "min_lr": to("min_lr"),
+        }
+    ),
+    "weight_decay_kwargs": planned("a weight decay of its own for each group"),
+    "zero_config": planned("settings of ZeRO beside its stage; zero_level says that"),
+    "no_weight_decay_params": planned(
+        "a list of parameters without weight decay", ["Default_Setup"], reason="norms and biases are spared"
+    ),
+}
+_LORA: dict[str, Meaning] = {
+    "use_lora": lambda value, entries: (
+        {"lora_rank": 8} if value and "lora_config.lora_rank" not in entries else "lora_rank says it"
+    ),
+    "lora_rank": _adapts(to("lora_rank")),
+    "lora_alpha": _adapts(to("lora_alpha")),
+    "lora_dropout": _adapts(to("lora_dropout")),
+    "target_cells": _adapts(target_cells),
+}
+
+
+def _under(section: str, table: Mapping[str, Meaning]) -> dict[str, Meaning]:
+    return {f"{section}.{key}": meaning for key, meaning in table.items()}
+
+
+_ACCUMULATION = to("micro_batch_num")
+EARLIER: dict[str, Meaning] = {
+    **_under("model_config", _MODEL),
+    **_under("training_config", _TRAINING),
+    **_under("moe_config", _MOE),
+    **_under("parallel_config", _PARALLEL),
+    **_under("dataset_config", _DATASET),
+    **_under("optimizer_config", _OPTIMIZER),
+    **_under("lora_config", _LORA),
+    **_under("runner_wrapper", _RUNNER),
+    **_under(
+        "runner_config",
+        {
+            "epochs": _TRAINING["epochs"],
+            "batch_size": to("dataset_config.batch_size"),
+            "gradient_accumulation_steps": _ACCUMULATION,
+            **dict.fromkeys(("sink_mode", "sink_size"), nothing(_STATIC_GRAPH)),
+        },
+    ),
+    **_CLIPPING,
+    "gradient_accumulation_steps": _ACCUMULATION,
+    "type": _RUNNER["type"],
+    "arch": nothing(_BY_SCRIPT),
+    **dict.fromkeys(("callback", "callbacks"), callbacks),
+    **dict.fromkeys(("general_config", "parallel", "context"), nothing(_STATIC_GRAPH)),
+    **dict.fromkeys(
+        (
+            f"{section}{name}"
+            for section in ("", "model_config.", "parallel_config.", "training_config.", "runner_config.")
+            for name in (*_LAZY_INLINE, "ENABLE_LAZY_INLINE_NO_PIPELINE", "enable_lazy_inline_no_pipeline")
+        ),
+        nothing(_STATIC_GRAPH),
+    ),
+}
+"""Key -> what it means. `model.model_config` and `model.arch` are read as if they stood outside."""

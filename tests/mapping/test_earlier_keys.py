@@ -1,0 +1,166 @@
+"""Files of the earlier systems: every key fills a field, does nothing for a reason, or is named as not there yet."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from mapping import ConfigError, init_configs_from_dict
+from mapping.readers.earlier_keys import CALLBACKS, EARLIER
+from mapping.readers.yaml_file import values_of
+from parallel_core.config import unsupported
+from parallel_core.config.tree import path_of
+from tests.support.mapping.variations import value_of
+from tests.support.mapping.yaml_files import nested, sections
+
+RUNNER = """
+model:
+  model_config: {type: LlamaConfig, vocab_size: 512, num_layers: 4, hidden_size: 64, num_attention_heads: 4,
+                 seq_length: 64, use_flash_attention: True, use_fused_rope: True, use_fused_swiglu: True}
+  arch: {type: LlamaForCausalLM}
+runner_config: {epochs: 3, batch_size: 4, sink_mode: True, sink_size: 2, gradient_accumulation_steps: 4}
+runner_wrapper:
+  type: MFTrainOneStepCell
+  scale_sense: {type: AdaptiveLossScaleUpdateCell, loss_scale_value: 4294967296, scale_factor: 2, scale_window: 20,
+                max_scale_window: 1000, min_scale_window: 20}
+  use_clip_grad: True
+  max_grad_norm: 0.5
+moe_config: {expert_num: 8, capacity_factor: 2.0, use_gmm: True, enable_gmm_safe_tokens: True,
+             save_token_distribution: true, enable_cold_hot_expert: True, hot_expert_num: 1, cold_token_percent: 0.7}
+callbacks:
+- {type: SummaryMonitor, summary_dir: ../summary_dir, collect_freq: 1}
+- {type: CheckpointMonitor, save_checkpoint_steps: 7}
+callback:
+- {type: MoEDropRateCallback, expert_num: 4, capacity_factor: 1.5, num_layers: 8, mtp_depth: 1}
+recompute_config: {recompute: [3, 0], select_recompute: False, parallel_optimizer_comm_recompute: True}
+parallel: {full_batch: True}
+ENABLE_LAZY_INLINE: 1
+"""
+
+
+def test_a_file_with_a_runner():
+    config = init_configs_from_dict(yaml.safe_load(RUNNER))
+    wanted = {
+        "dataset_config.batch_size": 4,
+        "micro_batch_num": 4,
+        "clip_grad": 0.5,
+        "apply_rope_fusion": True,
+        "apply_swiglu_fusion": True,
+        "use_flash_attention": True,
+        "loss_scale_window": 20,
+        "max_loss_scale_window": 1000,
+        "min_loss_scale_window": 20,
+        "num_experts": 8,
+        "moe_expert_capacity_factor": 2.0,
+        "moe_grouped_gemm": True,
+        "hot_expert_num": 1,
+        "save_interval": 7,
+        "moe_log_drop_rate": True,
+        "parallel_optimizer_comm_recompute": True,
+        "select_recompute": None,
+    }
+    assert {name: value_of(config, path_of(name)) for name in wanted} == wanted
+    planned = {row.target for row in unsupported(config)}
+    names = ("num_experts", "hot_expert_num", "save_token_distribution", "moe_log_drop_rate", "max_loss_scale_window")
+    assert {path_of(name) for name in names} <= planned
+
+
+def test_a_whole_run_in_the_nested_layout():
+    """Beside the schema's trees: the run by fields' names in `train_config`, and whole sections."""
+    content = nested(parallelization={"pipeline": {"micro_batch_size": 2, "micro_batch_num": 8}})
+    content["train_config"] = {"ms_training_config": {"training_iters": 10, "save_interval": 5}, "learning_rate": 2e-3}
+    content |= {"optimizer_config": {"weight_decay": 0.1}, "dataset_config": {"data_path": ["x"]}}
+    content["training_config"] = {"output_dir": "out", "load_checkpoint": "in"}
+    content["model_config"]["use_fused_rope"] = True
+    config = init_configs_from_dict(content)
+    assert (config.dataset_config.batch_size, config.dataset_config.global_batch_size) == (2, 16)
+    assert (config.optimizer_config.learning_rate, config.optimizer_config.weight_decay) == (2e-3, 0.1)
+    training = config.training_config
+    assert (training.training_iters, training.save_interval, training.output_dir) == (10, 5, "out")
+    assert training.load_checkpoint == "in" and config.dataset_config.data_path == ["x"]
+
+
+@pytest.mark.parametrize(
+    "section, content, field, value",
+    [
+        ("parallel_config", {"zero_level": "z2"}, "zero_stage", 2),
+        ("parallel_config", {"model_parallel": 2}, "tensor_model_parallel_size", 2),
+        ("parallel_config", {"recompute_config": {"recompute": [0, 1]}}, "recompute_config.recompute", (0, 1)),
+        ("dataset_config", {"shuffle": True}, "dataloader_type", "cyclic"),
+        ("dataset_config", {"train_samples": 32}, "train_samples", 32),
+        (
+            "training_config",
+            {"grad_clip_kwargs": {"grad_clip_type": "ClipGlobalNorm", "clip_value": 2.0}},
+            "clip_grad",
+            2,
+        ),
+        ("training_config", {"load_checkpoint": ""}, "load_checkpoint", None),
+        ("model_config", {"rotary_config": {"rotary_base": 500}}, "rotary_base", 500),
+        ("model_config", {"position_embedding_type": "absolute"}, "position_embedding_type", "learned_absolute"),
+        ("model_config", {"fa_config": {"keep_prob": 0.75}}, "attention_dropout_rate", 0.25),
+        ("model_config", {"fa_config": {"pre_tokens": 64}}, "pre_tokens", 1048576),
+        ("model_config", {"fa_config": {"pre_tokens": 63}}, "pre_tokens", 63),
+        ("model_config", {"residual_connection_dtype": "float32"}, "fp32_residual_connection", False),
+        ("optimizer_config", {"learning_rate_scheduler_kwargs": {"warmup_steps": 5}}, "lr_warmup_iters", 5),
+        ("optimizer_config", {"optimizer_type": "mint.AdamW"}, "optimizer_type", "adam"),
+        ("lora_config", {"use_lora": True}, "lora_rank", 8),
+        ("lora_config", {"use_lora": False, "lora_rank": 8, "target_cells": [{"target_cells": ["x"]}]}, "lora_rank", 0),
+        (
+            "lora_config",
+            {"use_lora": True, "target_cells": [{"target_cells": [".*qkv"]}]},
+            "target_modules",
+            [".*qkv"],
+        ),
+        ("moe_config", {"num_experts": 1}, "num_experts", None),
+        ("moe_config", {"hot_expert_num": 2}, "hot_expert_num", 0),
+        ("runner_wrapper", {"use_clip_grad": False, "max_grad_norm": 1.0}, "clip_grad", 0.0),
+    ],
+)
+def test_a_key_of_the_earlier_system_fills_its_field(section, content, field, value):
+    assert value_of(init_configs_from_dict(sections(**{section: content})), path_of(field)) == value
+
+
+@pytest.mark.parametrize(
+    "section, content, rule",
+    [
+        ("model_config", {"softmax_compute_dtype": "nonsense"}, "must be one of float32"),
+        ("model_config", {"mask_func_type": "other"}, "must be one of attn_mask_add, attn_mask_fill"),
+        ("model_config", {"init_method": "xavier"}, "must be one of normal"),
+        ("model_config", {"attention_dropout": 0.5, "fa_config": {"keep_prob": 0.9}}, "must be 1 - attention_dropout"),
+        ("parallel_config", {"recv_dtype": "bfloat16"}, "must be one of float32"),
+        ("parallel_config", {"zero_level": "z9"}, "must be one of z1, z2, z3"),
+        ("training_config", {"best_metric_comparison": "less"}, "not implemented yet: keeping the best checkpoint"),
+        ("optimizer_config", {"no_weight_decay_params": ["x"]}, "not implemented yet"),
+        ("lora_config", {"use_lora": True, "target_cells": [{"cell": "x", "rank": 4}]}, "not implemented yet"),
+        ("callbacks", [{"type": "NoSuchCallback"}], "knows MoEDropRateCallback"),
+    ],
+)
+def test_what_a_key_cannot_say_is_refused_by_its_name(section, content, rule):
+    with pytest.raises(ConfigError) as caught:
+        init_configs_from_dict(sections(**{section: content}))
+    (error,) = caught.value.errors
+    assert error.startswith(section) and rule in error
+
+
+@pytest.mark.parametrize("key", sorted(EARLIER))
+def test_every_key_is_known_and_is_no_name_of_a_field_twice_over(key):
+    """No value of it gives the answer that there is no such key."""
+    content: object = False
+    for name in reversed(key.split(".")):
+        content = {name: content}
+    _, findings = values_of(content, "x.yaml")
+    assert not [finding for finding in findings if "no such key" in finding.rule]
+
+
+@pytest.mark.parametrize("kind", sorted(CALLBACKS))
+def test_every_callback_may_stand_without_options(kind):
+    given, findings = values_of({"callbacks": [{"type": kind}]}, "x.yaml")
+    assert given and not findings
+
+
+@pytest.mark.parametrize("name", ["lazy_inline", "ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"])
+@pytest.mark.parametrize("section", [None, "model_config", "parallel_config"])
+def test_lazy_inline_does_nothing_and_says_so(name, section, capsys):
+    content = sections(**({name: True} if section is None else {section: {name: True}}))
+    assert init_configs_from_dict(content) == init_configs_from_dict(sections())
+    assert f"{name}: the dynamic graph is not compiled" in capsys.readouterr().out

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from pynative.launch import free_port, quiet_environment
 from tests.support.assets import ROOT
@@ -62,6 +63,9 @@ FLAGS = (
     "--padded-vocab-size 64 --tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0 --log-interval 1 "
     "--eval-iters 0 --save-interval 100"
 )
+RUN = (  # what the document's YAML leaves to flags
+    "--global-batch-size 4 --train-iters 12 --lr 1e-2 --log-interval 1 --eval-iters 0 --save-interval 100"
+)
 TP2_SP = "--tensor-model-parallel-size 2 --sequence-parallel"
 PP2 = "--pipeline-model-parallel-size 2"
 TOLERANCE = 1e-5
@@ -94,11 +98,44 @@ def document_shell_script(processes: int, arguments: list[str]) -> str:
     return f"{environment}{command.rstrip()} {' '.join(arguments)}\n"
 
 
-def losses_of_script(folder: Path, script: str, processes: int = 1, flags: str = "") -> np.ndarray:
+def document_yaml(**parallelization) -> str:
+    """The document's YAML blocks as one file: small sizes, one process but for `parallelization`, 32 bits."""
+    content: dict = {}
+    for block in blocks("003"):
+        content |= yaml.safe_load(block.text) if block.language == "yaml" else {}
+    small = {
+        "embedding": {"hidden_size": 32},
+        "tokenizer": {"padded_size": 64},
+        "position": {"max_size": 16},
+        "blocks": {"num_layers": 5, "attention": {"head_num": 4, "kv_group_size": 2}, "ffn": {"hidden_size": 48}},
+    }
+    alone = {"tensor_parallel": 1, "use_sequence_parallel": False, "use_distributed_optimizer": False}
+    stages = {"num_stages": 1, "layer_list": None, "num_layers_per_vpp": None}
+    one_stage = {**stages, "virtual_pipeline_model_parallel_size": None}
+    changes = {
+        "model_config": {"llm": small},
+        "accelerate_config": {
+            "precision": {"compute_dtype": "float32", "residual-connection": "float32"},
+            "parallelization": {**alone, "pipeline": one_stage},
+        },
+    }
+    return yaml.safe_dump(
+        changed(changed(content, changes), {"accelerate_config": {"parallelization": parallelization}})
+    )
+
+
+def changed(content: dict, changes: dict) -> dict:
+    """`content` with other values for keys that it has."""
+    assert changes.keys() <= content.keys(), changes.keys() - content.keys()
+    inner = {key: changed(content[key], value) if isinstance(value, dict) else value for key, value in changes.items()}
+    return {**content, **inner}
+
+
+def losses_of_script(folder: Path, script: str, processes: int = 1, flags: str = "", basis: str = FLAGS) -> np.ndarray:
     """Run `bash pretrain_gpt.sh` as the document says. The logs are where it says and as it shows them."""
     folder.mkdir(exist_ok=True)
     (folder / "pretrain_gpt.py").write_text(script)
-    arguments = [*FLAGS.split(), *flags.split(), "--save", "out"]
+    arguments = [*basis.split(), *flags.split(), "--save", "out"]
     (folder / "pretrain_gpt.sh").write_text(document_shell_script(processes, arguments))
     environment = {**quiet_environment(), "PYTHONPATH": str(ROOT)}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
@@ -144,3 +181,21 @@ def test_resuming_at_another_layout(losses, tmp_path):
     first = losses_of_script(tmp_path, document_script(), 2, f"{TP2_SP} --train-iters 5")
     rest = losses_of_script(tmp_path / "rest", document_script(), 2, f"{PP2} --load {tmp_path / 'out'}")
     np.testing.assert_allclose([*first, *rest], losses, rtol=TOLERANCE)
+
+
+def losses_of_yaml(folder: Path, processes: int = 1, **parallelization) -> np.ndarray:
+    folder.mkdir(exist_ok=True)
+    (folder / "pretrain_gpt_38BV3.yaml").write_text(document_yaml(**parallelization))
+    basis = f"--yaml-cfg pretrain_gpt_38BV3.yaml {RUN}"
+    return losses_of_script(folder, document_script(), processes, basis=basis)
+
+
+def test_the_documents_yaml_gives_equal_losses(tmp_path):
+    """Its model (sandwich norm, grouped queries, swiglu, rotary positions) on one rank, and cut both of its ways."""
+    alone = losses_of_yaml(tmp_path / "alone")
+    assert alone[-2:].mean() < alone[:2].mean()
+    tensor = losses_of_yaml(tmp_path / "tensor", 2, tensor_parallel=2, use_sequence_parallel=True)
+    np.testing.assert_allclose(tensor, alone, rtol=TOLERANCE)
+    chunks = {"num_stages": 2, "layer_list": "[[1,1],[2,1]]", "virtual_pipeline_model_parallel_size": 2}
+    pipeline = losses_of_yaml(tmp_path / "pipeline", 2, pipeline=chunks)
+    np.testing.assert_allclose(pipeline, alone, rtol=TOLERANCE)

@@ -88,12 +88,17 @@ def found(reading: Reading, item: str) -> Found:
         return _of_outcomes(said)
     if notes:
         return Found(ACTS, notes[0])
-    unread = any("cannot be read" in finding.rule for finding in reading.findings)
-    return Found(MISSING, "the file cannot be read") if unread else Found(NOTHING, "a key without a value says nothing")
+    return UNSAID
+
+
+UNSAID = Found(MISSING, "nothing is said of it")
+EMPTY = Found(NOTHING, "a key without a value says nothing")
+"""Of a key that is known."""
 
 
 def _is(name: str, item: str) -> bool:
-    """Whether a name that was reported is the item, holds it, or is held by it."""
+    """Whether a name that was reported is the item or holds it; what stands in `model` is reported as if outside."""
+    item = item.removeprefix("model.")
     return item == name or item.startswith((f"{name}.", f"{name}["))
 
 

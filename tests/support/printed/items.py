@@ -52,6 +52,16 @@ def keys(content: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
+def empty_keys(content: Any) -> set[str]:
+    """The entries that have no value."""
+    inner = content.items() if isinstance(content, Mapping) else ()
+    return {path for key, value in inner for path in ([key] if value is None else _under(key, empty_keys(value)))}
+
+
+def _under(key: str, paths: Iterable[str]) -> list[str]:
+    return [f"{key}.{path}" for path in paths]
+
+
 def shell_items(text: str) -> Iterator[str]:
     """Flags, environment variables, options of msrun, scripts that are started."""
     for line in text.splitlines():

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from tests.support.assets import asset
 from tests.support.printed.blocks import DOCUMENTS, Block, blocks, named_in_text, python_blocks, tables
-from tests.support.printed.configured import found, json_reading, table_found, yaml_reading
+from tests.support.printed.configured import EMPTY, UNSAID, found, json_reading, table_found, yaml_reading
 from tests.support.printed.found import PLANNED, Found
-from tests.support.printed.items import defined_names, items
+from tests.support.printed.items import defined_names, empty_keys, items, yaml_content
 from tests.support.printed.named import python_found, shell_found
 from tests.support.printed.prose import text_found
 from tests.support.printed.themes import theme_of
@@ -60,7 +60,10 @@ def _row(document: str, block: str, item: str, what: Found) -> Row:
 def _of_block(document: str, block: Block, wanted: list[str]) -> Iterator[tuple[str, Found]]:
     if block.language in ("yaml", "json"):
         reading = yaml_reading(document, block) if block.language == "yaml" else json_reading(block)
-        yield from ((item, found(reading, item)) for item in wanted)
+        empty = empty_keys(yaml_content(block.text)) if block.language == "yaml" else set()
+        for item in wanted:
+            what = found(reading, item)
+            yield item, EMPTY if item in empty and what == UNSAID else what
     elif block.language == "bash":
         lines = [line.partition("#")[0].split() for line in block.text.splitlines()]
         of_item = {words[0]: words for words in lines if words}

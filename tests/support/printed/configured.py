@@ -79,10 +79,10 @@ def flag_reading(words: list[str]) -> Reading:
 
 def found(reading: Reading, item: str) -> Found:
     """What became of a key or a flag."""
-    about = [finding for finding in reading.findings if _is(finding.flag, item)]
+    about = [finding for finding in reading.findings if is_about(finding.flag, item)]
     if about:
         return _of_finding(about[0])
-    said = [outcome for outcome in outcomes(reading) if _is(outcome.flag, item)]
+    said = [outcome for outcome in outcomes(reading) if is_about(outcome.flag, item)]
     notes = [note for note in reading.notes if note.startswith(f"{item} auto: ")]
     if said:
         return _of_outcomes(said)
@@ -96,7 +96,7 @@ EMPTY = Found(NOTHING, "a key without a value says nothing")
 """Of a key that is known."""
 
 
-def _is(name: str, item: str) -> bool:
+def is_about(name: str, item: str) -> bool:
     """Whether a name that was reported is the item or holds it; what stands in `model` is reported as if outside."""
     item = item.removeprefix("model.")
     return item == name or item.startswith((f"{name}.", f"{name}["))

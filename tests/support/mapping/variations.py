@@ -63,7 +63,9 @@ COMPANY = {
     "--lr-warmup-samples": SAMPLES,
     "--lr-wsd-decay-samples": SAMPLES,
     "--merge-file": "--vocab-file x",
-    "--micro-batch-num": "~global-batch-size",
+    **dict.fromkeys(
+        ("--gradient-accumulation-steps", "--gradient_accumulation_steps", "--micro-batch-num"), "~global-batch-size"
+    ),
     "--microbatch-group-size-per-virtual-pipeline-stage": (
         "--pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2"
     ),

@@ -12,6 +12,8 @@ traceback, and the ranks connect anew for the next call.
 """
 
 import atexit
+import contextlib
+import functools
 import os
 import pickle
 import signal
@@ -19,17 +21,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
+import pytest
+
+from tests.support import two_hosts
 from tests.support.assets import ROOT
 
 TIMEOUT_SECONDS = 120.0
 SECONDARY = ("PeerLost", "PeerLate", "PeerFailed")
 """Errors that only tell of another rank's error."""
 
-_pools: dict[tuple[int, str], "Pool"] = {}
+_open = contextlib.ExitStack()
+_pools: dict[tuple[int, str, bool], "Pool"] = {}
 
 
 def run(
@@ -38,14 +44,17 @@ def run(
     *args: Any,
     backend: str = "shared_memory",
     timeout: float = TIMEOUT_SECONDS,
+    between_hosts: bool = False,
     **kwargs: Any,
 ) -> list[Any]:
     """Call `function(backend, *args, **kwargs)` on every rank: the results in order of rank.
 
     `backend` inside is that rank's connected Backend. A rank that does not answer within `timeout` seconds fails the
-    test with the stacks of all such ranks.
+    test with the stacks of all such ranks. With `between_hosts` half of the ranks are on another host (`two_hosts`).
     """
-    answers = outcomes(world_size, function, *args, backend=backend, timeout=timeout, **kwargs)
+    answers = outcomes(
+        world_size, function, *args, backend=backend, timeout=timeout, between_hosts=between_hosts, **kwargs
+    )
     failed = [answer for answer in answers if isinstance(answer, Failed)]
     if failed:
         raise _first_cause(failed)
@@ -58,18 +67,28 @@ def outcomes(
     *args: Any,
     backend: str = "shared_memory",
     timeout: float = TIMEOUT_SECONDS,
+    between_hosts: bool = False,
     **kwargs: Any,
 ) -> list[Any]:
     """As `run`, but a rank that raised or died has a `Failed` as its result."""
-    return pool(world_size, backend).run(function, args, kwargs, timeout)
+    return pool(world_size, backend, between_hosts).run(function, args, kwargs, timeout)
 
 
-def pool(world_size: int, backend: str = "shared_memory") -> "Pool":
+def pool(world_size: int, backend: str = "shared_memory", between_hosts: bool = False) -> "Pool":
     """The pool of processes for a world size, started if need be."""
-    key = (world_size, backend)
+    key = (world_size, backend, between_hosts)
     if key not in _pools or not _pools[key].alive():
-        _pools[key] = Pool(world_size, backend)
+        _pools[key] = Pool(world_size, backend, _two_hosts() if between_hosts else ())
     return _pools[key]
+
+
+@functools.cache
+def _two_hosts() -> tuple[two_hosts.Host, ...]:
+    """Made when first needed, gone when the tests end."""
+    reason = two_hosts.why_not()
+    if reason:
+        pytest.skip(reason)
+    return _open.enter_context(two_hosts.two_hosts())
 
 
 class RankFailed(AssertionError):
@@ -79,12 +98,19 @@ class RankFailed(AssertionError):
 class Worker:
     """One rank's process, the pipe to it, and a file with all that it printed."""
 
-    def __init__(self, rank: int, environment: dict[str, str]):
+    def __init__(self, rank: int, environment: dict[str, str], prefix: Sequence[str] = ()):
         self.rank = rank
         self.connection: Connection
         self.connection, theirs = Pipe()
         self.output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-        command = [sys.executable, "-m", "tests.support.distributed_worker", str(theirs.fileno()), str(os.getpid())]
+        command = [
+            *prefix,
+            sys.executable,
+            "-m",
+            "tests.support.distributed_worker",
+            str(theirs.fileno()),
+            str(os.getpid()),
+        ]
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -112,10 +138,12 @@ class Worker:
 class Pool:
     """The processes of one (world size, backend)."""
 
-    def __init__(self, world_size: int, backend: str):
+    def __init__(self, world_size: int, backend: str, hosts: Sequence[two_hosts.Host] = ()):
         self.backend = backend
         self.job = 0
-        self.workers = [Worker(rank, _environment(rank, world_size)) for rank in range(world_size)]
+        environments = [_environment(rank, world_size, hosts) for rank in range(world_size)]
+        prefixes = [hosts[rank * len(hosts) // world_size].prefix if hosts else () for rank in range(world_size)]
+        self.workers = [Worker(rank, environments[rank], prefixes[rank]) for rank in range(world_size)]
 
     def alive(self) -> bool:
         """Whether every rank's process runs."""
@@ -204,8 +232,9 @@ def _first_cause(failed: list[Failed]) -> BaseException:
     return error
 
 
-def _environment(rank: int, world_size: int) -> dict[str, str]:
+def _environment(rank: int, world_size: int, hosts: Sequence[two_hosts.Host]) -> dict[str, str]:
     threads = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    threads |= {two_hosts.MASTER_VARIABLE: hosts[0].address} if hosts else {}
     return threads | {"RANK_ID": str(rank), "RANK_SIZE": str(world_size), "GLOG_v": "3", "PYTHONPATH": str(ROOT)}
 
 
@@ -215,3 +244,4 @@ def stop_all() -> None:
     for each in _pools.values():
         each.stop()
     _pools.clear()
+    _open.close()

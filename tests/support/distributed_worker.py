@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tests.support.distributed import Failed
+from tests.support.two_hosts import job_address
 
 PR_SET_PDEATHSIG = 1
 
@@ -61,7 +62,7 @@ class Seat:
             if self.backend is not None:
                 with contextlib.suppress(RuntimeError):
                     self.backend.close()
-            self.backend = connect(backend, address=address, timeout_minutes=1.5)
+            self.backend = connect(backend, address=job_address(address), timeout_minutes=1.5)
             self.address = address
         return self.backend
 

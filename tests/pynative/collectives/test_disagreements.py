@@ -6,6 +6,7 @@ import pytest
 
 from pynative.collectives import CollectiveError, CollectiveMismatch, connect
 from tests.support.distributed import outcomes, run
+from tests.support.two_hosts import job_address
 
 SECONDS = 20.0
 
@@ -36,11 +37,13 @@ PROGRAMS = {
     "both receive": (lambda g: g.recv((4,), ms.float32, 1), lambda g: g.recv((4,), ms.float32, 0)),
     "one leaves early": (lambda g: g.all_reduce(x()), lambda g: None),
 }
+SEEN_BY_THE_LEDGER = [name for name in PROGRAMS if name not in ("both receive", "send against all_reduce")]
+"""Between hosts the others, where all wait for each other, end at the time-out."""
 
 
 def disagree(backend, name, address):
     """The message that this rank gets from a program that differs by rank."""
-    own = connect(address=address, timeout_minutes=SECONDS / 60)
+    own = connect(address=job_address(address), timeout_minutes=SECONDS / 60)
     try:
         PROGRAMS[name][own.rank](own.world)
         own.close()
@@ -52,9 +55,11 @@ def disagree(backend, name, address):
     return "no error"
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_all_ranks_learn_of_a_disagreement(name):
-    messages = run(2, disagree, name, f"disagree-{name}")
+@pytest.mark.parametrize(
+    ("name", "between_hosts"), [(name, False) for name in PROGRAMS] + [(name, True) for name in SEEN_BY_THE_LEDGER]
+)
+def test_all_ranks_learn_of_a_disagreement(name, between_hosts):
+    messages = run(2, disagree, name, f"disagree-{name}", between_hosts=between_hosts)
     for message in messages:
         assert message.count("test_disagreements.py:") >= 1 and "rank 0" in message, message
     if name in ("shape", "type", "reduction", "operation", "message shape"):

@@ -41,6 +41,10 @@ class CpuBackend(Backend):
         self._start(address, (found.members[0].ip, found.free_port) if found else ("127.0.0.1", meeting.port))
         self.world = self.group(range(self.world_size), "world")
 
+    @property
+    def local_size(self) -> int:
+        return len(self.ranks_of_host)
+
     def group(self, ranks: Sequence[int], name: str = "") -> Group:
         ranks = tuple(ranks)
         if sorted(set(ranks)) != list(ranks) or not all(0 <= rank < self.world_size for rank in ranks):

@@ -145,7 +145,7 @@ def _accept(listener: socket.socket, address: Address, present: Iterable[int], d
         raise PeerLate(
             f"rank 0 waited {address.timeout:.0f} s at {address.name}: rank(s) {missing} of {address.world_size} never "
             "came; start msrun on their hosts with the same --worker_num, --master_addr and --master_port, each with "
-            "its own --node_rank (--distributed-timeout-minutes and msrun's --cluster_time_out set the time)",
+            "its own --node_rank (--distributed-timeout-minutes sets the time)",
             missing,
         ) from None
     connection.settimeout(STRANGER_SECONDS)

@@ -41,6 +41,11 @@ class Backend(ABC):
     world: "Group"
     trace: Trace
 
+    @property
+    def local_size(self) -> int:
+        """How many ranks share this host; all, for a backend that does not know."""
+        return self.world_size
+
     @abstractmethod
     def group(self, ranks: Sequence[int], name: str = "") -> "Group":
         """The group of these global ranks, ascending; the same object whenever asked for the same ranks.

@@ -1,13 +1,13 @@
-"""One anonymous piece of memory that all ranks of a host map: who owns what in it, and how a peer finds it.
+"""One anonymous block of memory that all ranks of a host map: who owns what in it, and how a peer finds it.
 
 The memory is a `memfd`: it has no name in any file system, so the kernel frees it with its last user, `kill -9`
 included. It is large but sparse: a page costs memory once it is written.
 
-Every rank owns one region and hands out pieces of it to itself, without asking anybody. A piece is published under a
+Every rank owns one region and hands out blocks of it to itself, without asking anybody. A block is published under a
 64-bit key in the region's directory, where peers look it up. All numbers that ranks wait for are 64-bit words with one
 writer and only ever growing, so that nothing needs a lock.
 
-    region of a rank:   board (one page) | failure text (one page) | directory | pieces ...
+    region of a rank:   board (one page) | failure text (one page) | directory | blocks ...
 """
 
 import mmap
@@ -22,7 +22,7 @@ PAGE = 4096
 REGION = 4 << 30
 DIRECTORY = 2 * PAGE
 DIRECTORY_ENTRIES = 8191
-PIECES = DIRECTORY + 16 * (DIRECTORY_ENTRIES + 1)
+FIRST_FREE = DIRECTORY + 16 * (DIRECTORY_ENTRIES + 1)
 CACHE_LINE_WORDS = 8
 
 # Words of a rank's board, as indices into it.
@@ -55,7 +55,7 @@ _IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 
 def key_of(*parts: object) -> int:
-    """A 63-bit key for a piece, the same on every rank that names the same parts."""
+    """A 63-bit key for a block, the same on every rank that names the same parts."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little") >> 1
 
 
@@ -86,7 +86,7 @@ class Arena:
         self.memory = mmap.mmap(descriptor, world_size * REGION)
         self.words = memoryview(self.memory).cast("q")
         self.bytes = np.frombuffer(self.memory, np.uint8)
-        self._next_free = self.board(rank) * 8 + PIECES
+        self._next_free = self.board(rank) * 8 + FIRST_FREE
         self._taking = threading.Lock()
         self._found: dict[tuple[int, int], int] = {}
 
@@ -133,7 +133,7 @@ class Arena:
         return self._found.get((rank, key))
 
     def directory_growth(self, rank: int) -> tuple[int, int]:
-        """(word, value): the word that reaches the value when `rank` publishes one more piece. Ask before `find`."""
+        """(word, value): the word that reaches the value when `rank` publishes one more block. Ask before `find`."""
         directory = self.board(rank) + DIRECTORY // 8
         return directory, self.words[directory] + 1
 

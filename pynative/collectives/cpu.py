@@ -13,10 +13,10 @@ from pynative.collectives.hosts import Membership, membership
 from pynative.collectives.interface import Backend, Group
 from pynative.collectives.mailbox import Channels
 from pynative.collectives.network import Network
-from pynative.collectives.rendezvous import Meeting, Place, meet
+from pynative.collectives.rendezvous import Place, Rendezvous, meet
 from pynative.collectives.shared_memory import SharedMemoryGroup
 from pynative.collectives.trace import Trace
-from pynative.collectives.waiting import WaitingRoom
+from pynative.collectives.waiting import Waiter
 
 
 class CpuBackend(Backend):
@@ -29,16 +29,16 @@ class CpuBackend(Backend):
         found, connections = membership(address) if address.master else (None, {})
         self.ranks_of_host = found.ranks_of_host(self.rank) if found else tuple(range(self.world_size))
         name = _name_on_host(address, found)
-        meeting = meet(Place(self.rank, self.ranks_of_host, self.world_size, name, address.timeout))
-        self._arena = Arena(meeting.memory, self.rank, self.world_size)
-        os.close(meeting.memory)
+        local = meet(Place(self.rank, self.ranks_of_host, self.world_size, name, address.timeout))
+        self._arena = Arena(local.memory, self.rank, self.world_size)
+        os.close(local.memory)
         self._network = Network(self._arena, connections, address.timeout)
-        self._waiting = WaitingRoom(self._arena, meeting.doorbells, _names(meeting, found), meeting.pids, self._network)
+        self._waiting = Waiter(self._arena, local.doorbells, _names(local, found), local.pids, self._network)
         channels = Channels(self._arena, self._waiting.ring, self._network)
         self._engine = Engine(self._arena, self._waiting, channels, address.timeout)
         self._groups: dict[tuple[int, ...], CheckedGroup] = {}
         self._closed = False
-        self._start(address, (found.members[0].ip, found.free_port) if found else ("127.0.0.1", meeting.port))
+        self._start(address, (found.members[0].ip, found.free_port) if found else ("127.0.0.1", local.port))
         self.world = self.group(range(self.world_size), "world")
 
     @property
@@ -93,10 +93,10 @@ def _name_on_host(address: Address, found: Membership | None) -> str:
     return address.name if found is None else f"{found.token}-{found.ranks_of_host(address.rank)[0]}"
 
 
-def _names(meeting: Meeting, found: Membership | None) -> dict[int, str]:
+def _names(local: Rendezvous, found: Membership | None) -> dict[int, str]:
     """Every rank as messages name it."""
     if found is None:
-        return {rank: f"rank {rank} (pid {pid})" for rank, pid in meeting.pids.items()}
+        return {rank: f"rank {rank} (pid {pid})" for rank, pid in local.pids.items()}
     return {member.rank: f"rank {member.rank} (pid {member.pid} on {member.ip})" for member in found.members}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from pynative.collectives.arena import Arena
 from pynative.collectives.mailbox import Channels, Target
 from pynative.collectives.trace import Count
-from pynative.collectives.waiting import Pending, WaitingRoom
+from pynative.collectives.waiting import Pending, Waiter
 
 Steps = Generator[Sequence[Target], None, Any]
 
@@ -87,7 +87,7 @@ class Completed:
 class Engine:
     """All outstanding work of this rank."""
 
-    def __init__(self, arena: Arena, waiting: WaitingRoom, channels: Channels, timeout: float):
+    def __init__(self, arena: Arena, waiting: Waiter, channels: Channels, timeout: float):
         self.arena = arena
         self.waiting = waiting
         self.channels = channels

@@ -51,8 +51,8 @@ def end(backend: Backend, error: BaseException) -> None:
         print(f"rank {backend.rank} ends: {error}", file=sys.stderr, flush=True)
     else:
         sys.stdout.flush()
-        story = "".join(traceback.format_exception(error))
-        print(f"rank {backend.rank} failed:\n{story}", file=sys.stderr, end="", flush=True)
+        text = "".join(traceback.format_exception(error))
+        print(f"rank {backend.rank} failed:\n{text}", file=sys.stderr, end="", flush=True)
         backend.fail(error)
         time.sleep(2 * GRACE_SECONDS)
     os._exit(EXIT_CODE)

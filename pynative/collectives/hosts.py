@@ -206,14 +206,14 @@ def _reach(master: tuple[str, int], address: Address, deadline: float) -> socket
                 "that this host reaches the host of --node_rank 0 by"
             ) from reason
         waited = time.monotonic() - start
-        story = f"rank {address.rank} waited {waited:.0f} s: rank 0 never came to {address.name} ({reason})"
+        text = f"rank {address.rank} waited {waited:.0f} s: rank 0 never came to {address.name} ({reason})"
         advice = (
             "is the host of --master_addr started with --node_rank 0, and are --master_addr and --master_port right?"
         )
         if time.monotonic() > deadline:
-            raise PeerLate(f"{story}; {advice}", [0]) from None
+            raise PeerLate(f"{text}; {advice}", [0]) from None
         if waited > NOTICE_SECONDS and not noticed:
-            print(f"{story.replace('never came', 'has not come')}; {advice}", file=sys.stderr, flush=True)
+            print(f"{text.replace('never came', 'has not come')}; {advice}", file=sys.stderr, flush=True)
             noticed = True
         time.sleep(RETRY_SECONDS)
 
@@ -225,8 +225,8 @@ def _answer_the_roll(connection: socket.socket, mine: Member, address: Address, 
         send(connection, {"world_size": address.world_size, "member": asdict(mine), "secret": _secret()})
         answer = receive(connection)
     except TimeoutError:
-        story = f"rank {address.rank} met rank 0, but another rank did not come in {address.timeout:.0f} s"
-        raise PeerLate(story) from None
+        text = f"rank {address.rank} met rank 0, but another rank did not come in {address.timeout:.0f} s"
+        raise PeerLate(text) from None
     except (OSError, ValueError):
         raise PeerLost(
             f"rank 0 ended while the ranks met at {address.name}, or is of another job ({SECRET_VARIABLE} differs)", [0]

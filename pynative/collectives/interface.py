@@ -278,7 +278,7 @@ class Group(ABC):
 
 
 class _Label:
-    """Names a piece of work in messages; the text is made only when one is needed."""
+    """Names an operation in messages; the text is made only when one is needed."""
 
     def __init__(self, operation: str, group: str, call: Call):
         self._parts = operation, group, call

@@ -1,4 +1,4 @@
-"""Where pieces lie in flat arrays: cut into parts, into posts, along an axis, by rows."""
+"""Where parts lie in flat arrays: cut into parts, into posts, along an axis, by rows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,21 +6,21 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Piece(NamedTuple):
+class Span(NamedTuple):
     """Entries [start, stop) of a flat array."""
 
     start: int
     stop: int
 
 
-def pieces(count: int, largest: int) -> list[Piece]:
-    """`count` entries in pieces of at most `largest`; one empty piece if there are none."""
-    return [Piece(start, min(start + largest, count)) for start in range(0, max(count, 1), largest)]
+def spans(count: int, largest: int) -> list[Span]:
+    """`count` entries in spans of at most `largest`; one empty span if there are none."""
+    return [Span(start, min(start + largest, count)) for start in range(0, max(count, 1), largest)]
 
 
-def window(part: Piece, k: int, largest: int) -> Piece:
+def window(part: Span, k: int, largest: int) -> Span:
     """The k-th stretch of `largest` entries of a part, short or empty at its end."""
-    return Piece(min(part.start + k * largest, part.stop), min(part.start + (k + 1) * largest, part.stop))
+    return Span(min(part.start + k * largest, part.stop), min(part.start + (k + 1) * largest, part.stop))
 
 
 def split_axis(array: np.ndarray, axis: int, size: int) -> np.ndarray:
@@ -37,7 +37,7 @@ def join_axis(parts: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray:
     return np.concatenate([part.reshape(shape) for part in parts], axis=axis)
 
 
-def row_parts(rows: Sequence[int], row: int) -> list[Piece]:
+def row_parts(rows: Sequence[int], row: int) -> list[Span]:
     """Where each rank's rows, of `row` entries, lie in the flat array."""
     ends = np.cumsum(rows) * row
-    return [Piece(int(end) - count * row, int(end)) for end, count in zip(ends, rows, strict=True)]
+    return [Span(int(end) - count * row, int(end)) for end, count in zip(ends, rows, strict=True)]

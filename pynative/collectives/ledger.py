@@ -76,7 +76,7 @@ def check(memory, start: int, mine: Call, my_rank: int, peer: int, group: str) -
 
 
 def mismatch(mine: Call, theirs: Call, my_rank: int, peer: int, group: str, what: str = "") -> CollectiveMismatch:
-    """The error that names both calls, the lower rank first so that all ranks tell the same story."""
+    """The error that names both calls, the lower rank first so that all ranks raise the same text."""
     (low, low_call), (high, high_call) = sorted([(my_rank, mine), (peer, theirs)], key=lambda pair: pair[0])
     return CollectiveMismatch(
         f"the ranks of group {group} disagree{what}: rank {low} calls {low_call}, rank {high} calls {high_call}",

@@ -29,6 +29,7 @@ from pynative.collectives.mailbox import Inbox, Outbox
 from pynative.collectives.trace import Trace
 from pynative.collectives.watch import Watch
 
+Ranks = tuple[int, ...]
 RECORDS = ChannelLayout(slots=2048, slot_bytes=0)
 """Messages under way from one rank to another: only their records pass through the arena."""
 
@@ -42,7 +43,9 @@ class Stream:
     collectives: int
     sent: int = 0
     received: int = 0
-    kept: dict[tuple[int, ...], deque[tuple[Call, np.ndarray]]] = field(default_factory=lambda: defaultdict(deque))
+    unexpected: dict[tuple[int, ...], deque[tuple[Call, np.ndarray]]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
 
 
 class Streams:
@@ -89,7 +92,7 @@ class Streams:
         stream.received += 1
         with self.watch.inside(call):
             array = mccl.recv(int(np.prod(shape, dtype=np.int64)), kind, peer)
-        stream.kept[tuple(ranks)].append((call, array))
+        stream.unexpected[tuple(ranks)].append((call, array))
 
     def passed_collective(self, peer: int) -> None:
         """One more collective went over the stream."""
@@ -185,10 +188,10 @@ class NativeGroup(CheckedGroup):
 
     def _recv(self, call: Call, shape: tuple[int, ...], kind: Kind, source: int) -> Steps:
         peer = self.ranks[source]
-        kept = self._streams.of(peer).kept[self.ranks]
-        while not kept:
+        unexpected = self._streams.of(peer).unexpected[self.ranks]
+        while not unexpected:
             yield from self._streams.take(peer)
-        theirs, array = kept.popleft()
+        theirs, array = unexpected.popleft()
         if (theirs.number, theirs.signature) != (call.number, call.signature):
             raise mismatch(call, theirs, self.ranks[self.rank], peer, self.name)
         return to_tensor(array.reshape(shape), kind)
@@ -202,7 +205,7 @@ class NativeGroup(CheckedGroup):
         return [
             f"rank {self.ranks[self.rank]} of group {self.name} never received rank {self.ranks[i]}'s {call}"
             for i in self.peers
-            for call, _ in self._streams.of(self.ranks[i]).kept[self.ranks]
+            for call, _ in self._streams.of(self.ranks[i]).unexpected[self.ranks]
         ]
 
 

@@ -24,7 +24,7 @@ LARGEST_HOST = 200
 
 
 @dataclass
-class Meeting:
+class Rendezvous:
     """What a rank brings home: the arena's descriptor and, by rank, doorbells (eventfds) and process ids.
 
     `port` is a TCP port of this host that was free a moment ago, the same for all ranks.
@@ -52,36 +52,38 @@ class Place:
         return f"\0pynative-collectives-{os.getuid()}-{self.name}"
 
 
-def meet(place: Place) -> Meeting:
+def meet(place: Place) -> Rendezvous:
     """Meet the other ranks. Raises PeerLate naming the ranks that did not come, ValueError if two ranks clash."""
     if len(place.ranks) > LARGEST_HOST:
         raise ValueError(f"{len(place.ranks)} ranks on one host: the shared_memory backend takes {LARGEST_HOST}")
     deadline = time.monotonic() + place.timeout
     doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     if len(place.ranks) == 1:
-        return Meeting(Arena.create(place.world_size), {place.rank: doorbell}, {place.rank: os.getpid()}, _free_port())
+        return Rendezvous(
+            Arena.create(place.world_size), {place.rank: doorbell}, {place.rank: os.getpid()}, _free_port()
+        )
     return _host(place, doorbell, deadline) if place.rank == place.ranks[0] else _join(place, doorbell, deadline)
 
 
-def _host(place: Place, doorbell: int, deadline: float) -> Meeting:
-    guests: dict[int, tuple[socket.socket, int, int]] = {}
+def _host(place: Place, doorbell: int, deadline: float) -> Rendezvous:
+    peers: dict[int, tuple[socket.socket, int, int]] = {}
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         _bind(listener, place)
-        while len(guests) < len(place.ranks) - 1:
-            connection = stack.enter_context(_accept(listener, place, guests.keys(), deadline))
-            rank, guest = _welcome(connection, place, guests.keys())
-            guests[rank] = (connection, *guest)
-        doorbells = {place.rank: doorbell} | {rank: guests[rank][1] for rank in sorted(guests)}
-        pids = {place.rank: os.getpid()} | {rank: guests[rank][2] for rank in sorted(guests)}
+        while len(peers) < len(place.ranks) - 1:
+            connection = stack.enter_context(_accept(listener, place, peers.keys(), deadline))
+            rank, peer = _welcome(connection, place, peers.keys())
+            peers[rank] = (connection, *peer)
+        doorbells = {place.rank: doorbell} | {rank: peers[rank][1] for rank in sorted(peers)}
+        pids = {place.rank: os.getpid()} | {rank: peers[rank][2] for rank in sorted(peers)}
         memory, port = Arena.create(place.world_size), _free_port()
-        news = json.dumps({"pids": list(pids.values()), "port": port}).encode()
-        for rank, (connection, _, _) in guests.items():
+        answer = json.dumps({"pids": list(pids.values()), "port": port}).encode()
+        for rank, (connection, _, _) in peers.items():
             try:
-                socket.send_fds(connection, [news], [memory, *doorbells.values()])
+                socket.send_fds(connection, [answer], [memory, *doorbells.values()])
             except OSError as error:
                 raise PeerLost(f"rank {rank} (pid {pids[rank]}) ended while the ranks met", [rank]) from error
-    return Meeting(memory, doorbells, pids, port)
+    return Rendezvous(memory, doorbells, pids, port)
 
 
 def _free_port() -> int:
@@ -117,7 +119,7 @@ def _accept(listener: socket.socket, place: Place, present, deadline: float) -> 
 
 
 def _welcome(connection: socket.socket, place: Place, present) -> tuple[int, tuple[int, int]]:
-    """(rank, (doorbell, pid)) of a guest; a guest that does not fit is told why."""
+    """(rank, (doorbell, pid)) of a peer; one that does not fit learns why."""
     raw, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid != os.getuid() or not descriptors:
@@ -135,7 +137,7 @@ def _welcome(connection: socket.socket, place: Place, present) -> tuple[int, tup
     return rank, (descriptors[0], pid)
 
 
-def _join(place: Place, doorbell: int, deadline: float) -> Meeting:
+def _join(place: Place, doorbell: int, deadline: float) -> Rendezvous:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         _connect(connection, place, deadline)
         hello = json.dumps({"rank": place.rank, "world_size": place.world_size}).encode()
@@ -145,10 +147,10 @@ def _join(place: Place, doorbell: int, deadline: float) -> Meeting:
             socket.send_fds(connection, [hello], [doorbell])
             raw, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, LARGEST_HOST + 1)
         except TimeoutError:
-            story = (
+            text = (
                 f"rank {place.rank} met rank {place.ranks[0]}, but another rank did not come in {place.timeout:.1f} s"
             )
-            raise PeerLate(story) from None
+            raise PeerLate(text) from None
         except OSError:
             raw = b""
     answer = json.loads(raw or "{}")
@@ -160,7 +162,7 @@ def _join(place: Place, doorbell: int, deadline: float) -> Meeting:
     doorbells = dict(zip(place.ranks, descriptors[1:], strict=True))
     os.close(doorbells[place.rank])
     doorbells[place.rank] = doorbell
-    return Meeting(descriptors[0], doorbells, dict(zip(place.ranks, answer["pids"], strict=True)), answer["port"])
+    return Rendezvous(descriptors[0], doorbells, dict(zip(place.ranks, answer["pids"], strict=True)), answer["port"])
 
 
 def _connect(connection: socket.socket, place: Place, deadline: float) -> None:

@@ -16,7 +16,7 @@ from mindspore import Tensor
 from pynative.collectives.arrays import Kind, reduce_into, to_numpy, to_tensor, writable
 from pynative.collectives.checked import CheckedGroup, Waits
 from pynative.collectives.engine import Engine, Steps
-from pynative.collectives.layout import Piece, join_axis, pieces, row_parts, split_axis, window
+from pynative.collectives.layout import Span, join_axis, row_parts, spans, split_axis, window
 from pynative.collectives.ledger import Call, check, mismatch
 from pynative.collectives.mailbox import COLLECTIVE, POINT_TO_POINT, Inbox, Outbox
 from pynative.collectives.trace import Trace
@@ -71,7 +71,7 @@ class SharedMemoryGroup(CheckedGroup):
 
         In place is safe: a block is read into the outbox before any of it is written.
         """
-        blocks = pieces(source.size, self._room_for_each // source.itemsize * self.size)
+        blocks = spans(source.size, self._room_for_each // source.itemsize * self.size)
         for k in range(len(blocks) + 2):
             if k < len(blocks):
                 yield from self._post_parts(source, self._parts(blocks[k]), call.packed() if k == 0 else b"")
@@ -82,13 +82,13 @@ class SharedMemoryGroup(CheckedGroup):
             if k >= 2:
                 yield from self._read_sums(target, self._parts(blocks[k - 2]))
 
-    def _parts(self, block: Piece) -> list[Piece]:
+    def _parts(self, block: Span) -> list[Span]:
         """A block cut into one part for each rank; the last ones may be short or empty."""
         length = -(-(block.stop - block.start) // self.size)
         starts = [min(block.start + i * length, block.stop) for i in range(self.size + 1)]
-        return [Piece(starts[i], starts[i + 1]) for i in range(self.size)]
+        return [Span(starts[i], starts[i + 1]) for i in range(self.size)]
 
-    def _post_parts(self, source: np.ndarray, parts: Sequence[Piece], header: bytes) -> Waits:
+    def _post_parts(self, source: np.ndarray, parts: Sequence[Span], header: bytes) -> Waits:
         yield from self._room(self._out)
         for i in self.peers:
             part = source[parts[i].start : parts[i].stop]
@@ -111,7 +111,7 @@ class SharedMemoryGroup(CheckedGroup):
         self._out.post()
         np.copyto(target, total)
 
-    def _read_sums(self, target: np.ndarray, parts: Sequence[Piece]) -> Waits:
+    def _read_sums(self, target: np.ndarray, parts: Sequence[Span]) -> Waits:
         yield from self._arrivals_of_all()
         for i, inbox in self._in.items():
             start, stop = parts[i]
@@ -123,10 +123,10 @@ class SharedMemoryGroup(CheckedGroup):
         shape = tuple(n // self.size if i == axis else n for i, n in enumerate(x.shape))
         target = np.empty(shape, kind.storage)
         flat, count = target.reshape(-1), target.size
-        todo = pieces(count, self._room_for_each // source.itemsize)
+        todo = spans(count, self._room_for_each // source.itemsize)
         for k in range(len(todo) + 1):
             if k < len(todo):
-                parts = [Piece(i * count + todo[k].start, i * count + todo[k].stop) for i in range(self.size)]
+                parts = [Span(i * count + todo[k].start, i * count + todo[k].stop) for i in range(self.size)]
                 yield from self._post_parts(source, parts, call.packed() if k == 0 else b"")
             if k > 0:
                 yield from self._agree(call) if k == 1 else self._arrivals_of_all()
@@ -139,7 +139,7 @@ class SharedMemoryGroup(CheckedGroup):
         source = to_numpy(x, kind).reshape(-1)
         target = np.empty((self.size, source.size), source.dtype)
         target[self.rank] = source
-        todo = pieces(source.size, COLLECTIVE.slot_bytes // source.itemsize)
+        todo = spans(source.size, COLLECTIVE.slot_bytes // source.itemsize)
         for k in range(len(todo) + 1):
             if k < len(todo):
                 yield from self._room(self._out)
@@ -158,7 +158,7 @@ class SharedMemoryGroup(CheckedGroup):
         is_source = source == self.rank
         target = to_numpy(x, kind) if is_source else np.empty(x.shape, kind.storage)
         flat = target.reshape(-1)
-        todo = pieces(flat.size, COLLECTIVE.slot_bytes // flat.itemsize)
+        todo = spans(flat.size, COLLECTIVE.slot_bytes // flat.itemsize)
         for k, (start, stop) in enumerate(todo):
             if is_source or k == 0:
                 yield from self._room(self._out)
@@ -238,7 +238,7 @@ class SharedMemoryGroup(CheckedGroup):
     def _send(self, call: Call, x: Tensor, kind: Kind, to: int) -> Steps:
         outbox = self._message_outbox(to)
         source = to_numpy(x, kind).reshape(-1)
-        for k, (start, stop) in enumerate(pieces(source.size, POINT_TO_POINT.slot_bytes // source.itemsize)):
+        for k, (start, stop) in enumerate(spans(source.size, POINT_TO_POINT.slot_bytes // source.itemsize)):
             yield from self._room(outbox)
             outbox.payload(source.dtype, stop - start)[...] = source[start:stop]
             outbox.post(call.packed() if k == 0 else b"")
@@ -254,7 +254,7 @@ class SharedMemoryGroup(CheckedGroup):
         inbox = self._message_inbox(source)
         target = np.empty(shape, kind.storage)
         flat = target.reshape(-1)
-        for k, (start, stop) in enumerate(pieces(flat.size, POINT_TO_POINT.slot_bytes // flat.itemsize)):
+        for k, (start, stop) in enumerate(spans(flat.size, POINT_TO_POINT.slot_bytes // flat.itemsize)):
             yield from self._arrivals([inbox])
             if k == 0:
                 check(self.arena.memory, inbox.header(), call, self.ranks[self.rank], inbox.writer, self.name)

@@ -41,7 +41,7 @@ class Pending:
         return True
 
 
-class WaitingRoom:
+class Waiter:
     """This rank's doorbell, descriptors that say that a rank ended, and the board on which all say how they are.
 
     `doorbells` and `pids` are those of the ranks of this host; `names` are all ranks' names in messages.
@@ -135,13 +135,13 @@ class WaitingRoom:
 
     def _lost(self, ranks: Sequence[int], work: Pending) -> PeerLost:
         lost = self._network.lost | {rank: self._network.lost.get(rank, "ended") for rank in sorted(ranks)}
-        story = ", ".join(f"{self.names[rank]} {how}" for rank, how in lost.items())
-        return PeerLost(f"{story}; rank {self.rank} waits for it in {work.label}", list(lost))
+        text = ", ".join(f"{self.names[rank]} {how}" for rank, how in lost.items())
+        return PeerLost(f"{text}; rank {self.rank} waits for it in {work.label}", list(lost))
 
     def _late(self, work: Pending) -> PeerLate:
         words = self.arena.words
         ranks = sorted({rank for rank, word, value in work.targets if words[word] < value})
-        names = ", ".join(f"{self.names[rank][:-1]}, {self._whereabouts(rank)})" for rank in ranks)
+        names = ", ".join(f"{self.names[rank]}, {self._whereabouts(rank)}" for rank in ranks)
         return PeerLate(
             f"rank {self.rank} waited in {work.label}, longer than the time-out, for {names}; "
             "--distributed-timeout-minutes sets the time",
@@ -151,7 +151,7 @@ class WaitingRoom:
     def _whereabouts(self, rank: int) -> str:
         if self.arena.words[Arena.board(rank) + layout.BLOCKED] % 2:
             return f"waiting in {self.arena.read_text(rank, layout.LABEL)}"
-        return "another host" if rank in self._network.peers else "in no collective"
+        return "on another host" if rank in self._network.peers else "in no collective"
 
     # Deadlock: the ranks that this one needs, directly or not, all sleep, and have all looked twice since.
 
@@ -164,8 +164,8 @@ class WaitingRoom:
         if any(sleepers[rank][0] != before[rank][0] for rank in sleepers):
             self._suspicion = sleepers
         elif all(sleepers[rank][1] >= before[rank][1] + 2 for rank in sleepers):
-            story = "; ".join(f"rank {rank} waits in {self.arena.read_text(rank, layout.LABEL)}" for rank in sleepers)
-            raise CollectiveMismatch(f"the ranks wait for each other and none can go on: {story}")
+            text = "; ".join(f"rank {rank} waits in {self.arena.read_text(rank, layout.LABEL)}" for rank in sleepers)
+            raise CollectiveMismatch(f"the ranks wait for each other and none can go on: {text}")
 
     def _everyone_needed(self) -> dict[int, tuple[int, int]] | None:
         """{rank: (its BLOCKED word, its idle rounds)} of all whom this rank needs; None if one of them runs."""
@@ -193,12 +193,12 @@ class WaitingRoom:
         if self.failure is not None:
             return
         if not isinstance(error, CollectiveError):
-            story = f"{self.names[self.rank]} failed: {type(error).__name__}: {error}"
-            error = PeerFailed(story, [self.rank])
+            text = f"{self.names[self.rank]} failed: {type(error).__name__}: {error}"
+            error = PeerFailed(text, [self.rank])
         self.failure = error
         record = {
             "kind": type(error).__name__,
-            "story": str(error).encode()[:3000].decode(errors="ignore"),
+            "text": str(error).encode()[:3000].decode(errors="ignore"),
             "ranks": getattr(error, "ranks", ()),
         }
         text = json.dumps(record, ensure_ascii=False)
@@ -227,7 +227,7 @@ class WaitingRoom:
         rank = next(rank for rank, board in enumerate(boards) if self.arena.words[board + layout.FAILED])
         record = json.loads(self.arena.read_text(rank, layout.FAILURE))
         kind = next(kind for kind in KINDS if kind.__name__ == record["kind"])
-        return kind(record["story"], record["ranks"])
+        return kind(record["text"], record["ranks"])
 
     def close(self) -> None:
         """Release the descriptors; whoever calls on raises."""

@@ -43,9 +43,7 @@ class Stream:
     collectives: int
     sent: int = 0
     received: int = 0
-    unexpected: dict[tuple[int, ...], deque[tuple[Call, np.ndarray]]] = field(
-        default_factory=lambda: defaultdict(deque)
-    )
+    unexpected: dict[Ranks, deque[tuple[Call, np.ndarray]]] = field(default_factory=lambda: defaultdict(deque))
 
 
 class Streams:

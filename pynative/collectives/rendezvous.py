@@ -59,9 +59,8 @@ def meet(place: Place) -> Rendezvous:
     deadline = time.monotonic() + place.timeout
     doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     if len(place.ranks) == 1:
-        return Rendezvous(
-            Arena.create(place.world_size), {place.rank: doorbell}, {place.rank: os.getpid()}, _free_port()
-        )
+        memory, rank = Arena.create(place.world_size), place.rank
+        return Rendezvous(memory, {rank: doorbell}, {rank: os.getpid()}, _free_port())
     return _host(place, doorbell, deadline) if place.rank == place.ranks[0] else _join(place, doorbell, deadline)
 
 

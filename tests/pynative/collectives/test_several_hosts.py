@@ -38,13 +38,19 @@ def hosts():
 class Job:
     """msrun on one or two hosts, `ranks` each; the log of rank r is `folder`/worker_r.log."""
 
-    def __init__(self, folder: Path, hosts: tuple[Host, ...], flags: str, ranks: int, nodes=(0, 1), master: str = ""):
-        """Only the hosts of `nodes` start; the first one is the master unless its address is given."""
+    def __init__(
+        self, folder: Path, hosts: tuple[Host, ...], flags: str, ranks: int, nodes=(0, 1), master: str = "", script=()
+    ):
+        """Only the hosts of `nodes` start; the first one is the master unless its address is given.
+
+        `script`, with its arguments, takes the place of the GPT example and the flags.
+        """
         self.folder = folder
         folder.mkdir()
         environment = quiet_environment() | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         environment |= {"OPENBLAS_NUM_THREADS": "1"}
-        arguments = [*FLAGS.split(), *flags.split(), "--save", str(folder / "out"), "--save-interval", "1000000"]
+        save = ["--save", str(folder / "out"), "--save-interval", "1000000"]
+        script = script or [str(SCRIPT), *FLAGS.split(), *flags.split(), *save]
         self.jobs = []
         for node, host in enumerate(hosts):
             if node not in nodes:
@@ -52,10 +58,10 @@ class Job:
             options = {"worker_num": ranks * len(hosts), "local_worker_num": ranks, "node_rank": node, "join": True}
             options |= {"master_addr": master or hosts[0].address, "master_port": PORT, "log_dir": folder}
             msrun = msrun_command(SCRIPT, [], 1, folder)[0]
-            command = [*host.prefix, msrun, *(f"--{name}={value}" for name, value in options.items()), str(SCRIPT)]
+            command = [*host.prefix, msrun, *(f"--{name}={value}" for name, value in options.items()), *script]
             with open(folder / f"host_{node}.txt", "w") as output:
                 pipes = {"stdout": output, "stderr": output}
-                self.jobs.append(subprocess.Popen([*command, *arguments], env=environment, cwd=folder, **pipes))
+                self.jobs.append(subprocess.Popen(command, env=environment, cwd=folder, **pipes))
 
     def wait(self, seconds: float) -> list[int]:
         """The exit codes, in order of host."""
@@ -140,18 +146,14 @@ def test_a_killed_rank_stops_both_hosts_and_is_named(hosts, tmp_path, victim):
         assert "Traceback" not in log
 
 
-def test_an_error_of_one_rank_is_told_to_the_other_host(hosts, tmp_path):
+def test_an_error_of_one_rank_is_known_on_the_other_host(hosts, tmp_path):
     """The rank at fault shows its traceback, the others one line that names it."""
-    job = Job(tmp_path / "job", hosts, f"--pipeline-model-parallel-size 2 {FOREVER}", 1)
-    try:
-        job.wait_for_step(2)
-        os.kill(job.process_of(1), signal.SIGINT)
-        codes = job.wait(30)
-    finally:
-        job.stop()
-    assert all(codes), codes
-    assert "rank 1 failed:" in job.log(1) and "KeyboardInterrupt" in job.log(1)
-    assert "rank 0 ends: rank 1 (pid " in job.log(0) and "failed: KeyboardInterrupt" in job.log(0), job.log(0)
+    script = [str(ROOT / "tests" / "support" / "msrun_job.py"), "shared_memory", "raise", str(tmp_path / "pid")]
+    job = Job(tmp_path / "job", hosts, "", 1, script=script)
+    assert all(job.wait(60))
+    assert "rank 1 failed:" in job.log(1) and "KeyError: 'the root of it all'" in job.log(1)
+    assert "rank 0 ends: rank 1 (pid " in job.log(0) and "failed: KeyError" in job.log(0), job.log(0)
+    assert "Traceback" not in job.log(0)
 
 
 def test_a_host_that_falls_silent_is_given_up(hosts, tmp_path):

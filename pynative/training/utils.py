@@ -26,7 +26,7 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
     device.initialize(target, config.kernels, config.threads, config.world_size, config.fused)
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)
     if backend.local_size < config.world_size:  # known only now: the cores are shared by the ranks of this host alone
-        device.initialize(config.device_target, config.kernels, config.threads, backend.local_size, config.fused)
+        device.initialize(target, config.kernels, config.threads, backend.local_size, config.fused)
     sys.excepthook = lambda kind, error, trace: failure.end(backend, error)
     if backend.world_size != config.world_size:
         raise ValueError(

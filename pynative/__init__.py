@@ -5,8 +5,8 @@ Ambient state
 What code of this package reads without being given it, all there is in a process:
 
     where                          what                                         set by
-    parallel_state                 topology, groups, connection to other ranks  set_parallel_context (or Megatron's
-                                                                                initialize_model_parallel), once
+    parallel_state                 topology, groups, connection to other ranks, set_parallel_context (or Megatron's
+                                   the configuration                            initialize_model_parallel), once
     step_position                  iteration, micro-batch, chunk                the training loop and the runner
     tensor_parallel.random         seed, Megatron's named random streams        set_seed; rng_fork within a block
     kernels                        the operators in use                         set_parallel_context, get_model

@@ -81,14 +81,18 @@ CALLBACKS: dict[str, Meaning] = {
 def callbacks(value: Any, entries: Entries) -> Values | str:
     """A list of callbacks by type."""
     found: Values = {}
+    reasons = []
     for entry in value if isinstance(value, list) else [value]:
         kind = entry.get("type") if isinstance(entry, Mapping) else entry
         if kind not in CALLBACKS:
             raise ValueError(f"knows {', '.join(CALLBACKS)}, not {kind}")
         options = {key: part for key, part in entry.items() if key != "type"} if isinstance(entry, Mapping) else {}
         meaning = CALLBACKS[kind](options, entries)
-        found |= {} if isinstance(meaning, str) else meaning
-    return found or "what they do is done here by default"
+        if isinstance(meaning, str):
+            reasons.append(f"{kind}: {meaning}")
+        else:
+            found |= meaning
+    return found or "; ".join(reasons) or "there is none"
 
 
 def zero(level: Any, entries: Entries) -> Values | str:

@@ -47,6 +47,7 @@ def test_eight_bits_are_computed_in_bfloat16_only_when_that_is_said():
     assert "--fp8-as-bf16" in error
     found = reading("--bf16 --fp8-format hybrid --fp8-recipe blockwise --fp8-as-bf16")
     assert found.errors == [] and found.config == reading("--bf16").config
+    assert "refused" not in as_text(found) and "--fp8-as-bf16 lets it pass" in as_text(found)
     (error,) = reading("--bf16 --fp4-format e2m1 --fp8-as-bf16").errors
     assert error.startswith("--fp4-format")
     (error,) = reading("--fp8-format hybrid --fp8-as-bf16").errors

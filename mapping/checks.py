@@ -109,7 +109,7 @@ def _refuses(row: Flag, part: Any) -> bool:
 
 
 def _is_refused(entry: Given, given: Sequence[Given]) -> bool:
-    passes = any(other.row.name == entry.row.passes_with and other.value for other in given)
+    passes = entry.row.passes_with in {other.row.name for other in given if other.row.name and other.value}
     return entry.row.status == REFUSED and entry.value != entry.row.default and not passes
 
 

@@ -43,7 +43,7 @@ class Outcome:
 def outcomes(reading: Reading) -> Iterator[Outcome]:
     """One for everything that was given: flags in order, then the keys of files."""
     missing = {row.target for row in unsupported(reading.config)}
-    passes = {given.row.name for given in reading.given if given.value}
+    passes = {given.row.name for given in reading.given if given.row.name and given.value}
     for given in reading.given:
         if given.row.passes_with in passes:
             yield Outcome(given.name, given.value, IGNORED, "", f"{given.row.passes_with} lets it pass")

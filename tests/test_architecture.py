@@ -75,7 +75,8 @@ FLOORS = {
         {"arguments", "explain"},
     ),
     "parallel_core": (
-        {"activations", "averaging", "blas", "dtypes", "files", "findings", "fused_rows", "lr_schedule", "messages"}
+        {"activations", "averaging", "blas", "dtypes", "files", "findings", "fused_rows", "loss_scale", "lr_schedule"}
+        | {"messages"}
         | {"partition", "sampling", "sharding"},
         {"buffers", "initial_values", "schedules", "sizes"},
         {"config", "context"},

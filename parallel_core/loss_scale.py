@@ -1,0 +1,217 @@
+"""Loss scalers: the factor that keeps 16-bit gradients in range, as state machines without tensors.
+
+The loss is multiplied by `scale` before the backward pass and the gradients are divided by it. A step in which a
+gradient of any rank is not finite has overflowed: it is skipped, and `update` is told. The state is the dataclass
+fields, so that a checkpoint saves it as plain numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+class LossScaler(ABC):
+    """What every loss scaler is."""
+
+    scale: float
+    """The factor of the next step's loss."""
+
+    @abstractmethod
+    def update(self, overflow: bool) -> None:
+        """Advance by one step; overflow: whether any rank's gradient was not finite."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state, for a checkpoint."""
+        return asdict(self)  # type: ignore[call-overload]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state of the same kind of scaler; ValueError names what is missing or extra."""
+        own = self.state_dict()
+        if set(state) != set(own):
+            wrong = ", ".join(sorted(set(state) ^ set(own)))
+            kind = type(self).__name__
+            raise ValueError(f"the checkpoint's loss scaler is not a {kind}: {wrong}; load it with --finetune")
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+@dataclass
+class ConstantLossScaler(LossScaler):
+    """A fixed scale (--loss-scale)."""
+
+    scale: float = 1.0
+
+    def update(self, overflow: bool) -> None:
+        """Nothing changes."""
+
+
+@dataclass(kw_only=True)
+class DynamicLossScaler(LossScaler):
+    """Megatron's DynamicGradScaler: overflows beyond `hysteresis` shrink the scale, clean runs of `window` grow it.
+
+    Hysteresis is not restored by clean steps, only when the scale grows: once it is used up, each further overflow
+    shrinks the scale.
+    """
+
+    scale: float = 2.0**32
+    min_scale: float = 1.0
+    factor: float = 2.0
+    window: int = 1000
+    hysteresis: int = 2
+    growth_tracker: int = 0
+    """Clean steps since the last change."""
+    hysteresis_tracker: int | None = None
+    """Overflows that are left before the scale shrinks; below 1 once they are used up. None: all of them."""
+
+    def __post_init__(self) -> None:
+        if self.hysteresis_tracker is None:
+            self.hysteresis_tracker = self.hysteresis
+
+    def update(self, overflow: bool) -> None:
+        """See the class."""
+        if overflow:
+            self.growth_tracker = 0
+            self.hysteresis_tracker = (self.hysteresis_tracker or 0) - 1
+            if self.hysteresis_tracker <= 0:
+                self.scale = max(self.scale / self.factor, self.min_scale)
+            return
+        self.growth_tracker += 1
+        if self.growth_tracker == self.window:
+            self.growth_tracker = 0
+            self.hysteresis_tracker = self.hysteresis
+            self.scale *= self.factor
+
+
+@dataclass(kw_only=True)
+class DeepSpeedLossScaler(LossScaler):
+    """DeepSpeed's DynamicLossScaler: the scale doubles after every `window` steps since the last overflow."""
+
+    scale: float = 2.0**16
+    min_scale: float = 1.0
+    window: int = 1000
+    hysteresis: int = 2
+    consecutive_hysteresis: bool = False
+    """Every clean step restores the hysteresis; otherwise only growth does."""
+    iteration: int = 0
+    last_overflow: int = -1
+    current_hysteresis: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.current_hysteresis is None:
+            self.current_hysteresis = self.hysteresis
+
+    def update(self, overflow: bool) -> None:
+        """See the class."""
+        if overflow:
+            self._shrink()
+        else:
+            self._grow()
+        self.iteration += 1
+
+    def _shrink(self) -> None:
+        if 1 in (self.hysteresis, self.current_hysteresis):
+            self.scale = max(self.scale / 2, self.min_scale)
+        else:
+            self.current_hysteresis = (self.current_hysteresis or 0) - 1
+        self.last_overflow = self.iteration
+
+    def _grow(self) -> None:
+        if self.consecutive_hysteresis:
+            self.current_hysteresis = self.hysteresis
+        clean = self.iteration - self.last_overflow - 1
+        if clean > 0 and clean % self.window == 0:
+            self.current_hysteresis = self.hysteresis
+            self.scale *= 2
+
+
+_HIDDEN = -1
+"""The level below the first, of window 1: the scale is found again quickly after it collapsed."""
+
+
+def windows(max_window: int, min_window: int) -> list[int]:
+    """The windows of an adaptive scaler, shortest first.
+
+    From the top: halves of whole hundreds above 100, 50 at 100, below it `min_window / 2` less each time. (1000, 20)
+    gives 20 30 40 50 100 200 500 1000.
+    """
+    found, window = {min_window}, float(max_window)
+    while window > min_window:
+        found.add(math.floor(window))
+        if window > 100:
+            window = math.floor(window / 2 / 100) * 100
+        else:
+            window = 50 if window == 100 else window - min_window / 2
+    return sorted(length for length in found if length >= min_window)
+
+
+@dataclass
+class AdaptiveLossScaler(LossScaler):
+    """A dynamic scale whose window adapts: longer after three rises, 1 after three falls without a rise between.
+
+    Under the name AdaptiveLossScaleUpdateCell in the earlier system.
+    """
+
+    scale: float
+    factor: float
+    scale_window: int
+    """The window to begin with, one of `windows(max_window, min_window)`."""
+    max_window: int = 1000
+    min_window: int = 20
+    iteration: int = 1
+    last_change: int = 0
+    rises: int = 0
+    falls: int = 0
+    level: int | None = None
+    """Place in the list of windows, or _HIDDEN."""
+
+    def __post_init__(self) -> None:
+        if not self.max_window > self.min_window > 0:
+            raise ValueError(
+                f"--max-scale-window {self.max_window}: must be above --min-scale-window {self.min_window}, and that "
+                "above 0; change them"
+            )
+        known = windows(self.max_window, self.min_window)
+        if self.level is None:
+            self.level = known.index(self.scale_window) if self.scale_window in known else 0
+            if self.scale_window not in known:
+                message = f"scale window {self.scale_window} is not among {known}: starting with {known[0]}"
+                warnings.warn(message, stacklevel=2)
+
+    @property
+    def window(self) -> int:
+        """Steps without a change of the scale after which it grows."""
+        return 1 if self.level == _HIDDEN else windows(self.max_window, self.min_window)[self.level or 0]
+
+    def update(self, overflow: bool) -> None:
+        """See the class."""
+        is_due = self.window <= self.iteration - self.last_change
+        if overflow or is_due:
+            self.last_change = self.iteration
+        self.iteration += 1
+        if overflow:
+            self._fall()
+        elif is_due:
+            self._rise()
+
+    def _rise(self) -> None:
+        self.scale *= self.factor
+        self.rises, self.falls = (self.rises + 1) % 4, 0
+        self._lengthen()
+
+    def _fall(self) -> None:
+        self.scale = max(self.scale / self.factor, 1.0)
+        self._lengthen()
+        self.falls = (self.falls + 1) % 4
+        if self.falls == 3 and self.level not in (_HIDDEN, 0):
+            self.level = _HIDDEN
+            self.rises = self.falls = 0
+
+    def _lengthen(self) -> None:
+        last = len(windows(self.max_window, self.min_window)) - 1
+        if self.rises == 3 and self.level != last:
+            self.level = (self.level or 0) + 1 if self.level != _HIDDEN else 0
+            self.rises = 0

@@ -82,7 +82,7 @@ class OneDnnEngine(NumpyEngine):
 
     @staticmethod
     def sum_rows(x: Array, out: Array) -> None:
-        OneDnnEngine.matmul(np.ones((1, len(x)), x.dtype), x, out[None])
+        OneDnnEngine.matmul(np.ones((1, len(x)), x.dtype), x, out.reshape(1, -1))
 
 
 def _add_mean_gradient(dy: Array, scale: Array, inverse: Array, dx: Array) -> None:

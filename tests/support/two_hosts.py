@@ -5,12 +5,16 @@ for the collectives they are on different hosts. Needs root, or at least CAP_NET
 """
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+_pairs = itertools.count()
+"""Several pairs may live at once: a pool of ranks keeps its own."""
 
 MASTER_VARIABLE = "TWO_HOSTS_MASTER"
 """In a rank's environment: the address of rank 0's host."""
@@ -44,7 +48,8 @@ def why_not() -> str:
 @contextlib.contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
     """The hosts, for the time of the block; deleting their namespaces cuts the cable."""
-    names = [f"host{i}-{os.getpid()}" for i in range(2)]
+    pair = next(_pairs)
+    names = [f"host{i}-{os.getpid()}-{pair}" for i in range(2)]
     hosts = tuple(Host(f"10.77.0.{i + 1}", ("ip", "netns", "exec", name)) for i, name in enumerate(names))
     try:
         for name in names:

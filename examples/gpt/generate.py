@@ -6,6 +6,7 @@ One process, whatever number of them trained the model. Model and tokenizer are 
 """
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -57,6 +58,7 @@ def load(options: argparse.Namespace):
 
 def main(argv: list[str] | None = None) -> None:
     """Print the prompt and what follows it."""
+    logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output has the text alone
     options = parse(argv)
     from pynative.generate import generate
 

@@ -106,30 +106,6 @@ def product(
     return Primitive(described, [*arguments, *_post_arguments(post_ops)])
 
 
-def _softmax(source: Layout, result: Layout) -> Handle:
-    return made(
-        "softmax_forward_primitive_desc_create", engine(), FORWARD_TRAINING, int(Algorithm.SOFTMAX),
-        descriptor(source), descriptor(result), len(source[1]) - 1, _attributes(),
-    )  # fmt: skip
-
-
-@_made_once
-def softmax(source: Layout, result: Layout) -> Primitive:
-    """Over the last axis. Addresses: source, result."""
-    return Primitive(_softmax(source, result), [(Argument.SOURCE, source), (Argument.DESTINATION, result)])
-
-
-@_made_once
-def softmax_gradient(result: Layout, upstream: Layout, gradient: Layout) -> Primitive:
-    """p (dp - sum(p dp)). Addresses: result p, upstream dp, gradient."""
-    described = made(
-        "softmax_backward_primitive_desc_create", engine(), int(Algorithm.SOFTMAX), descriptor(gradient),
-        descriptor(upstream), descriptor(result), len(result[1]) - 1, _softmax(result, result), _attributes(),
-    )  # fmt: skip
-    names = (Argument.DESTINATION, Argument.DIFF_DESTINATION, Argument.DIFF_SOURCE)
-    return Primitive(described, list(zip(names, (result, upstream, gradient), strict=True)))
-
-
 def _eltwise(algorithm: Algorithm, alpha: float, source: Layout, result: Layout) -> Handle:
     return made(
         "eltwise_forward_primitive_desc_create", engine(), FORWARD_TRAINING, int(algorithm), descriptor(source),

@@ -1,13 +1,14 @@
 """Training throughput as a fraction of what the machine's matrix product reaches in the same run.
 
     python benchmarks/throughput.py --hidden 512 --layers 8 --heads 8 --seq 512 --mbs 4 --vocab 8192 \\
-        --tp 1 --pp 1 --dp 1 --threads 1
+        --tp 1 --pp 1 --dp 1 --threads 1 --precision bf16 -- --swiglu --normalization RMSNorm
 
-Prints one line of JSON. `gflops` counts forward and backward of the model over all ranks (attention as the whole
-square, recomputation not at all); `sgemm_peak_gflops` is the sum over ranks and threads of a large float32 product: the
-best of what the ranks reach before and after, and of what every kind of BLAS kernels that this CPU can run reaches in a
-process of its own, so that a library which chose slow kernels does not become the measure of itself; `blas_cores` are
-what the ranks used; `comm_ms` the time rank 0 spent in collectives, a step.
+What follows `--` are Megatron's flags. Prints one line of JSON. `gflops` counts forward and backward of the model over
+all ranks (attention as the whole square, recomputation not at all); `sgemm_peak_gflops` is the sum over ranks and
+threads of a large float32 product, whatever the precision: the best of what the ranks reach before and after, and of
+what every kind of BLAS kernels that this CPU can run reaches in a process of its own, so that a library which chose
+slow kernels does not become the measure of itself; `blas_cores` are what the ranks used; `comm_ms` the time rank 0
+spent in collectives, a step.
 """
 
 import argparse
@@ -28,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel_core.blas import cpu_flags, usable_cores
 
+PRECISION_FLAGS: dict[str, list[str]] = {"fp32": [], "bf16": ["--bf16"], "fp16": ["--fp16"]}
+
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
@@ -40,12 +43,20 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--micro-batches", type=int, help="default: 4 in a pipeline, else 1")
     parser.add_argument("--schedule", choices=("gpipe", "1f1b", "zb-h1"), default="1f1b", help="of a pipeline")
     parser.add_argument("--chunks", type=int, default=1, help="above 1: interleaved instead, so many on each stage")
+    parser.add_argument("--precision", choices=tuple(PRECISION_FLAGS), default="fp32")
     parser.add_argument("--kernels", choices=("host", "ops"), default="host")
     parser.add_argument("--collectives", choices=("shared_memory", "native"), default="shared_memory")
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--known-peak", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--only-peak", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args(argv)
+    own, more = split_at_dashes(sys.argv[1:] if argv is None else argv)
+    return parser.parse_args(own, argparse.Namespace(megatron=more))
+
+
+def split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before `--`, and what follows it: Megatron's flags."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    return argv[:at], argv[at + 1 :]
 
 
 def megatron_flags(options: argparse.Namespace) -> list[str]:
@@ -64,7 +75,8 @@ def megatron_flags(options: argparse.Namespace) -> list[str]:
         flags["virtual-pipeline-model-parallel-size"] = options.chunks
     elif options.pp > 1:
         flags["pipeline-schedule"] = options.schedule
-    return [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+    named = [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+    return [*named, *PRECISION_FLAGS[options.precision], *options.megatron]
 
 
 def sgemm_gflops(threads: int, repeats: int = 6) -> float:
@@ -181,11 +193,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as out:
         world = options.tp * options.pp * options.dp
         hidden = {"--out": out, "--known-peak": str(best_known_gflops(world * options.threads))}
-        arguments = [*sys.argv[1:], *(text for option in hidden.items() for text in option)]
+        arguments = [*(text for option in hidden.items() for text in option), *sys.argv[1:]]
         command = msrun_command(__file__, arguments, world, Path(out) / "log")
         done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), cwd=out)
         if done.returncode:
-            raise SystemExit(done.stdout[-10000:] + done.stderr[-10000:])
+            logs = [path.read_text()[-2000:] for path in sorted((Path(out) / "log").glob("worker_*"))]
+            raise SystemExit("\n".join([done.stderr[-2000:], *logs]))
         settings = {name: value for name, value in vars(options).items() if name not in HIDDEN}
         print(json.dumps({**settings, **json.loads((Path(out) / "figures.json").read_text())}))
 

@@ -6,10 +6,11 @@ threads share out the rows. Numbers are those of oneDNN 3's headers (dnnl_types.
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from enum import IntEnum
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, wraps
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -73,6 +74,26 @@ class OneDnnError(RuntimeError):
     """oneDNN refused a call."""
 
 
+R = TypeVar("R")
+_making = threading.RLock()
+
+
+def once(make: Callable[..., R]) -> Callable[..., R]:
+    """`make`, whose result for the same arguments is made a single time, whichever threads ask for it at once.
+
+    `functools.cache` alone lets two threads make one each: oneDNN refuses a stream of another engine than its
+    primitive's, and a primitive that is let go of leaves its place to another.
+    """
+    made_before = cache(make)
+
+    @wraps(make)
+    def locked(*arguments: Hashable) -> R:
+        with _making:
+            return made_before(*arguments)
+
+    return cache(locked)
+
+
 def _find() -> Path | None:
     """The library beside the installed MindSpore, without importing that."""
     from importlib.util import find_spec
@@ -83,7 +104,7 @@ def _find() -> Path | None:
     return next((path for path in found if path.exists()), None)
 
 
-@lru_cache(maxsize=1)
+@once
 def library() -> ctypes.CDLL | None:
     """oneDNN, or None where it is missing (aarch64, macOS)."""
     path = _find()
@@ -107,7 +128,7 @@ def made(name: str, *arguments: object) -> Handle:
     return handle
 
 
-@lru_cache(maxsize=1)
+@once
 def engine() -> Handle:
     """The CPU."""
     return made("engine_create", _CPU, ctypes.c_size_t(0))
@@ -125,7 +146,7 @@ class Layout(tuple):
         return Layout((kind, shape, strides))
 
 
-@cache
+@once
 def descriptor(layout: Layout) -> Handle:
     """The memory descriptor of a layout, kept for the life of the process."""
     kind, shape, strides = layout
@@ -142,7 +163,7 @@ class _Thread(threading.local):
     """A thread's own stream and scratch memory, and its memory objects of each primitive."""
 
     def __init__(self) -> None:
-        self.slots: dict[int, _Slots] = {}
+        self.slots: dict[Primitive, _Slots] = {}
         self.scratch = np.empty(0, np.uint8)
 
     @cached_property
@@ -199,9 +220,9 @@ class Primitive:
 
     def __call__(self, *addresses: int) -> None:
         """Execute on memory at these addresses; the caller keeps it alive."""
-        slots = _thread.slots.get(id(self))
+        slots = _thread.slots.get(self)
         if slots is None:
-            slots = _thread.slots[id(self)] = _Slots(self._arguments, self._scratchpad)
+            slots = _thread.slots[self] = _Slots(self._arguments, self._scratchpad)
         if slots.scratchpad is not None:
             self._set(slots.scratchpad, _thread.scratch_address(self._scratch_bytes))
         for memory, address in zip(slots.memories, addresses, strict=True):

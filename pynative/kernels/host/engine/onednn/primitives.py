@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from functools import wraps
 from typing import Any, NamedTuple
 
 from pynative.kernels.host.engine.onednn.library import (
@@ -27,6 +27,7 @@ from pynative.kernels.host.engine.onednn.library import (
     descriptor,
     engine,
     made,
+    once,
 )
 
 
@@ -54,7 +55,7 @@ PostOp = Eltwise | Binary | str
 def _made_once(make: Callable[..., Primitive]) -> Callable[..., Primitive | None]:
     """Cached by the arguments; None where the library has no such primitive for this CPU."""
 
-    @cache
+    @once
     @wraps(make)
     def cached(*arguments: Any) -> Primitive | None:
         try:

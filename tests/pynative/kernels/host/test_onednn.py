@@ -1,0 +1,71 @@
+"""oneDNN through ctypes: what the threads of one process share, and what each has of its own."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from time import sleep
+
+import numpy as np
+import pytest
+
+from pynative.kernels.host.engine import ENGINE, onednn
+from pynative.kernels.host.engine.onednn.library import once
+
+THREADS = 4
+
+
+def in_threads(action) -> list:
+    """Results of `action(thread)` of several threads that start together."""
+    start = Barrier(THREADS)
+
+    def work(thread: int):
+        start.wait()
+        return action(thread)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(work, range(THREADS)))
+
+
+def test_what_threads_ask_for_at_once_is_made_a_single_time():
+    """oneDNN's engine, descriptors and primitives: a thread's own would not fit the others'."""
+    made = []
+
+    @once
+    def make(name: str) -> object:
+        sleep(0.02)  # all threads come before the first one is done
+        made.append(name)
+        return object()
+
+    results = in_threads(lambda thread: [make("a"), make("b")])
+    assert sorted(made) == ["a", "b"]
+    assert all(result == results[0] for result in results)
+
+
+@pytest.mark.skipif(not onednn.is_available(), reason="no oneDNN here")
+def test_threads_that_start_on_new_shapes_together_compute_their_own_results():
+    """Every round's primitives are new, so that all threads make, scratch and execute them at the same time."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def sizes():
+        return [(rows, columns) for rows in (33, 34, 35) for columns in (41, 42, 43, 44)]
+
+    def wrong(thread: int) -> list[tuple[int, int]]:
+        random = np.random.default_rng(thread)
+        found = []
+        for rows, columns in sizes():
+            x = random.standard_normal((rows, columns), np.float32)
+            ones, mean, inverse = np.ones(columns, np.float32), *np.empty((2, rows), np.float32)
+            out, product = np.empty_like(x), np.empty((rows, rows), np.float32)
+            ENGINE.norm(x, ones, ones, 1e-5, out, mean, inverse)
+            ENGINE.matmul(x, x.T, product)
+            centred = x - x.mean(1, keepdims=True)
+            expected = centred / np.sqrt(x.var(1, keepdims=True) + 1e-5) + 1
+            if not (np.allclose(out, expected, atol=1e-4) and np.allclose(product, x @ x.T, atol=1e-3)):
+                found.append((rows, columns))
+        return found
+
+    try:
+        assert in_threads(wrong) == [[]] * THREADS
+    finally:
+        sys.setswitchinterval(interval)

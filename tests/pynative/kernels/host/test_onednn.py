@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pynative.kernels.host.engine import ENGINE, onednn
-from pynative.kernels.host.engine.onednn.library import once
+from pynative.kernels.host.engine.onednn.library import address_of, once
+from pynative.kernels.host.rounding import BFLOAT16
 
 THREADS = 4
 
@@ -39,6 +40,14 @@ def test_what_threads_ask_for_at_once_is_made_a_single_time():
     results = in_threads(lambda thread: [make("a"), make("b")])
     assert sorted(made) == ["a", "b"]
     assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16], ids=str)
+def test_addresses_are_those_that_numpy_says(dtype):
+    """Read from an array's header; of views, too."""
+    array = np.zeros((6, 8), dtype)
+    for view in (array, array.T, array[2:5, 3:], array[::-1], array.reshape(-1)[7:]):
+        assert address_of(view) == view.ctypes.data
 
 
 @pytest.mark.skipif(not onednn.is_available(), reason="no oneDNN here")

@@ -7,7 +7,7 @@ import numpy as np
 from parallel_core.blas import cpu_flags
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 from pynative.kernels.host.engine.onednn import activations, primitives
-from pynative.kernels.host.engine.onednn.arrays import Array, address_of, layout_of, row_layout
+from pynative.kernels.host.engine.onednn.arrays import Array, layout_of, row_layout
 from pynative.kernels.host.engine.onednn.library import library
 from pynative.kernels.host.engine.onednn.primitives import SUM
 
@@ -34,8 +34,10 @@ class OneDnnEngine(NumpyEngine):
             )  # fmt: skip
         if primitive is None:
             return NumpyEngine.matmul(left, right, out, bias, accumulate)
-        arrays = (left, right, out) if bias is None else (left, right, out, bias)
-        primitive(*map(address_of, arrays))
+        if bias is None:
+            primitive(left, right, out)
+        else:
+            primitive(left, right, out, bias)
 
     @staticmethod
     def norm(
@@ -47,7 +49,7 @@ class OneDnnEngine(NumpyEngine):
             return NumpyEngine.norm(x, scale, shift, epsilon, out, mean, inverse)
         variance = np.empty_like(inverse)
         given = (x, out, mean, variance, scale, shift)
-        primitive(*(address_of(array) for array in given if array is not None))
+        primitive(*(array for array in given if array is not None))
         np.divide(1, np.sqrt(variance + np.float32(epsilon)), out=inverse)
 
     @staticmethod
@@ -62,7 +64,7 @@ class OneDnnEngine(NumpyEngine):
             return NumpyEngine.norm_gradient(dy, x, scale, mean, inverse, dx, scale_gradient, shift_gradient)
         variance = 1 / np.square(inverse)
         given = (x, dy, dx, mean, variance, scale, scale_gradient, shift_gradient)
-        primitive(*(address_of(array) for array in given if array is not None))
+        primitive(*(array for array in given if array is not None))
         if mean is None:
             _add_mean_gradient(dy, scale, inverse, dx)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pynative.kernels.host.engine.onednn import primitives
-from pynative.kernels.host.engine.onednn.arrays import Array, address_of, layout_of, row_layout
+from pynative.kernels.host.engine.onednn.arrays import Array, layout_of, row_layout
 from pynative.kernels.host.engine.onednn.library import Algorithm
 from pynative.kernels.host.engine.onednn.primitives import Eltwise, Primitive
 
@@ -72,5 +72,5 @@ def _sum(x: Array, bias: Array) -> Array:
 def _run(primitive: Primitive | None, *arrays: Array) -> bool:
     if primitive is None:
         return False
-    primitive(*map(address_of, arrays))
+    primitive(*arrays)
     return True

@@ -1,8 +1,10 @@
 """Numpy's arrays as oneDNN sees them."""
 
+from functools import cache
+
 import numpy as np
 
-from pynative.kernels.host.engine.onednn.library import Layout, Type
+from pynative.kernels.host.engine.onednn.library import Layout, Type, dense, layout
 from pynative.kernels.host.rounding import BFLOAT16
 
 Array = np.ndarray
@@ -12,15 +14,19 @@ TYPES = {np.dtype(np.float32): Type.FLOAT32, np.dtype(np.float16): Type.FLOAT16,
 
 def layout_of(array: Array) -> Layout:
     """Type, shape and strides of an array."""
-    size = array.itemsize
-    return Layout((TYPES[array.dtype], array.shape, tuple(stride // size for stride in array.strides)))
+    return _layout(array.dtype, array.shape, array.strides)
 
 
-def address_of(array: Array) -> int:
-    """Where its first entry is."""
-    return array.__array_interface__["data"][0]
+@cache
+def _layout(dtype: np.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
+    return layout(TYPES[dtype], shape, tuple(stride // dtype.itemsize for stride in strides))
 
 
 def row_layout(vector: Array) -> Layout:
     """A vector [c] as a matrix of one row, to be broadcast."""
-    return Layout.dense(TYPES[vector.dtype], 1, len(vector))
+    return _row_layout(vector.dtype, len(vector))
+
+
+@cache
+def _row_layout(dtype: np.dtype, columns: int) -> Layout:
+    return dense(TYPES[dtype], 1, columns)

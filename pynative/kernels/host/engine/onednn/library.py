@@ -5,12 +5,14 @@ threads share out the rows. Numbers are those of oneDNN 3's headers (dnnl_types.
 """
 
 import ctypes
+import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, cached_property, wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -114,9 +116,30 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
+_RESULTS = {"primitive_desc_query_md": Handle, "memory_desc_get_size": ctypes.c_size_t}
+"""What functions return that return no status."""
+
+
+def function(name: str) -> Callable[..., Any]:
+    """dnnl_`name`."""
+    found = getattr(library(), f"dnnl_{name}")
+    found.restype = _RESULTS.get(name, ctypes.c_int)
+    return found
+
+
+@once
+def set_address() -> Callable[[int, int], int]:
+    """dnnl_memory_set_data_handle(memory, address). It keeps the GIL: letting go of it would take longer."""
+    path = _find()
+    assert path is not None, "no memory without the library"
+    keeping = ctypes.PyDLL(str(path)).dnnl_memory_set_data_handle
+    keeping.argtypes = (Handle, Handle)
+    return keeping
+
+
 def call(name: str, *arguments: object) -> None:
     """Call dnnl_`name`; raises OneDnnError for any status but success."""
-    status = getattr(library(), f"dnnl_{name}")(*arguments)
+    status = function(name)(*arguments)
     if status:
         raise OneDnnError(f"dnnl_{name} returned status {status}")
 
@@ -134,99 +157,115 @@ def engine() -> Handle:
     return made("engine_create", _CPU, ctypes.c_size_t(0))
 
 
-class Layout(tuple):
-    """(type, shape, strides in elements): what oneDNN calls a memory descriptor."""
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Type, shape and strides of an array, with oneDNN's memory descriptor of it.
 
-    __slots__ = ()
+    `layout` makes them: equal layouts are one object, so that looking something up by layouts compares no numbers.
+    """
 
-    @staticmethod
-    def dense(kind: Type, *shape: int) -> "Layout":
-        """Rows one after another."""
-        strides = tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
-        return Layout((kind, shape, strides))
+    kind: Type
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In elements."""
+    descriptor: Handle
 
 
 @once
-def descriptor(layout: Layout) -> Handle:
-    """The memory descriptor of a layout, kept for the life of the process."""
-    kind, shape, strides = layout
-    dimensions = (ctypes.c_int64 * len(shape))(*shape)
-    steps = (ctypes.c_int64 * len(shape))(*strides)
-    return made("memory_desc_create_with_strides", len(shape), dimensions, int(kind), steps)
+def layout(kind: Type, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
+    """The layout of these, kept for the life of the process."""
+    dimensions, steps = (ctypes.c_int64 * len(shape))(*shape), (ctypes.c_int64 * len(shape))(*strides)
+    handle = made("memory_desc_create_with_strides", len(shape), dimensions, int(kind), steps)
+    return Layout(kind, shape, strides, handle)
+
+
+def dense(kind: Type, *shape: int) -> Layout:
+    """Rows one after another."""
+    return layout(kind, shape, tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))))
 
 
 class _Argument(ctypes.Structure):
     _fields_ = (("name", ctypes.c_int), ("memory", Handle))
 
 
+_DATA = object.__basicsize__
+"""Where an array's header has the address of its first entry: numpy's binary interface, right after Python's own."""
+
+_word_at = ctypes.c_size_t.from_address
+
+
+def address_of(array: np.ndarray) -> int:
+    """Where an array's first entry is; `array.ctypes.data` takes eight times as long."""
+    return _word_at(id(array) + _DATA).value
+
+
 class _Thread(threading.local):
-    """A thread's own stream and scratch memory, and its memory objects of each primitive."""
+    """A thread's own stream and scratch memory, and its arguments of each primitive."""
 
     def __init__(self) -> None:
-        self.slots: dict[Primitive, _Slots] = {}
+        self.arguments: dict[Primitive, _Arguments] = {}
         self.scratch = np.empty(0, np.uint8)
 
     @cached_property
     def stream(self) -> Handle:
         return made("stream_create", engine(), _IN_ORDER)
 
-    def scratch_address(self, size: int) -> Handle:
+    def scratch_of(self, size: int) -> np.ndarray:
         """At least so many bytes, which the thread's primitives use in turn."""
         if self.scratch.size < size:
             self.scratch = np.empty(size, np.uint8)
-        return Handle(self.scratch.ctypes.data)
+        return self.scratch
 
 
-class _Slots:
-    """What one thread executes a primitive with: memory objects whose addresses change from call to call."""
+class _Arguments:
+    """What one thread executes a primitive with: all is made once, but the addresses, which change with every call."""
 
-    def __init__(self, arguments: Sequence[tuple[int, Handle]], scratchpad: Handle | None) -> None:
-        self.memories = [made("memory_create", description, engine(), None) for _, description in arguments]
-        everything = [_Argument(name, memory) for (name, _), memory in zip(arguments, self.memories, strict=True)]
-        self.scratchpad = None if scratchpad is None else made("memory_create", scratchpad, engine(), None)
-        if self.scratchpad is not None:
-            everything.append(_Argument(int(Argument.SCRATCHPAD), self.scratchpad))
-        self.count = len(everything)
-        self.array = (_Argument * self.count)(*everything)
+    def __init__(self, names: Sequence[int], descriptors: Sequence[Handle], stream: Handle) -> None:
+        memories = [made("memory_create", description, engine(), None) for description in descriptors]
+        pairs = [_Argument(name, memory) for name, memory in zip(names, memories, strict=True)]
+        self.memories = [int(memory.value or 0) for memory in memories]
+        self.stream, self.count = stream, len(pairs)
+        self.array = (_Argument * self.count)(*pairs)
 
 
 _thread = _Thread()
 
 
 class Primitive:
-    """An operation on fixed layouts, made once and executed on any addresses.
+    """An operation on fixed layouts, made once and executed on any arrays of those layouts.
 
     Args:
         described: handle of the primitive descriptor.
-        arguments: (argument, layout) of each address that a call gives, in that order.
+        arguments: (argument, layout) of each array that a call gives, in that order.
     """
 
     def __init__(self, described: Handle, arguments: Sequence[tuple[int, Layout]]) -> None:
         self._handle = made("primitive_create", described)
-        self._arguments = [(int(name), descriptor(layout)) for name, layout in arguments]
-        query = library().dnnl_primitive_desc_query_md  # type: ignore[union-attr]
-        query.restype = Handle
-        scratchpad = Handle(query(described, _QUERY_SCRATCHPAD, 0))
-        size = library().dnnl_memory_desc_get_size  # type: ignore[union-attr]
-        size.restype = ctypes.c_size_t
-        self._scratch_bytes = int(size(scratchpad))
-        self._scratchpad = scratchpad if self._scratch_bytes else None
         self._described = described  # owns the scratchpad's descriptor
+        self._names = [int(name) for name, _ in arguments]
+        self._descriptors = [layout.descriptor for _, layout in arguments]
+        scratchpad = Handle(function("primitive_desc_query_md")(described, _QUERY_SCRATCHPAD, 0))
+        self._scratch_bytes = int(function("memory_desc_get_size")(scratchpad))
+        if self._scratch_bytes:
+            self._names.append(int(Argument.SCRATCHPAD))
+            self._descriptors.append(scratchpad)
         name = ctypes.c_char_p()
         call("primitive_desc_query", described, _QUERY_IMPLEMENTATION, 0, ctypes.byref(name))
         self.implementation = (name.value or b"").decode()
-        self._set = library().dnnl_memory_set_data_handle  # type: ignore[union-attr]
-        self._execute = library().dnnl_primitive_execute  # type: ignore[union-attr]
+        self._set_address, self._execute = set_address(), function("primitive_execute")
 
-    def __call__(self, *addresses: int) -> None:
-        """Execute on memory at these addresses; the caller keeps it alive."""
-        slots = _thread.slots.get(self)
-        if slots is None:
-            slots = _thread.slots[self] = _Slots(self._arguments, self._scratchpad)
-        if slots.scratchpad is not None:
-            self._set(slots.scratchpad, _thread.scratch_address(self._scratch_bytes))
-        for memory, address in zip(slots.memories, addresses, strict=True):
-            self._set(memory, Handle(address))
-        status = self._execute(self._handle, _thread.stream, slots.count, slots.array)
+    def __call__(self, *arrays: np.ndarray) -> None:
+        """Execute on the arrays' memory."""
+        arguments = _thread.arguments.get(self) or self._arguments()
+        if self._scratch_bytes:
+            arrays = (*arrays, _thread.scratch_of(self._scratch_bytes))
+        for memory, array in zip(arguments.memories, arrays, strict=True):
+            self._set_address(memory, address_of(array))
+        status = self._execute(self._handle, arguments.stream, arguments.count, arguments.array)
         if status:
             raise OneDnnError(f"{self.implementation} returned status {status}")
+
+    def _arguments(self) -> _Arguments:
+        """This thread's, the first time that it executes the primitive."""
+        own = _thread.arguments[self] = _Arguments(self._names, self._descriptors, _thread.stream)
+        return own

@@ -24,7 +24,6 @@ from pynative.kernels.host.engine.onednn.library import (
     OneDnnError,
     Primitive,
     call,
-    descriptor,
     engine,
     made,
     once,
@@ -40,7 +39,7 @@ class Eltwise(NamedTuple):
 
 
 class Binary(NamedTuple):
-    """A result and another array, which may be broadcast; its address comes after those of the primitive itself."""
+    """A result and another array, which may be broadcast; it comes after the arrays of the primitive itself."""
 
     algorithm: Algorithm
     layout: Layout
@@ -75,7 +74,7 @@ def _attributes(post_ops: Sequence[PostOp] = ()) -> Handle:
             alpha, beta = ctypes.c_float(post_op.alpha), ctypes.c_float(post_op.beta)
             call("post_ops_append_eltwise", chain, int(post_op.algorithm), alpha, beta)
         elif isinstance(post_op, Binary):
-            call("post_ops_append_binary", chain, int(post_op.algorithm), descriptor(post_op.layout))
+            call("post_ops_append_binary", chain, int(post_op.algorithm), post_op.layout.descriptor)
         else:
             call("post_ops_append_sum", chain, ctypes.c_float(1.0), 0, 0)
     call("primitive_attr_set_post_ops", attributes, chain)
@@ -96,11 +95,11 @@ def product(
 ) -> Primitive:
     """left [..., m, k] right [..., k, n] + bias [..., 1, n] -> result [..., m, n].
 
-    Addresses: left, right, result, bias where there is one, then those of binary post operations.
+    Arrays: left, right, result, bias where there is one, then those of binary post operations.
     """
     described = made(
-        "matmul_primitive_desc_create", engine(), descriptor(left), descriptor(right),
-        None if bias is None else descriptor(bias), descriptor(result), _attributes(post_ops),
+        "matmul_primitive_desc_create", engine(), left.descriptor, right.descriptor,
+        None if bias is None else bias.descriptor, result.descriptor, _attributes(post_ops),
     )  # fmt: skip
     arguments = [(Argument.SOURCE, left), (Argument.WEIGHTS, right), (Argument.DESTINATION, result)]
     arguments += [] if bias is None else [(Argument.BIAS, bias)]
@@ -109,24 +108,24 @@ def product(
 
 def _eltwise(algorithm: Algorithm, alpha: float, source: Layout, result: Layout) -> Handle:
     return made(
-        "eltwise_forward_primitive_desc_create", engine(), FORWARD_TRAINING, int(algorithm), descriptor(source),
-        descriptor(result), ctypes.c_float(alpha), ctypes.c_float(0.0), _attributes(),
+        "eltwise_forward_primitive_desc_create", engine(), FORWARD_TRAINING, int(algorithm), source.descriptor,
+        result.descriptor, ctypes.c_float(alpha), ctypes.c_float(0.0), _attributes(),
     )  # fmt: skip
 
 
 @_made_once
 def eltwise(algorithm: Algorithm, alpha: float, source: Layout, result: Layout) -> Primitive:
-    """A function of each entry. Addresses: source, result."""
+    """A function of each entry. Arrays: source, result."""
     described = _eltwise(algorithm, alpha, source, result)
     return Primitive(described, [(Argument.SOURCE, source), (Argument.DESTINATION, result)])
 
 
 @_made_once
 def eltwise_gradient(algorithm: Algorithm, alpha: float, layout: Layout) -> Primitive:
-    """f'(x) dy, all of one layout. Addresses: x, dy, dx."""
+    """f'(x) dy, all of one layout. Arrays: x, dy, dx."""
     described = made(
-        "eltwise_backward_primitive_desc_create", engine(), int(algorithm), descriptor(layout), descriptor(layout),
-        descriptor(layout), ctypes.c_float(alpha), ctypes.c_float(0.0),
+        "eltwise_backward_primitive_desc_create", engine(), int(algorithm), layout.descriptor, layout.descriptor,
+        layout.descriptor, ctypes.c_float(alpha), ctypes.c_float(0.0),
         _eltwise(algorithm, alpha, layout, layout), _attributes(),
     )  # fmt: skip
     names = (Argument.SOURCE, Argument.DIFF_DESTINATION, Argument.DIFF_SOURCE)
@@ -137,10 +136,10 @@ def eltwise_gradient(algorithm: Algorithm, alpha: float, layout: Layout) -> Prim
 def binary(
     algorithm: Algorithm, left: Layout, right: Layout, result: Layout, post_ops: tuple[PostOp, ...] = ()
 ) -> Primitive:
-    """left (op) right, broadcast, and what `post_ops` make of it. Addresses: left, right, result, post operations'."""
+    """left (op) right, broadcast, and what `post_ops` make of it. Arrays: left, right, result, post operations'."""
     described = made(
-        "binary_primitive_desc_create", engine(), int(algorithm), descriptor(left), descriptor(right),
-        descriptor(result), _attributes(post_ops),
+        "binary_primitive_desc_create", engine(), int(algorithm), left.descriptor, right.descriptor,
+        result.descriptor, _attributes(post_ops),
     )  # fmt: skip
     arguments = [(Argument.SOURCE, left), (Argument.SOURCE_1, right), (Argument.DESTINATION, result)]
     return Primitive(described, [*arguments, *_post_arguments(post_ops)])
@@ -148,8 +147,8 @@ def binary(
 
 def _norm(rows: Layout, statistics: Layout, epsilon: float, flags: int) -> Handle:
     return made(
-        "layer_normalization_forward_primitive_desc_create", engine(), FORWARD_TRAINING, descriptor(rows),
-        descriptor(rows), descriptor(statistics), ctypes.c_float(epsilon), flags, _attributes(),
+        "layer_normalization_forward_primitive_desc_create", engine(), FORWARD_TRAINING, rows.descriptor,
+        rows.descriptor, statistics.descriptor, ctypes.c_float(epsilon), flags, _attributes(),
     )  # fmt: skip
 
 
@@ -164,7 +163,7 @@ def _statistics(statistics: Layout, centred: bool) -> list[tuple[Argument, Layou
 
 @_made_once
 def norm(rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool) -> Primitive:
-    """Layer norm, or RMS norm if not centred. Addresses: x, y, mean if centred, variance, scale, shift if there."""
+    """Layer norm, or RMS norm if not centred. Arrays: x, y, mean if centred, variance, scale, shift if there."""
     described = _norm(rows, statistics, epsilon, _norm_flags(centred, shifted))
     arguments = [(Argument.SOURCE, rows), (Argument.DESTINATION, rows), *_statistics(statistics, centred)]
     arguments += [(Argument.SCALE, vector), *([(Argument.SHIFT, vector)] if shifted else [])]
@@ -175,11 +174,11 @@ def norm(rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centr
 def norm_gradient(
     rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool
 ) -> Primitive:
-    """Addresses: x, dy, dx, mean if centred, variance, scale, then the gradients of scale and, if there, of shift."""
+    """Arrays: x, dy, dx, mean if centred, variance, scale, then the gradients of scale and, if there, of shift."""
     flags = _norm_flags(centred, shifted)
     described = made(
-        "layer_normalization_backward_primitive_desc_create", engine(), BACKWARD, descriptor(rows), descriptor(rows),
-        descriptor(rows), descriptor(statistics), ctypes.c_float(epsilon), flags,
+        "layer_normalization_backward_primitive_desc_create", engine(), BACKWARD, rows.descriptor, rows.descriptor,
+        rows.descriptor, statistics.descriptor, ctypes.c_float(epsilon), flags,
         _norm(rows, statistics, epsilon, flags), _attributes(),
     )  # fmt: skip
     arguments = [(Argument.SOURCE, rows), (Argument.DIFF_DESTINATION, rows), (Argument.DIFF_SOURCE, rows)]

@@ -10,11 +10,12 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from parallel_core.checkpoint.writer import is_written, writers
+from parallel_core.dtypes import FLOATS
 from parallel_core.sharding import Box, Place, ShardSpec
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.collectives import Group
-from pynative.parameter import name_parameters, place_of, write_parameter
+from pynative.parameter import name_parameters, place_of, type_name, write_parameter
 
 Shards: TypeAlias = "dict[str, tuple[Place, np.ndarray]]"
 """By global name: which part of a parameter, and its values."""
@@ -46,14 +47,19 @@ def _value(parameter: Parameter) -> Tensor:
     return parameter
 
 
+def _array(tensor: Tensor) -> np.ndarray:
+    """Its values; those of a 16-bit type as float32, because numpy lacks one of the two."""
+    return (tensor.astype(ms.float32) if type_name(tensor.dtype) in FLOATS else tensor).asnumpy()
+
+
 def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -> dict[str, np.ndarray] | None:
     """Every weight, or what `of` gives for it in its shape, whole, by global name; None except on rank 0.
 
-    All ranks call this. A shard that several ranks hold comes from the first of them.
+    Floating-point values of any type come as float32. All ranks call this. A shard that several ranks hold comes from the first of them.
     """
     coordinates = parallel_state.get_coordinates()
     own: Shards = {
-        parameter.meta.spec.name: (place_of(parameter), of(parameter).asnumpy())
+        parameter.meta.spec.name: (place_of(parameter), _array(of(parameter)))
         for parameter in name_parameters(model)
         if is_written(parameter.meta.spec, coordinates)
     }

@@ -191,10 +191,10 @@ def test_initialising_keeps_the_arguments_and_lists_what_is_ignored(monkeypatch,
 
 
 def test_what_is_not_implemented_yet_ends_a_script_but_not_the_reading(capsys):
-    assert parse_args(line("--bf16")).bf16
+    assert parse_args(line("--fp16")).fp16
     with pytest.raises(SystemExit) as caught:
-        initialize_megatron(argv=line("--bf16"))
-    assert caught.value.code == 2 and "--bf16" in capsys.readouterr().err
+        initialize_megatron(argv=line("--fp16"))
+    assert caught.value.code == 2 and "--fp16" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rank, lines", [("0", 2), ("1", 1)])

@@ -55,7 +55,8 @@ def _array(tensor: Tensor) -> np.ndarray:
 def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -> dict[str, np.ndarray] | None:
     """Every weight, or what `of` gives for it in its shape, whole, by global name; None except on rank 0.
 
-    Floating-point values of any type come as float32. All ranks call this. A shard that several ranks hold comes from the first of them.
+    Values of 16-bit types come as float32. All ranks call this. A shard that several ranks hold comes from the first of
+    them.
     """
     coordinates = parallel_state.get_coordinates()
     own: Shards = {

@@ -22,10 +22,12 @@ from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor
 from mindspore._c_expression import run_backward
 from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
+
+from pynative import in_place
 
 Function = _Function
 """An operator with its own backward: static `forward(ctx, *inputs)` and `backward(ctx, *output_gradients)`."""
@@ -90,19 +92,6 @@ def take_gradient(tensor: Tensor) -> Tensor | None:
     """The gradient that backward left in a leaf, which then forgets it."""
     gradient, tensor._grad = tensor._grad, None
     return gradient
-
-
-def _as(source: Tensor, target: Tensor) -> Tensor:
-    return source if source.dtype == target.dtype else source.astype(target.dtype)
-
-
-def _copy_in_place(target: Tensor, source: Tensor) -> None:
-    ops.assign(target, _as(source, target))
-
-
-def _add_in_place(target: Tensor, source: Tensor) -> None:
-    # In-place arithmetic methods of Tensor silently do nothing on a CPU; assign_add does what it says.
-    ops.assign_add(target, _as(source, target))
 
 
 Contribution = Callable[[Tensor | None, bool], Tensor]
@@ -180,7 +169,7 @@ class TapeGradients:
             if gradient is None:
                 continue
             if meta.main_grad_is_empty:
-                _copy_in_place(meta.main_grad, gradient)
+                in_place.assign(meta.main_grad, gradient)
                 meta.main_grad_is_empty = False
             else:
-                _add_in_place(meta.main_grad, gradient)
+                in_place.assign_add(meta.main_grad, gradient)

@@ -15,7 +15,7 @@ from mindspore import Parameter, Tensor, nn
 
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.sharding import Place, ShardSpec, place
-from pynative import parallel_state
+from pynative import in_place, parallel_state
 
 Dtype: TypeAlias = "str | ms.Type"
 """A type by MindSpore's object or by its name, "float32"."""
@@ -111,17 +111,9 @@ def initialize_parameters(model: nn.Cell, seed: int) -> None:
             write_parameter(parameter, parameter.meta.initial.shard(seed, place_of(parameter)))
 
 
-def overwrite(target: Tensor, source: Tensor) -> None:
-    """Give a tensor another's values in place: its memory, which others may view, stays where it is."""
-    if target.dtype == ms.bfloat16 and ms.get_context("device_target") == "CPU":
-        target.asnumpy()[...] = source.asnumpy()  # A CPU has no kernel to assign this type.
-    else:
-        ms.ops.assign(target, source)
-
-
 def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
     """Overwrite a parameter in place."""
-    overwrite(parameter, as_type(np.ascontiguousarray(values, np.float32), parameter.dtype))
+    in_place.assign(parameter, as_type(np.ascontiguousarray(values, np.float32), parameter.dtype))
 
 
 def trainable(model: nn.Cell) -> Iterator[Parameter]:

@@ -85,6 +85,7 @@ FLOORS = {
         {"costs"},
     ),
     "pynative": (
+        {"in_place"},
         {"autograd", "collectives", "launch", "log", "step_position"},
         {"kernels", "parallel_state"},
         {"context_parallel", "device", "generate", "parameter"},

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from mindspore import Parameter
 
 from parallel_core.buffers import BufferPlan, Entry, plan_buffers, plan_reductions
-from pynative import kernels, parallel_state
+from pynative import in_place, kernels, parallel_state
 from pynative.distributed.flat_memory import FlatMemory
-from pynative.parameter import ParameterMeta, overwrite, place_of, set_main_grad, type_name
+from pynative.parameter import ParameterMeta, place_of, set_main_grad, type_name
 
 
 class ParamAndGradBuffer:
@@ -23,7 +23,7 @@ class ParamAndGradBuffer:
     def _adopt(self, entry: Entry, parameter: Parameter) -> int:
         """Move a parameter into the buffer; the address that it has there."""
         home = self.parameters.view(entry.start, entry.place.shape)
-        overwrite(home, parameter)
+        in_place.assign(home, parameter)
         parameter.set_data(home)
         set_main_grad(parameter, self.gradients.view(entry.start, entry.place.shape))
         return home.data_ptr()

@@ -36,7 +36,7 @@ def _module(name: str):
 
 STACKS: dict[tuple[str, str], Stack] = {
     ("host", "CPU"): Stack(layers=("host",)),
-    ("ops", "CPU"): Stack(layers=("ops",), forms="ops.frugal"),
+    ("ops", "CPU"): Stack(layers=("ops.widened",), forms="ops.frugal"),
     ("ops", "Ascend"): Stack(layers=("ascend", "ops"), forms="ascend.fused"),
 }
 """(implementation, device) -> its stack. A device's first implementation is its default."""

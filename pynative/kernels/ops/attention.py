@@ -44,10 +44,10 @@ def attention(
         mask = causal_mask(queries)
     if mask is not None:
         scores = ops.masked_fill(scores, mask, MASKED_SCORE)
-    probabilities = ops.softmax(scores.astype(mindspore.float32), -1)
+    probabilities = ops.softmax(ops.cast(scores, mindspore.float32), -1)
     if dropout_rate:
         probabilities = probabilities * dropout_masks(dropout_key or (), dropout_rate, head_offset, shape)
-    out = _product(probabilities.astype(v.dtype).reshape(batch, groups, -1, keys), v_bgsd)
+    out = _product(ops.cast(probabilities, v.dtype).reshape(batch, groups, -1, keys), v_bgsd)
     return out.reshape(batch, heads, queries, head_size).transpose(2, 0, 1, 3).reshape(queries, batch, -1)
 
 
@@ -64,8 +64,8 @@ class _Block:
 
     def by_group(self, x: Tensor) -> Tensor:
         """[s, b, n or g, d] or [s, b, n * d] -> [b, g, n/g * s, d]."""
-        heads_first = x.astype(mindspore.float32).reshape(len(x), self.batch, -1, self.head_size).transpose(1, 2, 0, 3)
-        return heads_first.reshape(self.batch, self.groups, -1, self.head_size)
+        by_head = ops.cast(x, mindspore.float32).reshape(len(x), self.batch, -1, self.head_size)
+        return by_head.transpose(1, 2, 0, 3).reshape(self.batch, self.groups, -1, self.head_size)
 
     def by_position(self, x: Tensor, rows: int) -> Tensor:
         """The inverse: [b, g, n/g * s, d] -> [s, b, n or g, d]."""

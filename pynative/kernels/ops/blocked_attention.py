@@ -49,7 +49,7 @@ class _BlockedAttention(Function):
         out, maxima, inverse_sums = zip(*partials, strict=True)
         out = ops.cat(out)
         ctx.save_for_backward(q, kv, out, ops.cat(maxima, -1), ops.cat(inverse_sums, -1))
-        return out.astype(q.dtype)
+        return ops.cast(out, q.dtype)
 
     @staticmethod
     def backward(ctx, dout):
@@ -62,7 +62,8 @@ class _BlockedAttention(Function):
                 dkv[:, keys] = dkv[:, keys] + part
             dq_blocks.append(dq)
         dk, dv = split_kv(dkv)
-        return ops.cat(dq_blocks).astype(q.dtype), dk.astype(q.dtype), dv.astype(q.dtype), None
+        dq, dk, dv = (ops.cast(x, q.dtype) for x in (ops.cat(dq_blocks), dk, dv))
+        return dq, dk, dv, None
 
 
 def attention(

@@ -13,7 +13,7 @@ def _local_target(target: Tensor, first_id: int, width: int) -> tuple[Tensor, Te
 
 def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     leading, width = logits.shape[:-1], logits.shape[-1]
-    rows = logits.astype(mindspore.float32).reshape(-1, width)
+    rows = ops.cast(logits, mindspore.float32).reshape(-1, width)
     column, present = _local_target(target, first_id, width)
     maximum = ops.amax(rows, -1, True)
     exponentials = ops.exp(rows - maximum)

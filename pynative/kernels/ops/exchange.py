@@ -15,7 +15,7 @@ def split_kv(kv: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor:
-    repeated = [x if t == 1 else ops.repeat_interleave(x, t, 2) for x, t in zip(xs, times, strict=True)]
+    repeated = [x if t == 1 else ops.cat([x.expand_dims(3)] * t, 3) for x, t in zip(xs, times, strict=True)]
     cut = [x.reshape(*x.shape[:2], parts, -1).transpose(2, 0, 1, 3) for x in repeated]
     packed = ops.cat(cut, -1)
     return packed.reshape(-1, *packed.shape[2:])

@@ -3,18 +3,16 @@
 Where the composed form leaves every intermediate result on the tape, these keep the input and compute again.
 """
 
-import mindspore
 from mindspore import Tensor, ops
 
 from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.contract.table import Table, table
 from pynative.kernels.ops import activation as composed
+from pynative.kernels.ops import widened
 from pynative.kernels.ops.blocked_attention import attention
 from pynative.kernels.ops.linear import delivered
 from pynative.kernels.ops.norm import scale
 from pynative.kernels.ops.rotary import rotate
-
-FLOAT32 = mindspore.float32
 
 
 class _Rotary(Function):
@@ -62,25 +60,23 @@ class _RmsNorm(Function):
 
     @staticmethod
     def forward(ctx, x, weight, epsilon, zero_centered):
-        wide = x.astype(FLOAT32)
-        inverse = ops.rsqrt(ops.mean(ops.square(wide), -1, True) + epsilon)
+        inverse = ops.rsqrt(ops.mean(ops.square(x), -1, True) + epsilon)
         ctx.save_for_backward(x, inverse)
         ctx.weight, ctx.zero_centered = weight, zero_centered
-        return (wide * inverse * scale(weight, zero_centered)).astype(x.dtype)
+        return x * inverse * scale(weight, zero_centered)
 
     @staticmethod
     def backward(ctx, dy):
         x, inverse = ctx.saved_tensors
-        normalized, dy_wide = x.astype(FLOAT32) * inverse, dy.astype(FLOAT32)
-        share = dy_wide * scale(ctx.weight, ctx.zero_centered)
+        normalized = x * inverse
+        share = dy * scale(ctx.weight, ctx.zero_centered)
         dx = inverse * (share - normalized * ops.mean(share * normalized, -1, True))
-        product, weight = (dy_wide * normalized).reshape(-1, x.shape[-1]), ctx.weight
+        product = (dy * normalized).reshape(-1, x.shape[-1])
 
         def gradient(out: Tensor | None, accumulate: bool) -> Tensor:
-            return delivered(product.sum(0).astype(weight.dtype if out is None else FLOAT32), out, accumulate)
+            return delivered(product.sum(0), out, accumulate)
 
-        dweight = add_weight_gradient(weight, gradient)
-        return dx.astype(x.dtype), dweight, None, None
+        return dx, add_weight_gradient(ctx.weight, gradient), None, None
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
@@ -89,4 +85,4 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = Fa
 
 def forms(input_layout: str) -> Table:
     """The frugal forms. The layout is a fused attention operator's, which a CPU has not."""
-    return table(attention, rotary, bias_activation, rms_norm)
+    return widened.of(table(attention, rotary, bias_activation, rms_norm))

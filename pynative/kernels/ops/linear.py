@@ -2,6 +2,8 @@
 
 from mindspore import Tensor, ops
 
+from pynative import in_place
+
 # The transpose flags avoid the copies that transposing a tensor first would make.
 _product = ops.MatMul()
 _product_with_transposed = ops.MatMul(transpose_b=True)
@@ -16,8 +18,7 @@ def delivered(gradient: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
     """`out` holding the gradient, or with it added; without `out` the gradient itself."""
     if out is None:
         return gradient
-    # In-place arithmetic methods of Tensor silently do nothing on a CPU; assign_add does what it says.
-    (ops.assign_add if accumulate else ops.assign)(out, gradient.astype(out.dtype))
+    (in_place.assign_add if accumulate else in_place.assign)(out, gradient)
     return out
 
 

@@ -15,15 +15,18 @@ def _layer_norm(epsilon: float) -> ops.LayerNorm:
 
 def scale(weight: Tensor, zero_centered: bool) -> Tensor:
     """The factor a norm multiplies with, in float32."""
-    return weight.astype(FLOAT32) + 1 if zero_centered else weight.astype(FLOAT32)
+    wide = ops.cast(weight, FLOAT32)
+    return wide + 1 if zero_centered else wide
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
-    y, _, _ = _layer_norm(epsilon)(x.astype(FLOAT32), scale(weight, zero_centered), bias.astype(FLOAT32))
-    return y.astype(x.dtype)
+    y, _, _ = _layer_norm(epsilon)(
+        ops.cast(x, FLOAT32), scale(weight, zero_centered), ops.cast(bias, FLOAT32)
+    )
+    return ops.cast(y, x.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
-    wide = x.astype(FLOAT32)
+    wide = ops.cast(x, FLOAT32)
     inverse = ops.rsqrt(ops.mean(ops.square(wide), -1, True) + epsilon)
-    return (wide * inverse * scale(weight, zero_centered)).astype(x.dtype)
+    return ops.cast(wide * inverse * scale(weight, zero_centered), x.dtype)

@@ -1,6 +1,6 @@
 """Dropout, and the end of a residual branch, of MindSpore operators; masks come from the host's generator."""
 
-from mindspore import Tensor, from_numpy
+from mindspore import Tensor, from_numpy, ops
 
 from pynative.kernels.dropout import Dropout, Key, Rows
 
@@ -8,7 +8,7 @@ from pynative.kernels.dropout import Dropout, Key, Rows
 def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
     if not rate:
         return x
-    return x * from_numpy(Dropout(rate, key, rows).mask(x.shape)).astype(x.dtype)
+    return ops.cast(x * from_numpy(Dropout(rate, key, rows).mask(x.shape)), x.dtype)  # The mask is float32.
 
 
 def bias_dropout_add(
@@ -20,7 +20,7 @@ def bias_dropout_add(
     rows: Rows | None = None,
 ) -> Tensor:
     branch = dropout(x if bias is None else x + bias, rate, key or (), rows)
-    return branch if residual is None else residual + branch
+    return branch if residual is None else ops.cast(residual + branch, residual.dtype)
 
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:

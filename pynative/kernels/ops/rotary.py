@@ -24,10 +24,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool
     """As `rotary` says; `inverse` applies the transpose of that matrix, which is its gradient."""
     rotated = cos.shape[-1]
     shape = (x.shape[0], -1, 1, rotated)
-    cos, sin = cos.reshape(shape).astype(x.dtype), sin.reshape(shape).astype(x.dtype)
+    cos, sin = cos.reshape(shape), sin.reshape(shape)
     turning, passing = x[..., :rotated], x[..., rotated:]
     crossed = -_rotate_half(turning * sin, interleaved) if inverse else _rotate_half(turning, interleaved) * sin
-    turned = turning * cos + crossed
+    turned = ops.cast(turning * cos + crossed, x.dtype)  # The angles are float32, and so are the products.
     return ops.cat((turned, passing), -1) if rotated < x.shape[-1] else turned
 
 

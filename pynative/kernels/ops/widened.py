@@ -1,0 +1,79 @@
+"""The operators of `ops` in 16-bit types on a CPU, where MindSpore lacks most kernels of them: values are widened to
+float32, computed, and rounded once.
+
+On an Ascend this module is not in the path: there the type's own kernels run. In float32 an operator is called as it is.
+"""
+
+from collections.abc import Iterable
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+import mindspore
+from mindspore import Tensor, ops
+
+from pynative.kernels.contract.table import Operator, Table
+from pynative.kernels.ops import OPERATORS as COMPOSED
+
+SIXTEEN_BITS = {mindspore.float16, mindspore.bfloat16}
+
+
+def widened(operator: Operator, *type_givers: str) -> Operator:
+    """The operator computed in float32; results have the type of the first argument of these names that is given.
+
+    Only into `out` is a result written as it is: what writes there rounds.
+    """
+    bind = signature(operator).bind
+
+    @wraps(operator)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _any_narrow(args) and not _any_narrow(kwargs.values()):
+            return operator(*args, **kwargs)
+        given = bind(*args, **kwargs).arguments
+        result = operator(**{name: x if name == "out" else _wide(x) for name, x in given.items()})
+        if given.get("out") is not None:
+            return result
+        dtype = next(given[name].dtype for name in type_givers if given.get(name) is not None)
+        return tuple(ops.cast(x, dtype) for x in result) if isinstance(result, tuple) else ops.cast(result, dtype)
+
+    return call
+
+
+def _is_narrow(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype in SIXTEEN_BITS
+
+
+def _any_narrow(arguments: Iterable[Any]) -> bool:
+    return any(map(_is_narrow, arguments))
+
+
+def _wide(x: Any) -> Any:
+    return ops.cast(x, mindspore.float32) if _is_narrow(x) else x
+
+
+TYPE_GIVERS = {
+    "linear_forward": ("x",),
+    "linear_input_gradient": ("dy",),
+    "linear_weight_gradient": ("dy",),
+    "bias_gradient": ("dy",),
+    "layer_norm": ("x",),
+    "rms_norm": ("x",),
+    "bias_activation": ("x",),
+    "bias_dropout_add": ("residual", "x"),
+    "dropout": ("x",),
+    "split_qkv": ("qkv",),
+    "rotary": ("x",),
+    "attention": ("q",),
+    "join_kv": ("k",),
+    "unpack_heads": ("packed",),
+    "embedding": ("weight",),
+}
+"""Operators whose own kernels or whose gradients' a CPU lacks in 16 bits, and what decides about their results' type."""
+
+
+def of(table: Table) -> Table:
+    """The table with what has to be widened; the others compute in float32 by themselves, or only move values."""
+    return {name: widened(f, *TYPE_GIVERS[name]) if name in TYPE_GIVERS else f for name, f in table.items()}
+
+
+OPERATORS = of(COMPOSED)

@@ -1,7 +1,7 @@
 """The operators of `ops` in 16-bit types on a CPU, where MindSpore lacks most kernels of them: values are widened to
 float32, computed, and rounded once.
 
-On an Ascend this module is not in the path: there the type's own kernels run. In float32 an operator is called as it is.
+On an Ascend this module is not in the path: there the type's own kernels run. In float32 operators are called as such.
 """
 
 from collections.abc import Iterable
@@ -68,7 +68,7 @@ TYPE_GIVERS = {
     "unpack_heads": ("packed",),
     "embedding": ("weight",),
 }
-"""Operators whose own kernels or whose gradients' a CPU lacks in 16 bits, and what decides about their results' type."""
+"""Operators that a CPU has no kernel or no gradient of in 16 bits, and what decides about their results' type."""
 
 
 def of(table: Table) -> Table:

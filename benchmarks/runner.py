@@ -68,7 +68,7 @@ def contenders(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
     config = init_configs_from_args(initialize_megatron(argv=megatron_flags(options)))
     set_parallel_context(config.parallel_config)
     model = get_model(lambda **where: GPTModel(config.model_config, **where), config)
-    buffers = ParamAndGradBuffers(trainable(model))
+    buffers = ParamAndGradBuffers(trainable(model), config.training_config.gradient)
     arrays, step, chunk = batch(options), PipelineStep(model, config), model[0]
     forward_step = BatchedForwardStep(lambda data: arrays, options.micro_batches)
     tape_gradients, one = autograd.TapeGradients(trainable(model)), Tensor(np.ones((), np.float32))

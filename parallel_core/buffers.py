@@ -131,10 +131,13 @@ class BufferPlan:
 
 
 def plan_buffers(
-    parameters: Sequence[tuple[Place, str]], gradient_type: str = "float32", rule: BucketRule | None = None
+    parameters: Sequence[tuple[Place, str]],
+    gradient_type: Callable[[str], str] = lambda parameter_type: "float32",
+    rule: BucketRule | None = None,
 ) -> list[BufferPlan]:
     """Buffers for parameters that are given in the model's order, each with its type.
 
+    gradient_type: from the type of parameters to that of their gradients.
     Raises ValueError that names a parameter of a type that no buffer has.
     """
     by_buffer: dict[tuple[str, str], list[int]] = {}
@@ -147,7 +150,7 @@ def plan_buffers(
         by_buffer.setdefault((dtype, place.spec.replicas), []).append(index)
     places, rule = [place for place, _ in parameters], rule or BucketRule()
     return [
-        BufferPlan(dtype, gradient_type, replicas, *_lay_out(_dealt(indices, places, rule), places, rule))
+        BufferPlan(dtype, gradient_type(dtype), replicas, *_lay_out(_dealt(indices, places, rule), places, rule))
         for (dtype, replicas), indices in by_buffer.items()
     ]
 

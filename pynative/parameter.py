@@ -39,9 +39,9 @@ def check_one_type(layer: str, param_dtype: Dtype, compute_dtype: Dtype) -> None
 class ParameterMeta:
     """What the project knows of a parameter beside its values: its attribute `meta`.
 
-    Two attributes stand beside it because they are Megatron's names: `main_grad`, for scripts to read, and
-    `sequence_parallel = True`, which a script sets on a parameter of its own cell that is applied to a part of the
-    sequence.
+    Three attributes stand beside it because they are Megatron's names: `main_grad` and `main_param`, for scripts to
+    read, and `sequence_parallel = True`, which a script sets on a parameter of its own cell that is applied to a part
+    of the sequence.
     """
 
     spec: ShardSpec
@@ -52,6 +52,8 @@ class ParameterMeta:
     """The view of a gradient buffer that its gradients are summed in; None: the parameter is in no buffer."""
     main_grad_is_empty: bool = True
     """Nothing was added since the buffer was emptied: the next gradient overwrites."""
+    main_param: Tensor | None = None
+    """The float32 copy of a 16-bit parameter, which the optimizer updates; None: there is none."""
 
 
 def make_parameter(spec: ShardSpec, initial: Normal | Constant, dtype: Dtype = "float32") -> Parameter:
@@ -71,6 +73,11 @@ def set_main_grad(parameter: Parameter, view: Tensor) -> None:
     """Have a parameter's gradients summed in a view of a buffer."""
     parameter.main_grad = parameter.meta.main_grad = view
     parameter.meta.main_grad_is_empty = True
+
+
+def set_main_param(parameter: Parameter, view: Tensor | None) -> None:
+    """Have a parameter's values kept in float32 too, in a view of an optimizer's state; None: they are not."""
+    parameter.main_param = parameter.meta.main_param = view
 
 
 def as_type(values: np.ndarray, dtype: ms.Type) -> Tensor:
@@ -111,9 +118,16 @@ def initialize_parameters(model: nn.Cell, seed: int) -> None:
             write_parameter(parameter, parameter.meta.initial.shard(seed, place_of(parameter)))
 
 
+def write(tensor: Tensor, values: np.ndarray) -> None:
+    """Overwrite a tensor in place, rounding to its type."""
+    in_place.assign(tensor, Tensor.from_numpy(np.ascontiguousarray(values, np.float32)))
+
+
 def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
-    """Overwrite a parameter in place."""
-    in_place.assign(parameter, as_type(np.ascontiguousarray(values, np.float32), parameter.dtype))
+    """Overwrite a parameter in place; its float32 copy, if it has one, then holds the rounded values too."""
+    write(parameter, values)
+    if parameter.meta.main_param is not None:
+        in_place.assign(parameter.meta.main_param, parameter)
 
 
 def trainable(model: nn.Cell) -> Iterator[Parameter]:

@@ -32,6 +32,12 @@ class GradientConfig(Config):
     zero_stage: int = option("--zero-stage", None, at_least=0, at_most=3)
     """What data-parallel ranks share out: 1 optimizer states, 2 gradients too, 3 weights too."""
 
+    def type_for(self, parameter_type: str) -> str:
+        """The type in which gradients of parameters of a type are added up and reduced, Megatron's rule."""
+        if parameter_type == "bfloat16":
+            return "bfloat16" if self.grad_reduce_in_bf16 else "float32"
+        return "float32" if self.accumulate_allreduce_grads_in_fp32 else parameter_type
+
     def derive(self) -> None:
         self.fill("zero_stage", lambda: int(self.use_distributed_optimizer))
 

@@ -26,7 +26,8 @@ def stage_parameters(config: AllConfig, stage: int) -> list[ShardSpec]:
 def stage_buffers(config: AllConfig, stage: int) -> list[BufferPlan]:
     """The flat buffers that a rank's parameters and gradients lie in."""
     coordinates = {"tp": (0, config.parallel_config.tensor_model_parallel_size)}
-    return plan_buffers([(place(spec, coordinates), parameter.dtype) for spec, parameter in _named(config, stage)])
+    parameters = [(place(spec, coordinates), parameter.dtype) for spec, parameter in _named(config, stage)]
+    return plan_buffers(parameters, config.training_config.gradient.type_for)
 
 
 def buffer_elements(config: AllConfig, stage: int) -> int:

@@ -27,6 +27,7 @@ from parallel_core.blocks import MicroBatch, stage_chunks
 from parallel_core.blocks.micro_batch import FLOAT32, INT32
 from parallel_core.buffers import plan_reductions
 from parallel_core.costs.parameters import stage_buffers
+from parallel_core.dtypes import DTYPES
 from parallel_core.messages import Message, message
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def gradients(config: AllConfig, stage: int) -> Iterator[Message]:
     }
     plans = stage_buffers(config, stage)
     for reduction in plan_reductions(plans, {kind: (0, size) for kind, size in sizes.items()}):
-        size = (reduction.span.stop - reduction.span.start) * FLOAT32
+        item_size = DTYPES[plans[reduction.buffer].gradient_type].bytes
+        size = (reduction.span.stop - reduction.span.start) * item_size
         what = {"tp": "partial gradients", "embedding": "tied embedding"}.get(reduction.over, "gradients")
         yield from message(reduction.over, reduction.operation, size, sizes[reduction.over], what)
 

@@ -19,8 +19,8 @@ from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.checkpointing.state import RunState
 from pynative.log import log, warn
-from pynative.optimizer.optimizer import FlatOptimizer
-from pynative.parameter import name_parameters, place_of, write_parameter
+from pynative.optimizer.flat_optimizer import MAIN_PARAM, FlatOptimizer
+from pynative.parameter import name_parameters, place_of, write, write_parameter
 from pynative.tensor_parallel.random import get_rng_tracer
 
 
@@ -86,7 +86,7 @@ def _optimizer_problems(reader: CheckpointReader, state: RunState) -> list[str]:
     if record.kind != optimizer.config.optimizer_type:
         now = optimizer.config.optimizer_type
         return [f"{reader.directory}: --optimizer was {record.kind}, now it is {now}; {remedy}"]
-    found = (reader.problem(name, part.spec) for name, part, _ in _optimizer_tensors(optimizer))
+    found = (reader.problem(_stored_name(reader, name), part.spec) for name, part, _ in _optimizer_tensors(optimizer))
     return [problem for problem in found if problem]
 
 
@@ -104,6 +104,11 @@ def _optimizer_tensors(optimizer: FlatOptimizer) -> list[tuple[str, Place, Tenso
     ]
 
 
+def _stored_name(reader: CheckpointReader, name: str) -> str:
+    """Of a state's tensor: a run without float32 values beside its weights had weights that were float32."""
+    return name if name in reader.manifest.tensors else name.removeprefix(f"{MAIN_PARAM}.")
+
+
 def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:
     for parameter in name_parameters(model):
         write_parameter(parameter, _own_shard(reader, parameter.meta.spec.name, place_of(parameter), parameter))
@@ -112,7 +117,7 @@ def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:
 def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer) -> None:
     assert reader.manifest.optimizer is not None
     for name, part, memory in _optimizer_tensors(optimizer):
-        write_parameter(memory, _own_shard(reader, name, part, memory))
+        write(memory, _own_shard(reader, _stored_name(reader, name), part, memory))
     optimizer.steps = reader.manifest.optimizer.steps
 
 

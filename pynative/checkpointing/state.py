@@ -6,7 +6,7 @@ from mindspore import nn
 
 from parallel_core.config import AllConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
-from pynative.optimizer.optimizer import FlatOptimizer
+from pynative.optimizer.flat_optimizer import FlatOptimizer
 
 
 class Updates(Protocol):

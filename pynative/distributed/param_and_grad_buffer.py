@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mindspore import Parameter
 
 from parallel_core.buffers import BufferPlan, Entry, plan_buffers, plan_reductions
+from parallel_core.config.gradient import GradientConfig
 from pynative import in_place, kernels, parallel_state
 from pynative.distributed.flat_memory import FlatMemory
 from pynative.parameter import ParameterMeta, place_of, set_main_grad, type_name
@@ -41,9 +42,9 @@ class ParamAndGradBuffer:
 class ParamAndGradBuffers:
     """All buffers of a model, one for each type and group of replicas."""
 
-    def __init__(self, parameters: Iterable[Parameter]) -> None:
+    def __init__(self, parameters: Iterable[Parameter], config: GradientConfig) -> None:
         parameters = list(parameters)
-        plans = plan_buffers([(place_of(p), type_name(p.dtype)) for p in parameters])
+        plans = plan_buffers([(place_of(p), type_name(p.dtype)) for p in parameters], config.type_for)
         self._buffers = [ParamAndGradBuffer(plan, parameters) for plan in plans]
         self.entries = [pair for buffer in self._buffers for pair in buffer.entries]
         """Every parameter with its place."""

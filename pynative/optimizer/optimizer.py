@@ -1,61 +1,26 @@
-"""Weight updates: one sweep over each segment of the flat buffers."""
+"""The optimizers, and the schedule of their settings."""
 
 from collections.abc import Iterable
 
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, nn
 
 from parallel_core.config import AllConfig, OptimizerConfig, TrainingConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative import kernels
-from pynative.distributed.flat_memory import FlatMemory
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
+from pynative.optimizer.flat_optimizer import FlatOptimizer, Sweep
 from pynative.parameter import trainable
-
-
-class FlatOptimizer:
-    """What Adam and SGD share: float32 state vectors as long as the buffers, and the sweep over their segments."""
-
-    state_names: tuple[str, ...] = ()
-
-    def __init__(self, config: OptimizerConfig, buffers: ParamAndGradBuffers) -> None:
-        self.config, self.buffers = config, buffers
-        self._states = [{name: FlatMemory(buffer.plan.size) for name in self.state_names} for buffer in buffers]
-        self._sweeps = [
-            (segment, [memory.span(segment.start, segment.stop) for memory in memories])
-            for buffer, states in zip(buffers, self._states, strict=True)
-            for memories in [[buffer.parameters, buffer.gradients, *states.values()]]
-            for segment in buffer.plan.segments
-        ]
-        self.steps = 0
-
-    def step(self, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
-        """Update every weight from its gradient times `grad_scale`."""
-        self.steps += 1
-        for segment, vectors in self._sweeps:
-            self._update(vectors, learning_rate, weight_decay * segment.weight_decay_multiplier, grad_scale)
-
-    def _update(self, vectors: list[Tensor], learning_rate: float, weight_decay: float, grad_scale: float) -> None:
-        """Update a segment, given its parameters, gradients and each state vector."""
-        raise NotImplementedError
-
-    def states_of_parameters(self) -> list[tuple[Parameter, dict[str, Tensor]]]:
-        """Each parameter with views of its state by name, for checkpoints."""
-        return [
-            (parameter, {name: memory.view(entry.start, entry.place.shape) for name, memory in states.items()})
-            for buffer, states in zip(self.buffers, self._states, strict=True)
-            for entry, parameter in buffer.entries
-        ]
 
 
 class Adam(FlatOptimizer):
     """AdamW (Loshchilov and Hutter, 2019), decay before the step, epsilon after the bias-corrected root."""
 
-    state_names = ("exp_avg", "exp_avg_sq")
+    moment_names = ("exp_avg", "exp_avg_sq")
 
-    def _update(self, vectors: list[Tensor], learning_rate: float, weight_decay: float, grad_scale: float) -> None:
+    def _update(self, sweep: Sweep, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
         beta1, beta2 = self.config.betas
         kernels.adamw_(
-            *vectors,
+            *sweep.vectors,
             learning_rate=learning_rate,
             beta1=beta1,
             beta2=beta2,
@@ -63,21 +28,23 @@ class Adam(FlatOptimizer):
             weight_decay=weight_decay,
             step=self.steps,
             grad_scale=grad_scale,
+            model_param=sweep.model_param,
         )
 
 
 class Sgd(FlatOptimizer):
     """Gradient descent with momentum; weight decay is added to the gradient."""
 
-    state_names = ("momentum_buffer",)
+    moment_names = ("momentum_buffer",)
 
-    def _update(self, vectors: list[Tensor], learning_rate: float, weight_decay: float, grad_scale: float) -> None:
+    def _update(self, sweep: Sweep, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
         kernels.sgd_(
-            *vectors,
+            *sweep.vectors,
             learning_rate=learning_rate,
             momentum=self.config.sgd_momentum,
             weight_decay=weight_decay,
             grad_scale=grad_scale,
+            model_param=sweep.model_param,
         )
 
 
@@ -99,7 +66,7 @@ def get_optimizer(
         parameters = list(params or (() if network is None else trainable(network)))
         if not parameters:
             raise ValueError("get_optimizer: no parameters; pass params or network, or a model's ParamAndGradBuffers")
-        buffers = ParamAndGradBuffers(parameters)
+        buffers = ParamAndGradBuffers(parameters, buffers.gradient)
     if config.optimizer_type not in _OPTIMIZERS:
         raise ValueError(f"--optimizer {config.optimizer_type}: one of {', '.join(_OPTIMIZERS)}")
     return _OPTIMIZERS[config.optimizer_type](config, buffers)

@@ -28,7 +28,8 @@ def get_forward_backward_func(
     same chunks has to be built anew.
     """
     config = config_of(training_config, model_config)
-    buffers, pipeline = ParamAndGradBuffers(trainable(network_with_loss)), PipelineStep(network_with_loss, config)
+    buffers = ParamAndGradBuffers(trainable(network_with_loss), training_config.gradient)
+    pipeline = PipelineStep(network_with_loss, config)
     forward_step, calls = BatchedForwardStep(None, config.dataset_config.micro_batch_num), count()
 
     def forward_backward(**data: Any) -> tuple[float, tuple[Tensor, ...]]:

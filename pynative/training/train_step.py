@@ -10,8 +10,8 @@ from mindspore import nn
 from parallel_core.config import AllConfig, ModelConfig, ParallelConfig, TrainingConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative.distributed.finalize_model_grads import finalize_model_grads
+from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.optimizer.grad_norm import GradientNorm, clip_coefficient
-from pynative.optimizer.optimizer import FlatOptimizer
 from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.pipeline_parallel.step import PipelineStep
 from pynative.step_position import StepPosition, set_step_position

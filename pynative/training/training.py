@@ -153,7 +153,8 @@ def _step_cell(
     model: nn.CellList, config: AllConfig, forward_step_func: Callable | None, get_batch_func: Callable | None
 ) -> TrainOneStepCell:
     """Gradients, optimizer, schedule and forward step around a model."""
-    optimizer = get_optimizer(config.optimizer_config, ParamAndGradBuffers(trainable(model)))
+    buffers = ParamAndGradBuffers(trainable(model), config.training_config.gradient)
+    optimizer = get_optimizer(config.optimizer_config, buffers)
     scheduler = get_optimizer_param_scheduler(config)
     forward_step: ForwardStep
     micro_batches = config.dataset_config.micro_batch_num

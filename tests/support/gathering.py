@@ -22,8 +22,10 @@ def gather_optimizer_state(state) -> Arrays | None:
     optimizer = state.step_cell.optimizer
     states = {id(parameter): views for parameter, views in optimizer.states_of_parameters()}
     whole: dict[str, np.ndarray] = {}
-    for kind in optimizer.state_names:
-        gathered = gather_copies(state.model, of=lambda parameter, kind=kind: states[id(parameter)][kind])
+    for kind in dict.fromkeys(kind for views in states.values() for kind in views):
+        # Parameters of several types: a float32 one is its own float32 copy.
+        of = lambda parameter, kind=kind: states[id(parameter)].get(kind, parameter)  # noqa: E731
+        gathered = gather_copies(state.model, of=of)
         whole |= {f"{kind}.{name}": values for name, values in (gathered or {}).items()}
     return whole or None
 

@@ -7,6 +7,7 @@ import mindspore
 from mindspore import Tensor, mint
 from mindspore.ops.auto_generate import AdamW
 
+from pynative import in_place
 from pynative.kernels.ops.activation import ACTIVATIONS
 from pynative.kernels.ops.norm import scale as norm_scale
 
@@ -33,9 +34,13 @@ def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
 def adamw_(
     param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, learning_rate: float, beta1: float,
     beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float = 1.0,
+    model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
     """aclnnApplyAdamWV2: its step counts from 0 and has shape (1,); v stands in for amsgrad's maximum, unused."""
+    scaled = grad.astype(mindspore.float32) * grad_scale
     _adamw(
-        param, exp_avg, exp_avg_sq, exp_avg_sq, grad * grad_scale, Tensor([step - 1], mindspore.float32),
+        param, exp_avg, exp_avg_sq, exp_avg_sq, scaled, Tensor([step - 1], mindspore.float32),
         learning_rate, beta1, beta2, weight_decay, epsilon, False, False,
     )  # fmt: skip
+    if model_param is not None:
+        in_place.assign(model_param, param)

@@ -17,11 +17,14 @@ def adamw_(
     weight_decay: float,
     step: int,
     grad_scale: float = 1.0,
+    model_param: Tensor | None = None,
 ) -> None:
-    """AdamW (Loshchilov & Hutter 2019) on flat float32 tensors of one shape; `step` counts from 1.
+    """AdamW (Loshchilov & Hutter 2019) on flat tensors of one shape; `step` counts from 1.
 
     param <- param (1 - learning_rate weight_decay) - learning_rate m / (sqrt(v) + epsilon), m and v the averages of
-    grad_scale * grad and of its square, divided by 1 - beta^step.
+    grad_scale * grad and of its square, divided by 1 - beta^step. All float32, but grad of any float type.
+
+    model_param: the 16-bit copy of param that the model computes with; it becomes param, rounded to nearest even.
     """
 
 
@@ -34,10 +37,11 @@ def sgd_(
     momentum: float,
     weight_decay: float,
     grad_scale: float = 1.0,
+    model_param: Tensor | None = None,
 ) -> None:
     """buffer <- momentum * buffer + grad_scale * grad + weight_decay * param; param <- param - learning_rate * buffer.
 
-    Flat float32 tensors of one shape; the buffer starts at zero.
+    Flat tensors of one shape; the buffer starts at zero. Types and model_param as in `adamw_`.
     """
 
 

@@ -1,4 +1,4 @@
-"""Optimizer updates and sums over flat float32 buffers, in place, a cache-sized chunk at a time, on the host."""
+"""Optimizer updates and sums over flat buffers, in place, a cache-sized chunk at a time, on the host."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -6,6 +6,7 @@ from math import sqrt
 import numpy as np
 from mindspore import Tensor
 
+from pynative.kernels.host.rounding import put, widened
 from pynative.kernels.host.threads import run, spans
 
 CHUNK = 128 * 1024
@@ -15,26 +16,29 @@ SUM_CHUNK = 64 * 1024
 """Elements that are summed in float32; the sums of chunks are added in float64."""
 
 
-def _in_chunks(update: Callable[..., None], *buffers: Tensor) -> None:
-    """Call `update` on corresponding chunks of the buffers' memory."""
-    arrays = [buffer.asnumpy().reshape(-1) for buffer in buffers]
+def _in_chunks(update: Callable[..., None], *buffers: Tensor | None) -> None:
+    """Call `update` on corresponding chunks of the buffers' memory; None stays None."""
+    arrays = [None if buffer is None else buffer.asnumpy().reshape(-1) for buffer in buffers]
 
     def chunk(start: int, stop: int) -> None:
-        update(*(array[start:stop] for array in arrays))
+        update(*(None if array is None else array[start:stop] for array in arrays))
 
+    assert arrays[0] is not None
     run(chunk, spans(arrays[0].size, CHUNK))
 
 
 def adamw_(
     param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, learning_rate: float, beta1: float,
     beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float = 1.0,
+    model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
     gradient_factor, square_factor = (1 - beta1) * grad_scale, sqrt(1 - beta2) * grad_scale
     step_size = learning_rate / (1 - beta1**step)
     inverse_correction = 1 / sqrt(1 - beta2**step)
     decay = 1 - learning_rate * weight_decay
 
-    def update(p: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray) -> None:
+    def update(p: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, rounded: np.ndarray | None) -> None:
+        g = widened(g)
         scratch = g * np.float32(gradient_factor)
         m *= np.float32(beta1)
         m += scratch
@@ -49,24 +53,28 @@ def adamw_(
         scratch *= np.float32(step_size)
         p *= np.float32(decay)
         p -= scratch
+        if rounded is not None:
+            rounded[...] = p
 
-    _in_chunks(update, param, grad, exp_avg, exp_avg_sq)
+    _in_chunks(update, param, grad, exp_avg, exp_avg_sq, model_param)
 
 
 def sgd_(
     param: Tensor, grad: Tensor, momentum_buffer: Tensor, *, learning_rate: float, momentum: float,
-    weight_decay: float, grad_scale: float = 1.0,
+    weight_decay: float, grad_scale: float = 1.0, model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    def update(p: np.ndarray, g: np.ndarray, buffer: np.ndarray) -> None:
-        scratch = g * np.float32(grad_scale)
+    def update(p: np.ndarray, g: np.ndarray, buffer: np.ndarray, rounded: np.ndarray | None) -> None:
+        scratch = widened(g) * np.float32(grad_scale)
         if weight_decay:
             scratch += np.float32(weight_decay) * p
         buffer *= np.float32(momentum)
         buffer += scratch
         np.multiply(buffer, np.float32(learning_rate), out=scratch)
         p -= scratch
+        if rounded is not None:
+            rounded[...] = p
 
-    _in_chunks(update, param, grad, momentum_buffer)
+    _in_chunks(update, param, grad, momentum_buffer, model_param)
 
 
 def _partial_sums(x: Tensor, measure: Callable[[np.ndarray], float]) -> np.ndarray:
@@ -76,7 +84,7 @@ def _partial_sums(x: Tensor, measure: Callable[[np.ndarray], float]) -> np.ndarr
     partial = np.zeros(len(chunks), np.float64)
 
     def chunk(index: int, start: int, stop: int) -> None:
-        partial[index] = measure(array[start:stop].astype(np.float32, copy=False))
+        partial[index] = measure(widened(array[start:stop]))
 
     run(chunk, [(index, *span) for index, span in enumerate(chunks)])
     return partial
@@ -88,7 +96,7 @@ def squared_norm(x: Tensor) -> float:
 
 def add_(x: Tensor, y: Tensor) -> None:
     def update(part: np.ndarray, other: np.ndarray) -> None:
-        part += other.astype(part.dtype, copy=False)
+        put(widened(other), part, accumulate=True)
 
     _in_chunks(update, x, y)
 

@@ -42,7 +42,7 @@ def built(backend, flags: str) -> tuple[list, int]:
         }
         parameters = name_parameters(GPTModel(config.model_config, **ends))
         described = [(p.meta.spec, p.meta.initial, str(p.dtype).lower(), tuple(p.shape)) for p in parameters]
-        return described, ParamAndGradBuffers(parameters).size
+        return described, ParamAndGradBuffers(parameters, config.training_config.gradient).size
 
 
 def expected(config, stage: int) -> list:

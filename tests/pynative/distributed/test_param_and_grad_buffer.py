@@ -6,9 +6,10 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from parallel_core.config import OptimizerConfig
+from parallel_core.config.gradient import GradientConfig
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.optimizer import get_optimizer
-from pynative.parameter import as_type, name_parameters, write_parameter
+from pynative.parameter import as_type, name_parameters, write
 from tests.support.engine import rank_of_a_job
 
 TYPES = {"float32": ms.float32, "float16": ms.float16, "bfloat16": ms.bfloat16}
@@ -26,7 +27,7 @@ class OfAllTypes(nn.Cell):
 
 def buffers_of(model: nn.Cell) -> ParamAndGradBuffers:
     with rank_of_a_job(0, 1):
-        return ParamAndGradBuffers(name_parameters(model))
+        return ParamAndGradBuffers(name_parameters(model), GradientConfig(accumulate_allreduce_grads_in_fp32=True))
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -50,7 +51,7 @@ def test_parameters_of_every_type_are_trained(optimizer):
 def test_values_stay_when_parameters_move_in():
     model = OfAllTypes()
     for i, name in enumerate(TYPES):
-        write_parameter(getattr(model, name), np.arange(15).reshape(3, 5) + i)
+        write(getattr(model, name), np.arange(15).reshape(3, 5) + i)
     for i, buffer in enumerate(buffers_of(model)):
         found = buffer.parameters.span(0, 15).astype(ms.float32).asnumpy()
         np.testing.assert_array_equal(found, np.arange(15) + i)

@@ -1,10 +1,12 @@
 """Optimizer updates and sums over flat buffers, in both implementations, against their formulas in float64."""
 
+import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import from_numpy
 
 from pynative import kernels
+from pynative.distributed.flat_memory import FlatMemory
 from tests.support.kernels import assert_close, normal
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -46,6 +48,46 @@ def test_sgd_over_several_steps():
         p = p - 0.1 * buffer
     assert_close(arrays[0][1:-1], p[1:-1], 2e-6)
     assert_close(arrays[2][1:-1], buffer[1:-1], 2e-6)
+
+
+UPDATES = {
+    "adamw_": (4, {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-3, "step": 2}),
+    "sgd_": (3, {"momentum": 0.9}),
+}
+
+
+@pytest.mark.parametrize("gradient_type", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("model_type", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", UPDATES)
+def test_an_update_rounds_into_the_models_parameters(name, model_type, gradient_type):
+    """They are the float32 ones to nearest even; those are as if the gradient had been float32."""
+    count, options = UPDATES[name]
+    options = {**options, "learning_rate": 1e-2, "weight_decay": 0.1, "grad_scale": 0.25}
+    (_, plain), (_, mixed) = _state(count), _state(count)
+    gradient = mixed[1].astype(getattr(ms, gradient_type))
+    model = FlatMemory(SIZE + 2, model_type)
+    plain[1] = gradient.astype(ms.float32)
+    getattr(kernels, name)(*plain, **options)
+    mixed[1] = gradient
+    getattr(kernels, name)(*mixed, **options, model_param=model.span(1, SIZE + 1))
+    for found, expected in zip(mixed, plain, strict=True):
+        np.testing.assert_array_equal(found.astype(ms.float32).asnumpy(), expected.asnumpy())
+    rounded = model.span(0, SIZE + 2).astype(ms.float32).asnumpy()
+    np.testing.assert_array_equal(rounded[1:-1], plain[0].astype(getattr(ms, model_type)).astype(ms.float32).asnumpy())
+    assert rounded[0] == rounded[-1] == 0, "wrote outside of the slice"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_arithmetic_in_every_type(dtype):
+    """A gradient buffer of any type is filled, added to from any, and its squares are summed."""
+    x = FlatMemory(7, dtype).span(0, 7)
+    kernels.fill_(x, 1.5)
+    for other in ("float32", "float16", "bfloat16"):
+        y = FlatMemory(7, other).span(0, 7)
+        kernels.fill_(y, 0.25)
+        kernels.add_(x, y)
+    np.testing.assert_array_equal(x.astype(ms.float32).asnumpy(), np.full(7, 2.25, np.float32))
+    assert kernels.squared_norm(x) == 7 * 2.25**2
 
 
 def test_in_place_arithmetic():

@@ -56,7 +56,7 @@ def called_twice(backend, flags: str) -> tuple[np.ndarray, np.ndarray]:
     states = [ms.Tensor(generator.standard_normal((16, 2, 32)).astype(np.float32)) for _ in range(2)]
     with job(backend, config):
         chunks = get_model(lambda **stage: GPTModel(config.model_config, **stage), config)
-        buffers, model = ParamAndGradBuffers(trainable(chunks)), chunks[0]
+        buffers, model = ParamAndGradBuffers(trainable(chunks), config.training_config.gradient), chunks[0]
         head = model.language_model.output_layer
         own = None if UNTIED in flags else model.shared_embedding_or_output_weight()
         weight = head.weight if own is None else own

@@ -1,0 +1,104 @@
+"""What optimizers over flat buffers share: float32 state, float32 values of 16-bit parameters, and the sweep."""
+
+from collections.abc import Iterator
+from dataclasses import astuple
+from typing import NamedTuple
+
+from mindspore import Parameter, Tensor
+
+from parallel_core.config import OptimizerConfig
+from pynative import in_place
+from pynative.distributed.flat_memory import FlatMemory
+from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
+from pynative.parameter import set_main_param
+
+MAIN_PARAM = "main_param"
+"""The state of a 16-bit parameter that is its value in float32 (Micikevicius et al., "Mixed Precision Training")."""
+
+
+class Sweep(NamedTuple):
+    """A segment's memory."""
+
+    weight_decay_multiplier: float
+    vectors: list[Tensor]
+    """What is updated in float32 and from which gradients: parameters, gradients, each moment."""
+    model_param: Tensor | None
+    """The parameters that the model computes with, where they are of 16 bits and so not the ones that are updated."""
+
+
+class FlatOptimizer:
+    """What Adam and SGD share: float32 state vectors as long as the buffers, and the sweep over their segments.
+
+    Of 16-bit parameters the float32 values are state too: the model's are those, rounded, after every step.
+    """
+
+    moment_names: tuple[str, ...] = ()
+
+    def __init__(self, config: OptimizerConfig, buffers: ParamAndGradBuffers) -> None:
+        self.config, self.buffers = config, buffers
+        self._states = [self._state_of(buffer) for buffer in buffers]
+        self._sweeps = [
+            sweep
+            for buffer, states in zip(buffers, self._states, strict=True)
+            for sweep in self._sweeps_of(buffer, states)
+        ]
+        for parameter, states in self.states_of_parameters():
+            set_main_param(parameter, states.get(MAIN_PARAM))
+        self.reload_model_params()
+        self.steps = 0
+        self._has_stepped = False
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Of every state that a parameter may have."""
+        return MAIN_PARAM, *self.moment_names
+
+    def _state_of(self, buffer: ParamAndGradBuffer) -> dict[str, FlatMemory]:
+        names = self.moment_names if buffer.plan.parameter_type == "float32" else self.state_names
+        return {name: FlatMemory(buffer.plan.size) for name in names}
+
+    def _sweeps_of(self, buffer: ParamAndGradBuffer, states: dict[str, FlatMemory]) -> Iterator[Sweep]:
+        main_param = states.get(MAIN_PARAM)
+        memories = [main_param or buffer.parameters, buffer.gradients, *(states[name] for name in self.moment_names)]
+        for start, stop, multiplier in map(astuple, buffer.plan.segments):
+            vectors = [memory.span(start, stop) for memory in memories]
+            yield Sweep(multiplier, vectors, main_param and buffer.parameters.span(start, stop))
+
+    def reload_model_params(self) -> None:
+        """Take the float32 values of 16-bit parameters from the model's, which were overwritten."""
+        for _, parameter in self.buffers.entries:
+            if parameter.meta.main_param is not None:
+                in_place.assign(parameter.meta.main_param, parameter)
+
+    def _take_over_assigned_params(self) -> None:
+        """Scripts assign values between the construction and the first step; others keep their exact float32 values."""
+        for _, parameter in self.buffers.entries:
+            main_param = parameter.meta.main_param
+            if main_param is not None and not _is_rounded_from(parameter, main_param):
+                in_place.assign(main_param, parameter)
+
+    def step(self, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
+        """Update every weight from its gradient times `grad_scale`."""
+        if not self._has_stepped:
+            self._take_over_assigned_params()
+            self._has_stepped = True
+        self.steps += 1
+        for sweep in self._sweeps:
+            self._update(sweep, learning_rate, weight_decay * sweep.weight_decay_multiplier, grad_scale)
+
+    def _update(self, sweep: Sweep, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
+        """Update a segment."""
+        raise NotImplementedError
+
+    def states_of_parameters(self) -> list[tuple[Parameter, dict[str, Tensor]]]:
+        """Each parameter with views of its state by name, for checkpoints."""
+        return [
+            (parameter, {name: memory.view(entry.start, entry.place.shape) for name, memory in states.items()})
+            for buffer, states in zip(self.buffers, self._states, strict=True)
+            for entry, parameter in buffer.entries
+        ]
+
+
+def _is_rounded_from(rounded: Tensor, exact: Tensor) -> bool:
+    """Whether a 16-bit tensor holds the bits of a float32 one's values, rounded."""
+    return rounded.asnumpy().tobytes() == exact.astype(rounded.dtype).asnumpy().tobytes()

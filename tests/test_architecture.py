@@ -85,7 +85,9 @@ FLOORS = {
         {"costs"},
     ),
     "pynative": (
-        {"in_place"},
+        {"dtypes", "in_place"},
+        {"onednn"},
+        {"rounding"},
         {"autograd", "collectives", "launch", "log", "step_position"},
         {"kernels", "parallel_state"},
         {"context_parallel", "device", "generate", "parameter"},

@@ -4,7 +4,6 @@ bfloat16 travels as its bits (uint16). Reductions of 16-bit floats are summed in
 once, so that every rank gets the same bits.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,6 +12,8 @@ import numpy as np
 from mindspore import Tensor
 
 from parallel_core.dtypes import DTYPES
+from pynative.dtypes import BFLOAT16
+from pynative.rounding import convert, sum_into, widened
 
 
 class Kind(NamedTuple):
@@ -51,7 +52,7 @@ def to_numpy(x: Tensor, kind: Kind) -> np.ndarray:
 
 def to_tensor(array: np.ndarray, kind: Kind) -> Tensor:
     """A tensor over a contiguous array's memory."""
-    return ms.from_numpy(array.view(_bfloat16()) if kind.name == "bfloat16" else array)
+    return ms.from_numpy(array.view(BFLOAT16) if kind.name == "bfloat16" else array)
 
 
 def writable(x: Tensor, kind: Kind) -> np.ndarray:
@@ -62,24 +63,19 @@ def writable(x: Tensor, kind: Kind) -> np.ndarray:
     return array
 
 
-@functools.cache
-def _bfloat16() -> np.dtype:
-    """numpy's name for bfloat16, which MindSpore registers."""
-    return ms.Tensor([0.0], ms.bfloat16).asnumpy().dtype
-
-
 def reduce_into(target: np.ndarray, parts: Sequence[np.ndarray], op: str, kind: Kind) -> None:
     """target = parts[0] op parts[1] op ..., in that order; `target` may be the first of the parts."""
-    if kind.name in ("int32", "int64", "bool"):
-        _fold(target, parts, op)
-        return
     with np.errstate(over="ignore", invalid="ignore"):
-        if kind.name == "float32":
+        if kind.name not in ("float16", "bfloat16"):
             _fold(target, parts, op)
+            return
+        total, *addends = (part.view(BFLOAT16) if kind.name == "bfloat16" else part for part in (target, *parts))
+        if op == "sum":
+            sum_into(total, addends)
         else:
-            wide = [_widen(part, kind) for part in parts]
+            wide = [widened(part) for part in addends]
             _fold(wide[0], wide, op)
-            _narrow_into(target, wide[0], kind)
+            convert(wide[0], total)
 
 
 def _fold(target: np.ndarray, parts: Sequence[np.ndarray], op: str) -> None:
@@ -87,25 +83,3 @@ def _fold(target: np.ndarray, parts: Sequence[np.ndarray], op: str) -> None:
     reduce(parts[0], parts[1], out=target)
     for part in parts[2:]:
         reduce(target, part, out=target)
-
-
-def _widen(array: np.ndarray, kind: Kind) -> np.ndarray:
-    if kind.name == "float16":
-        return array.astype(np.float32)
-    bits = array.astype(np.uint32)
-    bits <<= 16
-    return bits.view(np.float32)
-
-
-def _narrow_into(target: np.ndarray, values: np.ndarray, kind: Kind) -> None:
-    """Round to nearest, ties to even; a NaN stays one."""
-    if kind.name == "float16":
-        np.copyto(target, values, casting="same_kind")
-        return
-    bits = values.view(np.uint32)
-    rounded = bits + (((bits >> 16) & 1) + 0x7FFF)
-    rounded >>= 16
-    np.copyto(target, rounded, casting="unsafe")
-    not_a_number = np.isnan(values)
-    if not_a_number.any():
-        target[not_a_number] = (bits[not_a_number] >> 16) | 0x40

@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from pynative.autograd import add_weight_gradient
-from pynative.kernels.host.rounding import put, widened
+from pynative.rounding import put, widened
 
 
 def array_of(tensor: Tensor | None) -> np.ndarray | None:

@@ -20,8 +20,8 @@ from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.rounding import widened
 from pynative.kernels.host.threads import run, spans
+from pynative.rounding import widened
 
 QUERY_ROWS = 256
 """Rows of a block of scores. With 128 one thread is as fast and less is multiplied above the diagonal, but two threads

@@ -6,8 +6,8 @@ from mindspore import Tensor, from_numpy
 from pynative.autograd import Function
 from pynative.kernels.host.arrays import as_float32, rows_of
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.rounding import widened
 from pynative.kernels.host.threads import row_blocks, run
+from pynative.rounding import widened
 
 
 def _columns(target: np.ndarray, first_id: int, width: int) -> tuple[np.ndarray, np.ndarray]:

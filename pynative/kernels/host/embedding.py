@@ -7,8 +7,8 @@ from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.host.arrays import delivered, gradient_memory, rows_of
-from pynative.kernels.host.rounding import widened
 from pynative.kernels.host.threads import row_blocks, run
+from pynative.rounding import widened
 
 
 def _gather(table: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:

@@ -5,8 +5,8 @@ from mindspore import Tensor, from_numpy
 
 from pynative.kernels.host.arrays import array_of, delivered, gradient_memory, rows_of
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.rounding import put
 from pynative.kernels.host.threads import matmul_spans, row_blocks, run
+from pynative.rounding import put
 
 
 def _product(

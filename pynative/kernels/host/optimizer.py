@@ -6,8 +6,8 @@ from math import sqrt
 import numpy as np
 from mindspore import Tensor
 
-from pynative.kernels.host.rounding import put, widened
 from pynative.kernels.host.threads import run, spans
+from pynative.rounding import put, widened
 
 CHUNK = 128 * 1024
 """Elements of a chunk: with four buffers and a scratch array it occupies 2.5 MB of cache."""

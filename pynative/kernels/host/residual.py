@@ -10,8 +10,8 @@ from pynative.autograd import Function
 from pynative.kernels.dropout import Dropout, Key, Rows
 from pynative.kernels.host.arrays import add_summed_gradient, array_of, rows_of
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.rounding import fill, float32_for, widened
 from pynative.kernels.host.threads import row_blocks, run
+from pynative.rounding import fill, float32_for, widened
 
 Masks = Callable[[int, int], np.ndarray]
 """(start, stop) -> the mask of these rows."""

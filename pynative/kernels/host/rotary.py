@@ -6,8 +6,8 @@ from mindspore import Tensor, from_numpy
 from parallel_core.fused_rows import heads_of_group
 from pynative.autograd import Function
 from pynative.kernels.host.arrays import as_float32
-from pynative.kernels.host.rounding import fill, float32_for, widened
 from pynative.kernels.host.threads import row_blocks, run
+from pynative.rounding import fill, float32_for, widened
 
 
 def _group_parts(rows: np.ndarray, layout: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

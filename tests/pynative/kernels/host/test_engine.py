@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from pynative import kernels
+from pynative.dtypes import BFLOAT16
 from pynative.kernels.host import activation, attention, cross_entropy, linear, norm, residual
 from pynative.kernels.host.engine import ENGINE, Engine
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
-from pynative.kernels.host.rounding import BFLOAT16, widened
+from pynative.rounding import widened
 from tests.support import kernels as reference
 from tests.support.kernels import assert_close, normal, run_operator
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from pynative.dtypes import BFLOAT16
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
-from pynative.kernels.host.rounding import BFLOAT16, widened
+from pynative.rounding import widened
 from tests.support.kernels import normal
 
 NUMPY = NumpyEngine()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pynative.kernels.host.rounding import widened
+from pynative.rounding import widened
 
 Array = np.ndarray
 

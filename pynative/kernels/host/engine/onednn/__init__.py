@@ -6,10 +6,11 @@ import numpy as np
 
 from parallel_core.blas import cpu_flags
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
-from pynative.kernels.host.engine.onednn import activations, primitives
-from pynative.kernels.host.engine.onednn.arrays import Array, layout_of, row_layout
-from pynative.kernels.host.engine.onednn.library import library
-from pynative.kernels.host.engine.onednn.primitives import SUM
+from pynative.kernels.host.engine.onednn import activations
+from pynative.onednn import primitives
+from pynative.onednn.arrays import Array, layout_of, row_layout
+from pynative.onednn.library import library
+from pynative.onednn.primitives import SUM
 
 FLOAT32_PRODUCTS = "amx_tile" not in cpu_flags()
 """Whether float32 products are oneDNN's, too. One core, 2048 x 512 x 2048, GFLOP/s: AMD family 26 200, OpenBLAS 190;

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from pynative.kernels.host.engine.onednn import primitives
-from pynative.kernels.host.engine.onednn.arrays import Array, layout_of, row_layout
-from pynative.kernels.host.engine.onednn.library import Algorithm
-from pynative.kernels.host.engine.onednn.primitives import Eltwise, Primitive
+from pynative.onednn import primitives
+from pynative.onednn.arrays import Array, layout_of, row_layout
+from pynative.onednn.library import Algorithm
+from pynative.onednn.primitives import Eltwise, Primitive
 
 PLAIN = {
     "gelu_tanh": (Algorithm.GELU_TANH, 0.0),

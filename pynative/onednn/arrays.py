@@ -4,8 +4,8 @@ from functools import cache
 
 import numpy as np
 
-from pynative.kernels.host.engine.onednn.library import Layout, Type, dense, layout
-from pynative.kernels.host.rounding import BFLOAT16
+from pynative.dtypes import BFLOAT16
+from pynative.onednn.library import Layout, Type, dense, layout
 
 Array = np.ndarray
 

@@ -62,6 +62,8 @@ class Argument(IntEnum):
     DIFF_DESTINATION = 145
     DIFF_SCALE = 255
     DIFF_SHIFT = 256
+    MULTIPLE_SOURCE = 1024
+    """Of the first of several sources; the next ones count on."""
     POST_OP = 32768
     """DNNL_ARG_ATTR_MULTIPLE_POST_OP(i) is (i + 1) times this, plus SOURCE_1 for a binary one."""
 

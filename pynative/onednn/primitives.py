@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, NamedTuple
 
-from pynative.kernels.host.engine.onednn.library import (
+from pynative.onednn.library import (
     BACKWARD,
     FORWARD_TRAINING,
     RMS_NORM,
@@ -25,6 +25,7 @@ from pynative.kernels.host.engine.onednn.library import (
     Primitive,
     call,
     engine,
+    library,
     made,
     once,
 )
@@ -52,15 +53,21 @@ PostOp = Eltwise | Binary | str
 
 
 def _made_once(make: Callable[..., Primitive]) -> Callable[..., Primitive | None]:
-    """Cached by the arguments; None where the library has no such primitive for this CPU."""
+    """Cached by the arguments; None where the library has no such primitive for this CPU, or but its slow definition.
+
+    What oneDNN calls "ref" computes entry by entry, a hundred times slower than numpy.
+    """
 
     @once
     @wraps(make)
     def cached(*arguments: Any) -> Primitive | None:
+        if library() is None:
+            return None
         try:
-            return make(*arguments)
+            primitive = make(*arguments)
         except OneDnnError:
             return None
+        return None if primitive.implementation.startswith("ref") else primitive
 
     return cached
 
@@ -104,6 +111,24 @@ def product(
     arguments = [(Argument.SOURCE, left), (Argument.WEIGHTS, right), (Argument.DESTINATION, result)]
     arguments += [] if bias is None else [(Argument.BIAS, bias)]
     return Primitive(described, [*arguments, *_post_arguments(post_ops)])
+
+
+@_made_once
+def reorder(source: Layout, result: Layout) -> Primitive:
+    """The source in the type and strides of the result. Arrays: source, result."""
+    described = made(
+        "reorder_primitive_desc_create", source.descriptor, engine(), result.descriptor, engine(), _attributes()
+    )
+    return Primitive(described, [(Argument.SOURCE, source), (Argument.DESTINATION, result)])
+
+
+@_made_once
+def total(layout: Layout, count: int) -> Primitive:
+    """The sum of `count` arrays of one layout, rounded once. Arrays: theirs, then the result's."""
+    layouts, scales = (Handle * count)(*[layout.descriptor] * count), (ctypes.c_float * count)(*[1.0] * count)
+    described = made("sum_primitive_desc_create", engine(), layout.descriptor, count, scales, layouts, _attributes())
+    sources = [(Argument.MULTIPLE_SOURCE + index, layout) for index in range(count)]
+    return Primitive(described, [*sources, (Argument.DESTINATION, layout)])
 
 
 def _eltwise(algorithm: Algorithm, alpha: float, source: Layout, result: Layout) -> Handle:

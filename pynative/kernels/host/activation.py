@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import add_summed_gradient, array_of, rows_of
+from pynative.kernels.host.arrays import add_summed_gradient, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
 
@@ -43,7 +43,7 @@ class _BiasActivation(Function):
         rows = rows_of(x)
         columns = rows.shape[1] // (2 if name in GATED else 1)
         y = np.empty((len(rows), columns), rows.dtype)
-        _forward(name, rows, array_of(bias), y)
+        _forward(name, rows, array_or_none(bias), y)
         return from_numpy(y.reshape(*x.shape[:-1], columns))
 
     @staticmethod
@@ -51,7 +51,7 @@ class _BiasActivation(Function):
         (x,), bias = ctx.saved_tensors, ctx.bias
         rows, dy_rows = rows_of(x), rows_of(dy)
         dx = np.empty(rows.shape, dy_rows.dtype)
-        sums = _backward(ctx.name, rows, array_of(bias), dy_rows, dx)
+        sums = _backward(ctx.name, rows, array_or_none(bias), dy_rows, dx)
         gradient = None if sums is None else add_summed_gradient(bias, sums)
         return from_numpy(dx.reshape(x.shape)), gradient, None
 

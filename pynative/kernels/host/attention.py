@@ -19,6 +19,7 @@ from mindspore import Tensor, from_numpy
 from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
+from pynative.kernels.host.arrays import array_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run, spans
 from pynative.rounding import widened
@@ -41,7 +42,7 @@ def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 def _score_limits(scores: Scores, queries: int) -> Callable[[int, slice], np.ndarray | None]:
     """A function (batch, query rows) -> upper limits of the last columns of their scores, None without any."""
     if scores.mask is not None:
-        hidden = _columns(scores.mask.asnumpy()[:, :, -queries:], scores)
+        hidden = _columns(array_of(scores.mask)[:, :, -queries:], scores)
         limits = np.where(hidden, MASKED_SCORE, np.float32(np.inf))
         return lambda batch, rows: limits[batch % len(limits), 0, rows]
     if not scores.causal:
@@ -190,8 +191,8 @@ def _forward(
 class _Attention(Function):
     @staticmethod
     def forward(ctx, q, k, v, scores):
-        q_array = q.asnumpy()
-        out, maximum, inverse_sum = _forward(q_array, k.asnumpy(), v.asnumpy(), scores, q_array.dtype)
+        q_array = array_of(q)
+        out, maximum, inverse_sum = _forward(q_array, array_of(k), array_of(v), scores, q_array.dtype)
         result = from_numpy(out.reshape(*out.shape[:2], -1))
         ctx.scores = scores
         ctx.save_for_backward(q, k, v, result, from_numpy(maximum), from_numpy(inverse_sum))
@@ -200,11 +201,11 @@ class _Attention(Function):
     @staticmethod
     def backward(ctx, dy):
         q, k, v, out, maximum, inverse_sum = ctx.saved_tensors
-        heads, dout = _Heads(q.asnumpy(), k.asnumpy(), v.asnumpy(), ctx.scores), dy.asnumpy()
+        heads, dout = _Heads(array_of(q), array_of(k), array_of(v), ctx.scores), array_of(dy)
         gradients = tuple(np.empty(array.shape, dout.dtype) for array in (heads.q, heads.k, heads.v))
         shape = heads.q.shape
         heads.backward(
-            dout.reshape(shape), out.asnumpy().reshape(shape), maximum.asnumpy(), inverse_sum.asnumpy(), gradients
+            dout.reshape(shape), array_of(out).reshape(shape), array_of(maximum), array_of(inverse_sum), gradients
         )
         return *map(from_numpy, gradients), None
 
@@ -223,8 +224,8 @@ def attention(
 
 def _arrays(q: Tensor, kv: Tensor, scores: Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The block's queries, keys and values."""
-    keys, values = kv.asnumpy()[:, : scores.keys]
-    return q.asnumpy()[-scores.queries :], keys, values
+    keys, values = array_of(kv)[:, : scores.keys]
+    return array_of(q)[-scores.queries :], keys, values
 
 
 def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
@@ -238,8 +239,8 @@ def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | No
 def _merge(partial: Partial, out: np.ndarray, maximum: np.ndarray, inverse_sum: np.ndarray) -> None:
     """Add a block's result to that of its queries, the last ones of `partial`, in place."""
     queries = maximum.shape[-1]
-    old_out = partial.out.asnumpy()[-queries:].reshape(out.shape)
-    old_maximum, old_inverse = (x.asnumpy()[..., -queries:] for x in (partial.maximum, partial.inverse_sum))
+    old_out = array_of(partial.out)[-queries:].reshape(out.shape)
+    old_maximum, old_inverse = (array_of(x)[..., -queries:] for x in (partial.maximum, partial.inverse_sum))
     highest = np.maximum(old_maximum, maximum)
     old_weight, weight = np.exp(old_maximum - highest) / old_inverse, np.exp(maximum - highest) / inverse_sum
     inverse = 1 / (old_weight + weight)
@@ -256,11 +257,11 @@ def attention_block_gradient(
     last = slice(-scores.queries, None)
     own_dq, dkv = np.empty(heads.q.shape, np.float32), np.zeros(kv.shape, np.float32)
     heads.backward(
-        dout.asnumpy()[last].reshape(heads.q.shape), partial.out.asnumpy()[last].reshape(heads.q.shape),
-        partial.maximum.asnumpy()[..., last], partial.inverse_sum.asnumpy()[..., last],
+        array_of(dout)[last].reshape(heads.q.shape), array_of(partial.out)[last].reshape(heads.q.shape),
+        array_of(partial.maximum)[..., last], array_of(partial.inverse_sum)[..., last],
         (own_dq, *dkv[:, : scores.keys]),
     )  # fmt: skip
     if dq is None:
         return from_numpy(own_dq), from_numpy(dkv)
-    dq.asnumpy()[last] += own_dq
+    array_of(dq)[last] += own_dq
     return dq, from_numpy(dkv)

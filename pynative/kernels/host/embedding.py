@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function, add_weight_gradient
-from pynative.kernels.host.arrays import delivered, gradient_memory, rows_of
+from pynative.kernels.host.arrays import array_of, delivered, gradient_memory, rows_of
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import widened
 
@@ -43,7 +43,7 @@ def _scatter_sum(rows: np.ndarray, gradients: np.ndarray, out: np.ndarray, accum
 class _Embedding(Function):
     @staticmethod
     def forward(ctx, ids, weight, first_id):
-        table, rows = weight.asnumpy(), ids.asnumpy().reshape(-1) - first_id
+        table, rows = array_of(weight), array_of(ids).reshape(-1) - first_id
         y = np.empty((len(rows), table.shape[1]), table.dtype)
         _gather(table, rows, y)
         ctx.rows, ctx.weight = rows, weight
@@ -55,7 +55,7 @@ class _Embedding(Function):
 
 
 def _weight_gradient(rows: np.ndarray, dy: Tensor, weight: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
-    gradient = gradient_memory(out, weight.shape, weight.asnumpy().dtype)
+    gradient = gradient_memory(out, weight.shape, array_of(weight).dtype)
     _scatter_sum(rows, rows_of(dy), gradient, accumulate)
     return delivered(gradient, out)
 

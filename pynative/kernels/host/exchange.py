@@ -5,13 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from pynative.kernels.host.arrays import array_of
+
 
 def join_kv(k: Tensor, v: Tensor) -> Tensor:
-    return from_numpy(np.stack((k.asnumpy(), v.asnumpy())))
+    return from_numpy(np.stack((array_of(k), array_of(v))))
 
 
 def split_kv(kv: Tensor) -> tuple[Tensor, Tensor]:
-    keys, values = kv.asnumpy()
+    keys, values = array_of(kv)
     return from_numpy(keys), from_numpy(values)
 
 
@@ -20,7 +22,7 @@ def _repeated(x: np.ndarray, times: int) -> np.ndarray:
 
 
 def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor:
-    arrays = [_repeated(x.asnumpy(), t) for x, t in zip(xs, times, strict=True)]
+    arrays = [_repeated(array_of(x), t) for x, t in zip(xs, times, strict=True)]
     cut = [x.reshape(*x.shape[:2], parts, -1).transpose(2, 0, 1, 3) for x in arrays]
     packed = np.concatenate(cut, axis=-1)
     return from_numpy(packed.reshape(-1, *packed.shape[2:]))
@@ -29,7 +31,7 @@ def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor
 def unpack_heads(
     packed: Tensor, parts: int, shapes: Sequence[tuple[int, ...]], times: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    array = packed.asnumpy()
+    array = array_of(packed)
     by_part = array.reshape(parts, -1, *array.shape[1:])
     widths = [int(np.prod(shape)) * t // parts for shape, t in zip(shapes, times, strict=True)]
     chunks = np.split(by_part, np.cumsum(widths)[:-1], axis=-1)

@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import add_summed_gradient, as_float32, rows_of
+from pynative.kernels.host.arrays import add_summed_gradient, array_of, as_float32, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
 
@@ -71,7 +71,7 @@ class _NormFunction(Function):
         weight, bias = ctx.parameters
         rows, dy_rows = rows_of(x), rows_of(dy)
         dx = np.empty(rows.shape, dy_rows.dtype)
-        statistics = inverse.asnumpy(), mean[0].asnumpy() if mean else None
+        statistics = array_of(inverse), array_of(mean[0]) if mean else None
         scale_gradient, shift_gradient = _backward(dy_rows, rows, ctx.scale, statistics, dx)
         weight_gradient = add_summed_gradient(weight, scale_gradient)
         bias_gradient = None if bias is None else add_summed_gradient(bias, shift_gradient)

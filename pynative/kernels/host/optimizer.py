@@ -6,6 +6,7 @@ from math import sqrt
 import numpy as np
 from mindspore import Tensor
 
+from pynative.kernels.host.arrays import array_of
 from pynative.kernels.host.threads import run, spans
 from pynative.rounding import put, widened
 
@@ -18,7 +19,7 @@ SUM_CHUNK = 64 * 1024
 
 def _in_chunks(update: Callable[..., None], *buffers: Tensor | None) -> None:
     """Call `update` on corresponding chunks of the buffers' memory; None stays None."""
-    arrays = [None if buffer is None else buffer.asnumpy().reshape(-1) for buffer in buffers]
+    arrays = [None if buffer is None else array_of(buffer).reshape(-1) for buffer in buffers]
 
     def chunk(start: int, stop: int) -> None:
         update(*(None if array is None else array[start:stop] for array in arrays))
@@ -79,7 +80,7 @@ def sgd_(
 
 def _partial_sums(x: Tensor, measure: Callable[[np.ndarray], float]) -> np.ndarray:
     """`measure` of each chunk of x, in float64."""
-    array = x.asnumpy().reshape(-1)
+    array = array_of(x).reshape(-1)
     chunks = spans(array.size, SUM_CHUNK)
     partial = np.zeros(len(chunks), np.float64)
 

@@ -8,7 +8,7 @@ from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function
 from pynative.kernels.dropout import Dropout, Key, Rows
-from pynative.kernels.host.arrays import add_summed_gradient, array_of, rows_of
+from pynative.kernels.host.arrays import add_summed_gradient, array_of, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import fill, float32_for, widened
@@ -60,7 +60,7 @@ class _BiasDropoutAdd(Function):
     @staticmethod
     def forward(ctx, x, bias, residual, dropout):
         ctx.bias, ctx.masks, ctx.has_residual = bias, _masks(dropout, x.shape), residual is not None
-        y = _forward(rows_of(x), array_of(bias), None if residual is None else rows_of(residual), ctx.masks)
+        y = _forward(rows_of(x), array_or_none(bias), None if residual is None else rows_of(residual), ctx.masks)
         return from_numpy(y.reshape(x.shape))
 
     @staticmethod
@@ -94,7 +94,7 @@ def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tenso
 class _Fork(Function):
     @staticmethod
     def forward(ctx, x):
-        array = x.asnumpy()
+        array = array_of(x)
         return from_numpy(array), from_numpy(array)
 
     @staticmethod

@@ -5,7 +5,7 @@ from mindspore import Tensor, from_numpy
 
 from parallel_core.fused_rows import heads_of_group
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import as_float32
+from pynative.kernels.host.arrays import array_of, as_float32
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import fill, float32_for, widened
 
@@ -22,7 +22,7 @@ class _SplitQkv(Function):
     @staticmethod
     def forward(ctx, qkv, groups, heads_per_group, head_size):
         ctx.layout, ctx.shape = (groups, heads_per_group, head_size), qkv.shape
-        array = qkv.asnumpy()
+        array = array_of(qkv)
         parts = _group_parts(array.reshape(-1, array.shape[-1]), ctx.layout)
         heads = tuple(np.empty(part.shape, array.dtype) for part in parts)
 
@@ -35,10 +35,10 @@ class _SplitQkv(Function):
 
     @staticmethod
     def backward(ctx, *gradients):
-        dtype = gradients[0].asnumpy().dtype
+        dtype = array_of(gradients[0]).dtype
         merged = np.empty(ctx.shape, dtype)
         parts = _group_parts(merged.reshape(-1, ctx.shape[-1]), ctx.layout)
-        sources = tuple(g.asnumpy().reshape(part.shape) for g, part in zip(gradients, parts, strict=True))
+        sources = tuple(array_of(g).reshape(part.shape) for g, part in zip(gradients, parts, strict=True))
 
         def block(start: int, stop: int) -> None:
             for part, source in zip(parts, sources, strict=True):
@@ -87,11 +87,11 @@ class _Rotary(Function):
     @staticmethod
     def forward(ctx, x, cos, sin, interleaved):
         ctx.angles, ctx.interleaved = (as_float32(cos), as_float32(sin)), interleaved
-        return from_numpy(_rotate(x.asnumpy(), *ctx.angles, interleaved, inverse=False))
+        return from_numpy(_rotate(array_of(x), *ctx.angles, interleaved, inverse=False))
 
     @staticmethod
     def backward(ctx, dy):
-        return from_numpy(_rotate(dy.asnumpy(), *ctx.angles, ctx.interleaved, inverse=True)), None, None, None
+        return from_numpy(_rotate(array_of(dy), *ctx.angles, ctx.interleaved, inverse=True)), None, None, None
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:

@@ -5,19 +5,21 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from pynative.kernels.host.arrays import array_of
+
 
 def chunk(x: Tensor, axis: int, index: int, count: int) -> Tensor:
     # A copy even where a view would do: the chunk outlives the whole.
-    return from_numpy(np.array(np.split(x.asnumpy(), count, axis)[index], order="C"))
+    return from_numpy(np.array(np.split(array_of(x), count, axis)[index], order="C"))
 
 
 def take_columns(x: Tensor, ranges: Sequence[range]) -> Tensor:
-    array = x.asnumpy()
+    array = array_of(x)
     return from_numpy(np.concatenate([array[..., run.start : run.stop] for run in ranges], axis=-1))
 
 
 def place_columns(x: Tensor, ranges: Sequence[range], width: int) -> Tensor:
-    array = x.asnumpy()
+    array = array_of(x)
     wide = np.zeros((*array.shape[:-1], width), array.dtype)
     start = 0
     for run in ranges:
@@ -27,4 +29,4 @@ def place_columns(x: Tensor, ranges: Sequence[range], width: int) -> Tensor:
 
 
 def sequence_first(x: Tensor) -> Tensor:
-    return from_numpy(np.ascontiguousarray(x.asnumpy().T))
+    return from_numpy(np.ascontiguousarray(array_of(x).T))

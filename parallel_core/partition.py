@@ -17,6 +17,7 @@ class PipelineSizes(Protocol):
     virtual_pipeline_model_parallel_size: int | None
     num_layers_per_virtual_pipeline_stage: int | None
     num_layer_list: list[int] | list[list[int]] | None
+    offset: Any
     decoder_first_pipeline_num_layers: int | None
     decoder_last_pipeline_num_layers: int | None
     standalone_embedding_stage: bool
@@ -33,8 +34,8 @@ class ModelSizes(Protocol):
 def chunk_layers(model_config: ModelSizes, parallel_config: PipelineSizes) -> list[list[range]]:
     """The layers, 0-based, of each chunk and stage: indexed [chunk][stage].
 
-    From `--num-layer-list`; else a stage's layers (`stage_budgets`) are divided evenly over its chunks. Layers that do
-    nothing (`--noop-layers`) are counted and numbered as any other.
+    From `--num-layer-list`, or an even share of each chunk and `offset`; else a stage's layers (`stage_budgets`) are
+    divided evenly over its chunks. Layers that do nothing (`--noop-layers`) are counted and numbered as any other.
     """
     stages = parallel_config.pipeline_model_parallel_size
     counts = chunk_counts(model_config.num_layers, parallel_config)
@@ -50,11 +51,19 @@ def chunk_counts(num_layers: int, parallel: PipelineSizes) -> list[list[int]]:
     if is_nested(entries):
         return [list(row) for row in entries]
     chunks = parallel.virtual_pipeline_model_parallel_size or 1
+    if parallel.offset is not None:
+        share = num_layers // (chunks * parallel.pipeline_model_parallel_size)
+        return [[share + extra for extra in row] for row in offset_rows(parallel.offset, chunks)]
     counts = [[budget // chunks for budget in stage_budgets(num_layers, parallel)] for _ in range(chunks)]
     if entries is None:
         counts[0][0] -= parallel.account_for_embedding_in_pipeline_split
         counts[-1][-1] -= parallel.account_for_loss_in_pipeline_split
     return counts
+
+
+def offset_rows(offset: Any, chunks: int) -> list[list[int]]:
+    """An `offset` with a list for each chunk: as it is, or one list for all of them."""
+    return offset if is_nested(offset) else [offset] * chunks
 
 
 def stage_budgets(num_layers: int, parallel: PipelineSizes) -> list[int]:

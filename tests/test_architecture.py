@@ -78,7 +78,7 @@ FLOORS = {
         {"activations", "averaging", "blas", "dtypes", "files", "findings", "fused_rows", "loss_scale", "lr_schedule"}
         | {"messages"}
         | {"partition", "sampling", "sharding"},
-        {"buffers", "initial_values", "schedules", "sizes"},
+        {"buffers", "initial_values", "recompute", "schedules", "sizes"},
         {"config", "context"},
         {"batch", "data", "rotary", "topology"},
         {"blocks", "checkpoint"},

@@ -8,6 +8,7 @@ from typing import Any
 from mapping.flags.notations import dtype
 from mapping.readers import types
 from mapping.readers.meaning import Entries, Meaning, Values, nothing, parts, planned, to, words
+from parallel_core.config.recompute import LISTED
 
 _STATIC_GRAPH = "the dynamic graph is not compiled: there is nothing to switch"
 _BY_SCRIPT = "the network is what its sizes say"
@@ -164,7 +165,8 @@ _MODEL: dict[str, Meaning] = {
         ("flatten_labels_and_input_mask", "clone_scatter_output_in_embedding", "bias_dropout_fusion"),
         nothing("the result is the same"),
     ),
-    "distribute_saved_activations": nothing("only memory changes"),
+    "distribute_saved_activations": to("recompute_slice_activation"),
+    "offset": lambda value, entries: {"offset": value} if value else "layers are shared evenly",
     "enable_flash_sp": planned("FlashSP as a form of context parallelism"),
     "parallel_position_embedding": planned("position tables that are cut over ranks"),
     "fp8_format": planned("8-bit types"),
@@ -220,7 +222,7 @@ _PARALLEL: dict[str, Meaning] = {
     **{
         f"recompute_config.{name}": to(f"recompute_config.{name}")
         for name in (
-            *("recompute", "select_recompute", "select_comm_recompute"),
+            *LISTED,
             *("parallel_optimizer_comm_recompute", "mp_comm_recompute", "recompute_slice_activation"),
         )
     },

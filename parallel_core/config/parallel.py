@@ -58,6 +58,8 @@ class ParallelConfig(Config):
     """Micro-batches that go through one chunk before the next; the number of stages if not given."""
     num_layer_list: list[int] | list[list[int]] | None = option("--num-layer-list", None)
     """Layers of each stage, or for each chunk the layers of each stage."""
+    offset: list[int] | list[list[int]] | None = option("--offset", None)
+    """Layers that each stage, or for each chunk each stage, has beyond an even share."""
     noop_layers: list[int] | None = option("--noop-layers", None)
     """Numbers of layers that do nothing, there to even out the stages."""
     decoder_first_pipeline_num_layers: int | None = option("--decoder-first-pipeline-num-layers", None, at_least=0)

@@ -20,13 +20,29 @@ class RecomputeConfig(Config):
     """Layers of a recomputed group (uniform), or recomputed layers of a stage (block)."""
     recompute_modules: list[str] | None = option("--recompute-modules", None)
     """What a selective recompute covers; attention's core if not given."""
+    recompute_activation_function: bool = option("--recompute-activation-function", False)
+    """Keep the input of the feed-forward block's activation, but not what it gives."""
+    recompute_activation_function_num_layers: int | None = option(
+        "--recompute-activation-function-num-layers", None, at_least=0
+    )
+    """In how many layers of a chunk, after those that are computed again whole; in all if not given."""
+    recompute_norm: bool = option("--recompute-norm", False)
+    """Keep the input of a layer's norms, but not what they give."""
+    recompute_norm_num_layers: int | None = option("--recompute-norm-num-layers", None, at_least=0)
+    """In how many layers of a chunk, after those that are computed again whole; in all if not given."""
+    enable_recompute_layers_per_pp_rank: bool = option("--enable-recompute-layers-per-pp-rank", False)
+    """Numbers of layers are a stage's, dealt one at a time over its chunks, not each chunk's."""
 
     recompute: Any = option("--recompute", None)
     """Layers to compute again in the backward pass, by stage."""
     select_recompute: Any = option("--select-recompute", None)
     """Operators to compute again in the backward pass, by stage."""
+    select_recompute_exclude: Any = option("--select-recompute-exclude", None)
+    """Operators of `select_recompute` that are kept nevertheless, by stage."""
     select_comm_recompute: Any = option("--select-comm-recompute", None)
-    """Collectives to run again in the backward pass, by stage."""
+    """Norms whose gathered output is not kept where `mp_comm_recompute` is off, by stage."""
+    select_comm_recompute_exclude: Any = option("--select-comm-recompute-exclude", None)
+    """Norms of `select_comm_recompute` whose gathered output is kept nevertheless, by stage."""
     mp_comm_recompute: bool = option("--no-mp-comm-recompute", True)
     """Run a recomputed layer's tensor-parallel collectives again instead of keeping what they gave."""
     parallel_optimizer_comm_recompute: bool = option("--parallel-optimizer-comm-recompute", False)
@@ -35,7 +51,7 @@ class RecomputeConfig(Config):
     """Keep only this tensor-parallel rank's slice of a recomputed layer's input."""
 
     def derive(self) -> None:
-        for name in ("recompute", "select_recompute", "select_comm_recompute"):
+        for name in LISTED:
             if asks_for_nothing(getattr(self, name)):
                 setattr(self, name, None)
 
@@ -51,5 +67,13 @@ def asks_for_nothing(value: Any) -> bool:
 
 MEGATRON_NAMES = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 """The options that the documents have in the model section."""
+LISTED = (
+    "recompute",
+    "select_recompute",
+    "select_recompute_exclude",
+    "select_comm_recompute",
+    "select_comm_recompute_exclude",
+)
+"""The options that are lists for stages."""
 STAGE_NAMES = ("recompute", "select_recompute", "select_comm_recompute")
 """The options that the documents have in the parallel section."""

@@ -32,7 +32,7 @@ callbacks:
 - {type: CheckpointMonitor, save_checkpoint_steps: 7}
 callback:
 - {type: MoEDropRateCallback, expert_num: 4, capacity_factor: 1.5, num_layers: 8, mtp_depth: 1}
-recompute_config: {recompute: [3, 0], select_recompute: False, parallel_optimizer_comm_recompute: True}
+recompute_config: {recompute: [3], select_recompute: False, parallel_optimizer_comm_recompute: True}
 parallel: {full_batch: True}
 ENABLE_LAZY_INLINE: 1
 """
@@ -85,7 +85,15 @@ def test_a_whole_run_in_the_nested_layout():
     [
         ("parallel_config", {"zero_level": "z2"}, "zero_stage", 2),
         ("parallel_config", {"model_parallel": 2}, "tensor_model_parallel_size", 2),
-        ("parallel_config", {"recompute_config": {"recompute": [0, 1]}}, "recompute_config.recompute", (0, 1)),
+        ("parallel_config", {"recompute_config": {"recompute": [1]}}, "recompute_config.recompute", (1,)),
+        (
+            "parallel_config",
+            {"recompute_config": {"select_recompute_exclude": ["mlp"]}},
+            "select_recompute_exclude",
+            ("mlp",),
+        ),
+        ("model_config", {"offset": 0}, "offset", None),
+        ("model_config", {"distribute_saved_activations": True}, "recompute_slice_activation", True),
         ("dataset_config", {"shuffle": True}, "dataloader_type", "cyclic"),
         ("dataset_config", {"train_samples": 32}, "train_samples", 32),
         (

@@ -30,7 +30,7 @@ VPP = "virtual_pipeline_model_parallel_size"
 PER_CHUNK = "num_layers_per_virtual_pipeline_stage"
 FIRST, LAST = "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"
 EMBEDDING, LOSS = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
-LIST, ALONE = "num_layer_list", "standalone_embedding_stage"
+LIST, ALONE, OFFSET = "num_layer_list", "standalone_embedding_stage", "offset"
 GROUP = "microbatch_group_size_per_virtual_pipeline_stage"
 
 
@@ -51,6 +51,15 @@ GROUP = "microbatch_group_size_per_virtual_pipeline_stage"
         (6, 2, {VPP: 2, LIST: [[1, 2], [2, 1]]}, [[1, 2], [2, 1]]),
         (6, 2, {LIST: [[1, 2], [2, 1]]}, [[1, 2], [2, 1]]),
         (8, 2, {PER_CHUNK: 4}, [[4, 4]]),
+        # Beyond an even share, for each stage or for each chunk of it: the documented example is the last.
+        (10, 4, {OFFSET: [0, 1, 1, 0]}, [[2, 3, 3, 2]]),
+        (10, 2, {VPP: 2, OFFSET: [0, 1]}, [[2, 3], [2, 3]]),
+        (
+            48,
+            5,
+            {VPP: 2, OFFSET: [[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]]},
+            [[4, 5, 5, 5, 5], [5, 5, 5, 5, 4]],
+        ),
         # Ends that differ.
         (8, 4, {FIRST: 1, LAST: 3}, [[1, 2, 2, 3]]),
         (9, 3, {FIRST: 1}, [[1, 4, 4]]),
@@ -113,6 +122,12 @@ BAD = [
     (6, 2, 2, {LIST: [[3, 1], [1, 1]], VPP: 3}, "--num-layer-list [[3, 1], [1, 1]]: needs 3 lists"),
     (6, 2, 2, {LIST: [3, 3], VPP: 2}, "--num-layer-list [3, 3]: each number must be a multiple of the 2 virtual"),
     (6, 2, 2, {LIST: [3, 3], ALONE: True}, "--num-layer-list [3, 3]: must give the first stage 0"),
+    (7, 2, 2, {OFFSET: [0, 2]}, "--offset [0, 2]: adds up to 2, must add up to the 1 layers that 7 are beyond 2 x 3"),
+    (7, 2, 2, {OFFSET: [1]}, "--offset [1]: must be a list of 2 stages' numbers"),
+    (6, 2, 2, {OFFSET: [3, -3]}, "--offset [3, -3]: leaves a chunk without a layer"),
+    (7, 2, 2, {OFFSET: "a"}, "--offset 'a': must be of type"),
+    (7, 2, 2, {OFFSET: [[0, 1], 3]}, "--offset [[0, 1], 3]: must be of type"),
+    (6, 2, 2, {OFFSET: [0, 0], LIST: [3, 3]}, "--offset [0, 0]: does not go with --num-layer-list"),
     (6, 2, 2, {LIST: [3, 3], FIRST: 3}, "--decoder-first-pipeline-num-layers 3: does not go with --num-layer-list"),
     (6, 2, 2, {LIST: [3, 3], LOSS: True}, "--account-for-loss-in-pipeline-split: does not go with"),
     (6, 2, 2, {EMBEDDING: True, LAST: 3}, "--decoder-last-pipeline-num-layers 3: does not go with"),

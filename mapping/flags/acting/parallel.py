@@ -27,7 +27,13 @@ ACTING = Acting(
         },
         "--recompute": {"type": literal},
         "--select-recompute": {"type": literal},
+        "--select-recompute-exclude": {"type": literal},
         "--select-comm-recompute": {"type": literal},
+        "--select-comm-recompute-exclude": {"type": literal},
+        "--recompute-slice-activation": {
+            "aliases": ("--distribute-saved-activations", "--distribute-checkpointed-activations")
+        },
+        "--offset": read_by(layer_list),
     },
     (
         switch(

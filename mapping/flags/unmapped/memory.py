@@ -13,17 +13,16 @@ FLAGS = group(
         "only memory and speed change",
         """
         --ep-overlap-early-attn-memory-release --cpu-offloading-num-layers=int:0
-        --cpu-offloading-retain-pinned-cpu-buffers --distribute-saved-activations --gtp-remat-opt-in-modules=str+:[]
+        --cpu-offloading-retain-pinned-cpu-buffers --gtp-remat-opt-in-modules=str+:[]
         --mlp-chunks-for-training=int:1 --fine-grained-activation-offloading --offload-modules=str+:[]
         --min-offloaded-tensor-size=int:1048576 --delta-offload-bytes-across-pp-ranks=int:0
         --activation-offload-fraction=float:1.0 --fine-grained-offloading-max-inflight-offloads=int
         --record-memory-history --empty-unused-memory-level=int{0,1,2}:0 --optimizer-cpu-offload
         --optimizer-offload-fraction=float:1.0 --overlap-cpu-optimizer-d2h-h2d --no-pin-cpu-grads=off
         --no-pin-cpu-params=off --gtp-remat-reduce-scatter-with-fp32-accumulation --gtp-remat-nccl-ub
-        --distribute-checkpointed-activations --checkpoint-num-layers=int:1 --param-and-grad-buffer-pad=int
+        --checkpoint-num-layers=int:1 --param-and-grad-buffer-pad=int
         --adaptive-recompute-device-size=int:-1 --adaptive-recompute-profiling-step=int:10
-        --adaptive-recompute-device-swap --enable-recompute-layers-per-pp-rank --recompute-activation-function
-        --recompute-activation-function-num-layers=int --recompute-norm --recompute-norm-num-layers=int
+        --adaptive-recompute-device-swap
         --recompute-in-bubble --recompute-in-advance --swap-attention
         --swap-modules=str:input_norm,self_attention,post_attention_norm --adaptive-memory-optimization
         --attention-mask-on-cpu --context-parallel-kv-cache-policy=str{full,half}

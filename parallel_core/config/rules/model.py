@@ -112,34 +112,6 @@ def types_agree(config: Sections) -> Iterator[Finding]:
             yield Finding("--compute-dtype", model.compute_dtype, f"does not go with {flag}", "leave one of them out")
 
 
-def recompute_is_whole(config: Sections) -> Iterator[Finding]:
-    recompute = config.recompute_config
-    if recompute.recompute_granularity == "full" and recompute.recompute_method is None:
-        yield Finding("--recompute-granularity", "full", "needs --recompute-method uniform or block", "add it")
-    if recompute.recompute_granularity == "full" and recompute.recompute_num_layers is None:
-        yield Finding("--recompute-granularity", "full", "needs --recompute-num-layers", "add it")
-    if recompute.recompute_granularity == "selective" and recompute.recompute_method is not None:
-        yield Finding(
-            "--recompute-method",
-            recompute.recompute_method,
-            "goes with --recompute-granularity full, not with selective",
-            "leave one of them out",
-        )
-
-
-def recompute_covers_layers(config: Sections) -> Iterator[Finding]:
-    recompute, count = config.recompute_config, config.recompute_config.recompute_num_layers
-    if recompute.recompute_granularity == "selective" and count is not None:
-        yield Finding(
-            "--recompute-num-layers",
-            count,
-            "goes with --recompute-granularity full, not with selective",
-            "leave one of them out",
-        )
-    if recompute.recompute_granularity == "full" and recompute.recompute_method == "uniform" and count == 0:
-        yield Finding("--recompute-num-layers", 0, "must be at least 1 with --recompute-method uniform", "raise it")
-
-
 def rotating_channels_pair(config: Sections) -> Iterator[Finding]:
     model = config.model_config
     if model.position_embedding_type != "rope" or model.multi_latent_attention.enabled:
@@ -189,8 +161,6 @@ RULES = (
     positions_reach,
     half_precision_flags,
     types_agree,
-    recompute_is_whole,
-    recompute_covers_layers,
     rotating_channels_pair,
     latent_attention_stands_alone,
     stretched_positions_rotate,

@@ -9,7 +9,7 @@ from typing import Any
 from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding, Setting
-from parallel_core.partition import chunk_counts, is_nested, stage_budgets
+from parallel_core.partition import chunk_counts, is_nested, offset_rows, stage_budgets
 from parallel_core.schedules.limits import Given, refusals
 
 
@@ -41,6 +41,7 @@ def schedule_fits(config: Sections) -> Iterator[Finding]:
 
 
 EXCLUSIVE = (
+    ("num_layer_list", "offset"),
     ("num_layer_list", "decoder_first_pipeline_num_layers"),
     ("num_layer_list", "decoder_last_pipeline_num_layers"),
     ("num_layer_list", "account_for_embedding_in_pipeline_split"),
@@ -51,6 +52,11 @@ EXCLUSIVE = (
     ("account_for_loss_in_pipeline_split", "decoder_first_pipeline_num_layers"),
     ("account_for_loss_in_pipeline_split", "decoder_last_pipeline_num_layers"),
     ("standalone_embedding_stage", "decoder_first_pipeline_num_layers"),
+    ("offset", "decoder_first_pipeline_num_layers"),
+    ("offset", "decoder_last_pipeline_num_layers"),
+    ("offset", "account_for_embedding_in_pipeline_split"),
+    ("offset", "account_for_loss_in_pipeline_split"),
+    ("offset", "standalone_embedding_stage"),
 )
 """Pairs of fields that both say how many layers a stage has."""
 
@@ -122,6 +128,31 @@ def layer_list_fits(config: Sections) -> Iterator[Finding]:
         )
 
 
+def offset_fits(config: Sections) -> Iterator[Finding]:
+    parallel, layers = config.parallel_config, config.model_config.num_layers
+    stages, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size or 1
+    offset = parallel.offset
+    if offset is None or parallel.num_layer_list is not None:
+        return
+    share, rest = divmod(layers, stages * chunks)
+    if not _has_shape(offset, stages, chunks):
+        rule = f"must be a list of {stages} stages' numbers, or for each of {chunks} chunks such a list"
+    elif (total := sum(map(sum, offset_rows(offset, chunks)))) != rest:
+        rule = (
+            f"adds up to {total}, must add up to the {rest} layers that {layers} are beyond {stages * chunks} x {share}"
+        )
+    elif share + min(map(min, offset_rows(offset, chunks))) < 1:
+        rule = f"leaves a chunk without a layer: each has {share} and its offset"
+    else:
+        return
+    yield Finding("--offset", offset, rule, "change it")
+
+
+def _has_shape(offset: list[Any], stages: int, chunks: int) -> bool:
+    rows = offset_rows(offset, chunks)
+    return len(rows) == chunks and all(len(row) == stages for row in rows)
+
+
 def _is_too_short(rows: list[list[int]], parallel: ParallelConfig) -> bool:
     """Whether a virtual stage other than the very first and the very last would hold nothing at all."""
     chunks, alone = parallel.virtual_pipeline_model_parallel_size or 1, parallel.standalone_embedding_stage
@@ -159,7 +190,11 @@ def chunks_divide(config: Sections) -> Iterator[Finding]:
     """Each virtual stage of a stage has equally many layers, unless a list says otherwise."""
     parallel, layers = config.parallel_config, config.model_config.num_layers
     chunks = parallel.virtual_pipeline_model_parallel_size or 1
-    if is_nested(parallel.num_layer_list) or _has_too_many(config, parallel.pipeline_model_parallel_size):
+    if (
+        is_nested(parallel.num_layer_list)
+        or parallel.offset is not None
+        or _has_too_many(config, parallel.pipeline_model_parallel_size)
+    ):
         return
     uneven = [budget for budget in stage_budgets(layers, parallel) if budget % chunks]
     if uneven and parallel.num_layer_list is not None:
@@ -208,6 +243,7 @@ RULES = (
     one_way_to_split,
     stages_have_layers,
     layer_list_fits,
+    offset_fits,
     end_stages_leave_the_rest_even,
     chunks_divide,
     chunks_have_the_layers_asked_for,

@@ -1,0 +1,99 @@
+"""Rules of what is computed again in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parallel_core.config.recompute import LISTED
+from parallel_core.config.sections import Sections
+from parallel_core.findings import Finding
+from parallel_core.partition import chunk_counts
+from parallel_core.recompute import BY_STAGE, MEGATRON_MODULES, RecomputePlan, wrong_settings
+
+
+def recompute_is_whole(config: Sections) -> Iterator[Finding]:
+    recompute = config.recompute_config
+    if recompute.recompute_granularity == "full" and recompute.recompute_method is None:
+        yield Finding("--recompute-granularity", "full", "needs --recompute-method uniform or block", "add it")
+    if recompute.recompute_granularity == "full" and recompute.recompute_num_layers is None:
+        yield Finding("--recompute-granularity", "full", "needs --recompute-num-layers", "add it")
+    if recompute.recompute_granularity == "selective" and recompute.recompute_method is not None:
+        yield Finding(
+            "--recompute-method",
+            recompute.recompute_method,
+            "goes with --recompute-granularity full, not with selective",
+            "leave one of them out",
+        )
+
+
+def recompute_covers_layers(config: Sections) -> Iterator[Finding]:
+    recompute, count = config.recompute_config, config.recompute_config.recompute_num_layers
+    if recompute.recompute_granularity == "selective" and count is not None:
+        yield Finding(
+            "--recompute-num-layers",
+            count,
+            "goes with --recompute-granularity full, not with selective",
+            "leave one of them out",
+        )
+    if recompute.recompute_granularity == "full" and recompute.recompute_method == "uniform" and count == 0:
+        yield Finding("--recompute-num-layers", 0, "must be at least 1 with --recompute-method uniform", "raise it")
+
+
+FLAGS = {name: f"--{name.replace('_', '-')}" for name in LISTED}
+
+
+def recompute_has_one_notation(config: Sections) -> Iterator[Finding]:
+    recompute = config.recompute_config
+    given = [name for name in BY_STAGE if getattr(recompute, name) is not None]
+    if recompute.recompute_granularity is not None and given:
+        yield Finding(
+            "--recompute-granularity",
+            recompute.recompute_granularity,
+            f"does not go with {FLAGS[given[0]]}, which says layers by stage",
+            "leave one of them out",
+        )
+    if recompute.enable_recompute_layers_per_pp_rank and recompute.recompute_method == "uniform":
+        yield Finding(
+            "--enable-recompute-layers-per-pp-rank",
+            None,
+            "goes with --recompute-method block, not with uniform",
+            "leave one of them out",
+        )
+
+
+def recompute_modules_exist(config: Sections) -> Iterator[Finding]:
+    """Of experts and latent attention where the model has these; one that has none has the modules of a dense layer."""
+    model, experts = config.model_config, config.moe_config.num_experts is not None
+    there = {*MEGATRON_MODULES} | ({"moe_act", "moe", "shared_experts"} if experts else set())
+    there |= {"mla_up_proj"} if model.multi_latent_attention.enabled else set()
+    for module in config.recompute_config.recompute_modules or ():
+        if module not in there:
+            rule = f"is no module of this model, which has {', '.join(sorted(there))}"
+            yield Finding("--recompute-modules", module, rule, "leave it out")
+
+
+def recompute_lists_fit(config: Sections) -> Iterator[Finding]:
+    """Lists by stage are judged where the layers of the stages are right themselves."""
+    recompute, layers = config.recompute_config, config.model_config.num_layers
+    counts = chunk_counts(layers, config.parallel_config)
+    if sum(map(sum, counts)) != layers:
+        return
+    findings = list(wrong_settings(recompute, counts, FLAGS))
+    yield from findings
+    plan = None if findings else RecomputePlan.of(recompute, counts)
+    if plan and plan.select_exclude and any(map(any, plan.full)):
+        yield Finding(
+            FLAGS["select_recompute_exclude"],
+            recompute.select_recompute_exclude,
+            "a layer that is computed again whole has no module that is kept",
+            "leave it out, or name the modules with --select-recompute instead of --recompute",
+        )
+
+
+RULES = (
+    recompute_is_whole,
+    recompute_covers_layers,
+    recompute_has_one_notation,
+    recompute_modules_exist,
+    recompute_lists_fit,
+)

@@ -1,0 +1,18 @@
+"""What is computed again in the backward pass instead of being kept (Chen et al., 2016): which layers, which modules.
+
+`tables` turns what a user wrote into layers by chunk and stage, `modules` names into the modules of a layer, and `plan`
+puts both notations, Megatron's flags and the lists by stage, into one value.
+"""
+
+from parallel_core.recompute.modules import MEGATRON_MODULES, matching
+from parallel_core.recompute.plan import BY_STAGE, ChunkRecompute, LayerRecompute, RecomputePlan, wrong_settings
+
+__all__ = [
+    "BY_STAGE",
+    "MEGATRON_MODULES",
+    "ChunkRecompute",
+    "LayerRecompute",
+    "RecomputePlan",
+    "matching",
+    "wrong_settings",
+]

@@ -1,0 +1,80 @@
+"""The modules of a layer that can be computed again, and the names by which users know them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MEGATRON_MODULES = {
+    "core_attn": ("self_attention.core_attention",),
+    "layernorm": ("input_layernorm", "pre_mlp_layernorm"),
+    "mlp": ("mlp",),
+}
+"""Value of --recompute-modules -> modules, as far as a dense layer has them."""
+
+ACTIVATION = ("mlp.activation",)
+"""--recompute-activation-function."""
+NORMS = MEGATRON_MODULES["layernorm"]
+"""--recompute-norm."""
+
+OUTPUT_DROPPED = frozenset({*NORMS, *ACTIVATION})
+"""Modules whose input is kept in any case and whose output only the linear after it keeps: that is what is made again,
+when the linear's weight gradient needs it."""
+
+_OWN = ("input_layernorm", "self_attention", "self_attention.core_attention", "pre_mlp_layernorm")
+MODULES = (*_OWN, "mlp", "mlp.linear_fc1", "mlp.activation")
+"""Paths within a layer."""
+
+_ALIASES = {
+    "attention_norm": "input_layernorm",
+    "attention_norm.norm": "input_layernorm",
+    "input_layernorm.norm": "input_layernorm",
+    "attention": "self_attention",
+    "attention.flash_attention": "self_attention.core_attention",
+    "self_attention.core_attention.flash_attention": "self_attention.core_attention",
+    "ffn_norm": "pre_mlp_layernorm",
+    "ffn_norm.norm": "pre_mlp_layernorm",
+    "pre_mlp_layernorm.norm": "pre_mlp_layernorm",
+    "feed_forward": "mlp",
+    "feed_forward.w1.matmul": "mlp.linear_fc1",
+    "feed_forward.w3.matmul": "mlp.linear_fc1",
+    "feed_forward.w1.activation.silu": "mlp.activation",
+    "feed_forward.mul": "mlp.activation",
+    "mlp.activation_func.silu": "mlp.activation",
+    "mlp.mul": "mlp.activation",
+}
+NAMES = {**{path: path for path in MODULES}, **_ALIASES}
+"""Path by which a module may be named, its own or one of the earlier system's layers -> its path. Gate and up are one
+linear here, and a gated activation is one operator."""
+
+DEFAULT_SELECT = (r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu")
+DEFAULT_COMMUNICATION = (r".*\.norm",)
+"""Patterns of settings that give none."""
+
+LINEAR_AFTER = {"input_layernorm": "self_attention.linear_qkv", "pre_mlp_layernorm": "mlp.linear_fc1"}
+"""A norm's collective is the gather of its output: the one with which the linear after it begins."""
+
+
+def matching(pattern: str) -> tuple[str, ...]:
+    r"""The modules that a pattern names: regular expressions with `\.` between them, each of which must match the whole
+    of a child's name. Raises ValueError (`re.error` is one, too) for what is no regular expression."""
+    parts = pattern.split(r"\.")
+    try:
+        expressions = [re.compile(part) for part in parts]
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+    found = dict.fromkeys(path for name, path in NAMES.items() if _matches(expressions, name.split(".")))
+    return tuple(sorted(found, key=MODULES.index))
+
+
+def _matches(expressions: list[re.Pattern[str]], children: list[str]) -> bool:
+    return len(expressions) == len(children) and all(
+        expression.fullmatch(child) for expression, child in zip(expressions, children, strict=True)
+    )
+
+
+def outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    """Without modules that lie in another of them, in the order of the layer."""
+    chosen = set(paths)
+    inner = {path for path in chosen for other in chosen if path.startswith(f"{other}.")}
+    return tuple(sorted(chosen - inner, key=MODULES.index))

@@ -1,0 +1,91 @@
+"""Tables [chunk][stage] of how many layers, a chunk's first ones, something applies to; and how people write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Table = list[list[int]]
+
+
+def all_of(counts: Table) -> Table:
+    """Every layer; `counts` are the layers that there are."""
+    return [list(row) for row in counts]
+
+
+def none_of(counts: Table) -> Table:
+    """No layer."""
+    return [[0] * len(row) for row in counts]
+
+
+def first_of(layers: int, counts: Table) -> Table:
+    """The first `layers` of each chunk, as far as it has so many."""
+    return [[min(layers, count) for count in row] for row in counts]
+
+
+def dealt(layers: Sequence[int], counts: Table) -> Table:
+    """Each stage's number of layers, dealt one at a time over its chunks; a full chunk is passed over."""
+    table = none_of(counts)
+    for stage, wanted in enumerate(layers):
+        left = min(wanted, sum(row[stage] for row in counts))
+        while left:
+            open_chunks = [c for c, row in enumerate(counts) if table[c][stage] < row[stage]]
+            for chunk in open_chunks[:left]:
+                table[chunk][stage] += 1
+            left -= len(open_chunks[:left])
+    return table
+
+
+def table_of(value: Any, counts: Table) -> Table:
+    """The table of a setting: true or false for all layers; a list of each stage's layers, dealt over its chunks; or
+    for each chunk such a list, capped by the layers there are. True and false may stand for all and none anywhere.
+
+    Raises ValueError for any other form.
+    """
+    if value is None or isinstance(value, bool):
+        return all_of(counts) if value else none_of(counts)
+    chunks, stages = len(counts), len(counts[0])
+    if isinstance(value, list | tuple) and value:
+        if not any(isinstance(row, list | tuple) for row in value):
+            if len(value) == stages:
+                return dealt([_number(entry, sum(row[s] for row in counts)) for s, entry in enumerate(value)], counts)
+        elif len(value) == chunks and all(isinstance(row, bool) or len(row) == stages for row in _rows(value)):
+            return [_row(row, of_chunk) for row, of_chunk in zip(value, counts, strict=True)]
+    raise ValueError(f"must be true, false, a list of {stages} stages' layers, or for {chunks} chunks such a list each")
+
+
+def _rows(value: Sequence[Any]) -> Iterator[Any]:
+    for row in value:
+        if not isinstance(row, bool | list | tuple):
+            raise ValueError(f"has {row!r} beside lists: write a list or true or false for each chunk")
+        yield row
+
+
+def _row(row: Any, counts: list[int]) -> list[int]:
+    entries = [row] * len(counts) if isinstance(row, bool) else row
+    return [min(_number(entry, count), count) for entry, count in zip(entries, counts, strict=True)]
+
+
+def _number(entry: Any, all_layers: int) -> int:
+    if isinstance(entry, bool):
+        return all_layers if entry else 0
+    if not isinstance(entry, int) or entry < 0:
+        raise ValueError(f"has {entry!r}: write a number of layers, true or false")
+    return entry
+
+
+def tables_of(value: Any, counts: Table, default_patterns: Sequence[str]) -> dict[str, Table]:
+    """Pattern -> table. A dictionary gives each pattern a setting, a list of patterns applies to all layers, and a
+    setting without patterns to the default ones. Raises ValueError for any other form."""
+    if isinstance(value, dict):
+        return {str(pattern): table_of(setting, counts) for pattern, setting in value.items()}
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, list | tuple) and value and all(isinstance(entry, str) for entry in value):
+        return {pattern: all_of(counts) for pattern in value}
+    return {pattern: table_of(value, counts) for pattern in default_patterns}
+
+
+def as_logged(tables: dict[str, Table]) -> str:
+    """Tables as the log shows them: patterns between quotes and as they were written."""
+    return "{" + ", ".join(f"'{pattern}': {table}" for pattern, table in tables.items()) + "}"

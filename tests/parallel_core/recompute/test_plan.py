@@ -1,0 +1,147 @@
+"""Both notations give the layers and modules that their documents say."""
+
+import re
+
+import pytest
+
+from parallel_core.config.recompute import RecomputeConfig
+from parallel_core.recompute import RecomputePlan, matching, wrong_settings
+from tests.support.assets import asset
+
+COUNTS = [[4, 5, 5, 5, 5], [5, 5, 5, 5, 4]]
+NORMS, ACTIVATION, CORE = ("input_layernorm", "pre_mlp_layernorm"), ("mlp.activation",), "self_attention.core_attention"
+
+
+def plan(counts=COUNTS, **settings) -> RecomputePlan:
+    return RecomputePlan.of(RecomputeConfig(**settings), counts)
+
+
+def test_the_documented_example_is_logged_character_for_character():
+    example = plan(
+        recompute=[[2, 1, 0, 0, 0], [1, 0, 0, 0, 0]],
+        select_recompute={
+            r"feed_forward\.w1\.activation\.silu": True,
+            r"feed_forward\.mul": True,
+            r"feed_forward\.w1\.matmul": [[1, 0, 0, 0, 0], [2, 1, 0, 0, 0]],
+            r"feed_forward\.w3\.matmul": [2, 1, 0, 0, 0],
+        },
+        select_comm_recompute=[r"ffn_norm\.norm", r"attention_norm\.norm"],
+    )
+    documented = re.findall(r"^INFO - (Formative .*)$", asset("documents/001.md").read_text(), re.MULTILINE)
+    assert len(documented) == 3
+    assert list(example.log_lines()) == documented
+    assert list(example.layer_lines(0, 1, first=24)) == ["Set full recompute at layer 24"] + [
+        f"Set select recompute on at layer {n}: mlp.linear_fc1, mlp.activation" for n in (25,)
+    ] + [f"Set select recompute on at layer {n}: mlp.activation" for n in (26, 27, 28)]
+
+
+def test_nothing_asked_for_is_nothing():
+    assert not any(layer.full or layer.modules for layer in plan().chunk(2, 1).layers)
+    assert list(plan().log_lines()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "full"),
+    [
+        ({"recompute_method": "uniform", "recompute_num_layers": 2}, COUNTS),
+        ({"recompute_method": "block", "recompute_num_layers": 3}, [[3] * 5] * 2),
+        ({"recompute_method": "block", "recompute_num_layers": 9}, COUNTS),
+        (
+            {
+                "recompute_method": "block",
+                "recompute_num_layers": 3,
+                "enable_recompute_layers_per_pp_rank": True,
+            },
+            [[2] * 5, [1] * 5],
+        ),
+    ],
+)
+def test_whole_layers_by_flags(settings, full):
+    assert plan(recompute_granularity="full", **settings).full == full
+
+
+def test_uniform_layers_go_in_groups_of_a_chunk():
+    settings = plan(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=2)
+    assert settings.chunk(0, 1).groups() == [range(0, 2), range(2, 4), range(4, 5)]
+    block = plan(recompute_granularity="full", recompute_method="block", recompute_num_layers=2)
+    assert block.chunk(0, 0).groups() == [range(n, n + 1) for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "modules"),
+    [
+        ({}, (CORE,)),
+        ({"recompute_modules": ["layernorm", "core_attn"]}, ("input_layernorm", CORE, "pre_mlp_layernorm")),
+        ({"recompute_modules": ["mlp"], "recompute_activation_function": True}, ("mlp",)),
+    ],
+)
+def test_selected_modules(settings, modules):
+    chosen = plan(recompute_granularity="selective", **settings)
+    assert {layer.modules for layer in chosen.chunk(3, 0).layers} == {modules}
+
+
+def test_activations_are_counted_after_whole_layers():
+    settings = plan(
+        [[4]],
+        recompute_granularity="full",
+        recompute_method="block",
+        recompute_num_layers=1,
+        recompute_activation_function=True,
+        recompute_activation_function_num_layers=2,
+        recompute_norm=True,
+    )
+    layers = settings.chunk(0, 0).layers
+    assert [layer.full for layer in layers] == [True, False, False, False]
+    both = ("input_layernorm", "pre_mlp_layernorm", "mlp.activation")
+    assert [layer.modules for layer in layers] == [(), both, both, NORMS]
+
+
+def test_excluded_modules_are_kept():
+    settings = plan([[2]], select_recompute=["mlp.*", r".*\.core_attention"], select_recompute_exclude={"mlp": [1]})
+    assert [layer.modules for layer in settings.chunk(0, 0).layers] == [(CORE,), (CORE, "mlp")]
+
+
+def test_collectives_are_kept_where_nothing_asks_for_them():
+    whole = {"recompute": [2]}
+    assert plan([[2]], **whole).chunk(0, 0).layers[0].kept_collectives == frozenset()
+    kept = plan([[2]], mp_comm_recompute=False, select_comm_recompute={r"ffn_norm\.norm": [1]}, **whole)
+    first, second = (layer.kept_collectives for layer in kept.chunk(0, 0).layers)
+    assert second - first == {"mlp.linear_fc1"}
+    assert len(second) == 4
+
+
+@pytest.mark.parametrize(
+    ("pattern", "modules"),
+    [
+        (r"feed_forward\.mul", ACTIVATION),
+        (r"feed_forward\.w[13]\.matmul", ("mlp.linear_fc1",)),
+        (r".*\.norm", NORMS),
+        (r"feed_forward", ("mlp",)),
+        (r"feed_for", ()),
+        (r"feed_forward.mul", ()),
+        (r"mlp\.linear_.*", ("mlp.linear_fc1",)),
+    ],
+)
+def test_patterns_match_whole_names(pattern, modules):
+    assert matching(pattern) == modules
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"recompute": [1, 2]}, "must be true, false, a list of 5 stages' layers, or for 2 chunks"),
+        ({"select_recompute": ["feed_forwrad"]}, "matches no module; those of a layer are input_layernorm, self_att"),
+        ({"select_recompute": {"(": True}}, "is no regular expression"),
+        (
+            {"select_comm_recompute": ["mlp"]},
+            "matches no module; those of a layer are input_layernorm, pre_mlp_layernorm",
+        ),
+        ({"select_recompute": 3}, "must be true, false"),
+        ({"select_recompute_exclude": {"mlp": [[1]]}}, "must be true, false"),
+    ],
+)
+def test_wrong_settings_are_named(settings, says):
+    flags = {name: f"--{name}" for name in vars(RecomputeConfig())}
+    (finding,) = wrong_settings(RecomputeConfig(**settings), COUNTS, flags)
+    assert finding.flag == f"--{next(iter(settings))}"
+    assert says in finding.rule

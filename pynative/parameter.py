@@ -5,9 +5,9 @@ their parameters as zeros with a record of spec and initial values (`ParameterMe
 `initialize_parameters` run over the finished model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import mindspore as ms
 import numpy as np
@@ -54,6 +54,8 @@ class ParameterMeta:
     """Nothing was added since the buffer was emptied: the next gradient overwrites."""
     main_param: Tensor | None = None
     """The float32 copy of a 16-bit parameter, which the optimizer updates; None: there is none."""
+    buffers: Callable[[], Any] = lambda: None
+    """Gives the buffers that it is in, while there are any: a weak reference to them."""
 
 
 def make_parameter(spec: ShardSpec, initial: Normal | Constant, dtype: Dtype = "float32") -> Parameter:

@@ -94,7 +94,7 @@ FLOORS = {
         {"distributed", "pipeline_parallel", "tensor_parallel"},
         {"optimizer", "transformer"},
         {"checkpointing"},
-        {"training"},
+        {"dist_checkpointing", "training"},
     ),
 }
 """The parts of each package, lowest floor first: a part imports only parts of lower floors."""

@@ -302,7 +302,8 @@ EARLIER: dict[str, Meaning] = {
     "type": _RUNNER["type"],
     "arch": nothing(_BY_SCRIPT),
     **dict.fromkeys(("callback", "callbacks"), callbacks),
-    **dict.fromkeys(("general_config", "parallel", "context"), nothing(_STATIC_GRAPH)),
+    **dict.fromkeys(("parallel", "context"), nothing(_STATIC_GRAPH)),
+    "general_config": nothing("nothing here reads a script's own keys; a flag of its extra_args_provider does"),
     **dict.fromkeys(
         (
             f"{section}{name}"

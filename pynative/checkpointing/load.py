@@ -14,6 +14,8 @@ from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import Manifest
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
 from parallel_core.checkpoint.schedule import schedule_problems
+from parallel_core.config import AllConfig
+from parallel_core.lr_schedule import OptimizerParamScheduler
 from parallel_core.sharding import Place
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
@@ -24,10 +26,11 @@ from pynative.parameter import name_parameters, place_of, write, write_parameter
 from pynative.tensor_parallel.random import get_rng_tracer
 
 
-def load_checkpoint(directory: Path, state: RunState) -> None:
+def load_checkpoint(directory: Path, state: RunState, digests: bool = False) -> None:
     """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself).
 
-    With --finetune only weights are taken; with --no-load-optim also the iteration, but neither optimizer nor schedule.
+    With --finetune only weights are taken; with --no-load-optim also the iteration, but neither optimizer nor schedule,
+    as in a run that has none. digests: read every byte to find damage, which the configuration may ask for, too.
     Raises ValueError, before anything is changed, if there is no checkpoint, if it is damaged, or if it does not fit.
     One case is no error: nothing was saved yet in the directory that --save names too. With --resume-training or
     --exit-on-missing-checkpoint it is one.
@@ -41,14 +44,17 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     model_config = state.config.model_config
     vocabulary = Vocabulary(model_config.unpadded_vocab_size, model_config.vocab_size)
     reader = CheckpointReader(commit.find(directory, training.checkpoint.ckpt_step), vocabulary)
-    with_optimizer = not (training.checkpoint.finetune or training.checkpoint.no_load_optim)
-    problems = _optimizer_problems(reader, state) + _schedule_problems(reader, state) if with_optimizer else []
-    _check(reader, state.model, problems, digests=training.checkpoint.crc_check)
+    weights_alone = training.checkpoint.finetune or training.checkpoint.no_load_optim
+    optimizer = None if weights_alone else state.step_cell.optimizer
+    scheduler = None if weights_alone else state.step_cell.scheduler
+    problems = _optimizer_problems(reader, optimizer) + _schedule_problems(reader, scheduler, state.config)
+    _check(reader, state.model, problems, digests=digests or training.checkpoint.crc_check)
     _read_weights(reader, state.model)
-    if with_optimizer:
-        _read_optimizer(reader, state.step_cell.optimizer)
+    if optimizer is not None:
+        _read_optimizer(reader, optimizer)
+    if scheduler is not None:
         from_flags = not state.config.optimizer_config.use_checkpoint_opt_param_scheduler
-        state.step_cell.scheduler.load_state_dict(reader.manifest.scheduler, override=from_flags)
+        scheduler.load_state_dict(reader.manifest.scheduler, override=from_flags)
     if not training.checkpoint.finetune:
         state.iteration = reader.manifest.iteration
         state.consumed_samples = reader.manifest.consumed_samples
@@ -78,9 +84,10 @@ def _check(reader: CheckpointReader, model: nn.Cell, problems: list[str], *, dig
     agree(reader.manifest.weights, specs.keys(), problems, str(reader.directory))
 
 
-def _optimizer_problems(reader: CheckpointReader, state: RunState) -> list[str]:
-    optimizer, record = state.step_cell.optimizer, reader.manifest.optimizer
-    remedy = "load the weights alone by --no-load-optim"
+def _optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | None) -> list[str]:
+    if optimizer is None:
+        return []
+    record, remedy = reader.manifest.optimizer, "load the weights alone by --no-load-optim"
     if record is None:
         return [f"{reader.directory}: was saved without its optimizer; {remedy}"]
     if record.kind != optimizer.config.optimizer_type:
@@ -90,9 +97,12 @@ def _optimizer_problems(reader: CheckpointReader, state: RunState) -> list[str]:
     return [problem for problem in found if problem]
 
 
-def _schedule_problems(reader: CheckpointReader, state: RunState) -> list[str]:
-    by_flags = state.step_cell.scheduler.state_dict()
-    return schedule_problems(reader.manifest.scheduler, by_flags, state.config.optimizer_config)
+def _schedule_problems(
+    reader: CheckpointReader, scheduler: OptimizerParamScheduler | None, config: AllConfig
+) -> list[str]:
+    if scheduler is None:
+        return []
+    return schedule_problems(reader.manifest.scheduler, scheduler.state_dict(), config.optimizer_config)
 
 
 def _optimizer_tensors(optimizer: FlatOptimizer) -> list[tuple[str, Place, Tensor]]:

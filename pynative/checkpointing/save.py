@@ -11,16 +11,18 @@ from parallel_core.checkpoint.writer import LocalTensor, is_written, write_manif
 from parallel_core.config import AllConfig
 from pynative import parallel_state
 from pynative.checkpointing.state import RunState
+from pynative.optimizer.optimizer import FlatOptimizer
 from pynative.parameter import name_parameters, place_of
 from pynative.tensor_parallel.random import get_rng_tracer
 
 TOKENIZER_FILES = ("vocab_file", "merge_file", "tokenizer_model")
 
 
-def save_checkpoint(directory: Path, state: RunState) -> Path:
+def save_checkpoint(directory: Path, state: RunState, keep: int | None = None) -> Path:
     """Write `directory`/iter_<iteration> and make it the latest; all ranks call this. Its path.
 
-    A checkpoint of the same iteration is replaced. Returns when it is on the disk.
+    A checkpoint of the same iteration is replaced. Returns when it is on the disk. keep: how many are left there, by
+    default what the configuration says.
     """
     world = parallel_state.get_world_group()
     files = writers(parallel_state.get_topology())
@@ -34,7 +36,8 @@ def save_checkpoint(directory: Path, state: RunState) -> Path:
     if world.rank == 0:
         write_manifest(partial, _run(state), files.values())
         training = state.config.training_config
-        keep = training.checkpoint.keep_checkpoint_max if training.checkpoint.save_retain_interval is None else 1
+        if keep is None:
+            keep = training.checkpoint.keep_checkpoint_max if training.checkpoint.save_retain_interval is None else 1
         commit.publish(directory, state.iteration, keep, training.checkpoint.save_retain_interval)
     world.barrier()
     return directory / commit.checkpoint_name(state.iteration)
@@ -48,26 +51,34 @@ def _local_tensors(state: RunState) -> dict[str, LocalTensor]:
         for parameter in name_parameters(state.model)
         if is_written(parameter.meta.spec, coordinates)
     }
-    if not state.config.training_config.checkpoint.no_save_optim:
+    optimizer = _saved_optimizer(state)
+    if optimizer is not None:
         tensors |= {
             f"{name}.{parameter.meta.spec.name}": LocalTensor(place_of(parameter), values.asnumpy())
-            for parameter, states in state.step_cell.optimizer.states_of_parameters()
+            for parameter, states in optimizer.states_of_parameters()
             if is_written(parameter.meta.spec, coordinates)
             for name, values in states.items()
         }
     return tensors
 
 
+def _saved_optimizer(state: RunState) -> FlatOptimizer | None:
+    return None if state.config.training_config.checkpoint.no_save_optim else state.step_cell.optimizer
+
+
+def _record(optimizer: FlatOptimizer) -> OptimizerRecord:
+    return OptimizerRecord(optimizer.config.optimizer_type, optimizer.steps, optimizer.state_names)
+
+
 def _run(state: RunState) -> Run:
-    training, optimizer = state.config.training_config, state.step_cell.optimizer
-    record = OptimizerRecord(optimizer.config.optimizer_type, optimizer.steps, optimizer.state_names)
+    training, scheduler, optimizer = state.config.training_config, state.step_cell.scheduler, _saved_optimizer(state)
     return Run(
         iteration=state.iteration,
         consumed_samples=state.consumed_samples,
         topology=_topology(),
         config=_config(state.config),
-        scheduler=state.step_cell.scheduler.state_dict(),
-        optimizer=None if training.checkpoint.no_save_optim else record,
+        scheduler=scheduler.state_dict() if scheduler else {},
+        optimizer=None if optimizer is None else _record(optimizer),
         rng=None if training.checkpoint.no_save_rng else {"seed": get_rng_tracer().seed},
     )
 

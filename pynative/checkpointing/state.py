@@ -10,10 +10,12 @@ from pynative.optimizer.flat_optimizer import FlatOptimizer
 
 
 class Updates(Protocol):
-    """What updates the weights, and how fast."""
+    """What updates the weights, and how fast; neither where weights alone are saved or loaded."""
 
-    optimizer: FlatOptimizer
-    scheduler: OptimizerParamScheduler
+    @property
+    def optimizer(self) -> FlatOptimizer | None: ...
+    @property
+    def scheduler(self) -> OptimizerParamScheduler | None: ...
 
 
 class RunState(Protocol):

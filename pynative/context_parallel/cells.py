@@ -93,6 +93,38 @@ class RingAttention(nn.Cell):
         return x.swapaxes(0, 1).contiguous() if self.input_layout == "BSH" else x
 
 
+class FlashSP(RingAttention):
+    """The same under another name, for whole causal sequences, tensor-parallel size 1 and layout BSH alone.
+
+    Args:
+        dp: unused; sp: size of the ring.
+    """
+
+    def __init__(
+        self,
+        head_num: int,
+        keep_prob: float = 1.0,
+        scale_value: float = 1.0,
+        pre_tokens: int = UNBOUNDED,
+        next_tokens: int = UNBOUNDED,
+        input_layout: str = "BSH",
+        sparse_mode: int = 0,
+        use_attention_mask: bool = False,
+        use_alibi_mask: bool = False,
+        use_mqa: bool = False,
+        dp: int = 1,
+        mp: int = 1,
+        sp: int = 1,
+    ) -> None:
+        ring = parallel_state.get_context_parallel_group_for_hybrid_ring().size
+        given = {"input_layout": input_layout, "use_mqa": use_mqa, "mp": mp, "sp": sp}
+        _refuse("FlashSP", given, {"input_layout": "BSH", "use_mqa": False, "mp": 1, "sp": ring})
+        super().__init__(
+            head_num, keep_prob, scale_value, pre_tokens, next_tokens, input_layout, sparse_mode, use_attention_mask,
+            use_alibi_mask,
+        )  # fmt: skip
+
+
 class UlyssesContextAttention(nn.Cell):
     """`local_attention(q, k, v, ...)` of whole sequences and some of the heads, for callers with the reverse.
 

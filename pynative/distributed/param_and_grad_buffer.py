@@ -1,6 +1,7 @@
 """A model's parameters and gradients in flat buffers: memory for a plan of `parallel_core/buffers.py`, and its sums."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from weakref import ref
 
 from mindspore import Parameter
 
@@ -49,10 +50,27 @@ class ParamAndGradBuffers:
         self.entries = [pair for buffer in self._buffers for pair in buffer.entries]
         """Every parameter with its place."""
         self._metas: list[ParameterMeta] = [parameter.meta for _, parameter in self.entries]
+        for meta in self._metas:
+            meta.buffers = ref(self)
         reductions = plan_reductions(plans, parallel_state.get_coordinates())
         assert all(reduction.operation == "all_reduce" for reduction in reductions)
         self._sums = [(r.over, self._buffers[r.buffer].gradients.span(*r.span)) for r in reductions]
         self._is_checked = False
+
+    @classmethod
+    def of(cls, parameters: Iterable[Parameter], gradient: GradientConfig) -> "ParamAndGradBuffers":
+        """The buffers that these parameters are in, made if there are none; ValueError if others are in them, too."""
+        parameters = list(parameters)
+        found = {id(buffers): buffers for buffers in (parameter.meta.buffers() for parameter in parameters) if buffers}
+        if not found:
+            return cls(parameters, gradient)
+        buffers, *more = found.values()
+        if more or {id(p) for p in parameters} != {id(p) for _, p in buffers.entries}:
+            raise ValueError(
+                f"{len(parameters)} parameters: some are in buffers with others already, which an optimizer or a "
+                f"function of gradients was built over; give all of them the same parameters"
+            )
+        return buffers
 
     def __iter__(self) -> Iterator[ParamAndGradBuffer]:
         return iter(self._buffers)

@@ -1,6 +1,7 @@
 """The optimizers, and the schedule of their settings."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, overload
 
 from mindspore import Parameter, nn
 
@@ -51,25 +52,57 @@ class Sgd(FlatOptimizer):
 _OPTIMIZERS = {"adam": Adam, "sgd": Sgd}
 
 
+@overload
 def get_optimizer(
     config: OptimizerConfig,
     buffers: ParamAndGradBuffers | TrainingConfig,
-    params: Iterable[Parameter] | None = None,
+    params: Iterable[Parameter | Mapping[str, Any]] | None = None,
     network: nn.Cell | None = None,
-) -> FlatOptimizer:
+    return_instance: Literal[True] = True,
+) -> FlatOptimizer: ...
+
+
+@overload
+def get_optimizer(
+    config: OptimizerConfig,
+    buffers: ParamAndGradBuffers | TrainingConfig,
+    params: Iterable[Parameter | Mapping[str, Any]] | None = None,
+    network: nn.Cell | None = None,
+    *,
+    return_instance: Literal[False],
+) -> type[FlatOptimizer]: ...
+
+
+def get_optimizer(
+    config: OptimizerConfig,
+    buffers: ParamAndGradBuffers | TrainingConfig,
+    params: Iterable[Parameter | Mapping[str, Any]] | None = None,
+    network: nn.Cell | None = None,
+    return_instance: bool = True,
+) -> FlatOptimizer | type[FlatOptimizer]:
     """The optimizer that --optimizer names, over a model's buffers.
 
     Scripts of the earlier system pass (optimizer_config, training_config, params or network) instead; the buffers are
-    then made of those parameters, which `get_model` has named.
+    then those of these parameters, which `get_model` has named. params may be the groups of `set_weight_decay`.
+    With return_instance False it is the optimizer's class.
     """
-    if not isinstance(buffers, ParamAndGradBuffers):
-        parameters = list(params or (() if network is None else trainable(network)))
-        if not parameters:
-            raise ValueError("get_optimizer: no parameters; pass params or network, or a model's ParamAndGradBuffers")
-        buffers = ParamAndGradBuffers(parameters, buffers.gradient)
     if config.optimizer_type not in _OPTIMIZERS:
         raise ValueError(f"--optimizer {config.optimizer_type}: one of {', '.join(_OPTIMIZERS)}")
-    return _OPTIMIZERS[config.optimizer_type](config, buffers)
+    optimizer = _OPTIMIZERS[config.optimizer_type]
+    if not return_instance:
+        return optimizer
+    if not isinstance(buffers, ParamAndGradBuffers):
+        parameters = list(_of_groups(params or (() if network is None else trainable(network))))
+        if not parameters:
+            raise ValueError("get_optimizer: no parameters; pass params or network, or a model's ParamAndGradBuffers")
+        buffers = ParamAndGradBuffers.of(parameters, buffers.gradient)
+    return optimizer(config, buffers)
+
+
+def _of_groups(params: Iterable[Parameter | Mapping[str, Any]]) -> Iterator[Parameter]:
+    """The parameters of a list that may hold groups of them."""
+    for entry in params:
+        yield from entry["params"] if isinstance(entry, Mapping) else (entry,)
 
 
 def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:

@@ -1,19 +1,54 @@
 """A step's loss and gradients as a function, for scripts with a loop of their own."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
 from mindspore import Parameter, Tensor, nn
 
-from parallel_core.config import ModelConfig, TrainingConfig
+from parallel_core.config import AllConfig, ModelConfig, TrainingConfig
+from pynative import parallel_state
 from pynative.distributed.finalize_model_grads import finalize_model_grads
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.parameter import trainable
-from pynative.pipeline_parallel.step import PipelineStep
+from pynative.pipeline_parallel.step import GlobalLoss, PipelineStep
 from pynative.step_position import StepPosition, set_step_position
 from pynative.training.forward_step import BatchedForwardStep
 from pynative.training.train_step import config_of
+
+Result = tuple[float, None, tuple[Tensor, ...] | None]
+
+
+class ForwardBackward:
+    """Forwards and backwards of a stage's chunks outside of the training loop; each call is an iteration for dropout.
+
+    The gradients are in the model's buffers, which an optimizer over the same chunks shares.
+    """
+
+    def __init__(self, model: nn.CellList, config: AllConfig) -> None:
+        self.model, self.config = model, config
+        self.buffers = ParamAndGradBuffers.of(trainable(model), config.training_config.gradient)
+        self.pipeline = PipelineStep(model, config)
+        self._forward_step, self._calls = BatchedForwardStep(None, config.dataset_config.micro_batch_num), count()
+
+    @classmethod
+    def of(cls, model: nn.CellList, config: AllConfig) -> "ForwardBackward":
+        """The one of these chunks, which is kept with them."""
+        kept: ForwardBackward | None = getattr(model, "forward_backward", None)
+        if kept is None or kept.config is not config:
+            model.forward_backward = kept = cls(model, config)
+        return kept
+
+    def __call__(self, data: dict[str, Any], train: bool = True) -> tuple[GlobalLoss, float]:
+        """The loss, and what the reduced gradients in `main_grad` are to be multiplied with."""
+        self.model.set_train(train)
+        set_step_position(StepPosition(next(self._calls)))
+        self.buffers.empty_gradients()
+        loss = self.pipeline.run(self._forward_step, iter([data]), train)
+        if train:
+            finalize_model_grads(self.buffers)
+        return loss, self.pipeline.averaging.gradient_scale(loss.tokens)
 
 
 def get_forward_backward_func(
@@ -23,22 +58,73 @@ def get_forward_backward_func(
     """A function (**data) -> (loss, gradients of params), which runs the configuration's schedule over the chunks.
 
     data are the model's keyword arguments for all of this rank's micro-batches. Loss and gradients are the global
-    batch's, averaged as a training step does, the same on every replica. Each call is an iteration for dropout. The
-    chunks are `get_model`'s; building the function moves their parameters into flat buffers, so an optimizer over the
-    same chunks has to be built anew.
+    batch's, averaged as a training step does, the same on every replica. The chunks are `get_model`'s.
     """
-    config = config_of(training_config, model_config)
-    buffers = ParamAndGradBuffers(trainable(network_with_loss), training_config.gradient)
-    pipeline = PipelineStep(network_with_loss, config)
-    forward_step, calls = BatchedForwardStep(None, config.dataset_config.micro_batch_num), count()
+    step = ForwardBackward.of(network_with_loss, config_of(training_config, model_config))
 
     def forward_backward(**data: Any) -> tuple[float, tuple[Tensor, ...]]:
-        network_with_loss.set_train(True)
-        set_step_position(StepPosition(next(calls)))
-        buffers.empty_gradients()
-        loss = pipeline.run(forward_step, iter([data]), train=True)
-        finalize_model_grads(buffers)
-        scale = pipeline.averaging.gradient_scale(loss.tokens)
+        loss, scale = step(data)
         return loss.mean, tuple(parameter.main_grad * scale for parameter in params)
 
     return forward_backward
+
+
+def _pipelining(interleaving: bool) -> Callable[..., Result]:
+    """The earlier system's call of a schedule."""
+
+    def forward_backward(
+        model: nn.CellList,
+        num_microbatches: int,
+        seq_length: int,
+        micro_batch_size: int,
+        *input_data_tuple: Any,
+        decoder_seq_length: None = None,
+        forward_only: bool = False,
+        collect_non_loss_data: bool = False,
+        first_val_step: None = None,
+        config: AllConfig | ModelConfig | None = None,
+        scale_sense: float = 1.0,
+        total_tokens_nums: None = None,
+        **input_data_dict: Any,
+    ) -> Result:
+        """(loss, None for the logits, gradients of the model's trainable parameters times scale_sense).
+
+        Loss and gradients are those of `get_forward_backward_func`; forward_only gives no gradients. The data are the
+        model's arguments for all of this rank's micro-batches. The schedule and the sizes are the configuration's:
+        ValueError for others.
+        """
+        whole = config if isinstance(config, AllConfig) else parallel_state.get_config()
+        sizes = (num_microbatches, seq_length, micro_batch_size)
+        others = (decoder_seq_length, first_val_step, total_tokens_nums, collect_non_loss_data or None)
+        _check_call(whole, interleaving, sizes, others)
+        names = inspect.signature(model[0].construct).parameters
+        data = dict(zip(names, input_data_tuple, strict=False)) | input_data_dict
+        loss, scale = ForwardBackward.of(model, whole)(data, not forward_only)
+        if forward_only:
+            return loss.mean, None, None
+        return loss.mean, None, tuple(p.main_grad * (scale * scale_sense) for p in trainable(model))
+
+    return forward_backward
+
+
+def _check_call(config: AllConfig, interleaving: bool, sizes: tuple[int, int, int], others: tuple[object, ...]) -> None:
+    """ValueError for what cannot be said here, because the configuration says it."""
+    data, name = config.dataset_config, "forward_backward_pipelining_with" + ("" if interleaving else "out")
+    own = (data.micro_batch_num, config.model_config.seq_length, data.batch_size)
+    if sizes != own:
+        raise ValueError(
+            f"{name}_interleaving: num_microbatches, seq_length, micro_batch_size are {sizes}, the configuration's are "
+            f"{own}: pass those"
+        )
+    if any(other is not None for other in others):
+        raise ValueError(
+            f"{name}_interleaving: decoder_seq_length, first_val_step, total_tokens_nums and collect_non_loss_data are "
+            f"not available; leave them out"
+        )
+    chunks = config.parallel_config.virtual_pipeline_model_parallel_size or 1
+    if (chunks > 1) != interleaving:
+        raise ValueError(f"{name}_interleaving: the configuration has {chunks} chunks a stage; call the other one")
+
+
+forward_backward_pipelining_with_interleaving = _pipelining(interleaving=True)
+forward_backward_pipelining_without_interleaving = _pipelining(interleaving=False)

@@ -1,10 +1,13 @@
 """What a training script calls before it builds anything."""
 
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+from mindspore import Parameter
 
-from parallel_core.config import ParallelConfig
+from parallel_core.config import OptimizerConfig, ParallelConfig
 from pynative import collectives, device, parallel_state
 from pynative.collectives import failure
 from pynative.log import log, warn
@@ -44,3 +47,15 @@ def set_seed(seed: int) -> None:
     """Start every random stream: initial values, dropout masks, and numpy's own for the script's use."""
     set_rng_seed(seed)
     np.random.seed(seed)
+
+
+def set_weight_decay(params: Iterable[Parameter], optimizer_config: OptimizerConfig) -> list[dict[str, Any]]:
+    """The parameters of a model of `get_model` in two groups, decayed and spared, as `get_optimizer` takes them.
+
+    The optimizer itself asks each parameter whether it decays; the groups show what it does.
+    """
+    groups: dict[bool, list[Parameter]] = {True: [], False: []}
+    for parameter in params:
+        groups[parameter.meta.spec.is_decayed].append(parameter)
+    decay = optimizer_config.weight_decay
+    return [{"params": group, "weight_decay": decay if decays else 0.0} for decays, group in groups.items() if group]

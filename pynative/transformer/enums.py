@@ -12,6 +12,20 @@ class AttnMaskType(enum.Enum):
     padding_causal = 4
 
 
+class AttnType(enum.Enum):
+    """What attends to what."""
+
+    self_attn = 1
+    cross_attn = 2
+
+
+class LayerType(enum.Enum):
+    """Of which half of a model a layer is."""
+
+    encoder = 1
+    decoder = 2
+
+
 class ModelType(enum.Enum):
     """What kind of model is trained."""
 

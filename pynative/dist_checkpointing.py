@@ -1,0 +1,103 @@
+"""Checkpoints by the calls of MindSpore's earlier parallel training, for scripts with a loop of their own.
+
+What is written is the project's format (`pynative.checkpointing`): one directory for all ranks, readable at any layout.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindspore import nn
+
+from parallel_core.config import AllConfig, ModelConfig
+from parallel_core.lr_schedule import OptimizerParamScheduler
+from pynative import checkpointing, parallel_state
+from pynative.checkpointing.names import get_checkpoint_name, get_last_checkpoint
+from pynative.optimizer.optimizer import FlatOptimizer
+
+__all__ = ["get_checkpoint_name", "get_last_checkpoint", "load_checkpoint", "save_checkpoint"]
+
+
+@dataclass
+class _Run:
+    """A `RunState` of the parts that a script has."""
+
+    config: AllConfig
+    model: nn.CellList
+    optimizer: FlatOptimizer | None
+    scheduler: OptimizerParamScheduler | None
+    iteration: int = 0
+
+    @property
+    def step_cell(self) -> "_Run":
+        return self
+
+    @property
+    def consumed_samples(self) -> int:
+        """Every iteration takes a global batch."""
+        return self.iteration * self.config.dataset_config.global_batch_size
+
+    @consumed_samples.setter
+    def consumed_samples(self, samples: int) -> None:
+        """A script counts steps alone."""
+
+
+def _run_of(
+    config: AllConfig | ModelConfig,
+    model: nn.CellList,
+    optimizer: FlatOptimizer | None,
+    scheduler: OptimizerParamScheduler | None,
+) -> _Run:
+    if (optimizer is None) != (scheduler is None):
+        raise ValueError("optimizer, opt_param_scheduler: pass both, or neither for the weights alone")
+    whole = config if isinstance(config, AllConfig) else parallel_state.get_config()
+    return _Run(whole, model, optimizer, scheduler)
+
+
+def _check_format(format: str) -> None:
+    if format != "safetensors":
+        raise ValueError(f"format={format!r}: not implemented yet; use 'safetensors'")
+
+
+def save_checkpoint(
+    config: AllConfig | ModelConfig,
+    model: nn.CellList,
+    optimizer: FlatOptimizer | None = None,
+    opt_param_scheduler: OptimizerParamScheduler | None = None,
+    ckpt_path: str | Path = "./",
+    format: str = "safetensors",
+    only_save_strategy: bool = False,
+    prefix: str = "network",
+    epoch_num: int = 0,
+    step_num: int = 0,
+    crc_check: bool = False,
+    keep_checkpoint_max: int = 5,
+) -> Path:
+    """Write `ckpt_path`/iter_<step_num>, its path; all ranks call this.
+
+    config: the configuration, or a section of the one that `set_parallel_context` was given. step_num: steps since the
+    beginning; epochs are not counted. Digests for a crc_check when loading are written in any case.
+    """
+    _check_format(format)
+    others = {"only_save_strategy": (only_save_strategy, False), "prefix": (prefix, "network")}
+    for name, (given, only) in {**others, "epoch_num": (epoch_num, 0)}.items():
+        if given != only:
+            raise ValueError(f"save_checkpoint: {name}={given!r} is not available; only {only!r} is")
+    run = _run_of(config, model, optimizer, opt_param_scheduler)
+    run.iteration = step_num
+    return checkpointing.save_checkpoint(Path(ckpt_path), run, keep=keep_checkpoint_max)
+
+
+def load_checkpoint(
+    config: AllConfig | ModelConfig,
+    model: nn.CellList,
+    optimizer: FlatOptimizer | None = None,
+    opt_param_scheduler: OptimizerParamScheduler | None = None,
+    ckpt_path: str | Path = "./",
+    format: str = "safetensors",
+    crc_check: bool = False,
+) -> dict[str, int]:
+    """Fill model, optimizer and schedule from the latest checkpoint in `ckpt_path`, or from that one; where it was."""
+    _check_format(format)
+    run = _run_of(config, model, optimizer, opt_param_scheduler)
+    checkpointing.load_checkpoint(Path(ckpt_path), run, digests=crc_check)
+    return {"epoch_num": 0, "step_num": run.iteration}

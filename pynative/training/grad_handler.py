@@ -1,0 +1,60 @@
+"""Clipping for scripts with a loop of their own; the training step clips inside the optimizer's update."""
+
+from collections.abc import Sequence
+
+from mindspore import Parameter, Tensor, nn, ops
+
+from parallel_core.sharding import is_counted
+from pynative import kernels, parallel_state
+from pynative.collectives import Group
+from pynative.optimizer.grad_norm import clip_coefficient
+from pynative.optimizer.model_sum import ModelSum
+
+
+class ClipGlobalNorm(nn.Cell):
+    """Clips by the L2 norm of the whole model's gradient, each parameter counted once.
+
+    Args:
+        params: those whose gradients will be given, in their order; parameters of a model of `get_model`.
+        reduce_comm_group: unused, as is share_embeddings_and_output_weights: which ranks a parameter is cut over, and
+            which one counts it, it knows itself.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Parameter],
+        reduce_comm_group: Group | None = None,
+        clip_value: float = 1.0,
+        norm_type: str = "l2",
+        share_embeddings_and_output_weights: bool = True,
+    ) -> None:
+        super().__init__()
+        if norm_type != "l2":
+            raise ValueError(f"ClipGlobalNorm: norm_type={norm_type!r} is not available; only 'l2' is")
+        self.clip_value, self._sum = clip_value, ModelSum()
+        coordinates = parallel_state.get_coordinates()
+        specs = [parameter.meta.spec for parameter in params]
+        self._counted = [(spec.replicas, is_counted(spec, coordinates)) for spec in specs]
+
+    def construct(self, grads: list[Tensor]) -> float:
+        """Clip the entries of the list; the norm before that. All ranks of the model call this."""
+        own: dict[str, float] = {}
+        for (replicas, is_counted_here), gradient in zip(self._counted, grads, strict=True):
+            if is_counted_here:
+                own[replicas] = own.get(replicas, 0.0) + kernels.squared_norm(gradient)
+        norm = self._sum(own) ** 0.5
+        coefficient = clip_coefficient(norm, self.clip_value)
+        grads[:] = [gradient * coefficient for gradient in grads]
+        return norm
+
+
+class GradClipByValue(nn.Cell):
+    """Clips every element to -clip_value..clip_value."""
+
+    def __init__(self, clip_value: float) -> None:
+        super().__init__()
+        self.clip_value = clip_value
+
+    def construct(self, grads: list[Tensor]) -> None:
+        """Clip the entries of the list."""
+        grads[:] = [ops.clamp(gradient, -self.clip_value, self.clip_value) for gradient in grads]

@@ -4,7 +4,7 @@ The signatures are those of MindSpore 2.10.
 """
 
 import mindspore
-from mindspore import Tensor, mint
+from mindspore import Tensor, mint, ops
 from mindspore.ops.auto_generate import AdamW
 
 from pynative import in_place
@@ -15,9 +15,10 @@ _adamw = AdamW()
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
-    """aclnnLayerNorm."""
-    weight = norm_scale(weight, zero_centered).astype(x.dtype)
-    return mint.nn.functional.layer_norm(x, x.shape[-1:], weight, bias.astype(x.dtype), epsilon)
+    """aclnnLayerNorm, which takes weight and bias in the type of x or in float32."""
+    dtype = mindspore.float32 if zero_centered else x.dtype
+    weight, bias = (ops.cast(each, dtype) for each in (norm_scale(weight, zero_centered), bias))
+    return mint.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, epsilon)
 
 
 GELUS = {

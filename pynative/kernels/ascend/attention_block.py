@@ -14,6 +14,7 @@ from pynative.kernels.block import Partial, Scores
 from pynative.kernels.ops import attention as composed
 from pynative.kernels.ops.attention import added_last, causal_mask, merged, padded
 
+FLOAT32 = mindspore.float32
 LEFT_UP_CAUSAL, DENSE_MASK = 2, 0
 """The kernel's sparse_mode."""
 COMPRESSED_MASK_SIZE = 2048
@@ -29,7 +30,7 @@ def fits(q: Tensor) -> bool:
     """Whether flash attention takes queries [s, b, n, d]: 16-bit types, and MindSpore's limits for n and d."""
     heads, size = q.shape[2:]
     sizes_fit = heads <= MAXIMUM_HEADS and size <= MAXIMUM_HEAD_SIZE and size % HEAD_SIZE_MULTIPLE == 0
-    return q.dtype != mindspore.float32 and sizes_fit
+    return q.dtype != FLOAT32 and sizes_fit
 
 
 def _is_fused(q: Tensor, scores: Scores) -> bool:
@@ -59,7 +60,7 @@ def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | No
     heads = q.shape[2]
     kernel = FlashAttentionScore(**_settings(heads, scores))
     maximum, total, _, out = kernel(*_rows(q, kv, scores), None, None, None, _mask_of(scores))
-    own = Partial(out.astype(mindspore.float32), maximum[..., 0], 1 / total[..., 0])
+    own = Partial(ops.cast(out, FLOAT32), maximum[..., 0], 1 / total[..., 0])
     return own if partial is None else merged(partial, own, heads)
 
 
@@ -73,11 +74,11 @@ def attention_block_gradient(
     own_dq, dk, dv, _ = FlashAttentionScoreGrad(**_settings(q.shape[2], scores))(
         *_rows(q, kv, scores), dout[last], None, None, None, _mask_of(scores),
         _copied(partial.maximum[..., last]), _copied(1 / partial.inverse_sum[..., last]), None,
-        partial.out[last].astype(q.dtype),
+        ops.cast(partial.out[last], q.dtype),
     )  # fmt: skip
     shape = (scores.keys, *kv.shape[2:])
-    dkv = ops.stack([x.astype(mindspore.float32).reshape(shape) for x in (dk, dv)])
-    own = own_dq.astype(mindspore.float32).reshape(scores.queries, *q.shape[1:])
+    dkv = ops.stack([ops.cast(x, FLOAT32).reshape(shape) for x in (dk, dv)])
+    own = ops.cast(own_dq, FLOAT32).reshape(scores.queries, *q.shape[1:])
     return added_last(dq, own), padded(dkv, kv.shape[1])
 
 

@@ -19,7 +19,7 @@ from pynative.kernels.ops.norm import scale as norm_scale
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
     """aclnnRmsNorm."""
-    return ops.rms_norm(x, norm_scale(weight, zero_centered).astype(x.dtype), epsilon)[0]
+    return ops.rms_norm(x, ops.cast(norm_scale(weight, zero_centered), x.dtype), epsilon)[0]
 
 
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
@@ -39,7 +39,7 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
     """
     rotated = cos.shape[-1]
     shape = (x.shape[0], -1, 1, rotated)
-    angles = [angle.reshape(shape).astype(x.dtype) for angle in (cos, sin)]
+    angles = [ops.cast(angle.reshape(shape), x.dtype) for angle in (cos, sin)]
     if interleaved and angles[0].shape[1] > 1:
         return composed_rotary.rotary(x, cos, sin, interleaved)
     turned = ops.rotary_position_embedding(x[..., :rotated], *angles, _NEIGHBOURS if interleaved else _HALVES)

@@ -14,15 +14,13 @@ def _layer_norm(epsilon: float) -> ops.LayerNorm:
 
 
 def scale(weight: Tensor, zero_centered: bool) -> Tensor:
-    """The factor a norm multiplies with, in float32."""
-    wide = ops.cast(weight, FLOAT32)
-    return wide + 1 if zero_centered else wide
+    """The factor a norm multiplies with: the weight, or in float32 the weight plus 1."""
+    return ops.cast(weight, FLOAT32) + 1 if zero_centered else weight
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
-    y, _, _ = _layer_norm(epsilon)(
-        ops.cast(x, FLOAT32), scale(weight, zero_centered), ops.cast(bias, FLOAT32)
-    )
+    wide, factor, shift = (ops.cast(each, FLOAT32) for each in (x, scale(weight, zero_centered), bias))
+    y, _, _ = _layer_norm(epsilon)(wide, factor, shift)
     return ops.cast(y, x.dtype)
 
 

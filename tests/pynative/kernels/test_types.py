@@ -1,4 +1,12 @@
-"""16-bit tensors: results and gradients come in the type of the input, within its rounding of float32's."""
+"""Every operator in every floating-point type and every stack, against float64: results, and gradients of all inputs.
+
+Inputs and upstream gradients are such that all three types represent them, so a reference is computed once. What is
+computed in float32 and rounded once is off by one rounding of each element and by float32's own noise.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
 
 import mindspore
 import numpy as np
@@ -6,47 +14,149 @@ import pytest
 from mindspore import from_numpy
 
 from pynative import kernels
-from tests.support.kernels import assert_close, linear, normal, run_operator, tensor, values
-
-ROUNDING = {mindspore.float16: 2.0**-11, mindspore.bfloat16: 2.0**-8}
-
-
-def _operators():
-    angles = normal(6, 4, seed=3)
-    heads = [normal(6, 2, n, 4, seed=n) for n in (4, 2, 2)]
-    x, vector = normal(6, 2, 8), normal(8, seed=1)
-    ids = np.array([[1, 4, 1]], np.int32)
-    return {
-        "layer_norm": (lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5), (x, vector, vector)),
-        "rms_norm": (lambda x, w: kernels.rms_norm(x, w, 1e-5), (x, vector)),
-        "linear": (linear, (x, normal(5, 8), normal(5))),
-        "gelu_tanh": (lambda x, b: kernels.bias_activation(x, b, "gelu_tanh"), (x, vector)),
-        "swiglu": (lambda x: kernels.bias_activation(x, None, "swiglu"), (x,)),
-        "split_qkv": (lambda x: kernels.split_qkv(x, 2, 1, 3), (normal(6, 2, 18),)),
-        "rotary": (lambda x: kernels.rotary(x, tensor(angles), tensor(angles)), (heads[0],)),
-        "attention": (lambda q, k, v: kernels.attention(q, k, v, scale=0.5), heads),
-        "bias_dropout_add": (lambda x, b, r: kernels.bias_dropout_add(x, b, r, 0.3, (1,)), (x, vector, x)),
-        "embedding": (lambda w: kernels.embedding(from_numpy(ids), w, 0), (normal(5, 8),)),
-    }
+from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
+from tests.support import kernels as support
+from tests.support.kernel_stacks import ROUNDING, STACKS, selected
+from tests.support.kernels import Array, linear, normal, numerical_gradients, run_operator, tensor, values
 
 
-@pytest.mark.parametrize("name", _operators())
-@pytest.mark.parametrize(
-    ("implementation", "dtype"),
-    [("host", mindspore.float16), ("host", mindspore.bfloat16), ("ops", mindspore.float16)],
-    ids=str,
-)
-def test_sixteen_bits(name, implementation, dtype):
-    """bfloat16 with `ops` isn't here: MindSpore's matmul, softmax and exp have no CPU kernel for it."""
-    function, inputs = _operators()[name]
-    representable = [values(tensor(x, dtype)) for x in inputs]
-    kernels.use("host")
-    wide = [array for arrays in run_operator(function, representable) for array in arrays]
-    kernels.use(implementation)
-    narrow = [array for arrays in run_operator(function, representable, dtype) for array in arrays]
-    tolerance = (4 if implementation == "host" else 8) * ROUNDING[dtype]
-    for actual, expected in zip(narrow, wide, strict=True):
-        assert_close(actual, expected, tolerance)
+class Case(NamedTuple):
+    """An operator, its definition in float64, and its inputs."""
+
+    operator: Callable
+    reference: Callable
+    inputs: tuple[Array, ...]
+
+
+def exact(array: Array) -> Array:
+    """The nearest values of 8 significant bits, which every type has."""
+    return values(tensor(array, mindspore.bfloat16))
+
+
+def _silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
+def _gelu(x: Array) -> Array:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def _attention_kept() -> Array:
+    return np.array([[attention_dropout_mask((7,), b, n, (6, 6), 0.25) for n in range(4)] for b in range(2)])
+
+
+def _split(qkv: Array) -> tuple[Array, ...]:
+    rows = qkv.reshape(6, 2, 2, 4, 3)
+    return rows[..., :2, :].reshape(6, 2, 4, 3), rows[..., 2, :], rows[..., 3, :]
+
+
+IDS = np.array([[1, 4, 1], [9, 0, 2]], np.int32)
+ANGLES = exact(normal(6, 16, seed=3))
+CAUSAL = np.triu(np.ones((6, 6), bool), 1)
+HEADS = [normal(6, 2, heads, 16, seed=heads) for heads in (4, 2, 2)]
+X, WIDE, VECTOR = normal(6, 2, 8), normal(6, 2, 16), normal(8, seed=1)
+KEPT = dropout_mask((1,), (6, 2, 8), 0.3)
+
+CASES = {
+    "linear": Case(linear, lambda x, w, b: x @ w.T + b, (X, normal(5, 8), normal(5))),
+    "layer_norm": Case(
+        lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5),
+        lambda x, w, b: support.layer_norm(x, w, b, 1e-5),
+        (X, VECTOR, normal(8, seed=2)),
+    ),
+    "layer_norm less one": Case(
+        lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5, True),
+        lambda x, w, b: support.layer_norm(x, w + 1, b, 1e-5),
+        (X, VECTOR, normal(8, seed=2)),
+    ),
+    "rms_norm": Case(lambda x, w: kernels.rms_norm(x, w, 1e-5), lambda x, w: support.rms_norm(x, w, 1e-5), (X, VECTOR)),
+    "gelu": Case(lambda x, b: kernels.bias_activation(x, b, "gelu_tanh"), lambda x, b: _gelu(x + b), (X, VECTOR)),
+    "silu": Case(lambda x: kernels.bias_activation(x, None, "silu"), _silu, (X,)),
+    "swiglu": Case(
+        lambda x: kernels.bias_activation(x, None, "swiglu"), lambda x: _silu(x[..., :8]) * x[..., 8:], (WIDE,)
+    ),
+    "swiglu with bias": Case(
+        lambda x, b: kernels.bias_activation(x, b, "swiglu"),
+        lambda x, b: _silu(x[..., :8] + b[:8]) * (x[..., 8:] + b[8:]),
+        (WIDE, normal(16)),
+    ),
+    "split_qkv": Case(lambda x: kernels.split_qkv(x, 2, 2, 3), _split, (normal(6, 2, 24),)),
+    "rotary": Case(
+        lambda x: kernels.rotary(x, tensor(ANGLES), tensor(ANGLES[::-1])),
+        lambda x: support.rotary(x, ANGLES, ANGLES[::-1], False),
+        (HEADS[0],),
+    ),
+    "rotary of neighbours": Case(
+        lambda x: kernels.rotary(x, tensor(ANGLES), tensor(ANGLES[::-1]), True),
+        lambda x: support.rotary(x, ANGLES, ANGLES[::-1], True),
+        (HEADS[0],),
+    ),
+    "attention": Case(
+        lambda q, k, v: kernels.attention(q, k, v, scale=0.25),
+        lambda q, k, v: support.attention(q, k, v, 0.25, CAUSAL),
+        tuple(HEADS),
+    ),
+    "attention with dropout": Case(
+        lambda q, k, v: kernels.attention(q, k, v, scale=0.25, dropout_rate=0.25, dropout_key=(7,)),
+        lambda q, k, v: support.attention(q, k, v, 0.25, CAUSAL, _attention_kept()),
+        tuple(HEADS),
+    ),
+    "bias_dropout_add": Case(
+        lambda x, b, r: kernels.bias_dropout_add(x, b, r, 0.3, (1,)),
+        lambda x, b, r: r + (x + b) * KEPT,
+        (X, VECTOR, normal(6, 2, 8, seed=5)),
+    ),
+    "bias": Case(kernels.bias_dropout_add, lambda x, b: x + b, (X, VECTOR)),
+    "dropout": Case(lambda x: kernels.dropout(x, 0.3, (1,)), lambda x: x * KEPT, (X,)),
+    "fork": Case(kernels.fork, lambda x: (x, x), (X,)),
+    "embedding": Case(
+        lambda w: kernels.embedding(from_numpy(IDS), w, 0), lambda w: np.concatenate((w, 0 * w))[IDS], (normal(5, 8),)
+    ),
+}
+_COMPOSED = {"linear", "gelu", "silu", "swiglu with bias", "bias_dropout_add"}
+_ATTENTION = {"attention", "attention with dropout"}
+ROUNDS_BETWEEN = {
+    "host": {"gelu", "swiglu", "swiglu with bias", *_ATTENTION},
+    "ops": set(),
+    "ops frugal": set(),
+    "ascend": {*_COMPOSED, "swiglu", "rotary", "rotary of neighbours", *_ATTENTION},
+    "ascend fused": _COMPOSED,
+}
+"""Stack -> what it computes in several kernels of the type, rounding after each; two roundings of the largest element
+are enough."""
+
+
+@cache
+def expected(name: str) -> tuple[list[Array], list[Array], list[Array]]:
+    """Inputs that all types represent, results and gradients in float64."""
+    case = CASES[name]
+    inputs = [exact(x) for x in case.inputs]
+    results = support.outputs_of(case.reference(*(x.astype(np.float64) for x in inputs)))
+    return inputs, list(results), numerical_gradients(case.reference, inputs)
+
+
+def check(actual: Array, wanted: Array, rounding: float, roundings: int, noise: float) -> None:
+    """Within one rounding of each element, or several of the largest; and within float32's own noise."""
+    largest = max(0.1, float(np.abs(wanted).max()))
+    allowed = rounding * (np.abs(wanted) if roundings == 1 else roundings * largest) + noise * largest
+    error = np.abs(actual - wanted)
+    assert actual.shape == wanted.shape and np.isfinite(actual).all()
+    assert (error <= allowed).all(), f"off by {(error / largest).max() / rounding:.2f} roundings of the largest element"
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("name", CASES)
+def test_an_operator_in_a_type(name, stack, dtype):
+    """`run_operator` checks that results and gradients have the inputs' type."""
+    inputs, wanted_results, wanted_gradients = expected(name)
+    with selected(stack):
+        results, gradients = run_operator(CASES[name].operator, inputs, dtype)
+    roundings = 2 if name in ROUNDS_BETWEEN[stack] else 1
+    for actual, wanted in zip(results, wanted_results, strict=True):
+        check(actual, wanted, ROUNDING[dtype], roundings, 3e-6)
+    for actual, wanted in zip(gradients, wanted_gradients, strict=True):
+        check(actual, wanted, ROUNDING[dtype], roundings, 2e-5)
 
 
 def test_cross_entropy_of_sixteen_bits_is_computed_in_float32():

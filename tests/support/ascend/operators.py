@@ -9,11 +9,12 @@ import mindspore
 from mindspore import Tensor, mint, ops
 from mindspore.ops.auto_generate import AdamW
 
-from pynative.kernels.ops import activation, norm, optimizer
-from pynative.kernels.ops import rotary as composed_rotary
+from pynative.kernels.ops import optimizer, widened
 from tests.support.ascend.definitions import Double, require, require_tensors
 
 HALVES, NEIGHBOURS = 0, 1
+COMPUTED = widened.OPERATORS
+"""What the doubles compute by: in float32, rounded once, as the kernels do."""
 
 
 def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
@@ -22,7 +23,7 @@ def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, T
     require(x.dtype == gamma.dtype, f"RmsNorm: x is {x.dtype}, gamma {gamma.dtype}")
     require(type(epsilon) is float and 0 < epsilon <= 1, f"RmsNorm: epsilon {epsilon!r}")
     deviation = ops.rsqrt(ops.mean(ops.square(x.astype(mindspore.float32)), -1, True) + epsilon)
-    return norm.rms_norm(x, gamma, epsilon), deviation
+    return COMPUTED["rms_norm"](x, gamma, epsilon), deviation
 
 
 def layer_norm(
@@ -37,20 +38,20 @@ def layer_norm(
         weight.dtype == bias.dtype and weight.dtype in (input.dtype, mindspore.float32),
         f"LayerNorm: input is {input.dtype}, weight {weight.dtype}, bias {bias.dtype}",
     )
-    return norm.layer_norm(input, weight, bias, eps)
+    return COMPUTED["layer_norm"](input, weight, bias, eps)
 
 
 def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """mint.nn.functional.gelu: approximate "none" or "tanh"."""
     require_tensors("Gelu", input=input)
-    return activation.bias_activation(input, None, {"none": "gelu_erf", "tanh": "gelu_tanh"}[approximate])
+    return COMPUTED["bias_activation"](input, None, {"none": "gelu_erf", "tanh": "gelu_tanh"}[approximate])
 
 
 def swiglu(input: Tensor, dim: int = -1) -> Tensor:
     """ops.swiglu: the axis divides by 2. aclnnSwiGlu: at least one axis."""
     require_tensors("SwiGlu", input=input)
     assert dim in (-1, input.ndim - 1), "the double knows no other axis"
-    return activation.bias_activation(input, None, "swiglu")
+    return COMPUTED["bias_activation"](input, None, "swiglu")
 
 
 def rotary_position_embedding(x: Tensor, cos: Tensor, sin: Tensor, mode: int = 0) -> Tensor:
@@ -65,7 +66,7 @@ def rotary_position_embedding(x: Tensor, cos: Tensor, sin: Tensor, mode: int = 0
     layouts = {HALVES: [(s, 1, 1, d), (s, b, 1, d), (s, b, n, d)], NEIGHBOURS: [(s, 1, 1, d)]}
     require(mode in layouts, f"rotary: mode {mode}")
     require(cos.shape == sin.shape and cos.shape in layouts[mode], f"rotary: x {x.shape}, cos {cos.shape}, mode {mode}")
-    return composed_rotary.rotary(x, cos, sin, mode == NEIGHBOURS)
+    return COMPUTED["rotary"](x, cos, sin, mode == NEIGHBOURS)
 
 
 def adamw(

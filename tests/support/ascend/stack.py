@@ -13,8 +13,9 @@ from parallel_core.config import AllConfig
 from pynative import device, kernels, parallel_state
 from pynative.collectives import Backend
 from pynative.collectives.hccl import HcclBackend
+from pynative.kernels.ops import activation
 from pynative.training.utils import set_parallel_context, set_seed
-from tests.support.ascend import flash_attention, hccl, memory, operators
+from tests.support.ascend import flash_attention, hccl, memory, operators, sixteen_bits
 from tests.support.ascend.streams import Posted
 
 DOUBLES = (*operators.DOUBLES, *flash_attention.DOUBLES)
@@ -34,6 +35,9 @@ def ascend_operators() -> Iterator[None]:
         checked = [(double, double.checked()) for double in DOUBLES]
         for double, function in checked:
             stack.enter_context(patch.object(double.owner, double.name, function))
+        for owner, name, function in sixteen_bits.replacements():
+            stack.enter_context(patch.object(owner, name, function))
+        stack.enter_context(patch.dict(activation.ACTIVATIONS, sixteen_bits.ACTIVATIONS))
         for name, function in memory.REPLACED.items():
             stack.enter_context(patch.object(mint, name, function))
         stack.enter_context(patch.object(mindspore, "get_context", get_context))

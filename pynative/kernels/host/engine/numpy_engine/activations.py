@@ -61,9 +61,7 @@ def _gradient_of_gated_identity(x: Array, gate: Array, slope: Array | None, dy: 
 # Phi(-a) exp(a^2/2) for a >= 0 as a ratio of polynomials, relative error 5e-9 (a minimax fit of our own). No
 # coefficient is negative, so float32 evaluation loses nothing to cancellation.
 _TAIL_NUMERATOR = tuple(np.float32(c) for c in (0.5, 0.43497543, 0.18078343, 0.03980859, 0.00399432))
-_TAIL_DENOMINATOR = tuple(
-    np.float32(c) for c in (1.0, 1.66783576, 1.19230329, 0.46299926, 0.09979298, 0.01001214)
-)
+_TAIL_DENOMINATOR = tuple(np.float32(c) for c in (1.0, 1.66783576, 1.19230329, 0.46299926, 0.09979298, 0.01001214))
 
 
 def _polynomial(coefficients: tuple[np.float32, ...], x: Array) -> Array:

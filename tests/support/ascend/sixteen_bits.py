@@ -1,0 +1,86 @@
+"""MindSpore's own operators in the 16-bit types whose kernels an Ascend has and a CPU lacks.
+
+Whoever composes an operator of many for an Ascend counts on the type's kernels there. A CPU has almost all of float16's
+and few of bfloat16's, least of all those of gradients. So each operator here takes bfloat16 by itself: widened to
+float32, computed by its own CPU kernel, rounded. What is between two operators is rounded as on the device, and types
+that don't go together are still MindSpore's own business. Written in place, a CPU takes neither type.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+import mindspore
+from mindspore import Tensor, ops
+
+from pynative.kernels.ops import activation
+from tests.support.ascend.definitions import FLOATS, SIXTEEN_BITS
+
+OF_OPS = (
+    "amax", "erf", "exp", "gather", "gather_d", "log", "masked_fill", "maximum", "mean", "relu", "rsqrt", "sigmoid",
+    "silu", "softmax", "split", "square", "stack", "tensor_scatter_sub", "tile",
+)  # fmt: skip
+OF_TENSORS = (
+    "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__", "__getitem__",
+    "sum",
+)  # fmt: skip
+PRIMITIVES = (ops.MatMul, ops.BatchMatMul)
+
+BFLOAT16, FLOAT32 = mindspore.bfloat16, mindspore.float32
+
+
+def _types(arguments: Iterable[Any]) -> set:
+    """The floating-point types of tensors, of those in tuples too."""
+    flat = [x for each in arguments for x in (each if isinstance(each, tuple | list) else (each,))]
+    return {x.dtype for x in flat if isinstance(x, Tensor) and x.dtype in FLOATS}
+
+
+def _converted(value: Any, origin: object, target: object) -> Any:
+    if isinstance(value, tuple | list):
+        return type(value)(_converted(x, origin, target) for x in value)
+    return ops.cast(value, target) if isinstance(value, Tensor) and value.dtype == origin else value
+
+
+def in_bfloat16(real: Callable) -> Callable:
+    """An operator that takes bfloat16, too. Operands of several types are its own business: promoted or refused."""
+
+    @wraps(real)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _types((*args, *kwargs.values())) != {BFLOAT16}:
+            return real(*args, **kwargs)
+        result = real(
+            *(_converted(x, BFLOAT16, FLOAT32) for x in args),
+            **{name: _converted(x, BFLOAT16, FLOAT32) for name, x in kwargs.items()},
+        )
+        return _converted(result, FLOAT32, BFLOAT16)
+
+    return call
+
+
+def _writing(real: Callable, adds: bool) -> Callable:
+    """`assign` or `assign_add`, into 16 bits as well."""
+
+    @wraps(real)
+    def call(variable: Tensor, value: Tensor) -> Tensor:
+        if variable.dtype not in SIXTEEN_BITS:
+            return real(variable, value)
+        memory, given = variable.asnumpy(), value.asnumpy().astype("float32")
+        memory[...] = memory.astype("float32") + given if adds else given
+        return variable
+
+    return call
+
+
+def replacements() -> list[tuple[Any, str, Callable]]:
+    """(owner, name, what stands there on an Ascend)."""
+    places = [*((ops, name) for name in OF_OPS), *((Tensor, name) for name in OF_TENSORS)]
+    places += [(primitive, "__call__") for primitive in PRIMITIVES]
+    return [
+        *((owner, name, in_bfloat16(getattr(owner, name))) for owner, name in places),
+        (ops, "assign", _writing(ops.assign, adds=False)),
+        (ops, "assign_add", _writing(ops.assign_add, adds=True)),
+    ]
+
+
+ACTIVATIONS = {name: in_bfloat16(function) for name, function in activation.ACTIVATIONS.items() if name in OF_OPS}
+"""Activations that are operators of MindSpore themselves, which our table holds."""

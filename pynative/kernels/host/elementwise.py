@@ -1,21 +1,16 @@
 """Casts, scales and caps of a tensor's elements on the host."""
 
 from collections.abc import Callable
+from math import prod
 
 import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import rows_of
-from pynative.kernels.host.rounding import BFLOAT16, fill, float32_for, widened
+from pynative.kernels.host.arrays import array_type, rows_of
 from pynative.kernels.host.threads import row_blocks, run
-
-_ARRAY_TYPES = {
-    mindspore.float32: np.dtype(np.float32),
-    mindspore.float16: np.dtype(np.float16),
-    mindspore.bfloat16: BFLOAT16,
-}
+from pynative.rounding import convert, fill, float32_for, widened
 
 Compute = Callable[[slice, np.ndarray], np.ndarray]
 """(rows, memory for them in float32, which may be used) -> these rows of the result in float32."""
@@ -23,20 +18,25 @@ Compute = Callable[[slice, np.ndarray], np.ndarray]
 
 def _by_rows(compute: Compute, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
     """The tensor of this shape and type that is computed a block of rows at a time, each element rounded once."""
-    y = np.empty(shape, dtype)
-    rows = y.reshape(-1, y.shape[-1]) if y.ndim else y.reshape(1, 1)
+    rows = np.empty((prod(shape[:-1]), shape[-1]), dtype)
 
     def block(start: int, stop: int) -> None:
         out = rows[start:stop]
         fill(out, compute(slice(start, stop), float32_for(out)))
 
     run(block, row_blocks(len(rows), rows.shape[1] * 4))
-    return from_numpy(y)
+    return from_numpy(rows.reshape(shape))
 
 
 def _rounded(x: Tensor, dtype: mindspore.Type) -> Tensor:
     rows = rows_of(x)
-    return _by_rows(lambda span, out: widened(rows[span]), x.shape, _ARRAY_TYPES[dtype])
+    y = np.empty(rows.shape, array_type(dtype))
+
+    def block(start: int, stop: int) -> None:
+        convert(rows[start:stop], y[start:stop])
+
+    run(block, row_blocks(len(rows), rows.shape[1] * 4))
+    return from_numpy(y.reshape(x.shape))
 
 
 def _product(x: Tensor, factor: float) -> Tensor:

@@ -13,7 +13,8 @@ those of the type that is computed in:
                                             float32 (Liu et al., 2023); s' = u s, g'' the groups after Ulysses
 
 Those are the blocks' (`Block.messages`). Per micro-batch a stage sends a, with sequence parallelism a/t, forward and
-the same backward, in the residual's type. Per step each of the N ranks with the same parameters: 2 (N-1)/N F parameters.
+the same backward, in the residual's type. Per step each of the N ranks with the same parameters: 2 (N-1)/N F times
+their number.
 """
 
 from __future__ import annotations

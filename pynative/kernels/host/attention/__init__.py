@@ -7,8 +7,8 @@ from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 from pynative.kernels.host.arrays import array_of
-from pynative.kernels.host.attention.backward import backward
-from pynative.kernels.host.attention.forward import forward
+from pynative.kernels.host.attention.backward import attention_backward
+from pynative.kernels.host.attention.forward import attention_forward
 from pynative.kernels.host.attention.heads import Heads
 
 
@@ -17,7 +17,7 @@ def _forward(heads: Heads, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.
     length, batch, count, _ = heads.query_shape
     out = np.empty(heads.query_shape, dtype)
     maximum, inverse_sum = np.empty((2, batch, count, length), np.float32)
-    forward(heads, out, maximum, inverse_sum)
+    attention_forward(heads, out, maximum, inverse_sum)
     return out, maximum, inverse_sum
 
 
@@ -37,7 +37,7 @@ class _Attention(Function):
         heads, dout = Heads(array_of(q), array_of(k), array_of(v), ctx.scores), array_of(dy)
         shape, key_shape = heads.query_shape, heads.key_shape
         gradients = tuple(np.empty(size, dout.dtype) for size in (shape, key_shape, key_shape))
-        backward(
+        attention_backward(
             heads, dout.reshape(shape), array_of(out).reshape(shape), array_of(maximum), array_of(inverse_sum),
             gradients,
         )  # fmt: skip
@@ -90,7 +90,7 @@ def attention_block_gradient(
     heads = Heads(*_arrays(q, kv, scores), scores)
     last, shape = slice(-scores.queries, None), heads.query_shape
     own_dq, dkv = np.empty(shape, np.float32), np.zeros(kv.shape, np.float32)
-    backward(
+    attention_backward(
         heads, array_of(dout)[last].reshape(shape), array_of(partial.out)[last].reshape(shape),
         array_of(partial.maximum)[..., last], array_of(partial.inverse_sum)[..., last],
         (own_dq, *dkv[:, : scores.keys]),

@@ -11,16 +11,16 @@ from pynative.kernels.host.attention.forward import exponentials
 from pynative.kernels.host.attention.heads import Block, Heads, as_products, row_stacks, stacks
 from pynative.kernels.host.attention.masks import keep, ones_where
 from pynative.kernels.host.engine import ENGINE
-from pynative.rounding import fill, widened
 from pynative.kernels.host.threads import run
+from pynative.rounding import fill, widened
 
 Array = np.ndarray
 
 
-def backward(
+def attention_backward(
     heads: Heads, dout: Array, out: Array, maximum: Array, inverse_sum: Array, gradients: tuple[Array, Array, Array]
 ) -> None:
-    """Fill gradients (of q, k and v, of any type) from dout [s, b, n, d]; the others are what `forward` filled."""
+    """Fill gradients (of q, k and v, of any type) from dout [s, b, n, d]; the others are what `attention_forward` filled."""
     scale, groups = np.float32(heads.scores.scale), heads.groups
     outs, upstream = stacks(out, groups), stacks(as_products(dout), groups)
     statistics = [row_stacks(array, groups) for array in (maximum, inverse_sum)]

@@ -13,14 +13,14 @@ import numpy as np
 from pynative.kernels.host.attention.heads import Block, Heads, row_stacks, stacks
 from pynative.kernels.host.attention.masks import keep
 from pynative.kernels.host.engine import ENGINE
-from pynative.rounding import fill
 from pynative.kernels.host.threads import run
+from pynative.rounding import fill
 
 SMALLEST_SUM, LARGEST_SUM = 2.0**-40, 2.0**60
 """Between these a row's sum of exp(s) has all its digits, and so has what is multiplied with it."""
 
 
-def forward(heads: Heads, out: np.ndarray, maximum: np.ndarray, inverse_sum: np.ndarray) -> None:
+def attention_forward(heads: Heads, out: np.ndarray, maximum: np.ndarray, inverse_sum: np.ndarray) -> None:
     """Fill out [s, b, n, d] of any type, and float32 maximum (of each row, or 0) and inverse_sum, 1/l, [b, n, s]."""
     outs = stacks(out, heads.groups)
     maxima, inverse_sums = (row_stacks(array, heads.groups) for array in (maximum, inverse_sum))
@@ -29,7 +29,7 @@ def forward(heads: Heads, out: np.ndarray, maximum: np.ndarray, inverse_sum: np.
         own = Block(heads, stack, span, rows)
         values, total = _weighted_values(own, None)
         maxima[stack][span, rows] = 0
-        if not (SMALLEST_SUM < total.min() and total.max() < LARGEST_SUM):
+        if not (total.min() > SMALLEST_SUM and total.max() < LARGEST_SUM):
             largest = _maximum(own)
             values, total = _weighted_values(own, largest)
             maxima[stack][span, rows] = largest[:, 0]
@@ -62,9 +62,7 @@ def exponentials(
 ) -> None:
     """Fill a tile [j, k, q] with exp(s - maximum) * inverse_sum; both [j, 1, q]."""
     scale = block.heads.scores.scale
-    ENGINE.score_exponentials(
-        block.keys[:, keys], block.queries, out, scale, block.limits(keys), maximum, inverse_sum
-    )
+    ENGINE.score_exponentials(block.keys[:, keys], block.queries, out, scale, block.limits(keys), maximum, inverse_sum)
     diagonal = block.diagonal(keys)
     if diagonal is not None:
         rows, seen = diagonal

@@ -14,8 +14,8 @@ from pynative.kernels.dropout import quantized_rate
 from pynative.kernels.host.arrays import array_of
 from pynative.kernels.host.attention.masks import bits_of, columns, limits_of, triangle
 from pynative.kernels.host.engine import ENGINE
-from pynative.rounding import widened
 from pynative.kernels.host.threads import spans
+from pynative.rounding import widened
 
 QUERIES = 128
 """Of a tile. With fewer, calls show; with more, more is multiplied above the diagonal."""

@@ -46,4 +46,4 @@ def columns(rows: np.ndarray, scores: Scores) -> np.ndarray:
 
 def limits_of(hidden: np.ndarray) -> np.ndarray:
     """Upper limits [.., keys, queries] of the scores of bool `hidden` [.., queries, keys]."""
-    return np.where(np.swapaxes(hidden, -1, -2), MASKED_SCORE, np.float32(np.inf))
+    return np.where(np.ascontiguousarray(np.swapaxes(hidden, -1, -2)), MASKED_SCORE, np.float32(np.inf))

@@ -32,6 +32,8 @@ class OneDnnEngine(NumpyEngine):
     @staticmethod
     def matmul(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
         primitive = None
+        if left.ndim > 2 and left.shape[-1] == 1:  # oneDNN 3.10 takes matrices of one row to lie without gaps
+            right = np.ascontiguousarray(right)
         if FLOAT32_PRODUCTS or left.dtype != np.float32:
             primitive = primitives.product(
                 layout_of(left), layout_of(right), layout_of(out),

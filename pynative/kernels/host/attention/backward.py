@@ -20,7 +20,7 @@ Array = np.ndarray
 def attention_backward(
     heads: Heads, dout: Array, out: Array, maximum: Array, inverse_sum: Array, gradients: tuple[Array, Array, Array]
 ) -> None:
-    """Fill gradients (of q, k and v, of any type) from dout [s, b, n, d]; the others are what `attention_forward` filled."""
+    """Fill gradients (of q, k and v, of any type) from dout [s, b, n, d]; the others are `attention_forward`'s."""
     scale, groups = np.float32(heads.scores.scale), heads.groups
     outs, upstream = stacks(out, groups), stacks(as_products(dout), groups)
     statistics = [row_stacks(array, groups) for array in (maximum, inverse_sum)]
@@ -32,10 +32,8 @@ def attention_backward(
         for stack, queries in enumerate(query_gradients):
             for rows in heads.blocks:
                 block = Block(heads, stack, span, rows)
-                own = Upstream(
-                    *(np.ascontiguousarray(x[stack][span, rows][:, None]) for x in statistics),
-                    upstream[stack][span, rows], outs[stack][span, rows],
-                )  # fmt: skip
+                largest, inverse = (np.ascontiguousarray(x[stack][span, rows][:, None]) for x in statistics)
+                own = Upstream(largest, inverse, upstream[stack][span, rows], outs[stack][span, rows])
                 gradient = _block(block, own, memory, keys, values)
                 gradient *= scale
                 fill(queries[span, rows], gradient)

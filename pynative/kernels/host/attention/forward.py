@@ -2,8 +2,8 @@
 
 Only one tile of scores exists at a time, and of it only e = exp(s - m), in the type of the operands; with a causal
 mask the keys above the diagonal are never multiplied. With l = sum e, out = e v / l: neither needs m to be the row's
-largest score, only that no sum overflows or loses its digits. So m is 0, which costs nothing, and where a sum shows that
-it will not do, the block is computed again with the rows' maxima.
+largest score, only that no sum overflows or loses its digits. So m is 0, which costs nothing, and where a sum shows
+that it will not do, the block is computed again with the rows' maxima.
 """
 
 from functools import lru_cache

@@ -107,7 +107,7 @@ class Block:
         """Bits [k, q] of a tile, set where the mask that is given hides nothing."""
         if self._hidden is None:
             return None
-        return bits_of(~np.ascontiguousarray(self._hidden[:, keys].T), self.keys)
+        return bits_of(np.logical_not(self._hidden[:, keys].T), self.keys.itemsize)
 
     def diagonal(self, keys: slice) -> tuple[slice, np.ndarray] | None:
         """The tile's keys at the diagonal, if it has them, and bits [k, q], set where the query may see the key."""
@@ -125,8 +125,9 @@ class Block:
         for index in range(self.span.start, self.span.stop):
             batch, group = divmod(index, self.heads.groups)
             mask = self.heads.scores.dropout_mask(batch, group * per_group + self.stack, self.rows)
-            masks.append(np.ascontiguousarray((mask != 0).T))
-        return bits_of(np.stack(masks), self.keys)
+            assert mask is not None
+            masks.append((mask != 0).T)
+        return bits_of(np.stack(masks), self.keys.itemsize)
 
     def _hidden_scores(self) -> np.ndarray | None:
         """Of the given mask the block's rows, bool [q, k]."""

@@ -9,7 +9,7 @@ from pynative.kernels.block import Scores
 MASKED_SCORE = np.float32(-10000.0)
 """Megatron's value for masked scores. A row that is masked everywhere attends evenly, without NaN."""
 
-_UNSIGNED = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
+_UNSIGNED = {2: np.uint16, 4: np.uint32}
 
 
 def bits(array: np.ndarray) -> np.ndarray:
@@ -17,9 +17,9 @@ def bits(array: np.ndarray) -> np.ndarray:
     return array.view(_UNSIGNED[array.itemsize])
 
 
-def bits_of(kept: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """All ones where bool `kept`, else 0, as wide as the entries of `like`."""
-    return np.negative(kept, dtype=_UNSIGNED[like.itemsize], casting="unsafe")
+def bits_of(kept: np.ndarray, item_bytes: int) -> np.ndarray:
+    """All ones where bool `kept`, else 0, each so many bytes wide."""
+    return -np.ascontiguousarray(kept).astype(_UNSIGNED[item_bytes])
 
 
 def keep(tile: np.ndarray, kept: np.ndarray, out: np.ndarray) -> None:
@@ -35,7 +35,7 @@ def ones_where(kept: np.ndarray, like: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=16)
 def triangle(size: int, item_bytes: int) -> np.ndarray:
     """Bits [size, size] of a tile at the diagonal: set where the key is not after the query."""
-    return np.where(np.tri(size, dtype=bool).T, ~_UNSIGNED[item_bytes].type(0), _UNSIGNED[item_bytes].type(0))
+    return bits_of(np.tri(size, dtype=bool).T, item_bytes)
 
 
 def columns(rows: np.ndarray, scores: Scores) -> np.ndarray:

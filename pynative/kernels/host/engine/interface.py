@@ -74,16 +74,16 @@ class Engine(Protocol):
         self, keys: Array, queries: Array, out: Array, scale: float,
         limits: Array | None = None, maximum: Array | None = None, inverse_sum: Array | None = None,
     ) -> None:  # fmt: skip
-        """out [j, k, q] = exp(min(scale keys queries^T, limits) - maximum) * inverse_sum, without gaps between its rows.
+        """out [j, k, q] = exp(min(scale keys queries^T, limits) - maximum) * inverse_sum; out has no gaps between rows.
 
-        keys [j, k, d], queries [j, q, d] of one type; float32: limits [1 or j, k, q], maximum and inverse_sum [j, 1, q].
+        keys [j, k, d], queries [j, q, d] of one type; limits [1 or j, k, q], maximum and inverse_sum [j, 1, q] float32.
         """
 
     def score_gradient(
         self, values: Array, dout: Array, probabilities: Array, delta: Array, out: Array,
         kept: Array | None = None, kept_scale: float = 1.0,
     ) -> None:  # fmt: skip
-        """out [j, k, q] = probabilities * (kept_scale values dout^T kept - delta), without gaps between its rows.
+        """out [j, k, q] = probabilities * (kept_scale values dout^T kept - delta); out has no gaps between rows.
 
         values [j, k, d], dout [j, q, d], kept and probabilities [j, k, q] of one type, delta [j, 1, q] float32.
         """

@@ -123,7 +123,8 @@ OPERATORS = {
         lambda x, b: kernels.bias_activation(x, b, "relu"), (X, VECTOR), {"activation", "activation_gradient"},
     ),
     "attention": (
-        lambda q, k, v: kernels.attention(q, k, v, scale=0.5), HEADS, {"matmul", "score_exponentials", "score_gradient"},
+        lambda q, k, v: kernels.attention(q, k, v, scale=0.5), HEADS,
+        {"matmul", "score_exponentials", "score_gradient"},
     ),
     "bias_dropout_add": (lambda x, b: kernels.bias_dropout_add(x, b, x, 0.3, (1,)), (X, VECTOR), {"sum_rows"}),
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """The backward pass of attention in tiles of scores, on the host (after FlashAttention, Dao et al. 2022).
 
-Kept from the forward pass: q, k, v, the output, and two numbers a row, m and 1/l. The probabilities p = exp(s - m) / l of
-a tile are computed again; with D = rowsum(dout * out), and c P the dropout mask, P of ones and zeros:
+Kept from the forward pass: q, k, v, the output, and two numbers a row, m and 1/l. The probabilities p = exp(s - m) / l
+of a tile are computed again; with D = rowsum(dout * out), and c P the dropout mask, P of ones and zeros:
     dv = c (p P)^T dout     ds = p (c P (dout v^T) - D)     dq = scale ds k     dk = scale ds^T q
 """
 

@@ -40,6 +40,7 @@ EXCLUSIVE = (
     ("--use-legacy-models", "--multi-latent-attention"),
     ("--moe-train-capacity-factor", "--moe-expert-capacity-factor"),
     ("--schedules-method", "--pipeline-schedule"),
+    ("--adaptive-loss-scale", "--loss-scaler"),
 )
 """Flags of which at most one may be given, each with a value that says something."""
 

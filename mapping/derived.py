@@ -250,6 +250,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
         args.moe_token_dispatcher_type, args.moe_token_dispatcher_type
     ),
     "betas": betas,
+    "loss_scaler": lambda args: "adaptive" if args.adaptive_loss_scale else args.loss_scaler,
     "exp_avg_dtype": lambda args: "bf16" if args.o2_optimizer else args.exp_avg_dtype,
     "exp_avg_sq_dtype": lambda args: "bf16" if args.o2_optimizer else args.exp_avg_sq_dtype,
     "pipeline_schedule": pipeline_schedule,

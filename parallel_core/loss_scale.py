@@ -1,8 +1,8 @@
 """Loss scalers: the factor that keeps 16-bit gradients in range, as state machines without tensors.
 
 The loss is multiplied by `scale` before the backward pass and the gradients are divided by it. A step in which a
-gradient of any rank is not finite has overflowed: it is skipped, and `update` is told. The state is the dataclass
-fields, so that a checkpoint saves it as plain numbers.
+gradient of any rank is not finite has overflowed: it is skipped, and `update` is told. The state is plain numbers,
+which a checkpoint saves.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 
 class LossScaler(ABC):
@@ -19,24 +19,24 @@ class LossScaler(ABC):
 
     scale: float
     """The factor of the next step's loss."""
+    kind: ClassVar[str]
+    """Whose states it continues from."""
+    state_names: ClassVar[tuple[str, ...]] = ("scale",)
+    """The fields that `update` changes; the others are settings."""
 
     @abstractmethod
     def update(self, overflow: bool) -> None:
         """Advance by one step; overflow: whether any rank's gradient was not finite."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, for a checkpoint."""
-        return asdict(self)  # type: ignore[call-overload]
+        """The kind and the state, for a checkpoint."""
+        return {"kind": self.kind, **{name: getattr(self, name) for name in self.state_names}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state of the same kind of scaler; ValueError names what is missing or extra."""
-        own = self.state_dict()
-        if set(state) != set(own):
-            wrong = ", ".join(sorted(set(state) ^ set(own)))
-            kind = type(self).__name__
-            raise ValueError(f"the checkpoint's loss scaler is not a {kind}: {wrong}; load it with --finetune")
-        for name, value in state.items():
-            setattr(self, name, value)
+        """Continue from a state; from that of another kind of scaler the scale alone is taken. Settings stay."""
+        names = self.state_names if state["kind"] == self.kind else ("scale",)
+        for name in names:
+            setattr(self, name, state[name])
 
 
 @dataclass
@@ -44,9 +44,13 @@ class ConstantLossScaler(LossScaler):
     """A fixed scale (--loss-scale)."""
 
     scale: float = 1.0
+    kind = "constant"
 
     def update(self, overflow: bool) -> None:
         """Nothing changes."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing changes: the scale is a setting."""
 
 
 @dataclass(kw_only=True)
@@ -66,6 +70,8 @@ class DynamicLossScaler(LossScaler):
     """Clean steps since the last change."""
     hysteresis_tracker: int | None = None
     """Overflows that are left before the scale shrinks; below 1 once they are used up. None: all of them."""
+    kind = "dynamic"
+    state_names = ("scale", "growth_tracker", "hysteresis_tracker")
 
     def __post_init__(self) -> None:
         if self.hysteresis_tracker is None:
@@ -99,6 +105,8 @@ class DeepSpeedLossScaler(LossScaler):
     iteration: int = 0
     last_overflow: int = -1
     current_hysteresis: int | None = None
+    kind = "deepspeed"
+    state_names = ("scale", "iteration", "last_overflow", "current_hysteresis")
 
     def __post_init__(self) -> None:
         if self.current_hysteresis is None:
@@ -167,6 +175,8 @@ class AdaptiveLossScaler(LossScaler):
     falls: int = 0
     level: int | None = None
     """Place in the list of windows, or _HIDDEN."""
+    kind = "adaptive"
+    state_names = ("scale", "iteration", "last_change", "rises", "falls", "level")
 
     def __post_init__(self) -> None:
         if not self.max_window > self.min_window > 0:
@@ -180,6 +190,11 @@ class AdaptiveLossScaler(LossScaler):
             if self.scale_window not in known:
                 message = f"scale window {self.scale_window} is not among {known}: starting with {known[0]}"
                 warnings.warn(message, stacklevel=2)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `LossScaler`; a list of windows that has become shorter ends the level at its last."""
+        super().load_state_dict(state)
+        self.level = min(self.level or 0, len(windows(self.max_window, self.min_window)) - 1)
 
     @property
     def window(self) -> int:

@@ -75,10 +75,10 @@ FLOORS = {
         {"arguments", "explain"},
     ),
     "parallel_core": (
-        {"activations", "averaging", "blas", "dtypes", "files", "findings", "fused_rows", "loss_scale", "lr_schedule"}
+        {"activations", "blas", "dtypes", "files", "findings", "fused_rows", "loss_scale", "lr_schedule"}
         | {"messages"}
         | {"partition", "sampling", "sharding"},
-        {"buffers", "initial_values", "recompute", "schedules", "sizes"},
+        {"averaging", "buffers", "initial_values", "recompute", "schedules", "sizes"},
         {"config", "context"},
         {"batch", "data", "rotary", "topology"},
         {"blocks", "checkpoint"},

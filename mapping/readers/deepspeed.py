@@ -59,7 +59,7 @@ KEYS: dict[str, Callable[[Any], Arguments]] = {
     "fp16.enabled": to("fp16"),
     "fp16.loss_scale": to("loss_scale", lambda value: float(value) or None),
     "fp16.loss_scale_window": to("loss_scale_window", float),
-    "fp16.initial_scale_power": to("initial_loss_scale", lambda value: 2.0**value),
+    "fp16.initial_scale_power": lambda value: {"initial_loss_scale": 2.0**value, "loss_scaler": "deepspeed"},
     "fp16.hysteresis": to("hysteresis"),
     "fp16.min_loss_scale": to("min_loss_scale", float),
     "fp16.consecutive_hysteresis": to("consecutive_hysteresis"),
@@ -134,8 +134,11 @@ VALUES_WITHOUT_EFFECT = {
 }
 """Values of keys that fill no argument -> why they do nothing."""
 
-BY_DEFAULT = {"scheduler.params.warmup_type": "log", "scheduler.params.warmup_num_steps": 1000}
-"""What DeepSpeed's warm-up schedules take for a key of theirs that is not written."""
+BY_DEFAULT: dict[str, dict[str, Any]] = {
+    "scheduler.type": {"scheduler.params.warmup_type": "log", "scheduler.params.warmup_num_steps": 1000},
+    "fp16.enabled": {"fp16.initial_scale_power": 16},
+}
+"""What DeepSpeed takes, where the first key says something, for keys that are not written."""
 SHADOWED_BY = {"optimizer.params.lr": "scheduler.params.warmup_max_lr"}
 """Key -> another that counts instead of it where both have a value."""
 
@@ -177,7 +180,7 @@ def read(path: str) -> DeepSpeed:
         return DeepSpeed([], [], [Finding("--deepspeed-config", path, rule, "mend the file")])
     said = DeepSpeed([], [], [])
     entries = dict(leaves(content, lambda key: key not in WITHOUT_EFFECT))
-    unwritten = BY_DEFAULT if "scheduler.type" in entries else {}
+    unwritten = {key: value for about, keys in BY_DEFAULT.items() if entries.get(about) for key, value in keys.items()}
     for key, value in {**unwritten, **entries}.items():
         shadow = SHADOWED_BY.get(key, "")
         if value != "auto" and isinstance(entries.get(shadow), int | float):

@@ -123,8 +123,8 @@ _RUNNER: dict[str, Meaning] = {
     **_CLIPPING,
     "scale_sense.type": words(
         {
-            "AdaptiveLossScaleUpdateCell": "max_scale_window and min_scale_window say it",
-            "DynamicLossScaleUpdateCell": "a loss scale that is not fixed adapts",
+            "AdaptiveLossScaleUpdateCell": {"loss_scaler": "adaptive"},
+            "DynamicLossScaleUpdateCell": {"loss_scaler": "dynamic", "loss_scale_hysteresis": 1},
             "FixedLossScaleUpdateCell": "loss_scale_value is fixed",
         }
     ),

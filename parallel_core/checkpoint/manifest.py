@@ -61,6 +61,8 @@ class Run:
     """None: saved without it (--no-save-optim)."""
     rng: dict[str, int] | None = None
     """None: saved without it (--no-save-rng)."""
+    loss_scaler: dict[str, Any] | None = None
+    """Its state; none: the run had none, or was saved without its optimizer."""
 
 
 @dataclass(kw_only=True)

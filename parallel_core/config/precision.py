@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from parallel_core.config.base import Config, Unknown, option
 from parallel_core.findings import Finding
+from parallel_core.loss_scale import (
+    AdaptiveLossScaler,
+    ConstantLossScaler,
+    DeepSpeedLossScaler,
+    DynamicLossScaler,
+    LossScaler,
+)
 
 
 @dataclass(kw_only=True)
@@ -19,18 +26,20 @@ class PrecisionConfig(Config):
     """Compute in float16 with float32 master weights and a loss scale."""
     loss_scale: float | None = option("--loss-scale", None, at_least=0)
     """Fixed loss scale; none or 0: it adapts."""
+    loss_scaler: str = option("--loss-scaler", None, choices=("dynamic", "deepspeed", "adaptive"))
+    """How a loss scale adapts: as Megatron's, as DeepSpeed's, or with a window that adapts too."""
     loss_scale_value: float = option("--initial-loss-scale", 2.0**32, above=0)
     """First value of an adapting loss scale."""
-    loss_scale_window: float = option("--loss-scale-window", 1000.0, above=0)
+    loss_scale_window: float = option("--loss-scale-window", None, above=0)
     """Clean steps after which the scale grows."""
-    max_loss_scale_window: int | None = option("--max-loss-scale-window", None, at_least=1)
-    """The window itself adapts, up to this (the earlier system's adaptive loss scale)."""
-    min_loss_scale_window: int | None = option("--min-loss-scale-window", None, at_least=1)
-    """And down to this."""
+    max_loss_scale_window: int = option("--max-scale-window", 1000, at_least=1)
+    """The window that the adaptive loss scaler does not exceed."""
+    min_loss_scale_window: int = option("--min-scale-window", 20, at_least=1)
+    """The window that it begins with and, but for a collapse, does not fall below."""
     loss_scale_factor: float = option("--loss-scale-factor", 2.0, above=1)
     """By how much the scale grows, and shrinks on overflow."""
     consecutive_hysteresis: bool = option("--consecutive-hysteresis", False)
-    """Every clean step restores the overflows that are let through before the scale shrinks."""
+    """Every clean step restores the overflows that are let through before the scale shrinks (DeepSpeed's)."""
     loss_scale_hysteresis: int = option("--hysteresis", 2, at_least=1)
     """Overflows before the scale shrinks."""
     min_loss_scale: float = option("--min-loss-scale", 1.0, above=0)
@@ -39,6 +48,16 @@ class PrecisionConfig(Config):
     def derive(self) -> None:
         if not isinstance(self.loss_scale, Unknown) and self.loss_scale == 0:
             self.loss_scale = None
+        self.fill("loss_scaler", lambda: "deepspeed" if self.consecutive_hysteresis else "dynamic")
+        self.fill(
+            "loss_scale_window", lambda: float(self.min_loss_scale_window if self.loss_scaler == "adaptive" else 1000)
+        )
+
+    def make_loss_scaler(self) -> LossScaler | None:
+        """The run's loss scaler; none: gradients are not scaled, and one that is not finite is an error."""
+        if self.loss_scale is not None:
+            return ConstantLossScaler(self.loss_scale)
+        return _MAKERS[self.loss_scaler](self) if self.fp16 else None
 
     def rules(self) -> Iterator[Finding]:
         if self.bf16 and self.fp16:
@@ -52,3 +71,50 @@ class PrecisionConfig(Config):
                 f"must not be less than --min-loss-scale {self.min_loss_scale:g}",
                 "raise it",
             )
+
+        if self.loss_scaler == "adaptive" and self.max_loss_scale_window <= self.min_loss_scale_window:
+            yield Finding(
+                "--max-scale-window",
+                self.max_loss_scale_window,
+                f"must be above --min-scale-window {self.min_loss_scale_window}",
+                "raise it",
+            )
+        if self.consecutive_hysteresis and self.loss_scaler != "deepspeed":
+            yield Finding("--consecutive-hysteresis", None, f"--loss-scaler {self.loss_scaler} has none", "remove it")
+
+
+def _dynamic(config: PrecisionConfig) -> LossScaler:
+    return DynamicLossScaler(
+        scale=config.loss_scale_value,
+        min_scale=config.min_loss_scale,
+        factor=config.loss_scale_factor,
+        window=int(config.loss_scale_window),
+        hysteresis=config.loss_scale_hysteresis,
+    )
+
+
+def _deepspeed(config: PrecisionConfig) -> LossScaler:
+    return DeepSpeedLossScaler(
+        scale=config.loss_scale_value,
+        min_scale=config.min_loss_scale,
+        window=int(config.loss_scale_window),
+        hysteresis=config.loss_scale_hysteresis,
+        consecutive_hysteresis=config.consecutive_hysteresis,
+    )
+
+
+def _adaptive(config: PrecisionConfig) -> LossScaler:
+    return AdaptiveLossScaler(
+        config.loss_scale_value,
+        config.loss_scale_factor,
+        int(config.loss_scale_window),
+        config.max_loss_scale_window,
+        config.min_loss_scale_window,
+    )
+
+
+_MAKERS: dict[str, Callable[[PrecisionConfig], LossScaler]] = {
+    "dynamic": _dynamic,
+    "deepspeed": _deepspeed,
+    "adaptive": _adaptive,
+}

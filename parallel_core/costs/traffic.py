@@ -13,8 +13,7 @@ those of the type that is computed in:
                                             float32 (Liu et al., 2023); s' = u s, g'' the groups after Ulysses
 
 Those are the blocks' (`Block.messages`). Per micro-batch a stage sends a, with sequence parallelism a/t, forward and
-the same backward, in the residual's type. Per step each of the N ranks with the same parameters: 2 (N-1)/N F times
-their number.
+the same backward. Per step each of the N ranks with the same parameters: 2 (N-1)/N F parameters.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def pipeline(config: AllConfig, stage: int) -> Iterator[Message]:
     have none. With --variable-seq-lengths each goes after a message with its three sizes."""
     parallel, micro_batch = config.parallel_config, MicroBatch.of(config.model_config)
     stages, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size or 1
-    hidden_states = micro_batch.tokens_between * config.model_config.hidden_size * micro_batch.residual_item_size
+    hidden_states = micro_batch.tokens_between * config.model_config.hidden_size * micro_batch.item_size
     for size in [hidden_states] + [3 * INT32] * parallel.variable_seq_lengths:
         for backward, end in ((False, stages - 1), (True, 0)):
             for one in message("pp", "send", size, stages, "pipeline", backward):
@@ -64,10 +63,12 @@ def gradients(config: AllConfig, stage: int) -> Iterator[Message]:
 
 
 def reports(config: AllConfig) -> Iterator[Message]:
-    """The gradient's norm, and the loss with its numbers of tokens."""
+    """The gradient's norm, with a loss scaler whether it is finite, and the loss with its numbers of tokens."""
     parallel = config.parallel_config
     model_ranks = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size
     yield from message("tp-pp", "all_reduce", FLOAT32, model_ranks, "gradient norm")
+    if config.training_config.precision.make_loss_scaler() is not None:
+        yield from message("world", "all_reduce", FLOAT32, parallel.world_size, "overflow")
     yield from message("world", "all_reduce", 3 * FLOAT32, parallel.world_size, "loss report")
 
 

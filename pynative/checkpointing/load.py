@@ -129,6 +129,8 @@ def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer) -> None:
     for name, part, memory in _optimizer_tensors(optimizer):
         write(memory, _own_shard(reader, _stored_name(reader, name), part, memory))
     optimizer.steps = reader.manifest.optimizer.steps
+    if optimizer.grad_scaler is not None and reader.manifest.loss_scaler is not None:
+        optimizer.grad_scaler.load_state_dict(reader.manifest.loss_scaler)
 
 
 def _own_shard(reader: CheckpointReader, name: str, part: Place, present: Tensor) -> np.ndarray:

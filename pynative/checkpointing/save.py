@@ -72,6 +72,7 @@ def _record(optimizer: FlatOptimizer) -> OptimizerRecord:
 
 def _run(state: RunState) -> Run:
     training, scheduler, optimizer = state.config.training_config, state.step_cell.scheduler, _saved_optimizer(state)
+    scaler = None if optimizer is None else optimizer.grad_scaler
     return Run(
         iteration=state.iteration,
         consumed_samples=state.consumed_samples,
@@ -79,6 +80,7 @@ def _run(state: RunState) -> Run:
         config=_config(state.config),
         scheduler=scheduler.state_dict() if scheduler else {},
         optimizer=None if optimizer is None else _record(optimizer),
+        loss_scaler=None if scaler is None else scaler.state_dict(),
         rng=None if training.checkpoint.no_save_rng else {"seed": get_rng_tracer().seed},
     )
 

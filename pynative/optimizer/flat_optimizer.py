@@ -7,6 +7,7 @@ from typing import NamedTuple
 from mindspore import Parameter, Tensor
 
 from parallel_core.config import OptimizerConfig
+from parallel_core.loss_scale import LossScaler
 from pynative import in_place
 from pynative.distributed.flat_memory import FlatMemory
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
@@ -29,13 +30,16 @@ class Sweep(NamedTuple):
 class FlatOptimizer:
     """What Adam and SGD share: float32 state vectors as long as the buffers, and the sweep over their segments.
 
-    Of 16-bit parameters the float32 values are state too: the model's are those, rounded, after every step.
+    Of 16-bit parameters the float32 values are state too: the model's are those, rounded, after every step. The loss
+    scaler is state as well; a training step asks and tells it.
     """
 
     moment_names: tuple[str, ...] = ()
 
-    def __init__(self, config: OptimizerConfig, buffers: ParamAndGradBuffers) -> None:
-        self.config, self.buffers = config, buffers
+    def __init__(
+        self, config: OptimizerConfig, buffers: ParamAndGradBuffers, grad_scaler: LossScaler | None = None
+    ) -> None:
+        self.config, self.buffers, self.grad_scaler = config, buffers, grad_scaler
         self._states = [self._state_of(buffer) for buffer in buffers]
         self._sweeps = [
             sweep

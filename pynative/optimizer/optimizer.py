@@ -84,19 +84,21 @@ def get_optimizer(
 
     Scripts of the earlier system pass (optimizer_config, training_config, params or network) instead; the buffers are
     then those of these parameters, which `get_model` has named. params may be the groups of `set_weight_decay`.
-    With return_instance False it is the optimizer's class.
+    With return_instance False it is the optimizer's class. The loss scaler is that of the training_config.
     """
     if config.optimizer_type not in _OPTIMIZERS:
         raise ValueError(f"--optimizer {config.optimizer_type}: one of {', '.join(_OPTIMIZERS)}")
     optimizer = _OPTIMIZERS[config.optimizer_type]
     if not return_instance:
         return optimizer
+    grad_scaler = None
     if not isinstance(buffers, ParamAndGradBuffers):
+        grad_scaler = buffers.precision.make_loss_scaler()
         parameters = list(_of_groups(params or (() if network is None else trainable(network))))
         if not parameters:
             raise ValueError("get_optimizer: no parameters; pass params or network, or a model's ParamAndGradBuffers")
         buffers = ParamAndGradBuffers.of(parameters, buffers.gradient)
-    return optimizer(config, buffers)
+    return optimizer(config, buffers, grad_scaler)
 
 
 def _of_groups(params: Iterable[Parameter | Mapping[str, Any]]) -> Iterator[Parameter]:

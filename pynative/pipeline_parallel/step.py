@@ -8,6 +8,7 @@ from mindspore import nn
 
 from parallel_core.averaging import Averaging
 from parallel_core.config import AllConfig
+from parallel_core.loss_scale import ConstantLossScaler, LossScaler
 from parallel_core.schedules import GENERATORS, communicate, forward_only
 from pynative import parallel_state
 from pynative.collectives.numbers import sum_over_group
@@ -36,12 +37,13 @@ class GlobalLoss(NamedTuple):
 class PipelineStep:
     """Runs the configuration's schedule over this rank's chunks and sums the losses over the job."""
 
-    def __init__(self, model: nn.CellList, config: AllConfig) -> None:
+    def __init__(self, model: nn.CellList, config: AllConfig, loss_scaler: LossScaler | None = None) -> None:
         self.chunks = len(model)
         self.averaging = Averaging(
             per_token=config.training_config.calculate_per_token_loss,
             micro_batches=config.dataset_config.micro_batch_num,
             replicas=parallel_state.get_data_parallel_world_size(),
+            loss_scaler=loss_scaler or ConstantLossScaler(),
         )
         is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self.stage = Stage(model, self.averaging, is_last, self._enter)

@@ -8,6 +8,7 @@ from typing import Any
 from mindspore import nn
 
 from parallel_core.config import AllConfig, ModelConfig, ParallelConfig, TrainingConfig
+from parallel_core.loss_scale import LossScaler
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative.distributed.finalize_model_grads import finalize_model_grads
 from pynative.optimizer.flat_optimizer import FlatOptimizer
@@ -33,7 +34,11 @@ class StepResult:
     weight_decay: float
     """Used by this update."""
     is_finite: bool
+    """Whether the gradient is, on every rank; without a loss scaler the loss too."""
+    skipped: bool = False
+    """No update was made: neither weights nor the optimizer's state nor the schedules have changed."""
     loss_scale: float = 1.0
+    """That the gradients were made with."""
     gradient_scale: float = 1.0
     """What the buffers' gradients are to be multiplied with to be the global batch's, before clipping."""
 
@@ -53,6 +58,7 @@ class TrainOneStepCell:
     Args:
         network_with_loss: this stage's chunks, as `get_model` gives them.
         forward_step: how a chunk runs on a step's data; None: the data are the model's keyword arguments.
+        loss_scaler: None: the optimizer's, which is the configuration's.
     """
 
     def __init__(
@@ -63,20 +69,23 @@ class TrainOneStepCell:
         training_config: TrainingConfig,
         model_config: ModelConfig,
         forward_step: ForwardStep | None = None,
+        loss_scaler: LossScaler | None = None,
     ) -> None:
         self.config = config_of(training_config, model_config)
         self.model, self.optimizer, self.scheduler = network_with_loss, optimizer, opt_param_scheduler
         self.buffers = optimizer.buffers
         self.forward_step = forward_step or BatchedForwardStep(None, self.config.dataset_config.micro_batch_num)
-        self.pipeline = PipelineStep(self.model, self.config)
-        self.gradient_norm = GradientNorm(self.buffers)
+        self.loss_scaler = optimizer.grad_scaler = loss_scaler or optimizer.grad_scaler
+        self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler)
+        self.gradient_norm = GradientNorm(self.buffers, checks_all=self.loss_scaler is not None)
+        self.skipped_steps = 0
 
     def __call__(self, **data: Any) -> tuple[float, bool, float, float, float]:
         """One step on the model's keyword arguments for all of this rank's micro-batches.
 
         Returns (loss, is_finite, loss_scale, learning_rate, global_norm).
         """
-        set_step_position(StepPosition(self.optimizer.steps))
+        set_step_position(StepPosition(self.optimizer.steps + self.skipped_steps))
         result = self.step(iter([data]))
         return result.loss, result.is_finite, result.loss_scale, result.learning_rate, result.gradient_norm
 
@@ -86,17 +95,26 @@ class TrainOneStepCell:
         self.buffers.empty_gradients()
         loss = self.pipeline.run(self.forward_step, data_iterator, train=True)
         finalize_model_grads(self.buffers)
-        scale = self.pipeline.averaging.gradient_scale(loss.tokens)
-        norm = self.gradient_norm() * scale
+        averaging = self.pipeline.averaging
+        loss_scale, scale = averaging.loss_scaler.scale, averaging.gradient_scale(loss.tokens)
+        norm = self.gradient_norm(scale)
         if before_update:
             before_update(scale)
-        learning_rate, weight_decay = self.scheduler.get_lr(), self.scheduler.get_wd()
-        is_finite = math.isfinite(loss.mean) and math.isfinite(norm)
+        rates = self.scheduler.get_lr(), self.scheduler.get_wd()
+        is_finite = self._is_finite(loss.mean, norm)
         if is_finite:
             clipped = scale * clip_coefficient(norm, self.config.optimizer_config.clip_grad)
-            self.optimizer.step(learning_rate, weight_decay, clipped)
+            self.optimizer.step(*rates, clipped)
             self.scheduler.step(self.config.dataset_config.global_batch_size)
-        return StepResult(loss.mean, loss.tokens, norm, learning_rate, weight_decay, is_finite, gradient_scale=scale)
+        self.skipped_steps += not is_finite
+        return StepResult(loss.mean, loss.tokens, norm, *rates, is_finite, not is_finite, loss_scale, scale)
+
+    def _is_finite(self, loss: float, norm: float) -> bool:
+        """Whether the update may be made; the loss scaler, if there is one, learns it."""
+        if self.loss_scaler is None:
+            return math.isfinite(loss) and math.isfinite(norm)
+        self.loss_scaler.update(overflow=not math.isfinite(norm))
+        return math.isfinite(norm)
 
     def evaluate(self, data_iterator: Iterator, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""

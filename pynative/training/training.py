@@ -15,10 +15,9 @@ from parallel_core.config import AllConfig, ConfigError, Finding, TrainingConfig
 from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
 from pynative.checkpointing import load_checkpoint
-from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.log import log
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
-from pynative.parameter import initialize_parameters, trainable
+from pynative.parameter import initialize_parameters
 from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.step_position import StepPosition, set_step_position
 from pynative.training.callbacks import (
@@ -153,8 +152,7 @@ def _step_cell(
     model: nn.CellList, config: AllConfig, forward_step_func: Callable | None, get_batch_func: Callable | None
 ) -> TrainOneStepCell:
     """Gradients, optimizer, schedule and forward step around a model."""
-    buffers = ParamAndGradBuffers(trainable(model), config.training_config.gradient)
-    optimizer = get_optimizer(config.optimizer_config, buffers)
+    optimizer = get_optimizer(config.optimizer_config, config.training_config, network=model)
     scheduler = get_optimizer_param_scheduler(config)
     forward_step: ForwardStep
     micro_batches = config.dataset_config.micro_batch_num

@@ -93,6 +93,7 @@ OTHER_DEFAULTS = {
     "--num-query-groups": "with --group-query-attention only",
     "--context-parallel-algo": "Megatron's ring",
     "--pre-tockens": "MindSpeed-LLM's",
+    "--loss-scale-window": "1000, but for an adaptive loss scaler, which begins with its shortest",
     "--lora-r": "",
     "--spec": "",
     "--tokenizer-type": "",

@@ -119,6 +119,20 @@ def test_a_scaler_goes_on_from_its_state(make):
     assert second == straight
 
 
-def test_a_state_of_another_scaler_is_refused():
-    with pytest.raises(ValueError, match="is not a DynamicLossScaler"):
-        DynamicLossScaler().load_state_dict(ConstantLossScaler().state_dict())
+def test_of_another_scalers_state_the_scale_is_taken():
+    """A run goes on with another kind of scaler where the scale had come to; a constant scale is what the flag says."""
+    other = AdaptiveLossScaler(2.0**7, 2, 20)
+    dynamic, constant = DynamicLossScaler(scale=2.0, window=3), ConstantLossScaler(5.0)
+    for scaler in (dynamic, constant):
+        scaler.load_state_dict(other.state_dict())
+    assert dynamic == DynamicLossScaler(scale=2.0**7, window=3) and constant.scale == 5.0
+
+
+def test_settings_are_not_state():
+    """A run goes on with the flags it is given, such as another window; a level beyond an adaptive list is the last."""
+    scaler = DynamicLossScaler(window=7)
+    scaler.load_state_dict(DynamicLossScaler(window=1000, growth_tracker=5).state_dict())
+    assert (scaler.window, scaler.growth_tracker) == (7, 5)
+    adaptive = AdaptiveLossScaler(2.0**7, 2, 20, max_window=40)
+    adaptive.load_state_dict(AdaptiveLossScaler(2.0**7, 2, 1000).state_dict())
+    assert adaptive.window == 40

@@ -11,6 +11,7 @@ ACTING = Acting(
         "--eval-interval": {"default": None},
         "--save-interval": {"aliases": ("--persistent-save-interval",)},
         "--ckpt-format": refusing("use safetensors, or torch_dist, which gives the same", "zarr"),
+        "--loss-scale-window": {"default": None},
         "--zero-stage": {"choices": (0, 1, 2, 3)},
         "--profile-with-memory": {"aliases": ("--profile-memory",)},
         "--ddp-bucket-size": {"aliases": ("--bucket-size",)},
@@ -18,6 +19,7 @@ ACTING = Acting(
     (
         same("--wrap-with-ddp", "wrap_with_ddp", stores=True),
         same("--profile-op-time", "profile_op_time", stores=True),
+        switch("--adaptive-loss-scale", "loss_scaler", "--loss-scaler adaptive."),
         same("--o2-gradient", "grad_reduce_in_bf16", "Accumulate and reduce gradients in bfloat16."),
         same("--npu-deterministic", "deterministic_mode"),
         same("--use-deter-comp", "deterministic_mode"),

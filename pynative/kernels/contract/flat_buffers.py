@@ -46,7 +46,7 @@ def sgd_(
 
 
 def squared_norm(x: Tensor) -> float:
-    """Sum of squares of x, summed over chunks in float64."""
+    """Sum of squares of x, which is not finite only if an element of x is not."""
 
 
 def add_(x: Tensor, y: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Optimizer updates and sums over flat buffers, in place, a cache-sized chunk at a time, on the host."""
 
 from collections.abc import Callable
-from math import sqrt
+from math import isfinite, sqrt
 
 import numpy as np
 from mindspore import Tensor
@@ -92,7 +92,15 @@ def _partial_sums(x: Tensor, measure: Callable[[np.ndarray], float]) -> np.ndarr
 
 
 def squared_norm(x: Tensor) -> float:
-    return float(_partial_sums(x, lambda chunk: np.dot(chunk, chunk)).sum())
+    return float(_partial_sums(x, _sum_of_squares).sum())
+
+
+def _sum_of_squares(chunk: np.ndarray) -> float:
+    total = float(np.dot(chunk, chunk))
+    if isfinite(total):
+        return total
+    wide = chunk.astype(np.float64)
+    return float(np.dot(wide, wide))
 
 
 def add_(x: Tensor, y: Tensor) -> None:

@@ -1,6 +1,6 @@
 """Optimizer updates and sums over flat buffers, of MindSpore operators."""
 
-from math import sqrt
+from math import isfinite, sqrt
 
 import mindspore
 from mindspore import Tensor, ops
@@ -38,7 +38,12 @@ def sgd_(
 
 
 def squared_norm(x: Tensor) -> float:
-    return float(ops.square(x.astype(mindspore.float32)).sum())
+    values = x.astype(mindspore.float32)
+    total = float(ops.square(values).sum())
+    if isfinite(total):
+        return total
+    largest = float(ops.abs(values).max())
+    return float(ops.square(values / largest).sum()) * largest**2
 
 
 def add_(x: Tensor, y: Tensor) -> None:

@@ -30,6 +30,7 @@ class LogCallback(Callback):
     def __init__(self, interval: int) -> None:
         self.interval = interval
         self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._skipped = 0
         self._asked_for: dict[str, float] = {}
 
     def on_train_begin(self, state: TrainingState) -> None:
@@ -45,10 +46,12 @@ class LogCallback(Callback):
         if state.config.training_config.log_params_norm:
             self._asked_for["params_norm"] = self._statistics.parameter_norm()
         self._recent.append(state.step_seconds)
+        self._skipped += state.result.skipped
         state.metrics = self._figures(state)
         total = state.config.training_config.training_iters
         if state.iteration % self.interval == 0 or state.iteration in (1, total):
-            log(_line(state.metrics))
+            log(_line(state.metrics, self._skipped))
+            self._skipped = 0
 
     def _figures(self, state: TrainingState) -> dict[str, float | int | bool]:
         result, config = state.result, state.config
@@ -59,6 +62,7 @@ class LogCallback(Callback):
             "step": state.iteration,
             "loss": result.loss,
             "finite_grads": result.is_finite,
+            "skipped": result.skipped,
             "loss_scale": result.loss_scale,
             "learning_rate": result.learning_rate,
             "weight_decay": result.weight_decay,
@@ -72,7 +76,7 @@ class LogCallback(Callback):
         }
 
 
-def _line(metrics: dict) -> str:
+def _line(metrics: dict, skipped: int) -> str:
     eta = time.strftime("%H:%M:%S", time.gmtime(metrics["eta_seconds"]))
     days = f"{int(metrics['eta_seconds'] // 86400)}d " if metrics["eta_seconds"] >= 86400 else ""
     asked_for = "".join(
@@ -84,6 +88,7 @@ def _line(metrics: dict) -> str:
         f"Epoch: {metrics['epoch']}, Step: {metrics['step']}, Loss: {metrics['loss']:.16f}, "
         f"Finite_grads: {metrics['finite_grads']}, Loss_scale: {metrics['loss_scale']}, "
         f"Learning_rate: {metrics['learning_rate']:.16f}, Grad_norm: {metrics['grad_norm']:.6f}, {asked_for}"
+        f"Number of skipped iterations: {skipped}, "
         f"Tokens/s: {metrics['tokens_per_second']:.1f}, TFLOP/s: {metrics['tflops']:.4f}, "
         f"Memory: {metrics['memory_mb']:.0f} MB, ETA: {days}{eta}, Time: {metrics['milliseconds']:.2f} ms"
     )

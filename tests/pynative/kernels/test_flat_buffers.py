@@ -105,6 +105,17 @@ def test_squared_norm():
     assert kernels.squared_norm(x_tensor) == pytest.approx(float((x[1:-1].astype(np.float64) ** 2).sum()), rel=1e-6)
 
 
+@pytest.mark.parametrize(("largest", "is_finite"), [(1e30, True), (np.inf, False), (-np.inf, False), (np.nan, False)])
+def test_squared_norm_is_finite_where_all_elements_are(largest, is_finite):
+    """Although the square of the largest, or the sum of squares, is beyond float32."""
+    (x,), (x_tensor,) = _state(1)
+    x[SIZE // 2] = largest
+    found = kernels.squared_norm(x_tensor)
+    assert np.isfinite(found) == is_finite
+    if is_finite:
+        assert found == pytest.approx(float(largest) ** 2, rel=1e-6)
+
+
 def test_weight_gradients_into_a_given_tensor():
     """`out` is filled in place, whatever it held; with `accumulate` that is added to."""
     x, dy = normal(6, 2, 5), normal(6, 2, 3, seed=1)

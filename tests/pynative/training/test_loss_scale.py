@@ -1,0 +1,109 @@
+"""Loss scaling in the training loop: an overflow anywhere is seen everywhere, a skipped step changes nothing but the
+scale, and scaled gradients make the same updates."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from tests.support.distributed import run
+from tests.support.gathering import digests
+from tests.support.pretraining import BATCHES, pretrain_tiny
+
+BF16 = f"{BATCHES} --bf16 --train-iters 4 --lr 1e-2 --lr-decay-style linear --weight-decay-incr-style linear"
+BF16 += " --start-weight-decay 0.1 --end-weight-decay 0.2"
+BAD_STEP = 1
+
+
+def spoil(backend, rank: int, name: str, value: float):
+    """A replacement of finalize_model_grads that first spoils an element of one rank's gradient in the second step."""
+    from pynative.distributed.finalize_model_grads import finalize_model_grads
+    from pynative.step_position import get_step_position
+
+    def spoiled(buffers) -> None:
+        buffers.zero_unused_gradients()
+        if backend.rank == rank and get_step_position().iteration == BAD_STEP:
+            (parameter,) = (p for _, p in buffers.entries if p.meta.spec.name.endswith(name))
+            parameter.main_grad.asnumpy().reshape(-1)[-1] = value
+        finalize_model_grads(buffers)
+
+    return patch("pynative.training.train_step.finalize_model_grads", spoiled)
+
+
+def steps_with_an_overflow(backend, flags: str, rank: int, name: str, value: float) -> list[dict]:
+    """Of each step its result, and what the run consists of after it."""
+    from pynative.training.callbacks import Callback
+
+    found = []
+
+    class Seen(Callback):
+        def on_step_end(self, state):
+            cell = state.step_cell
+            found.append(
+                {
+                    "skipped": state.result.skipped,
+                    "scale": state.result.loss_scale,
+                    "norm": state.result.gradient_norm,
+                    "state": digests(state),
+                    "steps": cell.optimizer.steps,
+                    "schedule": (cell.scheduler.get_lr(), cell.scheduler.get_wd(), cell.scheduler.state_dict()),
+                    "scale after": cell.loss_scaler.scale,
+                    "logged": state.metrics["skipped"],
+                }
+            )
+
+    with spoil(backend, rank, name, value):
+        state = pretrain_tiny(backend, flags, callbacks=[Seen()])
+    assert state.iteration == 4 and state.consumed_samples == 16
+    return found
+
+
+LAYOUTS = {
+    "1 rank": (1, ""),
+    "dp2": (2, ""),
+    "tp2": (2, "--tensor-model-parallel-size 2"),
+    "pp2": (2, "--pipeline-model-parallel-size 2"),
+    "cp2": (2, "--context-parallel-size 2"),
+}
+CASES = [
+    *[(layout, LAYOUTS[layout][0] - 1, "linear_fc1.bias", np.inf) for layout in LAYOUTS],
+    # What only the first rank counts in the norm: replicated over tp2, tied over pp2.
+    ("tp2", 1, "final_layernorm.weight", np.nan),
+    ("pp2", 1, "word_embeddings.weight", -np.inf),
+    ("dp2", 0, "position_embeddings.weight", np.nan),
+]
+
+
+@pytest.mark.parametrize(("layout", "rank", "name", "value"), CASES)
+def test_an_overflow_on_one_rank_is_seen_by_all_and_changes_nothing(layout, rank, name, value):
+    """Weights, their float32 values, moments, step count and schedules to the bit; the next steps go on."""
+    world, flags = LAYOUTS[layout]
+    name = f"1.mlp.{name}" if name.startswith("linear") else name
+    for steps in run(world, steps_with_an_overflow, f"{BF16} {flags} --loss-scale 1024", rank, name, float(value)):
+        assert [step["skipped"] for step in steps] == [False, True, False, False]
+        assert [step["logged"] for step in steps] == [False, True, False, False]
+        before, skipped, after = steps[BAD_STEP - 1], steps[BAD_STEP], steps[BAD_STEP + 1]
+        assert not np.isfinite(skipped["norm"]) and np.isfinite(after["norm"])
+        for kind in ("state", "steps", "schedule"):
+            assert skipped[kind] == before[kind] and skipped[kind] != after[kind], kind
+
+
+def trained(backend, flags: str) -> list[tuple]:
+    """Of each step loss and norm, and what weights and moments are after it."""
+    from pynative.training.callbacks import Callback
+
+    figures = []
+
+    class Seen(Callback):
+        def on_step_end(self, state):
+            figures.append((state.result.loss, state.result.gradient_norm, digests(state)))
+
+    pretrain_tiny(backend, flags, callbacks=[Seen()])
+    return figures
+
+
+@pytest.mark.parametrize("averaging", ["", "--calculate-per-token-loss"])
+def test_a_power_of_two_changes_no_bit_of_a_bf16_run(averaging):
+    """It is on the seed and off the gradient; bfloat16 has float32's exponents, so that nothing rounds otherwise."""
+    plain, scaled = (run(1, trained, f"{BF16} {averaging} {flags}")[0] for flags in ("", "--loss-scale 4096"))
+    assert plain == scaled

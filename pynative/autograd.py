@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, ops
 from mindspore._c_expression import run_backward
 from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
@@ -139,7 +139,8 @@ def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | No
     """Add a parameter's gradient where it belongs; the return value is what a `Function.backward` gives the tape."""
     meta = getattr(parameter, "meta", None)
     if meta is None or meta.main_grad is None:
-        return compute(None, False)
+        gradient = compute(None, False)
+        return gradient if gradient.dtype == parameter.dtype else ops.cast(gradient, parameter.dtype)
     if _deferred is None:
         _accumulate(parameter, compute)
     else:

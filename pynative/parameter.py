@@ -26,13 +26,9 @@ def type_name(dtype: Dtype) -> str:
     return dtype if isinstance(dtype, str) else str(dtype).lower()
 
 
-def check_one_type(layer: str, param_dtype: Dtype, compute_dtype: Dtype) -> None:
-    """A layer computes in the type of its parameters; anything else is refused."""
-    if type_name(param_dtype) != type_name(compute_dtype):
-        raise ValueError(
-            f"{layer}: compute_dtype {compute_dtype} with parameters of {param_dtype}: computing in another type is "
-            f"not available yet; use one type"
-        )
+def type_of(dtype: Dtype) -> ms.Type:
+    """MindSpore's object of a type."""
+    return getattr(ms, type_name(dtype))
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +57,7 @@ class ParameterMeta:
 def make_parameter(spec: ShardSpec, initial: Normal | Constant, dtype: Dtype = "float32") -> Parameter:
     """This rank's shard of a parameter, zero until `initialize_parameters`."""
     shape = place(spec, parallel_state.get_coordinates()).shape
-    parameter = Parameter(as_type(np.zeros(shape, np.float32), getattr(ms, type_name(dtype))), name="unnamed")
+    parameter = Parameter(as_type(np.zeros(shape, np.float32), type_of(dtype)), name="unnamed")
     parameter.meta = ParameterMeta(spec, initial)
     return parameter
 

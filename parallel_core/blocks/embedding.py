@@ -67,7 +67,8 @@ class Embedding(Block):
         return cls(EmbeddingTable.of_words(config), EmbeddingTable.of_positions(config) if learned else None)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The words' rows from the rank that has each, and their gradient back to it."""
+        """The words' rows from the rank that has each, and their gradient back to it, in the table's type."""
+        micro_batch = replace(micro_batch, dtype=self.word_embeddings.dtype)
         width = self.word_embeddings.hidden_size
         if micro_batch.sequence.tensor > 1 and self.position_embeddings is not None:
             size = micro_batch.tokens * width * micro_batch.item_size

@@ -31,5 +31,6 @@ class Layer(Block):
         norm, attention, mlp = Norm.of(config), Attention.of(config), MLP.of(config)
         if not config.use_sandwich_norm:
             return cls(norm, attention, norm, mlp)
-        after_attention = Norm.of(config, gain=config.attn_post_norm_scale)
-        return cls(norm, attention, norm, mlp, after_attention, Norm.of(config, gain=config.ffn_post_norm_scale))
+        after_attention = Norm.of_branch_output(config, config.attn_post_norm_scale)
+        after_mlp = Norm.of_branch_output(config, config.ffn_post_norm_scale)
+        return cls(norm, attention, norm, mlp, after_attention, after_mlp)

@@ -40,7 +40,9 @@ class MicroBatch:
     sequence: SequenceLayout
     """How the sequence is cut between two regions."""
     dtype: str
-    """Type of the activations."""
+    """Type of the activations that layers compute."""
+    residual_dtype: str
+    """Type of the hidden states that layers add to."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> MicroBatch:
@@ -52,12 +54,18 @@ class MicroBatch:
             parallel.tensor_model_parallel_size,
             SequenceLayout.of(parallel),
             config.compute_dtype,
+            config.residual_dtype,
         )
 
     @property
     def item_size(self) -> int:
         """Bytes of an activation's element."""
         return DTYPES[self.dtype].bytes
+
+    @property
+    def residual_item_size(self) -> int:
+        """Bytes of an element of the residual stream."""
+        return DTYPES[self.residual_dtype].bytes
 
     @property
     def tokens(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from parallel_core.blocks.block import Block, ParameterSpec
@@ -30,12 +30,19 @@ class Norm(Block):
     """Kind of the group whose ranks norm different heads or shards of the sequence (see ShardSpec)."""
     heads: int | None = None
     """Heads of the whole model that are normed; None: hidden states, between two regions."""
+    of_branch: bool = False
+    """Of hidden states: those that a block put out, before they are added to the residual stream."""
 
     @classmethod
-    def of(cls, config: ModelConfig, gain: float = 1.0) -> Norm:
-        """A norm of hidden states."""
+    def of(cls, config: ModelConfig) -> Norm:
+        """A norm of the residual stream."""
         partial_over, one_p = between_regions(config), config.apply_layernorm_1p
-        return cls(config.normalization, config.hidden_size, config.params_dtype, gain, one_p, partial_over)
+        return cls(config.normalization, config.hidden_size, config.params_dtype, 1.0, one_p, partial_over)
+
+    @classmethod
+    def of_branch_output(cls, config: ModelConfig, gain: float) -> Norm:
+        """A sandwich norm, of what attention or the feed-forward block puts out."""
+        return replace(cls.of(config), gain=gain, of_branch=True)
 
     @classmethod
     def of_heads(cls, config: ModelConfig, heads: int) -> Norm:
@@ -60,5 +67,7 @@ class Norm(Block):
             rows = micro_batch.tokens_between
         else:
             rows = micro_batch.tokens * max(1, self.heads // micro_batch.tensor)
+        of_residual = self.heads is None and not self.of_branch
+        item_size = micro_batch.residual_item_size if of_residual else micro_batch.item_size
         statistics = (1 + self.centred) * FLOAT32
-        return {"": rows * (self.size * micro_batch.item_size + statistics)}
+        return {"": rows * (self.size * item_size + statistics)}

@@ -219,6 +219,11 @@ class ModelConfig(Config):
         return FusedOperators(chosen, self.fa_config.input_layout)
 
     @property
+    def residual_dtype(self) -> str:
+        """Type of the residual stream, and so of what pipeline stages send each other."""
+        return "float32" if self.fp32_residual_connection else self.compute_dtype
+
+    @property
     def gated_linear_unit(self) -> bool:
         """Whether the first feed-forward linear is doubled, one half gating the other."""
         return ACTIVATIONS[self.hidden_act].gated

@@ -35,7 +35,6 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "recompute_granularity": (None,),
     "hidden_act": tuple(name for name, activation in ACTIVATIONS.items() if activation.operator),
     "fp16_lm_cross_entropy": (False,),
-    "fp32_residual_connection": (False,),
     "position_embedding_type": ("learned_absolute", "rope", "none"),
     "rope_scaling.type": (None, "llama3"),
     "sliding_window.size": (None,),

@@ -13,7 +13,8 @@ those of the type that is computed in:
                                             float32 (Liu et al., 2023); s' = u s, g'' the groups after Ulysses
 
 Those are the blocks' (`Block.messages`). Per micro-batch a stage sends a, with sequence parallelism a/t, forward and
-the same backward. Per step each of the N ranks with the same parameters: 2 (N-1)/N F parameters.
+the same backward, in the residual's type. Per step each of the N ranks with the same parameters: 2 (N-1)/N F times
+their number.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def pipeline(config: AllConfig, stage: int) -> Iterator[Message]:
     have none. With --variable-seq-lengths each goes after a message with its three sizes."""
     parallel, micro_batch = config.parallel_config, MicroBatch.of(config.model_config)
     stages, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size or 1
-    hidden_states = micro_batch.tokens_between * config.model_config.hidden_size * micro_batch.item_size
+    hidden_states = micro_batch.tokens_between * config.model_config.hidden_size * micro_batch.residual_item_size
     for size in [hidden_states] + [3 * INT32] * parallel.variable_seq_lengths:
         for backward, end in ((False, stages - 1), (True, 0)):
             for one in message("pp", "send", size, stages, "pipeline", backward):

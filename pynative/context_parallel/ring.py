@@ -66,7 +66,7 @@ class _RingAttention(Function):
             partial = kernels.attention_block(q, keys_values, ring.block(source), partial)
         ctx.ring = ring
         ctx.save_for_backward(q, kv, *partial)
-        return _as_type(partial.out, q)
+        return kernels.cast(partial.out, q.dtype)
 
     @staticmethod
     def backward(ctx, dout):
@@ -82,11 +82,7 @@ class _RingAttention(Function):
                 kernels.add_(dkv, arrive())
             arrive = _pass_on(ring.group, dkv)
         kernels.add_(own, arrive())
-        return _as_type(dq, q), *(_as_type(x, q) for x in kernels.split_kv(own)), None
-
-
-def _as_type(x: Tensor, like: Tensor) -> Tensor:
-    return x if x.dtype == like.dtype else x.astype(like.dtype)
+        return kernels.cast(dq, q.dtype), *(kernels.cast(x, q.dtype) for x in kernels.split_kv(own)), None
 
 
 def ring_attention(

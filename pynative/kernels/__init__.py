@@ -21,6 +21,7 @@ from pynative.kernels.contract.attention import (
     rotary,
     split_qkv,
 )
+from pynative.kernels.contract.elementwise import cast, scale, soft_cap
 from pynative.kernels.contract.exchange import (
     chunk,
     join_kv,

@@ -1,9 +1,10 @@
 """A block of attention's scores: some queries of a sequence with some of its keys, anywhere in it.
 
 Attention over a whole sequence is one block. Where keys arrive in chunks, each chunk makes a block, and blocks
-are put together by what every row keeps: its output, its largest score m and 1/l, l = sum exp(score - m) (the online
-softmax of Milakov & Gimelshein, 2018). m and l apart, not log l + m: a row that is masked everywhere has m = -10000,
-beside which log l would lose all but three digits in float32.
+are put together by what every row keeps: its output, a number m and 1/l, l = sum exp(score - m) (the online softmax of
+Milakov & Gimelshein, 2018, where m is the row's largest score; any m serves that keeps l in range). m and l apart, not
+log l + m: a row that is masked everywhere has m = -10000, beside which log l would lose all but three digits in
+float32.
 """
 
 from dataclasses import dataclass
@@ -68,6 +69,6 @@ class Partial(NamedTuple):
     out: Tensor
     """[s, b, n * d]."""
     maximum: Tensor
-    """[b, n, s]: each row's largest score m."""
+    """[b, n, s]: each row's m."""
     inverse_sum: Tensor
     """[b, n, s]: 1/l."""

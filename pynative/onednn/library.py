@@ -40,6 +40,7 @@ class Algorithm(IntEnum):
     GELU_ERF = 0x31
     ADD = 0x1FFF0
     MULTIPLY = 0x1FFF1
+    MINIMUM = 0x1FFF3
     SUBTRACT = 0x1FFF5
     SOFTMAX = 0x30000
     LOG_SOFTMAX = 0x30001

@@ -16,6 +16,7 @@ from parallel_core.schedules import Exchange
 from parallel_core.schedules.actions import Compute
 from pynative import parallel_state
 from pynative.collectives import Group, Recv, Send
+from pynative.parameter import type_of
 
 DIMENSIONS = 3
 
@@ -90,7 +91,7 @@ def pipeline_channel(config: AllConfig) -> Channel:
     return Channel(
         parallel_state.get_pipeline_model_parallel_group(),
         hidden_states_shape(config),
-        getattr(ms, config.model_config.compute_dtype),
+        type_of(config.model_config.residual_dtype),
         overlap=config.parallel_config.overlap_p2p_comm,
         shapes_vary=config.parallel_config.variable_seq_lengths,
     )

@@ -18,7 +18,7 @@ from parallel_core.initial_values import Constant, Normal, by_name
 from parallel_core.sharding import Cut
 from pynative import kernels, parallel_state
 from pynative.autograd import Function, add_weight_gradient
-from pynative.parameter import Dtype, check_one_type, make_parameter, type_name
+from pynative.parameter import Dtype, make_parameter, type_name, type_of
 from pynative.tensor_parallel.mappings import (
     Boundary,
     gather_from_tensor_model_parallel_region,
@@ -57,12 +57,15 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
     """y = x W^T + b for an x that enters a tensor-parallel region; what is kept of it is what lies outside.
 
     Backward computes dx while x enters again, and the weight's gradient while dx leaves (Korthikanti et al., 2022).
+    Weight and bias are cast to x's type, each time anew; their gradients are those of the parameters themselves, which
+    so are added up in the buffer's type.
     """
 
     @staticmethod
     def forward(ctx, x, weight, bias, boundary):
         ctx.boundary, ctx.bias = boundary, bias
         ctx.save_for_backward(x, weight)
+        weight, bias = kernels.cast(weight, x.dtype), None if bias is None else kernels.cast(bias, x.dtype)
         return kernels.linear_forward(boundary.enter(x, boundary.group), weight, bias)
 
     @staticmethod
@@ -70,7 +73,7 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
         x, weight = ctx.saved_tensors
         boundary, (needs_dx, needs_dw, needs_db, _) = ctx.boundary, ctx.needs_input_grad
         entering = boundary.enter(x, boundary.group, async_op=True) if needs_dw else None
-        dx = kernels.linear_input_gradient(dy, weight) if needs_dx else None
+        dx = kernels.linear_input_gradient(dy, kernels.cast(weight, dy.dtype)) if needs_dx else None
         whole_x = entering.wait() if entering else None
         leaving = boundary.leave(dx, boundary.group, async_op=True) if needs_dx else None
         dw = add_weight_gradient(weight, partial(kernels.linear_weight_gradient, dy, whole_x)) if needs_dw else None
@@ -118,7 +121,8 @@ class ParallelLinear(nn.Cell):
         skip_bias_add: return the bias instead of adding it, for a caller that fuses the addition.
         skip_weight_param_allocation: have no weight; the caller passes one (tied embeddings).
         bias_init: initial values of the bias.
-        param_init_dtype, compute_dtype: default to the config's.
+        param_init_dtype, compute_dtype: types of the parameters, and of the result and everything that is computed for
+            it; they default to the config's.
         fixed: see `FIXED`.
     """
 
@@ -144,7 +148,7 @@ class ParallelLinear(nn.Cell):
         layer, std = type(self).__name__, config.init_method_std
         _check_fixed(layer, fixed)
         dtype = param_init_dtype or config.params_dtype
-        check_one_type(layer, dtype, compute_dtype or config.compute_dtype)
+        self.compute_dtype = type_of(compute_dtype or config.compute_dtype)
         self.boundary, self.skip_bias_add = Boundary.of(config), skip_bias_add
         block = Linear(
             input_size,
@@ -215,6 +219,7 @@ class ColumnParallelLinear(ParallelLinear):
         if weight is None:
             raise ValueError("ColumnParallelLinear was built with skip_weight_param_allocation=True: pass a weight")
         added = None if self.skip_bias_add else self.bias
+        x = kernels.cast(x, self.compute_dtype)
         y = linear_with_grad_accumulation_and_async_allreduce(x, weight, added, self.boundary)
         if self.gather_output:
             y = gather_from_tensor_model_parallel_region(y, self.boundary.group)
@@ -254,6 +259,7 @@ class RowParallelLinear(ParallelLinear):
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i/t] -> ([s, b, o], with sequence parallelism [s/t, b, o]; the bias [o] if it was not added)."""
         group = self.boundary.group
+        x = kernels.cast(x, self.compute_dtype)
         if not self.input_is_parallel:
             x = scatter_to_tensor_model_parallel_region(x, group)
         partial_y = linear_with_grad_accumulation_and_async_allreduce(x, self.weight, None, self.boundary.inside())

@@ -7,7 +7,7 @@ from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.context import as_array
 from pynative import kernels
-from pynative.parameter import make_parameter
+from pynative.parameter import make_parameter, type_of
 from pynative.tensor_parallel.layers import VocabParallelEmbedding
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.random import get_rng_tracer
@@ -44,10 +44,11 @@ class Embedding(nn.Cell):
         self.word_embeddings = VocabParallelEmbedding.of(words, config=config, reduce_scatter_embeddings=cut_at_once)
         self.position_embeddings = None if positions is None else PositionEmbedding(positions)
         self.hidden_dropout = config.hidden_dropout_rate
+        self.residual_dtype = type_of(config.residual_dtype)
         self.scale = config.scales.embedding
 
     def construct(self, tokens: Tensor, position_ids: Tensor | None) -> Tensor:
-        """tokens and position_ids [b, s] -> [s, b, h], with sequence parallelism [s/t, b, h].
+        """tokens and position_ids [b, s] -> [s, b, h] of the residual's type, with sequence parallelism [s/t, b, h].
 
         Without position_ids positions are those in the sequence, of which context parallelism gives a rank a shard.
         """
@@ -56,8 +57,9 @@ class Embedding(nn.Cell):
             ids = self._default_position_ids(*tokens.shape) if position_ids is None else position_ids
             positions = self.position_embeddings(kernels.sequence_first(ids))
             embeddings = self.boundary.scatter(kernels.bias_dropout_add(embeddings, None, positions))
+        embeddings = kernels.cast(embeddings, self.residual_dtype)
         if self.scale != 1.0:
-            embeddings = embeddings * self.scale
+            embeddings = kernels.scale(embeddings, self.scale)
         if not (self.training and self.hidden_dropout):
             return embeddings
         key, rows = get_rng_tracer().key(EMBEDDING_LAYER, 0), self.boundary.positions(embeddings.shape[0])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from mindspore import Tensor, ops
+from mindspore import Tensor
 
 from parallel_core.blocks import EmbeddingTable, ParameterSpec, output_layer
 from parallel_core.blocks.linear import COLUMNS
 from parallel_core.config import ModelConfig
+from pynative import kernels
 from pynative.parameter import Dtype, make_parameter
 from pynative.tensor_parallel.layers import ParallelLinear, linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import gather_from_tensor_model_parallel_region
@@ -52,12 +53,12 @@ class ParallelLMLogits(ParallelLinear):
         weight = self.weight if weight is None else weight
         if weight is None:
             raise ValueError("ParallelLMLogits has no weight of its own: pass one")
+        hidden_states = kernels.cast(hidden_states, self.compute_dtype)
         logits = linear_with_grad_accumulation_and_async_allreduce(hidden_states, weight, self.bias, self.boundary)
         if self.scale != 1.0:
-            logits = logits * self.scale
+            logits = kernels.scale(logits, self.scale)
         if self.cap is not None:
-            # cap tanh(x / cap); MindSpore's tanh of a CPU is off by 1e-4 where it saturates, its sigmoid is not.
-            logits = ops.sigmoid(logits * (2.0 / self.cap)) * (2.0 * self.cap) - self.cap
+            logits = kernels.soft_cap(logits, self.cap)
         return logits if parallel_output else gather_from_tensor_model_parallel_region(logits, self.boundary.group)
 
 

@@ -54,7 +54,7 @@ class ParallelTransformerLayer(nn.Cell):
         if norm is not None:
             output, bias = norm(output if bias is None else kernels.bias_dropout_add(output, bias)), None
         if self.residual_scale != 1.0:
-            output, bias = output * self.residual_scale, None if bias is None else bias * self.residual_scale
+            output, bias = (None if x is None else kernels.scale(x, self.residual_scale) for x in (output, bias))
         if not (self.training and self.hidden_dropout):
             return kernels.bias_dropout_add(output, bias, residual)
         key, rows = get_rng_tracer().key(self.layer_number, place), self.boundary.positions(residual.shape[0])

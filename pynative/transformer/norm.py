@@ -53,7 +53,7 @@ _NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm, "FusedRMSNorm": RMSNorm}
 
 def get_norm(config: ModelConfig, size: int | None = None, gain: float = 1.0) -> nn.Cell:
     """The configuration's norm of hidden states, over `size` (default: hidden size), its weight starting at `gain`."""
-    norm = blocks.Norm.of(config, gain)
+    norm = replace(blocks.Norm.of(config), gain=gain)
     return _cell(norm if size is None else replace(norm, size=size), config)
 
 

@@ -8,7 +8,7 @@ where `autograd.add_weight_gradient` puts them. Dropout keys are tuples of non-n
 The functions here are signatures: their text is the specification, the bodies are those of `host`, `ops` and `ascend`.
 """
 
-from pynative.kernels.contract import attention, exchange, flat_buffers, layer, linear, vocabulary
+from pynative.kernels.contract import attention, elementwise, exchange, flat_buffers, layer, linear, vocabulary
 from pynative.kernels.contract.table import Table, table
 
 CONTRACT: Table = table(
@@ -16,6 +16,9 @@ CONTRACT: Table = table(
     linear.linear_input_gradient,
     linear.linear_weight_gradient,
     linear.bias_gradient,
+    elementwise.cast,
+    elementwise.scale,
+    elementwise.soft_cap,
     layer.layer_norm,
     layer.rms_norm,
     layer.bias_activation,

@@ -23,6 +23,11 @@ _memory_at = (ctypes.c_char * sys.maxsize).from_address
 """Memory from an address on; how much of it is an array's, the array's shape says."""
 
 
+def array_type(dtype: mindspore.Type) -> np.dtype:
+    """numpy's name of a type."""
+    return _TYPES[id(dtype)]
+
+
 def array_of(tensor: Tensor) -> np.ndarray:
     """The tensor's memory. `asnumpy` takes four times as long, and operators are given many tensors."""
     dtype = _TYPES.get(id(tensor.dtype))

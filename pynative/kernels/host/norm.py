@@ -56,11 +56,11 @@ def _backward(
 class _NormFunction(Function):
     @staticmethod
     def forward(ctx, x, weight, bias, epsilon, zero_centered):
-        ctx.parameters, ctx.scale = (weight, bias), _scale(weight, zero_centered)
+        ctx.parameters, ctx.zero_centered = (weight, bias), zero_centered
         shift, rows = None if bias is None else as_float32(bias), rows_of(x)
         y, inverse = np.empty(rows.shape, rows.dtype), np.empty(len(rows), np.float32)
         mean = None if bias is None else np.empty(len(rows), np.float32)
-        _forward(rows, ctx.scale, shift, epsilon, y, (inverse, mean))
+        _forward(rows, _scale(weight, zero_centered), shift, epsilon, y, (inverse, mean))
         statistics = (inverse,) if mean is None else (inverse, mean)
         ctx.save_for_backward(x, *map(from_numpy, statistics))
         return from_numpy(y.reshape(x.shape))
@@ -72,7 +72,8 @@ class _NormFunction(Function):
         rows, dy_rows = rows_of(x), rows_of(dy)
         dx = np.empty(rows.shape, dy_rows.dtype)
         statistics = array_of(inverse), array_of(mean[0]) if mean else None
-        scale_gradient, shift_gradient = _backward(dy_rows, rows, ctx.scale, statistics, dx)
+        scale = _scale(weight, ctx.zero_centered)
+        scale_gradient, shift_gradient = _backward(dy_rows, rows, scale, statistics, dx)
         weight_gradient = add_summed_gradient(weight, scale_gradient)
         bias_gradient = None if bias is None else add_summed_gradient(bias, shift_gradient)
         return from_numpy(dx.reshape(x.shape)), weight_gradient, bias_gradient, None, None

@@ -11,7 +11,7 @@ from pynative.kernels.dropout import Dropout, Key, Rows
 from pynative.kernels.host.arrays import add_summed_gradient, array_of, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
-from pynative.rounding import fill, float32_for, widened
+from pynative.rounding import convert, fill, float32_for, widened
 
 Masks = Callable[[int, int], np.ndarray]
 """(start, stop) -> the mask of these rows."""
@@ -22,7 +22,7 @@ def _masks(dropout: Dropout, shape: tuple[int, ...]) -> Masks | None:
 
 
 def _forward(x: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None, masks: Masks | None) -> np.ndarray:
-    y = np.empty(x.shape, x.dtype)
+    y = np.empty(x.shape, x.dtype if residual is None else residual.dtype)
     shift = None if bias is None else widened(bias)
 
     def block(start: int, stop: int) -> None:
@@ -41,7 +41,7 @@ def _forward(x: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None
 
 
 def _backward(dy: np.ndarray, dx: np.ndarray, masks: Masks | None) -> np.ndarray:
-    """Fill dx (may be dy itself without dropout); return its sum over rows."""
+    """Fill dx (may be dy itself without dropout and in one type); return its sum over rows."""
     blocks = row_blocks(len(dy), dy.shape[1] * 4)
     sums = np.empty((len(blocks), dy.shape[1]), np.float32)
 
@@ -50,6 +50,8 @@ def _backward(dy: np.ndarray, dx: np.ndarray, masks: Masks | None) -> np.ndarray
         if masks is not None:
             result = np.multiply(widened(dy[start:stop]), masks(start, stop), out=float32_for(out))
             fill(out, result)
+        elif dx is not dy:
+            convert(dy[start:stop], out)
         ENGINE.sum_rows(result, sums[index])
 
     run(block, [(index, *span) for index, span in enumerate(blocks)])
@@ -60,19 +62,22 @@ class _BiasDropoutAdd(Function):
     @staticmethod
     def forward(ctx, x, bias, residual, dropout):
         ctx.bias, ctx.masks, ctx.has_residual = bias, _masks(dropout, x.shape), residual is not None
-        y = _forward(rows_of(x), array_or_none(bias), None if residual is None else rows_of(residual), ctx.masks)
+        x_rows, residual_rows = rows_of(x), None if residual is None else rows_of(residual)
+        ctx.dtype = x_rows.dtype
+        y = _forward(x_rows, array_or_none(bias), residual_rows, ctx.masks)
         return from_numpy(y.reshape(x.shape))
 
     @staticmethod
     def backward(ctx, dy):
         residual_gradient = dy if ctx.has_residual else None
-        if ctx.masks is None and ctx.bias is None:
-            return dy, None, residual_gradient, None
         rows = rows_of(dy)
-        dx = rows if ctx.masks is None else np.empty(rows.shape, rows.dtype)
+        is_unchanged = ctx.masks is None and rows.dtype == ctx.dtype
+        if is_unchanged and ctx.bias is None:
+            return dy, None, residual_gradient, None
+        dx = rows if is_unchanged else np.empty(rows.shape, ctx.dtype)
         sums = _backward(rows, dx, ctx.masks)
         bias_gradient = None if ctx.bias is None else add_summed_gradient(ctx.bias, sums)
-        x_gradient = dy if ctx.masks is None else from_numpy(dx.reshape(dy.shape))
+        x_gradient = dy if is_unchanged else from_numpy(dx.reshape(dy.shape))
         return x_gradient, bias_gradient, residual_gradient, None
 
 

@@ -2,7 +2,6 @@
 
 import gc
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,8 +32,9 @@ def measured(backend, flags: str) -> int:
     """Bytes that arrays have grown by after the forward of one micro-batch of this rank's chunk."""
     import mindspore as ms
 
-    from pynative import autograd, parallel_state
+    from pynative import autograd, kernels, parallel_state
     from pynative.context_parallel.batch import get_batch_on_this_cp_rank
+    from pynative.parameter import type_of
     from pynative.transformer.gpt_model import GPTModel
 
     config = config_of(flags, backend.world_size)
@@ -51,7 +51,9 @@ def measured(backend, flags: str) -> int:
 
         def forward():
             with autograd.recording():
-                received = None if first else autograd.leaf(ms.Tensor.from_numpy(np.ones(shape, np.float32)))
+                sent = ms.Tensor.from_numpy(np.ones(shape, np.float32))
+                sent = kernels.cast(sent, type_of(config.model_config.residual_dtype))
+                received = None if first else autograd.leaf(sent)
                 model.set_input_tensor(received)
                 return model(tokens, labels=labels, loss_mask=loss_mask)
 
@@ -79,11 +81,16 @@ ROWS = [("one rank", model) for model in MODELS]
 ROWS += [(layout, "llama") for layout in LAYOUTS if layout != "one rank"] + [("tp2 sp", "gpt")]
 
 
-@pytest.mark.parametrize(("layout", "model"), ROWS)
-def test_kept_bytes_are_those_that_a_forward_leaves(layout, model):
+ROWS = [(*row, "") for row in ROWS]
+ROWS += [(layout, "llama", "--bf16") for layout in LAYOUTS] + [("one rank", "sandwich norm", "--bf16")]
+ROWS += [("pp2", "sandwich norm", "--bf16 --params-dtype float32 --fp32-residual-connection")]
+
+
+@pytest.mark.parametrize(("layout", "model", "types"), ROWS)
+def test_kept_bytes_are_those_that_a_forward_leaves(layout, model, types):
     """To the byte, on every rank."""
     world, options = LAYOUTS[layout]
-    flags = f"{SIZES} {FAMILIES[model]} {options}"
+    flags = f"{SIZES} {FAMILIES[model]} {options} {types}"
     config = config_of(flags, world).model_config
     for rank, found in enumerate(run(world, measured, flags)):
         stage = rank if layout == "pp2" else 0
@@ -93,8 +100,8 @@ def test_kept_bytes_are_those_that_a_forward_leaves(layout, model):
 def test_a_layer_keeps_what_the_literature_says():
     """34 s b h bytes in 16 bit with f = 4 h, less two dropout masks of a byte each, which are made again, and without
     scores of s x s (Korthikanti et al., 2022, section 4.1); beside it float32 statistics of norms and scores."""
-    config = config_of(SIZES, 1).model_config
-    micro_batch = replace(MicroBatch.of(config), dtype="bfloat16")
+    config = config_of(f"{SIZES} --bf16", 1).model_config
+    micro_batch = MicroBatch.of(config)
     tokens = 2 * 128
     kept = Layer.of(config).kept_bytes(micro_batch)
     assert sum(kept.values()) == 32 * tokens * 64 + tokens * (2 * 2 + 2 * 8) * 4

@@ -5,7 +5,8 @@ float32 (products: accumulates in it) and rounds a result once, to the type of t
 in the thread that makes it, without the GIL where it can: operators share rows out among threads. Operators whose sums
 must not depend on the number of threads cut rows by shape alone and add the blocks' sums themselves.
 
-Letters: r rows of a block, c columns, f features of an activation's input, h hidden size.
+Letters: r rows of a block, c columns, f features of an activation's input, h hidden size; j heads of attention, q of
+their queries, k of their keys, d head size.
 """
 
 from typing import Protocol
@@ -23,7 +24,8 @@ class Engine(Protocol):
     ) -> None:
         """out [r, c] = left [r, k] right [k, c] + bias [c]; `accumulate`: that is added to what out holds.
 
-        Transposes are views. out is of the operands' type or float32.
+        Transposes are views. out is of the operands' type or float32. All may have one leading axis more, of matrices
+        that are multiplied each with its own; left and right may have a single one for all.
         """
 
     def sum_rows(self, x: Array, out: Array) -> None:
@@ -62,5 +64,26 @@ class Engine(Protocol):
         out, maximum and total are float32; out may be x itself.
         """
 
-    def exponential(self, x: Array, out: Array) -> None:
-        """out = exp(x), float32; out may be x itself."""
+    def product_type(self, dtype: np.dtype) -> np.dtype:
+        """The type in which products of arrays of this type are multiplied: itself, or float32 where that is faster.
+
+        What is multiplied more than once is best brought to it first.
+        """
+
+    def score_exponentials(
+        self, keys: Array, queries: Array, out: Array, scale: float,
+        limits: Array | None = None, maximum: Array | None = None, inverse_sum: Array | None = None,
+    ) -> None:  # fmt: skip
+        """out [j, k, q] = exp(min(scale keys queries^T, limits) - maximum) * inverse_sum; out has no gaps between rows.
+
+        keys [j, k, d], queries [j, q, d] of one type; limits [1 or j, k, q], maximum and inverse_sum [j, 1, q] float32.
+        """
+
+    def score_gradient(
+        self, values: Array, dout: Array, probabilities: Array, delta: Array, out: Array,
+        kept: Array | None = None, kept_scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        """out [j, k, q] = probabilities * (kept_scale values dout^T kept - delta); out has no gaps between rows.
+
+        values [j, k, d], dout [j, q, d], kept and probabilities [j, k, q] of one type, delta [j, 1, q] float32.
+        """

@@ -6,7 +6,8 @@ import pytest
 
 from pynative import kernels
 from pynative.dtypes import BFLOAT16
-from pynative.kernels.host import activation, attention, cross_entropy, linear, norm, residual
+from pynative.kernels.host import activation, cross_entropy, linear, norm, residual
+from pynative.kernels.host.attention import backward, forward, heads
 from pynative.kernels.host.engine import ENGINE, Engine
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 from pynative.rounding import widened
@@ -97,9 +98,19 @@ class PlainEngine:
         out[...] = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
         total[...] = out.sum(1)
 
-    def exponential(self, x, out):
-        self.calls.add("exponential")
-        out[...] = np.exp(x)
+    def product_type(self, dtype):
+        return dtype
+
+    def score_exponentials(self, keys, queries, out, scale, limits=None, maximum=None, inverse_sum=None):
+        self.calls.add("score_exponentials")
+        scores = scale * (keys.astype(np.float64) @ queries.swapaxes(1, 2))
+        scores = np.minimum(scores, np.inf if limits is None else limits) - (0 if maximum is None else maximum)
+        out[...] = np.exp(scores) * (1 if inverse_sum is None else inverse_sum)
+
+    def score_gradient(self, values, dout, probabilities, delta, out, kept=None, kept_scale=1.0):
+        self.calls.add("score_gradient")
+        gradient = values.astype(np.float64) @ dout.swapaxes(1, 2) * (1 if kept is None else kept_scale * kept)
+        out[...] = probabilities * (gradient - delta)
 
 
 HEADS = [normal(7, 2, n, 4, seed=n) for n in (4, 2, 2)]
@@ -112,7 +123,8 @@ OPERATORS = {
         lambda x, b: kernels.bias_activation(x, b, "relu"), (X, VECTOR), {"activation", "activation_gradient"},
     ),
     "attention": (
-        lambda q, k, v: kernels.attention(q, k, v, scale=0.5), HEADS, {"matmul", "softmax_exponentials", "exponential"},
+        lambda q, k, v: kernels.attention(q, k, v, scale=0.5), HEADS,
+        {"matmul", "score_exponentials", "score_gradient"},
     ),
     "bias_dropout_add": (lambda x, b: kernels.bias_dropout_add(x, b, x, 0.3, (1,)), (X, VECTOR), {"sum_rows"}),
 }  # fmt: skip
@@ -125,7 +137,7 @@ def test_another_engine_can_serve_the_operators(name, monkeypatch):
     function, inputs, primitives = OPERATORS[name]
     expected = run_operator(function, inputs)
     engine = PlainEngine()
-    for module in (activation, attention, cross_entropy, linear, norm, residual):
+    for module in (activation, heads, forward, backward, cross_entropy, linear, norm, residual):
         monkeypatch.setattr(module, "ENGINE", engine)
     given = run_operator(function, inputs)
     assert engine.calls == primitives

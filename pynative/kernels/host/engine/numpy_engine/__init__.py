@@ -1,6 +1,8 @@
 """The engine that is always there: numpy and its BLAS, in place where it can be, nothing kept."""
 
-from pynative.kernels.host.engine.numpy_engine import activations, norms, products, softmax
+import numpy as np
+
+from pynative.kernels.host.engine.numpy_engine import activations, norms, products, scores, softmax
 
 
 class NumpyEngine:
@@ -13,4 +15,9 @@ class NumpyEngine:
     activation = staticmethod(activations.activation)
     activation_gradient = staticmethod(activations.activation_gradient)
     softmax_exponentials = staticmethod(softmax.softmax_exponentials)
-    exponential = staticmethod(softmax.exponential)
+    score_exponentials = staticmethod(scores.score_exponentials)
+    score_gradient = staticmethod(scores.score_gradient)
+
+    @staticmethod
+    def product_type(dtype: np.dtype) -> np.dtype:
+        return np.dtype(np.float32)

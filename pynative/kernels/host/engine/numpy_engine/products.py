@@ -17,6 +17,10 @@ SCRATCH_ROWS = 32
 
 
 def matmul(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
+    if out.ndim > 2:
+        for index in range(len(out)):
+            matmul(left[index % len(left)], right[index % len(right)], out[index], bias, accumulate)
+        return
     left, right = widened(left), widened(right)
     if accumulate:
         _add_product(left, right, out)

@@ -13,7 +13,3 @@ def softmax_exponentials(x: Array, out: Array, maximum: Array, total: Array) -> 
     np.subtract(scores, maximum[:, None], out=out)
     np.exp(out, out=out)
     np.sum(out, axis=1, out=total)
-
-
-def exponential(x: Array, out: Array) -> None:
-    np.exp(widened(x), out=out)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from parallel_core.blas import cpu_flags
+from pynative.dtypes import BFLOAT16
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
-from pynative.kernels.host.engine.onednn import activations
+from pynative.kernels.host.engine.onednn import activations, scores
 from pynative.onednn import primitives
 from pynative.onednn.arrays import Array, layout_of, row_layout
 from pynative.onednn.library import library
@@ -15,6 +16,9 @@ from pynative.onednn.primitives import SUM
 FLOAT32_PRODUCTS = "amx_tile" not in cpu_flags()
 """Whether float32 products are oneDNN's, too. One core, 2048 x 512 x 2048, GFLOP/s: AMD family 26 200, OpenBLAS 190;
 Intel model 207, which has AMX, 150, OpenBLAS 189. A function of the CPU alone, so that all ranks decide alike."""
+
+BFLOAT16_PRODUCTS = bool({"avx512_bf16", "amx_bf16"} & set(cpu_flags()))
+"""Whether the CPU multiplies bfloat16 numbers: others would widen them in every product."""
 
 
 def is_available() -> bool:
@@ -28,6 +32,8 @@ class OneDnnEngine(NumpyEngine):
     @staticmethod
     def matmul(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
         primitive = None
+        if left.ndim > 2 and left.shape[-1] == 1:  # oneDNN 3.10 takes matrices of one row to lie without gaps
+            right = np.ascontiguousarray(right)
         if FLOAT32_PRODUCTS or left.dtype != np.float32:
             primitive = primitives.product(
                 layout_of(left), layout_of(right), layout_of(out),
@@ -82,6 +88,26 @@ class OneDnnEngine(NumpyEngine):
             NumpyEngine.activation_gradient(name, x, bias, dy, dx, bias_gradient)
         elif bias_gradient is not None:
             OneDnnEngine.sum_rows(dx, bias_gradient)
+
+    @staticmethod
+    def product_type(dtype: np.dtype) -> np.dtype:
+        return dtype if dtype == BFLOAT16 and BFLOAT16_PRODUCTS else NumpyEngine.product_type(dtype)
+
+    @staticmethod
+    def score_exponentials(
+        keys: Array, queries: Array, out: Array, scale: float,
+        limits: Array | None = None, maximum: Array | None = None, inverse_sum: Array | None = None,
+    ) -> None:  # fmt: skip
+        if not scores.exponentials(keys, queries, out, scale, limits, maximum, inverse_sum):
+            NumpyEngine.score_exponentials(keys, queries, out, scale, limits, maximum, inverse_sum)
+
+    @staticmethod
+    def score_gradient(
+        values: Array, dout: Array, probabilities: Array, delta: Array, out: Array,
+        kept: Array | None = None, kept_scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        if not scores.gradient(values, dout, probabilities, delta, out, kept, kept_scale):
+            NumpyEngine.score_gradient(values, dout, probabilities, delta, out, kept, kept_scale)
 
     @staticmethod
     def sum_rows(x: Array, out: Array) -> None:

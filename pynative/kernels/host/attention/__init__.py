@@ -1,0 +1,101 @@
+"""Scaled dot-product attention on the host: the operators; what they compute, `forward` and `backward` say."""
+
+import numpy as np
+from mindspore import Tensor, from_numpy
+
+from pynative.autograd import Function
+from pynative.kernels.block import Partial, Scores
+from pynative.kernels.dropout import Key
+from pynative.kernels.host.arrays import array_of
+from pynative.kernels.host.attention.backward import attention_backward
+from pynative.kernels.host.attention.forward import attention_forward
+from pynative.kernels.host.attention.heads import Heads
+
+
+def _forward(heads: Heads, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """out [s, b, n, d] of this type, maximum and inverse sum [b, n, s] float32."""
+    length, batch, count, _ = heads.query_shape
+    out = np.empty(heads.query_shape, dtype)
+    maximum, inverse_sum = np.empty((2, batch, count, length), np.float32)
+    attention_forward(heads, out, maximum, inverse_sum)
+    return out, maximum, inverse_sum
+
+
+class _Attention(Function):
+    @staticmethod
+    def forward(ctx, q, k, v, scores):
+        q_array = array_of(q)
+        out, maximum, inverse_sum = _forward(Heads(q_array, array_of(k), array_of(v), scores), q_array.dtype)
+        result = from_numpy(out.reshape(*out.shape[:2], -1))
+        ctx.scores = scores
+        ctx.save_for_backward(q, k, v, result, from_numpy(maximum), from_numpy(inverse_sum))
+        return result
+
+    @staticmethod
+    def backward(ctx, dy):
+        q, k, v, out, maximum, inverse_sum = ctx.saved_tensors
+        heads, dout = Heads(array_of(q), array_of(k), array_of(v), ctx.scores), array_of(dy)
+        shape, key_shape = heads.query_shape, heads.key_shape
+        gradients = tuple(np.empty(size, dout.dtype) for size in (shape, key_shape, key_shape))
+        attention_backward(
+            heads, dout.reshape(shape), array_of(out).reshape(shape), array_of(maximum), array_of(inverse_sum),
+            gradients,
+        )  # fmt: skip
+        return *map(from_numpy, gradients), None
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
+    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0,
+) -> Tensor:  # fmt: skip
+    scores = Scores(
+        scale=scale, causal=causal, mask=mask, dropout_rate=dropout_rate, dropout_key=dropout_key or (),
+        head_offset=head_offset, query_positions=(range(len(q)),), key_positions=(range(len(k)),),
+        seq_length=len(k),
+    )  # fmt: skip
+    return _Attention.apply(q, k, v, scores)
+
+
+def _arrays(q: Tensor, kv: Tensor, scores: Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The block's queries, keys and values."""
+    keys, values = array_of(kv)[:, : scores.keys]
+    return array_of(q)[-scores.queries :], keys, values
+
+
+def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
+    out, maximum, inverse_sum = _forward(Heads(*_arrays(q, kv, scores), scores), np.dtype(np.float32))
+    if partial is None:
+        return Partial(from_numpy(out.reshape(*out.shape[:2], -1)), from_numpy(maximum), from_numpy(inverse_sum))
+    _merge(partial, out, maximum, inverse_sum)
+    return partial
+
+
+def _merge(partial: Partial, out: np.ndarray, maximum: np.ndarray, inverse_sum: np.ndarray) -> None:
+    """Add a block's result to that of its queries, the last ones of `partial`, in place."""
+    queries = maximum.shape[-1]
+    old_out = array_of(partial.out)[-queries:].reshape(out.shape)
+    old_maximum, old_inverse = (array_of(x)[..., -queries:] for x in (partial.maximum, partial.inverse_sum))
+    highest = np.maximum(old_maximum, maximum)
+    old_weight, weight = np.exp(old_maximum - highest) / old_inverse, np.exp(maximum - highest) / inverse_sum
+    inverse = 1 / (old_weight + weight)
+    old_out *= (old_weight * inverse).transpose(2, 0, 1)[..., None]
+    out *= (weight * inverse).transpose(2, 0, 1)[..., None]
+    old_out += out
+    old_maximum[...], old_inverse[...] = highest, inverse
+
+
+def attention_block_gradient(
+    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    heads = Heads(*_arrays(q, kv, scores), scores)
+    last, shape = slice(-scores.queries, None), heads.query_shape
+    own_dq, dkv = np.empty(shape, np.float32), np.zeros(kv.shape, np.float32)
+    attention_backward(
+        heads, array_of(dout)[last].reshape(shape), array_of(partial.out)[last].reshape(shape),
+        array_of(partial.maximum)[..., last], array_of(partial.inverse_sum)[..., last],
+        (own_dq, *dkv[:, : scores.keys]),
+    )  # fmt: skip
+    if dq is None:
+        return from_numpy(own_dq), from_numpy(dkv)
+    array_of(dq)[last] += own_dq
+    return dq, from_numpy(dkv)

@@ -1,0 +1,88 @@
+"""The backward pass of attention in tiles of scores, on the host (after FlashAttention, Dao et al. 2022).
+
+Kept from the forward pass: q, k, v, the output, and two numbers a row, m and 1/l. The probabilities p = exp(s - m) / l
+of a tile are computed again; with D = rowsum(dout * out), and c P the dropout mask, P of ones and zeros:
+    dv = c (p P)^T dout     ds = p (c P (dout v^T) - D)     dq = scale ds k     dk = scale ds^T q
+"""
+
+import numpy as np
+
+from pynative.kernels.host.attention.forward import exponentials
+from pynative.kernels.host.attention.heads import Block, Heads, as_products, row_stacks, stacks
+from pynative.kernels.host.attention.masks import keep, ones_where
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.threads import run
+from pynative.rounding import fill, widened
+
+Array = np.ndarray
+
+
+def attention_backward(
+    heads: Heads, dout: Array, out: Array, maximum: Array, inverse_sum: Array, gradients: tuple[Array, Array, Array]
+) -> None:
+    """Fill gradients (of q, k and v, of any type) from dout [s, b, n, d]; the others are `attention_forward`'s."""
+    scale, groups = np.float32(heads.scores.scale), heads.groups
+    outs, upstream = stacks(out, groups), stacks(as_products(dout), groups)
+    statistics = [row_stacks(array, groups) for array in (maximum, inverse_sum)]
+    query_gradients, (key_gradient,), (value_gradient,) = (stacks(array, groups) for array in gradients)
+
+    def task(span: slice) -> None:
+        keys, values = np.zeros((2, span.stop - span.start, *heads.keys.shape[1:]), np.float32)
+        memory = heads.tile_memory(), heads.tile_memory()
+        for stack, queries in enumerate(query_gradients):
+            for rows in heads.blocks:
+                block = Block(heads, stack, span, rows)
+                largest, inverse = (np.ascontiguousarray(x[stack][span, rows][:, None]) for x in statistics)
+                own = Upstream(largest, inverse, upstream[stack][span, rows], outs[stack][span, rows])
+                gradient = _block(block, own, memory, keys, values)
+                gradient *= scale
+                fill(queries[span, rows], gradient)
+        keys *= scale
+        values *= np.float32(heads.kept_scale)
+        fill(key_gradient[span], keys)
+        fill(value_gradient[span], values)
+
+    run(task, [(span,) for span in heads.spans()])
+
+
+class Upstream:
+    """What a block's gradient is computed from beside its scores: dout [j, q, d]; m, 1/l and D [j, 1, q] float32."""
+
+    def __init__(self, maximum: Array, inverse_sum: Array, dout: Array, out: Array) -> None:
+        self.maximum, self.inverse_sum, self.dout = maximum, inverse_sum, dout
+        self.delta = np.einsum("jqd,jqd->jq", widened(dout), widened(out), order="C")[:, None]
+
+
+def _block(block: Block, upstream: Upstream, memory: tuple[Array, Array], key_gradient: Array, value_gradient: Array):
+    """Add the block's part to the gradients of keys and values (without their factors); return its queries'."""
+    gradient = np.empty(block.queries.shape, np.float32)
+    for keys in block.tiles():
+        probabilities, scores = (block.shaped(part, keys) for part in memory)
+        exponentials(block, keys, probabilities, upstream.maximum, upstream.inverse_sum)
+        _add_to_values(block, keys, probabilities, upstream.dout, value_gradient, dropped=scores)
+        _scores_gradient(block, keys, probabilities, upstream, scores)
+        ENGINE.matmul(scores, block.queries, key_gradient[:, keys], accumulate=True)
+        ENGINE.matmul(scores.transpose(0, 2, 1), block.keys[:, keys], gradient, accumulate=keys.start > 0)
+    return gradient
+
+
+def _add_to_values(
+    block: Block, keys: slice, probabilities: Array, dout: Array, value_gradient: Array, dropped: Array
+) -> None:
+    """Add a tile's part to the gradient of the values; `dropped` is memory to work in."""
+    dropout = block.dropout(keys)
+    if dropout is None:
+        dropped = probabilities
+    else:
+        keep(probabilities, dropout, dropped)
+    ENGINE.matmul(dropped, dout, value_gradient[:, keys], accumulate=True)
+
+
+def _scores_gradient(block: Block, keys: slice, probabilities: Array, upstream: Upstream, out: Array) -> None:
+    """Fill a tile with the gradient of its scores; masked ones have none."""
+    dropout, shown = block.dropout(keys), block.shown(keys)
+    kept = None if dropout is None else ones_where(dropout, probabilities)
+    values = block.values[:, keys]
+    ENGINE.score_gradient(values, upstream.dout, probabilities, upstream.delta, out, kept, block.heads.kept_scale)
+    if shown is not None:
+        keep(out, shown, out)

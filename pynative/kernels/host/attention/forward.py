@@ -1,0 +1,93 @@
+"""Attention in tiles of scores, on the host (after FlashAttention, Dao et al. 2022): the forward pass.
+
+Only one tile of scores exists at a time, and of it only e = exp(s - m), in the type of the operands; with a causal
+mask the keys above the diagonal are never multiplied. With l = sum e, out = e v / l: neither needs m to be the row's
+largest score, only that no sum overflows or loses its digits. So m is 0, which costs nothing, and where a sum shows
+that it will not do, the block is computed again with the rows' maxima.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from pynative.kernels.host.attention.heads import Block, Heads, row_stacks, stacks
+from pynative.kernels.host.attention.masks import keep
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.threads import run
+from pynative.rounding import fill
+
+SMALLEST_SUM, LARGEST_SUM = 2.0**-40, 2.0**60
+"""Between these a row's sum of exp(s) has all its digits, and so has what is multiplied with it."""
+
+
+def attention_forward(heads: Heads, out: np.ndarray, maximum: np.ndarray, inverse_sum: np.ndarray) -> None:
+    """Fill out [s, b, n, d] of any type, and float32 maximum (of each row, or 0) and inverse_sum, 1/l, [b, n, s]."""
+    outs = stacks(out, heads.groups)
+    maxima, inverse_sums = (row_stacks(array, heads.groups) for array in (maximum, inverse_sum))
+
+    def block(stack: int, span: slice, rows: slice) -> None:
+        own = Block(heads, stack, span, rows)
+        values, total = _weighted_values(own, None)
+        maxima[stack][span, rows] = 0
+        if not (total.min() > SMALLEST_SUM and total.max() < LARGEST_SUM):
+            largest = _maximum(own)
+            values, total = _weighted_values(own, largest)
+            maxima[stack][span, rows] = largest[:, 0]
+        np.divide(1, total, out=total)
+        inverse_sums[stack][span, rows] = total[:, 0]
+        values *= (total * np.float32(heads.kept_scale)).transpose(0, 2, 1)
+        fill(outs[stack][span, rows], values)
+
+    run(block, [(i, span, rows) for rows in reversed(heads.blocks) for span in heads.spans() for i in range(len(outs))])
+
+
+def _weighted_values(block: Block, maximum: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """(e v [j, q, d], the sums l of e [j, 1, q]), float32."""
+    count, rows, size = block.queries.shape
+    values, total = np.empty((count, rows, size), np.float32), np.empty((count, 1, rows), np.float32)
+    memory = block.heads.tile_memory()
+    for keys in block.tiles():
+        tile, accumulate = block.shaped(memory, keys), keys.start > 0
+        exponentials(block, keys, tile, maximum)
+        ENGINE.matmul(_ones(keys.stop - keys.start, tile.dtype), tile, total, accumulate=accumulate)
+        dropout = block.dropout(keys)
+        if dropout is not None:
+            keep(tile, dropout, tile)
+        ENGINE.matmul(tile.transpose(0, 2, 1), block.values[:, keys], values, accumulate=accumulate)
+    return values, total
+
+
+def exponentials(
+    block: Block, keys: slice, out: np.ndarray, maximum: np.ndarray | None, inverse_sum: np.ndarray | None = None
+) -> None:
+    """Fill a tile [j, k, q] with exp(s - maximum) * inverse_sum; both [j, 1, q]."""
+    scale = block.heads.scores.scale
+    ENGINE.score_exponentials(block.keys[:, keys], block.queries, out, scale, block.limits(keys), maximum, inverse_sum)
+    diagonal = block.diagonal(keys)
+    if diagonal is not None:
+        rows, seen = diagonal
+        keep(out[:, rows], seen, out[:, rows])
+
+
+def _maximum(block: Block) -> np.ndarray:
+    """Each row's largest score, float32 [j, 1, q]."""
+    count, rows, _ = block.queries.shape
+    largest = np.full((count, 1, rows), -np.inf, np.float32)
+    for keys in block.tiles():
+        scores = np.empty((count, keys.stop - keys.start, rows), np.float32)
+        ENGINE.matmul(block.keys[:, keys], block.queries.transpose(0, 2, 1), scores)
+        scores *= np.float32(block.heads.scores.scale)
+        limits, diagonal = block.limits(keys), block.diagonal(keys)
+        if limits is not None:
+            np.minimum(scores, limits, out=scores)
+        if diagonal is not None:
+            place, seen = diagonal
+            scores[:, place][:, seen == 0] = -np.inf
+        np.maximum(largest, scores.max(axis=1, keepdims=True), out=largest)
+    return largest
+
+
+@lru_cache(maxsize=64)
+def _ones(count: int, dtype: np.dtype) -> np.ndarray:
+    """A row [1, 1, count] that sums what it is multiplied with."""
+    return np.ones((1, 1, count), dtype)

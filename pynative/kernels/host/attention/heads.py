@@ -1,0 +1,139 @@
+"""Arrays of attention as stacks of heads, and the blocks in which scores are computed.
+
+A *stack* has one query head of every key/value group of every batch entry: [j, s, d], j = b g, a view of [s, b, n, d].
+Its heads have the strides of their keys' heads, so that one product takes several of them at once, whatever n/g is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pynative.kernels.block import Scores
+from pynative.kernels.dropout import quantized_rate
+from pynative.kernels.host.arrays import array_of
+from pynative.kernels.host.attention.masks import bits_of, columns, limits_of, triangle
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.threads import spans
+from pynative.rounding import widened
+
+QUERIES = 128
+"""Of a tile. With fewer, calls show; with more, more is multiplied above the diagonal."""
+
+KEYS = 1024
+"""Of a tile, at most; a multiple of QUERIES, so that the diagonal crosses a block's last tile only."""
+
+TILE = 256 * 1024
+"""Scores of a tile, about: as many heads at once as that makes. The gradient's two tiles stay in the cache."""
+
+
+def stacks(array: np.ndarray, groups: int) -> list[np.ndarray]:
+    """Views [j, s, d] of heads [s, b, n, d], one for each of a group's query heads."""
+    length, batch, heads, size = array.shape
+    grouped = array.reshape(length, batch * groups, heads // groups, size)
+    return list(grouped.transpose(2, 1, 0, 3))
+
+
+def row_stacks(statistic: np.ndarray, groups: int) -> list[np.ndarray]:
+    """Views [j, s] of numbers of each row [b, n, s], in the order of `stacks`."""
+    batch, heads, length = statistic.shape
+    return list(statistic.reshape(batch * groups, heads // groups, length).swapaxes(0, 1))
+
+
+def as_products(array: np.ndarray) -> np.ndarray:
+    """The array in the type in which the engine multiplies."""
+    return array if ENGINE.product_type(array.dtype) == array.dtype else widened(array)
+
+
+class Heads:
+    """Queries [s, b, n, d], keys and values [s', b, g, d] of one type, and what decides about their scores."""
+
+    def __init__(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, scores: Scores) -> None:
+        self.scores, self.groups = scores, k.shape[2]
+        self.queries = stacks(as_products(q), self.groups)
+        (self.keys,), (self.values,) = (stacks(as_products(array), self.groups) for array in (k, v))
+        self.dtype, self.query_shape, self.key_shape = self.keys.dtype, q.shape, k.shape
+        self.kept_scale = 1 / (1 - quantized_rate(scores.dropout_rate))
+        self.causal = scores.causal and scores.mask is None
+        self.blocks = [slice(*span) for span in spans(len(q), QUERIES)]
+
+    def spans(self) -> list[slice]:
+        """The heads of a stack in runs that are computed at once. They depend on the shapes alone."""
+        count, batch = len(self.keys), self.query_shape[1]
+        tile = min(self.query_shape[0], QUERIES) * min(self.key_shape[0], KEYS)
+        size = max(1, TILE // tile)
+        if self.scores.mask is None:
+            return [slice(*span) for span in spans(count, size)]
+        starts = range(0, count, count // batch)  # a mask belongs to one batch entry
+        return [slice(start + a, start + b) for start in starts for a, b in spans(count // batch, size)]
+
+    def tile_memory(self) -> np.ndarray:
+        """Room for the largest tile."""
+        span = max(span.stop - span.start for span in self.spans())
+        rows = min(self.query_shape[0], QUERIES)
+        return np.empty(span * rows * min(self.key_shape[0], KEYS), self.dtype)
+
+
+@dataclass
+class Block:
+    """The scores of some rows of some heads of a stack."""
+
+    heads: Heads
+    stack: int
+    span: slice
+    rows: slice
+
+    def __post_init__(self) -> None:
+        self.queries = self.heads.queries[self.stack][self.span, self.rows]
+        self.keys, self.values = self.heads.keys[self.span], self.heads.values[self.span]
+        self._dropout = self._dropout_bits() if self.heads.scores.dropout_rate else None
+        self._hidden = self._hidden_scores()
+
+    def tiles(self) -> Iterator[slice]:
+        """The keys that the block's queries see, tile by tile; the probability of the others is exactly 0."""
+        visible = self.rows.stop if self.heads.causal else len(self.keys[0])
+        return (slice(*span) for span in spans(visible, KEYS))
+
+    def shaped(self, memory: np.ndarray, keys: slice) -> np.ndarray:
+        """A tile [j, k, q] at the start of this memory."""
+        shape = (len(self.queries), keys.stop - keys.start, self.queries.shape[1])
+        return memory[: shape[0] * shape[1] * shape[2]].reshape(shape)
+
+    def limits(self, keys: slice) -> np.ndarray | None:
+        """Upper limits [1, k, q] of a tile's scores, where a mask is given."""
+        return None if self._hidden is None else limits_of(self._hidden[None, :, keys])
+
+    def shown(self, keys: slice) -> np.ndarray | None:
+        """Bits [k, q] of a tile, set where the mask that is given hides nothing."""
+        if self._hidden is None:
+            return None
+        return bits_of(np.logical_not(self._hidden[:, keys].T), self.keys.itemsize)
+
+    def diagonal(self, keys: slice) -> tuple[slice, np.ndarray] | None:
+        """The tile's keys at the diagonal, if it has them, and bits [k, q], set where the query may see the key."""
+        if not self.heads.causal or keys.stop <= self.rows.start:
+            return None
+        first = self.rows.start - keys.start
+        return slice(first, keys.stop - keys.start), triangle(keys.stop - self.rows.start, self.keys.itemsize)
+
+    def dropout(self, keys: slice) -> np.ndarray | None:
+        """Bits [j, k, q] of a tile, set where dropout keeps a probability; None without dropout."""
+        return None if self._dropout is None else self._dropout[:, keys]
+
+    def _dropout_bits(self) -> np.ndarray:
+        per_group, masks = len(self.heads.queries), []
+        for index in range(self.span.start, self.span.stop):
+            batch, group = divmod(index, self.heads.groups)
+            mask = self.heads.scores.dropout_mask(batch, group * per_group + self.stack, self.rows)
+            assert mask is not None
+            masks.append((mask != 0).T)
+        return bits_of(np.stack(masks), self.keys.itemsize)
+
+    def _hidden_scores(self) -> np.ndarray | None:
+        """Of the given mask the block's rows, bool [q, k]."""
+        mask, scores = self.heads.scores.mask, self.heads.scores
+        if mask is None:
+            return None
+        array, batch = array_of(mask), self.span.start // self.heads.groups
+        rows = array[batch % len(array), 0, -scores.queries :][self.rows]
+        return columns(rows, scores)

@@ -1,0 +1,103 @@
+"""Casts, scales and caps of a tensor's elements on the host."""
+
+from collections.abc import Callable
+from math import prod
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, from_numpy
+
+from pynative.autograd import Function
+from pynative.kernels.host.arrays import array_type, rows_of
+from pynative.kernels.host.threads import row_blocks, run
+from pynative.rounding import convert, fill, float32_for, widened
+
+Compute = Callable[[slice, np.ndarray], np.ndarray]
+"""(rows, memory for them in float32, which may be used) -> these rows of the result in float32."""
+
+
+def _by_rows(compute: Compute, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
+    """The tensor of this shape and type that is computed a block of rows at a time, each element rounded once."""
+    rows = np.empty((prod(shape[:-1]), shape[-1]), dtype)
+
+    def block(start: int, stop: int) -> None:
+        out = rows[start:stop]
+        fill(out, compute(slice(start, stop), float32_for(out)))
+
+    run(block, row_blocks(len(rows), rows.shape[1] * 4))
+    return from_numpy(rows.reshape(shape))
+
+
+def _rounded(x: Tensor, dtype: mindspore.Type) -> Tensor:
+    rows = rows_of(x)
+    y = np.empty(rows.shape, array_type(dtype))
+
+    def block(start: int, stop: int) -> None:
+        convert(rows[start:stop], y[start:stop])
+
+    run(block, row_blocks(len(rows), rows.shape[1] * 4))
+    return from_numpy(y.reshape(x.shape))
+
+
+def _product(x: Tensor, factor: float) -> Tensor:
+    rows, number = rows_of(x), np.float32(factor)
+    return _by_rows(lambda span, out: np.multiply(widened(rows[span]), number, out=out), x.shape, rows.dtype)
+
+
+class _Cast(Function):
+    @staticmethod
+    def forward(ctx, x, dtype):
+        ctx.dtype = x.dtype
+        return _rounded(x, dtype)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return _rounded(dy, ctx.dtype), None
+
+
+def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:
+    return x if x.dtype is dtype else _Cast.apply(x, dtype)
+
+
+class _Scale(Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return _product(x, factor)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return _product(dy, ctx.factor), None
+
+
+def scale(x: Tensor, factor: float) -> Tensor:
+    return _Scale.apply(x, factor)
+
+
+class _SoftCap(Function):
+    @staticmethod
+    def forward(ctx, x, cap):
+        ctx.cap, rows, number = cap, rows_of(x), np.float32(cap)
+
+        def capped(span: slice, out: np.ndarray) -> np.ndarray:
+            np.divide(widened(rows[span]), number, out=out)
+            return np.multiply(np.tanh(out, out=out), number, out=out)
+
+        y = _by_rows(capped, x.shape, rows.dtype)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        (y,) = ctx.saved_tensors
+        rows, dy_rows, number = rows_of(y), rows_of(dy), np.float32(ctx.cap)
+
+        def gradient(span: slice, out: np.ndarray) -> np.ndarray:
+            np.square(np.divide(widened(rows[span]), number, out=out), out=out)
+            return np.multiply(np.subtract(1, out, out=out), widened(dy_rows[span]), out=out)
+
+        return _by_rows(gradient, dy.shape, dy_rows.dtype), None
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    return _SoftCap.apply(x, cap)

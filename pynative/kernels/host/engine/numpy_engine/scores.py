@@ -1,0 +1,38 @@
+"""Tiles of attention's scores by numpy, in place."""
+
+import numpy as np
+
+from pynative.kernels.host.engine.numpy_engine.products import matmul
+from pynative.rounding import fill, float32_for, widened
+
+Array = np.ndarray
+
+
+def score_exponentials(
+    keys: Array, queries: Array, out: Array, scale: float,
+    limits: Array | None = None, maximum: Array | None = None, inverse_sum: Array | None = None,
+) -> None:  # fmt: skip
+    result = float32_for(out)
+    matmul(keys, (widened(queries) * np.float32(scale)).transpose(0, 2, 1), result)
+    if limits is not None:
+        np.minimum(result, limits, out=result)
+    if maximum is not None:
+        result -= maximum
+    np.exp(result, out=result)
+    if inverse_sum is not None:
+        result *= inverse_sum
+    fill(out, result)
+
+
+def score_gradient(
+    values: Array, dout: Array, probabilities: Array, delta: Array, out: Array,
+    kept: Array | None = None, kept_scale: float = 1.0,
+) -> None:  # fmt: skip
+    result = float32_for(out)
+    matmul(values, dout.transpose(0, 2, 1), result)
+    if kept is not None:
+        result *= np.float32(kept_scale)
+        result *= widened(kept)
+    result -= delta
+    result *= widened(probabilities)
+    fill(out, result)

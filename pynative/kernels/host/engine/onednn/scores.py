@@ -1,0 +1,67 @@
+"""Tiles of attention's scores by oneDNN: a product with everything that follows it, entry by entry, fused into it.
+
+A tile's rows are keys and its columns queries: numbers of a query are then broadcast along rows, which oneDNN fuses
+for any number of heads at once (numbers of a row only for one head; otherwise its reference code computes, a thousand
+times slower). It has the same condition on what it writes: one tile after another, without gaps.
+"""
+
+from pynative.onednn import primitives
+from pynative.onednn.arrays import Array, layout_of
+from pynative.onednn.library import Algorithm
+from pynative.onednn.primitives import Binary, Eltwise, PostOp, Primitive
+
+EXPONENTIAL = Eltwise(Algorithm.EXP)
+
+
+class _Chain:
+    """Operations on the entries of a product, in order, and the arrays that they take."""
+
+    def __init__(self) -> None:
+        self.post_ops: list[PostOp] = []
+        self.arrays: list[Array] = []
+
+    def scale(self, factor: float) -> None:
+        self.post_ops.append(Eltwise(Algorithm.LINEAR, factor))
+
+    def combine(self, algorithm: Algorithm, array: Array | None) -> None:
+        """With an array that is broadcast; with none, nothing."""
+        if array is not None:
+            self.post_ops.append(Binary(algorithm, layout_of(array)))
+            self.arrays.append(array)
+
+
+def _product(rows: Array, columns: Array, out: Array, chain: _Chain) -> bool:
+    """Fill out with what the chain makes of rows columns^T; False where oneDNN cannot."""
+    primitive: Primitive | None = primitives.product(
+        layout_of(rows), layout_of(columns.transpose(0, 2, 1)), layout_of(out), None, tuple(chain.post_ops)
+    )
+    if primitive is not None:
+        primitive(rows, columns, out, *chain.arrays)
+    return primitive is not None
+
+
+def exponentials(
+    keys: Array, queries: Array, out: Array, scale: float,
+    limits: Array | None, maximum: Array | None, inverse_sum: Array | None,
+) -> bool:  # fmt: skip
+    """`Engine.score_exponentials`; False where oneDNN cannot."""
+    chain = _Chain()
+    chain.scale(scale)
+    chain.combine(Algorithm.MINIMUM, limits)
+    chain.combine(Algorithm.SUBTRACT, maximum)
+    chain.post_ops.append(EXPONENTIAL)
+    chain.combine(Algorithm.MULTIPLY, inverse_sum)
+    return _product(keys, queries, out, chain)
+
+
+def gradient(
+    values: Array, dout: Array, probabilities: Array, delta: Array, out: Array, kept: Array | None, kept_scale: float
+) -> bool:
+    """`Engine.score_gradient`; False where oneDNN cannot."""
+    chain = _Chain()
+    if kept is not None:
+        chain.scale(kept_scale)
+    chain.combine(Algorithm.MULTIPLY, kept)
+    chain.combine(Algorithm.SUBTRACT, delta)
+    chain.combine(Algorithm.MULTIPLY, probabilities)
+    return _product(values, dout, out, chain)

@@ -1,0 +1,20 @@
+"""Casts, scales and caps of a tensor's elements, of MindSpore operators."""
+
+import mindspore
+from mindspore import Tensor, ops
+
+FLOAT32 = mindspore.float32
+
+
+def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:
+    return x if x.dtype is dtype else x.astype(dtype)
+
+
+def scale(x: Tensor, factor: float) -> Tensor:
+    # In float32, because a number beside a tensor takes the tensor's type: 1e-9 beside float16 would be 0.
+    return cast(cast(x, FLOAT32) * factor, x.dtype)
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    # MindSpore's tanh of a CPU is off by 1e-4 where it saturates, its sigmoid is not.
+    return cast(ops.sigmoid(cast(x, FLOAT32) * (2.0 / cap)) * (2.0 * cap) - cap, x.dtype)

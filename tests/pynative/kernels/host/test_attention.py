@@ -1,0 +1,155 @@
+"""Attention on the host: every engine, type and option against float64, and memory that grows with the sequence."""
+
+import tracemalloc
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import from_numpy
+
+from pynative import kernels
+from pynative.kernels.dropout import attention_dropout_mask
+from pynative.kernels.host.attention import backward, forward, heads
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.engine.numpy_engine import NumpyEngine
+from tests.support.kernels import assert_close, normal, run_operator, softmax, tensor, upstream, values
+
+ENGINES = {"numpy": NumpyEngine(), "this process's": ENGINE}
+TYPES = {mindspore.float32: (3e-6, 2e-5), mindspore.bfloat16: (2e-2, 3e-2), mindspore.float16: (2e-3, 4e-3)}
+"""Type -> largest differences of the output and of gradients, relative to the largest entry."""
+MODULES = (heads, forward, backward)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request, monkeypatch):
+    for module in MODULES:
+        monkeypatch.setattr(module, "ENGINE", ENGINES[request.param])
+    return ENGINES[request.param]
+
+
+def reference(q, k, v, scale, hidden, kept, upstream_gradient):
+    """(output, gradients of q, k and v) by their definitions; hidden bool [b, n, s, s], kept the dropout mask."""
+    groups, size = k.shape[2], q.shape[2] // k.shape[2]
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    k, v = (np.repeat(x, size, axis=2) for x in (k, v))
+    p = softmax(np.where(hidden, -10000.0, np.einsum("sbnd,tbnd->bnst", q, k) * scale))
+    out = np.einsum("bnst,tbnd->sbnd", p * kept, v)
+    dout = upstream_gradient.reshape(q.shape)
+    dp = np.einsum("sbnd,tbnd->bnst", dout, v) * kept
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * np.logical_not(hidden) * scale
+    dq = np.einsum("bnst,tbnd->sbnd", ds, k)
+    dk, dv = np.einsum("bnst,sbnd->tbnd", ds, q), np.einsum("bnst,sbnd->tbnd", p * kept, dout)
+    dk, dv = (x.reshape(*x.shape[:2], groups, size, -1).sum(3) for x in (dk, dv))
+    return out.reshape(*q.shape[:2], -1), (dq, dk, dv)
+
+
+def check(shape, options, dtype=mindspore.float32, spread=1.0):
+    """Compare with the reference: shape (s, b, n, g, d); `spread` scales queries and keys."""
+    length, batch, count, groups, size = shape
+    arrays = [normal(length, batch, n, size, seed=seed) for seed, n in enumerate((count, groups, groups))]
+    arrays = [values(tensor(x * factor, dtype)) for x, factor in zip(arrays, (spread, spread, 1.0), strict=True)]
+    hidden, kept = np.zeros((batch, count, length, length), bool), np.ones(1)
+    if "mask" in options:
+        hidden = hidden | options["mask"].asnumpy()
+    elif options.get("causal", True):
+        hidden = hidden | ~np.tri(length, dtype=bool)
+    if "dropout_rate" in options:
+        key, rate, first = options["dropout_key"], options["dropout_rate"], options.get("head_offset", 0)
+        masks = [attention_dropout_mask(key, b, first + n, (length, length), rate)
+                 for b in range(batch) for n in range(count)]  # fmt: skip
+        kept = np.array(masks).reshape(batch, count, length, length)
+    outputs, gradients = run_operator(lambda *x: kernels.attention(*x, scale=0.4, **options), arrays, dtype)
+    dout = upstream((length, batch, count * size), 0)
+    expected, expected_gradients = reference(*arrays, 0.4, hidden, kept, dout)
+    assert_close(outputs[0], expected, TYPES[dtype][0] * spread**2)
+    for ours, wanted in zip(gradients, expected_gradients, strict=True):
+        assert_close(ours, wanted, TYPES[dtype][1] * spread**2)
+
+
+SHAPES = {
+    "one of everything": (1, 1, 1, 1, 4),
+    "one position, groups": (1, 2, 4, 2, 16),
+    "two rows more than a block": (130, 2, 4, 4, 8),
+    "odd, one group": (37, 3, 3, 1, 5),
+    "several tiles of keys": (1100, 1, 2, 1, 8),
+    "several runs of heads": (130, 4, 10, 5, 16),
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_causal(shape, dtype, engine):
+    check(SHAPES[shape], {}, dtype)
+
+
+def document_mask(batch: int, length: int, hidden_row: int) -> np.ndarray:
+    """Causal, some more hidden, and a row that sees nothing: it attends evenly and gives queries and keys nothing."""
+    mask = ~np.tri(length, dtype=bool) | (np.random.default_rng(3).random((batch, 1, length, length)) < 0.3)
+    mask[0, 0, hidden_row] = True
+    return mask
+
+
+OPTIONS = {
+    "everything seen": {"causal": False},
+    "a mask each": {"mask": from_numpy(document_mask(3, 140, 7))},
+    "one mask": {"mask": from_numpy(document_mask(1, 140, 139))},
+    "dropout": {"dropout_rate": 0.3, "dropout_key": (5, 1), "head_offset": 6},
+    "dropout, mask": {"mask": from_numpy(document_mask(3, 140, 0)), "dropout_rate": 0.1, "dropout_key": (2,)},
+    "dropout, everything seen": {"causal": False, "dropout_rate": 0.5, "dropout_key": (2, 3)},
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options(option, dtype, engine):
+    check((140, 3, 4, 2, 8), OPTIONS[option], dtype)
+
+
+@pytest.mark.parametrize("option", ["causal", "everything seen", "a mask each"])
+@pytest.mark.parametrize("spread", [12.0, 30.0])
+def test_scores_that_exp_cannot_take(spread, option, engine):
+    """Scores of hundreds and thousands: sums of exp(s) overflow or vanish unless the maximum is subtracted.
+
+    Such scores have fewer digits after the point, so that much less is exact."""
+    check((140, 3, 4, 2, 8), OPTIONS.get(option, {}), spread=spread)
+
+
+def test_not_a_number_is_not_hidden(engine):
+    """A query that is not a number gives a row that is not, and no other row suffers."""
+    q, k, v = (normal(140, 1, 2, 8, seed=seed) for seed in range(3))
+    q[5, 0, 1, 3] = np.nan
+    out = kernels.attention(*(from_numpy(x) for x in (q, k, v)), scale=0.4).asnumpy()
+    rows = np.isnan(out).reshape(140, 2, 8)
+    assert rows[5, 1].all() and rows.sum() == 8
+
+
+@pytest.mark.parametrize("dtype", [mindspore.float32, mindspore.bfloat16], ids=str)
+def test_threads_change_nothing(dtype):
+    """Runs of heads and blocks of rows depend on the shape alone."""
+    arrays = [normal(300, 2, n, 16, seed=seed) for seed, n in enumerate((16, 8, 8))]
+    kernels.use("host", threads=1)
+    alone = run_operator(lambda *x: kernels.attention(*x, scale=0.4), arrays, dtype)
+    kernels.use("host", threads=2)
+    shared = run_operator(lambda *x: kernels.attention(*x, scale=0.4), arrays, dtype)
+    for ours, theirs in zip(alone[0] + alone[1], shared[0] + shared[1], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def peak_bytes(length: int, **options) -> int:
+    """Most memory that arrays had during a forward and a backward pass, beyond what was there before."""
+    arrays = [normal(length, 1, 2, 4, seed=seed) for seed in range(3)]
+    tracemalloc.start()
+    try:
+        run_operator(lambda *x: kernels.attention(*x, scale=0.4, **options), arrays)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("option", ["causal", "dropout"])
+def test_memory_grows_with_the_sequence_not_with_its_square(option, engine):
+    options = OPTIONS.get(option, {})
+    peak_bytes(2048, **options)  # what is made once, such as masks of the diagonal
+    short, long = peak_bytes(2048, **options), peak_bytes(4096, **options)
+    assert long < 2.2 * short
+    assert long < 4096 * 4096 * 4 / 4

@@ -8,7 +8,8 @@ the shape, only who computes them varies.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
 from queue import SimpleQueue
 from threading import Thread
 
@@ -23,6 +24,9 @@ MATMUL_ROWS = 32
 
 MATMUL_WORK = 4_000_000
 """Multiply-adds below which handing work to another thread costs more than it brings (about 0.1 ms)."""
+
+Spans = tuple[tuple[int, int], ...]
+"""(start, stop) of consecutive rows."""
 
 _jobs: SimpleQueue = SimpleQueue()
 _threads = 1
@@ -65,19 +69,29 @@ def _forget_workers() -> None:
 os.register_at_fork(after_in_child=_forget_workers)
 
 
+def _drain(work: Callable[..., None], tasks: Iterable[tuple]) -> None:
+    """Overflow to inf and 1/inf are part of sigmoid written with exp, so numpy is not to report them.
+
+    That is `np.errstate(all="ignore")`, which takes longer than a small operator's arithmetic.
+    """
+    buffer_size, reported, callback = before = np.geterrobj()
+    if reported:
+        np.seterrobj([buffer_size, 0, callback])
+    try:
+        for task in tasks:
+            work(*task)
+    finally:
+        if reported:
+            np.seterrobj(before)
+
+
 def run(work: Callable[..., None], tasks: Sequence[tuple]) -> None:
     """Call `work(*task)` for every task; tasks are taken in order by whichever thread is free."""
-    remaining = iter(tasks)  # `next` of a list's iterator is atomic under the GIL
-
-    def drain() -> None:
-        with np.errstate(all="ignore"):  # overflow to inf and 1/inf are part of sigmoid written with exp
-            for task in remaining:
-                work(*task)
-
     helpers = min(_threads, len(tasks)) - 1
     if helpers <= 0:
-        return drain()
-    finished: SimpleQueue = SimpleQueue()
+        return _drain(work, tasks)
+    # `next` of a list's iterator is atomic under the GIL.
+    drain, finished = partial(_drain, work, iter(tasks)), SimpleQueue()  # type: ignore[var-annotated]
     for _ in range(helpers):
         _jobs.put((drain, finished))
     outcomes = [_outcome(drain)] + [finished.get() for _ in range(helpers)]
@@ -87,17 +101,18 @@ def run(work: Callable[..., None], tasks: Sequence[tuple]) -> None:
     return None
 
 
-def spans(rows: int, size: int) -> list[tuple[int, int]]:
+@lru_cache(maxsize=1024)
+def spans(rows: int, size: int) -> Spans:
     """Consecutive (start, stop) of at most `size` rows that cover `rows`."""
-    return [(start, min(start + size, rows)) for start in range(0, rows, size)]
+    return tuple((start, min(start + size, rows)) for start in range(0, rows, size))
 
 
-def row_blocks(rows: int, row_bytes: int) -> list[tuple[int, int]]:
+def row_blocks(rows: int, row_bytes: int) -> Spans:
     """Row spans of about BLOCK_BYTES; they depend on the shape alone."""
     return spans(rows, max(1, BLOCK_BYTES // max(row_bytes, 1)))
 
 
-def matmul_spans(rows: int, multiply_adds: int) -> list[tuple[int, int]]:
+def matmul_spans(rows: int, multiply_adds: int) -> Spans:
     """One span of the result's rows per thread, or a single one when the product is small."""
     parts = _threads if multiply_adds >= MATMUL_WORK else 1
     size = -(-rows // parts)

@@ -140,12 +140,17 @@ def get_backend() -> Backend:
 
 def get_config() -> AllConfig:
     """The configuration that the job was initialised with."""
-    config = _current().config
+    config = find_config()
     if config is None:
         raise RuntimeError(
             "no configuration is known: initialise by set_parallel_context(all_config.parallel_config), or pass one"
         )
     return config
+
+
+def find_config() -> AllConfig | None:
+    """The same where there is one: Megatron's initialize_model_parallel takes none."""
+    return _current().config
 
 
 def get_topology() -> Topology:

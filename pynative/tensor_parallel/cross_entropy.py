@@ -5,6 +5,7 @@ from mindspore import Tensor, nn
 from pynative import kernels, parallel_state
 from pynative.autograd import Function
 from pynative.collectives import Group
+from pynative.tensor_parallel.mappings import scatter_to_tensor_model_parallel_region
 
 
 class _VocabParallelCrossEntropy(Function):
@@ -40,8 +41,11 @@ class VocabParallelCrossEntropy(nn.Cell):
     """`vocab_parallel_cross_entropy` as a cell over the tensor-parallel group."""
 
     def construct(self, vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
-        """logits [b, s, v/t] (or [s, b, v/t]) and target of the same leading shape -> per-token losses."""
+        """logits [b, s, v/t] (or [s, b, v/t]) and target of the same leading shape -> per-token losses. Of logits that
+        are whole on every rank, as a script's `parallel_output=False` makes them, a rank takes its part."""
         if label_smoothing:
             raise ValueError(f"label_smoothing {label_smoothing}: not available for a cut vocabulary yet; use 0")
-        group = parallel_state.get_tensor_model_parallel_group()
+        group, config = parallel_state.get_tensor_model_parallel_group(), parallel_state.find_config()
+        if config is not None and vocab_parallel_logits.shape[-1] == config.model_config.vocab_size:
+            vocab_parallel_logits = scatter_to_tensor_model_parallel_region(vocab_parallel_logits, group)
         return vocab_parallel_cross_entropy(vocab_parallel_logits, target, group)

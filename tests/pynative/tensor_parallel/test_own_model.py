@@ -12,9 +12,9 @@ from tests.support.layouts import Trained, check_layout, train
 BASE = f"{TINY} --global-batch-size 8 --untie-embeddings-and-output-weights"
 
 
-def own_model(config) -> nn.Cell:
+def own_model(config, whole_logits: bool = False) -> nn.Cell:
     """A residual network over token embeddings: norm, column- and row-parallel linears with their biases added, a
-    scale of its author's, and a loss over the cut vocabulary."""
+    scale of its author's, and a loss over the cut vocabulary, or over logits that were gathered."""
     from pynative import kernels
     from pynative.tensor_parallel import (
         ColumnParallelLinear,
@@ -38,7 +38,9 @@ def own_model(config) -> nn.Cell:
             self.down = RowParallelLinear(2 * hidden, hidden, config=config, skip_bias_add=False)
             self.scale = Parameter(Tensor(np.linspace(0.5, 1.5, hidden).astype(np.float32)))
             self.scale.sequence_parallel = on_pieces
-            self.head = ColumnParallelLinear(hidden, config.vocab_size, config=config, bias=False)
+            self.head = ColumnParallelLinear(
+                hidden, config.vocab_size, config=config, bias=False, gather_output=whole_logits
+            )
             self.loss = LossWithMask(VocabParallelCrossEntropy())
 
         def set_input_tensor(self, input_tensor: Tensor | None) -> None:
@@ -71,6 +73,15 @@ def train_own_model(backend, flags: str) -> Trained:
 def test_a_model_of_ones_own_equals_one_process(world, layout):
     """Every gradient, of the norm, the row-parallel bias and the author's parameter too."""
     check_layout(BASE, world, layout, how=train_own_model)
+
+
+def train_with_whole_logits(backend, flags: str) -> Trained:
+    return train(backend, flags, build=lambda config, **stage: own_model(config, whole_logits=True))
+
+
+def test_whole_logits_of_ones_own_count_once():
+    """As the document's own model has them with parallel_output=False: each rank counted every token's exponentials."""
+    check_layout(BASE, 2, "--tensor-model-parallel-size 2", how=train_with_whole_logits)
 
 
 def frozen(backend, flags: str) -> tuple[list[str], tuple[int, ...]]:

@@ -97,6 +97,7 @@ def resolve(sources: Sources) -> Reading:
     values[_WORLD] = args.world_size
     with gather_findings() as of_config:
         config = build(values)
+    config.named = {entry.target: entry.name for entry in given if entry.target}
     notes, open_ends = resolved(sources.autos, config)
     notes = [*(f"{entry.name} {entry.value}: {entry.replaced}" for entry in given if entry.replaced), *notes]
     files = missing_files(args) if sources.check_files else ()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mapping.given import Given
 from mapping.readers import yaml_megatron, yaml_nested, yaml_sections
-from parallel_core.findings import Finding
+from parallel_core.findings import Finding, shown
 
 
 def read(path: str | Path) -> tuple[list[Given], list[Finding]]:
@@ -32,4 +32,16 @@ def values_of(content: Mapping[str, Any], source: str) -> tuple[list[Given], lis
         (layout for layout in (yaml_megatron, yaml_nested) if layout.is_layout_of(content)),
         yaml_sections,
     )
-    return layout.read(content, source)
+    given, findings = layout.read(content, source)
+    return given, [*findings, *_contradictions(given)]
+
+
+def _contradictions(given: Sequence[Given]) -> Iterator[Finding]:
+    """Keys that fill a field which another key of the file fills with another value."""
+    first: dict[str, Given] = {}
+    for entry in given:
+        target = entry.target or entry.row.dest
+        other = first.setdefault(target, entry) if target else entry
+        if other.value != entry.value:
+            rule = f"contradicts {shown(other.name, other.value)}"
+            yield Finding(entry.name, entry.value, rule, "leave one of them out", entry.source)

@@ -32,6 +32,23 @@ def _compute(entries: Entries) -> str:
         return "float32"
 
 
+def norm_type(value: Any, entries: Entries) -> Values:
+    """The norm, fused if the list of fused operators names it."""
+    fused = entries.get(f"{_PRECISION}.fused_operators")
+    is_fused = isinstance(fused, str) and "rmsnorm" in _names(fused)
+    return {"normalization": "FusedRMSNorm" if is_fused and value == "RMSNorm" else value}
+
+
+def query_groups(value: Any, entries: Entries) -> Values:
+    """Key/value groups, which are asked for unless `attention_type` says."""
+    is_said = entries.get(f"{_BLOCKS}.attention.attention_type")
+    return {"num_query_groups": value} | ({} if is_said else {"group_query_attention": True})
+
+
+def _names(value: str | None) -> set[str]:
+    return {name.strip() for name in (value or "").split(",")} - {"", "gradient_accumulation"}
+
+
 OPERATORS = {
     "flash_attention": "use_flash_attention",
     "rope": "apply_rope_fusion",
@@ -45,7 +62,7 @@ def operators(fused: bool) -> Meaning:
     """A list of operators with commas that are, or are not, fused."""
 
     def read(value: str | None, entries: Entries) -> Values:
-        names = {name.strip() for name in (value or "").split(",")} - {"", "gradient_accumulation"}
+        names = _names(value)
         values: Values = {OPERATORS[name]: fused for name in names & OPERATORS.keys()}
         if "rmsnorm" in names and fused:
             values["normalization"] = "FusedRMSNorm"
@@ -80,6 +97,7 @@ KEYS: dict[str, Meaning] = {
     f"{_PRECISION}.logits_compute_dtype": beside(types.logits),
     f"{_PRECISION}.grad_accumulation_dtype": beside(types.gradients),
     f"{_PRECISION}.residual-connection": beside(types.residual),
+    f"{_PRECISION}.fused_operators": operators(True),
     f"{_PRECISION}.nofused_operators": operators(False),
     "model_config.llm.tokenizer.padded_size": to("model_config.vocab_size"),
     "model_config.llm.tokenizer.divided_by": to("make_vocab_size_divisible_by"),
@@ -94,13 +112,10 @@ KEYS: dict[str, Meaning] = {
     f"{_BLOCKS}.num_layers": to("model_config.num_layers"),
     f"{_BLOCKS}.init_std": to("init_method_std"),
     f"{_BLOCKS}.sandwich_norm": to("use_sandwich_norm"),
-    f"{_BLOCKS}.layernorm.norm_type": to("normalization"),
+    f"{_BLOCKS}.layernorm.norm_type": norm_type,
     f"{_BLOCKS}.layernorm.epsilon": to("norm_epsilon"),
     f"{_BLOCKS}.attention.head_num": to("num_attention_heads"),
-    f"{_BLOCKS}.attention.kv_group_size": lambda value, entries: {
-        "num_query_groups": value,
-        "group_query_attention": True,
-    },
+    f"{_BLOCKS}.attention.kv_group_size": query_groups,
     f"{_BLOCKS}.attention.attention_type": equals("group_query_attention", "GQA", ("GQA", "MHA")),
     f"{_BLOCKS}.attention.qkv_bias": to("qkv_has_bias"),
     f"{_BLOCKS}.attention.projection_bias": to("out_proj_has_bias"),
@@ -122,9 +137,8 @@ KEYS: dict[str, Meaning] = {
         for path in OPTIONS
         if path.startswith(("training_config.", "optimizer_config.", "dataset_config."))
     },
-    f"{_PRECISION}.fused_operators": operators(True),
 }
-"""What each key of the schema says. Later keys win: `fused_operators: rmsnorm` is put after `norm_type`."""
+"""What each key of the schema says."""
 
 IGNORED = {"model_config.llm.tokenizer.use_fast": "a slow tokenizer gives the same ids"}
 """Keys that do nothing -> why."""

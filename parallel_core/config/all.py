@@ -20,6 +20,8 @@ class AllConfig(Sections):
     """
 
     def __post_init__(self) -> None:
+        self.named: dict[str, str] = {}
+        """Path of an option -> the flag or key of a file by which a user gave it, where that is known."""
         self._link()
         self._derive()
         complain(judge(RULES, self))

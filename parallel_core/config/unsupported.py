@@ -25,7 +25,9 @@ class Unsupported(NamedTuple):
 
     @property
     def finding(self) -> Finding:
-        return Finding(self.flag, self.value, f"not implemented yet ({self.target})", "remove the flag")
+        is_its_own = self.flag == FLAG_OF[self.target] or not self.flag.startswith("--")
+        value, came_to = (self.value, "") if is_its_own else (None, f" = {self.value}")
+        return Finding(self.flag, value, f"not implemented yet ({self.target}{came_to})", "remove it")
 
     def __str__(self) -> str:
         return str(self.finding)
@@ -161,13 +163,23 @@ def never_works(path: str) -> bool:
     return never_works(whole) if feature.value is None else not works(whole, feature.value)
 
 
+_FOLLOWS = {
+    path_of("zero_stage"): path_of("use_distributed_optimizer"),
+    path_of("exp_avg_sq_dtype"): path_of("exp_avg_dtype"),
+}
+"""A field -> the one that a single flag or key fills together with it, and that is named for both."""
+
+
 def unsupported(config: AllConfig) -> list[Unsupported]:
-    """The values of `config` that the engine cannot act on yet; as text each names its flag."""
+    """The values of `config` that the engine cannot act on yet; as text each names its flag, or what was given."""
     return list(_unsupported(config))
 
 
 def _unsupported(config: AllConfig) -> Iterator[Unsupported]:
-    for path in IMPLEMENTED:
-        value = attrgetter(path)(config)
-        if not isinstance(value, Unknown) and not works(path, value):
-            yield Unsupported(FLAG_OF[path], path, value)
+    values = {path: attrgetter(path)(config) for path in IMPLEMENTED}
+    missing = {path for path, value in values.items() if not isinstance(value, Unknown) and not works(path, value)}
+    for path in (path for path in values if path in missing):
+        name, leader = config.named.get(path, FLAG_OF[path]), _FOLLOWS.get(path)
+        if leader in missing and config.named.get(path) in (None, config.named.get(leader)):
+            continue
+        yield Unsupported(name, path, values[path])

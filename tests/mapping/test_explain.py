@@ -104,7 +104,7 @@ def test_the_text_answer_says_what_a_run_would_stop_at(capsys):
     *_, intro, first, second = capsys.readouterr().out.splitlines()
     assert intro.startswith("accepted; training refuses to start")
     assert first.startswith("planned: --use-distributed-optimizer")
-    assert second.startswith("planned: --use-megatron-fsdp (--zero-stage 3): not implemented yet")
+    assert second.startswith("planned: --use-megatron-fsdp: not implemented yet (training_config.gradient.zero_st")
 
 
 def test_parts_of_a_planned_feature_are_planned(capsys):

@@ -6,7 +6,7 @@ import pytest
 
 from mapping import ConfigError, init_configs_from_dict
 from mapping.reading import not_yet
-from parallel_core.config import ModelConfig
+from parallel_core.config import ModelConfig, unsupported
 from parallel_core.config.recompute import RecomputeConfig
 from tests.support.mapping.lines import reading
 from tests.support.mapping.yaml_files import nested, sections
@@ -36,6 +36,44 @@ def test_the_rule_of_shared_keys_is_the_configs():
     sizes = dict(vocab_size=512, num_layers=4, hidden_size=64, num_attention_heads=4, seq_length=64)
     assert ModelConfig(**sizes, num_query_groups=2).num_query_groups == 4
     assert ModelConfig(**sizes, num_query_groups=2, group_query_attention=True).num_query_groups == 2
+
+
+@pytest.mark.parametrize(
+    "content, first, second",
+    [
+        (
+            nested(precision={"fused_operators": "rope", "nofused_operators": "rope"}),
+            "accelerate_config.precision.fused_operators",
+            "accelerate_config.precision.nofused_operators False",
+        ),
+        (
+            sections(parallel_config={"model_parallel": 2, "tensor_model_parallel_size": 4}),
+            "parallel_config.model_parallel 2",
+            "parallel_config.tensor_model_parallel_size 4",
+        ),
+        (
+            {**sections(dataset_config={"micro_batch_num": 2}), "runner_config": {"gradient_accumulation_steps": 4}},
+            "dataset_config.micro_batch_num 2",
+            "runner_config.gradient_accumulation_steps 4",
+        ),
+    ],
+)
+def test_two_keys_that_disagree_are_both_named(content, first, second):
+    assert f"{second}: contradicts {first}; leave one of them out" in errors(content)
+
+
+def test_two_keys_that_agree_are_one():
+    content = sections(parallel_config={"model_parallel": 2, "tensor_model_parallel_size": 2})
+    assert init_configs_from_dict(content).parallel_config.tensor_model_parallel_size == 2
+
+
+def test_what_is_planned_is_named_by_the_files_key_alone():
+    """Also by the engine, which is given nothing but the config."""
+    config = init_configs_from_dict(nested(parallelization={"use_distributed_optimizer": True}))
+    (row,) = unsupported(config)
+    assert str(row).startswith("accelerate_config.parallelization.use_distributed_optimizer: not implemented yet")
+    config = init_configs_from_dict(sections(parallel_config={"zero_level": "z2"}))
+    assert [row.flag for row in unsupported(config)] == ["parallel_config.zero_level"]
 
 
 def test_an_unknown_kind_of_attention_is_refused():

@@ -142,9 +142,7 @@ def get_config() -> AllConfig:
     """The configuration that the job was initialised with."""
     config = find_config()
     if config is None:
-        raise RuntimeError(
-            "no configuration is known: initialise by set_parallel_context(all_config.parallel_config), or pass one"
-        )
+        raise RuntimeError("no configuration is known: call set_parallel_context(config.parallel_config), or pass one")
     return config
 
 

@@ -49,6 +49,28 @@ def no_grad():
     return recording(False)
 
 
+def is_recording() -> bool:
+    """Whether operators are written to the tape."""
+    return _pynative_executor.grad_flag() and _pynative_executor.enable_grad()
+
+
+@contextmanager
+def recording_anew() -> Iterator[None]:
+    """Within the block, in a `Function.backward`, operators are written to a tape of their own."""
+    before = _pynative_executor.enable_grad()
+    _pynative_executor.set_enable_grad(True)
+    try:
+        with recording():
+            yield
+    finally:
+        _pynative_executor.set_enable_grad(before)
+
+
+def detached(tensor: Tensor) -> Tensor:
+    """The same values, in the same memory, made by no operator of the tape."""
+    return ops.stop_gradient(tensor)
+
+
 def leaf(tensor: Tensor) -> Tensor:
     """The same tensor, which no operator on the tape may have made, starting a graph and receiving a gradient."""
     tensor.requires_grad_()

@@ -8,7 +8,7 @@ from parallel_core.blocks.attention import Attention, CoreAttention
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.embedding import Embedding, EmbeddingTable
 from parallel_core.blocks.head import CrossEntropy, output_layer
-from parallel_core.blocks.language_model import Chunk, chunk_of, model_chunks, stage_chunks
+from parallel_core.blocks.language_model import Chunk, chunk_of, model_chunks, recompute_of, stage_chunks
 from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
@@ -33,5 +33,6 @@ __all__ = [
     "chunk_of",
     "model_chunks",
     "output_layer",
+    "recompute_of",
     "stage_chunks",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from parallel_core.blocks.block import Block
@@ -15,6 +15,7 @@ from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.messages import Message
 from parallel_core.partition import chunk_layers
+from parallel_core.recompute import ChunkRecompute, RecomputePlan
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -81,6 +82,15 @@ def _layers(config: ModelConfig, numbers: range) -> LayerStack:
     """Layers of --noop-layers are left out: they only take up a number."""
     layer, skipped = Layer.of(config), config.parallel_config.noop_layers or ()
     return LayerStack(tuple((number, layer) for number in numbers if number not in skipped))
+
+
+def recompute_of(config: ModelConfig, stage: int, chunk: int = 0) -> ChunkRecompute:
+    """What is computed again of the layers of one of a pipeline stage's chunks."""
+    counts = [[len(numbers) for numbers in row] for row in chunk_layers(config, config.parallel_config)]
+    plan = RecomputePlan.of(config.recompute_config, counts).chunk(stage, chunk)
+    numbers, skipped = chunk_layers(config, config.parallel_config)[chunk][stage], config.parallel_config.noop_layers
+    there = (layer for number, layer in zip(numbers, plan.layers, strict=True) if number not in (skipped or ()))
+    return replace(plan, layers=tuple(there))
 
 
 def stage_chunks(config: ModelConfig, stage: int) -> list[Chunk]:

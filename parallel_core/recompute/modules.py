@@ -12,6 +12,7 @@ MEGATRON_MODULES = {
 }
 """Value of --recompute-modules -> modules, as far as a dense layer has them."""
 
+FIRST_LINEAR = "mlp.linear_fc1"
 ACTIVATION = ("mlp.activation",)
 """--recompute-activation-function."""
 NORMS = MEGATRON_MODULES["layernorm"]

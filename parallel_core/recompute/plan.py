@@ -12,10 +12,12 @@ from parallel_core.recompute.modules import (
     ACTIVATION,
     DEFAULT_COMMUNICATION,
     DEFAULT_SELECT,
+    FIRST_LINEAR,
     LINEAR_AFTER,
     MEGATRON_MODULES,
     MODULES,
     NORMS,
+    OUTPUT_DROPPED,
     matching,
     outermost,
 )
@@ -51,6 +53,13 @@ class LayerRecompute(NamedTuple):
     """Paths within the layer; none of them lies in another."""
     kept_collectives: frozenset[str] = frozenset()
     """Linears whose tensor-parallel collectives are not run again: what they gave is kept."""
+
+    @property
+    def without_output(self) -> frozenset[str]:
+        """Those of `modules` whose result is dropped as well. The first linear of a feed-forward block is computed
+        again together with the activation, whose result it is then."""
+        dropped = OUTPUT_DROPPED.intersection(self.modules)
+        return dropped | {FIRST_LINEAR} if {FIRST_LINEAR, *ACTIVATION} <= {*self.modules} else dropped
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from pynative.tensor_parallel.mappings import (
     reduce_scatter_to_sequence_parallel_region,
     scatter_to_tensor_model_parallel_region,
 )
+from pynative.tensor_parallel.recompute import made_again
 
 if TYPE_CHECKING:
     from typing import Required, Self, Unpack
@@ -63,15 +64,16 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, boundary):
-        ctx.boundary, ctx.bias = boundary, bias
-        ctx.save_for_backward(x, weight)
+        ctx.boundary, ctx.bias, ctx.made_again = boundary, bias, made_again(x)
+        ctx.save_for_backward(weight, *(() if ctx.made_again else (x,)))
         weight, bias = kernels.cast(weight, x.dtype), None if bias is None else kernels.cast(bias, x.dtype)
         return kernels.linear_forward(boundary.enter(x, boundary.group), weight, bias)
 
     @staticmethod
     def backward(ctx, dy):
-        x, weight = ctx.saved_tensors
+        weight, *kept = ctx.saved_tensors
         boundary, (needs_dx, needs_dw, needs_db, _) = ctx.boundary, ctx.needs_input_grad
+        x = (kept[0] if kept else ctx.made_again()) if needs_dw else None
         entering = boundary.enter(x, boundary.group, async_op=True) if needs_dw else None
         dx = kernels.linear_input_gradient(dy, kernels.cast(weight, dy.dtype)) if needs_dx else None
         whole_x = entering.wait() if entering else None

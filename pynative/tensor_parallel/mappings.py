@@ -10,7 +10,7 @@ s sequence (the first axis of an activation), t size of the group.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore import Tensor
@@ -20,6 +20,7 @@ from parallel_core.context import Ranges, SequenceLayout
 from pynative import kernels, parallel_state
 from pynative.autograd import Function
 from pynative.collectives import Completed, Group
+from pynative.tensor_parallel.recompute import kept_collective
 
 Move = Callable[..., Any]
 """(x, group, async_op=False) -> the tensor, or with async_op a Work whose wait() gives it. Not recorded."""
@@ -50,6 +51,15 @@ def _cut(axis: int) -> Move:
         return _keep(kernels.chunk(x, axis, group.rank, group.size), group, async_op)
 
     return cut
+
+
+def _kept(move: Move) -> Move:
+    """The same move, whose result is kept for the second run of a recomputed part."""
+
+    def moved(x: Tensor, group: Group, async_op: bool = False):
+        return move(x, group, async_op=True) if async_op else kept_collective(lambda: move(x, group))
+
+    return moved
 
 
 _gather_first, _gather_last = _gather(0), _gather(-1)
@@ -149,6 +159,11 @@ class Boundary:
     def inside(self) -> Boundary:
         """The edge between two tensor-parallel regions: inputs are whole already, gradients stay the rank's own."""
         return Boundary(self.group, _keep, _keep, self.sequence.gathered, self.context_rank)
+
+    def keeping(self) -> Boundary:
+        """The same edge; a part of the forward pass that is run again does not run its collectives again."""
+        enter = self.enter if self.enter is _keep else _kept(self.enter)
+        return replace(self, enter=enter, leave=self.leave if self.leave is _keep else _kept(self.leave))
 
     @property
     def cuts_sequence(self) -> bool:

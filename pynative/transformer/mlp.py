@@ -14,11 +14,18 @@ class ParallelMLP(nn.Cell):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         block = blocks.MLP.of(config)
-        self.activation = block.activation.operator
+        self.operator = block.activation.operator
         self.linear_fc1 = ColumnParallelLinear.of(block.linear_fc1, config=config, skip_bias_add=True)
         self.linear_fc2 = RowParallelLinear.of(block.linear_fc2, config=config)
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added)."""
-        intermediate, bias = self.linear_fc1(hidden_states)
-        return self.linear_fc2(kernels.bias_activation(intermediate, bias, self.activation))
+        return self.linear_fc2(self.expand(hidden_states))
+
+    def expand(self, hidden_states: Tensor) -> Tensor:
+        """[s, b, h] -> [s, b, f/t], activated."""
+        return self.activate(*self.linear_fc1(hidden_states))
+
+    def activate(self, intermediate: Tensor, bias: Tensor | None) -> Tensor:
+        """[s, b, f/t], gated 2 f/t, and a bias -> [s, b, f/t]."""
+        return kernels.bias_activation(intermediate, bias, self.operator)

@@ -4,26 +4,29 @@ import enum
 
 from mindspore import Tensor, nn
 
-from parallel_core.blocks import chunk_of
+from parallel_core.blocks import chunk_of, recompute_of
 from parallel_core.config import ModelConfig
+from parallel_core.recompute import ChunkRecompute
 from pynative import parallel_state
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.layer import ParallelTransformerLayer
 from pynative.transformer.norm import get_norm
+from pynative.transformer.recompute import runs_of
 
 
 class LayerStack(nn.Cell):
     """Layers under their global numbers, so that a parameter's path is its global name on every stage."""
 
-    def __init__(self, layers: dict[int, nn.Cell]) -> None:
+    def __init__(self, layers: dict[int, nn.Cell], recompute: ChunkRecompute) -> None:
         super().__init__()
         for number, layer in layers.items():
             self.insert_child_to_cell(str(number), layer)
+        self._runs = runs_of(list(layers.values()), recompute)
 
     def construct(self, hidden_states: Tensor, *context) -> Tensor:
         """Each layer on the result of the one before."""
-        for layer in self.cells():
-            hidden_states = layer(hidden_states, *context)
+        for run in self._runs:
+            hidden_states = run(hidden_states, *context)
         return hidden_states
 
 
@@ -47,7 +50,10 @@ class ParallelTransformer(nn.Cell):
         stage = parallel_state.get_pipeline_model_parallel_rank()
         chunk = parallel_state.get_virtual_pipeline_model_parallel_rank() or 0
         layers = chunk_of(config, stage, chunk).decoder.layers.layers
-        self.layers = LayerStack({n: ParallelTransformerLayer(config, n + 1, self_attn_mask_type) for n, _ in layers})
+        self.layers = LayerStack(
+            {n: ParallelTransformerLayer(config, n + 1, self_attn_mask_type) for n, _ in layers},
+            recompute_of(config, stage, chunk),
+        )
         wanted = config.use_final_norm if post_norm is None else post_norm
         self.final_layernorm = get_norm(config) if post_process and wanted else None
 

@@ -1,0 +1,218 @@
+"""Activation checkpointing: a part of the forward pass keeps its inputs alone and is run again for its backward.
+
+"Training Deep Nets with Sublinear Memory Cost" (Chen et al., 2016). Dropout masks come again because they are functions
+of place, and the named random streams are set back. A part inside another belongs to that one. Gradients of parameters
+go where they go without it, once: the first run records nothing.
+
+What a part gives may be dropped, too (Megatron's CheckpointWithoutOutput): the linear after it asks for it again when
+it needs its input for the weight's gradient, and the part's backward uses the same second run. Of a norm or an
+activation the result is all there is to drop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from pynative import autograd, kernels, parallel_state
+from pynative.tensor_parallel.random import get_rng_tracer
+
+Part = Callable[..., Any]
+"""Inputs -> a tensor, or a tuple of them; parameters and None are handed through on both sides."""
+Kept = Callable[[], Any]
+"""Gives an input for the second run."""
+
+
+class _Run:
+    """One run of a part: what is kept of it until its backward."""
+
+    def __init__(self, part: Part) -> None:
+        self._part, self._states = part, get_rng_tracer().get_states()
+        self._collectives: deque[Tensor] = deque()
+        self._kept: list[Kept] = []
+        self._outputs: list[Tensor] = []
+        self._gradients: dict[int, Tensor] = {}
+        self._is_second = False
+
+    @staticmethod
+    def of(part: Part, inputs: Sequence[Any], keep: Callable[[Any], Kept]) -> tuple[_Run, Any]:
+        """The first run, and its result."""
+        run = _Run(part)
+        with _inside(run), autograd.no_grad():
+            result = part(*inputs)
+            run._kept, run._outputs = [keep(entry) for entry in inputs], _tensors(result)
+        return run, result
+
+    def take_first(self) -> list[Tensor]:
+        """The tensors that the first run gave; they are kept no longer."""
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def collective(self, run: Callable[[], Tensor]) -> Tensor:
+        """What a collective gives: in the second run what it gave in the first."""
+        if self._is_second:
+            return self._collectives.popleft()
+        self._collectives.append(run())
+        return self._collectives[-1]
+
+    def output(self) -> Tensor:
+        """The tensor that the part gives, made again."""
+        if not self._is_second:
+            self._run_again()
+        return self._outputs[0]
+
+    def _run_again(self) -> None:
+        self._is_second = True
+        tracer = get_rng_tracer()
+        here = tracer.get_states()
+        tracer.set_states(self._states)
+        with _inside(self), autograd.recording_anew():
+            inputs = [self._start(position, kept()) for position, kept in enumerate(self._kept)]
+            self._outputs = _tensors(self._part(*inputs))
+        tracer.set_states(here)
+
+    def _start(self, position: int, entry: Any) -> Any:
+        """An input of the second run: without its past, and with its gradient noted if it can have one."""
+        if not _is_activation(entry) or not entry.is_floating_point():
+            return entry
+        return _Start.apply(_anchor(), entry, partial(self._gradients.__setitem__, position))
+
+    def backward(self, gradients: Sequence[Tensor]) -> list[Tensor | None]:
+        """Gradients of the outputs -> of the inputs; those of parameters are added where they belong."""
+        if not self._is_second:
+            self._run_again()
+        autograd.backward(self._outputs, gradients)
+        return [self._gradients.get(position) for position in range(len(self._kept))]
+
+
+_running: _Run | None = None
+
+
+@contextmanager
+def _inside(run: _Run) -> Iterator[None]:
+    global _running
+    before, _running = _running, run
+    try:
+        yield
+    finally:
+        _running = before
+
+
+def kept_collective(run: Callable[[], Tensor]) -> Tensor:
+    """What a collective gives; inside a part it is kept for the second run, which does not run it again."""
+    return run() if _running is None else _running.collective(run)
+
+
+def _is_activation(entry: Any) -> bool:
+    return isinstance(entry, Tensor) and not isinstance(entry, Parameter)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    return [entry for entry in (result if isinstance(result, tuple) else (result,)) if _is_activation(entry)]
+
+
+def _anchor() -> Tensor:
+    """The tape records a function only if an input needs a gradient: this one does."""
+    return autograd.leaf(Tensor.from_numpy(np.zeros(1, np.float32)))
+
+
+class _Start(autograd.Function):
+    """Where a second run starts; its backward hands the gradient to `note`."""
+
+    @staticmethod
+    def forward(ctx, anchor, entry, note):
+        ctx.note = note
+        return autograd.detached(entry)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.note(gradient)
+        return None, None, None
+
+
+def _keep(entry: Any) -> Kept:
+    return made_again(entry) or (lambda: entry)
+
+
+def _keep_slice(entry: Any) -> Kept:
+    """Of a tensor that is the same on all tensor-parallel ranks, this rank's part of the last axis."""
+    group = parallel_state.get_tensor_model_parallel_group()
+    if group.size == 1 or not _is_activation(entry) or entry.shape[-1] % group.size:
+        return _keep(entry)
+    own = kernels.chunk(entry, -1, group.rank, group.size)
+    return lambda: group.all_gather(own, axis=-1)
+
+
+class _Checkpoint(autograd.Function):
+    """A first run that was made; its backward makes the second."""
+
+    @staticmethod
+    def forward(ctx, anchor, run, *inputs):
+        ctx.run = run
+        first, *others = run.take_first()
+        return (first, *others) if others else first
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        run, ctx.run = ctx.run, None
+        return (None, None, *run.backward(gradients))
+
+
+def _recorded(run: _Run, result: Any, inputs: Sequence[Any]) -> Any:
+    """A first run's result with the tensors that the tape knows."""
+    recorded = _Checkpoint.apply(_anchor(), run, *inputs)
+    if not isinstance(result, tuple):
+        return recorded
+    tensors = iter(recorded if isinstance(recorded, tuple) else (recorded,))
+    return tuple(next(tensors) if _is_activation(entry) else entry for entry in result)
+
+
+def _is_needed() -> bool:
+    """Whether a part is to be run again: not inside another one, and not where there is no backward."""
+    return _running is None and autograd.is_recording()
+
+
+def made_again(tensor: Any) -> Kept | None:
+    """How to make a tensor again that is not to be kept; none: it has to be."""
+    return getattr(tensor, "made_again", None)
+
+
+def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -> Any:
+    """`function(*args)`, of which only the arguments are kept; `function` is run again for its backward.
+
+    distribute_saved_activations: keep of the arguments, which are the same on all tensor-parallel ranks, this rank's
+    part; the second run gathers them.
+    """
+    if not _is_needed():
+        return function(*args)
+    run, result = _Run.of(function, args, _keep_slice if distribute_saved_activations else _keep)
+    return _recorded(run, result, args)
+
+
+def checkpoint_without_output(function: Part, *args: Any) -> Tensor:
+    """As `checkpoint`, of a function whose one result goes into a linear alone, which does not keep it either."""
+    if not _is_needed():
+        return function(*args)
+    run, result = _Run.of(function, args, _keep)
+    output = _recorded(run, result, args)
+    output.made_again = run.output
+    return output
+
+
+def drop_output(function: Part, *args: Any) -> Tensor:
+    """`function(*args)`, recorded as ever, whose one result goes into a linear alone; that makes it again."""
+    output = function(*args)
+
+    def again() -> Tensor:
+        with autograd.no_grad():
+            return function(*args)
+
+    if _is_needed():
+        output.made_again = again
+    return output

@@ -1,0 +1,92 @@
+"""A part that is run again gives the bits of one that is kept: losses, gradients, weights, under every schedule."""
+
+import numpy as np
+import pytest
+
+from tests.support.distributed import run
+from tests.support.engine import TINY
+from tests.support.families import FAMILIES
+from tests.support.layouts import STEPS, Trained, train
+from tests.support.pipelines import pipeline
+
+DROPOUT = "--attention-dropout 0.2 --hidden-dropout 0.1"
+GPT = f"{TINY} --num-layers 4 --global-batch-size 4 {STEPS} {DROPOUT}"
+LLAMA = f"{TINY} --num-layers 4 --global-batch-size 4 {STEPS} {FAMILIES['llama']} {DROPOUT}"
+
+FULL = "--recompute-granularity full --recompute-method"
+UNIFORM, BLOCK = f"{FULL} uniform --recompute-num-layers", f"{FULL} block --recompute-num-layers"
+SELECTIVE = "--recompute-granularity selective --recompute-modules"
+FIRST_LINEAR = r"--select-recompute {'feed_forward\\.w1\\.matmul':True}"
+EVERYTHING = r"--select-recompute ['mlp\\..*','.*_layernorm','self_attention\\.core_attention']"
+
+
+def same(world: int, flags: str, *recomputed: str) -> None:
+    """Runs with recomputation are those without, bit for bit, on rank 0 and by digests of every rank's shards."""
+    plain = run(world, train, flags)
+    for more in recomputed:
+        for found, expected in zip(run(world, train, f"{flags} {more}"), plain, strict=True):
+            assert_same(found, expected, more)
+
+
+def assert_same(found: Trained, expected: Trained, what: str) -> None:
+    assert found[:2] == expected[:2], what
+    assert found.digests == expected.digests, what
+    for arrays, wanted in zip(found[2:6], expected[2:6], strict=True):
+        if wanted is not None:
+            assert arrays.keys() == wanted.keys()
+            wrong = [name for name in wanted if not np.array_equal(arrays[name], wanted[name])]
+            assert not wrong, (what, wrong)
+
+
+@pytest.mark.parametrize("kernels", ["host", "ops"])
+@pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
+def test_one_process(model, kernels):
+    """Whole layers, alone, in groups and some of them; each module; modules together."""
+    ways = (
+        f"{UNIFORM} 1",
+        f"{UNIFORM} 3",
+        f"{BLOCK} 2 --recompute-activation-function --recompute-norm --recompute-norm-num-layers 1",
+        f"{SELECTIVE} core_attn",
+        f"{SELECTIVE} layernorm mlp",
+        FIRST_LINEAR,
+        EVERYTHING,
+    )
+    same(1, f"{model} --kernels {kernels}", *ways)
+
+
+TP2, SP = "--tensor-model-parallel-size 2", "--sequence-parallel"
+KEPT = "--no-mp-comm-recompute"
+LAYOUTS = {
+    "tp2": (
+        TP2,
+        (
+            f"{UNIFORM} 1",
+            f"{UNIFORM} 2 --recompute-slice-activation",
+            f"--recompute [3] {KEPT}",
+            f"{SELECTIVE} mlp {KEPT}",
+        ),
+    ),
+    "tp2 sp": (
+        f"{TP2} {SP}",
+        (
+            f"{UNIFORM} 2",
+            f"--recompute True {KEPT}",
+            rf"--recompute [2] {KEPT} --select-comm-recompute ['ffn_norm\\.norm']",
+            EVERYTHING,
+            f"{SELECTIVE} layernorm core_attn mlp",
+        ),
+    ),
+    "ring": ("--context-parallel-size 2", (f"{UNIFORM} 1", f"{SELECTIVE} core_attn")),
+    "ulysses": ("--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo", (f"{UNIFORM} 1", EVERYTHING)),
+    **{
+        schedule: (pipeline(schedule, 2), (f"{UNIFORM} 1", f"--recompute [1,2] {FIRST_LINEAR}", EVERYTHING))
+        for schedule in ("1f1b", "interleaved", "zb-h1")
+    },
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout):
+    """Collectives run again or kept, inputs cut over ranks, several micro-batches in flight, weight gradients later."""
+    flags, ways = LAYOUTS[layout]
+    same(2, f"{LLAMA} --global-batch-size 8 {flags}", *ways)

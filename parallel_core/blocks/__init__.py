@@ -8,7 +8,14 @@ from parallel_core.blocks.attention import Attention, CoreAttention
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.embedding import Embedding, EmbeddingTable
 from parallel_core.blocks.head import CrossEntropy, output_layer
-from parallel_core.blocks.language_model import Chunk, chunk_of, model_chunks, recompute_of, stage_chunks
+from parallel_core.blocks.language_model import (
+    Chunk,
+    chunk_of,
+    model_chunks,
+    recompute_lines,
+    recompute_of,
+    stage_chunks,
+)
 from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
@@ -33,6 +40,7 @@ __all__ = [
     "chunk_of",
     "model_chunks",
     "output_layer",
+    "recompute_lines",
     "recompute_of",
     "stage_chunks",
 ]

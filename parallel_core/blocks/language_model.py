@@ -86,11 +86,24 @@ def _layers(config: ModelConfig, numbers: range) -> LayerStack:
 
 def recompute_of(config: ModelConfig, stage: int, chunk: int = 0) -> ChunkRecompute:
     """What is computed again of the layers of one of a pipeline stage's chunks."""
-    counts = [[len(numbers) for numbers in row] for row in chunk_layers(config, config.parallel_config)]
-    plan = RecomputePlan.of(config.recompute_config, counts).chunk(stage, chunk)
-    numbers, skipped = chunk_layers(config, config.parallel_config)[chunk][stage], config.parallel_config.noop_layers
-    there = (layer for number, layer in zip(numbers, plan.layers, strict=True) if number not in (skipped or ()))
+    plan, skipped = _recompute_plan(config).chunk(stage, chunk), config.parallel_config.noop_layers or ()
+    numbers = chunk_layers(config, config.parallel_config)[chunk][stage]
+    there = (layer for number, layer in zip(numbers, plan.layers, strict=True) if number not in skipped)
     return replace(plan, layers=tuple(there))
+
+
+def _recompute_plan(config: ModelConfig) -> RecomputePlan:
+    layout = chunk_layers(config, config.parallel_config)
+    return RecomputePlan.of(config.recompute_config, [[len(numbers) for numbers in row] for row in layout])
+
+
+def recompute_lines(config: ModelConfig) -> Iterator[str]:
+    """What the log says of lists by stage: the tables, and each layer's."""
+    plan = _recompute_plan(config)
+    yield from plan.log_lines()
+    for chunk, row in enumerate(chunk_layers(config, config.parallel_config)):
+        for stage, numbers in enumerate(row):
+            yield from plan.layer_lines(stage, chunk, numbers.start)
 
 
 def stage_chunks(config: ModelConfig, stage: int) -> list[Chunk]:

@@ -168,7 +168,9 @@ class RecomputePlan:
             yield f"Formative select_comm_recompute_exclude: {as_logged(self.communication_exclude)}"
 
     def layer_lines(self, stage: int, chunk: int, first: int) -> Iterator[str]:
-        """Which layers of a chunk, numbered from `first`, are computed again."""
+        """Which layers of a chunk, numbered from `first`, are computed again, if the user wrote lists by stage."""
+        if not self.by_stage:
+            return
         for number, layer in enumerate(self.chunk(stage, chunk).layers, first):
             if layer.full:
                 yield f"Set full recompute at layer {number}"

@@ -11,6 +11,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
+from parallel_core.blocks import recompute_lines
 from parallel_core.config import AllConfig, ConfigError, Finding, TrainingConfig
 from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
@@ -59,6 +60,9 @@ DEFAULT_OUTPUT = "output"
 def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | TrainingConfig) -> nn.CellList:
     """This stage's chunks of the model, one without virtual stages, with their initial values."""
     seed = (config.training_config if isinstance(config, AllConfig) else config).seed
+    if isinstance(config, AllConfig) and parallel_state.get_global_rank() == 0:
+        for line in recompute_lines(config.model_config):
+            log(line)
     chunks = []
     for chunk in range(parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1):
         parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)

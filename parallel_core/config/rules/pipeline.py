@@ -135,7 +135,9 @@ def offset_fits(config: Sections) -> Iterator[Finding]:
     if offset is None or parallel.num_layer_list is not None:
         return
     share, rest = divmod(layers, stages * chunks)
-    if not _has_shape(offset, stages, chunks):
+    if has_too_many_stages(config):
+        rule = f"{stages * chunks} chunks are more than the {layers} layers"
+    elif not _has_shape(offset, stages, chunks):
         rule = f"must be a list of {stages} stages' numbers, or for each of {chunks} chunks such a list"
     elif (total := sum(map(sum, offset_rows(offset, chunks)))) != rest:
         rule = (
@@ -184,6 +186,13 @@ def end_stages_leave_the_rest_even(config: Sections) -> Iterator[Finding]:
 def _has_too_many(config: Sections, parts: int) -> bool:
     """Whether other rules refuse so many stages or virtual stages: then nothing is laid out for each of them."""
     return parts > config.model_config.num_layers + 2  # embedding and output layer may count as layers
+
+
+def has_too_many_stages(config: Sections) -> bool:
+    """Whether other rules refuse so many virtual stages in all."""
+    parallel = config.parallel_config
+    chunks = parallel.virtual_pipeline_model_parallel_size or 1
+    return _has_too_many(config, chunks * parallel.pipeline_model_parallel_size)
 
 
 def chunks_divide(config: Sections) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parallel_core.config.recompute import LISTED
+from parallel_core.config.rules.pipeline import has_too_many_stages
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 from parallel_core.partition import chunk_counts
@@ -75,6 +76,8 @@ def recompute_modules_exist(config: Sections) -> Iterator[Finding]:
 def recompute_lists_fit(config: Sections) -> Iterator[Finding]:
     """Lists by stage are judged where the layers of the stages are right themselves."""
     recompute, layers = config.recompute_config, config.model_config.num_layers
+    if all(getattr(recompute, name) is None for name in LISTED) or has_too_many_stages(config):
+        return
     counts = chunk_counts(layers, config.parallel_config)
     if sum(map(sum, counts)) != layers:
         return

@@ -11,34 +11,46 @@ from pynative.tensor_parallel.mappings import scatter_to_tensor_model_parallel_r
 class _VocabParallelCrossEntropy(Function):
     """loss = log(sum_j exp(z_j)) - z_target.
 
-    Each rank takes exponentials relative to its own maximum m_r in one pass over its logits; with the maximum m of all
-    ranks, rank r's exponentials count exp(m_r - m) times.
+    Each rank sums exponentials relative to its own maximum m_r; with the maximum m of all ranks, rank r's sum counts
+    exp(m_r - m) times. Of the vocabulary's size only the logits are kept: exponentials are computed again.
     """
 
     @staticmethod
-    def forward(ctx, logits, target, first_id, group):
-        exp, own_max, own_sum, target_logit = kernels.softmax_statistics(logits, target, first_id)
+    def forward(ctx, logits, target, first_id, group, overwrite):
+        own_max, own_sum, target_logit = kernels.softmax_statistics(logits, target, first_id)
         highest = group.all_reduce(own_max, op="max")
-        factor, addends = kernels.cross_entropy_addends(own_max, highest, own_sum, target_logit)
-        loss, ctx.probability_factor = kernels.cross_entropy_loss(group.all_reduce(addends), highest, factor)
-        ctx.first_id, ctx.exp, ctx.target = first_id, exp, target
-        return loss
+        added = group.all_reduce(kernels.cross_entropy_addends(own_max, highest, own_sum, target_logit))
+        ctx.save_for_backward(logits, highest, added, target)
+        ctx.first_id, ctx.overwrite, ctx.logits_are_there = first_id, overwrite, True
+        return kernels.cross_entropy_loss(added, highest)
 
     @staticmethod
     def backward(ctx, dloss):
-        exp, ctx.exp = ctx.exp, None  # overwritten with the gradient
-        dlogits = kernels.cross_entropy_gradient(exp, ctx.probability_factor, ctx.target, ctx.first_id, dloss)
-        return dlogits, None, None, None
+        logits, highest, added, target = ctx.saved_tensors
+        assert ctx.logits_are_there, "the first backward has written the gradient over the logits"
+        ctx.logits_are_there = not ctx.overwrite
+        dlogits = kernels.cross_entropy_gradient(logits, highest, added, target, ctx.first_id, dloss, ctx.overwrite)
+        return dlogits, None, None, None, None
 
 
-def vocab_parallel_cross_entropy(vocab_parallel_logits: Tensor, target: Tensor, group: Group) -> Tensor:
-    """logits [..., v/t], target [...] int -> loss of each token [...], float32."""
+def vocab_parallel_cross_entropy(
+    vocab_parallel_logits: Tensor, target: Tensor, group: Group, overwrite_logits: bool = False
+) -> Tensor:
+    """logits [..., v/t], target [...] int -> loss of each token [...], float32; the logits' gradient has their type.
+
+    overwrite_logits: backward may write the gradient over the logits, which nobody else may need then, be it the
+    backward of what made them.
+    """
     first_id = group.rank * vocab_parallel_logits.shape[-1]
-    return _VocabParallelCrossEntropy.apply(vocab_parallel_logits, target, first_id, group)
+    return _VocabParallelCrossEntropy.apply(vocab_parallel_logits, target, first_id, group, overwrite_logits)
 
 
 class VocabParallelCrossEntropy(nn.Cell):
     """`vocab_parallel_cross_entropy` as a cell over the tensor-parallel group."""
+
+    def __init__(self, overwrite_logits: bool = False) -> None:
+        super().__init__()
+        self.overwrite_logits = overwrite_logits
 
     def construct(self, vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """logits [b, s, v/t] (or [s, b, v/t]) and target of the same leading shape -> per-token losses. Of logits that
@@ -48,4 +60,4 @@ class VocabParallelCrossEntropy(nn.Cell):
         group, config = parallel_state.get_tensor_model_parallel_group(), parallel_state.find_config()
         if config is not None and vocab_parallel_logits.shape[-1] == config.model_config.vocab_size:
             vocab_parallel_logits = scatter_to_tensor_model_parallel_region(vocab_parallel_logits, group)
-        return vocab_parallel_cross_entropy(vocab_parallel_logits, target, group)
+        return vocab_parallel_cross_entropy(vocab_parallel_logits, target, group, self.overwrite_logits)

@@ -48,7 +48,8 @@ class GPTModel(Module):
             config, AttnMaskType.causal, num_tokentypes, pre_process=pre_process, post_process=post_process
         )
         if post_process:
-            self.loss = LossWithMask(VocabParallelCrossEntropy())
+            # Nothing else reads the head's logits, whose own backward doesn't either.
+            self.loss = LossWithMask(VocabParallelCrossEntropy(overwrite_logits=True))
         if self.share_embeddings_and_output_weights:
             self.initialize_word_embeddings()
 

@@ -8,32 +8,39 @@ def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
     """ids int [...], weight [v/t, h], the rows of ids first_id ... -> [..., h]; zeros for ids of other ranks."""
 
 
-def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """What cross entropy needs of this rank's columns: logits [..., v/t], target int [...]. Not recorded.
 
-    Returns exp(logits - maximum) [..., v/t], and [...] each: the rows' maximum, the exponentials' sum, the logit of
-    the target, 0 where the target's column is another rank's. All float32.
+    Returns [...] each, float32: the rows' maximum, the sum of exp(logits - maximum), and the logit of the target, 0
+    where the target's column is another rank's. 16-bit logits are widened a block of rows at a time.
     """
 
 
-def cross_entropy_addends(
-    own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The rank's exponentials' factor exp(own_maximum - maximum) [...], and what all ranks add up [2, ...]:
-    the sum of its exponentials times that factor, and the target's logit. Not recorded."""
+def cross_entropy_addends(own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor) -> Tensor:
+    """What all ranks add up [2, ...]: the rank's sum relative to `maximum`, that of all ranks, and the target's logit.
+
+    Not recorded.
+    """
 
 
-def cross_entropy_loss(added: Tensor, maximum: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """added [2, ...], the sum over ranks of `cross_entropy_addends` -> each token's loss [...], and what the rank's
-    exponentials are multiplied with to be probabilities [...]. Not recorded."""
+def cross_entropy_loss(added: Tensor, maximum: Tensor) -> Tensor:
+    """added [2, ...], the sum over ranks of `cross_entropy_addends` -> each token's loss [...], float32. Not
+    recorded."""
 
 
 def cross_entropy_gradient(
-    exponentials: Tensor, probability_factor: Tensor, target: Tensor, first_id: int, dloss: Tensor
+    logits: Tensor,
+    maximum: Tensor,
+    added: Tensor,
+    target: Tensor,
+    first_id: int,
+    dloss: Tensor,
+    overwrite: bool = False,
 ) -> Tensor:
-    """dloss * (probabilities - 1 at the target's column). Overwrites `exponentials`.
+    """dloss * (probabilities - 1 at the target's column) [..., v/t] in the logits' type. Not recorded.
 
-    exponentials [..., v/t] of `softmax_statistics`; probability_factor, target, dloss [...]. Not recorded.
+    The probabilities are computed again from logits [..., v/t] and, of all ranks, maximum [...] and added [2, ...].
+    target, dloss [...]. overwrite: the result may be written over the logits.
     """
 
 

@@ -10,6 +10,10 @@ from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import widened
 
 
+_overflow_shows = np.errstate(over="ignore", invalid="ignore")
+"""Infinite logits give losses and gradients that are no numbers, which is how the training loop learns of them."""
+
+
 def _columns(target: np.ndarray, first_id: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """(rows whose target is among this rank's columns, those columns)."""
     local = target.reshape(-1) - first_id
@@ -17,48 +21,56 @@ def _columns(target: np.ndarray, first_id: int, width: int) -> tuple[np.ndarray,
     return rows, local[rows]
 
 
-def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     rows = rows_of(logits)
-    exponentials = np.empty(rows.shape, np.float32)
     maximum, total, target_logit = np.zeros((3, len(rows)), np.float32)
 
     def block(start: int, stop: int) -> None:
-        span = slice(start, stop)
-        ENGINE.softmax_exponentials(rows[span], exponentials[span], maximum[span], total[span])
+        ENGINE.logit_statistics(rows[start:stop], maximum[start:stop], total[start:stop])
 
     run(block, row_blocks(len(rows), rows.shape[1] * 4))
     present, columns = _columns(array_of(target), first_id, rows.shape[1])
     target_logit[present] = widened(rows[present, columns])
-    statistics = (from_numpy(values.reshape(logits.shape[:-1])) for values in (maximum, total, target_logit))
-    return from_numpy(exponentials.reshape(logits.shape)), *statistics
+    leading = logits.shape[:-1]
+    return tuple(from_numpy(values.reshape(leading)) for values in (maximum, total, target_logit))  # type: ignore
 
 
-def cross_entropy_addends(
-    own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor
-) -> tuple[Tensor, Tensor]:
+@_overflow_shows
+def cross_entropy_addends(own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor) -> Tensor:
     factor = np.exp(array_of(own_maximum) - array_of(maximum))
-    return from_numpy(factor), from_numpy(np.stack((array_of(own_sum) * factor, array_of(target_logit))))
+    return from_numpy(np.stack((array_of(own_sum) * factor, array_of(target_logit))))
 
 
-def cross_entropy_loss(added: Tensor, maximum: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+@_overflow_shows
+def cross_entropy_loss(added: Tensor, maximum: Tensor) -> Tensor:
     total, target_logit = array_of(added)
-    return from_numpy(np.log(total) + array_of(maximum) - target_logit), from_numpy(array_of(factor) / total)
+    return from_numpy(np.log(total) + array_of(maximum) - target_logit)
 
 
+@_overflow_shows
 def cross_entropy_gradient(
-    exponentials: Tensor, probability_factor: Tensor, target: Tensor, first_id: int, dloss: Tensor
+    logits: Tensor,
+    maximum: Tensor,
+    added: Tensor,
+    target: Tensor,
+    first_id: int,
+    dloss: Tensor,
+    overwrite: bool = False,
 ) -> Tensor:
-    gradient = array_of(exponentials).reshape(-1, exponentials.shape[-1])
-    row_weight = as_float32(dloss).reshape(-1)
-    scale = (as_float32(probability_factor).reshape(-1) * row_weight)[:, None]
+    rows, highest = rows_of(logits), array_of(maximum).reshape(-1)
+    gradient = rows if overwrite else np.empty_like(rows)
+    upstream = as_float32(dloss).reshape(-1)
+    weight = upstream / array_of(added)[0].reshape(-1)
+    present, columns = _columns(array_of(target), first_id, rows.shape[1])
+    chosen = widened(rows[present, columns]) - highest[present]
 
     def block(start: int, stop: int) -> None:
-        gradient[start:stop] *= scale[start:stop]
+        span = slice(start, stop)
+        ENGINE.weighted_exponentials(rows[span], highest[span], weight[span], gradient[span])
 
-    run(block, row_blocks(len(gradient), gradient.shape[1] * 4))
-    present, columns = _columns(array_of(target), first_id, gradient.shape[1])
-    gradient[present, columns] -= row_weight[present]
-    return exponentials
+    run(block, row_blocks(len(rows), rows.shape[1] * 4))
+    gradient[present, columns] = np.exp(chosen) * weight[present] - upstream[present]
+    return from_numpy(gradient.reshape(logits.shape))
 
 
 class _MaskedMean(Function):

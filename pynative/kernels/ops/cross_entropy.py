@@ -1,7 +1,12 @@
 """The parts of a vocabulary-parallel cross entropy around the caller's collectives, of MindSpore operators."""
 
+from collections.abc import Iterator, Sequence
+
 import mindspore
 from mindspore import Tensor, ops
+
+BLOCK_ENTRIES = 1 << 24
+"""Logits that are widened to float32 at a time: 64 MB."""
 
 
 def _local_target(target: Tensor, first_id: int, width: int) -> tuple[Tensor, Tensor]:
@@ -11,38 +16,59 @@ def _local_target(target: Tensor, first_id: int, width: int) -> tuple[Tensor, Te
     return local * present.astype(mindspore.int32), present.astype(mindspore.float32)
 
 
-def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    leading, width = logits.shape[:-1], logits.shape[-1]
-    rows = ops.cast(logits, mindspore.float32).reshape(-1, width)
-    column, present = _local_target(target, first_id, width)
+def _row_blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Runs of rows, all leading axes counted as one, with their logits in float32."""
+    rows = logits.reshape(-1, logits.shape[-1])
+    step = max(1, BLOCK_ENTRIES // logits.shape[-1])
+    for start in range(0, rows.shape[0], step):
+        span = slice(start, min(start + step, rows.shape[0]))
+        yield span, ops.cast(rows[span], mindspore.float32)
+
+
+def _joined(blocks: Sequence[Tensor]) -> Tensor:
+    return blocks[0] if len(blocks) == 1 else ops.cat(tuple(blocks))
+
+
+def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    column, present = _local_target(target, first_id, logits.shape[-1])
+    blocks = [_statistics(rows, column[span]) for span, rows in _row_blocks(logits)]
+    maximum, total, target_logit = (_joined(values).reshape(target.shape) for values in zip(*blocks, strict=True))
+    return maximum, total, target_logit * present.reshape(target.shape)
+
+
+def _statistics(rows: Tensor, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     maximum = ops.amax(rows, -1, True)
-    exponentials = ops.exp(rows - maximum)
-    target_logit = ops.gather_d(rows, 1, column.reshape(-1, 1)).reshape(-1) * present
-    statistics = (maximum, exponentials.sum(axis=-1), target_logit)
-    return exponentials.reshape(logits.shape), *(values.reshape(leading) for values in statistics)
+    total = ops.exp(rows - maximum).sum(axis=-1)
+    return maximum.reshape(-1), total, ops.gather_d(rows, 1, column.reshape(-1, 1)).reshape(-1)
 
 
-def cross_entropy_addends(
-    own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor
-) -> tuple[Tensor, Tensor]:
-    factor = ops.exp(own_maximum - maximum)
-    return factor, ops.stack((own_sum * factor, target_logit))
+def cross_entropy_addends(own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor) -> Tensor:
+    return ops.stack((own_sum * ops.exp(own_maximum - maximum), target_logit))
 
 
-def cross_entropy_loss(added: Tensor, maximum: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    total, target_logit = added[0], added[1]
-    return ops.log(total) + maximum - target_logit, factor / total
+def cross_entropy_loss(added: Tensor, maximum: Tensor) -> Tensor:
+    return ops.log(added[0]) + maximum - added[1]
 
 
 def cross_entropy_gradient(
-    exponentials: Tensor, probability_factor: Tensor, target: Tensor, first_id: int, dloss: Tensor
+    logits: Tensor,
+    maximum: Tensor,
+    added: Tensor,
+    target: Tensor,
+    first_id: int,
+    dloss: Tensor,
+    overwrite: bool = False,
 ) -> Tensor:
-    width = exponentials.shape[-1]
-    column, present = _local_target(target, first_id, width)
-    position = ops.arange(column.shape[0]).astype(mindspore.int32) * width + column
+    column, present = _local_target(target, first_id, logits.shape[-1])
+    highest, weight = maximum.reshape(-1, 1), (dloss / added[0]).reshape(-1, 1)
     subtracted = dloss.reshape(-1) * present
-    gradient = (exponentials * (probability_factor * dloss).expand_dims(-1)).reshape(-1)
-    return ops.tensor_scatter_sub(gradient, position.expand_dims(-1), subtracted).reshape(exponentials.shape)
+    blocks = []
+    for span, rows in _row_blocks(logits):
+        gradient = ops.exp(rows - highest[span]) * weight[span]
+        row = ops.arange(gradient.shape[0]).astype(mindspore.int32)
+        place = ops.stack((row, column[span]), -1)
+        blocks.append(ops.cast(ops.tensor_scatter_sub(gradient, place, subtracted[span]), logits.dtype))
+    return _joined(blocks).reshape(logits.shape)
 
 
 def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None = None) -> Tensor:

@@ -208,32 +208,6 @@ def test_embedding(ids):
     assert_equals_reference(lambda w: kernels.embedding(from_numpy(ids), w, first_id), reference, (normal(5, 4),))
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_cross_entropy_pieces_make_up_the_cross_entropy(ranks):
-    """Loss and gradient from each rank's columns, the collectives between done here by hand."""
-    logits, target = 3 * normal(4, 2, 10), np.array([[0, 9], [5, 4], [3, 3], [8, 1]], np.int32)
-    width, weights = 10 // ranks, normal(4, 2, seed=5)
-    parts = [
-        kernels.softmax_statistics(tensor(logits[..., r * width : (r + 1) * width]), from_numpy(target), r * width)
-        for r in range(ranks)
-    ]
-    highest = tensor(np.max([support.values(part[1]) for part in parts], axis=0))
-    addends = [kernels.cross_entropy_addends(part[1], highest, part[2], part[3]) for part in parts]
-    added = tensor(sum(support.values(packed) for _, packed in addends))
-    results = [kernels.cross_entropy_loss(added, highest, factor) for factor, _ in addends]
-    probabilities = support.softmax(logits.astype(np.float64))
-    chosen = np.take_along_axis(probabilities, target[..., None], -1)[..., 0]
-    for loss, _ in results:
-        support.assert_close(support.values(loss), -np.log(chosen), 2e-6)
-
-    gradients = [
-        kernels.cross_entropy_gradient(part[0], factor, from_numpy(target), r * width, tensor(weights))
-        for r, (part, (_, factor)) in enumerate(zip(parts, results, strict=True))
-    ]
-    expected = (probabilities - np.eye(10)[target]) * weights[..., None]
-    support.assert_close(np.concatenate([support.values(g) for g in gradients], -1), expected, 1e-6)
-
-
 @pytest.mark.parametrize("mask", [None, np.zeros((3, 2)), np.array([[1, 0], [1, 1], [0, 1]])])
 def test_masked_mean(mask):
     """The mean over the tokens that count; zero, not NaN, where none does; a mask of any type."""

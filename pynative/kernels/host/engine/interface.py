@@ -28,6 +28,12 @@ class Engine(Protocol):
         that are multiplied each with its own; left and right may have a single one for all.
         """
 
+    def add(self, x: Array, bias: Array | None, mask: Array | None, residual: Array | None, out: Array) -> None:
+        """out [r, c] = (x + bias [c]) * mask + residual; what is None is left out. mask is float32.
+
+        x, bias and residual may be of different types.
+        """
+
     def sum_rows(self, x: Array, out: Array) -> None:
         """out float32 [c] = sum over the rows of x [r, c]."""
 
@@ -87,3 +93,12 @@ class Engine(Protocol):
 
         values [j, k, d], dout [j, q, d], kept and probabilities [j, k, q] of one type, delta [j, 1, q] float32.
         """
+
+    def logit_statistics(self, x: Array, maximum: Array, total: Array) -> None:
+        """maximum [r]: each row's largest entry of x [r, c]; total [r]: the rows' sums of exp(x - maximum).
+
+        maximum and total are float32; x stays as it is.
+        """
+
+    def weighted_exponentials(self, x: Array, maximum: Array, weight: Array, out: Array) -> None:
+        """out [r, c] = weight exp(x - maximum), maximum and weight float32 [r]; out may be x itself."""

@@ -3,6 +3,7 @@
 import mindspore
 import numpy as np
 import pytest
+from mindspore import from_numpy
 
 from pynative import kernels
 from pynative.dtypes import BFLOAT16
@@ -11,6 +12,7 @@ from pynative.kernels.host.attention import backward, forward, heads
 from pynative.kernels.host.engine import ENGINE, Engine
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 from pynative.rounding import widened
+from pynative.tensor_parallel import vocab_parallel_cross_entropy
 from tests.support import kernels as reference
 from tests.support.kernels import assert_close, normal, run_operator
 
@@ -58,6 +60,20 @@ class PlainEngine:
         self.calls.add("matmul")
         product = left.astype(np.float64) @ right + (0 if bias is None else bias)
         out[...] = product + out if accumulate else product
+
+    def add(self, x, bias, mask, residual, out):
+        self.calls.add("add")
+        biased = x.astype(np.float64) + (0 if bias is None else bias)
+        out[...] = biased * (1 if mask is None else mask) + (0 if residual is None else residual)
+
+    def logit_statistics(self, x, maximum, total):
+        self.calls.add("logit_statistics")
+        maximum[...] = x.max(1)
+        total[...] = np.exp(x.astype(np.float64) - x.max(1, keepdims=True)).sum(1)
+
+    def weighted_exponentials(self, x, maximum, weight, out):
+        self.calls.add("weighted_exponentials")
+        out[...] = np.exp(x.astype(np.float64) - maximum[:, None]) * weight[:, None]
 
     def sum_rows(self, x, out):
         self.calls.add("sum_rows")
@@ -113,6 +129,21 @@ class PlainEngine:
         out[...] = probabilities * (gradient - delta)
 
 
+def cross_entropy_of(logits, target):
+    """Of one rank."""
+    return vocab_parallel_cross_entropy(logits, target, OneRank())
+
+
+class OneRank:
+    """A group of one."""
+
+    rank = 0
+
+    def all_reduce(self, x, op="sum"):
+        return x
+
+
+IDS = from_numpy(np.array([[1, 7]] * 6, np.int32))
 HEADS = [normal(7, 2, n, 4, seed=n) for n in (4, 2, 2)]
 X, VECTOR = normal(6, 2, 8), normal(8, seed=1)
 OPERATORS = {
@@ -126,7 +157,10 @@ OPERATORS = {
         lambda q, k, v: kernels.attention(q, k, v, scale=0.5), HEADS,
         {"matmul", "score_exponentials", "score_gradient"},
     ),
-    "bias_dropout_add": (lambda x, b: kernels.bias_dropout_add(x, b, x, 0.3, (1,)), (X, VECTOR), {"sum_rows"}),
+    "bias_dropout_add": (lambda x, b: kernels.bias_dropout_add(x, b, x, 0.3, (1,)), (X, VECTOR), {"add", "sum_rows"}),
+    "cross_entropy": (
+        lambda x: cross_entropy_of(x, IDS), (X,), {"logit_statistics", "weighted_exponentials"},
+    ),
 }  # fmt: skip
 """name -> (operator, inputs, the primitives that it is made of)."""
 

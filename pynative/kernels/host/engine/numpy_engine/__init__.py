@@ -2,19 +2,30 @@
 
 import numpy as np
 
-from pynative.kernels.host.engine.numpy_engine import activations, norms, products, scores, softmax
+from pynative.kernels.host.engine.numpy_engine import (
+    activations,
+    cross_entropy,
+    norms,
+    products,
+    scores,
+    softmax,
+    sums,
+)
 
 
 class NumpyEngine:
     """See `interface.Engine`."""
 
     matmul = staticmethod(products.matmul)
-    sum_rows = staticmethod(products.sum_rows)
+    add = staticmethod(sums.add)
+    sum_rows = staticmethod(sums.sum_rows)
     norm = staticmethod(norms.norm)
     norm_gradient = staticmethod(norms.norm_gradient)
     activation = staticmethod(activations.activation)
     activation_gradient = staticmethod(activations.activation_gradient)
     softmax_exponentials = staticmethod(softmax.softmax_exponentials)
+    logit_statistics = staticmethod(cross_entropy.logit_statistics)
+    weighted_exponentials = staticmethod(cross_entropy.weighted_exponentials)
     score_exponentials = staticmethod(scores.score_exponentials)
     score_gradient = staticmethod(scores.score_gradient)
 

@@ -47,7 +47,3 @@ def _add_product(left: Array, right: Array, out: Array) -> None:
     for first in range(0, len(out), rows):
         block = out[first : first + rows]
         put(np.matmul(left[first : first + rows], right, out=scratch[: len(block)]), block, accumulate=True)
-
-
-def sum_rows(x: Array, out: Array) -> None:
-    np.matmul(np.ones(len(x), np.float32), widened(x), out=out)

@@ -7,11 +7,12 @@ import numpy as np
 from parallel_core.blas import cpu_flags
 from pynative.dtypes import BFLOAT16
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
-from pynative.kernels.host.engine.onednn import activations, scores
+from pynative.kernels.host.engine.onednn import activations, cross_entropy, scores, sums
 from pynative.onednn import primitives
 from pynative.onednn.arrays import Array, layout_of, row_layout
 from pynative.onednn.library import library
 from pynative.onednn.primitives import SUM
+from pynative.rounding import convert, widened
 
 FLOAT32_PRODUCTS = "amx_tile" not in cpu_flags()
 """Whether float32 products are oneDNN's, too. One core, 2048 x 512 x 2048, GFLOP/s: AMD family 26 200, OpenBLAS 190;
@@ -67,8 +68,14 @@ class OneDnnEngine(NumpyEngine):
         layouts = layout_of(x), layout_of(scale), layout_of(inverse)
         # With epsilon 0 the variance is all of 1 / inverse^2.
         primitive = primitives.norm_gradient(*layouts, 0.0, mean is not None, shift_gradient is not None)
-        if primitive is None or (mean is None and x.dtype != np.float32):
+        if primitive is None:
             return NumpyEngine.norm_gradient(dy, x, scale, mean, inverse, dx, scale_gradient, shift_gradient)
+        if mean is None and x.dtype != np.float32:  # what has to be added to dx is added before it is rounded
+            wide = np.empty(dx.shape, np.float32)
+            OneDnnEngine.norm_gradient(
+                widened(dy), widened(x), scale, mean, inverse, wide, scale_gradient, shift_gradient
+            )
+            return convert(wide, dx)
         variance = 1 / np.square(inverse)
         given = (x, dy, dx, mean, variance, scale, scale_gradient, shift_gradient)
         primitive(*(array for array in given if array is not None))
@@ -87,7 +94,7 @@ class OneDnnEngine(NumpyEngine):
         if not activations.gradient(name, x, bias, dy, dx):
             NumpyEngine.activation_gradient(name, x, bias, dy, dx, bias_gradient)
         elif bias_gradient is not None:
-            OneDnnEngine.sum_rows(dx, bias_gradient)
+            NumpyEngine.sum_rows(dx, bias_gradient)
 
     @staticmethod
     def product_type(dtype: np.dtype) -> np.dtype:
@@ -110,8 +117,12 @@ class OneDnnEngine(NumpyEngine):
             NumpyEngine.score_gradient(values, dout, probabilities, delta, out, kept, kept_scale)
 
     @staticmethod
-    def sum_rows(x: Array, out: Array) -> None:
-        OneDnnEngine.matmul(np.ones((1, len(x)), x.dtype), x, out.reshape(1, -1))
+    def add(x: Array, bias: Array | None, mask: Array | None, residual: Array | None, out: Array) -> None:
+        if not sums.add(x, bias, mask, residual, out):
+            NumpyEngine.add(x, bias, mask, residual, out)
+
+    logit_statistics = staticmethod(cross_entropy.logit_statistics)
+    weighted_exponentials = staticmethod(cross_entropy.weighted_exponentials)
 
 
 def _add_mean_gradient(dy: Array, scale: Array, inverse: Array, dx: Array) -> None:

@@ -6,6 +6,7 @@ from pynative.onednn import primitives
 from pynative.onednn.arrays import Array, layout_of, row_layout
 from pynative.onednn.library import Algorithm
 from pynative.onednn.primitives import Eltwise, Primitive
+from pynative.rounding import convert, widened
 
 PLAIN = {
     "gelu_tanh": (Algorithm.GELU_TANH, 0.0),
@@ -22,10 +23,11 @@ GATED = {"swiglu": "silu"}
 def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
     """Fill out with activation(x + bias), x [r, f]; False where oneDNN cannot."""
     if name in GATED:
-        gate, up = np.split(x if bias is None else _sum(x, bias), 2, axis=1)
-        return _run(_eltwise(GATED[name], out), np.ascontiguousarray(gate), out) and _multiply(
-            out, np.ascontiguousarray(up), out
-        )
+        gate, up = _halves(x, bias)
+        done = _run(_eltwise(GATED[name], gate), gate, gate)
+        gate *= up
+        convert(gate, out)
+        return done
     if name not in PLAIN:
         return False
     if bias is None:
@@ -37,30 +39,39 @@ def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
 
 def gradient(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> bool:
     """Fill dx [r, f]; False where oneDNN cannot."""
-    if name not in PLAIN and name not in GATED:
+    if name in GATED:
+        return _gated_gradient(GATED[name], _halves(x, bias), widened(dy), dx)
+    if name not in PLAIN:
         return False
     x = x if bias is None else _sum(x, bias)
-    if name in PLAIN:
-        return _run(primitives.eltwise_gradient(*PLAIN[name], layout_of(dx)), x, dy, dx)
-    gate, up = (np.ascontiguousarray(half) for half in np.split(x, 2, axis=1))
-    gate_gradient, up_gradient = np.split(dx, 2, axis=1)
-    activated = np.empty_like(gate)
-    done = _run(_eltwise(GATED[name], gate), gate, activated) and _multiply(activated, dy, activated)
-    up_gradient[...] = activated
-    done = done and _multiply(up, dy, up)
-    done = done and _run(primitives.eltwise_gradient(*PLAIN[GATED[name]], layout_of(gate)), gate, up, activated)
-    gate_gradient[...] = activated
+    return _run(primitives.eltwise_gradient(*PLAIN[name], layout_of(dx)), x, dy, dx)
+
+
+def _gated_gradient(name: str, halves: tuple[Array, Array], dy: Array, dx: Array) -> bool:
+    (gate, up), (gate_gradient, up_gradient) = halves, np.split(dx, 2, axis=1)
+    result = np.empty_like(gate)
+    done = _run(_eltwise(name, gate), gate, result)
+    result *= dy
+    convert(result, up_gradient)
+    up *= dy
+    done = done and _run(primitives.eltwise_gradient(*PLAIN[name], layout_of(gate)), gate, up, result)
+    convert(result, gate_gradient)
     return done
+
+
+def _halves(x: Array, bias: Array | None) -> tuple[Array, Array]:
+    """The two halves of x + bias as float32 arrays of dense rows, which eltwise primitives want."""
+    size = x.shape[1] // 2
+    gate, up = np.empty((2, len(x), size), np.float32)
+    for first, half in ((0, gate), (size, up)):
+        convert(x[:, first : first + size], half)
+        if bias is not None:
+            half += widened(bias[first : first + size])
+    return gate, up
 
 
 def _eltwise(name: str, like: Array) -> Primitive | None:
     return primitives.eltwise(*PLAIN[name], layout_of(like), layout_of(like))
-
-
-def _multiply(left: Array, right: Array, out: Array) -> bool:
-    return _run(
-        primitives.binary(Algorithm.MULTIPLY, layout_of(left), layout_of(right), layout_of(out)), left, right, out
-    )
 
 
 def _sum(x: Array, bias: Array) -> Array:

@@ -11,6 +11,7 @@ from pynative.kernels.dropout import Dropout, Key, Rows
 from pynative.kernels.host.arrays import add_summed_gradient, array_of, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
+from pynative.rounding import fill, float32_for
 
 Masks = Callable[[int, int], np.ndarray]
 """(start, stop) -> the mask of these rows."""
@@ -42,11 +43,13 @@ def _backward(dy: np.ndarray, dx: np.ndarray, masks: Masks | None, biased: bool)
     sums = np.empty((len(blocks), dy.shape[1]), np.float32) if biased else None
 
     def block(index: int, start: int, stop: int) -> None:
+        result = out = dx[start:stop]
         if dx is not dy:
-            mask = None if masks is None else masks(start, stop)
-            ENGINE.add(dy[start:stop], None, mask, None, dx[start:stop])
+            mask, result = None if masks is None else masks(start, stop), float32_for(out)
+            ENGINE.add(dy[start:stop], None, mask, None, result)
+            fill(out, result)
         if sums is not None:
-            ENGINE.sum_rows(dx[start:stop], sums[index])
+            ENGINE.sum_rows(result, sums[index])
 
     run(block, [(index, *span) for index, span in enumerate(blocks)])
     return None if sums is None else sums.sum(axis=0)

@@ -116,7 +116,7 @@ CASES = {
 _COMPOSED = {"linear", "gelu", "silu", "swiglu with bias", "bias_dropout_add"}
 _ATTENTION = {"attention", "attention with dropout"}
 ROUNDS_BETWEEN = {
-    "host": {"gelu", "swiglu", "swiglu with bias", *_ATTENTION},
+    "host": {"gelu", "swiglu with bias", *_ATTENTION},
     "ops": set(),
     "ops frugal": set(),
     "ascend": {*_COMPOSED, "swiglu", "rotary", "rotary of neighbours", *_ATTENTION},

@@ -9,7 +9,7 @@ from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import widened
 
-_overflow_shows = np.errstate(over="ignore", invalid="ignore")
+_overflow_shows: np.errstate = np.errstate(over="ignore", invalid="ignore")
 """Infinite logits give losses and gradients that are no numbers, which is how the training loop learns of them."""
 
 

@@ -5,14 +5,15 @@ bits a CPU refuses them or, adding float16, does nothing: there numpy writes int
 """
 
 import mindspore
-import numpy as np
 from mindspore import Tensor, ops
+
+from pynative.rounding import put, widened
 
 
 def assign(target: Tensor, source: Tensor) -> None:
     """target <- source, in the target's type."""
     if _is_out_of_reach(target):
-        target.asnumpy()[...] = _widened(source)
+        put(widened(source.asnumpy()), target.asnumpy(), accumulate=False)
     else:
         ops.assign(target, ops.cast(source, target.dtype))
 
@@ -20,7 +21,7 @@ def assign(target: Tensor, source: Tensor) -> None:
 def assign_add(target: Tensor, source: Tensor) -> None:
     """target <- target + source, in the target's type."""
     if _is_out_of_reach(target):
-        target.asnumpy()[...] = _widened(target) + _widened(source)
+        put(widened(source.asnumpy()), target.asnumpy(), accumulate=True)
     else:
         ops.assign_add(target, ops.cast(source, target.dtype))
 
@@ -29,7 +30,3 @@ def _is_out_of_reach(target: Tensor) -> bool:
     """Whether MindSpore's own operators cannot write here."""
     is_narrow = target.dtype in (mindspore.float16, mindspore.bfloat16)
     return is_narrow and mindspore.get_context("device_target") == "CPU"
-
-
-def _widened(x: Tensor) -> np.ndarray:
-    return x.asnumpy().astype(np.float32, copy=False)

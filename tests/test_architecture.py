@@ -85,9 +85,10 @@ FLOORS = {
         {"costs"},
     ),
     "pynative": (
-        {"dtypes", "in_place"},
+        {"dtypes"},
         {"onednn"},
         {"rounding"},
+        {"in_place"},
         {"autograd", "collectives", "launch", "log", "step_position"},
         {"kernels", "parallel_state"},
         {"context_parallel", "device", "generate", "parameter"},

@@ -38,7 +38,7 @@ def adamw_(
     model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
     """aclnnApplyAdamWV2: its step counts from 0 and has shape (1,); v stands in for amsgrad's maximum, unused."""
-    scaled = grad.astype(mindspore.float32) * grad_scale
+    scaled = ops.cast(grad, mindspore.float32) * grad_scale
     _adamw(
         param, exp_avg, exp_avg_sq, exp_avg_sq, scaled, Tensor([step - 1], mindspore.float32),
         learning_rate, beta1, beta2, weight_decay, epsilon, False, False,

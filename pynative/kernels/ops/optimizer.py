@@ -13,7 +13,7 @@ def adamw_(
     beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float = 1.0,
     model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    scaled = grad.astype(mindspore.float32) * grad_scale
+    scaled = ops.cast(grad, mindspore.float32) * grad_scale
     average = exp_avg * beta1 + scaled * (1 - beta1)
     square = exp_avg_sq * beta2 + ops.square(scaled) * (1 - beta2)
     deviation = ops.sqrt(square) / sqrt(1 - beta2**step) + epsilon
@@ -29,7 +29,7 @@ def sgd_(
     param: Tensor, grad: Tensor, momentum_buffer: Tensor, *, learning_rate: float, momentum: float,
     weight_decay: float, grad_scale: float = 1.0, model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    scaled = grad.astype(mindspore.float32) * grad_scale
+    scaled = ops.cast(grad, mindspore.float32) * grad_scale
     buffer = momentum_buffer * momentum + scaled + param * weight_decay
     ops.assign(momentum_buffer, buffer)
     ops.assign(param, param - buffer * learning_rate)

@@ -58,12 +58,19 @@ def choose(asked: str | None) -> Choice:
 def check_available(device_target: str) -> None:
     """Refuse a device that this host does not have, in every process, msrun's scheduler among them.
 
-    MindSpore says so only in the workers, and its scheduler then waits for them for minutes.
+    MindSpore says so only in the workers, and its scheduler then waits for them for minutes. Refused as well: an Ascend
+    that is told to make the largest number of what overflows, and 0 of NaN. Losses and gradient norms are asked whether
+    they are finite.
     """
     if device_target == "Ascend" and not has_ascend():
         raise ValueError(
             "--device-target Ascend: this host has no Ascend device (/dev/davinci*); start on one that has, or use "
             "--device-target CPU"
+        )
+    if device_target == "Ascend" and os.environ.get("MS_ASCEND_CHECK_OVERFLOW_MODE") == "SATURATION_MODE":
+        raise ValueError(
+            "MS_ASCEND_CHECK_OVERFLOW_MODE=SATURATION_MODE: an overflow would not be seen, nor a loss that is not a "
+            "number; unset it, INFNAN_MODE is the default of every Ascend that trains bfloat16"
         )
 
 

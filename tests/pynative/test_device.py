@@ -51,3 +51,14 @@ def test_the_scheduler_follows_the_host(monkeypatch, ascend):
     monkeypatch.setenv("MS_ROLE", "MS_SCHED")
     assert device.choose(None).target == ("Ascend" if ascend else "CPU")
     assert device.choose("CPU").target == "CPU"
+
+
+def test_an_ascend_that_hides_overflows_is_refused(monkeypatch):
+    """Saturating, it makes 65504 of a float16 that overflows, and 0 of NaN: no loss scaler would ever see one."""
+    set_up(monkeypatch, "Ascend", "Ascend", True)
+    monkeypatch.setenv("MS_ASCEND_CHECK_OVERFLOW_MODE", "INFNAN_MODE")
+    device.check_available("Ascend")
+    monkeypatch.setenv("MS_ASCEND_CHECK_OVERFLOW_MODE", "SATURATION_MODE")
+    device.check_available("CPU")
+    with pytest.raises(ValueError, match=r"SATURATION_MODE.*unset it"):
+        device.check_available("Ascend")

@@ -73,12 +73,13 @@ def adamw(
     self: AdamW, var: Tensor, m: Tensor, v: Tensor, max_v: Tensor, gradient: Tensor, step: Tensor, lr: float,
     beta1: float, beta2: float, decay: float, eps: float, amsgrad: bool = False, maximize: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """AdamW of auto_generate: var float16 or float32, all of var's shape. aclnnApplyAdamWV2: step float32 or int64 of
-    shape (1,). mint.optim.AdamW starts its step at 0 for the first update and passes v as max_v without amsgrad.
+    """AdamW of auto_generate: var float16 or float32, all of var's shape. aclnnApplyAdamWV2 (Atlas A2, A3): m, v, and
+    the gradient that we give, of var's type; step float32 or int64 of shape (1,). mint.optim.AdamW starts its step at 0
+    for the first update and passes v as max_v without amsgrad.
     """
     require_tensors("ApplyAdamWV2", var=var, m=m, v=v, max_v=max_v, gradient=gradient)
     require(var.dtype in (mindspore.float16, mindspore.float32), f"AdamW: var is {var.dtype}")
-    require(len({x.dtype for x in (var, m, v)}) == 1, "AdamW: var, m and v have different types")
+    require(len({x.dtype for x in (var, m, v, gradient)}) == 1, "AdamW: var, m, v and gradient differ in type")
     require(isinstance(step, Tensor) and step.shape == (1,), f"AdamW: step has shape {getattr(step, 'shape', None)}")
     require(step.dtype in (mindspore.float32, mindspore.int64), f"AdamW: step is {step.dtype}")
     require(all(type(x) is float for x in (lr, beta1, beta2, decay, eps)), "AdamW: lr, betas, decay and eps are floats")

@@ -155,6 +155,7 @@ WRONG = {
     "adamw: gradient of another size": lambda: AdamW()(P, P, P, P, x(7), STEP, *SETTINGS),
     "adamw: bfloat16 weights": lambda: AdamW()(*[x(8, dtype=mindspore.bfloat16)] * 5, STEP, *SETTINGS),
     "adamw: moments of another type": lambda: AdamW()(P, x(8, dtype=HALF), P, P, P, STEP, *SETTINGS),
+    "adamw: a gradient of another type": lambda: AdamW()(P, P, P, P, x(8, dtype=HALF), STEP, *SETTINGS),
     "adamw: a beta of 1": lambda: AdamW()(P, P, P, P, P, STEP, 1e-3, 1.0, 0.95, 0.1, 1e-8, False, False),
     "adamw: the rate is an int": lambda: AdamW()(P, P, P, P, P, STEP, 1, 0.9, 0.95, 0.1, 1e-8, False, False),
     "flash: float32": lambda: flash(*[x(*HEADS)] * 3),

@@ -13,7 +13,6 @@ from parallel_core.blocks.language_model import (
     chunk_of,
     model_chunks,
     recompute_lines,
-    recompute_of,
     stage_chunks,
 )
 from parallel_core.blocks.layer import Layer
@@ -41,6 +40,5 @@ __all__ = [
     "model_chunks",
     "output_layer",
     "recompute_lines",
-    "recompute_of",
     "stage_chunks",
 ]

@@ -50,6 +50,12 @@ class CoreAttention(Block):
         keys_values = groups * (self.query_key_size + self.value_size)
         return heads * self.query_key_size + keys_values, keys_values, heads * self.value_size
 
+    def input_bytes(self, micro_batch: MicroBatch) -> int:
+        """Queries, keys and values of a rank, before any exchange."""
+        groups = self.local_groups(micro_batch.tensor) * (self.query_key_size + self.value_size)
+        width = self.heads // micro_batch.tensor * self.query_key_size + groups
+        return micro_batch.tokens * width * micro_batch.item_size
+
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         yield from self._ulysses(micro_batch)
         yield from self._ring(micro_batch)

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from parallel_core.blocks.block import Block
+from parallel_core.blocks.block import Block, join
 from parallel_core.blocks.embedding import Embedding, SharedEmbedding
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
+from parallel_core.blocks.recomputed import kept_of_group, kept_of_layer
 from parallel_core.messages import Message
 from parallel_core.partition import chunk_layers
 from parallel_core.recompute import ChunkRecompute, RecomputePlan
@@ -26,9 +27,32 @@ class LayerStack(Block):
     """Layers under their global numbers, 0-based."""
 
     layers: tuple[tuple[int, Layer], ...]
+    recompute: ChunkRecompute
 
     def submodules(self) -> dict[str, Block]:
         return {str(number): layer for number, layer in self.layers}
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """Of layers that are computed again together, the first is named."""
+        kept: dict[str, int] = {}
+        for group in self.recompute.groups():
+            (number, layer), asked = self.layers[group.start], self.recompute.layers[group.start]
+            if asked.full:
+                slices = self.recompute.slices_inputs
+                kept[str(number)] = kept_of_group(layer, len(group), micro_batch, asked, slices)
+            else:
+                inner = kept_of_layer(layer, micro_batch, asked)
+                kept |= {join(str(number), name): size for name, size in inner.items()}
+        return kept
+
+    def bytes_run_again(self, micro_batch: MicroBatch) -> int:
+        """The most that a part of the layers keeps while its backward runs, after it was run again."""
+        groups = self.recompute.groups()
+        full = [group for group in groups if self.recompute.layers[group.start].full]
+        return max((self._whole(group, micro_batch) for group in full), default=0)
+
+    def _whole(self, group: range, micro_batch: MicroBatch) -> int:
+        return sum(sum(self.layers[n][1].kept_bytes(micro_batch).values()) for n in group)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Without the layers' numbers, so that equal messages can be counted together."""
@@ -71,25 +95,25 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
     tied_copy = last and not first and not config.untie_embeddings_and_output_weights
     return Chunk(
         embedding if first else None,
-        Decoder(_layers(config, layout[chunk][stage]), Norm.of(config) if last and config.use_final_norm else None),
+        Decoder(_layers(config, stage, chunk), Norm.of(config) if last and config.use_final_norm else None),
         output_layer(config) if last else None,
         CrossEntropy(config.vocab_size) if last else None,
         SharedEmbedding(embedding.word_embeddings) if tied_copy else None,
     )
 
 
-def _layers(config: ModelConfig, numbers: range) -> LayerStack:
-    """Layers of --noop-layers are left out: they only take up a number."""
-    layer, skipped = Layer.of(config), config.parallel_config.noop_layers or ()
-    return LayerStack(tuple((number, layer) for number in numbers if number not in skipped))
-
-
-def recompute_of(config: ModelConfig, stage: int, chunk: int = 0) -> ChunkRecompute:
-    """What is computed again of the layers of one of a pipeline stage's chunks."""
-    plan, skipped = _recompute_plan(config).chunk(stage, chunk), config.parallel_config.noop_layers or ()
-    numbers = chunk_layers(config, config.parallel_config)[chunk][stage]
-    there = (layer for number, layer in zip(numbers, plan.layers, strict=True) if number not in skipped)
-    return replace(plan, layers=tuple(there))
+def _layers(config: ModelConfig, stage: int, chunk: int) -> LayerStack:
+    """Layers of --noop-layers are left out: they only take up a number. With sequence parallelism the input of a group
+    of layers is a rank's own already."""
+    layer, parallel = Layer.of(config), config.parallel_config
+    plan, numbers = _recompute_plan(config).chunk(stage, chunk), chunk_layers(config, parallel)[chunk][stage]
+    there = [i for i, number in enumerate(numbers) if number not in (parallel.noop_layers or ())]
+    recompute = replace(
+        plan,
+        layers=tuple(plan.layers[i] for i in there),
+        slices_inputs=plan.slices_inputs and not parallel.sequence_parallel,
+    )
+    return LayerStack(tuple((numbers[i], layer) for i in there), recompute)
 
 
 def _recompute_plan(config: ModelConfig) -> RecomputePlan:

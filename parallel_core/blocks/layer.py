@@ -25,6 +25,11 @@ class Layer(Block):
     post_attention_layernorm: Norm | None = None
     post_mlp_layernorm: Norm | None = None
 
+    @property
+    def hidden_size(self) -> int:
+        """Of the residual stream."""
+        return self.input_layernorm.size
+
     @classmethod
     def of(cls, config: ModelConfig) -> Layer:
         """The configuration's; all layers are alike."""

@@ -57,6 +57,11 @@ class Linear(Block):
             input_size, config.hidden_size, ROWS, initial, config.params_dtype, bias, bias_partial_over=partial_over
         )
 
+    @property
+    def is_column(self) -> bool:
+        """Whether its input enters a tensor-parallel region; otherwise its output leaves one."""
+        return self.cut_axis == COLUMNS
+
     def parameters(self) -> dict[str, ParameterSpec]:
         specs = {}
         if self.allocates_weight:

@@ -79,7 +79,7 @@ class _Run:
 
     def _start(self, position: int, entry: Any) -> Any:
         """An input of the second run: without its past, and with its gradient noted if it can have one."""
-        if not _is_activation(entry) or not entry.is_floating_point():
+        if not _has_gradient(entry):
             return entry
         return _Start.apply(_anchor(), entry, partial(self._gradients.__setitem__, position))
 
@@ -113,6 +113,10 @@ def _is_activation(entry: Any) -> bool:
     return isinstance(entry, Tensor) and not isinstance(entry, Parameter)
 
 
+def _has_gradient(entry: Any) -> bool:
+    return _is_activation(entry) and entry.is_floating_point()
+
+
 def _tensors(result: Any) -> list[Tensor]:
     return [entry for entry in (result if isinstance(result, tuple) else (result,)) if _is_activation(entry)]
 
@@ -143,7 +147,7 @@ def _keep(entry: Any) -> Kept:
 def _keep_slice(entry: Any) -> Kept:
     """Of a tensor that is the same on all tensor-parallel ranks, this rank's part of the last axis."""
     group = parallel_state.get_tensor_model_parallel_group()
-    if group.size == 1 or not _is_activation(entry) or entry.shape[-1] % group.size:
+    if group.size == 1 or not _has_gradient(entry) or entry.shape[-1] % group.size:
         return _keep(entry)
     own = kernels.chunk(entry, -1, group.rank, group.size)
     return lambda: group.all_gather(own, axis=-1)

@@ -4,7 +4,7 @@ import enum
 
 from mindspore import Tensor, nn
 
-from parallel_core.blocks import chunk_of, recompute_of
+from parallel_core.blocks import chunk_of
 from parallel_core.config import ModelConfig
 from parallel_core.recompute import ChunkRecompute
 from pynative import parallel_state
@@ -49,10 +49,10 @@ class ParallelTransformer(nn.Cell):
         self.input_tensor: Tensor | None = None
         stage = parallel_state.get_pipeline_model_parallel_rank()
         chunk = parallel_state.get_virtual_pipeline_model_parallel_rank() or 0
-        layers = chunk_of(config, stage, chunk).decoder.layers.layers
+        stack = chunk_of(config, stage, chunk).decoder.layers
         self.layers = LayerStack(
-            {n: ParallelTransformerLayer(config, n + 1, self_attn_mask_type) for n, _ in layers},
-            recompute_of(config, stage, chunk),
+            {n: ParallelTransformerLayer(config, n + 1, self_attn_mask_type) for n, _ in stack.layers},
+            stack.recompute,
         )
         wanted = config.use_final_norm if post_norm is None else post_norm
         self.final_layernorm = get_norm(config) if post_process and wanted else None

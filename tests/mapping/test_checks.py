@@ -219,6 +219,22 @@ BAD = [
     ("--no-position-embedding", 1, "--no-position-embedding"),
     ("--position-embedding-type alibi --square-alibi-mask", 1, "--square-alibi-mask"),
     ("--recompute-granularity full", 1, "--recompute-granularity full", "--recompute-granularity full"),
+    (
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 1 --recompute [1]",
+        1,
+        "--recompute-granularity full",
+    ),
+    ("--recompute [1,1]", 1, "--recompute [1, 1]"),
+    ("--select-recompute ['feed_forwrad']", 1, "--select-recompute feed_forwrad"),
+    ("--recompute [1] --select-recompute-exclude ['mlp']", 1, "--select-recompute-exclude ['mlp']"),
+    ("--recompute-granularity selective --recompute-modules moe_act", 1, "--recompute-modules moe_act"),
+    (
+        "--enable-recompute-layers-per-pp-rank --recompute-granularity full --recompute-method uniform "
+        "--recompute-num-layers 1",
+        1,
+        "--enable-recompute-layers-per-pp-rank",
+    ),
+    ("--recompute-norm --apply-residual-connection-post-layernorm", 1, "--recompute-norm"),
     ("--recompute-granularity selective --recompute-method uniform", 1, "--recompute-method uniform"),
     ("--recompute-granularity selective --recompute-num-layers 1", 1, "--recompute-num-layers 1"),
     ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 0", 1, "--recompute-num-layers 0"),

@@ -93,7 +93,21 @@ def recompute_lists_fit(config: Sections) -> Iterator[Finding]:
         )
 
 
+def recomputed_norms_feed_linears(config: Sections) -> Iterator[Finding]:
+    model, recompute = config.model_config, config.recompute_config
+    if not model.apply_residual_connection_post_norm:
+        return
+    if recompute.recompute_norm or "layernorm" in (recompute.recompute_modules or ()):
+        yield Finding(
+            "--recompute-norm" if recompute.recompute_norm else "--recompute-modules",
+            None if recompute.recompute_norm else "layernorm",
+            "saves nothing with --apply-residual-connection-post-layernorm, where a norm's result is kept in any case",
+            "leave one of them out",
+        )
+
+
 RULES = (
+    recomputed_norms_feed_linears,
     recompute_is_whole,
     recompute_covers_layers,
     recompute_has_one_notation,

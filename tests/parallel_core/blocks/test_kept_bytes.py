@@ -97,6 +97,35 @@ def test_kept_bytes_are_those_that_a_forward_leaves(layout, model, types):
         assert found == sum(kept_bytes(config, stage)), (rank, found, kept_bytes(config, stage))
 
 
+FULL = "--recompute-granularity full --recompute-method"
+RECOMPUTED = [
+    ("one rank", "llama", f"{FULL} uniform --recompute-num-layers 2"),
+    ("one rank", "gpt", f"{FULL} block --recompute-num-layers 1 --recompute-activation-function"),
+    ("one rank", "gpt tied, dropout", "--recompute-granularity selective --recompute-modules core_attn layernorm"),
+    ("one rank", "llama", r"--select-recompute ['mlp\\..*','self_attention\\.core_attention','.*_layernorm']"),
+    ("tp2", "llama", f"{FULL} uniform --recompute-num-layers 1 --recompute-slice-activation"),
+    ("tp2", "llama", "--recompute [3] --no-mp-comm-recompute"),
+    ("tp2 sp", "llama", "--recompute [2] --no-mp-comm-recompute --recompute-slice-activation"),
+    ("tp2 sp", "gpt", "--recompute-granularity selective --recompute-modules layernorm mlp --no-mp-comm-recompute"),
+    ("tp2 sp", "gpt", r"--recompute-norm --select-recompute ['self_attention','mlp\\.linear_fc1']"),
+    ("pp2", "llama", "--recompute [1,2]"),
+    ("ring", "llama", "--recompute-granularity selective"),
+    ("ulysses", "llama", "--recompute-activations --recompute-modules core_attn mlp"),
+]
+
+
+@pytest.mark.parametrize(("layout", "model", "recompute"), RECOMPUTED)
+def test_less_is_kept_of_what_is_computed_again(layout, model, recompute):
+    """To the byte; and it is less."""
+    world, options = LAYOUTS[layout]
+    flags = f"{SIZES} {FAMILIES[model]} {options}"
+    plain, config = (config_of(f"{flags} {more}", world).model_config for more in ("", recompute))
+    for rank, found in enumerate(run(world, measured, f"{flags} {recompute}")):
+        stage = rank if layout == "pp2" else 0
+        assert found == sum(kept_bytes(config, stage)), (rank, found, kept_bytes(config, stage))
+        assert found < sum(kept_bytes(plain, stage))
+
+
 def test_a_layer_keeps_what_the_literature_says():
     """34 s b h bytes in 16 bit with f = 4 h, less two dropout masks of a byte each, which are made again, and without
     scores of s x s (Korthikanti et al., 2022, section 4.1); beside it float32 statistics of norms and scores."""

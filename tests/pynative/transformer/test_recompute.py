@@ -64,6 +64,10 @@ def test_operators_of_mindspore():
     )
 
 
+def test_bfloat16():
+    same(1, f"{LLAMA} --bf16", f"{UNIFORM} 2", EVERYTHING)
+
+
 TP2, SP = "--tensor-model-parallel-size 2", "--sequence-parallel"
 KEPT = "--no-mp-comm-recompute"
 LAYOUTS = {
@@ -80,7 +84,7 @@ LAYOUTS = {
         f"{TP2} {SP}",
         (
             f"{UNIFORM} 2",
-            f"--recompute True {KEPT}",
+            f"--recompute True --recompute-slice-activation {KEPT}",
             rf"--recompute [2] {KEPT} --select-comm-recompute ['ffn_norm\\.norm']",
             EVERYTHING,
             f"{SELECTIVE} layernorm core_attn mlp",

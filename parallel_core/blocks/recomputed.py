@@ -1,0 +1,69 @@
+"""Bytes that layers keep of which a part is computed again in the backward pass."""
+
+from __future__ import annotations
+
+from parallel_core.blocks.layer import Layer
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.recompute import LayerRecompute
+
+_NORM_OF = {"self_attention": "input_layernorm", "mlp": "pre_mlp_layernorm"}
+"""Half of a layer -> the norm of its input."""
+
+
+def kept_of_layer(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) -> dict[str, int]:
+    """Name of a submodule -> bytes, as `Block.kept_bytes`, of a layer that is not computed again whole.
+
+    A part that is computed again keeps its input, and what its collectives gave where they are not run again.
+    """
+    kept, hidden_states = layer.kept_bytes(micro_batch), _hidden_states(layer, micro_batch)
+    for half, norm in _NORM_OF.items():
+        inside = {name for name in kept if name.startswith(f"{half}.")}
+        first = next(name for name in inside if name in (f"{half}.linear_qkv", f"{half}.linear_fc1"))
+        if half in asked.modules:
+            kept = {name: size for name, size in kept.items() if name not in inside}
+            kept[first] = hidden_states
+        if norm in asked.modules:
+            kept[first] = 0
+    core = layer.self_attention.core_attention
+    changes = {
+        "self_attention.core_attention": {"self_attention.core_attention": core.input_bytes(micro_batch)},
+        "mlp.linear_fc1": {"mlp.activation": 0},
+        "mlp.activation": {"mlp.linear_fc2": 0},
+    }
+    for module in asked.modules:
+        kept |= changes.get(module, {})
+    collectives = collective_bytes(layer, micro_batch, asked)
+    inside_parts = [name for name in collectives if any(f"{name}.".startswith(f"{m}.") for m in asked.modules)]
+    return {**kept, **{f"{name}.collective": collectives[name] for name in inside_parts}}
+
+
+def kept_of_group(layer: Layer, count: int, micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
+    """Bytes of `count` layers that are computed again together: the input of the first; with `slices` 1/t of it."""
+    cut = micro_batch.tensor if slices and layer.hidden_size % micro_batch.tensor == 0 else 1
+    collectives = sum(collective_bytes(layer, micro_batch, asked).values())
+    return _hidden_states(layer, micro_batch) // cut + count * collectives
+
+
+def collective_bytes(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) -> dict[str, int]:
+    """Linear -> bytes of what its collective gives, where it is kept: whole hidden states that enter a region, those
+    between two regions that leave one."""
+    if micro_batch.tensor == 1:
+        return {}
+    linears = {
+        f"{half}.{name}": part
+        for half in _NORM_OF
+        for name, part in layer.submodules()[half].submodules().items()
+        if isinstance(part, Linear)
+    }
+    sizes = {}
+    for name in asked.kept_collectives:
+        enters = linears[name].is_column
+        tokens = micro_batch.tokens if enters else micro_batch.tokens_between
+        if not enters or micro_batch.sequence.tensor > 1:
+            sizes[name] = tokens * layer.hidden_size * micro_batch.item_size
+    return sizes
+
+
+def _hidden_states(layer: Layer, micro_batch: MicroBatch) -> int:
+    return micro_batch.tokens_between * layer.hidden_size * micro_batch.item_size

@@ -1,0 +1,30 @@
+"""How many operators a layer is made of: what the host's own time, and on an Ascend its lead over the device, hangs on.
+
+Counted, not timed. A number that has to grow is to be raised here, with the reason in the commit.
+"""
+
+import pytest
+
+from benchmarks.operators import counts_of_a_layer
+
+LIMITS = {
+    "host": {"functions": (13, 0), "kernels": (22, 13), "launched": (0, 0)},
+    "ops": {"functions": (4, 0), "kernels": (22, 13), "launched": (23, 45)},
+}
+"""Kernels -> what is counted -> the most of it in a layer's forward and in its backward."""
+
+
+@pytest.mark.parametrize("kernels", LIMITS)
+def test_a_layer_is_made_of_no_more_operators_than_before(kernels):
+    counts = counts_of_a_layer(["--kernels", kernels])
+    launched = counts["launched"]
+    counts["launched"] = {name: sum(launches.values()) for name, launches in launched.items()}
+    grown = {
+        f"{what} of the {name} pass": f"{count}, were {limit}"
+        for what, limits in LIMITS[kernels].items()
+        for (name, count), limit in zip(counts[what].items(), limits, strict=True)
+        if count > limit
+    }
+    assert not grown
+    if kernels == "ops":  # The log has not changed its form: qkv, projection, and the two of the MLP.
+        assert (launched["forward"]["MatMul"], launched["backward"]["MatMul"]) == (4, 8)

@@ -184,6 +184,10 @@ _TRAINING: dict[str, Meaning] = {
             "clip_value": to("clip_grad"),
         }
     ),
+    **dict.fromkeys(
+        ("profile_framework", "profile_communication", "profile_op_time"),
+        nothing("MindSpore's profiler records it whenever it records"),
+    ),
     "best_metric_comparison": planned("keeping the best checkpoint"),
     "eval_metric": words({"perplexity": "evaluation logs the loss, whose exponential it is"}),
     "loss_reduction": words({"mean": "losses are averaged over tokens"}),

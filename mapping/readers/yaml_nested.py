@@ -11,6 +11,7 @@ from typing import Any
 from mapping.flags.notations import dtype
 from mapping.given import Given
 from mapping.readers import types
+from mapping.readers.earlier_keys import EARLIER
 from mapping.readers.keys import leaves, unknown
 from mapping.readers.meaning import Entries, Meaning, Values, equals, to, unless
 from mapping.readers.yaml_sections import meant
@@ -131,6 +132,11 @@ KEYS: dict[str, Meaning] = {
         f"train_config.ms_training_config.{path.rpartition('.')[2]}": to(path)
         for path in OPTIONS
         if path.startswith("training_config.")
+    },
+    **{
+        f"train_config.ms_{key}": meaning
+        for key, meaning in EARLIER.items()
+        if key.startswith("training_config.") and key.count(".") == 1
     },
     **{
         f"train_config.{path.rpartition('.')[2]}": to(path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from parallel_core.config.base import Config, option
 from parallel_core.config.instruction import InstructionConfig
+from parallel_core.findings import Finding
 
 
 @dataclass(kw_only=True)
@@ -71,3 +73,8 @@ class DatasetConfig(Config):
     """Let the loader build the mask; otherwise attention is causal without one."""
     instruction: InstructionConfig = field(default_factory=InstructionConfig)
     """Fine-tuning on conversations."""
+
+    def rules(self) -> Iterator[Finding]:
+        if not self.drop_remainder:
+            rule = "a step takes a whole global batch: samples that don't fill one are left out at the end of the data"
+            yield Finding("--no-drop-remainder", None, rule, "remove it")

@@ -33,10 +33,6 @@ class ProfilerConfig(Config):
     """Ranks that are profiled; none: all."""
     profile_memory: bool = option("--profile-with-memory", False)
     """Record memory."""
-    profile_framework: str | None = option("--profile-framework", None, choices=("all", "time"))
-    """What is recorded of the framework's own work."""
-    profile_communication: bool = option("--profile-communication", False)
-    """Record collectives."""
     profile_parallel_strategy: bool = option("--profile-parallel-strategy", False)
     """Record how operators are split."""
     profile_aicore_metrics: int = option("--profile-aicore-metrics", 0, at_least=-1, at_most=6)
@@ -51,12 +47,10 @@ class ProfilerConfig(Config):
     """Record the data pipeline."""
     profile_data_simplification: bool = option("--profile-data-simplification", False)
     """Remove raw data once it is analysed."""
-    profile_op_time: bool = option("--no-profile-op-time", True)
-    """Record the time of operators."""
     profile_offline_analyse: bool = option("--profile-offline-analyse", False)
     """Leave the analysis for later."""
     profile_dynamic_profiler_config_path: str | None = option("--profile-dynamic-profiler-config-path", None)
-    """File that switches the profile on and off while training runs."""
+    """Directory with a profiler_config.json that says, while training runs, which steps are profiled."""
 
     def rules(self) -> Iterator[Finding]:
         if self.profile and self.profile_step_end < self.profile_step_start:

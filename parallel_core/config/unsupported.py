@@ -63,7 +63,6 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "use_distributed_optimizer": (False,),
     "zero_stage": (0,),
     "overlap_grad_reduce": (False,),
-    "profile": (False,),
     "prefix": ("network",),
     "wrap_with_ddp": (True,),
     "enable_mem_align": (False,),
@@ -77,7 +76,6 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "labels_in_data": (False,),
     "rampup_batch_size": (None,),
     "tokenizer_type": (None, "GPT2BPETokenizer", "NullTokenizer"),
-    "drop_remainder": (True,),
 }
 IMPLEMENTED = {path_of(name): works for name, works in _IMPLEMENTED.items()}
 """Path of a field -> the values that the engine does act on. Fields that are not listed are implemented."""
@@ -119,7 +117,6 @@ PART_OF: dict[str, Feature] = {
     "huggingface_model_type": Feature("convert_from_huggingface"),
     "loss_scale": Feature("fp16"),
     "min_loss_scale": Feature("fp16"),
-    "profile_": Feature("profile"),
 }
 """How the name of a field, or of its section, begins -> what it only says the how of. The first that fits counts."""
 

@@ -32,6 +32,7 @@ from pynative.training.callbacks import (
     SignalCallback,
     TrainingState,
     WeightHashCallback,
+    profile_callbacks,
 )
 from pynative.training.callbacks.evaluation import evaluate
 from pynative.training.data import (
@@ -94,6 +95,7 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
         callbacks.append(FiniteCallback())
     if training.check_weight_hash_across_dp_replicas_interval:
         callbacks.append(WeightHashCallback(training.check_weight_hash_across_dp_replicas_interval))
+    callbacks += profile_callbacks(training.profiler)
     callbacks += more
     if training.exit_interval or training.exit_duration_in_mins:
         callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))

@@ -23,7 +23,6 @@ from tests.support.mapping.variations import value_of
         ("--no-wrap-with-ddp --wrap-with-ddp", "wrap_with_ddp", True),
         ("--no-drop-remainder --drop-remainder", "drop_remainder", True),
         ("--disable-bias-linear --add-bias-linear", "mlp_has_bias", True),
-        ("--no-profile-op-time --profile-op-time", "profile_op_time", True),
         ("--bucket-size 4096", "bucket_size", 4096),
     ],
 )

@@ -6,6 +6,7 @@ from pynative.training.callbacks.evaluation import EvaluationCallback
 from pynative.training.callbacks.exit import ExitCallback, SignalCallback
 from pynative.training.callbacks.finite import FiniteCallback
 from pynative.training.callbacks.log import LogCallback, MetricsCallback
+from pynative.training.callbacks.profile import profile_callbacks
 from pynative.training.callbacks.weight_hash import WeightHashCallback
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "SignalCallback",
     "TrainingState",
     "WeightHashCallback",
+    "profile_callbacks",
 ]

@@ -41,7 +41,6 @@ COMPANY = {
     "--drop-remainder": "--no-drop-remainder",
     "--moe-model-type": "--num-experts 4",
     "--moe-train-capacity-factor": "--num-experts 4 --moe-model-type deepspeed_moe",
-    "--profile-op-time": "--no-profile-op-time",
     "--wrap-with-ddp": "--no-wrap-with-ddp",
     "--add-dense-bias": "--disable-bias-linear",
     "--add-qkv-bias": "--disable-bias-linear",

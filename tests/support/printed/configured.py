@@ -12,6 +12,7 @@ from mapping.explain import Outcome, outcomes
 from mapping.flags import BY_NAME, IGNORED, MAPPED
 from mapping.merge import Reading, Sources, resolve
 from mapping.readers import yaml_file
+from mapping.readers.earlier_keys import EARLIER
 from mapping.reading import read
 from parallel_core.config.tree import PUBLIC
 from parallel_core.config.unsupported import IMPLEMENTED, never_works
@@ -126,10 +127,12 @@ def table_found(flag: str, key: str) -> Found:
     """A row of the tables of document 003: Megatron's flag, and where the config has it."""
     row = BY_NAME.get("--" + flag.replace("_", "-")) or BY_NAME.get("--no-" + flag.replace("_", "-"))
     paths: Mapping[str, str] = {public: path for path, public in PUBLIC.items()}
+    if row is not None and row.status == IGNORED and key in EARLIER:
+        return Found(NOTHING, row.reason)
     if row is None or key not in paths:
         return Found(MISSING, f"{'' if row else 'no such flag '}{'' if key in paths else 'no such key'}".strip())
     if row.status != MAPPED:
-        return Found(NOTHING if row.status == IGNORED else REFUSED, row.reason)
+        return Found(REFUSED, row.reason)
     if row.target != paths[key] and flag not in AS_MEGATRON:
         return Found(MISSING, f"fills {PUBLIC[row.target]}")
     return Found(PLANNED if never_works(row.target) else ACTS, PUBLIC[row.target])

@@ -1,0 +1,114 @@
+"""A profile of some iterations, recorded by MindSpore's profiler.
+
+It sees MindSpore's operators: on a CPU those of `--kernels ops`, while the default's work is in numpy and oneDNN.
+"""
+
+from pathlib import Path
+
+import mindspore as ms
+from mindspore import profiler
+from mindspore.profiler import AicoreMetrics, ProfilerActivity, ProfilerLevel
+from mindspore.profiler.experimental_config import _ExperimentalConfig
+
+from parallel_core.config.profiler import ProfilerConfig
+from pynative import parallel_state
+from pynative.log import log
+from pynative.training.callbacks.base import Callback, TrainingState
+
+LEVELS = {
+    "level_none": ProfilerLevel.LevelNone,
+    "level0": ProfilerLevel.Level0,
+    "level1": ProfilerLevel.Level1,
+    "level2": ProfilerLevel.Level2,
+}
+COUNTERS = (
+    AicoreMetrics.ArithmeticUtilization,
+    AicoreMetrics.PipeUtilization,
+    AicoreMetrics.Memory,
+    AicoreMetrics.MemoryL0,
+    AicoreMetrics.ResourceConflictRatio,
+    AicoreMetrics.MemoryUB,
+    AicoreMetrics.L2Cache,
+    AicoreMetrics.AiCoreNone,
+)
+"""By the number of --profile-aicore-metrics; the last is -1."""
+
+
+def _profiler(config: ProfilerConfig, directory: Path) -> profiler.profile:
+    on_device = ms.get_context("device_target") == "Ascend"
+    activities = [ProfilerActivity.NPU] if on_device else []
+    activities += [ProfilerActivity.CPU] if config.profile_with_cpu or not on_device else []
+    write = profiler.tensorboard_trace_handler(str(directory), analyse_flag=not config.profile_offline_analyse)
+    return profiler.profile(
+        activities=activities,
+        start_profile=False,
+        with_stack=config.profile_with_stack,
+        profile_memory=config.profile_memory,
+        data_process=config.profile_data_process,
+        parallel_strategy=config.profile_parallel_strategy,
+        hbm_ddr=config.profile_hbm_ddr,
+        pcie=config.profile_pcie,
+        record_shapes=config.profile_record_shapes,
+        on_trace_ready=write,
+        experimental_config=_ExperimentalConfig(
+            profiler_level=LEVELS[config.profile_level],
+            aic_metrics=COUNTERS[config.profile_aicore_metrics],
+            l2_cache=config.profile_l2_cache,
+            data_simplification=config.profile_data_simplification,
+        ),
+    )
+
+
+class ProfileCallback(Callback):
+    """--profile: this rank's iterations from --profile-step-start up to --profile-step-end, which is not recorded."""
+
+    def __init__(self, config: ProfilerConfig) -> None:
+        self.config, self._running = config, False
+        self.directory = Path(config.profile_save_path) / f"rank_{parallel_state.get_global_rank()}"
+
+    def on_train_begin(self, state: TrainingState) -> None:
+        self._switch(state.iteration)
+
+    def on_step_end(self, state: TrainingState) -> None:
+        self._switch(state.iteration)
+
+    def on_train_end(self, state: TrainingState) -> None:
+        self._stop()
+
+    def _switch(self, iteration: int) -> None:
+        """Between the iterations `iteration` - 1 and `iteration`, counted from 0."""
+        if iteration == self.config.profile_step_end:
+            self._stop()
+        elif iteration == self.config.profile_step_start:
+            self._profiler, self._running = _profiler(self.config, self.directory), True
+            self._profiler.start()
+
+    def _stop(self) -> None:
+        if self._running:
+            self._profiler.stop()
+            self._running = False
+            log(f"Profile of {self.directory.name} written to {self.directory}")
+
+
+class DynamicProfileCallback(Callback):
+    """--profile-dynamic-profiler-config-path: MindSpore's monitor reads `profiler_config.json` in that directory while
+    training runs, and records the steps that it names."""
+
+    def __init__(self, config: ProfilerConfig) -> None:
+        self.config = config
+
+    def on_train_begin(self, state: TrainingState) -> None:
+        path = self.config.profile_dynamic_profiler_config_path
+        self._monitor = profiler.DynamicProfilerMonitor(cfg_path=path, output_path=self.config.profile_save_path)
+
+    def on_step_end(self, state: TrainingState) -> None:
+        self._monitor.step()
+
+
+def profile_callbacks(config: ProfilerConfig) -> list[Callback]:
+    """What --profile asks of this rank."""
+    ranks = config.profile_ranks
+    if not config.profile or (ranks is not None and parallel_state.get_global_rank() not in ranks):
+        return []
+    dynamic = config.profile_dynamic_profiler_config_path is not None
+    return [DynamicProfileCallback(config) if dynamic else ProfileCallback(config)]

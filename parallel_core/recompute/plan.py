@@ -24,7 +24,7 @@ from parallel_core.recompute.modules import (
 from parallel_core.recompute.tables import Table, as_logged
 
 
-class Settings(Protocol):
+class RecomputeSettings(Protocol):
     """What a RecomputeConfig says."""
 
     recompute_granularity: str | None
@@ -107,7 +107,7 @@ class RecomputePlan:
     """Whether the user asked by lists for stages, whose normalised form the log shows."""
 
     @classmethod
-    def of(cls, settings: Settings, counts: Table) -> RecomputePlan:
+    def of(cls, settings: RecomputeSettings, counts: Table) -> RecomputePlan:
         """The plan for stages with `counts` layers. Raises ValueError where `wrong_settings` has a finding."""
         by_stage = any(getattr(settings, name) is not None for name in BY_STAGE)
         select, communication = (
@@ -188,7 +188,7 @@ BY_STAGE = ("recompute", "select_recompute", "select_comm_recompute")
 """Settings that are lists for stages."""
 
 
-def _full(settings: Settings, counts: Table) -> Table:
+def _full(settings: RecomputeSettings, counts: Table) -> Table:
     """Whole layers by Megatron's flags: all of them, or a number of each chunk's or stage's first."""
     if settings.recompute_granularity != "full":
         return tables.none_of(counts)
@@ -197,14 +197,14 @@ def _full(settings: Settings, counts: Table) -> Table:
     return _first(settings, settings.recompute_num_layers or 0, counts)
 
 
-def _first(settings: Settings, layers: int, counts: Table) -> Table:
+def _first(settings: RecomputeSettings, layers: int, counts: Table) -> Table:
     """Of each chunk or, with --enable-recompute-layers-per-pp-rank, of each stage, dealt over its chunks."""
     if settings.enable_recompute_layers_per_pp_rank:
         return tables.dealt([layers] * len(counts[0]), counts)
     return tables.first_of(layers, counts)
 
 
-def _select(settings: Settings, counts: Table) -> dict[str, Table]:
+def _select(settings: RecomputeSettings, counts: Table) -> dict[str, Table]:
     """Modules by Megatron's and MindSpeed's flags. MindSpeed counts layers after the whole ones."""
     chosen: dict[str, Table] = {}
     if settings.recompute_granularity == "selective":
@@ -225,7 +225,7 @@ def _pattern(path: str) -> str:
     return path.replace(".", r"\.")
 
 
-def wrong_settings(settings: Settings, counts: Table, flags: dict[str, str]) -> Iterator[Finding]:
+def wrong_settings(settings: RecomputeSettings, counts: Table, flags: dict[str, str]) -> Iterator[Finding]:
     """What is wrong with the lists by stage; `flags` are the names of the settings."""
     for name in (*BY_STAGE, *(f"{pattern}_exclude" for pattern in PATTERNS)):
         value = getattr(settings, name)

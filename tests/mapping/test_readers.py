@@ -18,7 +18,6 @@ DERIVED_FROM = {
     "model_config.group_query_attention": "model_config.num_query_groups",
     "model_config.make_vocab_size_divisible_by": "model_config.vocab_size",
     "training_config.precision.bf16": "model_config.compute_dtype",
-    "optimizer_config.weight_decay": "optimizer_config.start_weight_decay",
 }
 """Field that only others are derived from -> one of those, which is read."""
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from parallel_core.config.tree import SECTIONS
+from parallel_core.recompute.plan import BY_STAGE, PATTERNS
 from tests.support.assets import ROOT
 
 ANY = "any section"
@@ -20,7 +21,11 @@ ANY = "any section"
 _PATHS = {path.rpartition(".")[2]: path for path in SECTIONS}
 _CLASSES = {cls.__name__: path for path, cls in SECTIONS.items()}
 _CLASSES |= {"TransformerConfig": "model_config", "ModelParallelConfig": "parallel_config"}
+_CLASSES |= {"RecomputeSettings": "recompute_config"}
 _CLASSES |= {"ModelSizes": "model_config", "PipelineSizes": "parallel_config", "SequenceSizes": "parallel_config"}
+
+BY_NAME = {"recompute_config": {*BY_STAGE, *(f"{name}_exclude" for name in PATTERNS)}}
+"""Section -> fields that are read by `getattr`, as the lists say that are imported."""
 
 FILLS = {"fused_operators": "fused"}
 """Property -> the attribute of another section that `AllConfig` fills with it."""
@@ -79,13 +84,22 @@ def _reads(tree: ast.AST, names: Names) -> Iterator[tuple[str, str]]:
         yield from _reads(node, inner)
 
 
-def _properties() -> Iterator[tuple[str, ast.FunctionDef]]:
-    """(section, property) of every config class: a property that is read reads what it is made of."""
+DERIVING = ("derive", "rules")
+"""Methods of config classes that fill and check fields, which is no use of them."""
+
+
+def _methods() -> Iterator[tuple[str, str, ast.FunctionDef]]:
+    """(section, name of its method, function) of what reads fields when that method is called: the method, and the
+    functions of its file that are given the section."""
     for file in (ROOT / "parallel_core" / "config").glob("*.py"):
-        for cls in ast.parse(file.read_text(encoding="utf-8")).body:
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+        given = [node for node in body if isinstance(node, ast.FunctionDef)]
+        for cls in body:
             if isinstance(cls, ast.ClassDef) and cls.name in _CLASSES:
-                functions = (node for node in cls.body if isinstance(node, ast.FunctionDef) and node.decorator_list)
-                yield from ((_CLASSES[cls.name], function) for function in functions)
+                section = _CLASSES[cls.name]
+                methods = [m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name not in DERIVING]
+                helpers = [function for function in given if section in _annotated(function).values()]
+                yield from ((section, m.name, function) for m in methods for function in (m, *helpers))
 
 
 def reads() -> dict[str, set[str]]:
@@ -94,8 +108,10 @@ def reads() -> dict[str, set[str]]:
     for file in files():
         for section, name in _reads(ast.parse(file.read_text(encoding="utf-8")), {}):
             found[section].add(name)
-    for section, function in _properties():
-        if FILLS.get(function.name, function.name) in set().union(*found.values()):
+    for section, names in BY_NAME.items():
+        found[section] |= names
+    for section, method, function in _methods():
+        if FILLS.get(method, method) in set().union(*found.values()):
             for owner, name in _reads(function, {"self": section}):
                 found[owner].add(name)
     return found

@@ -6,8 +6,11 @@ from mindspore import Tensor, from_numpy
 from parallel_core.fused_rows import heads_of_group
 from pynative.autograd import Function
 from pynative.kernels.host.arrays import array_of, as_float32
-from pynative.kernels.host.threads import row_blocks, run
+from pynative.kernels.host.threads import row_blocks, run, spans
 from pynative.rounding import fill, float32_for, widened
+
+BLOCK_BYTES = 256 * 1024
+"""Of elements that are rotated at a time: several passes, which the second level of the cache is to serve."""
 
 
 def _group_parts(rows: np.ndarray, layout: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -59,27 +62,41 @@ def _pair(rotated: int, interleaved: bool) -> tuple[slice, slice]:
     return slice(0, rotated // 2), slice(rotated // 2, rotated)
 
 
+def _factors(
+    cos: np.ndarray, sin: np.ndarray, head_size: int, planes: tuple[slice, slice], inverse: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """What an element and the other of its plane are multiplied with, each [..., d]; elements that pass have 1 and 0.
+
+    y1 = x1 cos1 - x2 sin1, y2 = x2 cos2 + x1 sin2; `inverse` has the transpose, which is the gradient.
+    """
+    one, two = planes
+    own, other = np.ones((*cos.shape[:-1], head_size), np.float32), np.zeros((*cos.shape[:-1], head_size), np.float32)
+    own[..., : cos.shape[-1]] = cos
+    other[..., one] = sin[..., two] if inverse else -sin[..., one]
+    other[..., two] = -sin[..., one] if inverse else sin[..., two]
+    return own, other
+
+
 def _rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool, inverse: bool) -> np.ndarray:
-    """y1 = x1 cos1 - x2 sin1, y2 = x2 cos2 + x1 sin2; `inverse` applies the transpose, which is the gradient."""
-    rotated = cos.shape[-1]
-    one, two = _pair(rotated, interleaved)
-    angles_shape = (len(x), -1, 1, rotated)  # broadcasts over heads, and over the batch if the angles have none
-    cos, sin = cos.reshape(angles_shape), sin.reshape(angles_shape)
-    sin_one, sin_two = (-sin[..., two], -sin[..., one]) if inverse else (sin[..., one], sin[..., two])
+    """x [s, b, n, d] times the factors of its elements, plus those elements exchanged within planes times theirs."""
+    length, _, _, head_size = x.shape
+    one, two = _pair(cos.shape[-1], interleaved)
+    angles_shape = (length, -1, 1, cos.shape[-1])  # broadcasts over heads, and over the batch if the angles have none
+    own, other = _factors(cos.reshape(angles_shape), sin.reshape(angles_shape), head_size, (one, two), inverse)
     y = np.empty(x.shape, x.dtype)
 
     def block(start: int, stop: int) -> None:
         rows = slice(start, stop)
         part, out = widened(x[rows]), y[rows]
         result = float32_for(out)
-        np.multiply(part[..., one], cos[rows][..., one], out=result[..., one])
-        result[..., one] -= part[..., two] * sin_one[rows]
-        np.multiply(part[..., two], cos[rows][..., two], out=result[..., two])
-        result[..., two] += part[..., one] * sin_two[rows]
-        result[..., rotated:] = part[..., rotated:]
+        exchanged = np.zeros_like(part)
+        exchanged[..., one], exchanged[..., two] = part[..., two], part[..., one]
+        exchanged *= other[rows]
+        np.multiply(part, own[rows], out=result)
+        result += exchanged
         fill(out, result)
 
-    run(block, row_blocks(len(x), x[0].size * 4))
+    run(block, spans(length, max(1, BLOCK_BYTES // (4 * x[0].size))))
     return y
 
 

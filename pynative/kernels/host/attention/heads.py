@@ -20,11 +20,15 @@ from pynative.rounding import widened
 QUERIES = 128
 """Of a tile. With fewer, calls show; with more, more is multiplied above the diagonal."""
 
-KEYS = 1024
+KEYS = 512
 """Of a tile, at most; a multiple of QUERIES, so that the diagonal crosses a block's last tile only."""
 
-TILE = 256 * 1024
-"""Scores of a tile, about: as many heads at once as that makes. The gradient's two tiles stay in the cache."""
+TILE = 512 * 1024
+"""Scores of a tile, at most: as many heads at once as that makes. Fewer heads make more calls of the engine."""
+
+SHARED = 64 * 1024
+"""Scores of a tile of all heads from which on two threads are to have something to do."""
+
 
 
 def stacks(array: np.ndarray, groups: int) -> list[np.ndarray]:
@@ -59,13 +63,18 @@ class Heads:
 
     def spans(self) -> list[slice]:
         """The heads of a stack in runs that are computed at once. They depend on the shapes alone."""
-        count, batch = len(self.keys), self.query_shape[1]
-        tile = min(self.query_shape[0], QUERIES) * min(self.key_shape[0], KEYS)
-        size = max(1, TILE // tile)
-        if self.scores.mask is None:
-            return [slice(*span) for span in spans(count, size)]
-        starts = range(0, count, count // batch)  # a mask belongs to one batch entry
-        return [slice(start + a, start + b) for start in starts for a, b in spans(count // batch, size)]
+        count, parts = len(self.keys), 1 if self.scores.mask is None else self.query_shape[1]
+        size = self._run_length(count // parts)
+        starts = range(0, count, count // parts)  # a mask belongs to one batch entry
+        return [slice(start + a, start + b) for start in starts for a, b in spans(count // parts, size)]
+
+    def _run_length(self, count: int) -> int:
+        """Of so many heads as many as make a tile; where two threads are worth it, an even number of runs."""
+        every = count * min(self.query_shape[0], QUERIES) * min(self.key_shape[0], KEYS)
+        runs = -(-every // TILE)
+        if every >= SHARED:
+            runs += runs % 2
+        return -(-count // runs)
 
     def tile_memory(self) -> np.ndarray:
         """Room for the largest tile."""

@@ -7,15 +7,16 @@ sequences: context-parallel ranks have the same loss, each a part of its gradien
     default                        an average of averages: each micro-batch's mean loss counts the same
     --calculate-per-token-loss     each token of the global batch counts the same
 
-With a loss scaler, which keeps 16-bit gradients in range, the seed is multiplied by its scale, the sum divided by it.
+With a loss scaler, which keeps 16-bit gradients in range, the seed is multiplied by its scale, the sum divided by it;
+and replicas average before they sum, so that their sum is no larger than their gradients.
 
 The *reported* loss is under both the sum over the global batch's tokens divided by their number.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from parallel_core.loss_scale import ConstantLossScaler, LossScaler
+from parallel_core.loss_scale import LossScaler
 
 
 class Weight(Protocol):
@@ -48,20 +49,30 @@ class Averaging:
     """Micro-batches of one replica."""
     replicas: int
     """Data-parallel size; the context-parallel ranks of a replica share its sequences."""
-    loss_scaler: LossScaler = field(default_factory=ConstantLossScaler)
+    loss_scaler: LossScaler | None = None
     """Holds the factor of every gradient of a step."""
+
+    @property
+    def loss_scale(self) -> float:
+        """The factor of the step that runs."""
+        return 1.0 if self.loss_scaler is None else self.loss_scaler.scale
+
+    @property
+    def factor_before_sum(self) -> float:
+        """What a replica's own gradient is multiplied with."""
+        return 1.0 if self.loss_scaler is None or self.per_token else 1.0 / self.replicas
 
     def seed(self, weight: Weight) -> float:
         """The gradient from which a micro-batch's backward starts."""
         if self.per_token:
-            return (weight.tokens if weight.is_mean else 1.0) * self.loss_scaler.scale
+            return (weight.tokens if weight.is_mean else 1.0) * self.loss_scale
         mean = 1.0 if weight.is_mean else 1.0 / max(weight.tokens, 1.0)
-        return mean / self.micro_batches * self.loss_scaler.scale
+        return mean / self.micro_batches * self.loss_scale
 
     def gradient_scale(self, global_tokens: float) -> float:
         """What the gradient summed over micro-batches and replicas is multiplied with."""
         average = 1.0 / max(global_tokens, 1.0) if self.per_token else 1.0 / self.replicas
-        return average / self.loss_scaler.scale
+        return average / self.factor_before_sum / self.loss_scale
 
     @staticmethod
     def loss_sum(loss: float, weight: Weight) -> float:

@@ -96,6 +96,12 @@ class ParamAndGradBuffers:
                 kernels.fill_(meta.main_grad, 0.0)
                 meta.main_grad_is_empty = False
 
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply all by a factor."""
+        if factor != 1.0:
+            for buffer in self:
+                kernels.scale_(buffer.gradients.span(0, buffer.plan.size), factor)
+
     def reduce_gradients(self) -> None:
         """Carry out the planned sums, in place."""
         for over, gradients in self._sums:

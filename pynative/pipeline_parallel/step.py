@@ -8,7 +8,7 @@ from mindspore import nn
 
 from parallel_core.averaging import Averaging
 from parallel_core.config import AllConfig
-from parallel_core.loss_scale import ConstantLossScaler, LossScaler
+from parallel_core.loss_scale import LossScaler
 from parallel_core.schedules import GENERATORS, communicate, forward_only
 from pynative import parallel_state
 from pynative.collectives.numbers import sum_over_group
@@ -43,7 +43,7 @@ class PipelineStep:
             per_token=config.training_config.calculate_per_token_loss,
             micro_batches=config.dataset_config.micro_batch_num,
             replicas=parallel_state.get_data_parallel_world_size(),
-            loss_scaler=loss_scaler or ConstantLossScaler(),
+            loss_scaler=loss_scaler,
         )
         is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self.stage = Stage(model, self.averaging, is_last, self._enter)

@@ -93,28 +93,22 @@ class TrainOneStepCell:
         """One step; `before_update(gradient_scale)` is called with the reduced gradients in the buffers, unscaled."""
         self.model.set_train(True)
         self.buffers.empty_gradients()
-        loss = self.pipeline.run(self.forward_step, data_iterator, train=True)
-        finalize_model_grads(self.buffers)
-        averaging = self.pipeline.averaging
-        loss_scale, scale = averaging.loss_scaler.scale, averaging.gradient_scale(loss.tokens)
+        averaging, loss = self.pipeline.averaging, self.pipeline.run(self.forward_step, data_iterator, train=True)
+        finalize_model_grads(self.buffers, averaging.factor_before_sum)
+        loss_scale, scale = averaging.loss_scale, averaging.gradient_scale(loss.tokens)
         norm = self.gradient_norm(scale)
         if before_update:
             before_update(scale)
         rates = self.scheduler.get_lr(), self.scheduler.get_wd()
-        is_finite = self._is_finite(loss.mean, norm)
+        is_finite = math.isfinite(norm) and (self.loss_scaler is not None or math.isfinite(loss.mean))
+        if self.loss_scaler is not None:
+            self.loss_scaler.update(overflow=not is_finite)
         if is_finite:
             clipped = scale * clip_coefficient(norm, self.config.optimizer_config.clip_grad)
             self.optimizer.step(*rates, clipped)
             self.scheduler.step(self.config.dataset_config.global_batch_size)
         self.skipped_steps += not is_finite
         return StepResult(loss.mean, loss.tokens, norm, *rates, is_finite, not is_finite, loss_scale, scale)
-
-    def _is_finite(self, loss: float, norm: float) -> bool:
-        """Whether the update may be made; the loss scaler, if there is one, learns it."""
-        if self.loss_scaler is None:
-            return math.isfinite(loss) and math.isfinite(norm)
-        self.loss_scaler.update(overflow=not math.isfinite(norm))
-        return math.isfinite(norm)
 
     def evaluate(self, data_iterator: Iterator, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""

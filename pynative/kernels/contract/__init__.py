@@ -48,5 +48,6 @@ CONTRACT: Table = table(
     flat_buffers.sgd_,
     flat_buffers.squared_norm,
     flat_buffers.add_,
+    flat_buffers.scale_,
     flat_buffers.fill_,
 )

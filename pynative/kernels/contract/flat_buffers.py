@@ -53,5 +53,9 @@ def add_(x: Tensor, y: Tensor) -> None:
     """x <- x + y, of one shape; y may have another type."""
 
 
+def scale_(x: Tensor, factor: float) -> None:
+    """x <- x * factor."""
+
+
 def fill_(x: Tensor, value: float) -> None:
     """x <- value."""

@@ -110,6 +110,13 @@ def add_(x: Tensor, y: Tensor) -> None:
     _in_chunks(update, x, y)
 
 
+def scale_(x: Tensor, factor: float) -> None:
+    def update(part: np.ndarray) -> None:
+        put(widened(part) * np.float32(factor), part, accumulate=False)
+
+    _in_chunks(update, x)
+
+
 def fill_(x: Tensor, value: float) -> None:
     def update(part: np.ndarray) -> None:
         part.fill(value)

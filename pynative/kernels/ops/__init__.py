@@ -56,5 +56,6 @@ OPERATORS = table(
     optimizer.sgd_,
     optimizer.squared_norm,
     optimizer.add_,
+    optimizer.scale_,
     optimizer.fill_,
 )

@@ -50,5 +50,9 @@ def add_(x: Tensor, y: Tensor) -> None:
     in_place.assign_add(x, y)
 
 
+def scale_(x: Tensor, factor: float) -> None:
+    in_place.assign(x, x.astype(mindspore.float32) * factor)
+
+
 def fill_(x: Tensor, value: float) -> None:
     in_place.assign(x, ops.full(x.shape, value, dtype=mindspore.float32))

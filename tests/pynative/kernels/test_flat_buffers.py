@@ -88,6 +88,8 @@ def test_arithmetic_in_every_type(dtype):
         kernels.add_(x, y)
     np.testing.assert_array_equal(x.astype(ms.float32).asnumpy(), np.full(7, 2.25, np.float32))
     assert kernels.squared_norm(x) == 7 * 2.25**2
+    kernels.scale_(x, 1 / 3)
+    np.testing.assert_array_equal(x.astype(ms.float32).asnumpy(), np.full(7, 0.75, np.float32))
 
 
 def test_in_place_arithmetic():

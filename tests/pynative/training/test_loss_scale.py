@@ -20,12 +20,12 @@ def spoil(backend, rank: int, name: str, value: float):
     from pynative.distributed.finalize_model_grads import finalize_model_grads
     from pynative.step_position import get_step_position
 
-    def spoiled(buffers) -> None:
+    def spoiled(buffers, *more) -> None:
         buffers.zero_unused_gradients()
         if backend.rank == rank and get_step_position().iteration == BAD_STEP:
             (parameter,) = (p for _, p in buffers.entries if p.meta.spec.name.endswith(name))
             parameter.main_grad.asnumpy().reshape(-1)[-1] = value
-        finalize_model_grads(buffers)
+        finalize_model_grads(buffers, *more)
 
     return patch("pynative.training.train_step.finalize_model_grads", spoiled)
 

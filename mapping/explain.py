@@ -55,7 +55,7 @@ def _outcome(given: Given, config: AllConfig, planned: bool) -> Outcome:
     row = given.row
     if row.status == REFUSED and given.value == row.default:
         return Outcome(given.name, given.value, IGNORED, "", "its default: it asks for nothing")
-    if not given.target:
+    if not given.target or given.status == IGNORED:
         return Outcome(given.name, given.value, given.status, "", given.reason or row.reason)
     value = attrgetter(given.target)(config)
     value = None if isinstance(value, Unknown) else value

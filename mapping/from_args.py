@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from mapping.derived import DERIVED
-from mapping.flags import MAPPED, ROWS, Flag
+from mapping.flags import ROWS, Flag
 from mapping.given import OTHER_NAMES
 from parallel_core.config.base import Unjudged, Unknown
 
-COPIED = tuple(row for row in ROWS if row.status == MAPPED and row.target and row.target not in DERIVED)
+COPIED = tuple(row for row in ROWS if row.target and row.target not in DERIVED)
 """Rows whose value is their field's."""
 
 _NAMES_ELSEWHERE = {dest: other for other, dest in OTHER_NAMES.items()}

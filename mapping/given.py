@@ -23,7 +23,7 @@ class Given(NamedTuple):
     source: str = ""
     """The configuration file; empty for the command line."""
     reason: str = ""
-    """Why the key of a file does nothing."""
+    """Why the key of a file does nothing, or fills a field that changes no result."""
 
     @property
     def target(self) -> str:

@@ -20,7 +20,8 @@ class Flag(NamedTuple):
     default: Any = None
     """The value when it is not given; Megatron's."""
     target: str = ""
-    """The path of the config field that it fills, such as `model_config.hidden_size`."""
+    """The path of the config field that it fills, such as `model_config.hidden_size`; of an ignored one that nobody
+    reads."""
     help: str = ""
     """What it means; if empty, the sentence under the target field says it."""
     dest: str = ""

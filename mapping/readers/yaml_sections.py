@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mapping.derived import DERIVED
-from mapping.flags import MAPPED, ROWS, Flag
+from mapping.flags import ROWS, Flag
 from mapping.given import Given
 from mapping.readers.command_line import taken
 from mapping.readers.earlier_keys import EARLIER
@@ -20,7 +20,7 @@ from parallel_core.findings import Finding
 def _is_copied(row: Flag) -> bool:
     """Whether a value of the flag is one of its field, for fields that are derived only if the flag is their own."""
     own = row.type in (int, str) and FLAG_OF.get(row.target) == row.name
-    return row.status == MAPPED and bool(row.target) and (own or row.target not in DERIVED)
+    return bool(row.target) and (own or row.target not in DERIVED)
 
 
 _NAMES = {path: path for path in OPTIONS} | SHOWN
@@ -84,7 +84,8 @@ def meant(
     given, findings = [], []
     for path, filled in ((path_of(name), filled) for name, filled in fields.items()):
         try:
-            given.append(Given(key, coerced(path, filled), field=path, source=source))
+            reason = OPTIONS[path].no_effect
+            given.append(Given(key, coerced(path, filled), field=path, source=source, reason=reason))
         except ValueError:
             findings.append(wrong_type(key, filled, path, source))
     return given, findings

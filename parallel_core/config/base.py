@@ -72,8 +72,11 @@ def option(
     below: float | None = None,
     choices: tuple[Any, ...] = (),
     missing: str = "add it",
+    no_effect: str = "",
 ) -> Any:
     """A field that is filled by `flag` and must lie in the given range; `missing` is the fix where it must be given.
+
+    no_effect: why nobody needs to read it: what it asks for is always so, or the result is the same.
 
     A field that defaults to none may be none whatever its annotation says: then it is derived from other fields, and
     has its annotated type once the config is built.
@@ -86,6 +89,7 @@ def option(
         "below": below,
         "choices": choices,
         "missing": missing,
+        "no effect": no_effect,
     }
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)

@@ -22,6 +22,8 @@ from parallel_core.config.recompute import MEGATRON_NAMES, RecomputeConfig
 from parallel_core.config.training import TrainingConfig
 from parallel_core.dtypes import FLOATS
 
+_IN_FLOAT32 = "attention's scores and softmax are float32 always"
+
 
 @dataclass(kw_only=True)
 class FlashAttentionConfig(Config):
@@ -135,11 +137,15 @@ class ModelConfig(Config):
     """Dropout on attention probabilities."""
     hidden_dropout_rate: float = option("--hidden-dropout", 0.1, at_least=0, below=1)
     """Dropout on the embedding and on what each block adds to the residual."""
-    apply_query_key_layer_scaling: bool = option("--apply-query-key-layer-scaling", False)
+    apply_query_key_layer_scaling: bool = option(
+        "--apply-query-key-layer-scaling",
+        False,
+        no_effect="attention's scores are float32, where dividing by the layer's number and back changes nothing",
+    )
     """Divide attention scores by the layer's number and undo it in a float32 softmax."""
-    attention_softmax_in_fp32: bool = option("--attention-softmax-in-fp32", False)
+    attention_softmax_in_fp32: bool = option("--attention-softmax-in-fp32", False, no_effect=_IN_FLOAT32)
     """Compute the attention softmax in float32."""
-    masked_softmax_fusion: bool = option("--no-masked-softmax-fusion", True)
+    masked_softmax_fusion: bool = option("--no-masked-softmax-fusion", True, no_effect=_IN_FLOAT32)
     """Attention's softmax in float32, in one operator; else in the compute type or by `attention_softmax_in_fp32`."""
 
     init_method_std: float = option("--init-method-std", 0.02, at_least=0)
@@ -152,13 +158,22 @@ class ModelConfig(Config):
     """Type in which layers compute; `params_dtype` if not given."""
     embedding_init_dtype: str = option("--embedding-dtype", None, choices=FLOATS)
     """Type in which embeddings are initialised; `params_dtype` if not given."""
-    fp16_lm_cross_entropy: bool = option("--fp16-lm-cross-entropy", False)
-    """Compute the loss in float16 instead of float32."""
+    fp16_lm_cross_entropy: bool = option(
+        "--fp16-lm-cross-entropy",
+        False,
+        no_effect="cross entropy takes logits in their own type and computes in float32, as Megatron-Core's does",
+    )
+    """Give cross entropy float16 logits instead of a float32 copy."""
     fp32_residual_connection: bool = option("--fp32-residual-connection", False)
     """Keep the residual stream in float32."""
 
-    transformer_impl: str = option("--transformer-impl", "transformer_engine", choices=("local", "transformer_engine"))
-    """Which of Megatron's implementations to follow: transformer_engine's attention softmax is always in float32."""
+    transformer_impl: str = option(
+        "--transformer-impl",
+        "transformer_engine",
+        choices=("local", "transformer_engine"),
+        no_effect=f"there is one implementation; what Megatron's two differ in: {_IN_FLOAT32}",
+    )
+    """Which of Megatron's implementations to follow."""
     use_flash_attention: bool = option("--use-flash-attn", False)
     """Attention by the device's fused operator, or in blocks: without a score matrix of sequence by sequence."""
     fa_config: FlashAttentionConfig = field(default_factory=FlashAttentionConfig)

@@ -27,6 +27,11 @@ class Option(NamedTuple):
         return self.field.metadata["flag"]
 
     @property
+    def no_effect(self) -> str:
+        """Why it changes no result; empty if it does."""
+        return self.field.metadata["no effect"]
+
+    @property
     def default(self) -> Any:
         """None where the field must be given, or is derived."""
         return None if self.field.default is MISSING else self.field.default

@@ -35,7 +35,6 @@ class Unsupported(NamedTuple):
 
 _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "hidden_act": tuple(name for name, activation in ACTIVATIONS.items() if activation.operator),
-    "fp16_lm_cross_entropy": (False,),
     "position_embedding_type": ("learned_absolute", "rope", "none"),
     "rope_scaling.type": (None, "llama3"),
     "sliding_window.size": (None,),
@@ -95,9 +94,6 @@ PART_OF: dict[str, Feature] = {
     "tokenizer_model": Feature("tokenizer_type", "HuggingFaceTokenizer"),
     "tokenizer_kwargs": Feature("tokenizer_type", "HuggingFaceTokenizer"),
     "lora_config.": Feature("lora_rank"),
-    "apply_query_key_layer_scaling": Feature("fp16", True),
-    "attention_softmax_in_fp32": Feature("fp16", True),
-    "masked_softmax_fusion": Feature("fp16", True),
     "multi_latent_attention.": Feature("multi_latent_attention.enabled"),
     "multi_token_prediction.": Feature("multi_token_prediction.num_layers"),
     "parallel_optimizer_comm_recompute": Feature("zero_stage"),
@@ -107,7 +103,6 @@ PART_OF: dict[str, Feature] = {
     "rope_scaling.short_": Feature("rope_scaling.type", "longrope"),
     "rope_scaling.": Feature("rope_scaling.type", "llama3"),
     "sliding_window.": Feature("sliding_window.size"),
-    "transformer_impl": Feature("fp16", True),
     "moe_config.": Feature("num_experts"),
     "overlap_param_gather": Feature("use_distributed_optimizer"),
     "expert_tensor_parallel_size": Feature("num_experts"),

@@ -26,7 +26,9 @@ def test_a_mapped_flag_has_a_field_and_the_others_a_reason():
     for row in ROWS:
         if row.status == MAPPED and row.name not in NO_FIELD:
             assert row.target in OPTIONS, row
-        if row.status in (IGNORED, REFUSED):
+        if row.status == IGNORED and row.target:
+            assert row.reason == OPTIONS[row.target].no_effect, row
+        elif row.status in (IGNORED, REFUSED):
             assert row.reason and not row.target, row
 
 

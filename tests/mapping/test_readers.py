@@ -3,7 +3,7 @@
 import pytest
 
 from mapping.flags import MAPPED, ROWS
-from parallel_core.config.tree import path_of
+from parallel_core.config.tree import OPTIONS, path_of
 from parallel_core.config.unsupported import IMPLEMENTED, PART_OF, feature_of
 from tests.support.mapping.lines import reading
 from tests.support.mapping.readers import ANY, is_read, reads
@@ -43,6 +43,12 @@ def test_a_mapped_field_is_read(target):
     assert is_read(field, READ) or is_planned(target), (
         f"{TARGETS[target]} does nothing: nobody reads {field} (read by this name in: {', '.join(others) or 'nothing'})"
     )
+
+
+@pytest.mark.parametrize("target", [path for path, option in OPTIONS.items() if option.no_effect])
+def test_a_field_without_effect_is_read_by_nobody(target):
+    """Else the reason why its flag is ignored is no longer true."""
+    assert not is_read(target, READ) and not is_planned(target)
 
 
 def test_readers_are_told_apart_by_section():

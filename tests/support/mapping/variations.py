@@ -52,7 +52,6 @@ COMPANY = {
     "--encoder-num-layers": "~num-layers",
     "--encoder-seq-length": "~seq-length --max-position-embeddings 1024",
     "--end-weight-decay": "--weight-decay-incr-style linear --start-weight-decay 0",
-    "--fp16-lm-cross-entropy": "--fp16",
     "--fp32-residual-connection": "--fp16",
     "--group-query-attention": "--num-query-groups 2",
     "--hierarchical-context-parallel-sizes": "--context-parallel-size 4 --cp-comm-type a2a+p2p",

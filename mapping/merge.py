@@ -13,6 +13,7 @@ from mapping.files import missing_files
 from mapping.flags import IGNORED, ROWS, Flag
 from mapping.from_args import COPIED, field_values
 from mapping.given import OTHER_NAMES, ROW_OF, Given
+from mapping.loss_scale import out_of_place, with_reasons
 from mapping.naming import as_given
 from mapping.readers.deepspeed import Auto, resolved
 from parallel_core.config import AllConfig
@@ -101,9 +102,10 @@ def resolve(sources: Sources) -> Reading:
     notes, open_ends = resolved(sources.autos, config)
     notes = [*(f"{entry.name} {entry.value}: {entry.replaced}" for entry in given if entry.replaced), *notes]
     files = missing_files(args) if sources.check_files else ()
-    found = as_given([*findings, *of_config, *open_ends, *files], given)
+    found = as_given([*findings, *of_config, *open_ends, *files, *out_of_place(strong, config)], given)
     _fill_in(args, config, yaml)
-    return Reading(sources, [*sources.typed, *sources.changed, *sources.deepspeed, *yaml], args, config, found, notes)
+    reported = with_reasons([*sources.typed, *sources.changed, *sources.deepspeed, *yaml], config)
+    return Reading(sources, reported, args, config, found, notes)
 
 
 def _other_names(sources: Sources) -> Iterator[Given]:

@@ -69,7 +69,7 @@ FLOORS = {
     "mapping": (
         {"files", "flags", "vocabulary"},
         {"derived", "given"},
-        {"checks", "from_args", "naming", "readers"},
+        {"checks", "from_args", "loss_scale", "naming", "readers"},
         {"flag_reference", "launch", "merge"},
         {"from_yaml", "reading"},
         {"arguments", "explain"},

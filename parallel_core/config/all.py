@@ -52,9 +52,18 @@ class AllConfig(Sections):
             schedule.fill("lr_decay_samples", lambda: self.training_config.train_samples)
             self._iterations_of_samples()
         with suppress(Unjudged):
+            self._precision_of_types()
+        with suppress(Unjudged):
             parallel.fused = self.model_config.fused_operators
         parallel.fill("expert_tensor_parallel_size", lambda: parallel.tensor_model_parallel_size)
         self.moe_config.fill("moe_ffn_hidden_size", lambda: self.model_config.ffn_hidden_size)
+
+    def _precision_of_types(self) -> None:
+        """A 16-bit compute type is the precision of its name, whoever said it."""
+        kind, training = self.model_config.compute_dtype, self.training_config
+        if not (training.precision.bf16 or training.precision.fp16):
+            training.precision.bf16, training.precision.fp16 = kind == "bfloat16", kind == "float16"
+            training.derive()
 
     def _smallest_round(self) -> int:
         """The fewest micro-batches that a schedule takes: interleaving goes through the chunks in whole groups."""

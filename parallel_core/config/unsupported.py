@@ -43,9 +43,6 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "scales.attention_cap": (None,),
     "embedding_layernorm": (False,),
     "output_layer_bias": (False,),
-    "params_dtype": ("float32", "bfloat16"),
-    "embedding_init_dtype": ("float32", "bfloat16"),
-    "compute_dtype": ("float32", "bfloat16"),
     "sparse_mode": (0, 2),
     "pre_tokens": (1048576, 65536),
     "next_tokens": (0,),
@@ -58,7 +55,6 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "ckpt_format": ("torch_dist", "torch", "torch_dcp", "fsdp_dtensor", "safetensors"),
     "convert_from_huggingface": (False,),
     "convert_to_huggingface": (False,),
-    "fp16": (False,),
     "use_distributed_optimizer": (False,),
     "zero_stage": (0,),
     "overlap_grad_reduce": (False,),
@@ -106,12 +102,9 @@ PART_OF: dict[str, Feature] = {
     "moe_config.": Feature("num_experts"),
     "overlap_param_gather": Feature("use_distributed_optimizer"),
     "expert_tensor_parallel_size": Feature("num_experts"),
-    "accumulate_allreduce_grads_in_fp32": Feature("fp16", True),
     "bucket_size": Feature("overlap_grad_reduce"),
     "delay_grad_reduce": Feature("overlap_grad_reduce"),
     "huggingface_model_type": Feature("convert_from_huggingface"),
-    "loss_scale": Feature("fp16"),
-    "min_loss_scale": Feature("fp16"),
 }
 """How the name of a field, or of its section, begins -> what it only says the how of. The first that fits counts."""
 

@@ -101,15 +101,19 @@ def half_precision_flags(config: Sections) -> Iterator[Finding]:
 
 
 def types_agree(config: Sections) -> Iterator[Finding]:
-    """Weights may be kept in float32 beside either; 16-bit types have one name each."""
+    """Weights may be kept in float32 beside any type; 16-bit types have one name each."""
     model, precision = config.model_config, config.training_config.precision
     if precision.bf16 and precision.fp16:
         return
     for flag, is_on, kind in (("--bf16", precision.bf16, "bfloat16"), ("--fp16", precision.fp16, "float16")):
-        if is_on and model.params_dtype not in (kind, "float32"):
-            yield Finding("--params-dtype", model.params_dtype, f"does not go with {flag}", "leave one of them out")
         if is_on and model.compute_dtype != kind:
             yield Finding("--compute-dtype", model.compute_dtype, f"does not go with {flag}", "leave one of them out")
+            return
+    kept = {model.embedding_init_dtype: "--embedding-dtype", model.params_dtype: "--params-dtype"}
+    for kind, flag in kept.items():
+        if kind not in ("float32", model.compute_dtype):
+            rule = f"must be float32 or the type that is computed in, {model.compute_dtype}"
+            yield Finding(flag, kind, rule, "change one of them")
 
 
 def rotating_channels_pair(config: Sections) -> Iterator[Finding]:

@@ -31,7 +31,23 @@ EXPERTS = (
     "--moe-z-loss-coeff",
 )
 
+LOSS_SCALE = (
+    "--initial-loss-scale",
+    "--loss-scale",
+    "--loss-scale-factor",
+    "--loss-scale-window",
+    "--hysteresis",
+    "--min-loss-scale",
+    "--consecutive-hysteresis",
+    "--loss-scaler",
+    "--adaptive-loss-scale",
+    "--max-scale-window",
+    "--min-scale-window",
+)
+
 COMPANY = {
+    **dict.fromkeys(LOSS_SCALE, "--fp16"),
+    "--embedding-dtype": "--fp16 --params-dtype float32",
     **dict.fromkeys(
         ("--moe-comm-aux-loss-coeff", "--moe-device-level-aux-loss-coeff"),
         "--num-experts 4 --moe-router-num-groups 2",

@@ -31,6 +31,7 @@ CONTEXT: dict[tuple[str, str], dict[str, Any]] = {
             "num_layer_list": [[4, 5, 5, 5, 5], [5, 5, 5, 5, 4]],
         },
     },
+    ("002", "5"): {"model_config": {"compute_dtype": "float16"}},
 }
 """What a document's sentences say beside a block of YAML."""
 
@@ -43,6 +44,7 @@ BESIDE = {
     "1": "--micro-batch-size 1 --global-batch-size 6 --clip-grad 0.5 --lr 1e-3",
     "2": "--micro-batch-size 1",
     "3": "--micro-batch-size 1",
+    "9": "--micro-batch-size 1 --lr 1e-3 --fp16",
     "11": "--lr 1e-3",
 }
 """Number of a block of JSON -> the flags that say what it doesn't, or to which its `auto`s leave it."""

@@ -54,10 +54,7 @@ def out_of_place(typed: Sequence[Given], config: AllConfig) -> Iterator[Finding]
     """Flags that ask for a loss scale in float32; files may hold what a part of theirs switches off."""
     if _FIXED in _why_not(config):
         for entry in typed:
-            if entry.target in {_FIXED, *_ADAPTING} and entry.value not in (
-                0,
-                entry.row.default,
-                _DEFAULTS.get(entry.target),
-            ):
+            asks_for_nothing = entry.value in (0, entry.row.default, _DEFAULTS.get(entry.target))
+            if entry.target in {_FIXED, *_ADAPTING} and not asks_for_nothing:
                 value = None if isinstance(entry.value, bool) else entry.value
                 yield Finding(entry.name, value, "needs --fp16 or --bf16", f"add one or leave {entry.name} out")

@@ -1,12 +1,9 @@
-"""Parameters of 16 bits: a user's own is trained, one that a flag asks for is refused by the flag's name; neither stays
-as it was without a word."""
+"""A 16-bit parameter of a user's own is trained; it does not stay as it was without a word."""
 
 import mindspore as ms
 import numpy as np
-import pytest
 from mindspore import Parameter
 
-from parallel_core.config import ConfigError
 from tests.support.distributed import run
 from tests.support.pretraining import BATCHES, pretrain_tiny
 
@@ -36,15 +33,3 @@ def test_a_half_precision_parameter_of_ones_own_is_trained():
     (expected, _), (found, dtype) = run(1, trained_scale, "float32")[0], run(1, trained_scale, "float16")[0]
     assert dtype == "Float16" and abs(expected[0] - 1.0) > 0.02
     np.testing.assert_allclose(found, expected, atol=2**-10)
-
-
-def refusal(backend, flags: str) -> str:
-    """What pretrain says."""
-    with pytest.raises(ConfigError) as error:
-        pretrain_tiny(backend, f"{BATCHES} {flags}")
-    return str(error.value)
-
-
-def test_a_half_precision_embedding_is_refused_by_its_flag():
-    """Until weights of 16 bits are trained as Megatron trains them, with a copy in 32."""
-    assert "--embedding-dtype float16: not implemented yet" in run(1, refusal, "--embedding-dtype float16")[0]

@@ -113,7 +113,7 @@ def test_masks_and_dropout(layout, option, implementation):
 
 @pytest.mark.parametrize("layout", ["cp2 ring", "cp4 hybrid"])
 def test_chunks_across_several_blocks_of_queries(layout):
-    """Chunks that are no multiple of the host kernel's block of 256 query rows."""
+    """Chunks that are no multiple of the host kernel's block of 128 query rows."""
     check(LAYOUTS[layout], heads(1200, 1, 2, 1, 4), {"dropout_rate": 0.1, "dropout_key": (1,)})
 
 

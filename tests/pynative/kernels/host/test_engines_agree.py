@@ -68,6 +68,38 @@ def test_activations(dtype, name, biased):
         assert_equal(ours, numpys, TYPES[dtype] * 2)
 
 
+def score_tiles(engine, dtype: np.dtype, heads: int, keys: int, queries: int, size: int) -> list[np.ndarray]:
+    """Everything that the primitives of attention's scores fill, with each of their options, and products of a tile."""
+    # every second head: strides are those of one query head of each group
+    k, q, v, dout = (typed(dtype, n, 2 * heads, size, seed=i)[:, ::2].transpose(1, 0, 2)
+                     for i, n in enumerate((keys, queries, keys, queries)))  # fmt: skip
+    maximum, delta = normal(heads, 1, queries), normal(heads, 1, queries, seed=1)
+    inverse = np.abs(normal(heads, 1, queries, seed=2))
+    limits = np.where(normal(1, keys, queries) > 0, np.float32(-10000), np.float32(np.inf))
+    kept = (normal(heads, keys, queries) > 0).astype(dtype)
+    results = [np.empty((heads, keys, queries), dtype) for _ in range(6)]
+    engine.score_exponentials(k, q, results[0], 0.3)
+    engine.score_exponentials(k, q, results[1], 0.3, limits)
+    engine.score_exponentials(k, q, results[2], 0.3, None, maximum, inverse)
+    engine.score_exponentials(k, q, results[3], 0.3, limits, maximum, inverse)
+    engine.score_gradient(v, dout, kept, delta, results[4])
+    engine.score_gradient(v, dout, results[0], delta, results[5], kept, 1.25)
+    sums, values = np.zeros((heads, 1, queries), FLOAT32), np.zeros((heads, queries, size), FLOAT32)
+    gradient = np.zeros((heads, keys + 3, size), FLOAT32)
+    engine.matmul(np.ones((1, 1, keys), dtype), results[2], sums)
+    engine.matmul(results[2].transpose(0, 2, 1), v, values, accumulate=True)
+    engine.matmul(results[4], dout, gradient[:, 1 : keys + 1], accumulate=True)
+    return [*results, sums, values, gradient]
+
+
+@pytest.mark.parametrize("shape", [(4, 64, 128, 16), (1, 37, 33, 5), (3, 1, 1, 4), (2, 1, 17, 3), (5, 16, 1, 64)])
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
+def test_tiles_of_scores(dtype, shape):
+    """Single keys and queries too: matrices of one row with gaps between them once led a product astray."""
+    for ours, numpys in zip(*(score_tiles(e, dtype, *shape) for e in (ENGINE, NUMPY)), strict=True):
+        assert_equal(ours, numpys, TYPES[dtype] * 2)
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_sums_of_rows(dtype):
     x, ours, numpys = typed(dtype, 300, 40), np.empty(40, FLOAT32), np.empty(40, FLOAT32)

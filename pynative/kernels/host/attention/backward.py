@@ -42,7 +42,7 @@ def attention_backward(
         fill(key_gradient[span], keys)
         fill(value_gradient[span], values)
 
-    run(task, [(span,) for span in heads.spans()])
+    run(task, [(span,) for span in heads.spans])
 
 
 class Upstream:

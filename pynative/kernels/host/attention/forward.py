@@ -38,7 +38,7 @@ def attention_forward(heads: Heads, out: np.ndarray, maximum: np.ndarray, invers
         values *= (total * np.float32(heads.kept_scale)).transpose(0, 2, 1)
         fill(outs[stack][span, rows], values)
 
-    run(block, [(i, span, rows) for rows in reversed(heads.blocks) for span in heads.spans() for i in range(len(outs))])
+    run(block, [(i, span, rows) for rows in reversed(heads.blocks) for span in heads.spans for i in range(len(outs))])
 
 
 def _weighted_values(block: Block, maximum: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -60,8 +60,9 @@ class Heads:
         self.kept_scale = 1 / (1 - quantized_rate(scores.dropout_rate))
         self.causal = scores.causal and scores.mask is None
         self.blocks = [slice(*span) for span in spans(len(q), QUERIES)]
+        self.spans = self._spans()
 
-    def spans(self) -> list[slice]:
+    def _spans(self) -> list[slice]:
         """The heads of a stack in runs that are computed at once. They depend on the shapes alone."""
         count, parts = len(self.keys), 1 if self.scores.mask is None else self.query_shape[1]
         size = self._run_length(count // parts)
@@ -78,9 +79,8 @@ class Heads:
 
     def tile_memory(self) -> np.ndarray:
         """Room for the largest tile."""
-        span = max(span.stop - span.start for span in self.spans())
-        rows = min(self.query_shape[0], QUERIES)
-        return np.empty(span * rows * min(self.key_shape[0], KEYS), self.dtype)
+        heads = self.spans[0].stop - self.spans[0].start
+        return np.empty(heads * min(self.query_shape[0], QUERIES) * min(self.key_shape[0], KEYS), self.dtype)
 
 
 @dataclass

@@ -86,7 +86,7 @@ def test_weight_gradients_in_the_buffers_type(stack, dtype, memory, kept):
 
 
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
-@pytest.mark.parametrize("stack", ["ops", "ascend"])
+@pytest.mark.parametrize("stack", PLAIN)
 def test_a_float32_residual_beside_a_narrow_branch(stack, dtype):
     """--fp32-residual-connection: the result is float32, and each gradient has its tensor's type."""
     x, bias = leaf(tensor(normal(4, 2, 8), dtype)), leaf(tensor(normal(8), dtype))

@@ -18,6 +18,8 @@ class Outcome:
     """What a rank reports of a run."""
 
     losses: list[float] = field(default_factory=list)
+    scales: list[float] = field(default_factory=list)
+    """Of the loss, in each step."""
     weights: dict[str, np.ndarray] | None = None
     """Whole, by global name; on rank 0."""
     moments: dict[str, np.ndarray] | None = None
@@ -62,6 +64,7 @@ def train(backend, flags: str, steps: bool = True) -> Outcome:
 
         def on_step_end(self, state) -> None:
             outcome.losses.append(state.result.loss)
+            outcome.scales.append(state.result.loss_scale)
 
     with job(backend, config):
         state = pretrain(

@@ -1,0 +1,48 @@
+"""Runs in 16 bits that stop and go on: float32 values of the weights, moments and the loss scaler's state."""
+
+import numpy as np
+import pytest
+
+from tests.support.checkpoint_jobs import assert_same, train
+from tests.support.distributed import run
+
+SIX_STEPS = "--lr-decay-iters 6 --lr-decay-style cosine --hidden-dropout 0.1 --lr 1e-2"
+TYPES = {
+    "bf16": "--bf16",
+    "bf16 sums": "--bf16 --grad-reduce-in-bf16",
+    # Overflows at first, then grows after two clean steps: the run stops in the middle of that.
+    "fp16": "--fp16 --initial-loss-scale 16777216 --loss-scale-window 2 --hysteresis 1",
+    "fp16 adaptive": "--fp16 --adaptive-loss-scale --initial-loss-scale 16777216 --min-scale-window 2",
+    "fp16 deepspeed": "--fp16 --loss-scaler deepspeed --initial-loss-scale 16777216 --loss-scale-window 2",
+}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, kind):
+    """3 + 3 steps are 6 steps: losses, weights, their float32 values, moments, scale and schedule, to the bit."""
+    flags = f"{SIX_STEPS} {TYPES[kind]}"
+    whole = run(1, train, f"{flags} --train-iters 6")[0]
+    run(1, train, f"{flags} --train-iters 3 --save {tmp_path}")
+    resumed = run(1, train, f"{flags} --train-iters 6 --load {tmp_path}")[0]
+    assert_same(resumed, whole)
+    assert resumed.losses == whole.losses[3:] and resumed.scales == whole.scales[3:]
+    if "fp16" in kind:
+        assert len(set(whole.scales)) > 1 and whole.scales[3] != whole.scales[0], "the state must matter"
+
+
+def test_the_float32_values_are_more_than_the_weights(tmp_path):
+    """Without them a resumed run would be another one, which the test above would not see if they were rounded."""
+    outcome = run(1, train, f"{SIX_STEPS} --bf16 --train-iters 2")[0]
+    masters = {name.removeprefix("main_param."): v for name, v in outcome.moments.items() if "main_param" in name}
+    assert masters.keys() == outcome.weights.keys()
+    assert any(np.abs(masters[name] - weight).max() > 0 for name, weight in outcome.weights.items())
+    for name, weight in outcome.weights.items():
+        np.testing.assert_allclose(weight, masters[name], rtol=2**-8, atol=1e-30)
+
+
+def test_a_float32_run_goes_on_in_bf16(tmp_path):
+    """Its weights become the float32 values, to the bit."""
+    before = run(1, train, f"{SIX_STEPS} --train-iters 2 --save {tmp_path}")[0]
+    after = run(1, train, f"{SIX_STEPS} --train-iters 2 --bf16 --load {tmp_path}", False)[0]
+    for name, weight in before.weights.items():
+        np.testing.assert_array_equal(after.moments[f"main_param.{name}"], weight)

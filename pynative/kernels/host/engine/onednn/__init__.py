@@ -16,7 +16,8 @@ from pynative.rounding import convert, widened
 
 FLOAT32_PRODUCTS = "amx_tile" not in cpu_flags()
 """Whether float32 products are oneDNN's, too. One core, 2048 x 512 x 2048, GFLOP/s: AMD family 26 200, OpenBLAS 190;
-Intel model 207, which has AMX, 150, OpenBLAS 189. A function of the CPU alone, so that all ranks decide alike."""
+Intel model 207, which has AMX, 150, OpenBLAS 189. A function of the CPU alone, so that all ranks decide alike. Those
+of several matrices are oneDNN's anyway: one call instead of one for each."""
 
 BFLOAT16_PRODUCTS = bool({"avx512_bf16", "amx_bf16"} & set(cpu_flags()))
 """Whether the CPU multiplies bfloat16 numbers: others would widen them in every product."""
@@ -35,7 +36,7 @@ class OneDnnEngine(NumpyEngine):
         primitive = None
         if left.ndim > 2 and left.shape[-1] == 1:  # oneDNN 3.10 takes matrices of one row to lie without gaps
             right = np.ascontiguousarray(right)
-        if FLOAT32_PRODUCTS or left.dtype != np.float32:
+        if FLOAT32_PRODUCTS or left.dtype != np.float32 or left.ndim > 2:
             primitive = primitives.product(
                 layout_of(left), layout_of(right), layout_of(out),
                 None if bias is None else row_layout(bias), (SUM,) if accumulate else (),

@@ -7,11 +7,13 @@ threads share out the rows. Numbers are those of oneDNN 3's headers (dnnl_types.
 import ctypes
 import math
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache, cached_property, wraps
+from functools import cached_property, lru_cache, wraps
 from pathlib import Path
+from threading import get_ident
 from typing import Any, TypeVar
 
 import numpy as np
@@ -83,20 +85,22 @@ R = TypeVar("R")
 _making = threading.RLock()
 
 
-def once(make: Callable[..., R]) -> Callable[..., R]:
+def once(make: Callable[..., R], kept: int | None = None) -> Callable[..., R]:
     """`make`, whose result for the same arguments is made a single time, whichever threads ask for it at once.
+
+    kept: results that are remembered, those asked for last; None: all.
 
     `functools.cache` alone lets two threads make one each: oneDNN refuses a stream of another engine than its
     primitive's, and a primitive that is let go of leaves its place to another.
     """
-    made_before = cache(make)
+    made_before = lru_cache(kept)(make)
 
     @wraps(make)
     def locked(*arguments: Hashable) -> R:
         with _making:
             return made_before(*arguments)
 
-    return cache(locked)
+    return lru_cache(kept)(locked)
 
 
 def _find() -> Path | None:
@@ -154,10 +158,25 @@ def made(name: str, *arguments: object) -> Handle:
     return handle
 
 
+def let_go(owner: object, name: str, handles: Sequence[Handle | int]) -> None:
+    """Call dnnl_`name` of the handles once their owner is gone; not when the process ends."""
+    destroy = function(name)
+    weakref.finalize(owner, lambda: [destroy(Handle(_value(handle))) for handle in handles]).atexit = False
+
+
+def _value(handle: Handle | int) -> int | None:
+    return handle if isinstance(handle, int) else handle.value
+
+
 @once
 def engine() -> Handle:
-    """The CPU."""
+    """The CPU. oneDNN itself remembers primitives, too; ours are as many as are needed."""
+    call("set_primitive_cache_capacity", LIBRARY_KEEPS)
     return made("engine_create", _CPU, ctypes.c_size_t(0))
+
+
+LIBRARY_KEEPS = 128
+"""Primitives that the library remembers, those of MindSpore's own operators among them; left alone it keeps 1024."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,10 +222,9 @@ def address_of(array: np.ndarray) -> int:
 
 
 class _Thread(threading.local):
-    """A thread's own stream and scratch memory, and its arguments of each primitive."""
+    """A thread's own stream and scratch memory."""
 
     def __init__(self) -> None:
-        self.arguments: dict[Primitive, _Arguments] = {}
         self.scratch = np.empty(0, np.uint8)
 
     @cached_property
@@ -229,6 +247,7 @@ class _Arguments:
         self.memories = [int(memory.value or 0) for memory in memories]
         self.stream, self.count = stream, len(pairs)
         self.array = (_Argument * self.count)(*pairs)
+        let_go(self, "memory_destroy", self.memories)
 
 
 _thread = _Thread()
@@ -256,10 +275,13 @@ class Primitive:
         call("primitive_desc_query", described, _QUERY_IMPLEMENTATION, 0, ctypes.byref(name))
         self.implementation = (name.value or b"").decode()
         self._set_address, self._execute = set_address(), function("primitive_execute")
+        self._own: dict[int, _Arguments] = {}  # by thread; one that starts where another ended may go on with its own
+        let_go(self, "primitive_destroy", [self._handle])
+        let_go(self, "primitive_desc_destroy", [described])
 
     def __call__(self, *arrays: np.ndarray) -> None:
         """Execute on the arrays' memory."""
-        arguments = _thread.arguments.get(self) or self._arguments()
+        arguments = self._own.get(get_ident()) or self._arguments()
         if self._scratch_bytes:
             arrays = (*arrays, _thread.scratch_of(self._scratch_bytes))
         for memory, array in zip(arguments.memories, arrays, strict=True):
@@ -270,5 +292,5 @@ class Primitive:
 
     def _arguments(self) -> _Arguments:
         """This thread's, the first time that it executes the primitive."""
-        own = _thread.arguments[self] = _Arguments(self._names, self._descriptors, _thread.stream)
+        own = self._own[get_ident()] = _Arguments(self._names, self._descriptors, _thread.stream)
         return own

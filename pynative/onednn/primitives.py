@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 from pynative.onednn.library import (
@@ -51,14 +51,18 @@ SUM = "sum"
 
 PostOp = Eltwise | Binary | str
 
+KEPT = 256
+"""Primitives of a kind that are kept, those used last: one of a product has half a megabyte of machine code, and where
+a sequence grows, as in generation, every step has shapes of its own."""
+
 
 def _made_once(make: Callable[..., Primitive]) -> Callable[..., Primitive | None]:
     """Cached by the arguments; None where the library has no such primitive for this CPU, or but its slow definition.
 
-    What oneDNN calls "ref" computes entry by entry, a hundred times slower than numpy.
+    What oneDNN calls "ref" and "simple:any" computes entry by entry, a hundred times slower than numpy.
     """
 
-    @once
+    @partial(once, kept=KEPT)
     @wraps(make)
     def cached(*arguments: Any) -> Primitive | None:
         if library() is None:
@@ -67,7 +71,7 @@ def _made_once(make: Callable[..., Primitive]) -> Callable[..., Primitive | None
             primitive = make(*arguments)
         except OneDnnError:
             return None
-        return None if primitive.implementation.startswith("ref") else primitive
+        return None if primitive.implementation.startswith(("ref", "simple:any")) else primitive
 
     return cached
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from parallel_core.blas import LEVELS, Decision, cpu_flags, decide, usable_cores
+from parallel_core.blas import LEVELS, Decision, cpu_flags, decide, multiplies_bfloat16, usable_cores
 
 SSE = frozenset(["fpu", "sse", "sse2", "pni", "ssse3", "sse4_1", "sse4_2"])
 AVX = SSE | {"avx"}
@@ -88,3 +88,18 @@ def test_flags_are_read_from_linux_on_both_architectures(tmp_path):
     assert cpu_flags(x86) == {"fpu", "avx2", "fma"}
     assert cpu_flags(arm) == {"fp", "asimd"}
     assert cpu_flags(absent) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("flags", "multiplies"),
+    [
+        ({"avx2", "avx512f", "avx512_bf16"}, True),
+        ({"avx512f", "amx_bf16", "amx_tile"}, True),
+        ({"avx512f", "avx512_vnni"}, False),
+        ({"avx2"}, False),
+        (set(), False),
+    ],
+)
+def test_bfloat16_is_multiplied_where_the_cpu_does(flags, multiplies):
+    """Elsewhere operands are widened: no instruction makes up for what oneDNN would emulate."""
+    assert multiplies_bfloat16(flags) is multiplies

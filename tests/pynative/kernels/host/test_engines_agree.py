@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from pynative.dtypes import BFLOAT16
-from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.engine import ENGINE, onednn
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
+from pynative.onednn import primitives
+from pynative.onednn.library import Layout, Type
 from pynative.rounding import widened
 from tests.support.kernels import normal
 
@@ -14,6 +16,24 @@ FLOAT32 = np.dtype(np.float32)
 TYPES = {FLOAT32: 3e-6, np.dtype(np.float16): 2e-3, BFLOAT16: 1.6e-2}
 """Type -> largest difference, relative to the largest entry: a few roundings of the type."""
 ROWS = 37
+
+
+@pytest.fixture(autouse=True, params=["this CPU", "a CPU without 16-bit arithmetic"])
+def cpu(request, monkeypatch) -> str:
+    """What the machine has, or oneDNN's primitives of float32 alone."""
+
+    def float32_only(make):
+        def made(*arguments):
+            kinds = {argument.kind for argument in arguments if isinstance(argument, Layout)}
+            return None if kinds - {Type.FLOAT32} else make(*arguments)
+
+        return made
+
+    if request.param != "this CPU":
+        for name in ("product", "norm", "norm_gradient", "eltwise", "eltwise_gradient", "binary", "reorder"):
+            monkeypatch.setattr(primitives, name, float32_only(getattr(primitives, name)))
+        monkeypatch.setattr(onednn, "BFLOAT16_PRODUCTS", False)
+    return request.param
 
 
 def typed(dtype: np.dtype, *shape: int, seed: int = 0) -> np.ndarray:
@@ -98,6 +118,48 @@ def test_tiles_of_scores(dtype, shape):
     """Single keys and queries too: matrices of one row with gaps between them once led a product astray."""
     for ours, numpys in zip(*(score_tiles(e, dtype, *shape) for e in (ENGINE, NUMPY)), strict=True):
         assert_equal(ours, numpys, TYPES[dtype] * 2)
+
+
+@pytest.mark.parametrize("out_dtype", ["own", "float32"])
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_products(dtype, accumulate, out_dtype):
+    left, right, bias = typed(dtype, ROWS, 24), typed(dtype, 40, 24, seed=1).T, typed(dtype, 40, seed=2)
+    results = []
+    for engine in (ENGINE, NUMPY):
+        out = typed(dtype if out_dtype == "own" else FLOAT32, ROWS, 40, seed=3)
+        engine.matmul(left, right, out, None if accumulate else bias, accumulate)
+        results.append(out)
+    assert_equal(*results, TYPES[dtype])
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_additions(dtype):
+    """Bias, mask and residual, each of them or not; a residual of float32 beside 16-bit values."""
+    x, bias, mask = typed(dtype, ROWS, 40), typed(dtype, 40, seed=1), normal(ROWS, 40, seed=2)
+    for residual in (None, typed(dtype, ROWS, 40, seed=3), typed(FLOAT32, ROWS, 40, seed=3)):
+        for given in ((bias, mask), (bias, None), (None, mask), (None, None)):
+            outs = [np.empty(x.shape, dtype if residual is None else residual.dtype) for _ in range(2)]
+            for engine, out in zip((ENGINE, NUMPY), outs, strict=True):
+                engine.add(x, *given, residual, out)
+            assert_equal(*outs, TYPES[outs[0].dtype])
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_cross_entropy(dtype):
+    """The statistics of logits and their exponentials, over the logits themselves and elsewhere."""
+    x, weight = typed(dtype, ROWS, 130), normal(ROWS, seed=1)
+    ours, numpys = [], []
+    for engine, results in ((ENGINE, ours), (NUMPY, numpys)):
+        maximum, total = np.empty((2, ROWS), FLOAT32)
+        out, over = np.empty_like(x), x.copy()
+        engine.logit_statistics(x, maximum, total)
+        engine.weighted_exponentials(x, maximum, weight, out)
+        engine.weighted_exponentials(over, maximum, weight, over)
+        results += [maximum, total, out, over]
+    for one, other in zip(ours, numpys, strict=True):
+        assert_equal(one, other, TYPES[one.dtype])
+    np.testing.assert_array_equal(widened(ours[2]), widened(ours[3]))
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parallel_core.blas import cpu_flags
+from parallel_core.blas import cpu_flags, multiplies_bfloat16
 from pynative.dtypes import BFLOAT16
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 from pynative.kernels.host.engine.onednn import activations, cross_entropy, scores, sums
@@ -12,15 +12,14 @@ from pynative.onednn import primitives
 from pynative.onednn.arrays import Array, layout_of, row_layout
 from pynative.onednn.library import library
 from pynative.onednn.primitives import SUM
-from pynative.rounding import convert, widened
+from pynative.rounding import convert, put, widened
 
 FLOAT32_PRODUCTS = "amx_tile" not in cpu_flags()
 """Whether float32 products are oneDNN's, too. One core, 2048 x 512 x 2048, GFLOP/s: AMD family 26 200, OpenBLAS 190;
 Intel model 207, which has AMX, 150, OpenBLAS 189. A function of the CPU alone, so that all ranks decide alike. Those
 of several matrices are oneDNN's anyway: one call instead of one for each."""
 
-BFLOAT16_PRODUCTS = bool({"avx512_bf16", "amx_bf16"} & set(cpu_flags()))
-"""Whether the CPU multiplies bfloat16 numbers: others would widen them in every product."""
+BFLOAT16_PRODUCTS = multiplies_bfloat16(cpu_flags())
 
 
 def is_available() -> bool:
@@ -36,14 +35,16 @@ class OneDnnEngine(NumpyEngine):
         primitive = None
         if left.ndim > 2 and left.shape[-1] == 1:  # oneDNN 3.10 takes matrices of one row to lie without gaps
             right = np.ascontiguousarray(right)
-        if FLOAT32_PRODUCTS or left.dtype != np.float32 or left.ndim > 2:
+        if _multiplies(left):
             primitive = primitives.product(
                 layout_of(left), layout_of(right), layout_of(out),
                 None if bias is None else row_layout(bias), (SUM,) if accumulate else (),
             )  # fmt: skip
-        if primitive is None:
-            return NumpyEngine.matmul(left, right, out, bias, accumulate)
-        if bias is None:
+        if primitive is None and left.dtype == np.float32:
+            NumpyEngine.matmul(left, right, out, bias, accumulate)
+        elif primitive is None:
+            _widened_product(left, right, out, bias, accumulate)
+        elif bias is None:
             primitive(left, right, out)
         else:
             primitive(left, right, out, bias)
@@ -54,8 +55,12 @@ class OneDnnEngine(NumpyEngine):
     ) -> None:
         layouts = layout_of(x), layout_of(scale), layout_of(inverse)
         primitive = primitives.norm(*layouts, float(epsilon), mean is not None, shift is not None)
-        if primitive is None:
+        if primitive is None and x.dtype == np.float32:
             return NumpyEngine.norm(x, scale, shift, epsilon, out, mean, inverse)
+        if primitive is None:
+            wide = np.empty(out.shape, np.float32)
+            OneDnnEngine.norm(widened(x), scale, shift, epsilon, wide, mean, inverse)
+            return convert(wide, out)
         variance = np.empty_like(inverse)
         given = (x, out, mean, variance, scale, shift)
         primitive(*(array for array in given if array is not None))
@@ -69,14 +74,15 @@ class OneDnnEngine(NumpyEngine):
         layouts = layout_of(x), layout_of(scale), layout_of(inverse)
         # With epsilon 0 the variance is all of 1 / inverse^2.
         primitive = primitives.norm_gradient(*layouts, 0.0, mean is not None, shift_gradient is not None)
-        if primitive is None:
+        if primitive is None and x.dtype == np.float32:
             return NumpyEngine.norm_gradient(dy, x, scale, mean, inverse, dx, scale_gradient, shift_gradient)
-        if mean is None and x.dtype != np.float32:  # what has to be added to dx is added before it is rounded
+        if x.dtype != np.float32 and (primitive is None or mean is None):  # what is added to dx comes before rounding
             wide = np.empty(dx.shape, np.float32)
             OneDnnEngine.norm_gradient(
                 widened(dy), widened(x), scale, mean, inverse, wide, scale_gradient, shift_gradient
             )
             return convert(wide, dx)
+        assert primitive is not None
         variance = 1 / np.square(inverse)
         given = (x, dy, dx, mean, variance, scale, scale_gradient, shift_gradient)
         primitive(*(array for array in given if array is not None))
@@ -124,6 +130,23 @@ class OneDnnEngine(NumpyEngine):
 
     logit_statistics = staticmethod(cross_entropy.logit_statistics)
     weighted_exponentials = staticmethod(cross_entropy.weighted_exponentials)
+
+
+def _multiplies(left: Array) -> bool:
+    """Whether oneDNN is asked for products of what has this type and this many axes."""
+    if left.dtype == np.float32:
+        return FLOAT32_PRODUCTS or left.ndim > 2
+    return BFLOAT16_PRODUCTS if left.dtype == BFLOAT16 else True
+
+
+def _widened_product(left: Array, right: Array, out: Array, bias: Array | None, accumulate: bool) -> None:
+    """`matmul` of 16-bit operands by way of float32."""
+    left, right, bias = widened(left), widened(right), None if bias is None else widened(bias)
+    if out.dtype == np.float32:
+        return OneDnnEngine.matmul(left, right, out, bias, accumulate)
+    result = np.empty(out.shape, np.float32)
+    OneDnnEngine.matmul(left, right, result, bias)
+    return put(result, out, accumulate)
 
 
 def _add_mean_gradient(dy: Array, scale: Array, inverse: Array, dx: Array) -> None:

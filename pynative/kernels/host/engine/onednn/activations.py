@@ -1,5 +1,7 @@
 """Activations by oneDNN's elementwise primitives, which want dense rows. Letters: r rows, f features of the input."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pynative.onednn import primitives
@@ -31,10 +33,14 @@ def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
     if name not in PLAIN:
         return False
     if bias is None:
-        return _run(_eltwise(name, out), x, out)
-    post_ops = (Eltwise(*PLAIN[name]),)
-    added = primitives.binary(Algorithm.ADD, layout_of(x), row_layout(bias), layout_of(out), post_ops)
-    return _run(added, x, bias, out)
+        done = _run(_eltwise(name, out), x, out)
+    else:
+        post_ops = (Eltwise(*PLAIN[name]),)
+        added = primitives.binary(Algorithm.ADD, layout_of(x), row_layout(bias), layout_of(out), post_ops)
+        done = _run(added, x, bias, out)
+    if done or x.dtype == np.float32:
+        return done
+    return _by_way_of_float32(_eltwise, name, (_wide_sum(x, bias),), out)
 
 
 def gradient(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> bool:
@@ -43,8 +49,11 @@ def gradient(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> b
         return _gated_gradient(GATED[name], _halves(x, bias), widened(dy), dx)
     if name not in PLAIN:
         return False
-    x = x if bias is None else _sum(x, bias)
-    return _run(primitives.eltwise_gradient(*PLAIN[name], layout_of(dx)), x, dy, dx)
+    if _run(_eltwise_gradient(name, dx), x if bias is None else _sum(x, bias), dy, dx):
+        return True
+    if x.dtype == np.float32:
+        return False
+    return _by_way_of_float32(_eltwise_gradient, name, (_wide_sum(x, bias), widened(dy)), dx)
 
 
 def _gated_gradient(name: str, halves: tuple[Array, Array], dy: Array, dx: Array) -> bool:
@@ -54,7 +63,7 @@ def _gated_gradient(name: str, halves: tuple[Array, Array], dy: Array, dx: Array
     result *= dy
     convert(result, up_gradient)
     up *= dy
-    done = done and _run(primitives.eltwise_gradient(*PLAIN[name], layout_of(gate)), gate, up, result)
+    done = done and _run(_eltwise_gradient(name, gate), gate, up, result)
     convert(result, gate_gradient)
     return done
 
@@ -72,6 +81,28 @@ def _halves(x: Array, bias: Array | None) -> tuple[Array, Array]:
 
 def _eltwise(name: str, like: Array) -> Primitive | None:
     return primitives.eltwise(*PLAIN[name], layout_of(like), layout_of(like))
+
+
+def _eltwise_gradient(name: str, like: Array) -> Primitive | None:
+    return primitives.eltwise_gradient(*PLAIN[name], layout_of(like))
+
+
+def _by_way_of_float32(
+    primitive: Callable[[str, Array], Primitive | None], name: str, operands: tuple[Array, ...], out: Array
+) -> bool:
+    """Fill a 16-bit out with what a primitive makes of float32 operands."""
+    result = np.empty(out.shape, np.float32)
+    done = _run(primitive(name, result), *operands, result)
+    convert(result, out)
+    return done
+
+
+def _wide_sum(x: Array, bias: Array | None) -> Array:
+    """16-bit x + bias in float32."""
+    wide = widened(x)
+    if bias is not None:
+        wide += widened(bias)
+    return wide
 
 
 def _sum(x: Array, bias: Array) -> Array:

@@ -70,7 +70,7 @@ def contenders(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
     model = get_model(lambda **where: GPTModel(config.model_config, **where), config)
     buffers = ParamAndGradBuffers(trainable(model), config.training_config.gradient)
     arrays, step, chunk = batch(options), PipelineStep(model, config), model[0]
-    forward_step = BatchedForwardStep(lambda data: arrays, options.micro_batches)
+    forward_step = BatchedForwardStep(lambda data: arrays)
     tape_gradients, one = autograd.TapeGradients(trainable(model)), Tensor(np.ones((), np.float32))
 
     def runner() -> None:

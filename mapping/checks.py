@@ -50,6 +50,7 @@ NEEDS = {
     "--lr-warmup-samples": ("--train-samples",),
     "--lr-wsd-decay-samples": ("--train-samples",),
     "--rampup-batch-size": ("--train-samples",),
+    "--step-batch-size-schedule": ("--train-samples",),
     "--lr-decay-iters": ("--train-iters",),
     "--lr-warmup-iters": ("--train-iters",),
     "--lr-wsd-decay-iters": ("--train-iters",),

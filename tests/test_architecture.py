@@ -75,7 +75,7 @@ FLOORS = {
         {"arguments", "explain"},
     ),
     "parallel_core": (
-        {"activations", "blas", "dtypes", "files", "findings", "fused_rows", "loss_scale", "lr_schedule"}
+        {"activations", "batch_sizes", "blas", "dtypes", "files", "findings", "fused_rows", "loss_scale", "lr_schedule"}
         | {"messages"}
         | {"partition", "sampling", "sharding"},
         {"averaging", "buffers", "initial_values", "recompute", "schedules", "sizes"},

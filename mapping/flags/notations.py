@@ -80,6 +80,20 @@ def boolean(text: str) -> bool:
     return known[text.lower()]
 
 
+_THOUSANDS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def batch_sizes(text: str) -> list[list[int]]:
+    """`0:384 200B:768`: pairs of an amount, with K, M, B or T for thousands, and a size."""
+    pairs = (pair.split(":") for pair in text.split())
+    return [[_amount(amount), int(size)] for amount, size in pairs]
+
+
+def _amount(text: str) -> int:
+    unit = _THOUSANDS.get(text[-1:].upper())
+    return int(text) if unit is None else round(float(text[:-1]) * unit)
+
+
 SPECS = (
     "bailing_spec",
     "deepseek_spec",

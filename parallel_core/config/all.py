@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
+from parallel_core.batch_sizes import BatchSizes
 from parallel_core.config.base import Config, Unjudged, Unknown, complain, judge
 from parallel_core.config.rules import RULES
 from parallel_core.config.sections import Sections
@@ -41,7 +42,11 @@ class AllConfig(Sections):
         parallel.fill("virtual_pipeline_model_parallel_size", lambda: virtual_stages(layers, parallel))
         data.fill(
             "global_batch_size",
-            lambda: data.batch_size * parallel.data_parallel_size * (data.micro_batch_num or self._smallest_round()),
+            lambda: (
+                data.step_batch_size_schedule[-1][-1]
+                if data.step_batch_size_schedule
+                else data.batch_size * parallel.data_parallel_size * (data.micro_batch_num or self._smallest_round())
+            ),
         )
         data.fill(
             "micro_batch_num", lambda: max(1, data.global_batch_size // (data.batch_size * parallel.data_parallel_size))
@@ -65,6 +70,11 @@ class AllConfig(Sections):
             training.precision.bf16, training.precision.fp16 = kind == "bfloat16", kind == "float16"
             training.derive()
 
+    @property
+    def batch_sizes(self) -> BatchSizes:
+        """The size of each step."""
+        return BatchSizes.of(self.dataset_config, self.model_config.seq_length)
+
     def _smallest_round(self) -> int:
         """The fewest micro-batches that a schedule takes: interleaving goes through the chunks in whole groups."""
         parallel = self.parallel_config
@@ -75,7 +85,8 @@ class AllConfig(Sections):
     def _iterations_of_samples(self) -> None:
         with suppress(Unjudged):
             samples = self.training_config.train_samples or 0
-            self.training_config.training_iters = samples // self.dataset_config.global_batch_size
+            sizes = self.batch_sizes
+            self.training_config.training_iters = sizes.steps(samples) if sizes.is_sound else 1
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Sections by name, options by the names under which users know them; what is not known is none."""

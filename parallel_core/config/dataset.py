@@ -22,6 +22,8 @@ class DatasetConfig(Config):
     """Micro-batches of one optimizer step on each data-parallel rank."""
     rampup_batch_size: list[int] | None = option("--rampup-batch-size", None)
     """First global batch size, its increment, and over how many samples it grows to `global_batch_size`."""
+    step_batch_size_schedule: list[list[int]] | None = option("--step-batch-size-schedule", None)
+    """Pairs of tokens and the global batch size from then on; the last one is `global_batch_size`."""
 
     data_path: list[str] | None = option("--data-path", None)
     """Prefixes of indexed datasets, or weight and prefix in turn, split by `split`."""

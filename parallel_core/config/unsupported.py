@@ -69,7 +69,6 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "exp_avg_sq_dtype": ("fp32",),
     "instruction.enabled": (False,),
     "labels_in_data": (False,),
-    "rampup_batch_size": (None,),
     "tokenizer_type": (None, "GPT2BPETokenizer", "NullTokenizer"),
 }
 IMPLEMENTED = {path_of(name): works for name, works in _IMPLEMENTED.items()}

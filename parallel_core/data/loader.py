@@ -1,6 +1,6 @@
 """The data of whole training steps, for one data-parallel rank."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Protocol
@@ -35,20 +35,24 @@ class StepLoader:
         self,
         dataset: Samples,
         sampler: Iterable[Sequence[int]],
-        micro_batch_num: int,
+        micro_batch_num: int | Callable[[int], int],
         *,
         vocab_size: int | None = None,
         prefetch: bool = True,
     ) -> None:
-        """`sampler` gives the sample numbers of one micro-batch after the other; `vocab_size` bounds the ids."""
-        if micro_batch_num <= 0:
+        """`sampler` gives the sample numbers of one micro-batch after the other; `vocab_size` bounds the ids.
+
+        micro_batch_num: of each step, or a function of how many were given in the steps before.
+        """
+        if isinstance(micro_batch_num, int) and micro_batch_num <= 0:
             raise ValueError(
                 f"{micro_batch_num} micro-batches a step: --global-batch-size must be at least "
                 "--micro-batch-size * data-parallel size"
             )
         self.dataset = dataset
         self.sampler = sampler
-        self.micro_batch_num = micro_batch_num
+        self.micro_batch_num = micro_batch_num if callable(micro_batch_num) else lambda given: micro_batch_num
+        self._given = 0
         self.vocab_size = vocab_size
         self.prefetch = prefetch
 
@@ -65,7 +69,8 @@ class StepLoader:
 
     def _steps(self) -> Iterator[Batch]:
         micro_batches = iter(self.sampler)
-        while len(step := list(islice(micro_batches, self.micro_batch_num))) == self.micro_batch_num:
+        while len(step := list(islice(micro_batches, count := self.micro_batch_num(self._given)))) == count:
+            self._given += count
             yield self._read([i for micro_batch in step for i in micro_batch])
 
     def _read(self, rows: Sequence[int]) -> Batch:
@@ -84,7 +89,7 @@ def build_step_loader(
     consumed_samples: int,
     *,
     micro_batch_size: int,
-    micro_batch_num: int,
+    micro_batch_num: int | Callable[[int], int],
     data_parallel_rank: int,
     data_parallel_size: int,
     dataloader_type: str = "single",

@@ -41,8 +41,8 @@ class ForwardStep(Protocol):
     draws: int
     """Items that a step takes from its data iterator."""
 
-    def begin(self, data_iterator: Iterator, model: nn.CellList) -> None:
-        """Start a step of a stage with these chunks."""
+    def begin(self, data_iterator: Iterator, model: nn.CellList, micro_batches: int) -> None:
+        """Start a step of so many micro-batches of a stage with these chunks."""
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """What the chunk's model gives, and how its loss is read off."""

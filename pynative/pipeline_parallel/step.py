@@ -1,6 +1,7 @@
 """A step's forwards and backwards on this rank, and the loss of the whole job."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -48,15 +49,16 @@ class PipelineStep:
         is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self.stage = Stage(model, self.averaging, is_last, self._enter)
         self.channel = pipeline_channel(config)
-        self._plans = {train: self._plan(config, train) for train in (True, False)}
+        self._config, self.micro_batches = config, config.dataset_config.micro_batch_num
+        self._plans = {(train, self.micro_batches): self._plan(train, self.micro_batches) for train in (True, False)}
         # Tensor- and context-parallel ranks have the same loss; one of each replica's reports it.
         self._reports = is_last and parallel_state.get_tensor_and_context_parallel_rank() == 0
 
-    def _plan(self, config: AllConfig, train: bool) -> Plan:
-        parallel, group = config.parallel_config, self.channel.group
+    def _plan(self, train: bool, micro_batches: int) -> Plan:
+        parallel, group = self._config.parallel_config, self.channel.group
         generator = GENERATORS[parallel.schedule_name] if train else forward_only
         rounds = parallel.microbatch_group_size_per_virtual_pipeline_stage
-        computes = generator(group.size, config.dataset_config.micro_batch_num, self.chunks, rounds)
+        computes = generator(group.size, micro_batches, self.chunks, rounds)
         return Plan.of(communicate(computes, self.chunks)[group.rank])
 
     @staticmethod
@@ -65,10 +67,19 @@ class PipelineStep:
         of_all_replicas = micro_batch * replicas + parallel_state.get_data_parallel_rank()
         set_step_position(StepPosition(get_step_position().iteration, of_all_replicas, chunk))
 
-    def run(self, forward_step: ForwardStep, data_iterator: Iterator, train: bool) -> GlobalLoss:
-        """Every micro-batch of a step: gradients into the buffer when training, and the loss."""
-        plan = self._plans[train]
-        forward_step.begin(data_iterator, self.stage.model)
+    def run(
+        self, forward_step: ForwardStep, data_iterator: Iterator, train: bool, micro_batches: int | None = None
+    ) -> GlobalLoss:
+        """Every micro-batch of a step: gradients into the buffer when training, and the loss.
+
+        micro_batches: of this rank; the configuration's, if the batch does not grow.
+        """
+        number = micro_batches or self.micro_batches
+        if (train, number) not in self._plans:
+            self._plans[train, number] = self._plan(train, number)
+        plan = self._plans[train, number]
+        self.averaging = self.stage.averaging = replace(self.averaging, micro_batches=number)
+        forward_step.begin(data_iterator, self.stage.model, number)
         self.stage.begin(forward_step, train, plan.defers_weight_gradients)
         run(plan, self.stage.compute, self.channel)
         return self._global_loss()

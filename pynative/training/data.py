@@ -13,28 +13,39 @@ def get_train_valid_test_num_samples(config: AllConfig | None = None) -> tuple[i
     """How many samples a run draws from each split; by default the run that `set_parallel_context` initialised."""
     config = config or parallel_state.get_config()
     training, batch = config.training_config, config.dataset_config.global_batch_size
+    in_training = training.train_samples if config.batch_sizes.changes else training.training_iters * batch
     if training.skip_train:
         return 0, training.eval_iters * batch, 0
     evaluations = training.training_iters // training.eval_interval + 1 if training.eval_interval else 0
-    return training.training_iters * batch, evaluations * training.eval_iters * batch, training.eval_iters * batch
+    return in_training or 0, evaluations * training.eval_iters * batch, training.eval_iters * batch
+
+
+def micro_batch_of_all(config: AllConfig) -> int:
+    """Samples of one micro-batch on every data-parallel rank."""
+    return config.dataset_config.batch_size * config.parallel_config.data_parallel_size
 
 
 def build_pretraining_data_loader(
-    dataset: Any, consumed_samples: int, config: AllConfig | None = None, draws: int = 1
+    dataset: Any, consumed_samples: int, config: AllConfig | None = None, draws: int = 1, is_training: bool = True
 ) -> StepLoader:
     """This replica's steps of `dataset`, each in `draws` items, from the first sample that was not consumed yet.
 
     An item is a dict of arrays whose rows are a step's micro-batches, one after the other. By default the configuration
     is the one that `set_parallel_context` was given. Megatron's forward_step_func draws micro-batches: draws is their
-    number.
+    number. Steps of the training grow as --rampup-batch-size says; those of an evaluation do not.
     """
     config = config or parallel_state.get_config()
-    data = config.dataset_config
+    data, unit = config.dataset_config, micro_batch_of_all(config)
+    sizes = config.batch_sizes
+
+    def grows(given: int) -> int:
+        return sizes.at(consumed_samples + given * unit) // unit
+
     return build_step_loader(
         dataset,
         consumed_samples,
         micro_batch_size=data.batch_size,
-        micro_batch_num=data.micro_batch_num // draws,
+        micro_batch_num=grows if is_training and draws == 1 else data.micro_batch_num // draws,
         data_parallel_rank=parallel_state.get_data_parallel_rank(),
         data_parallel_size=parallel_state.get_data_parallel_world_size(),
         dataloader_type=data.dataloader_type or "single",
@@ -93,8 +104,12 @@ class DataSources:
         train_set, valid_set = self._datasets(config)
         valid = self.valid_data_loader
         if valid is None and valid_set is not None:
-            valid = build_pretraining_data_loader(valid_set, 0, config, draws)
+            valid = build_pretraining_data_loader(valid_set, 0, config, draws, is_training=False)
         if self.train_data_loader is not None:
+            if config.batch_sizes.changes:
+                raise ValueError(
+                    "train_data_loader: gives whole steps, whose size --rampup-batch-size changes; give a dataset"
+                )
             train = endless(self.train_data_loader, iteration * draws)
         elif config.training_config.skip_train:
             train = iter(())

@@ -30,7 +30,7 @@ class ForwardBackward:
         self.model, self.config = model, config
         self.buffers = ParamAndGradBuffers.of(trainable(model), config.training_config.gradient)
         self.pipeline = PipelineStep(model, config)
-        self._forward_step, self._calls = BatchedForwardStep(None, config.dataset_config.micro_batch_num), count()
+        self._forward_step, self._calls = BatchedForwardStep(), count()
 
     @classmethod
     def of(cls, model: nn.CellList, config: AllConfig) -> "ForwardBackward":

@@ -35,18 +35,18 @@ class BatchedForwardStep:
 
     draws = 1
 
-    def __init__(self, get_batch_func: Callable[[Iterator], dict[str, Any]] | None, micro_batches: int) -> None:
-        self.get_batch_func, self.micro_batches = get_batch_func, micro_batches
+    def __init__(self, get_batch_func: Callable[[Iterator], dict[str, Any]] | None = None) -> None:
+        self.get_batch_func = get_batch_func
         self._unread: list[Iterator] = []
 
-    def begin(self, data_iterator: Iterator, model: Sequence[nn.Cell]) -> None:
+    def begin(self, data_iterator: Iterator, model: Sequence[nn.Cell], micro_batches: int) -> None:
         """Fetch a step's batch, for all chunks of the stage."""
         unread = unread_by_all(model)
         batch = (self.get_batch_func or self._next)(data_iterator)
         entries = {name: entry_of(name, value) for name, value in batch.items() if name not in unread}
         if not entries and self.get_batch_func is None and data_iterator not in self._unread:
             self._unread.append(data_iterator)
-        self.batch = StepBatch(entries, self.micro_batches, context_shard())
+        self.batch = StepBatch(entries, micro_batches, context_shard())
 
     def _next(self, data_iterator: Iterator) -> dict[str, Any]:
         if data_iterator in self._unread:
@@ -72,7 +72,7 @@ class MegatronForwardStep:
     def __init__(self, forward_step_func: Callable, micro_batches: int) -> None:
         self.forward_step_func, self.draws = forward_step_func, micro_batches
 
-    def begin(self, data_iterator: Iterator | list[Iterator], model: Sequence[nn.Cell]) -> None:
+    def begin(self, data_iterator: Iterator | list[Iterator], model: Sequence[nn.Cell], micro_batches: int) -> None:
         """A micro-batch is drawn whenever one runs: from a chunk's own iterator, as Megatron's list has them, or from
         a copy of the only one, so that every chunk sees the same micro-batches."""
         if isinstance(data_iterator, list):

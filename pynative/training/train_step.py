@@ -41,6 +41,8 @@ class StepResult:
     """That the gradients were made with."""
     gradient_scale: float = 1.0
     """What the buffers' gradients are to be multiplied with to be the global batch's, before clipping."""
+    samples: int = 0
+    """Of the global batch."""
 
 
 def config_of(training_config: TrainingConfig, model_config: ModelConfig) -> AllConfig:
@@ -74,7 +76,7 @@ class TrainOneStepCell:
         self.config = config_of(training_config, model_config)
         self.model, self.optimizer, self.scheduler = network_with_loss, optimizer, opt_param_scheduler
         self.buffers = optimizer.buffers
-        self.forward_step = forward_step or BatchedForwardStep(None, self.config.dataset_config.micro_batch_num)
+        self.forward_step = forward_step or BatchedForwardStep()
         self.loss_scaler = optimizer.grad_scaler = loss_scaler or optimizer.grad_scaler
         self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler)
         self.gradient_norm = GradientNorm(self.buffers, checks_all=self.loss_scaler is not None)
@@ -89,11 +91,22 @@ class TrainOneStepCell:
         result = self.step(iter([data]))
         return result.loss, result.is_finite, result.loss_scale, result.learning_rate, result.gradient_norm
 
-    def step(self, data_iterator: Iterator, before_update: Callable[[float], None] | None = None) -> StepResult:
-        """One step; `before_update(gradient_scale)` is called with the reduced gradients in the buffers, unscaled."""
+    def step(
+        self,
+        data_iterator: Iterator,
+        before_update: Callable[[float], None] | None = None,
+        micro_batches: int | None = None,
+    ) -> StepResult:
+        """One step; `before_update(gradient_scale)` is called with the reduced gradients in the buffers, unscaled.
+
+        micro_batches: of this rank; the configuration's, if the batch does not grow.
+        """
+        data, replicas = self.config.dataset_config, self.config.parallel_config.data_parallel_size
+        samples = data.batch_size * replicas * (micro_batches or data.micro_batch_num)
         self.model.set_train(True)
         self.buffers.empty_gradients()
-        averaging, loss = self.pipeline.averaging, self.pipeline.run(self.forward_step, data_iterator, train=True)
+        loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
+        averaging = self.pipeline.averaging
         finalize_model_grads(self.buffers, averaging.factor_before_sum)
         loss_scale, scale = averaging.loss_scale, averaging.gradient_scale(loss.tokens)
         norm = self.gradient_norm(scale)
@@ -106,9 +119,9 @@ class TrainOneStepCell:
         if is_finite:
             clipped = scale * clip_coefficient(norm, self.config.optimizer_config.clip_grad)
             self.optimizer.step(*rates, clipped)
-            self.scheduler.step(self.config.dataset_config.global_batch_size)
+            self.scheduler.step(samples)
         self.skipped_steps += not is_finite
-        return StepResult(loss.mean, loss.tokens, norm, *rates, is_finite, not is_finite, loss_scale, scale)
+        return StepResult(loss.mean, loss.tokens, norm, *rates, is_finite, not is_finite, loss_scale, scale, samples)
 
     def evaluate(self, data_iterator: Iterator, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""

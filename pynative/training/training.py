@@ -39,6 +39,7 @@ from pynative.training.data import (
     DataSources,
     build_pretraining_data_loader,
     get_train_valid_test_num_samples,
+    micro_batch_of_all,
 )
 from pynative.training.forward_step import BatchedForwardStep, MegatronForwardStep
 from pynative.training.train_step import TrainOneStepCell
@@ -108,7 +109,7 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
 
 def _train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Callback]) -> None:
     """The loop: steps until --train-iters, callbacks around them."""
-    training = state.config.training_config
+    training, sizes, unit = state.config.training_config, state.config.batch_sizes, micro_batch_of_all(state.config)
     for callback in callbacks:
         callback.on_train_begin(state)
 
@@ -119,10 +120,11 @@ def _train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Ca
     while state.iteration < training.training_iters and not state.should_stop:
         set_step_position(StepPosition(state.iteration))
         started = time.perf_counter()
-        state.result = state.step_cell.step(data_iterator, before_update)
+        micro_batches = sizes.at(state.consumed_samples) // unit
+        state.result = state.step_cell.step(data_iterator, before_update, micro_batches)
         state.step_seconds = time.perf_counter() - started
         state.iteration += 1
-        state.consumed_samples += state.config.dataset_config.global_batch_size
+        state.consumed_samples += micro_batches * unit
         for callback in callbacks:
             callback.on_step_end(state)
     for callback in callbacks:
@@ -160,12 +162,9 @@ def _step_cell(
     """Gradients, optimizer, schedule and forward step around a model."""
     optimizer = get_optimizer(config.optimizer_config, config.training_config, network=model)
     scheduler = get_optimizer_param_scheduler(config)
-    forward_step: ForwardStep
-    micro_batches = config.dataset_config.micro_batch_num
+    forward_step: ForwardStep = BatchedForwardStep(get_batch_func)
     if forward_step_func is not None:
-        forward_step = MegatronForwardStep(forward_step_func, micro_batches)
-    else:
-        forward_step = BatchedForwardStep(get_batch_func, micro_batches)
+        forward_step = MegatronForwardStep(forward_step_func, config.dataset_config.micro_batch_num)
     return TrainOneStepCell(model, optimizer, scheduler, config.training_config, config.model_config, forward_step)
 
 
@@ -258,8 +257,7 @@ def train(
         wrong = ", ".join(given) or "training_config"
         raise ValueError(f"train: {wrong}: pass None, and the step cell's own training_config; see its documentation")
     if get_batch_func is not None:
-        micro_batches = train_one_step_cell.config.dataset_config.micro_batch_num
-        train_one_step_cell.forward_step = BatchedForwardStep(get_batch_func, micro_batches)
+        train_one_step_cell.forward_step = BatchedForwardStep(get_batch_func)
     state = TrainingState(train_one_step_cell.config, train_one_step_cell.model, train_one_step_cell)
     _run(state, DataSources(None, train_dataloader, val_dataloader), callbacks)
     return state

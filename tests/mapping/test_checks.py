@@ -184,6 +184,8 @@ BAD = [
     ("--train-samples 100", 1, "--train-samples 100"),
     ("--lr-decay-samples 50", 1, "--lr-decay-samples"),
     ("--rampup-batch-size 2 2 20", 1, "--rampup-batch-size"),
+    ("~train-iters --train-samples 100 --step-batch-size-schedule 0:6", 1, "--step-batch-size-schedule [[0, 6]]"),
+    ("~train-iters --train-samples 100 --step-batch-size-schedule 100:8", 1, "--step-batch-size-schedule [[100, 8]]"),
     (
         "~train-iters --train-samples 100 --rampup-batch-size 4 3 20",
         1,

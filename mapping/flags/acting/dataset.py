@@ -1,7 +1,7 @@
 """Flags of data, tokenizer and fine-tuning on conversations."""
 
 from mapping.flags.acting.build import Acting, read_by, refusing, same, value
-from mapping.flags.notations import boolean
+from mapping.flags.notations import batch_sizes, boolean
 
 _ANY_NUMBER = {"nargs": "*"}
 
@@ -10,6 +10,7 @@ ACTING = Acting(
         "--micro-batch-size": {"default": None, "aliases": ("--per_device_train_batch_size",)},
         "--micro-batch-num": {"aliases": ("--gradient_accumulation_steps", "--gradient-accumulation-steps")},
         "--rampup-batch-size": {"nargs": 3},
+        "--step-batch-size-schedule": read_by(batch_sizes),
         "--data-path": _ANY_NUMBER,
         "--train-data-path": _ANY_NUMBER,
         "--valid-data-path": _ANY_NUMBER,

@@ -23,7 +23,7 @@ FLAGS = group(
     refused(
         "the batch grows by --rampup-batch-size; use that",
         """
-        --step-batch-size-schedule=str --decrease-batch-size-if-needed --phase-transition-iterations=str
+        --decrease-batch-size-if-needed --phase-transition-iterations=str
         """,
     ),
 )

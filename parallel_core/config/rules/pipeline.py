@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+from parallel_core.batch_sizes import BatchSizes
 from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding, Setting
@@ -38,6 +39,32 @@ def schedule_fits(config: Sections) -> Iterator[Finding]:
     )
     chunks = parallel.virtual_pipeline_model_parallel_size or 1
     yield from refusals(name, stages, data.micro_batch_num, chunks, group, given)
+    yield from _smaller_batches(config, given)
+
+
+def _smaller_batches(config: Sections, given: Given) -> Iterator[Finding]:
+    """Of batches that grow the first that the schedule has no place for."""
+    parallel, data = config.parallel_config, config.dataset_config
+    sizes, unit = BatchSizes.of(data, config.model_config.seq_length), data.batch_size * parallel.data_parallel_size
+    if not sizes.changes or not sizes.is_sound:
+        return
+    chunks, group = parallel.virtual_pipeline_model_parallel_size or 1, given.group_size.value
+    flag = "--step-batch-size-schedule" if sizes.schedule else "--rampup-batch-size"
+    for size in sizes.sizes()[:-1]:
+        setting = Setting(flag, f"(size {size}, micro-batches: {size // unit})")
+        found = [
+            *refusals(
+                parallel.schedule_name,
+                given.stages.value,
+                size // unit,
+                chunks,
+                group,
+                given._replace(micro_batches=setting),
+            )
+        ]
+        if found:
+            yield found[0]
+            return
 
 
 EXCLUSIVE = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from parallel_core.batch_sizes import BatchSizes
 from parallel_core.config.notations import parse_blend, split_shares
 from parallel_core.config.sections import Sections
 from parallel_core.findings import ConfigError, Finding
@@ -33,6 +34,10 @@ def ramp_reaches_the_batch(config: Sections) -> Iterator[Finding]:
     data = config.dataset_config
     if data.rampup_batch_size is None:
         return
+    if len(data.rampup_batch_size) != 3:
+        rule = "needs three numbers: first size, increment, samples"
+        yield Finding("--rampup-batch-size", data.rampup_batch_size, rule, "change it")
+        return
     start, step, samples = data.rampup_batch_size
     flag = f"--rampup-batch-size {start} {step} {samples}"
     if start < 1 or step < 1 or samples < 0:
@@ -53,6 +58,23 @@ def ramp_reaches_the_batch(config: Sections) -> Iterator[Finding]:
             f"{config.parallel_config.data_parallel_size}",
             "change one of them",
         )
+
+
+def batches_step(config: Sections) -> Iterator[Finding]:
+    data, flag = config.dataset_config, "--step-batch-size-schedule"
+    schedule, unit = data.step_batch_size_schedule, data.batch_size * config.parallel_config.data_parallel_size
+    if schedule is None:
+        return
+    if data.rampup_batch_size is not None:
+        yield Finding("--rampup-batch-size", None, f"does not go with {flag}", "leave one of them out")
+    sizes = BatchSizes.of(data, config.model_config.seq_length)
+    if not sizes.is_sound:
+        rule = "needs amounts that rise from 0, each with a size, the last of which is --global-batch-size"
+    elif wrong := [size for size in sizes.sizes() if size % unit]:
+        rule = f"sizes must be multiples of --micro-batch-size x data-parallel size = {unit}, not {wrong[0]}"
+    else:
+        return
+    yield Finding(flag, schedule, rule, "change it")
 
 
 def learning_rate_falls(config: Sections) -> Iterator[Finding]:
@@ -218,6 +240,7 @@ def training_has_data(config: Sections) -> Iterator[Finding]:
 RULES = (
     batches_divide,
     ramp_reaches_the_batch,
+    batches_step,
     learning_rate_falls,
     warmup_ends_before_decay,
     wsd_says_when_it_falls,

@@ -35,8 +35,7 @@ class LogCallback(Callback):
 
     def on_train_begin(self, state: TrainingState) -> None:
         self._statistics = ModelStatistics(state.step_cell.buffers)
-        samples = state.config.dataset_config.global_batch_size
-        self._flops = training_flops(state.config.model_config, samples) / parallel_state.get_world_group().size
+        self._flops = training_flops(state.config.model_config, samples=1) / parallel_state.get_world_group().size
 
     def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
         if state.config.training_config.log_num_zeros_in_grad:
@@ -55,7 +54,6 @@ class LogCallback(Callback):
 
     def _figures(self, state: TrainingState) -> dict[str, float | int | bool]:
         result, config = state.result, state.config
-        batch = config.dataset_config.global_batch_size
         left = config.training_config.training_iters - state.iteration
         return {
             "epoch": state.consumed_samples // state.samples_per_epoch if state.samples_per_epoch else 0,
@@ -67,8 +65,8 @@ class LogCallback(Callback):
             "learning_rate": result.learning_rate,
             "weight_decay": result.weight_decay,
             "grad_norm": result.gradient_norm,
-            "tokens_per_second": batch * config.model_config.seq_length / state.step_seconds,
-            "tflops": self._flops / state.step_seconds / 1e12,
+            "tokens_per_second": result.samples * config.model_config.seq_length / state.step_seconds,
+            "tflops": self._flops * result.samples / state.step_seconds / 1e12,
             "memory_mb": peak_memory_mb(),
             "eta_seconds": left * sum(self._recent) / len(self._recent),
             "milliseconds": state.step_seconds * 1e3,

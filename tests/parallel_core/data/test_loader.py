@@ -42,6 +42,17 @@ def test_steps_of_all_ranks_are_the_global_batches_in_order(prefetch):
     assert ranks[0][0]["loss_mask"].shape == (m * k, 2)
 
 
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_steps_may_grow(prefetch):
+    """By the micro-batches that were given; the next round over the data goes on where this one ended."""
+    loader = build_step_loader(
+        Numbers(9), 0, micro_batch_size=1, micro_batch_num=lambda given: 1 + given // 2, data_parallel_rank=0,
+        data_parallel_size=1, prefetch=prefetch,
+    )  # fmt: skip
+    assert [step["tokens"][:, 0].tolist() for step in loader] == [[0], [1], [2, 3], [4, 5, 6]]
+    assert [len(step["tokens"]) for step in loader] == [4]
+
+
 def test_cyclic_never_ends_and_reshuffles():
     loader = build_step_loader(
         Numbers(4), 0, micro_batch_size=1, micro_batch_num=4, data_parallel_rank=0, data_parallel_size=1,

@@ -72,7 +72,7 @@ def test_every_chunk_sees_the_same_micro_batches(form):
     step = MegatronForwardStep(lambda data_iterator, model: (next(data_iterator), None), 3)
     seen: dict[int, list[int]] = {0: [], 1: []}
     for order in ((0, 0, 1, 0, 1, 1), (1, 1, 1, 0, 0, 0)):
-        step.begin(data, [nn.Cell(), nn.Cell()])
+        step.begin(data, [nn.Cell(), nn.Cell()], 3)
         for chunk in order:
             seen[chunk].append(step(None, 0, chunk)[0])
     assert seen == {0: [0, 1, 2, 3, 4, 5], 1: [0, 1, 2, 3, 4, 5]}

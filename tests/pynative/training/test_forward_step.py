@@ -63,9 +63,9 @@ class Recorder(nn.Cell):
 def test_chunks_get_what_they_read(backend_of_one):
     """As tensors, each cut to the micro-batch; a name that no chunk expects is not hidden from it."""
     first, last = Recorder("labels"), Recorder("tokens")
-    step = BatchedForwardStep(None, 2)
+    step = BatchedForwardStep()
     rows = np.arange(8).reshape(4, 2)
-    step.begin(iter([{"tokens": rows, "labels": rows + 1, "lables": rows, "dataset_id": 3}]), [first, last])
+    step.begin(iter([{"tokens": rows, "labels": rows + 1, "lables": rows, "dataset_id": 3}]), [first, last], 2)
     for chunk, model in enumerate((first, last)):
         _, loss_of = step(model, 1, chunk)
     assert first.given.keys() == {"tokens", "lables"} and last.given.keys() == {"labels", "lables"}
@@ -88,7 +88,7 @@ def test_numbers_of_a_script_are_read_at_the_end(backend_of_one, per_token, read
     """A sum needs its number of tokens earlier only where its mean is averaged with others'."""
     tokens, reported = Unreadable(), Unreadable()
     step = MegatronForwardStep(lambda data, model: (None, lambda _: (Tensor(3.0), tokens, {"loss": reported})), 1)
-    step.begin(iter(()), [nn.Cell()])
+    step.begin(iter(()), [nn.Cell()], 2)
     _, loss_of = step(None, 0, 0)
     loss = loss_of(None)
     seed = Averaging(per_token=per_token, micro_batches=2, replicas=1).seed(loss.weight)

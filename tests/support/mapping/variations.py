@@ -94,6 +94,7 @@ COMPANY = {
     "--padded-vocab-size": "~vocab-size --vocab-size 100",
     "--rampup-batch-size": SAMPLES,
     "--recompute-modules": "--recompute-granularity selective",
+    "--step-batch-size-schedule": SAMPLES,
     "--resume-training": "--load x",
     "--rope-scaling-type": ROTARY,
     "--rope-type": ROTARY,

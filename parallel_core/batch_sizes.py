@@ -1,0 +1,83 @@
+"""How many samples a step takes: a number, one that grows evenly, or one that changes at given amounts of data.
+
+It is a function of the samples seen, as Megatron has it: --rampup-batch-size ("An Empirical Model of Large-Batch
+Training", McCandlish et al., 2018, tells why) and --step-batch-size-schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+
+class Settings(Protocol):
+    """What a DatasetConfig says."""
+
+    global_batch_size: int
+    rampup_batch_size: list[int] | None
+    step_batch_size_schedule: list[list[int]] | None
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """Global batch size by the samples that were seen before the step."""
+
+    final: int
+    ramp: tuple[int, int, int] | None = None
+    """First size, its increment, and over how many samples it grows to the final one."""
+    schedule: tuple[tuple[int, int], ...] = ()
+    """(samples, size from then on), the first of no samples."""
+
+    @classmethod
+    def of(cls, settings: Settings, seq_length: int) -> BatchSizes:
+        """The configuration's; its thresholds are counted in tokens."""
+        start_increment_samples = settings.rampup_batch_size
+        ramp = None if start_increment_samples is None else tuple(start_increment_samples)
+        pairs = (tuple(pair) for pair in settings.step_batch_size_schedule or ())
+        schedule = tuple((pair[0] // seq_length, *pair[1:]) for pair in pairs)
+        return cls(settings.global_batch_size, ramp, schedule)  # type: ignore[arg-type]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether sizes are positive and reach the final one, and thresholds rise from 0."""
+        if self.schedule:
+            starts = [pair[0] for pair in self.schedule]
+            rises = starts[0] == 0 and all(one < other for one, other in pairwise(starts))
+            whole = all(len(pair) == 2 and pair[1] > 0 for pair in self.schedule)
+            return rises and whole and self.schedule[-1][1] == self.final
+        if self.ramp is None:
+            return True
+        start, increment, samples = (*self.ramp, 0, 0)[:3]
+        is_whole = len(self.ramp) == 3 and start > 0 and increment > 0 and samples >= 0
+        return is_whole and start <= self.final and (self.final - start) % increment == 0
+
+    @property
+    def changes(self) -> bool:
+        """Whether not all steps have the final size."""
+        return self.ramp is not None or bool(self.schedule)
+
+    def at(self, seen: int) -> int:
+        """The size of the step that begins after `seen` samples."""
+        if self.schedule:
+            return next(size for samples, size in reversed(self.schedule) if samples <= seen)
+        if self.ramp is None:
+            return self.final
+        start, increment, samples = self.ramp
+        if seen > samples or start == self.final or not samples:
+            return self.final
+        return start + int(seen / (samples / ((self.final - start) // increment))) * increment
+
+    def sizes(self) -> list[int]:
+        """Every size that comes, in order."""
+        if self.schedule:
+            return list(dict.fromkeys(size for _, size in self.schedule))
+        return [self.final] if self.ramp is None else [*range(self.ramp[0], self.final, self.ramp[1]), self.final]
+
+    def steps(self, samples: int) -> int:
+        """How many whole steps `samples` are enough for."""
+        taken = steps = 0
+        last = self.schedule[-1][0] if self.schedule else self.ramp[2] if self.ramp else -1
+        while taken <= last and taken + self.at(taken) <= samples:
+            taken, steps = taken + self.at(taken), steps + 1
+        return steps if taken <= last else steps + (samples - taken) // self.at(taken)

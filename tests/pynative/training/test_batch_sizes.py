@@ -1,0 +1,32 @@
+"""Batches that grow: the same run under every layout, and each step that of a run whose batches have its size."""
+
+import pytest
+
+from tests.support.distributed import run
+from tests.support.engine import TINY
+from tests.support.layouts import differences, train
+from tests.support.pipelines import pipeline
+
+SAMPLES = "--train-samples 28 --adam-eps 1e-5 --hidden-dropout 0.1 --lr-warmup-samples 4"
+MODEL = TINY.replace("--train-iters 2", SAMPLES) + " --num-layers 4 --micro-batch-size 1"
+RAMP = f"{MODEL} --global-batch-size 12 --rampup-batch-size 4 4 8"
+"""Steps of 4, 8 and 12 samples; four are left."""
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["--tensor-model-parallel-size 1", pipeline("interleaved", 2), pipeline("zb-h1", 2)],
+    ids=["dp", "vpp", "zb"],
+)
+def test_layouts(layout):
+    """Every rank cuts each step as it should, and schedules differ from step to step."""
+    (expected,) = run(1, train, RAMP)
+    assert len(expected.losses) == 3
+    results = run(2, train, f"{RAMP} {layout}")
+    assert differences(results, expected) == {}
+
+
+def test_the_first_step_is_that_of_a_small_batch():
+    (grown,), (small,) = run(1, train, RAMP), run(1, train, f"{MODEL} --global-batch-size 4")
+    assert grown.losses[0] == small.losses[0] and grown.gradient_norms[0] == small.gradient_norms[0]
+    assert grown.losses[1] != small.losses[1]

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Protocol
 
 
-class Settings(Protocol):
+class BatchSettings(Protocol):
     """What a DatasetConfig says."""
 
     global_batch_size: int
@@ -30,7 +30,7 @@ class BatchSizes:
     """(samples, size from then on), the first of no samples."""
 
     @classmethod
-    def of(cls, settings: Settings, seq_length: int) -> BatchSizes:
+    def of(cls, settings: BatchSettings, seq_length: int) -> BatchSizes:
         """The configuration's; its thresholds are counted in tokens."""
         start_increment_samples = settings.rampup_batch_size
         ramp = None if start_increment_samples is None else tuple(start_increment_samples)

@@ -9,6 +9,7 @@ import mindspore as ms
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from pynative import collectives, kernels
 from pynative.kernels.host import blas
+from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.process import cores_of_a_rank
 
 DEFAULT_COLLECTIVES = {"CPU": "shared_memory", "Ascend": "native"}
@@ -98,6 +99,11 @@ def initialize(
     if device_target == "CPU":
         ms.runtime.launch_blocking()
     kernels.use(kernel_set, threads or cores_of_a_rank(world_size), fused)
+
+
+def engine_notice() -> str | None:
+    """One line that names what the host's operators compute with."""
+    return f"CPU kernels: {ENGINE.name}" if kernels.active() == "host" else None
 
 
 def blas_notice() -> str | None:

@@ -37,7 +37,12 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
             f"{config.world_size}, or let the launched processes build the configuration"
         )
     parallel_state.initialize_from_config(config, backend)
-    notices = ((choice_notice, log), (device.fused_notice(target, config.fused), log), (device.blas_notice(), warn))
+    notices = (
+        (choice_notice, log),
+        (device.engine_notice(), log),
+        (device.fused_notice(target, config.fused), log),
+        (device.blas_notice(), warn),
+    )
     for notice, say in notices:
         if notice and backend.rank == 0:
             say(notice)

@@ -4,6 +4,7 @@ import mindspore as ms
 import pytest
 
 from pynative import device
+from pynative.kernels.host.engine import NumpyEngine, onednn
 
 SILENT, NOTICE = False, True
 CASES = {
@@ -62,3 +63,12 @@ def test_an_ascend_that_hides_overflows_is_refused(monkeypatch):
     device.check_available("CPU")
     with pytest.raises(ValueError, match=r"SATURATION_MODE.*unset it"):
         device.check_available("Ascend")
+
+
+def test_the_log_names_what_host_operators_compute_with(monkeypatch):
+    """oneDNN where the wheel brings it, numpy elsewhere; other operators are not theirs."""
+    assert device.engine_notice() == f"CPU kernels: {'oneDNN' if onednn.is_available() else 'numpy'}"
+    monkeypatch.setattr(device, "ENGINE", NumpyEngine())
+    assert device.engine_notice() == "CPU kernels: numpy"
+    monkeypatch.setattr(device.kernels, "active", lambda: "ops")
+    assert device.engine_notice() is None

@@ -19,6 +19,9 @@ Array = np.ndarray
 class Engine(Protocol):
     """Primitives; every one returns nothing and fills the arrays that it says it fills."""
 
+    name: str
+    """What the log calls it."""
+
     def matmul(
         self, left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False
     ) -> None:

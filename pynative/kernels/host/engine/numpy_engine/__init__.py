@@ -16,6 +16,8 @@ from pynative.kernels.host.engine.numpy_engine import (
 class NumpyEngine:
     """See `interface.Engine`."""
 
+    name = "numpy"
+
     matmul = staticmethod(products.matmul)
     add = staticmethod(sums.add)
     sum_rows = staticmethod(sums.sum_rows)

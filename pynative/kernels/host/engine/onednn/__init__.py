@@ -30,6 +30,8 @@ def is_available() -> bool:
 class OneDnnEngine(NumpyEngine):
     """See `interface.Engine`."""
 
+    name = "oneDNN"
+
     @staticmethod
     def matmul(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
         primitive = None

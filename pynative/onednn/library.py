@@ -34,11 +34,13 @@ class Algorithm(IntEnum):
 
     RELU = 0x20
     SQUARE = 0x23
+    SQRT = 0x25
     LINEAR = 0x26
     LOGISTIC = 0x29
     EXP = 0x2A
     GELU_TANH = 0x2B
     SWISH = 0x2C
+    POWER = 0x30
     GELU_ERF = 0x31
     ADD = 0x1FFF0
     MULTIPLY = 0x1FFF1

@@ -46,10 +46,15 @@ class Binary(NamedTuple):
     layout: Layout
 
 
-SUM = "sum"
-"""The result is added to what the destination holds."""
+class Sum(NamedTuple):
+    """The result is added to what the destination holds times a factor."""
 
-PostOp = Eltwise | Binary | str
+    factor: float = 1.0
+
+
+SUM = Sum()
+
+PostOp = Eltwise | Binary | Sum
 
 KEPT = 256
 """Primitives of a kind that are kept, those used last: one of a product has half a megabyte of machine code, and where
@@ -87,7 +92,7 @@ def _attributes(post_ops: Sequence[PostOp] = ()) -> Handle:
         elif isinstance(post_op, Binary):
             call("post_ops_append_binary", chain, int(post_op.algorithm), post_op.layout.descriptor)
         else:
-            call("post_ops_append_sum", chain, ctypes.c_float(1.0), 0, 0)
+            call("post_ops_append_sum", chain, ctypes.c_float(post_op.factor), 0, 0)
     call("primitive_attr_set_post_ops", attributes, chain)
     return attributes
 

@@ -9,11 +9,29 @@ Letters: r rows of a block, c columns, f features of an activation's input, h hi
 their queries, k of their keys, d head size.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 Array = np.ndarray
+
+
+class AdamwStep(NamedTuple):
+    """The factors of a step of AdamW."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    gradient_factor: float
+    """(1 - beta1) times the gradient's scale."""
+    square_factor: float
+    """sqrt(1 - beta2) times that."""
+    inverse_correction: float
+    """1 / sqrt(1 - beta2^step)."""
+    step_size: float
+    """Learning rate over 1 - beta1^step."""
+    decay: float
+    """1 - learning rate times weight decay."""
 
 
 class Engine(Protocol):
@@ -105,3 +123,8 @@ class Engine(Protocol):
 
     def weighted_exponentials(self, x: Array, maximum: Array, weight: Array, out: Array) -> None:
         """out [r, c] = weight exp(x - maximum), maximum and weight float32 [r]; out may be x itself."""
+
+    def adamw(self, param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, step: AdamwStep) -> None:
+        """In place, all float32 [c]: exp_avg = beta1 exp_avg + gradient_factor grad, exp_avg_sq = beta2 exp_avg_sq +
+        (square_factor grad)^2, param = decay param - step_size exp_avg / (inverse_correction sqrt(exp_avg_sq) +
+        epsilon)."""

@@ -5,6 +5,7 @@ import pytest
 
 from pynative.dtypes import BFLOAT16
 from pynative.kernels.host.engine import ENGINE, onednn
+from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 from pynative.onednn import primitives
 from pynative.onednn.library import Layout, Type
@@ -185,3 +186,18 @@ def test_a_primitive_runs_in_several_threads_at_once():
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(product, range(1, 9)))
+
+
+@pytest.mark.parametrize("decay", [0.99, 0.0])
+def test_adamw(decay):
+    """Parameters and both averages, over two steps, the first of which has learning rate 0; decay 0 is numpy's."""
+    results = []
+    for engine in (ENGINE, NUMPY):
+        arrays = [normal(40_001, seed=i).astype(np.float32) for i in range(2)]
+        arrays += [np.zeros(40_001, FLOAT32), np.zeros(40_001, FLOAT32)]
+        for learning_rate, correction in ((0.0, 4.0), (0.1, 3.0)):
+            engine.adamw(*arrays, AdamwStep(0.9, 0.95, 1e-3, 0.05, 0.1, correction, learning_rate, decay))
+        results.append(arrays)
+    for ours, numpys in zip(*results, strict=True):
+        assert_equal(ours, numpys, 3e-6)
+    assert np.abs(results[0][2]).max() > 0.01

@@ -6,6 +6,7 @@ from pynative.kernels.host.engine.numpy_engine import (
     activations,
     cross_entropy,
     norms,
+    optimizer,
     products,
     scores,
     softmax,
@@ -30,6 +31,7 @@ class NumpyEngine:
     weighted_exponentials = staticmethod(cross_entropy.weighted_exponentials)
     score_exponentials = staticmethod(scores.score_exponentials)
     score_gradient = staticmethod(scores.score_gradient)
+    adamw = staticmethod(optimizer.adamw)
 
     @staticmethod
     def product_type(dtype: np.dtype) -> np.dtype:

@@ -6,8 +6,9 @@ import numpy as np
 
 from parallel_core.blas import cpu_flags, multiplies_bfloat16
 from pynative.dtypes import BFLOAT16
+from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
-from pynative.kernels.host.engine.onednn import activations, cross_entropy, scores, sums
+from pynative.kernels.host.engine.onednn import activations, cross_entropy, optimizer, scores, sums
 from pynative.onednn import primitives
 from pynative.onednn.arrays import Array, layout_of, row_layout
 from pynative.onednn.library import library
@@ -104,6 +105,11 @@ class OneDnnEngine(NumpyEngine):
             NumpyEngine.activation_gradient(name, x, bias, dy, dx, bias_gradient)
         elif bias_gradient is not None:
             NumpyEngine.sum_rows(dx, bias_gradient)
+
+    @staticmethod
+    def adamw(param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, step: AdamwStep) -> None:
+        if not optimizer.adamw(param, grad, exp_avg, exp_avg_sq, step):
+            NumpyEngine.adamw(param, grad, exp_avg, exp_avg_sq, step)
 
     @staticmethod
     def product_type(dtype: np.dtype) -> np.dtype:

@@ -6,6 +6,7 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from pynative.kernels.host.arrays import array_of
+from pynative.rounding import convert, widened
 
 
 def join_kv(k: Tensor, v: Tensor) -> Tensor:
@@ -41,4 +42,8 @@ def unpack_heads(
 def _summed(chunk: np.ndarray, shape: tuple[int, ...], times: int) -> Tensor:
     """[parts, s, b, w] -> [s, b, *shape], every `times` neighbouring heads added up."""
     heads = chunk.transpose(1, 2, 0, 3).reshape(*chunk.shape[1:3], shape[0], times, *shape[1:])
-    return from_numpy(np.ascontiguousarray(heads[:, :, :, 0] if times == 1 else heads.sum(3, dtype=chunk.dtype)))
+    if times == 1:
+        return from_numpy(np.ascontiguousarray(heads[:, :, :, 0]))
+    total = np.empty((*heads.shape[:3], *shape[1:]), chunk.dtype)
+    convert(widened(heads).sum(3), total)
+    return from_numpy(total)

@@ -1,0 +1,36 @@
+"""Reductions of the parts that ranks bring: sums of 16-bit types in float32, rounded once, large or small."""
+
+import numpy as np
+import pytest
+
+from parallel_core.dtypes import DTYPES
+from pynative.collectives.arrays import KINDS, reduce_into
+from pynative.dtypes import BFLOAT16
+from pynative.rounding import FEW
+
+BY_NAME = {kind.name: kind for kind in KINDS.values()}
+TYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": BFLOAT16}
+
+
+def parts_of(name: str, ranks: int, size: int) -> list[np.ndarray]:
+    """As they lie in the ranks' memory: bfloat16 as its bits."""
+    random = np.random.default_rng(ranks)
+    drawn = [random.standard_normal(size).astype(np.float32).astype(TYPES[name]) for _ in range(ranks)]
+    return [part.view(DTYPES[name].numpy) for part in drawn]
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "min"])
+@pytest.mark.parametrize("size", [100, FEW + 3])
+@pytest.mark.parametrize("ranks", [2, 3, 12])
+@pytest.mark.parametrize("name", TYPES)
+def test_parts_are_reduced_in_order_and_rounded_once(name, ranks, size, op):
+    """Into new memory, and over the first part."""
+    dtype, parts = TYPES[name], parts_of(name, ranks, size)
+    expected = parts[0].view(dtype).astype(np.float32)
+    for part in parts[1:]:
+        expected = {"sum": np.add, "max": np.maximum, "min": np.minimum}[op](expected, part.view(dtype))
+    target = np.empty_like(parts[0])
+    reduce_into(target, parts, op, BY_NAME[name])
+    reduce_into(parts[0], parts, op, BY_NAME[name])
+    for result in (target, parts[0]):
+        np.testing.assert_array_equal(result, expected.astype(np.float32).astype(dtype).view(result.dtype))

@@ -29,7 +29,7 @@ LOGGED = {"GLOG_v": "3", "GLOG_logtostderr": "1", "MS_SUBMODULE_LOG_v": "{PYNATI
 """MindSpore's log of what it launches."""
 
 MARK = re.compile(r"=== (\d) (\w+)")
-LAUNCHES = (re.compile(r"LaunchKernel\] (\w+) Launch end"), re.compile(r"Start launch kernel Default/(\w+)-op"))
+LAUNCHES = (re.compile(r"LaunchKernel\] (\w+) Launch end"), re.compile(r"RunInner\w*\] RunOp name (\w+) "))
 """Its lines for kernels that have an interface of their own, and for those that run as a graph of one."""
 
 PASSES = ("forward", "backward")

@@ -1,5 +1,7 @@
 """Scaled dot-product attention of MindSpore operators, with all the scores of a block at once."""
 
+from functools import lru_cache
+
 import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy, ops
@@ -14,8 +16,9 @@ _product_with_transposed = ops.BatchMatMul(transpose_b=True)
 _transposed_product = ops.BatchMatMul(transpose_a=True)
 
 
+@lru_cache(maxsize=8)
 def causal_mask(size: int) -> Tensor:
-    """Bool [size, size], True above the diagonal."""
+    """Bool [size, size], True above the diagonal: made once for all layers."""
     return from_numpy(~np.tri(size, dtype=bool))
 
 

@@ -25,7 +25,7 @@ def delivered(gradient: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     y = _product_with_transposed(_rows(x), weight)
     if bias is not None:
-        y = y + bias
+        y = ops.add(y, bias)
     return y.reshape(*x.shape[:-1], -1)
 
 

@@ -20,7 +20,7 @@ def bias_dropout_add(
     rows: Rows | None = None,
 ) -> Tensor:
     branch = dropout(x if bias is None else x + bias, rate, key or (), rows)
-    return branch if residual is None else ops.cast(residual + branch, residual.dtype)
+    return branch if residual is None else ops.cast(ops.add(residual, branch), residual.dtype)
 
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:

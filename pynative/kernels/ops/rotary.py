@@ -3,13 +3,27 @@
 from mindspore import Tensor, ops
 
 from parallel_core.fused_rows import heads_of_group
+from pynative.autograd import Function
+
+
+class _SplitQkv(Function):
+    """The tape's own backward would make three tensors as wide as the input, zero beside their part, and add them."""
+
+    @staticmethod
+    def forward(ctx, qkv, groups, heads, head_size):
+        ctx.shape, ctx.heads = (*qkv.shape[:-1], groups, sum(heads), head_size), heads
+        parts = ops.split(qkv.reshape(ctx.shape), heads, -2)
+        return tuple(part.reshape(*qkv.shape[:-1], -1, head_size) for part in parts)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        *leading, groups, _, head_size = ctx.shape
+        parts = [g.reshape(*leading, groups, n, head_size) for g, n in zip(gradients, ctx.heads, strict=True)]
+        return ops.cat(parts, -2).reshape(*leading, -1), None, None, None
 
 
 def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    leading = qkv.shape[:-1]
-    heads = heads_of_group(heads_per_group)
-    q, k, v = ops.split(qkv.reshape(*leading, groups, sum(heads), head_size), heads, -2)
-    return tuple(part.reshape(*leading, -1, head_size) for part in (q, k, v))
+    return _SplitQkv.apply(qkv, groups, heads_of_group(heads_per_group), head_size)
 
 
 def _rotate_half(x: Tensor, interleaved: bool) -> Tensor:

@@ -15,6 +15,7 @@ from mindspore import from_numpy
 
 from pynative import kernels
 from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
+from pynative.kernels.ops import cross_entropy
 from tests.support import kernels as support
 from tests.support.kernel_stacks import ROUNDING, STACKS, selected
 from tests.support.kernels import Array, linear, normal, numerical_gradients, run_operator, tensor, values
@@ -159,10 +160,27 @@ def test_an_operator_in_a_type(name, stack, dtype):
         check(actual, wanted, ROUNDING[dtype], roundings, 2e-5)
 
 
-def test_cross_entropy_of_sixteen_bits_is_computed_in_float32():
-    logits = tensor(normal(4, 30), mindspore.bfloat16)
-    target = from_numpy(np.arange(4, dtype=np.int32))
-    narrow, wide = (kernels.softmax_statistics(x, target) for x in (logits, logits.astype(mindspore.float32)))
-    for a, b in zip(narrow, wide, strict=True):
-        assert a.dtype == mindspore.float32
-        np.testing.assert_array_equal(a.asnumpy(), b.asnumpy())
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize("stack", ["host", "ops", "ascend"])
+def test_cross_entropy_in_a_type(stack, dtype, monkeypatch):
+    """Of two ranks' columns: losses are float32, the gradient is the logits' type, rounded once; rows in blocks."""
+    monkeypatch.setattr(cross_entropy, "BLOCK_ENTRIES", 2 * 15)
+    logits, target = exact(3 * normal(2, 4, 30)), np.arange(8, dtype=np.int32).reshape(2, 4) * 4
+    dloss, ids = normal(2, 4, seed=2), from_numpy(target)
+    with selected(stack):
+        parts = [tensor(logits[..., :15], dtype), tensor(logits[..., 15:], dtype)]
+        own = [kernels.softmax_statistics(part, ids, 15 * rank) for rank, part in enumerate(parts)]
+        maximum = tensor(np.maximum(*(values(statistics[0]) for statistics in own)))
+        addends = [kernels.cross_entropy_addends(most, maximum, total, at) for most, total, at in own]
+        added = tensor(sum(map(values, addends)))
+        loss = kernels.cross_entropy_loss(added, maximum)
+        gradients = [
+            kernels.cross_entropy_gradient(part, maximum, added, ids, 15 * rank, tensor(dloss))
+            for rank, part in enumerate(parts)
+        ]
+    assert {x.dtype for x in (*own[0], *own[1], loss)} == {mindspore.float32}
+    assert {gradient.dtype for gradient in gradients} == {dtype}
+    probabilities, hit = support.softmax(logits.astype(np.float64)), np.eye(30)[target]
+    support.assert_close(values(loss), -np.log((probabilities * hit).sum(-1)), 1e-6)
+    wanted = (probabilities - hit) * dloss[..., None]
+    check(np.concatenate([values(each) for each in gradients], -1), wanted, ROUNDING[dtype], 1, 1e-6)

@@ -8,7 +8,7 @@ from pynative.onednn import primitives
 from pynative.onednn.arrays import Array, layout_of, row_layout
 from pynative.onednn.library import Algorithm
 from pynative.onednn.primitives import Eltwise, Primitive
-from pynative.rounding import convert, widened
+from pynative.rounding import convert, fill, widened
 
 PLAIN = {
     "gelu_tanh": (Algorithm.GELU_TANH, 0.0),
@@ -27,8 +27,7 @@ def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
     if name in GATED:
         gate, up = _halves(x, bias)
         done = _run(_eltwise(GATED[name], gate), gate, gate)
-        gate *= up
-        convert(gate, out)
+        fill(out, np.multiply(gate, up, out=_own_or(out, gate)))
         return done
     if name not in PLAIN:
         return False
@@ -60,12 +59,16 @@ def _gated_gradient(name: str, halves: tuple[Array, Array], dy: Array, dx: Array
     (gate, up), (gate_gradient, up_gradient) = halves, np.split(dx, 2, axis=1)
     result = np.empty_like(gate)
     done = _run(_eltwise(name, gate), gate, result)
-    result *= dy
-    convert(result, up_gradient)
+    fill(up_gradient, np.multiply(result, dy, out=_own_or(up_gradient, result)))
     up *= dy
     done = done and _run(_eltwise_gradient(name, gate), gate, up, result)
     convert(result, gate_gradient)
     return done
+
+
+def _own_or(out: Array, scratch: Array) -> Array:
+    """Where float32 values for `out` are computed: there, or in scratch memory where it is of 16 bits."""
+    return out if out.dtype == np.float32 else scratch
 
 
 def _halves(x: Array, bias: Array | None) -> tuple[Array, Array]:

@@ -215,8 +215,8 @@ def pretrain(
 
 def _prepare(config: AllConfig) -> None:
     """Set up the device and the groups, unless the script has done so."""
-    if config.training_config.deterministic_mode:
-        ms.set_deterministic(True)
+    if config.training_config.deterministic_mode and ms.get_context("deterministic") != "ON":
+        ms.set_deterministic(True)  # MindSpore refuses to be told twice.
     if not parallel_state.model_parallel_is_initialized():
         set_parallel_context(config.parallel_config)
         set_seed(config.training_config.seed)

@@ -8,7 +8,8 @@ CASE_DIR holds, under Megatron-Core's parameter names and layouts:
     weights.npz        initial weights, whole arrays
     tokens.npy         int [iterations x global batch, sequence + 1], in the order in which they are consumed
     loss_mask.npy      optional, [same rows, sequence], 1 = counts
-    curve.json         per iteration "lm_loss" and "grad_norm" (before clipping)
+    curve.json         per iteration "lm_loss" and "grad_norm" (before clipping); with a loss scale "skipped" and
+                       "loss_scale", the one that was used
     grads_step1.npz    optional: gradients of iteration 1, averaged, before clipping
     weights_final.npz  optional
 
@@ -84,7 +85,9 @@ def run_case(case: Path, out: Path, all_config) -> None:
                     np.savez(out / OUR_GRADIENTS, **{name: g * gradient_scale for name, g in gradients.items()})
 
         def on_step_end(self, state) -> None:
-            self.curve.append({"lm_loss": state.result.loss, "grad_norm": state.result.gradient_norm})
+            result = state.result
+            row = {"lm_loss": result.loss, "skipped": result.skipped, "loss_scale": result.loss_scale}
+            self.curve.append({**row, "grad_norm": None if result.skipped else result.gradient_norm})
 
         def on_train_end(self, state) -> None:
             weights = gather_weights(state.model)
@@ -122,19 +125,23 @@ def largest_difference(ours: Path, theirs: Path, relative: bool) -> float | None
 
 
 def compare(case: Path, out: Path) -> dict[str, float | int | None]:
-    """How far our run is from the recorded one."""
+    """How far our run is from the recorded one; gradient norms are those of steps that neither skipped."""
     ours, theirs = json.loads((out / OUR_CURVE).read_text()), json.loads((case / "curve.json").read_text())
     steps = min(len(ours), len(theirs))
 
-    def column(rows: list[dict], name: str) -> np.ndarray:
-        return np.array([row[name] for row in rows[:steps]], np.float64)
+    def column(rows: list[dict], name: str, default: float | None = None) -> np.ndarray:
+        return np.array([row.get(name, default) for row in rows[:steps]], np.float64)
 
     loss, reference = column(ours, "lm_loss"), column(theirs, "lm_loss")
     norm, norm_reference = column(ours, "grad_norm"), column(theirs, "grad_norm")
+    skipped, scale = column(ours, "skipped"), column(ours, "loss_scale")
+    updated = np.isfinite(norm) & np.isfinite(norm_reference)
     return {
+        "skipped_equal": bool((skipped == column(theirs, "skipped", False)).all()),
+        "max_abs_loss_scale": float(np.abs(scale - column(theirs, "loss_scale", 1.0)).max()),
         "max_abs_lm_loss": float(np.abs(loss - reference).max()),
         "max_rel_lm_loss": float((np.abs(loss - reference) / np.abs(reference)).max()),
-        "max_rel_grad_norm": float((np.abs(norm - norm_reference) / norm_reference).max()),
+        "max_rel_grad_norm": float((np.abs(norm - norm_reference) / norm_reference)[updated].max()),
         "max_abs_final_weight": largest_difference(out / OUR_WEIGHTS, case / OUR_WEIGHTS, relative=False),
         "max_rel_grad_step1": largest_difference(out / OUR_GRADIENTS, case / OUR_GRADIENTS, relative=True),
         "steps": steps,

@@ -35,6 +35,8 @@ class CrossEntropy(Block):
         yield from message("cp", "all_reduce", FLOAT32, micro_batch.context.size, "mean")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The exponentials in float32, and of each token their factor, its target and its weight in the mean."""
-        per_token = self.vocab_size // micro_batch.tensor * FLOAT32 + FLOAT32 + INT32 + FLOAT32
+        """The logits, and of each token the ranks' largest logit, sum and target's logit, its target and its weight in
+        the mean."""
+        logits = self.vocab_size // micro_batch.tensor * micro_batch.item_size
+        per_token = logits + 3 * FLOAT32 + INT32 + FLOAT32
         return {"": micro_batch.tokens * per_token}

@@ -22,7 +22,8 @@ def _columns(target: np.ndarray, first_id: int, width: int) -> tuple[np.ndarray,
 
 def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     rows = rows_of(logits)
-    maximum, total, target_logit = np.zeros((3, len(rows)), np.float32)
+    # Of each an array of its own: the backward keeps the first alone.
+    maximum, total, target_logit = (np.zeros(len(rows), np.float32) for _ in range(3))
 
     def block(start: int, stop: int) -> None:
         ENGINE.logit_statistics(rows[start:stop], maximum[start:stop], total[start:stop])

@@ -30,7 +30,6 @@ SHARED = 64 * 1024
 """Scores of a tile of all heads from which on two threads are to have something to do."""
 
 
-
 def stacks(array: np.ndarray, groups: int) -> list[np.ndarray]:
     """Views [j, s, d] of heads [s, b, n, d], one for each of a group's query heads."""
     length, batch, heads, size = array.shape

@@ -94,10 +94,10 @@ def get_optimizer(
     grad_scaler = None
     if not isinstance(buffers, ParamAndGradBuffers):
         grad_scaler = buffers.precision.make_loss_scaler()
-        parameters = list(_of_groups(params or (() if network is None else trainable(network))))
-        if not parameters:
+        if params is None and network is None:
             raise ValueError("get_optimizer: no parameters; pass params or network, or a model's ParamAndGradBuffers")
-        buffers = ParamAndGradBuffers.of(parameters, buffers.gradient)
+        parameters = _of_groups(params) if params is not None else trainable(network)
+        buffers = ParamAndGradBuffers.of(list(parameters), buffers.gradient)
     return optimizer(config, buffers, grad_scaler)
 
 

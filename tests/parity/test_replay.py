@@ -13,6 +13,8 @@ FIGURES = {
     "case",
     "world",
     "flags",
+    "skipped_equal",
+    "max_abs_loss_scale",
     "max_abs_lm_loss",
     "max_rel_lm_loss",
     "max_rel_grad_norm",

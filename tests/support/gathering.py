@@ -22,7 +22,8 @@ def gather_optimizer_state(state) -> Arrays | None:
     optimizer = state.step_cell.optimizer
     states = {id(parameter): views for parameter, views in optimizer.states_of_parameters()}
     whole: dict[str, np.ndarray] = {}
-    for kind in dict.fromkeys(kind for views in states.values() for kind in views):
+    is_16_bit = state.config.model_config.params_dtype != "float32"
+    for kind in (*optimizer.moment_names, *(("main_param",) if is_16_bit else ())):  # A stage may have no parameters.
         # Parameters of several types: a float32 one is its own float32 copy.
         of = lambda parameter, kind=kind: states[id(parameter)].get(kind, parameter)  # noqa: E731
         gathered = gather_copies(state.model, of=of)

@@ -36,7 +36,6 @@ class Algorithm(IntEnum):
     SQUARE = 0x23
     SQRT = 0x25
     LINEAR = 0x26
-    LOGISTIC = 0x29
     EXP = 0x2A
     GELU_TANH = 0x2B
     SWISH = 0x2C
@@ -46,8 +45,6 @@ class Algorithm(IntEnum):
     MULTIPLY = 0x1FFF1
     MINIMUM = 0x1FFF3
     SUBTRACT = 0x1FFF5
-    SOFTMAX = 0x30000
-    LOG_SOFTMAX = 0x30001
 
 
 class Argument(IntEnum):
@@ -73,7 +70,7 @@ class Argument(IntEnum):
     """DNNL_ARG_ATTR_MULTIPLE_POST_OP(i) is (i + 1) times this, plus SOURCE_1 for a binary one."""
 
 
-FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD = 64, 96, 128
+FORWARD_TRAINING, BACKWARD = 64, 128
 USE_SCALE, USE_SHIFT, RMS_NORM = 0x2, 0x4, 0x20
 SCRATCHPAD_OF_USER = 1
 _CPU, _IN_ORDER, _QUERY_SCRATCHPAD, _QUERY_IMPLEMENTATION = 1, 1, 136, 8

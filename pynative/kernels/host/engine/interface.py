@@ -85,12 +85,6 @@ class Engine(Protocol):
     ) -> None:
         """dx [r, f] from dy of the shape of `out`; bias_gradient float32 [f], unless None: the sum of dx's rows."""
 
-    def softmax_exponentials(self, x: Array, out: Array, maximum: Array, total: Array) -> None:
-        """out [r, c] = exp(x - maximum), maximum [r] each row's largest entry, total [r] the rows' sums of out.
-
-        out, maximum and total are float32; out may be x itself.
-        """
-
     def product_type(self, dtype: np.dtype) -> np.dtype:
         """The type in which products of arrays of this type are multiplied: itself, or float32 where that is faster.
 

@@ -9,7 +9,6 @@ from pynative.kernels.host.engine.numpy_engine import (
     optimizer,
     products,
     scores,
-    softmax,
     sums,
 )
 
@@ -26,7 +25,6 @@ class NumpyEngine:
     norm_gradient = staticmethod(norms.norm_gradient)
     activation = staticmethod(activations.activation)
     activation_gradient = staticmethod(activations.activation_gradient)
-    softmax_exponentials = staticmethod(softmax.softmax_exponentials)
     logit_statistics = staticmethod(cross_entropy.logit_statistics)
     weighted_exponentials = staticmethod(cross_entropy.weighted_exponentials)
     score_exponentials = staticmethod(scores.score_exponentials)

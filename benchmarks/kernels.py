@@ -28,6 +28,7 @@ from parallel_core.context import SequenceLayout
 from pynative import kernels
 from pynative.autograd import backward, leaf, recording, take_gradient
 from pynative.collectives import Completed
+from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import Boundary
 
@@ -169,13 +170,13 @@ def sweeps() -> dict[str, Callable[[], object]]:
     added = from_numpy(np.ones((2, SEQUENCE, BATCH), np.float32))
     p, g, m, v = (normal32(4_000_000) for _ in range(4))
     kernels.fill_(v, 0.0)
-    adam = {"learning_rate": 1e-4, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
+    adam = AdamStep(learning_rate=1e-4, beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1, step=3)
     return {
         "softmax_statistics": lambda: kernels.softmax_statistics(logits, target, 0),
         "cross_entropy_gradient": lambda: kernels.cross_entropy_gradient(
             logits, weights, added, target, 0, weights, True
         ),
-        "adamw_ of 4M": lambda: kernels.adamw_(p, g, m, v, step=3, **adam),
+        "adam_ of 4M": lambda: kernels.adam_(p, g, m, v, adam),
         "squared_norm of 4M": lambda: kernels.squared_norm(g),
         "add_ of 4M": lambda: kernels.add_(m, g),
     }

@@ -32,7 +32,16 @@ from pynative.kernels.contract.exchange import (
     take_columns,
     unpack_heads,
 )
-from pynative.kernels.contract.flat_buffers import adamw_, add_, fill_, scale_, sgd_, squared_norm
+from pynative.kernels.contract.flat_buffers import (
+    adam_,
+    add_,
+    clamp_,
+    combine_,
+    fill_,
+    scale_,
+    sgd_,
+    squared_norm,
+)
 from pynative.kernels.contract.layer import bias_activation, bias_dropout_add, dropout, fork, layer_norm, rms_norm
 from pynative.kernels.contract.linear import (
     bias_gradient,

@@ -9,6 +9,7 @@ from parallel_core.config import AllConfig, OptimizerConfig, TrainingConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative import kernels
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
+from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.optimizer.flat_optimizer import FlatOptimizer, Sweep
 from pynative.parameter import trainable
 
@@ -20,17 +21,9 @@ class Adam(FlatOptimizer):
 
     def _update(self, sweep: Sweep, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
         beta1, beta2 = self.config.betas
-        kernels.adamw_(
-            *sweep.vectors,
-            learning_rate=learning_rate,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=self.config.eps,
-            weight_decay=weight_decay,
-            step=self.steps,
-            grad_scale=grad_scale,
-            model_param=sweep.model_param,
-        )
+        settings = AdamStep(learning_rate, beta1, beta2, self.config.eps, weight_decay, self.steps, grad_scale)
+        param, grad, exp_avg, exp_avg_sq = sweep.vectors
+        kernels.adam_(param, grad, exp_avg, exp_avg_sq, settings, sweep.model_param)
 
 
 class Sgd(FlatOptimizer):

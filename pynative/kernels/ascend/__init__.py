@@ -6,7 +6,7 @@ from pynative.kernels.contract.table import table
 OPERATORS = table(
     always.layer_norm,
     always.bias_activation,
-    always.adamw_,
+    always.adam_,
     attention_block.attention_block,
     attention_block.attention_block_gradient,
 )

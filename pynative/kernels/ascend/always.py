@@ -8,6 +8,8 @@ from mindspore import Tensor, mint, ops
 from mindspore.ops.auto_generate import AdamW
 
 from pynative import in_place
+from pynative.kernels.contract.flat_buffers import AdamStep
+from pynative.kernels.ops import optimizer as composed
 from pynative.kernels.ops.activation import ACTIVATIONS
 from pynative.kernels.ops.norm import scale as norm_scale
 
@@ -32,16 +34,22 @@ def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     return (ACTIVATIONS | GELUS)[activation](x if bias is None else x + bias)
 
 
-def adamw_(
-    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, learning_rate: float, beta1: float,
-    beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float = 1.0,
+def adam_(
+    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, settings: AdamStep,
     model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """aclnnApplyAdamWV2: its step counts from 0 and has shape (1,); v stands in for amsgrad's maximum, unused."""
-    scaled = ops.cast(grad, mindspore.float32) * grad_scale
+    """aclnnApplyAdamWV2: its step counts from 0 and has shape (1,); v stands in for amsgrad's maximum, unused.
+
+    It takes averages of param's type and always corrects them; the others are composed of operators.
+    """
+    if not settings.is_corrected or not exp_avg.dtype == exp_avg_sq.dtype == param.dtype:
+        composed.adam_(param, grad, exp_avg, exp_avg_sq, settings, model_param)
+        return
+    decay = settings.weight_decay if settings.is_decoupled else 0.0
     _adamw(
-        param, exp_avg, exp_avg_sq, exp_avg_sq, scaled, Tensor([step - 1], mindspore.float32),
-        learning_rate, beta1, beta2, weight_decay, epsilon, False, False,
+        param, exp_avg, exp_avg_sq, exp_avg_sq, composed.penalized(grad, param, settings),
+        Tensor([settings.step - 1], mindspore.float32), settings.learning_rate, settings.beta1, settings.beta2, decay,
+        settings.epsilon, False, False,
     )  # fmt: skip
     if model_param is not None:
         in_place.assign(model_param, param)

@@ -1,28 +1,57 @@
 # mypy: disable-error-code=empty-body
 """Contract of the operators of flat buffers: in place, not recorded."""
 
+from typing import NamedTuple
+
 from mindspore import Tensor
 
 
-def adamw_(
+class AdamStep(NamedTuple):
+    """The settings of one step of Adam."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    step: int
+    """Counts from 1."""
+    grad_scale: float = 1.0
+    """What the gradient is multiplied with."""
+    is_decoupled: bool = True
+    """Weight decay shrinks the weights (AdamW) instead of being added to the gradient (L2 regularisation)."""
+    is_corrected: bool = True
+    """The averages, which begin at zero, are divided by 1 - beta^step."""
+
+    @property
+    def corrections(self) -> tuple[float, float]:
+        """What the averages of the gradient and of its square are divided by."""
+        return (1 - self.beta1**self.step, 1 - self.beta2**self.step) if self.is_corrected else (1.0, 1.0)
+
+    @property
+    def decay(self) -> float:
+        """What the weights are multiplied with."""
+        return 1 - self.learning_rate * self.weight_decay if self.is_decoupled else 1.0
+
+    @property
+    def penalty(self) -> float:
+        """Times the weights, it is added to the gradient."""
+        return 0.0 if self.is_decoupled else self.weight_decay
+
+
+def adam_(
     param: Tensor,
     grad: Tensor,
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
-    *,
-    learning_rate: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    weight_decay: float,
-    step: int,
-    grad_scale: float = 1.0,
+    settings: AdamStep,
     model_param: Tensor | None = None,
 ) -> None:
-    """AdamW (Loshchilov & Hutter 2019) on flat tensors of one shape; `step` counts from 1.
+    """Adam (Kingma & Ba 2015), or AdamW (Loshchilov & Hutter 2019), on flat tensors of one shape.
 
-    param <- param (1 - learning_rate weight_decay) - learning_rate m / (sqrt(v) + epsilon), m and v the averages of
-    grad_scale * grad and of its square, divided by 1 - beta^step. All float32, but grad of any float type.
+    param <- decay param - learning_rate m / (sqrt(v) + epsilon), m and v the averages of g = grad_scale grad + penalty
+    param and of its square, over their corrections. param is float32, the others of any float type; it is computed in
+    float32, and what is kept in 16 bits is rounded once, to nearest even.
 
     model_param: the 16-bit copy of param that the model computes with; it becomes param, rounded to nearest even.
     """
@@ -41,8 +70,19 @@ def sgd_(
 ) -> None:
     """buffer <- momentum * buffer + grad_scale * grad + weight_decay * param; param <- param - learning_rate * buffer.
 
-    Flat tensors of one shape; the buffer starts at zero. Types and model_param as in `adamw_`.
+    Flat tensors of one shape; the buffer starts at zero. Types and model_param as in `adam_`.
     """
+
+
+def combine_(x: Tensor, y: Tensor, x_factor: float, y_factor: float, model_param: Tensor | None = None) -> None:
+    """x <- x_factor x + y_factor y, of one shape and any float types, computed in float32 and rounded once.
+
+    What x held does not count with x_factor 0, not even if it is not finite. model_param as in `adam_`.
+    """
+
+
+def clamp_(x: Tensor, limit: float) -> None:
+    """x <- x, no less than -limit and no more than limit."""
 
 
 def squared_norm(x: Tensor) -> float:

@@ -6,11 +6,12 @@ from math import isfinite, sqrt
 import numpy as np
 from mindspore import Tensor
 
+from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.kernels.host.arrays import array_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.threads import run, spans
-from pynative.rounding import convert, put, widened
+from pynative.rounding import convert, fill, put, widened
 
 CHUNK = 256 * 1024
 """Elements of a chunk. An AdamW update takes a thread 0.9 ns an element by oneDNN's three sweeps over it, 1.1 in chunks
@@ -31,24 +32,42 @@ def _in_chunks(update: Callable[..., None], *buffers: Tensor | None) -> None:
     run(chunk, spans(arrays[0].size, CHUNK))
 
 
-def adamw_(
-    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, learning_rate: float, beta1: float,
-    beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float = 1.0,
-    model_param: Tensor | None = None,
-) -> None:  # fmt: skip
-    factors = AdamwStep(
-        beta1=beta1,
-        beta2=beta2,
-        epsilon=epsilon,
-        gradient_factor=(1 - beta1) * grad_scale,
-        square_factor=sqrt(1 - beta2) * grad_scale,
-        inverse_correction=1 / sqrt(1 - beta2**step),
-        step_size=learning_rate / (1 - beta1**step),
-        decay=1 - learning_rate * weight_decay,
+def _factors(settings: AdamStep) -> AdamwStep:
+    """Of the engine's update, which takes a gradient that holds the penalty already."""
+    first, second = settings.corrections
+    grad_scale = 1.0 if settings.penalty else settings.grad_scale
+    return AdamwStep(
+        beta1=settings.beta1,
+        beta2=settings.beta2,
+        epsilon=settings.epsilon,
+        gradient_factor=(1 - settings.beta1) * grad_scale,
+        square_factor=sqrt(1 - settings.beta2) * grad_scale,
+        inverse_correction=1 / sqrt(second),
+        step_size=settings.learning_rate / first,
+        decay=settings.decay,
     )
 
+
+def _penalized(grad: np.ndarray, param: np.ndarray, settings: AdamStep) -> np.ndarray:
+    """The gradient as the engine takes it."""
+    if not settings.penalty:
+        return widened(grad)
+    scaled = widened(grad) * np.float32(settings.grad_scale)
+    scaled += np.float32(settings.penalty) * param
+    return scaled
+
+
+def adam_(
+    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, settings: AdamStep,
+    model_param: Tensor | None = None,
+) -> None:  # fmt: skip
+    factors = _factors(settings)
+
     def update(p: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, rounded: np.ndarray | None) -> None:
-        ENGINE.adamw(p, widened(g), m, v, factors)
+        average, square = widened(m), widened(v)
+        ENGINE.adamw(p, _penalized(g, p, settings), average, square, factors)
+        fill(m, average)
+        fill(v, square)
         if rounded is not None:
             convert(p, rounded)
 
@@ -71,6 +90,25 @@ def sgd_(
             convert(p, rounded)
 
     _in_chunks(update, param, grad, momentum_buffer, model_param)
+
+
+def combine_(x: Tensor, y: Tensor, x_factor: float, y_factor: float, model_param: Tensor | None = None) -> None:
+    def update(part: np.ndarray, other: np.ndarray, rounded: np.ndarray | None) -> None:
+        total = widened(other) * np.float32(y_factor)
+        if x_factor:
+            total += widened(part) * np.float32(x_factor)
+        convert(total, part)
+        if rounded is not None:
+            convert(total, rounded)
+
+    _in_chunks(update, x, y, model_param)
+
+
+def clamp_(x: Tensor, limit: float) -> None:
+    def update(part: np.ndarray) -> None:
+        put(np.clip(widened(part), np.float32(-limit), np.float32(limit)), part, accumulate=False)
+
+    _in_chunks(update, x)
 
 
 def _partial_sums(x: Tensor, measure: Callable[[np.ndarray], float]) -> np.ndarray:

@@ -6,21 +6,26 @@ import mindspore
 from mindspore import Tensor, ops
 
 from pynative import in_place
+from pynative.kernels.contract.flat_buffers import AdamStep
 
 
-def adamw_(
-    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, learning_rate: float, beta1: float,
-    beta2: float, epsilon: float, weight_decay: float, step: int, grad_scale: float = 1.0,
+def penalized(grad: Tensor, param: Tensor, settings: AdamStep) -> Tensor:
+    """The scaled gradient in float32, with what weight decay adds to it."""
+    scaled = ops.cast(grad, mindspore.float32) * settings.grad_scale
+    return scaled + param * settings.penalty if settings.penalty else scaled
+
+
+def adam_(
+    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, settings: AdamStep,
     model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    scaled = ops.cast(grad, mindspore.float32) * grad_scale
-    average = exp_avg * beta1 + scaled * (1 - beta1)
-    square = exp_avg_sq * beta2 + ops.square(scaled) * (1 - beta2)
-    deviation = ops.sqrt(square) / sqrt(1 - beta2**step) + epsilon
-    decayed = param * (1 - learning_rate * weight_decay)
-    ops.assign(param, decayed - average / deviation * (learning_rate / (1 - beta1**step)))
-    ops.assign(exp_avg, average)
-    ops.assign(exp_avg_sq, square)
+    scaled, (first, second) = penalized(grad, param, settings), settings.corrections
+    average = ops.cast(exp_avg, mindspore.float32) * settings.beta1 + scaled * (1 - settings.beta1)
+    square = ops.cast(exp_avg_sq, mindspore.float32) * settings.beta2 + ops.square(scaled) * (1 - settings.beta2)
+    deviation = ops.sqrt(square) / sqrt(second) + settings.epsilon
+    ops.assign(param, param * settings.decay - average / deviation * (settings.learning_rate / first))
+    in_place.assign(exp_avg, average)
+    in_place.assign(exp_avg_sq, square)
     if model_param is not None:
         in_place.assign(model_param, param)
 
@@ -35,6 +40,19 @@ def sgd_(
     ops.assign(param, param - buffer * learning_rate)
     if model_param is not None:
         in_place.assign(model_param, param)
+
+
+def combine_(x: Tensor, y: Tensor, x_factor: float, y_factor: float, model_param: Tensor | None = None) -> None:
+    total = ops.cast(y, mindspore.float32) * y_factor
+    if x_factor:
+        total = total + ops.cast(x, mindspore.float32) * x_factor
+    in_place.assign(x, total)
+    if model_param is not None:
+        in_place.assign(model_param, total)
+
+
+def clamp_(x: Tensor, limit: float) -> None:
+    in_place.assign(x, ops.clamp(ops.cast(x, mindspore.float32), -limit, limit))
 
 
 def squared_norm(x: Tensor) -> float:

@@ -7,6 +7,8 @@ from mindspore import from_numpy
 
 from pynative import kernels
 from pynative.distributed.flat_memory import FlatMemory
+from pynative.kernels.contract.flat_buffers import AdamStep
+from tests.support import update_rules
 from tests.support.kernels import assert_close, normal
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -20,40 +22,65 @@ def _state(count: int) -> tuple[list[np.ndarray], list]:
     return arrays, [from_numpy(array[1:-1]) for array in arrays]
 
 
-def test_adamw_over_several_steps():
+@pytest.mark.parametrize("decoupled", [True, False], ids=["AdamW", "L2"])
+@pytest.mark.parametrize("corrected", [True, False], ids=["corrected", "uncorrected"])
+def test_adam_over_several_steps(decoupled, corrected):
+    """AdamW, Adam with L2 regularisation, and each of them without corrections."""
     arrays, tensors = _state(4)
     for array in arrays[2:]:
         array[:] = 0
-    p, m, v = arrays[0].astype(np.float64), np.zeros(SIZE + 2), np.zeros(SIZE + 2)
-    options = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-3, "weight_decay": 0.1, "grad_scale": 0.25}
+    p, rule = arrays[0].astype(np.float64), update_rules.Adam(decoupled=decoupled, corrected=corrected)
     for step, learning_rate in enumerate((0.0, 1e-2, 2e-2, 5e-3), start=1):
         arrays[1][:] = normal(SIZE + 2, seed=step)
-        gradient = 0.25 * arrays[1].astype(np.float64)
-        kernels.adamw_(*tensors, learning_rate=learning_rate, step=step, **options)
-        m, v = 0.9 * m + 0.1 * gradient, 0.95 * v + 0.05 * gradient**2
-        p *= 1 - learning_rate * 0.1
-        p -= learning_rate * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.95**step)) + 1e-3)
-    for array, expected in zip(arrays, (p, arrays[1], m, v), strict=True):
+        kernels.adam_(*tensors, AdamStep(learning_rate, 0.9, 0.95, 1e-3, 0.1, step, 0.25, decoupled, corrected))
+        p = rule(p, 0.25 * arrays[1].astype(np.float64), learning_rate, 0.1)
+    for array, expected in zip(arrays, (p, arrays[1], rule.m, rule.v), strict=True):
         assert_close(array[1:-1], expected[1:-1], 2e-6)
     assert arrays[0][0] == abs(normal(SIZE + 2, seed=0))[0], "wrote outside of the slice"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_averages_in_16_bits_are_rounded_once_a_step(dtype):
+    """Each step is that of float32 averages from the rounded ones, and leaves those of it, rounded."""
+    (param, gradient), (param_tensor, gradient_tensor) = _state(2)
+    averages = [FlatMemory(SIZE, dtype).span(0, SIZE) for _ in range(2)]
+    for step in range(1, 4):
+        gradient[:] = normal(SIZE + 2, seed=step)
+        exact = [from_numpy(param[1:-1].copy()), gradient_tensor, *(x.astype(ms.float32) for x in averages)]
+        settings = AdamStep(1e-2, 0.9, 0.95, 1e-3, 0.1, step)
+        kernels.adam_(*exact, settings)
+        kernels.adam_(param_tensor, gradient_tensor, *averages, settings)
+        np.testing.assert_array_equal(param[1:-1], exact[0].asnumpy())
+        for rounded, wide in zip(averages, exact[2:], strict=True):
+            expected = wide.astype(rounded.dtype).astype(ms.float32).asnumpy()
+            np.testing.assert_array_equal(rounded.astype(ms.float32).asnumpy(), expected)
 
 
 def test_sgd_over_several_steps():
     arrays, tensors = _state(3)
     arrays[2][:] = 0
-    p, buffer, gradient = arrays[0].astype(np.float64), 0.0, 0.5 * arrays[1].astype(np.float64)
+    p, gradient, rule = arrays[0].astype(np.float64), 0.5 * arrays[1].astype(np.float64), update_rules.Sgd()
     for _ in range(3):
         kernels.sgd_(*tensors, learning_rate=0.1, momentum=0.9, weight_decay=0.01, grad_scale=0.5)
-        buffer = 0.9 * buffer + gradient + 0.01 * p
-        p = p - 0.1 * buffer
+        p = rule(p, gradient, 0.1, 0.01)
     assert_close(arrays[0][1:-1], p[1:-1], 2e-6)
-    assert_close(arrays[2][1:-1], buffer[1:-1], 2e-6)
+    assert_close(arrays[2][1:-1], rule.buffer[1:-1], 2e-6)
 
 
-UPDATES = {
-    "adamw_": (4, {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-3, "step": 2}),
-    "sgd_": (3, {"momentum": 0.9}),
-}
+def _adam(*tensors, model_param=None):
+    kernels.adam_(*tensors, AdamStep(1e-2, 0.9, 0.95, 1e-3, 0.1, 2, 0.25), model_param)
+
+
+def _sgd(*tensors, model_param=None):
+    options = {"learning_rate": 1e-2, "momentum": 0.9, "weight_decay": 0.1, "grad_scale": 0.25}
+    kernels.sgd_(*tensors, **options, model_param=model_param)
+
+
+def _combine(*tensors, model_param=None):
+    kernels.combine_(*tensors, 0.9, 0.25, model_param)
+
+
+UPDATES = {"adam_": (4, _adam), "sgd_": (3, _sgd), "combine_": (2, _combine)}
 
 
 @pytest.mark.parametrize("gradient_type", ["float32", "float16", "bfloat16"])
@@ -61,15 +88,14 @@ UPDATES = {
 @pytest.mark.parametrize("name", UPDATES)
 def test_an_update_rounds_into_the_models_parameters(name, model_type, gradient_type):
     """They are the float32 ones to nearest even; those are as if the gradient had been float32."""
-    count, options = UPDATES[name]
-    options = {**options, "learning_rate": 1e-2, "weight_decay": 0.1, "grad_scale": 0.25}
+    count, update = UPDATES[name]
     (_, plain), (_, mixed) = _state(count), _state(count)
     gradient = mixed[1].astype(getattr(ms, gradient_type))
     model = FlatMemory(SIZE + 2, model_type)
     plain[1] = gradient.astype(ms.float32)
-    getattr(kernels, name)(*plain, **options)
+    update(*plain)
     mixed[1] = gradient
-    getattr(kernels, name)(*mixed, **options, model_param=model.span(1, SIZE + 1))
+    update(*mixed, model_param=model.span(1, SIZE + 1))
     for found, expected in zip(mixed, plain, strict=True):
         np.testing.assert_array_equal(found.astype(ms.float32).asnumpy(), expected.asnumpy())
     rounded = model.span(0, SIZE + 2).astype(ms.float32).asnumpy()
@@ -90,6 +116,15 @@ def test_arithmetic_in_every_type(dtype):
     assert kernels.squared_norm(x) == 7 * 2.25**2
     kernels.scale_(x, 1 / 3)
     np.testing.assert_array_equal(x.astype(ms.float32).asnumpy(), np.full(7, 0.75, np.float32))
+    kernels.clamp_(x, 0.5)
+    np.testing.assert_array_equal(x.astype(ms.float32).asnumpy(), np.full(7, 0.5, np.float32))
+    kernels.combine_(x, y, -2.0, 1.0)
+    np.testing.assert_array_equal(x.astype(ms.float32).asnumpy(), np.full(7, -0.75, np.float32))
+    kernels.clamp_(x, 0.25)
+    np.testing.assert_array_equal(x.astype(ms.float32).asnumpy(), np.full(7, -0.25, np.float32))
+    kernels.fill_(x, np.nan)
+    kernels.combine_(x, y, 0.0, 2.0)
+    np.testing.assert_array_equal(x.astype(ms.float32).asnumpy(), np.full(7, 0.5, np.float32))
 
 
 def test_in_place_arithmetic():

@@ -9,6 +9,7 @@ import mindspore
 from mindspore import Tensor, mint, ops
 from mindspore.ops.auto_generate import AdamW
 
+from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.kernels.ops import optimizer, widened
 from tests.support.ascend.definitions import Double, require, require_tensors
 
@@ -87,9 +88,8 @@ def adamw(
     assert not amsgrad and not maximize and max_v is v, "the double knows no other form"
     update = int(step.asnumpy()[0]) + 1
     require(update >= 1, "AdamW: the first update has step 0")
-    optimizer.adamw_(
-        var, gradient, m, v, learning_rate=lr, beta1=beta1, beta2=beta2, epsilon=eps, weight_decay=decay, step=update
-    )
+    settings = AdamStep(learning_rate=lr, beta1=beta1, beta2=beta2, epsilon=eps, weight_decay=decay, step=update)
+    optimizer.adam_(var, gradient, m, v, settings)
     return var, m, v
 
 

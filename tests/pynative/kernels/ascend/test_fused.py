@@ -11,6 +11,7 @@ from mindspore import Tensor
 from parallel_core.config.fused import NAMES, FusedOperators
 from pynative import kernels
 from pynative.autograd import backward, leaf, recording, take_gradient
+from pynative.kernels.contract.flat_buffers import AdamStep
 from tests.support.ascend import flash_attention
 from tests.support.ascend.stack import ascend_operators
 from tests.support.kernels import assert_close, normal, tensor, upstream, values
@@ -132,19 +133,20 @@ def test_norms_and_activations(operator, widths, arguments, dtype):
     equal(on_both(operator, inputs, getattr(mindspore, dtype), arguments), 1e-6 if dtype == "float32" else 2.0**-7)
 
 
-def test_adamw_counts_steps_as_the_composed_update_does():
-    """Three updates; the kernel's first step is 0."""
+@pytest.mark.parametrize("variant", [{}, {"is_decoupled": False}, {"is_corrected": False}], ids=str)
+def test_adam_counts_steps_as_the_composed_update_does(variant):
+    """Three updates; the kernel's first step is 0, and L2 regularisation is added to the gradient before it."""
     states = []
-    settings = {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
+    settings = {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1} | variant
     for device in ("CPU", "Ascend"):
         state = [tensor(np.abs(normal(8, seed=seed)) + 0.5) for seed in range(4)]
         for step in (1, 2, 3):
             if device == "Ascend":
                 with ascend_operators():
                     kernels.use("ops")
-                    kernels.adamw_(*state, step=step, grad_scale=0.5, **settings)
+                    kernels.adam_(*state, AdamStep(step=step, grad_scale=0.5, **settings))
             else:
                 kernels.use("ops")
-                kernels.adamw_(*state, step=step, grad_scale=0.5, **settings)
+                kernels.adam_(*state, AdamStep(step=step, grad_scale=0.5, **settings))
         states.append([values(x) for x in state])
     equal((states[0], states[1]), 1e-7)

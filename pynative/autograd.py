@@ -77,6 +77,11 @@ def leaf(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def needs_gradient(tensor: Tensor) -> bool:
+    """Whether a backward gives this tensor a gradient: a leaf that asks for one, or what the tape made of such."""
+    return tensor._requires_grad
+
+
 def backward(outputs: Sequence[Tensor], gradients: Sequence[Tensor], keep_graph: bool = False) -> None:
     """Run the graphs that ended in `outputs` backwards from `gradients` (same shapes and types).
 
@@ -125,16 +130,16 @@ class DeferredGradients:
     """Weight gradients that a backward pass left for later, with the inputs they are made from."""
 
     def __init__(self) -> None:
-        self._queue: deque[tuple[Tensor, Contribution]] = deque()
+        self._queue: deque[Callable[[], None]] = deque()
 
-    def add(self, parameter: Tensor, compute: Contribution) -> None:
-        """Put one off."""
-        self._queue.append((parameter, compute))
+    def add(self, action: Callable[[], None]) -> None:
+        """Put one off, or what is to follow those that were."""
+        self._queue.append(action)
 
     def run(self) -> None:
         """Add all to their parameters in the order of the backward pass; each one's inputs are let go right after."""
         while self._queue:
-            _accumulate(*self._queue.popleft())
+            self._queue.popleft()()
 
 
 _deferred: DeferredGradients | None = None
@@ -166,8 +171,16 @@ def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | No
     if _deferred is None:
         _accumulate(parameter, compute)
     else:
-        _deferred.add(parameter, compute)
+        _deferred.add(partial(_accumulate, parameter, compute))
     return None
+
+
+def after_weight_gradients(action: Callable[[], None]) -> None:
+    """Call `action` when the contributions of the backward so far were added up: now, or behind those put off."""
+    if _deferred is None:
+        action()
+    else:
+        _deferred.add(action)
 
 
 class TapeGradients:

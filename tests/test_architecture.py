@@ -92,6 +92,7 @@ FLOORS = {
         {"autograd", "collectives", "launch", "log", "step_position"},
         {"kernels", "parallel_state"},
         {"context_parallel", "device", "generate", "parameter"},
+        {"layer_events"},
         {"distributed", "pipeline_parallel", "tensor_parallel"},
         {"optimizer", "transformer"},
         {"checkpointing"},

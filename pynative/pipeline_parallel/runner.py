@@ -19,12 +19,16 @@ class Plan:
     """Those whose result another stage gets."""
     defers_weight_gradients: bool
     """Whether weight gradients are actions of their own."""
+    completing: frozenset[Compute]
+    """The last action of each chunk, with which its gradients are complete."""
 
     @classmethod
     def of(cls, actions: Sequence[Action]) -> "Plan":
         """The plan of a stage's actions."""
         sent = frozenset(s.produced for a in actions if isinstance(a, Exchange) for s in a.sends)
-        return cls(tuple(actions), sent, any(isinstance(action, WeightGrad) for action in actions))
+        last = {action.chunk: action for action in actions if not isinstance(action, Exchange)}
+        defers = any(isinstance(action, WeightGrad) for action in actions)
+        return cls(tuple(actions), sent, defers, frozenset(last.values()))
 
 
 def run(plan: Plan, compute: Callable[[Compute, Tensor | None], Tensor | None], channel: Channel) -> None:

@@ -1,6 +1,7 @@
 """One stage's chunks of the model under a schedule: a forward keeps its graph until its backward is asked for."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +12,8 @@ from parallel_core.averaging import Averaging, Weight
 from parallel_core.schedules import Backward, Forward, WeightGrad
 from parallel_core.schedules.actions import Compute
 from pynative import autograd
-from pynative.parameter import as_type, trainable
+from pynative.layer_events import LayerEvents, Uses
+from pynative.parameter import as_type
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class _Pending:
     """A forward whose backward is still to come."""
 
     input: Tensor | None
+    uses: Uses
     end: autograd.HandedOver
     seed: Tensor | None
     """Where the backward of a loss starts."""
@@ -73,16 +76,23 @@ class Stage:
     ) -> None:
         self.model, self.averaging, self.enter = model, averaging, enter
         self.loss_chunk = len(model) - 1 if is_last else None
-        self._tape_gradients = [autograd.TapeGradients(trainable(chunk)) for chunk in model]
+        self._events = [LayerEvents.of(chunk) for chunk in model]
         self._do: dict[type, Callable[[int, int, Tensor | None], Tensor | None]] = {
             Forward: self._forward,
             Backward: self._backward,
             WeightGrad: self._weight_gradients,
         }
 
-    def begin(self, forward_step: ForwardStep, train: bool, defers_weight_gradients: bool) -> None:
-        """Start a step: forget the last one's losses."""
+    def begin(
+        self,
+        forward_step: ForwardStep,
+        train: bool,
+        defers_weight_gradients: bool,
+        completing: frozenset[Compute] = frozenset(),
+    ) -> None:
+        """Start a step: forget the last one's losses. completing: after these a chunk's gradients are complete."""
         self.forward_step, self.train, self.defers = forward_step, train, defers_weight_gradients
+        self._completing = completing
         self.losses: list[MicroBatchLoss] = []
         self._pending: dict[tuple[int, int], _Pending] = {}
         self._deferred: dict[tuple[int, int], autograd.DeferredGradients] = {}
@@ -90,12 +100,13 @@ class Stage:
     def compute(self, action: Compute, received: Tensor | None) -> Tensor | None:
         """Carry out an action with the tensor that another stage sent for it."""
         self.enter(action.micro_batch, action.chunk)
+        self._events[action.chunk].is_last_micro_batch = action in self._completing
         return self._do[type(action)](action.micro_batch, action.chunk, received)
 
     def _forward(self, micro_batch: int, chunk: int, hidden_states: Tensor | None) -> Tensor:
         """hidden_states [s, b, h] of the chunk before (the first has None) -> those for the one after, or the loss."""
         model = self.model[chunk]
-        with autograd.recording(self.train):
+        with autograd.recording(self.train), self._events[chunk].forward() as uses:
             received = autograd.leaf(hidden_states) if self.train and hidden_states is not None else hidden_states
             model.set_input_tensor(received)
             output, loss_of = self.forward_step(model, micro_batch, chunk)
@@ -103,7 +114,7 @@ class Stage:
             if chunk == self.loss_chunk:
                 output, seed = self._loss(loss_of(output))
             if self.train:
-                self._pending[micro_batch, chunk] = _Pending(received, autograd.HandedOver(output), seed)
+                self._pending[micro_batch, chunk] = _Pending(received, uses, autograd.HandedOver(output), seed)
         return output
 
     def _loss(self, of_micro_batch: MicroBatchLoss) -> tuple[Tensor, Tensor]:
@@ -117,12 +128,11 @@ class Stage:
         pending = self._pending.pop((micro_batch, chunk))
         upstream = gradient if pending.seed is None else pending.seed
         assert upstream is not None, f"no gradient was received for micro-batch {micro_batch} of chunk {chunk}"
-        if self.defers:
-            with autograd.deferred_weight_gradients() as self._deferred[micro_batch, chunk]:
-                pending.end.backward(upstream)
-        else:
+        put_off = autograd.deferred_weight_gradients() if self.defers else nullcontext()
+        with put_off as deferred, self._events[chunk].backward(pending.uses):
             pending.end.backward(upstream)
-        self._tape_gradients[chunk].collect()
+        if deferred is not None:
+            self._deferred[micro_batch, chunk] = deferred
         return None if pending.input is None else autograd.take_gradient(pending.input)
 
     def _weight_gradients(self, micro_batch: int, chunk: int, received: Tensor | None) -> None:

@@ -80,7 +80,7 @@ class PipelineStep:
         plan = self._plans[train, number]
         self.averaging = self.stage.averaging = replace(self.averaging, micro_batches=number)
         forward_step.begin(data_iterator, self.stage.model, number)
-        self.stage.begin(forward_step, train, plan.defers_weight_gradients)
+        self.stage.begin(forward_step, train, plan.defers_weight_gradients, plan.completing)
         run(plan, self.stage.compute, self.channel)
         return self._global_loss()
 

@@ -35,6 +35,8 @@ class Embedding(nn.Cell):
     them the sum over the vocabulary's shards is cut in the same collective.
     """
 
+    observable = True
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.boundary = Boundary.of(config)

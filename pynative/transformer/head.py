@@ -26,6 +26,7 @@ class ParallelLMLogits(ParallelLinear):
     """
 
     cut_axis = COLUMNS
+    observable = True
 
     def __init__(
         self,

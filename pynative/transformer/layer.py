@@ -24,6 +24,8 @@ class ParallelTransformerLayer(nn.Cell):
     With sandwich norm each result is normed once more before it is added. `layer_number` is global and starts at 1.
     """
 
+    observable = True
+
     def __init__(
         self, config: ModelConfig, layer_number: int, self_attn_mask_type: enum.Enum = AttnMaskType.causal
     ) -> None:

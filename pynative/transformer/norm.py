@@ -13,6 +13,8 @@ from pynative.parameter import make_parameter
 class LayerNorm(nn.Cell):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias over the last axis, epsilon inside the root."""
 
+    observable = True
+
     def __init__(self, size: int, *, config: ModelConfig, gain: float = 1.0, partial_over: str | None = None) -> None:
         super().__init__()
         self.epsilon = config.norm_epsilon
@@ -27,6 +29,8 @@ class LayerNorm(nn.Cell):
 
 class RMSNorm(nn.Cell):
     """x / sqrt(mean(x^2) + epsilon) * weight over the last axis."""
+
+    observable = True
 
     def __init__(self, size: int, *, config: ModelConfig, gain: float = 1.0, partial_over: str | None = None) -> None:
         super().__init__()

@@ -168,8 +168,13 @@ def zero_stage(args: Any) -> int | None:
 
 def use_distributed_optimizer(args: Any) -> bool | None:
     """Megatron's FSDP is asked for together with --use-distributed-optimizer, and replaces it."""
-    stage = fully_sharded_stage(args)
-    return args.use_distributed_optimizer if stage is None else stage > 0
+    return args.use_distributed_optimizer if fully_sharded_stage(args) is None else False
+
+
+def communication_data_type(args: Any) -> str | None:
+    """Of Megatron's FSDP, if nothing else says it."""
+    of_fsdp = args.megatron_fsdp_grad_comm_dtype
+    return args.communication_data_type or (None if of_fsdp == "auto" else of_fsdp)
 
 
 def pipeline_schedule(args: Any) -> str | None:
@@ -256,6 +261,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "pipeline_schedule": pipeline_schedule,
     "zero_stage": zero_stage,
     "use_distributed_optimizer": use_distributed_optimizer,
+    "communication_data_type": communication_data_type,
     "num_layer_list": num_layer_list,
     "world_size": lambda args: args.world_size,
     "expert_model_parallel_size": expert_parallel_size,

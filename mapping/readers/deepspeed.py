@@ -37,13 +37,17 @@ def one_of(choices: Mapping[Any, Arguments]) -> Callable[[Any], Arguments]:
 def stage(value: Any) -> Arguments:
     if value not in (0, 1, 2, 3):
         raise ValueError("must be 0, 1, 2 or 3")
-    return {"zero_stage": value, "use_distributed_optimizer": value > 0}
+    return {"zero_stage": value, "use_distributed_optimizer": value > 0}  # A flag that says otherwise contradicts it.
 
+
+_ZERO = "zero_optimization."
+_OPTIMIZER, _WEIGHTS = f"{_ZERO}offload_optimizer.", f"{_ZERO}offload_param."
 
 REDUCTION = {
-    "fp32": {"accumulate_allreduce_grads_in_fp32": True},
-    "bf16": {"grad_reduce_in_bf16": True},
-    "bfp16": {"grad_reduce_in_bf16": True},
+    "fp32": {"accumulate_allreduce_grads_in_fp32": True, "communication_data_type": "fp32"},
+    "fp16": {"communication_data_type": "fp16"},
+    "bf16": {"communication_data_type": "bf16"},
+    "bfp16": {"communication_data_type": "bf16"},
     None: {},
 }
 
@@ -80,14 +84,13 @@ KEYS: dict[str, Callable[[Any], Arguments]] = {
     "scheduler.params.warmup_type": one_of(
         {"linear": {"lr_warmup_style": "linear"}, "log": {"lr_warmup_style": "log"}}
     ),
-    **dict.fromkeys(
-        ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device"),
-        one_of({"none": {}, "cpu": {}}),
-    ),
+    f"{_OPTIMIZER}device": one_of({"none": {}, "cpu": {"cpu_offload_optimizer": True}, "nvme": {}}),
+    f"{_OPTIMIZER}nvme_path": to("nvme_path"),
+    f"{_OPTIMIZER}ratio": to("optimizer_offload_fraction", float),
+    f"{_WEIGHTS}device": one_of({"none": {}, "cpu": {"cpu_offload_params": True}}),
 }
 """What each key says, in arguments."""
 
-_ZERO = "zero_optimization."
 WITHOUT_EFFECT: dict[str, str] = {
     **dict.fromkeys(("steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown"), "it only logs"),
     "prescale_gradients": "gradients are added up in float32, where the order of division does not matter",
@@ -101,12 +104,14 @@ WITHOUT_EFFECT: dict[str, str] = {
             f"{_ZERO}{place}.{name}"
             for place in ("offload_optimizer", "offload_param")
             for name in (
-                *("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pin_memory"),
-                *("pipeline_read", "pipeline_write", "fast_init", "ratio"),
+                *("buffer_count", "buffer_size", "max_in_cpu", "pin_memory"),
+                *("pipeline_read", "pipeline_write", "fast_init"),
             )
         ),
-        "nothing is offloaded",
+        "only speed changes",
     ),
+    f"{_WEIGHTS}nvme_path": "weights are kept in host memory at most",
+    f"{_WEIGHTS}ratio": "all of the shard's weights are kept in host memory, or none",
     **dict.fromkeys(
         (
             f"{_ZERO}{name}"
@@ -130,7 +135,7 @@ WITHOUT_EFFECT: dict[str, str] = {
 
 VALUES_WITHOUT_EFFECT = {
     "none": "nothing is offloaded, as without it",
-    "cpu": "only memory and speed change: nothing is offloaded, all states stay in the device's memory",
+    "nvme": "nvme_path says where",
 }
 """Values of keys that fill no argument -> why they do nothing."""
 
@@ -139,6 +144,13 @@ BY_DEFAULT: dict[str, dict[str, Any]] = {
     "fp16.enabled": {"fp16.initial_scale_power": 16},
 }
 """What DeepSpeed takes, where the first key says something, for keys that are not written."""
+COUNTS_FOR = {
+    f"{_OPTIMIZER}nvme_path": (f"{_OPTIMIZER}device", ("nvme",)),
+    f"{_OPTIMIZER}ratio": (f"{_OPTIMIZER}device", ("cpu", "nvme")),
+}
+"""Key -> another, and the values of that for which the first is read."""
+NEEDED_BY = {(f"{_OPTIMIZER}device", "nvme"): f"{_OPTIMIZER}nvme_path"}
+"""(Key, value) -> another key that must be there."""
 SHADOWED_BY = {"optimizer.params.lr": "scheduler.params.warmup_max_lr"}
 """Key -> another that counts instead of it where both have a value."""
 
@@ -147,8 +159,9 @@ _PROBES = {
     "optimizer.type": "AdamW",
     "scheduler.type": "WarmupDecayLR",
     "scheduler.params.warmup_type": "linear",
-    "zero_optimization.offload_optimizer.device": "cpu",
-    "zero_optimization.offload_param.device": "cpu",
+    f"{_OPTIMIZER}device": "cpu",
+    f"{_WEIGHTS}device": "cpu",
+    f"{_OPTIMIZER}nvme_path": "",
     "communication_data_type": "fp32",
 }
 """A value of each kind that is not a number, to ask a key which arguments it fills."""
@@ -182,12 +195,26 @@ def read(path: str) -> DeepSpeed:
     entries = dict(leaves(content, lambda key: key not in WITHOUT_EFFECT))
     unwritten = {key: value for about, keys in BY_DEFAULT.items() if entries.get(about) for key, value in keys.items()}
     for key, value in {**unwritten, **entries}.items():
-        shadow = SHADOWED_BY.get(key, "")
-        if value != "auto" and isinstance(entries.get(shadow), int | float):
-            said.given.append(Given(key, value, source=path, reason=f"as in DeepSpeed, {shadow} counts"))
+        reason = _beside(key, value, entries)
+        if reason:
+            said.given.append(Given(key, value, source=path, reason=reason))
         else:
             _read_key(key, value, said, path)
+    said.findings.extend(
+        Finding(key, value, f"needs {other}", "add it", path)
+        for (key, value), other in NEEDED_BY.items()
+        if entries.get(key) == value and not entries.get(other)
+    )
     return said
+
+
+def _beside(key: str, value: Any, entries: Mapping[str, Any]) -> str:
+    """Why a key does nothing beside others, if it does not."""
+    shadow = SHADOWED_BY.get(key, "")
+    if value != "auto" and isinstance(entries.get(shadow), int | float):
+        return f"as in DeepSpeed, {shadow} counts"
+    other, wanted = COUNTS_FOR.get(key, ("", ()))
+    return f"only {' or '.join(wanted)} as {other} reads it" if other and entries.get(other) not in wanted else ""
 
 
 def _read_key(key: str, value: Any, said: DeepSpeed, path: str) -> None:

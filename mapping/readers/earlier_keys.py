@@ -262,7 +262,16 @@ _OPTIMIZER: dict[str, Meaning] = {
         }
     ),
     "weight_decay_kwargs": planned("a weight decay of its own for each group"),
-    "zero_config": planned("settings of ZeRO beside its stage; zero_level says that"),
+    "zero_config": parts(
+        {
+            "cpu_offload": to("cpu_offload_optimizer"),
+            **dict.fromkeys(
+                ("param_resident", "param_resident_rate", "allreduce_after_grad_accumulation"),
+                nothing("only memory and the order of communication change"),
+            ),
+            "grad_allreduce_op": words(dict.fromkeys(("sum", "mean"), "gradients are averaged as losses are")),
+        }
+    ),
     "no_weight_decay_params": planned(
         "a list of parameters without weight decay", ["Default_Setup"], reason="norms and biases are spared"
     ),

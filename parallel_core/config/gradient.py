@@ -17,6 +17,8 @@ class GradientConfig(Config):
     """Add up and reduce gradients in float32."""
     grad_reduce_in_bf16: bool = option("--grad-reduce-in-bf16", False)
     """Reduce gradients in bfloat16."""
+    communication_data_type: str | None = option("--communication-data-type", None, choices=("fp32", "bf16", "fp16"))
+    """Type in which gradients are sent between data-parallel ranks; the one that they are added up in if not given."""
     wrap_with_ddp: bool = option("--no-wrap-with-ddp", True)
     """Keep gradients in flat buckets."""
     bucket_size: int | None = option("--ddp-bucket-size", None, at_least=1)
@@ -38,14 +40,16 @@ class GradientConfig(Config):
             return "bfloat16" if self.grad_reduce_in_bf16 else "float32"
         return "float32" if self.accumulate_allreduce_grads_in_fp32 else parameter_type
 
+    def type_sent(self, gradient_type: str) -> str:
+        """The type in which gradients that are added up in a type are sent."""
+        named = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+        return gradient_type if self.communication_data_type is None else named[self.communication_data_type]
+
     def derive(self) -> None:
         self.fill("zero_stage", lambda: int(self.use_distributed_optimizer))
+        self.use_distributed_optimizer = self.use_distributed_optimizer or self.zero_stage > 0
 
     def rules(self) -> Iterator[Finding]:
-        if self.use_distributed_optimizer != (self.zero_stage > 0):
-            yield Finding(
-                "--zero-stage",
-                self.zero_stage,
-                "--use-distributed-optimizer is stage 1 and needed by higher ones",
-                "make them agree",
-            )
+        if self.use_distributed_optimizer and self.zero_stage == 0:
+            rule = "--use-distributed-optimizer is stage 1 and part of the higher ones"
+            yield Finding("--zero-stage", 0, rule, "leave one of them out")

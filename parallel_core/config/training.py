@@ -5,6 +5,7 @@ from __future__ import annotations
 from parallel_core.config.base import Config, concern, option, section
 from parallel_core.config.checkpoint import CheckpointConfig
 from parallel_core.config.gradient import GradientConfig
+from parallel_core.config.offload import OffloadConfig
 from parallel_core.config.precision import PrecisionConfig
 from parallel_core.config.profiler import ProfilerConfig
 
@@ -54,6 +55,8 @@ class TrainingConfig(Config):
     """16-bit types and the loss scale."""
     gradient: GradientConfig = concern(GradientConfig)
     """Gradients between data-parallel ranks."""
+    offload: OffloadConfig = concern(OffloadConfig)
+    """What lies elsewhere than on the device."""
     profiler: ProfilerConfig = concern(ProfilerConfig)
     """The profile of a few iterations."""
 

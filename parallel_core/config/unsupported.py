@@ -57,6 +57,10 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "convert_to_huggingface": (False,),
     "use_distributed_optimizer": (False,),
     "zero_stage": (0,),
+    "communication_data_type": (None,),
+    "cpu_offload_optimizer": (False,),
+    "cpu_offload_params": (False,),
+    "nvme_path": (None,),
     "overlap_grad_reduce": (False,),
     "prefix": ("network",),
     "wrap_with_ddp": (True,),
@@ -103,6 +107,7 @@ PART_OF: dict[str, Feature] = {
     "expert_tensor_parallel_size": Feature("num_experts"),
     "bucket_size": Feature("overlap_grad_reduce"),
     "delay_grad_reduce": Feature("overlap_grad_reduce"),
+    "optimizer_offload_fraction": Feature("cpu_offload_optimizer"),
     "huggingface_model_type": Feature("convert_from_huggingface"),
 }
 """How the name of a field, or of its section, begins -> what it only says the how of. The first that fits counts."""

@@ -24,6 +24,11 @@ def reading_with(tmp_path):
     return read_with
 
 
+def _offload(device: str, **keys) -> dict:
+    """Of the optimizer, at stage 2."""
+    return {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": device, **keys}}}
+
+
 @pytest.mark.parametrize(
     "content, section, field, value",
     [
@@ -32,12 +37,24 @@ def reading_with(tmp_path):
         ({"zero_optimization": {"stage": 0}}, "training_config", "use_distributed_optimizer", False),
         ({"zero_optimization": {"stage": 1}}, "training_config", "use_distributed_optimizer", True),
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, "training_config", "zero_stage", 3),
+        (
+            {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}},
+            "training_config",
+            "cpu_offload_params",
+            True,
+        ),
+        (_offload("cpu", ratio=0.25), "training_config", "cpu_offload_optimizer", True),
+        (_offload("cpu", ratio=0.25), "training_config", "optimizer_offload_fraction", 0.25),
+        (_offload("cpu", nvme_path="/nvme"), "training_config", "nvme_path", None),
+        (_offload("nvme", nvme_path="/nvme"), "training_config", "nvme_path", "/nvme"),
+        (_offload("none", nvme_path="/nvme", ratio=0.5), "training_config", "nvme_path", None),
         ({"fp16": {"enabled": True, "loss_scale": 0}}, "training_config", "loss_scale", None),
         ({"fp16": {"enabled": True, "loss_scale": 128}}, "training_config", "loss_scale", 128.0),
         ({"fp16": {"enabled": True, "initial_scale_power": 16}}, "training_config", "loss_scale_value", 65536.0),
         ({"fp16": {"enabled": True, "hysteresis": 4}}, "training_config", "loss_scale_hysteresis", 4),
         ({"bf16": {"enabled": True}}, "model_config", "compute_dtype", "bfloat16"),
         ({"communication_data_type": "fp32"}, "training_config", "accumulate_allreduce_grads_in_fp32", True),
+        ({"communication_data_type": "fp16"}, "training_config", "communication_data_type", "fp16"),
         ({"optimizer": {"type": "AdamW", "params": {"betas": [0.8, 0.9]}}}, "optimizer_config", "betas", (0.8, 0.9)),
         (
             {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3, "warmup_type": "linear"}}},
@@ -100,6 +117,8 @@ def test_a_contradiction_names_both_values(reading_with, content, change, values
         ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage"),
         ({"optimizer": {"type": "Lamb"}}, "optimizer.type"),
         ({"zero_optimization": {"offload_param": {"device": "nvme"}}}, "zero_optimization.offload_param.device"),
+        (_offload("nvme"), "zero_optimization.offload_optimizer.nvme_path"),
+        ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, "--zero-stage 3"),
         ({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "square"}}}, "scheduler.params.warmup_type"),
         ({"scheduler": ["WarmupLR"]}, "scheduler"),
         ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9]}}}, "optimizer.params.betas"),
@@ -157,11 +176,12 @@ def test_the_schedules_learning_rate_counts(reading_with):
     assert found.errors == [] and found.config.optimizer_config.learning_rate == 0.001
 
 
-def test_what_is_not_offloaded_is_said(reading_with, capsys):
-    content = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}}
-    reading_with(content).print_notes()
+def test_a_key_that_is_not_read_is_said(reading_with, capsys):
+    """A path beside another device, as the templates of DeepSpeed have it."""
+    reading_with(_offload("cpu", nvme_path="/nvme", pin_memory=True)).print_notes()
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if "offload_optimizer.device: only memory and speed change" in line]
+    assert [line for line in lines if "offload_optimizer.nvme_path: only nvme as" in line]
+    assert [line for line in lines if "offload_optimizer.pin_memory: only speed changes" in line]
 
 
 @pytest.mark.parametrize("key", sorted(WITHOUT_EFFECT))

@@ -84,6 +84,7 @@ def test_a_whole_run_in_the_nested_layout():
     "section, content, field, value",
     [
         ("parallel_config", {"zero_level": "z2"}, "zero_stage", 2),
+        ("optimizer_config", {"zero_config": {"cpu_offload": True}}, "cpu_offload_optimizer", True),
         ("parallel_config", {"model_parallel": 2}, "tensor_model_parallel_size", 2),
         ("parallel_config", {"recompute_config": {"recompute": [1]}}, "recompute_config.recompute", (1,)),
         (

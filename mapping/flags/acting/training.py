@@ -34,7 +34,16 @@ ACTING = Acting(
             default="optim_grads_params",
             choices=STRATEGIES,
         ),
+        value(
+            "--megatron-fsdp-grad-comm-dtype",
+            str,
+            "communication_data_type",
+            "Type in which Megatron's FSDP sends gradients; auto: the one that they are added up in.",
+            default="auto",
+            choices=("fp32", "bf16", "fp16", "auto"),
+        ),
         switch("--use-torch-fsdp2", "zero_stage", "Stage 3."),
         switch("--enable-zero3", "zero_stage", "Stage 3."),
+        same("--optimizer-cpu-offload", "cpu_offload_optimizer"),
     ),
 )

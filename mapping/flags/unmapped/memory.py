@@ -17,8 +17,8 @@ FLAGS = group(
         --mlp-chunks-for-training=int:1 --fine-grained-activation-offloading --offload-modules=str+:[]
         --min-offloaded-tensor-size=int:1048576 --delta-offload-bytes-across-pp-ranks=int:0
         --activation-offload-fraction=float:1.0 --fine-grained-offloading-max-inflight-offloads=int
-        --record-memory-history --empty-unused-memory-level=int{0,1,2}:0 --optimizer-cpu-offload
-        --optimizer-offload-fraction=float:1.0 --overlap-cpu-optimizer-d2h-h2d --no-pin-cpu-grads=off
+        --record-memory-history --empty-unused-memory-level=int{0,1,2}:0
+        --overlap-cpu-optimizer-d2h-h2d --no-pin-cpu-grads=off
         --no-pin-cpu-params=off --gtp-remat-reduce-scatter-with-fp32-accumulation --gtp-remat-nccl-ub
         --checkpoint-num-layers=int:1 --param-and-grad-buffer-pad=int
         --adaptive-recompute-device-size=int:-1 --adaptive-recompute-profiling-step=int:10

@@ -28,18 +28,15 @@ FLAGS = group(
                 "auto": "weights are kept in float32; use fp32",
             },
         ),
-        *(
-            value(
-                f"--megatron-fsdp-{what}-dtype",
-                str,
-                "auto",
-                choices=("fp32", "bf16", "fp16", "auto"),
-                refuses={
-                    "bf16": "weights and gradients are added up in float32; use fp32",
-                    "fp16": "weights and gradients are added up in float32; use fp32",
-                },
-            )
-            for what in ("main-grads", "grad-comm")
+        value(
+            "--megatron-fsdp-main-grads-dtype",
+            str,
+            "auto",
+            choices=("fp32", "bf16", "fp16", "auto"),
+            refuses={
+                "bf16": "gradients are added up in float32; use fp32",
+                "fp16": "gradients are added up in float32; use fp32",
+            },
         ),
     ),
     refused(

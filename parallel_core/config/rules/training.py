@@ -158,6 +158,25 @@ def overlap_has_something_to_overlap(config: Sections) -> Iterator[Finding]:
         )
 
 
+def weights_are_cut_without_a_pipeline(config: Sections) -> Iterator[Finding]:
+    stages, gradient = config.parallel_config.pipeline_model_parallel_size, config.training_config.gradient
+    if gradient.zero_stage == 3 and stages > 1:
+        yield Finding(
+            "--zero-stage",
+            3,
+            f"every micro-batch would gather each weight anew on all --pipeline-model-parallel-size {stages} stages, "
+            "which share out the weights already",
+            "use --zero-stage 2, or no pipeline",
+        )
+    if config.training_config.offload.cpu_offload_params and gradient.zero_stage != 3:
+        yield Finding(
+            "--cpu-offload-params",
+            None,
+            "only weights that are gathered when they are needed can lie elsewhere: needs --zero-stage 3",
+            "add it, or leave --cpu-offload-params out",
+        )
+
+
 def copies_can_be_compared(config: Sections) -> Iterator[Finding]:
     training = config.training_config
     every = training.check_weight_hash_across_dp_replicas_interval
@@ -247,6 +266,7 @@ RULES = (
     weight_decay_grows_by_style,
     one_source_of_the_schedule,
     overlap_has_something_to_overlap,
+    weights_are_cut_without_a_pipeline,
     copies_can_be_compared,
     checkpoints_are_kept,
     resuming_takes_everything,

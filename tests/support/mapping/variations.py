@@ -113,7 +113,8 @@ COMPANY = {
     "--use-rope-scaling": ROTARY,
     "--valid-data-path": "--train-data-path x",
     "--weight-decay-incr-style": "--start-weight-decay 0 --end-weight-decay 1",
-    "--zero-stage": "--use-distributed-optimizer",
+    "--cpu-offload-params": "--zero-stage 3",
+    "--optimizer-offload-fraction": "--cpu-offload-optimizer",
 }
 """Flag -> what must come with any value of it; `~x` takes flag `--x` out of the good line."""
 

@@ -43,7 +43,7 @@ def stage(value: Any) -> Arguments:
 _ZERO = "zero_optimization."
 _OPTIMIZER, _WEIGHTS = f"{_ZERO}offload_optimizer.", f"{_ZERO}offload_param."
 
-REDUCTION = {
+REDUCTION: dict[Any, Arguments] = {
     "fp32": {"accumulate_allreduce_grads_in_fp32": True, "communication_data_type": "fp32"},
     "fp16": {"communication_data_type": "fp16"},
     "bf16": {"communication_data_type": "bf16"},

@@ -36,8 +36,14 @@ def _scatter_sum(rows: np.ndarray, gradients: np.ndarray, out: np.ndarray, accum
     if not len(order):
         return
     present, starts = np.unique(rows[order], return_index=True)
-    sums = np.add.reduceat(widened(gradients[order]), starts, axis=0)
-    out[present] = sums if not accumulate else widened(out[present]) + sums
+    bounds = [*starts.tolist(), len(order)]
+
+    def block(start: int, stop: int) -> None:
+        taken, ids = order[bounds[start] : bounds[stop]], present[start:stop]
+        sums = np.add.reduceat(widened(gradients[taken]), starts[start:stop] - bounds[start], axis=0)
+        out[ids] = sums if not accumulate else widened(out[ids]) + sums
+
+    run(block, row_blocks(len(present), out.shape[1] * 4))
 
 
 class _Embedding(Function):

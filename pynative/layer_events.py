@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 from mindspore import Parameter, Tensor, nn
 
 from pynative import autograd
-from pynative.parameter import trainable
+from pynative.parameter import name_parameters, trainable
 
 Event = Literal["before_forward", "after_forward", "before_backward", "after_backward"]
 Observer = Callable[[nn.Cell], None]
@@ -78,6 +78,8 @@ class LayerEvents:
         self._forward_uses: Uses | None = None
         self._uses_to_come: Uses = Counter()
         self._tape_gradients = autograd.TapeGradients(trainable(chunk))
+        for parameter in name_parameters(chunk):
+            parameter.meta.layer_events = self
 
     @classmethod
     def of(cls, chunk: nn.Cell) -> LayerEvents:

@@ -50,6 +50,8 @@ class ParameterMeta:
     """Nothing was added since the buffer was emptied: the next gradient overwrites."""
     main_param: Tensor | None = None
     """The float32 copy of a 16-bit parameter, which the optimizer updates; None: there is none."""
+    layer_events: Any = None
+    """The LayerEvents of the chunk that it belongs to, which `get_model` sets; None: those of no chunk."""
     buffers: Callable[[], Any] = lambda: None
     """Gives the buffers that it is in, while there are any: a weak reference to them."""
 

@@ -16,6 +16,7 @@ from parallel_core.config import AllConfig, ConfigError, Finding, TrainingConfig
 from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
 from pynative.checkpointing import load_checkpoint
+from pynative.layer_events import LayerEvents
 from pynative.log import log
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
 from pynative.parameter import initialize_parameters
@@ -82,6 +83,7 @@ def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int) -> nn.Cell:
             f"stage its input; derive it from pynative.transformer.Module or add the method"
         )
     initialize_parameters(model, seed)
+    LayerEvents.of(model)
     return model
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from functools import partial
 
 import mindspore
 import numpy as np
@@ -10,7 +11,15 @@ from mindspore import Parameter, Tensor, from_numpy
 
 from parallel_core.sharding import ShardSpec
 from pynative import kernels
-from pynative.autograd import TapeGradients, backward, deferred_weight_gradients, leaf, recording, take_gradient
+from pynative.autograd import (
+    TapeGradients,
+    add_weight_gradient,
+    backward,
+    deferred_weight_gradients,
+    leaf,
+    recording,
+    take_gradient,
+)
 from pynative.parameter import ParameterMeta
 from tests.support.kernels import linear, normal, tensor
 
@@ -82,19 +91,17 @@ def test_put_off_and_run_equals_the_whole_backward(implementation, tied):
 def test_what_was_run_is_let_go():
     """Each contribution's inputs are free before the next one is computed."""
     alive = []
-    with deferred_weight_gradients() as deferred:
-        pass
     parameter = parameter_of(2)
     kept = [np.ones(2, np.float32) for _ in range(3)]
     watched = [weakref.ref(array) for array in kept]
-    for array in kept:
 
-        def compute(out, accumulate, array=array):
-            alive.append(sum(ref() is not None for ref in watched))
-            return (mindspore.ops.assign_add if accumulate else mindspore.ops.assign)(out, from_numpy(array.copy()))
+    def contribution(array, out, accumulate):
+        alive.append(sum(ref() is not None for ref in watched))
+        return (mindspore.ops.assign_add if accumulate else mindspore.ops.assign)(out, from_numpy(array.copy()))
 
-        deferred.add(parameter, compute)
-    del array, kept, compute
+    with deferred_weight_gradients() as deferred:
+        while kept:
+            add_weight_gradient(parameter, partial(contribution, kept.pop()))
     deferred.run()
     gc.collect()
     assert alive == [3, 2, 1] and all(ref() is None for ref in watched)

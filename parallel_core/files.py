@@ -4,7 +4,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 
@@ -40,3 +40,19 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
         replacement.publish()
     finally:
         replacement.discard()
+
+
+def plain_file(folder: Path, name: str, *, links: bool = False) -> Path:
+    """The file that a checkpoint calls `name`, inside `folder`.
+
+    Raises ValueError if it lies elsewhere: a name that leaves the folder, an absolute one and, unless `links`, a link.
+    """
+    parts = PurePosixPath(name).parts
+    if not parts or "\\" in name or "\0" in name or PurePosixPath(name).is_absolute() or ".." in parts:
+        raise ValueError(f"{folder}: names the file {name!r}, which does not lie in it; nothing of it was read")
+    path = folder
+    for part in parts:
+        path = path / part
+        if path.is_symlink() and not links:
+            raise ValueError(f"{path}: is a link; a checkpoint's files must lie in its folder: copy what it points to")
+    return path

@@ -47,3 +47,30 @@ class QueryKeyValueRows:
         query, key, value = self.of_group(group)
         own = self.heads // size * self.head_size
         return query[place * own : (place + 1) * own], key, value
+
+    def apart(self) -> tuple[list[range], list[range], list[range]]:
+        """Where all queries [n d], all keys [g d] and all values [g d] lie, group by group."""
+        groups = [self.of_group(group) for group in range(self.groups)]
+        queries, keys, values = map(list, zip(*groups, strict=True))
+        return queries, keys, values
+
+    def from_apart(self) -> list[range]:
+        """Where the rows come from, in order, if queries, keys and values lie one after another: [n d; g d; g d]."""
+        size = self.head_size
+        queries, keys = self.heads // self.groups * size, self.heads * size
+        values = keys + self.groups * size
+        return [
+            part
+            for g in range(self.groups)
+            for part in (
+                range(g * queries, (g + 1) * queries),
+                range(keys + g * size, keys + (g + 1) * size),
+                range(values + g * size, values + (g + 1) * size),
+            )
+        ]
+
+
+def gated_halves(rows: int) -> tuple[range, range]:
+    """The gate's rows and up's rows of a gated linear_fc1 of `rows` rows."""
+    half = rows // GATED_PARTS
+    return range(half), range(half, rows)

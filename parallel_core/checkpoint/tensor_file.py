@@ -11,14 +11,18 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from parallel_core.checkpoint.lazy import LazyTensor, from_bfloat16, in_file, of_array
 from parallel_core.dtypes import DTYPES
 
-_NUMPY = {dtype.safetensors: dtype.numpy for dtype in DTYPES.values()}
+_TYPES = {dtype.safetensors: name for name, dtype in DTYPES.items()}
+_METADATA = "__metadata__"
 _LENGTH = 8
 _BLOCK = 1 << 24
 
@@ -33,11 +37,14 @@ class FileRecord:
     """Digest of all bytes, hexadecimal."""
 
 
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> FileRecord:
-    """Write a safetensors file and bring it to the disk."""
+def write_tensors(
+    path: Path, tensors: Mapping[str, np.ndarray | LazyTensor], metadata: Mapping[str, str] | None = None
+) -> FileRecord:
+    """Write a safetensors file and bring it to the disk; tensors that are not in memory are read one by one."""
     digest, size = hashlib.blake2b(), 0
+    lazy = {name: value if isinstance(value, LazyTensor) else of_array(value) for name, value in tensors.items()}
     with path.open("wb") as file:
-        blocks: Iterable[Any] = (_header(tensors), *map(_bytes, tensors.values()))
+        blocks: Iterable[Any] = chain([_header(lazy, metadata)], (_bytes(tensor.read()) for tensor in lazy.values()))
         for block in blocks:
             digest.update(block)
             size += file.write(block)
@@ -59,26 +66,22 @@ def _bytes(array: np.ndarray) -> Any:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _header(tensors: Mapping[str, np.ndarray]) -> bytes:
-    entries, begin = {}, 0
-    for name, array in tensors.items():
-        if str(array.dtype) not in DTYPES:
-            raise ValueError(f"{name}: a checkpoint holds {', '.join(DTYPES)}, not {array.dtype}; convert it")
-        end = begin + array.nbytes
+def _header(tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str] | None) -> bytes:
+    entries: dict[str, Any] = {} if metadata is None else {_METADATA: dict(metadata)}
+    begin = 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES:
+            raise ValueError(f"{name}: a checkpoint holds {', '.join(DTYPES)}, not {tensor.dtype}; convert it")
+        end = begin + tensor.nbytes
         entries[name] = {
-            "dtype": DTYPES[str(array.dtype)].safetensors,
-            "shape": list(array.shape),
+            "dtype": DTYPES[tensor.dtype].safetensors,
+            "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }
         begin = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(_LENGTH, "little") + text
-
-
-def _from_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """float32 of the same values, of which bfloat16 is the upper half."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 class TensorFile:
@@ -93,7 +96,7 @@ class TensorFile:
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(_LENGTH), "little")
                 header = json.loads(file.read(min(length, path.stat().st_size)))
-            header.pop("__metadata__", None)
+            header.pop(_METADATA, None)
             self._entries: dict[str, dict[str, Any]] = header
             self._data_start = _LENGTH + length
             end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
@@ -109,18 +112,38 @@ class TensorFile:
     def _map(self) -> np.ndarray:
         return np.memmap(self.path, np.uint8, mode="r", offset=self._data_start)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of its tensors."""
+        return list(self._entries)
+
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Shape of a tensor; None if the file has none of that name."""
         return tuple(self._entries[name]["shape"]) if name in self._entries else None
 
+    def _place(self, name: str) -> tuple[str, tuple[int, ...], int, int]:
+        """(our type, shape, begin, end in the data) of a tensor. Raises ValueError if they contradict each other."""
+        entry = self._entries[name]
+        dtype, shape, (begin, end) = _TYPES.get(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
+        if dtype is None:
+            raise ValueError(f"{self.path}: {name} has type {entry['dtype']}; readable are {', '.join(_TYPES)}")
+        if (
+            not all(type(n) is int and n >= 0 for n in (*shape, begin))
+            or end - begin != prod(shape) * DTYPES[dtype].bytes
+        ):
+            raise ValueError(f"{self.path}: {name} of shape {list(shape)} does not fit into its bytes {begin} to {end}")
+        return dtype, shape, begin, end
+
+    def tensor(self, name: str) -> LazyTensor:
+        """A tensor, unread."""
+        dtype, shape, begin, _ = self._place(name)
+        return in_file(self.path, self._data_start + begin, shape, dtype)
+
     def array(self, name: str) -> np.ndarray:
         """A view of a tensor, bfloat16 as float32; bytes are read from the disk when they are touched."""
-        entry = self._entries[name]
-        begin, end = entry["data_offsets"]
-        dtype = _NUMPY.get(entry["dtype"])
-        if dtype is None:
-            raise ValueError(f"{self.path}: {name} has type {entry['dtype']}; readable are {', '.join(_NUMPY)}")
+        dtype, shape, begin, end = self._place(name)
+        kind = DTYPES[dtype].numpy
         if begin == end:
-            return np.zeros(entry["shape"], dtype)
-        values = self._map[begin:end].view(dtype).reshape(entry["shape"])
-        return _from_bfloat16(values) if entry["dtype"] == DTYPES["bfloat16"].safetensors else values
+            return np.zeros(shape, kind)
+        values = self._map[begin:end].view(kind).reshape(shape)
+        return from_bfloat16(values) if dtype == "bfloat16" else values

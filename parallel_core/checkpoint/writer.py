@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest, Run, Shard, StoredTensor, merge_tensors, tensor_from
 from parallel_core.checkpoint.tensor_file import FileRecord, write_tensors
 from parallel_core.sharding import MODEL_KINDS, Coordinates, Place, ShardSpec, is_counted
@@ -22,7 +23,7 @@ class LocalTensor:
     """This rank's shard of a tensor."""
 
     place: Place
-    values: np.ndarray
+    values: np.ndarray | LazyTensor
 
 
 def writers(topology: Topology) -> dict[int, str]:

@@ -1,0 +1,124 @@
+"""`python -m parallel_core.checkpoint.convert --input DIR --output DIR [--to native|hf|megatron]`.
+
+From HuggingFace's, Megatron-LM's and our checkpoints to any of them, one tensor in memory at a time. What was written
+is read again and compared bit by bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES
+from parallel_core.checkpoint.convert.huggingface.write import write_huggingface
+from parallel_core.checkpoint.convert.megatron.write import Layout, write_legacy
+from parallel_core.checkpoint.convert.model import Model, padded
+from parallel_core.checkpoint.convert.native import write_native
+from parallel_core.checkpoint.convert.verify import differences
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        "python -m parallel_core.checkpoint.convert", description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    made.add_argument("--input", type=Path, required=True, help="a checkpoint's folder, or what --save was")
+    made.add_argument("--output", type=Path, required=True, help="a new folder; of our format also one that --save was")
+    made.add_argument("--from", dest="source", choices=("auto", *formats.KINDS), default="auto")
+    made.add_argument("--to", choices=formats.KINDS, default="native")
+    made.add_argument("--ckpt-step", type=int, help="this iteration instead of the latest")
+    made.add_argument("--no-load-optim", action="store_true", help="leave the optimizer's state out")
+    made.add_argument("--no-verify", action="store_true", help="do not read again what was written")
+    made.add_argument("--vocab-size", type=int, help="ids of the tokenizer; Megatron's checkpoints do not say it")
+    made.add_argument(
+        "--make-vocab-size-divisible-by", type=int, help="pad the vocabulary to a multiple of this and tp"
+    )
+    made.add_argument("--huggingface-model-type", choices=[family.model_type for family in FAMILIES])
+    made.add_argument("--tensor-model-parallel-size", type=int, default=1)
+    made.add_argument("--pipeline-model-parallel-size", type=int, default=1)
+    made.add_argument("--num-layers-per-virtual-pipeline-stage", type=int)
+    made.add_argument("--expert-model-parallel-size", type=int, default=1)
+    made.add_argument("--expert-tensor-parallel-size", type=int)
+    return made
+
+
+def convert(options: argparse.Namespace) -> list[str]:
+    """Convert; lines that say what was done. Raises ValueError, and leaves no target, if something does not fit."""
+    source, folder = formats.recognise(options.input, options.source, options.ckpt_step)
+    _check_output(options)
+    model = formats.read(folder, source.kind, optimizer=not options.no_load_optim and options.to == "native")
+    if options.vocab_size is not None:
+        if options.vocab_size > model.vocab_size:
+            raise ValueError(f"--vocab-size {options.vocab_size}: the checkpoint has {model.vocab_size} rows; lower it")
+        model.network["unpadded_vocab_size"] = options.vocab_size
+    tensor = options.tensor_model_parallel_size
+    if options.to == "native" and (options.make_vocab_size_divisible_by or tensor > 1):
+        step = options.make_vocab_size_divisible_by or model.network.get("make_vocab_size_divisible_by") or 1
+        model = model.with_rows(padded(model.unpadded_vocab_size, step, tensor))
+    written = _write(model, options)
+    lines = [f"{folder} ({source.name} format): {len(model.weights)} weights" + _states(model)]
+    if not options.no_verify:
+        problems = differences(model, formats.read(written, options.to), states=options.to == "native")
+        if problems:
+            raise ValueError("what was written is not what was read:\n" + "\n".join(problems[:20]))
+        lines.append("read again: equal bit by bit")
+    return [*lines, f"written: {written}"]
+
+
+def _states(model: Model) -> str:
+    return f", optimizer states {', '.join(model.states)}" if model.states else ", no optimizer state"
+
+
+def _check_output(options: argparse.Namespace) -> None:
+    inside = options.output.resolve()
+    if inside == options.input.resolve() or (options.to != "native" and inside.exists() and any(inside.iterdir())):
+        raise ValueError(f"--output {options.output}: is not empty; name a new folder")
+
+
+def _write(model: Model, options: argparse.Namespace) -> Path:
+    """The target, which appears whole or not at all."""
+    output: Path = options.output
+    if options.to == "native":
+        return write_native(model, output)
+    partial = output.with_name(f".{output.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        if options.to == "hf":
+            write_huggingface(model, partial, options.huggingface_model_type)
+        else:
+            write_legacy(model, partial, _layout(options), options.make_vocab_size_divisible_by)
+        if output.exists():
+            output.rmdir()
+        partial.rename(output)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return output
+
+
+def _layout(options: argparse.Namespace) -> Layout:
+    return Layout(
+        options.tensor_model_parallel_size,
+        options.pipeline_model_parallel_size,
+        options.num_layers_per_virtual_pipeline_stage,
+        options.expert_model_parallel_size,
+        options.expert_tensor_parallel_size,
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; 1 if it failed."""
+    try:
+        print("\n".join(convert(parser().parse_args(argv))))
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""The formats, by what their folders hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from parallel_core.checkpoint.commit import TRACKER, checkpoint_name
+from parallel_core.checkpoint.convert.huggingface.read import is_huggingface, read_huggingface
+from parallel_core.checkpoint.convert.megatron.legacy import is_legacy, read_legacy
+from parallel_core.checkpoint.convert.megatron.torch_dist import is_torch_dist, read_torch_dist
+from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.convert.native import is_native, read_native
+
+
+class Reader(Protocol):
+    """Reads a folder."""
+
+    def __call__(self, folder: Path, *, optimizer: bool = True) -> Model: ...
+
+
+class Format(NamedTuple):
+    """A format that can be read."""
+
+    kind: str
+    """What --from calls it."""
+    name: str
+    is_one: Callable[[Path], bool]
+    read: Reader
+
+
+FORMATS = (
+    Format("native", "ours", is_native, read_native),
+    Format("megatron", "Megatron-LM's torch_dist", is_torch_dist, read_torch_dist),
+    Format("megatron", "Megatron-LM's legacy", is_legacy, read_legacy),
+    Format("hf", "HuggingFace's", is_huggingface, read_huggingface),
+)
+KINDS = ("native", "hf", "megatron")
+
+
+def recognise(directory: Path, kind: str = "auto", step: int | None = None) -> tuple[Format, Path]:
+    """The format of a checkpoint, and the folder of its files: `directory`, or the iteration in it that its tracker or
+    `step` names. Raises ValueError if it is none that is known."""
+    if not directory.is_dir():
+        raise ValueError(f"{directory}: is no folder")
+    for folder in _candidates(directory, step):
+        for one in FORMATS:
+            if kind in ("auto", one.kind) and one.is_one(folder):
+                return one, folder
+    found = ", ".join(sorted(path.name for path in directory.iterdir())[:8]) or "nothing"
+    raise ValueError(
+        f"{directory}: no checkpoint of {'a known' if kind == 'auto' else 'this'} format; it holds {found}. Known are "
+        f"ours (manifest.json), HuggingFace's (config.json and model.safetensors or pytorch_model.bin), Megatron-LM's "
+        f"(mp_rank_*/model_optim_rng.pt, or .metadata and common.pt), or a folder whose {TRACKER} names one"
+    )
+
+
+def _candidates(directory: Path, step: int | None) -> Iterator[Path]:
+    if step is not None:
+        yield directory / checkpoint_name(step)
+        return
+    yield directory
+    tracker = directory / TRACKER
+    if tracker.is_file():
+        word = tracker.read_text(encoding="utf-8").strip()
+        if word == "release" or word.isdecimal():
+            yield directory / ("release" if word == "release" else checkpoint_name(int(word)))
+
+
+def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimizer: bool = True) -> Model:
+    """The checkpoint in a folder, of whichever format. Raises ValueError if it cannot be read."""
+    one, folder = recognise(directory, kind, step)
+    try:
+        return one.read(folder, optimizer=optimizer)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"{folder}: not a whole checkpoint in {one.name} format ({error!r})") from error

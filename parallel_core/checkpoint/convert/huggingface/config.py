@@ -1,0 +1,133 @@
+"""config.json <-> our settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parallel_core.checkpoint.convert import settings
+from parallel_core.checkpoint.convert.huggingface.fields import REQUIRED, Field, Group
+from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES, Family
+
+
+def family_of(config: Mapping[str, Any]) -> Family:
+    """The family that config.json names. Raises ValueError if it is not known here."""
+    model_type = config.get("model_type")
+    for family in FAMILIES:
+        if model_type == family.model_type:
+            return family
+    known = ", ".join(family.model_type for family in FAMILIES)
+    raise ValueError(f"config.json: model_type {model_type!r} is not known; known are {known}")
+
+
+def settings_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Our settings. Raises ValueError for a key that is missing, or whose value is not known here."""
+    found = dict(family.fixed)
+    for field in family.fields:
+        if isinstance(field, Field):
+            value = config.get(field.key)
+            if value is None and field.default is REQUIRED:
+                raise ValueError(f"config.json: {field.key} is missing")
+            value = field.default if value is None else value
+            if value is not None:
+                found[field.path] = _translated(field, value)
+        elif isinstance(field, Group):
+            found |= field.to_ours(config)
+        elif field.key in config and config[field.key] not in field.values:
+            raise ValueError(
+                f"config.json: {field.key} {config[field.key]!r} is not known here, only {field.values[0]!r}"
+            )
+    found["model_config.seq_length"] = found["model_config.max_position_embeddings"]
+    nested: dict[str, Any] = {}
+    for path, value in found.items():
+        if value is not None:
+            settings.put(nested, path, value)
+    return nested
+
+
+def _translated(field: Field, value: Any) -> Any:
+    try:
+        return field.to_ours(value)
+    except KeyError as error:
+        raise ValueError(f"config.json: {field.key} {value!r} is not known here") from error
+
+
+def matching_family(ours: Mapping[str, Any], model_type: str | None = None) -> Family:
+    """The first family whose models are like this. Raises ValueError naming what does not fit."""
+    problems = []
+    for family in FAMILIES:
+        if model_type in (None, family.model_type):
+            wrong = [path for path, value in family.fixed.items() if not _agrees(settings.get(ours, path), value)]
+            problem = _unsaid(ours, family) if not wrong else f"{', '.join(wrong)} is otherwise"
+            if problem is None:
+                return family
+            problems.append(f"{family.model_type}: {problem}")
+    if not problems:
+        raise ValueError(
+            f"--huggingface-model-type {model_type}: not known; known are {', '.join(f.model_type for f in FAMILIES)}"
+        )
+    raise ValueError("no model of HuggingFace's that is known here is like this one:\n" + "\n".join(problems))
+
+
+def _agrees(value: Any, fixed: Any) -> bool:
+    return fixed == ("RMSNorm" if value == "FusedRMSNorm" else value)
+
+
+def _unsaid(ours: Mapping[str, Any], family: Family) -> str | None:
+    """What this model has and no key of the family's config.json can say: read back, the settings must be the same."""
+    try:
+        back = settings_of(config_of(ours, family), family)
+    except (ValueError, KeyError) as error:
+        return str(error)
+    full = settings.config_of(with_vocabulary(back)).to_dict()
+    paths = [path for name, cls in settings.SECTIONS.items() for path, _, _ in settings.options(cls, name)]
+    differs = [
+        path
+        for path in paths
+        if _says_network(path)
+        and not _agrees(settings.get(ours, path), settings.get(full, path))
+        and not _agrees(settings.get(full, path), settings.get(ours, path))
+    ]
+    return f"its config.json cannot say {', '.join(differs)}" if differs else None
+
+
+def with_vocabulary(ours: dict[str, Any]) -> dict[str, Any]:
+    """Settings with as many rows of the embedding as ids."""
+    network = ours["model_config"]
+    return {**ours, "model_config": {**network, "vocab_size": network["unpadded_vocab_size"]}}
+
+
+_OF_NETWORK = (
+    "normalization", "qk_layernorm", "use_sandwich_norm", "use_final_norm", "apply_residual_connection_post_norm",
+    "rotary_percent", "rotary_base", "rotary_interleaved", "rotary_seq_len_interpolation_factor", "rope_scaling.type",
+    "sliding_window.size", "multi_latent_attention.enabled", "embedding_layernorm", "qkv_has_bias", "out_proj_has_bias",
+    "mlp_has_bias", "bias_gelu_fusion", "output_layer_bias", "scales.embedding", "scales.residual", "scales.logits",
+    "scales.logit_cap", "scales.attention_cap", "scales.attention", "kv_channels", "num_experts", "moe_layer_freq",
+    "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_shared_expert_gate", "moe_router_topk",
+    "moe_router_score_function",
+    "moe_router_pre_softmax", "moe_router_num_groups", "moe_router_group_topk", "moe_router_enable_expert_bias",
+)  # fmt: skip
+"""Settings that change what a network computes and that families say differently or not at all."""
+
+
+def _says_network(path: str) -> bool:
+    return path.partition(".")[2] in _OF_NETWORK
+
+
+def config_of(ours: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """config.json of our settings, all of them."""
+    flat = {
+        path: settings.get(ours, path)
+        for name, cls in settings.SECTIONS.items()
+        for path, _, _ in settings.options(cls, name)
+    }
+    config: dict[str, Any] = {"architectures": [family.architecture], "model_type": family.model_type}
+    for field in family.fields:
+        if isinstance(field, Field):
+            value = flat[field.path]
+            config[field.key] = None if value is None else field.to_theirs(value)
+        elif isinstance(field, Group):
+            config |= field.to_theirs(flat)
+        else:
+            config[field.key] = field.values[0]
+    return config

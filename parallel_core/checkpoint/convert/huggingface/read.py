@@ -1,0 +1,207 @@
+"""A HuggingFace folder, whichever of its file formats it has."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parallel_core.checkpoint.convert import settings
+from parallel_core.checkpoint.convert.huggingface.config import family_of, settings_of
+from parallel_core.checkpoint.convert.huggingface.rules import SAME
+from parallel_core.checkpoint.convert.huggingface.tables import COPIES, FURTHER_LAYERS, IGNORED, Family
+from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.lazy import LazyTensor
+from parallel_core.checkpoint.tensor_file import TensorFile
+from parallel_core.checkpoint.torch_files.archive import read_archive
+from parallel_core.files import plain_file
+from parallel_core.fused_rows import QueryKeyValueRows
+
+CONFIG = "config.json"
+_FORMATS = (("model", "safetensors"), ("pytorch_model", "bin"))
+"""Name and ending of the files, the preferred first."""
+
+
+def is_huggingface(folder: Path) -> bool:
+    """Whether a folder is such a checkpoint."""
+    return (folder / CONFIG).is_file() and _format_of(folder) is not None
+
+
+def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
+    """A HuggingFace checkpoint, which has no optimizer.
+
+    Raises ValueError if something is missing, or is there and not known.
+    """
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    family = family_of(config)
+    try:
+        found = settings_of(config, family)
+    except ValueError as error:
+        raise ValueError(f"{folder}/{error}") from error
+    network = found["model_config"]
+    theirs = dict(_named(read_tensors(folder), family, network["num_layers"]))
+    if not network["untie_embeddings_and_output_weights"]:
+        _drop_copy(theirs, "lm_head.weight", folder)
+    weights = _joined(theirs, family, rows_of(found), folder)
+    further = {name.split(".")[2] for name in weights if name.startswith(FURTHER_LAYERS[0])}
+    if further:
+        settings.put(found, "model_config.multi_token_prediction.num_layers", len(further))
+    model = Model(weights, found)
+    network |= {"vocab_size": model.vocab_size, "params_dtype": weights["embedding.word_embeddings.weight"].dtype}
+    return model
+
+
+def _format_of(folder: Path) -> tuple[str, str] | None:
+    for name, ending in _FORMATS:
+        if (folder / f"{name}.{ending}").is_file() or (folder / f"{name}.{ending}.index.json").is_file():
+            return name, ending
+    return None
+
+
+def read_tensors(folder: Path) -> dict[str, LazyTensor]:
+    """Every tensor under its own name. Raises ValueError naming a file or a tensor that is missing."""
+    found = _format_of(folder)
+    assert found is not None
+    name, ending = found
+    index = folder / f"{name}.{ending}.index.json"
+    tensors_of = _safetensors if ending == "safetensors" else _of_torch
+    if not index.is_file():
+        return tensors_of(folder / f"{name}.{ending}")
+    files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    tensors: dict[str, LazyTensor] = {}
+    for file in sorted(set(files.values())):
+        path = plain_file(folder, file, links=True)
+        there = tensors_of(path)
+        named = {key for key, value in files.items() if value == file}
+        if named - there.keys():
+            raise ValueError(
+                f"{path}: lacks {', '.join(sorted(named - there.keys())[:5])}, which {index.name} says it has"
+            )
+        if tensors.keys() & there.keys():
+            raise ValueError(f"{path}: has {sorted(tensors.keys() & there.keys())[0]}, which another file has too")
+        tensors |= there
+    return tensors
+
+
+def _safetensors(path: Path) -> dict[str, LazyTensor]:
+    file = TensorFile(path)
+    return {name: file.tensor(name) for name in file.names if not re.fullmatch(IGNORED, name)}
+
+
+def _of_torch(path: Path) -> dict[str, LazyTensor]:
+    return {name: value for name, value in read_archive(path).items() if isinstance(value, LazyTensor)}
+
+
+def _named(tensors: Mapping[str, LazyTensor], family: Family, layers: int) -> Iterator[tuple[str, LazyTensor]]:
+    """Names as the tables have them: with their prefix, and without layers beyond the last."""
+    prefix = family.optional_prefix
+    is_bare = prefix and not any(name.startswith(prefix) for name in tensors)
+    for name, tensor in tensors.items():
+        if re.fullmatch(IGNORED, name):
+            continue
+        name = f"{prefix}{name}" if is_bare and name != "lm_head.weight" else name
+        yield re.sub(r"^model\.layers\.(\d+)\.", lambda m: _further(int(m[1]), layers), name), tensor
+
+
+def _further(layer: int, layers: int) -> str:
+    """A layer beyond the last predicts further tokens (DeepSeek-V3)."""
+    return f"model.layers.{layer}." if layer < layers else f"{FURTHER_LAYERS[1]}{layer - layers}."
+
+
+def _drop_copy(tensors: dict[str, LazyTensor], name: str, folder: Path) -> None:
+    """Of a tied model: some files have the embedding twice."""
+    copy, embedding = (
+        tensors.pop(name, None),
+        next((t for n, t in tensors.items() if n.endswith(("embed_tokens.weight", "wte.weight"))), None),
+    )
+    if copy is not None and embedding is not None and not np.array_equal(copy.read(), embedding.read()):
+        raise ValueError(f"{folder / CONFIG}: tie_word_embeddings is true, but {name} is another than the embedding")
+
+
+def rows_of(found: Mapping[str, Any]) -> QueryKeyValueRows:
+    """The rows of linear_qkv."""
+    network = found["model_config"]
+    heads = network["num_attention_heads"]
+    size = network.get("kv_channels") or network["hidden_size"] // heads
+    return QueryKeyValueRows(heads, network.get("num_query_groups") or heads, size)
+
+
+def _joined(
+    theirs: Mapping[str, LazyTensor], family: Family, rows: QueryKeyValueRows, folder: Path
+) -> dict[str, LazyTensor]:
+    """Our tensors, in the order of the table within each layer."""
+    find = finder([names for _, names, _ in family.parameters])
+    groups: dict[tuple[int, tuple[int, ...]], dict[int, LazyTensor]] = defaultdict(dict)
+    unknown = []
+    for name, tensor in theirs.items():
+        spot = find(name)
+        if spot is not None:
+            number, part, numbers = spot
+            groups[number, numbers][part] = tensor
+        elif not re.fullmatch(COPIES, name):
+            unknown.append(name)
+    if unknown:
+        raise ValueError(
+            f"{folder}: not known in a model of type {family.model_type}: {', '.join(sorted(unknown)[:8])}"
+        )
+    weights = {}
+    for (number, numbers), parts in sorted(groups.items(), key=lambda item: (item[0][1][:1], item[0])):
+        ours, names, rule = family.parameters[number]
+        missing = [name for part, name in enumerate(names) if part not in parts]
+        if missing:
+            raise ValueError(f"{folder}: {', '.join(fill(name, numbers) for name in missing)} is missing")
+        try:
+            weights[fill(ours, numbers)] = rule.join([parts[part] for part in range(len(names))], rows)
+        except ValueError as error:
+            raise ValueError(f"{folder}: {fill(ours, numbers)}: {error}") from error
+    return weights
+
+
+def finder(rows: Iterable[Sequence[str]]) -> Callable[[str], tuple[int, int, tuple[int, ...]] | None]:
+    """A function from a name to (row, place in the row, numbers in it); none if no row has the name."""
+    patterns: dict[str, tuple[int, int]] = {}
+    for number, names in enumerate(rows):
+        for part, name in enumerate(names):
+            patterns.setdefault(re.sub(r"\{\w+\}", "#", name), (number, part))
+
+    def find(name: str) -> tuple[int, int, tuple[int, ...]] | None:
+        spot = patterns.get(re.sub(r"(?<=\.)\d+(?=\.)", "#", name))
+        return spot and (*spot, tuple(map(int, re.findall(r"(?<=\.)\d+(?=\.)", name))))
+
+    return find
+
+
+def fill(name: str, numbers: Iterable[int]) -> str:
+    """A name with its numbers."""
+    left = iter(numbers)
+    return re.sub(r"\{\w+\}", lambda _: str(next(left)), name)
+
+
+def split(model: Model, family: Family) -> dict[str, LazyTensor]:
+    """The model's tensors under the family's names. Raises ValueError for one that the family does not have."""
+    find, rows = finder([(ours,) for ours, _, _ in family.parameters]), rows_of(model.settings)
+    theirs: dict[str, LazyTensor] = {}
+    layers = model.network["num_layers"]
+    for name, tensor in model.weights.items():
+        spot = find(name)
+        if spot is None:
+            raise ValueError(f"{name}: models of type {family.model_type} have no such parameter")
+        _, names, rule = family.parameters[spot[0]]
+        parts = rule.split(tensor, rows) if rule is not SAME else [tensor]
+        for one, part in zip(names, parts, strict=True):
+            theirs[_beyond(fill(one, spot[2]), layers)] = part
+    for number in range(settings.get(model.settings, "model_config.multi_token_prediction.num_layers") or 0):
+        start = f"model.layers.{layers + number}."
+        theirs[f"{start}embed_tokens.weight"] = theirs["model.embed_tokens.weight"]
+        theirs[f"{start}shared_head.head.weight"] = theirs["lm_head.weight"]
+    return theirs
+
+
+def _beyond(name: str, layers: int) -> str:
+    start = re.escape(FURTHER_LAYERS[1])
+    return re.sub(rf"^{start}(\d+)\.", lambda m: f"model.layers.{layers + int(m[1])}.", name)

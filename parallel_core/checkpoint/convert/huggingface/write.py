@@ -1,0 +1,63 @@
+"""A HuggingFace folder of a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from parallel_core.checkpoint.convert import settings
+from parallel_core.checkpoint.convert.huggingface.config import config_of, matching_family
+from parallel_core.checkpoint.convert.huggingface.read import CONFIG, split
+from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.lazy import LazyTensor
+from parallel_core.checkpoint.tensor_file import write_tensors
+
+MOST_BYTES = 5 * 10**9
+"""Of a file, as transformers has it by default."""
+
+
+def write_huggingface(model: Model, directory: Path, model_type: str | None = None) -> None:
+    """Write config.json and the weights into `directory`, which is empty; without rows that only pad the vocabulary.
+
+    Raises ValueError if no family that is known here has such models.
+    """
+    model = model.with_rows(model.unpadded_vocab_size)
+    full = settings.config_of(model.settings).to_dict()
+    family = matching_family(full, model_type)
+    tensors = split(model, family)
+    config = config_of(full, family)
+    further = settings.get(full, "model_config.multi_token_prediction.num_layers")
+    if further:
+        config["num_nextn_predict_layers"] = further
+    dtype = model.weights["embedding.word_embeddings.weight"].dtype
+    config |= {"dtype": dtype, "torch_dtype": dtype}
+    shards = list(_shards(tensors))
+    if len(shards) == 1:
+        write_tensors(directory / "model.safetensors", tensors, {"format": "pt"})
+    else:
+        _write_shards(directory, shards)
+    (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _shards(tensors: dict[str, LazyTensor]) -> Iterator[dict[str, LazyTensor]]:
+    part: dict[str, LazyTensor] = {}
+    size = 0
+    for name, tensor in tensors.items():
+        if part and size + tensor.nbytes > MOST_BYTES:
+            yield part
+            part, size = {}, 0
+        part[name] = tensor
+        size += tensor.nbytes
+    yield part
+
+
+def _write_shards(directory: Path, shards: list[dict[str, LazyTensor]]) -> None:
+    names: dict[str, str] = {}
+    for number, part in enumerate(shards, 1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        write_tensors(directory / file, part, {"format": "pt"})
+        names |= dict.fromkeys(part, file)
+    size = sum(tensor.nbytes for part in shards for tensor in part.values())
+    index = {"metadata": {"total_size": size}, "weight_map": names}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,131 @@
+"""`args`, which a Megatron checkpoint keeps: our settings out of it, and one out of our settings.
+
+Most of our fields are filled by a flag of Megatron's, whose destination is the entry's name: that is the rule, and the
+rows are what it does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from parallel_core.checkpoint.convert import settings
+from parallel_core.checkpoint.convert.model import Position
+from parallel_core.checkpoint.torch_files.pickles import StandIn, TypeName
+
+
+class Row(NamedTuple):
+    """Entries of `args` that fill one of our fields: the first that is there."""
+
+    path: str
+    names: tuple[str, ...]
+    value: Callable[[Any], Any] = lambda value: value
+
+
+_ROWS = (
+    Row("model_config.vocab_size", ("padded_vocab_size",)),
+    Row("model_config.norm_epsilon", ("layernorm_epsilon", "norm_epsilon")),
+    Row("model_config.apply_layernorm_1p", ("layernorm_zero_centered_gamma", "apply_layernorm_1p")),
+    Row("model_config.add_bias_linear", ("add_bias_linear",)),
+    Row("model_config.qkv_has_bias", ("add_qkv_bias",)),
+    Row("model_config.bias_gelu_fusion", ("bias_gelu_fusion",)),
+    Row("model_config.rope_scaling.type", ("use_rope_scaling",), lambda used: "llama3" if used else None),
+    Row("model_config.rope_scaling.mscale", ("mscale",)),
+    Row("model_config.rope_scaling.mscale_all_dim", ("mscale_all_dim",)),
+    Row("model_config.params_dtype", ("params_dtype",), str),
+    Row("model_config.sliding_window.size", ("window_size",), lambda window: window and window[0]),
+)
+
+_NOT_OURS = {
+    f"model_config.{name}"
+    for name in ("unpadded_vocab_size", "mlp_has_bias", "hidden_act", "transformer_impl", "use_flash_attention")
+}
+"""Fields whose flag means something else in `args` (--vocab-size is none with a real tokenizer, and one less than the
+truth with a NullTokenizer), or says nothing of the network."""
+
+_ACTIVATIONS = (("swiglu", "swiglu"), ("squared_relu", "squared_relu"))
+
+
+def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Our settings of Megatron's `args`."""
+    found: dict[str, Any] = {}
+    hints = {path: hint for start, cls in settings.SECTIONS.items() for path, _, hint in settings.options(cls, start)}
+    for path, value in (*_by_flag(args), *_by_row(args)):
+        if settings.fits(value, hints[path]):
+            settings.put(found, path, value)
+    network = found.setdefault("model_config", {})
+    network["hidden_act"] = next((ours for name, ours in _ACTIVATIONS if args.get(name)), "gelu")
+    if args.get("openai_gelu") and network["hidden_act"] == "gelu":
+        network["bias_gelu_fusion"] = True
+    if network.get("rope_scaling", {}).get("type") is None and args.get("rope_type") != "yarn":
+        network.pop("rope_scaling", None)
+    if args.get("num_experts") is None:
+        found.pop("moe_config", None)
+    if not args.get("multi_latent_attention"):
+        network.pop("multi_latent_attention", None)
+    if not args.get("group_query_attention"):
+        network.pop("num_query_groups", None)
+    return found
+
+
+def _by_flag(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for start, cls in settings.SECTIONS.items():
+        for path, flag, _ in settings.options(cls, start):
+            name = flag.removeprefix("--").replace("-", "_")
+            if path not in _NOT_OURS and name in args:
+                yield path, not args[name] if name.startswith(("no_", "disable_")) else args[name]
+
+
+def _by_row(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for row in _ROWS:
+        name = next((name for name in row.names if name in args), None)
+        if name is not None:
+            yield row.path, row.value(args[name])
+
+
+def position_of(content: Mapping[str, Any], args: Mapping[str, Any]) -> Position:
+    """Where a Megatron run stood."""
+    scheduler = content.get("opt_param_scheduler")
+    return Position(
+        iteration=_number(content.get("iteration")),
+        consumed_samples=_number(args.get("consumed_train_samples")),
+        scheduler=dict(scheduler) if isinstance(scheduler, dict) else {},
+    )
+
+
+def _number(value: Any) -> int:
+    return value if type(value) is int and value >= 0 else 0
+
+
+def args_in(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a file's `args`, values of unknown classes left out."""
+    args = content.get("args")
+    entries = args.state if isinstance(args, StandIn) and isinstance(args.state, dict) else args
+    if not isinstance(entries, dict):
+        return {}
+    plain = {name: str(value) if isinstance(value, TypeName) else value for name, value in entries.items()}
+    return {name: value for name, value in plain.items() if isinstance(name, str) and not isinstance(value, StandIn)}
+
+
+def arguments_of(ours: Mapping[str, Any]) -> dict[str, Any]:
+    """`args` of our settings, all of them given: what Megatron compares or takes over when it loads."""
+    args: dict[str, Any] = {}
+    for start, cls in settings.SECTIONS.items():
+        for path, flag, _ in settings.options(cls, start):
+            name = flag.removeprefix("--").replace("-", "_")
+            if path not in _NOT_OURS and not name.startswith(("no_", "disable_")):
+                args[name] = settings.get(ours, path)
+    for row in _ROWS:
+        args[row.names[0]] = settings.get(ours, row.path)
+    network = ours["model_config"]
+    args |= {
+        "use_rope_scaling": settings.get(network, "rope_scaling.type") == "llama3",
+        "swiglu": network["hidden_act"] == "swiglu",
+        "squared_relu": network["hidden_act"] == "squared_relu",
+        "multi_latent_attention": settings.get(network, "multi_latent_attention.enabled"),
+        "norm_epsilon": network["norm_epsilon"],
+        "add_position_embedding": network["position_embedding_type"] == "learned_absolute",
+        "vocab_size": network["unpadded_vocab_size"],
+        "window_size": None,
+    }
+    return args

@@ -1,0 +1,57 @@
+"""How Megatron cuts each parameter over its ranks: rows of (name, cut), the first that fits counts.
+
+For models that the engine builds these are the blocks' `ShardSpec`s; this table also has what only files have so far.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from parallel_core.activations import ACTIVATIONS
+from parallel_core.fused_rows import GATED_PARTS
+from parallel_core.sharding import Cut, ShardSpec
+
+_GATED = "gated"
+
+_ROWS: tuple[tuple[str, tuple[int, str] | None, str], ...] = (
+    (r"embedding\.word_embeddings\.weight|output_layer\.(weight|bias)", (0, "tp"), ""),
+    (r".*\.local_experts\.\d+\.linear_fc1\.(weight|bias)", (0, "expert-tp"), _GATED),
+    (r".*\.local_experts\.\d+\.linear_fc2\.weight", (1, "expert-tp"), ""),
+    (r".*\.linear_fc1\.(weight|bias)", (0, "tp"), _GATED),
+    (r".*\.(linear_qkv|linear_q_proj|linear_q_up_proj|linear_kv_up_proj|eh_proj)\.(weight|bias)", (0, "tp"), ""),
+    (r".*\.(linear_proj|linear_fc2)\.weight", (1, "tp"), ""),
+    (r".*\.(linear_proj|linear_fc2)\.bias", None, ""),
+    (r".*\.(linear_q_down_proj|linear_kv_down_proj)\.(weight|bias)", None, ""),
+    (r".*(norm)\.(weight|bias)", None, ""),
+    (r".*\.router\.(weight|bias|expert_bias)|.*\.shared_experts\.gate_weight", None, ""),
+    (r"embedding\.position_embeddings\.weight", None, ""),
+)
+
+BUFFERS = re.compile(r".*\.router\.(expert_bias|local_tokens_per_expert)$")
+"""Tensors of a model that its optimizer does not have."""
+
+
+def spec_of(name: str, shape: tuple[int, ...], gated: bool) -> ShardSpec:
+    """A parameter's whole shape and its cut. Raises ValueError for a name that no row has."""
+    for pattern, cut, kind in _ROWS:
+        if re.fullmatch(pattern, name):
+            parts = GATED_PARTS if kind == _GATED and gated else 1
+            replicas = "expert-dp" if ".local_experts." in name else "dp-cp"
+            cuts = () if cut is None else (Cut(cut[0], cut[1], parts),)
+            return ShardSpec(shape=shape, name=name, cuts=cuts, replicas=replicas)
+    raise ValueError(f"{name}: not a parameter that is known, so how it is cut is not known either")
+
+
+def whole_shape(name: str, local: tuple[int, ...], sizes: Mapping[str, int], gated: bool) -> tuple[int, ...]:
+    """The shape of a parameter of which a rank holds `local`; sizes: kind of a group -> number of its ranks."""
+    shape = list(local)
+    for cut in spec_of(name, local, gated).cuts:
+        shape[cut.axis] *= sizes.get(cut.over, 1)
+    return tuple(shape)
+
+
+def is_gated(network: Mapping[str, Any]) -> bool:
+    """Whether the first feed-forward linear has two halves."""
+    return ACTIVATIONS[network.get("hidden_act", "gelu")].gated

@@ -1,0 +1,80 @@
+"""One spelling for what versions of Megatron-LM, Transformer Engine's layers and the earlier system call a parameter.
+
+Rows are (pattern, replacement), applied in order, each to what the ones before left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+BEFORE_CORE = (
+    (r"^(module\.)+", ""),
+    (r"^(language_model|network|model)\.", ""),
+    (r"^(encoder|transformer)\.", "decoder."),
+    (r"^word_embeddings_for_head\.", "output_layer."),
+    (r"\.attention\.", ".self_attention."),
+    (r"\.(query_key_value|qkv_proj)\.", ".linear_qkv."),
+    (r"\.self_attention\.(dense|out_proj)\.", ".self_attention.linear_proj."),
+    (r"\.mlp\.(dense_h_to_4h|mapping)\.", ".mlp.linear_fc1."),
+    (r"\.mlp\.(dense_4h_to_h|projection)\.", ".mlp.linear_fc2."),
+    (r"\.input_norm\.", ".input_layernorm."),
+    (r"\.post_attention_(norm|layernorm)\.", ".pre_mlp_layernorm."),
+    (r"^decoder\.final_norm\.", "decoder.final_layernorm."),
+)
+"""The models from before Megatron-Core, and the earlier system's."""
+
+_OLD = re.compile(
+    r"(query_key_value|qkv_proj|dense|out_proj|dense_h_to_4h|mapping|dense_4h_to_h|projection)\.(weight|bias)$"
+)
+
+TRANSFORMER_ENGINE = (
+    (r"\.self_attention\.linear_qkv\.layer_norm_", ".input_layernorm."),
+    (r"\.mlp\.linear_fc1\.layer_norm_", ".pre_mlp_layernorm."),
+    (r"\.linear_q_up_proj\.layer_norm_", ".q_layernorm."),
+    (r"\.linear_kv_up_proj\.layer_norm_", ".kv_layernorm."),
+    (r"\.mlp\.experts\.linear_(fc[12])\.(weight|bias)(\d+)$", r".mlp.experts.local_experts.\3.linear_\1.\2"),
+)
+"""Norms that are part of the layer after them, and experts whose products are grouped."""
+
+IS_NO_PARAMETER = re.compile(r"(^|\.)_extra_state(/.*)?$|^rng_state/|\.(rotary_emb|rotary_pos_emb)\.inv_freq$")
+"""Entries that hold no weight: states of fp8, random states, constants."""
+
+
+def spellings(names: Iterable[str]) -> dict[str, str]:
+    """Name in a file -> ours, of all names of a model's part that are parameters.
+
+    A norm after attention has, in models of today, the name that the norm before the feed-forward block once had: the
+    old names are taken only where a linear goes by one.
+    """
+    given = [name for name in names if not IS_NO_PARAMETER.search(name)]
+    rows = (*(BEFORE_CORE if any(_OLD.search(name) for name in given) else ()), *TRANSFORMER_ENGINE)
+    return {name: _rewritten(name, rows) for name in given}
+
+
+def _rewritten(name: str, rows: Iterable[tuple[str, str]]) -> str:
+    for pattern, replacement in rows:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+_LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
+_EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
+
+
+def layer_of(name: str) -> int | None:
+    """The number of the layer that a parameter belongs to."""
+    found = _LAYER.match(name)
+    return int(found[1]) if found else None
+
+
+def expert_of(name: str) -> int | None:
+    """The number of the expert that a parameter belongs to."""
+    found = _EXPERT.search(name)
+    return int(found[1]) if found else None
+
+
+def shifted(name: str, layers: int, experts: int) -> str:
+    """A name with its layer's and its expert's number moved on."""
+    name = _LAYER.sub(lambda m: f"decoder.layers.{int(m[1]) + layers}.", name)
+    return _EXPERT.sub(lambda m: f".local_experts.{int(m[1]) + experts}.", name)

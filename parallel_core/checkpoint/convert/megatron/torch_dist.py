@@ -1,0 +1,177 @@
+"""Megatron's `--ckpt-format torch_dist`, read without torch: `.metadata` says where each chunk of each tensor lies.
+
+Keys have Transformer Engine's spelling. Layers that are alike are one tensor whose first axis is the layer, and experts
+one whose next axis is the expert.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from parallel_core.checkpoint.convert.megatron import blocks_of_states
+from parallel_core.checkpoint.convert.megatron.args import args_in, position_of, settings_of
+from parallel_core.checkpoint.convert.megatron.names import IS_NO_PARAMETER, spellings
+from parallel_core.checkpoint.convert.megatron.optimizer import OURS, steps_of
+from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled
+from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
+from parallel_core.checkpoint.torch_files.pickles import read_pickle
+from parallel_core.files import plain_file
+from parallel_core.sharding import Box
+
+METADATA, COMMON = ".metadata", "common.pt"
+_STATE = re.compile(r"optimizer\.state\.(\w+?)\.(.+)")
+_BUCKETS = "optimizer.distributed."
+
+
+def is_torch_dist(folder: Path) -> bool:
+    """Whether a folder is such a checkpoint of one iteration."""
+    return (folder / METADATA).is_file()
+
+
+def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
+    """A torch_dist checkpoint. Raises ValueError if it lacks something or holds what this does not know."""
+    content = read_archive(plain_file(folder, COMMON)) if (folder / COMMON).is_file() else {}
+    args = args_in(content)
+    settings = settings_of(args)
+    tensors = read_tensors(folder)
+    weights = {key: tensor for key, tensor in tensors.items() if not key.startswith("optimizer.")}
+    model = Model(dict(_by_parameter(weights)), settings, position=position_of(content, args))
+    model.network["vocab_size"] = model.vocab_size
+    if optimizer:
+        model.states = _states(tensors, weights, model)
+        model.position.optimizer_steps = steps_of(content) if model.states else 0
+    if optimizer and not model.states and any(key.startswith(_BUCKETS) for key in tensors):
+        buckets = {key: tensor for key, tensor in tensors.items() if key.startswith(_BUCKETS)}
+        model.states = blocks_of_states.of_buckets(buckets, model, args, folder)
+        model.position.optimizer_steps = steps_of(content)
+    return model
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where a chunk lies."""
+
+    path: Path
+    offset: int
+    length: int
+
+    @cache  # noqa: B019 - a chunk's few bytes of description
+    def tensor(self) -> StoredTensor:
+        """The tensor that it holds."""
+        found = read_archive(self.path, self.offset, self.length)
+        if not isinstance(found, StoredTensor):
+            raise ValueError(f"{self.path}: no tensor at byte {self.offset}")
+        return found
+
+
+def read_tensors(folder: Path) -> dict[str, Assembled]:
+    """Every tensor of the checkpoint by key. Raises ValueError naming what is missing, twice there, or elsewhere."""
+    path = plain_file(folder, METADATA)
+    metadata = read_pickle(path.read_bytes(), str(path))
+    places = {_index(index): _stored(folder, info) for index, info in metadata.get("storage_data").items()}
+    found = {}
+    for key, described in metadata.get("state_dict_metadata").items():
+        if described.path.endswith("TensorStorageMetadata") and not IS_NO_PARAMETER.search(key):
+            shape = tuple(described.get("size"))
+            dtype = _dtype(described)
+            try:
+                found[key] = assembled(shape, dtype, _pieces(key, described, places, dtype))
+            except ValueError as error:
+                raise ValueError(f"{path}: {key}: {error}") from error
+    return found
+
+
+def _pieces(key: str, described: Any, places: Mapping[Any, _Stored], dtype: str) -> Iterator[tuple[Box, LazyTensor]]:
+    for chunk in described.get("chunks"):
+        start, size = tuple(chunk.get("offsets")), tuple(chunk.get("sizes"))
+        stored = places.get((key, start))
+        if stored is None:
+            raise ValueError(f"no file has its chunk at {list(start)}")
+        yield Box(start, size, (0,) * len(size)), _chunk(stored, size, dtype)
+
+
+def _chunk(stored: _Stored, shape: tuple[int, ...], dtype: str) -> LazyTensor:
+    def load() -> Any:
+        tensor = stored.tensor()
+        if (tensor.shape, tensor.dtype) != (shape, dtype):
+            raise ValueError(
+                f"{stored.path}: {list(tensor.shape)} {tensor.dtype} at byte {stored.offset}, {METADATA} says "
+                f"{list(shape)} {dtype}"
+            )
+        return tensor.read()
+
+    return LazyTensor(shape, dtype, load)
+
+
+def _index(index: Any) -> tuple[str, tuple[int, ...] | None]:
+    offset = index.get("offset")
+    return index.get("fqn"), None if offset is None else tuple(offset)
+
+
+def _stored(folder: Path, info: Any) -> _Stored:
+    if info.get("transform_descriptors"):
+        raise ValueError(f"{folder}: its chunks are compressed, which is not known here; save it without")
+    path = plain_file(folder, info.get("relative_path"))
+    offset, length = info.get("offset"), info.get("length")
+    if not path.is_file() or not 0 <= offset <= offset + length <= path.stat().st_size:
+        raise ValueError(f"{path}: missing or shorter than {METADATA} says; restore it or take another checkpoint")
+    return _Stored(path, offset, length)
+
+
+def _dtype(described: Any) -> str:
+    """Of TensorProperties: pickled as a tuple whose first entry is the type, or by fields."""
+    properties = described.get("properties")
+    state = properties.state
+    return str(state["dtype"] if isinstance(state, dict) else state[0])
+
+
+def _by_parameter(tensors: Mapping[str, Assembled]) -> Iterator[tuple[str, LazyTensor]]:
+    """Stacked layers and experts as parameters of their own, under our spelling."""
+    unstacked = [entry for key, tensor in tensors.items() for entry in _unstacked(key, tensor)]
+    names = spellings(name for name, _ in unstacked)
+    for name, tensor in unstacked:
+        yield names[name], tensor
+
+
+def _unstacked(key: str, tensor: Assembled) -> Iterator[tuple[str, LazyTensor]]:
+    patterns = []
+    if re.match(r"decoder\.layers\.(?!\d)", key):
+        patterns.append((r"decoder\.layers\.", "decoder.layers.{}."))
+    if ".mlp.experts.experts." in key:
+        patterns.append((r"\.mlp\.experts\.experts\.", ".mlp.experts.local_experts.{}."))
+    for numbers in _all_indices(tensor.shape[: len(patterns)]):
+        name = key
+        for number, (pattern, replacement) in zip(numbers, patterns, strict=True):
+            name = re.sub(pattern, replacement.format(number), name)
+        rest = tensor.shape[len(patterns) :]
+        start = (*numbers, *(0 for _ in rest))
+        box = Box(start, (*(1 for _ in numbers), *rest), (0,) * len(start))
+        yield name, tensor.part(box).reshaped(rest) if patterns else tensor
+
+
+def _all_indices(lengths: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    if not lengths:
+        yield ()
+        return
+    for first in range(lengths[0]):
+        for others in _all_indices(lengths[1:]):
+            yield (first, *others)
+
+
+def _states(
+    tensors: Mapping[str, Assembled], weights: Mapping[str, Assembled], model: Model
+) -> dict[str, dict[str, LazyTensor]]:
+    """Optimizer states that are kept by parameter."""
+    by_state: dict[str, dict[str, Assembled]] = defaultdict(dict)
+    for key, tensor in tensors.items():
+        match = _STATE.fullmatch(key)
+        if match and match[1] in OURS:
+            by_state[OURS[match[1]]][match[2]] = blocks_of_states.unblocked(tensor, weights[match[2]].shape)
+    return {state: dict(_by_parameter(found)) for state, found in by_state.items()}

@@ -1,0 +1,147 @@
+"""A legacy checkpoint of Megatron-LM for any layout: a file for each rank of a replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parallel_core.checkpoint.commit import TRACKER, checkpoint_name
+from parallel_core.checkpoint.convert import settings
+from parallel_core.checkpoint.convert.megatron import cuts
+from parallel_core.checkpoint.convert.megatron.args import arguments_of
+from parallel_core.checkpoint.convert.megatron.legacy import FILE
+from parallel_core.checkpoint.convert.megatron.names import expert_of, layer_of, shifted
+from parallel_core.checkpoint.convert.model import Model, padded
+from parallel_core.checkpoint.lazy import LazyTensor, concatenated
+from parallel_core.checkpoint.torch_files.pickles import TypeName
+from parallel_core.checkpoint.torch_files.write import Namespace, write_archive
+from parallel_core.sharding import Coordinates, place
+
+CHECKPOINT_VERSION = 3.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the target."""
+
+    tensor: int = 1
+    stages: int = 1
+    layers_of_chunk: int | None = None
+    """--num-layers-per-virtual-pipeline-stage."""
+    experts: int = 1
+    expert_tensor: int | None = None
+
+    @property
+    def expert_tensor_size(self) -> int:
+        """Ranks that cut an expert."""
+        return self.tensor if self.expert_tensor is None else self.expert_tensor
+
+    def chunks(self, layers: int) -> list[list[range]]:
+        """Layers by [chunk][stage]. Raises ValueError if they do not divide evenly."""
+        size = self.layers_of_chunk or (layers // self.stages if self.stages else 0)
+        if not size or layers % (size * self.stages):
+            raise ValueError(
+                f"{layers} layers cannot be divided evenly over {self.stages} stage(s) in chunks of {size or '?'}"
+            )
+        ranges = [range(first, first + size) for first in range(0, layers, size)]
+        return [ranges[first : first + self.stages] for first in range(0, len(ranges), self.stages)]
+
+    def ranks(self) -> Iterator[tuple[int, int, int]]:
+        """(tensor, stage, expert) ranks that have a file. Ranks of a stage are those of either grid."""
+        several = max(self.tensor, self.expert_tensor_size * self.experts)
+        places = {(rank % self.tensor, rank // self.expert_tensor_size % self.experts) for rank in range(several)}
+        for stage in range(self.stages):
+            yield from ((tensor, stage, expert) for tensor, expert in sorted(places))
+
+
+def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: int | None = None) -> None:
+    """Write iter_*/mp_rank_*/model_optim_rng.pt and the tracker into `directory`, which is empty. Weights alone.
+
+    Raises ValueError if the layout does not divide the model.
+    """
+    step = divisible_by or model.network.get("make_vocab_size_divisible_by") or 128
+    model = model.with_rows(padded(model.unpadded_vocab_size, step, layout.tensor))
+    full = settings.config_of(model.settings).to_dict()
+    args = arguments_of(full) | _sizes(layout) | {"make_vocab_size_divisible_by": step}
+    args["params_dtype"] = TypeName(model.weights["embedding.word_embeddings.weight"].dtype)
+    chunks = layout.chunks(full["model_config"]["num_layers"])
+    iteration = model.position.iteration
+    folder = directory / (checkpoint_name(iteration) if iteration else "release")
+    for tensor, stage, expert in layout.ranks():
+        models = [_chunk(model, layout, chunks, number, tensor, stage, expert) for number in range(len(chunks))]
+        keys = ["model"] if len(models) == 1 else [f"model{number}" for number in range(len(models))]
+        content = {
+            "args": Namespace(args),
+            "checkpoint_version": CHECKPOINT_VERSION,
+            "iteration": iteration,
+            **dict(zip(keys, models, strict=True)),
+        }
+        path = folder / _name(layout, tensor, stage, expert) / FILE
+        path.parent.mkdir(parents=True)
+        write_archive(path, content)
+    (directory / TRACKER).write_text(f"{iteration or 'release'}\n", encoding="utf-8")
+
+
+def _name(layout: Layout, tensor: int, stage: int, expert: int) -> str:
+    """A rank's folder: the stage and the expert rank are named where there are several."""
+    stage_part = f"_{stage:03d}" if layout.stages > 1 else ""
+    return f"mp_rank_{tensor:02d}{stage_part}" + (f"_{expert:03d}" if layout.experts > 1 else "")
+
+
+def _sizes(layout: Layout) -> dict[str, Any]:
+    return {
+        "tensor_model_parallel_size": layout.tensor,
+        "pipeline_model_parallel_size": layout.stages,
+        "expert_model_parallel_size": layout.experts,
+        "expert_tensor_parallel_size": layout.expert_tensor_size,
+        "num_layers_per_virtual_pipeline_stage": layout.layers_of_chunk,
+    }
+
+
+def _chunk(
+    model: Model, layout: Layout, chunks: list[list[range]], number: int, tensor: int, stage: int, expert: int
+) -> dict[str, LazyTensor]:
+    """What one rank has of one model chunk, under local numbers."""
+    layers, gated = chunks[number][stage], cuts.is_gated(model.network)
+    is_first = number == stage == 0
+    is_last = (number, stage) == (len(chunks) - 1, layout.stages - 1)
+    coordinates: Coordinates = {
+        "tp": (tensor, layout.tensor),
+        "expert-tp": (tensor % layout.expert_tensor_size, layout.expert_tensor_size),
+    }
+    count = _experts(model.weights)
+    first_expert, own = expert * (count // layout.experts), count // layout.experts
+    found = {}
+    for name, whole in model.weights.items():
+        if not _is_here(name, layers, is_first=is_first, is_last=is_last):
+            continue
+        one = expert_of(name)
+        if one is None or first_expert <= one < first_expert + own:
+            found[shifted(name, -layers.start, -first_expert)] = _cut(name, whole, coordinates, gated)
+    tied = not model.network.get("untie_embeddings_and_output_weights", False)
+    if tied and is_last and not is_first:
+        word = "embedding.word_embeddings.weight"
+        found["output_layer.weight"] = _cut(word, model.weights[word], coordinates, gated)
+    return found
+
+
+def _experts(weights: Mapping[str, LazyTensor]) -> int:
+    return 1 + max((number for name in weights if (number := expert_of(name)) is not None), default=-1)
+
+
+def _is_here(name: str, layers: range, *, is_first: bool, is_last: bool) -> bool:
+    layer = layer_of(name)
+    if layer is not None:
+        return layer in layers
+    return is_first if name.startswith("embedding.") else is_last
+
+
+def _cut(name: str, whole: LazyTensor, coordinates: Coordinates, gated: bool) -> LazyTensor:
+    """A rank's part."""
+    spec = cuts.spec_of(name, whole.shape, gated)
+    held = place(spec, coordinates)
+    if len(held.boxes) == 1:
+        return whole if held.shape == whole.shape else whole.part(held.boxes[0])
+    return concatenated([whole.part(box) for box in held.boxes], spec.cuts[0].axis)

@@ -1,0 +1,80 @@
+"""A model between two formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from parallel_core.checkpoint.lazy import LazyTensor
+
+STATES = ("exp_avg", "exp_avg_sq", "main_param")
+"""Adam's state of a parameter, under our names; main_param is the float32 value of a 16-bit weight."""
+
+VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight", "output_layer.bias")
+"""Parameters with a row for each id."""
+
+
+@dataclass
+class Position:
+    """Where the run stood."""
+
+    iteration: int = 0
+    consumed_samples: int = 0
+    optimizer_steps: int = 0
+    scheduler: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Model:
+    """Whole tensors under Megatron's global names, and what they are the weights of."""
+
+    weights: dict[str, LazyTensor]
+    settings: dict[str, dict[str, Any]]
+    """Fields of our configuration by section, those that are known; sections inside a section are dictionaries."""
+    states: dict[str, dict[str, LazyTensor]] = field(default_factory=dict)
+    """Name of a state -> weight -> its state."""
+    position: Position = field(default_factory=Position)
+    left_out: list[str] = field(default_factory=list)
+    """What the source has and this has not, with the reason."""
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """Settings of the network."""
+        return self.settings.setdefault("model_config", {})
+
+    @property
+    def unpadded_vocab_size(self) -> int:
+        """Ids that the tokenizer can produce; where nothing says it, all rows."""
+        size: int = self.network.get("unpadded_vocab_size") or self.vocab_size
+        return size
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the word embedding."""
+        return self.weights[VOCABULARY[0]].shape[0]
+
+    def all_tensors(self) -> Iterator[tuple[str, LazyTensor]]:
+        """Weights, and states as "<state>.<weight>"."""
+        yield from self.weights.items()
+        for state, tensors in self.states.items():
+            yield from ((f"{state}.{name}", tensor) for name, tensor in tensors.items())
+
+    def with_rows(self, rows: int) -> Model:
+        """The same with `rows` ids: rows beyond are dropped, new ones are zero."""
+        resized = {name: resize(tensors, rows) for name, tensors in {"": self.weights, **self.states}.items()}
+        network = {**self.network, "vocab_size": rows, "unpadded_vocab_size": min(self.unpadded_vocab_size, rows)}
+        settings = {**self.settings, "model_config": network}
+        return Model(resized.pop(""), settings, resized, self.position, self.left_out)
+
+
+def resize(tensors: Mapping[str, LazyTensor], rows: int) -> dict[str, LazyTensor]:
+    """Tables with a row for each id, of `rows` rows; others as they are."""
+    return {name: tensor.with_length(rows) if name in VOCABULARY else tensor for name, tensor in tensors.items()}
+
+
+def padded(size: int, divisible_by: int, tensor: int) -> int:
+    """A vocabulary's size as Megatron pads it: to a multiple of --make-vocab-size-divisible-by times the
+    tensor-parallel size."""
+    step = divisible_by * tensor
+    return -(-size // step) * step

@@ -1,0 +1,111 @@
+"""Our own checkpoints, read and written as a `Model`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.convert.model import STATES, Model, Position
+from parallel_core.checkpoint.convert.settings import SECTIONS, config_of
+from parallel_core.checkpoint.lazy import LazyTensor, assembled
+from parallel_core.checkpoint.manifest import MANIFEST, Manifest, OptimizerRecord, Run, StoredTensor
+from parallel_core.checkpoint.tensor_file import TensorFile
+from parallel_core.checkpoint.writer import LocalTensor, file_name, write_manifest, write_part
+from parallel_core.files import plain_file
+from parallel_core.sharding import ShardSpec, place
+
+_MOST = 4 << 30
+"""Bytes of a file: tensors are spread over files so that none is larger, unless a single one is."""
+
+
+def is_native(folder: Path) -> bool:
+    """Whether a folder is such a checkpoint of one iteration."""
+    return (folder / MANIFEST).is_file()
+
+
+def read_native(folder: Path, *, optimizer: bool = True) -> Model:
+    """One of our checkpoints. Raises ValueError if a tensor is not whole."""
+    manifest = Manifest.read(folder)
+    files = {name: TensorFile(plain_file(folder, name)) for name in manifest.files}
+    tensors = {name: _whole(name, tensor, files) for name, tensor in manifest.tensors.items()}
+    record = manifest.optimizer if optimizer else None
+    position = Position(
+        manifest.iteration, manifest.consumed_samples, record.steps if record else 0, dict(manifest.scheduler)
+    )
+    states: dict[str, dict[str, LazyTensor]] = {}
+    for name in tensors.keys() - set(manifest.weights) if record else ():
+        state, _, weight = name.partition(".")
+        states.setdefault(state, {})[weight] = tensors[name]
+    settings = {name: _known(manifest.config.get(name, {})) for name in SECTIONS}
+    return Model({name: tensors[name] for name in manifest.weights}, settings, states, position)
+
+
+def _known(section: dict[str, Any]) -> dict[str, Any]:
+    """A section without what it shows of a sibling, and without what is not set."""
+    return {
+        name: _known(value) if isinstance(value, dict) else value
+        for name, value in section.items()
+        if value is not None and not name.startswith("recompute")
+    }
+
+
+def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> LazyTensor:
+    pieces = []
+    for shard in tensor.shards:
+        stored = files[shard.file].tensor(name)
+        if stored.dtype != tensor.dtype:
+            raise ValueError(f"{files[shard.file].path}: {name} is {stored.dtype}, the manifest says {tensor.dtype}")
+        pieces += [(box, stored) for box in shard.pieces]
+    if len(pieces) == 1 and pieces[0][1].shape == tensor.shape:
+        return pieces[0][1]
+    return assembled(tensor.shape, tensor.dtype, pieces)
+
+
+def write_native(model: Model, directory: Path) -> Path:
+    """Write a checkpoint into `directory` and make it the latest there. Its path.
+
+    Raises ValueError if the settings do not go together, or for a state that is not ours.
+    """
+    unknown = model.states.keys() - set(STATES)
+    if unknown:
+        raise ValueError(f"optimizer states {', '.join(sorted(unknown))} are not known here; add --no-load-optim")
+    config = config_of(model.settings).to_dict()
+    iteration, names = model.position.iteration, []
+    partial = commit.begin(directory, iteration)
+    for number, part in enumerate(_parts(model)):
+        names.append(file_name(0, number))
+        write_part(partial, names[-1], {name: _local(name, tensor) for name, tensor in part.items()})
+    run = Run(
+        iteration=iteration,
+        consumed_samples=model.position.consumed_samples,
+        topology={"world_size": 1, "tp": 1, "cp": 1, "dp": 1, "pp": 1},
+        config=config,
+        scheduler=model.position.scheduler,
+        optimizer=_record(model),
+    )
+    write_manifest(partial, run, names)
+    return commit.publish(directory, iteration, keep=1 << 30)
+
+
+def _record(model: Model) -> OptimizerRecord | None:
+    if not model.states:
+        return None
+    states = tuple(state for state in STATES if state in model.states)
+    return OptimizerRecord("adam", model.position.optimizer_steps, states)
+
+
+def _local(name: str, tensor: LazyTensor) -> LocalTensor:
+    return LocalTensor(place(ShardSpec(shape=tensor.shape, name=name), {}), tensor)
+
+
+def _parts(model: Model) -> Iterator[dict[str, LazyTensor]]:
+    """Tensors in groups that a file takes."""
+    part: dict[str, LazyTensor] = {}
+    for name, tensor in model.all_tensors():
+        if part and sum(one.nbytes for one in part.values()) + tensor.nbytes > _MOST:
+            yield part
+            part = {}
+        part[name] = tensor
+    yield part

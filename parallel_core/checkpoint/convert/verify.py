@@ -1,0 +1,38 @@
+"""A written checkpoint is read again, and must be the model that was written, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from parallel_core.checkpoint.convert.model import VOCABULARY, Model
+from parallel_core.checkpoint.lazy import LazyTensor
+
+
+def differences(written: Model, found: Model, *, states: bool) -> list[str]:
+    """What differs, tensor by tensor; of the rows of the vocabulary, those of ids. Empty: nothing does."""
+    return list(_differences(written, found, states))
+
+
+def _differences(written: Model, found: Model, states: bool) -> Iterator[str]:
+    before = dict(written.all_tensors() if states else written.weights.items())
+    after = dict(found.all_tensors() if states else found.weights.items())
+    for name in before.keys() ^ after.keys():
+        yield f"{name}: only in the {'source' if name in before else 'target'}"
+    ids = written.unpadded_vocab_size
+    for name in before.keys() & after.keys():
+        is_table = any(name == table or name.endswith(f".{table}") for table in VOCABULARY)
+        one, other = (_of_ids(tensor, ids) if is_table else tensor for tensor in (before[name], after[name]))
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            yield f"{name}: {list(one.shape)} {one.dtype} became {list(other.shape)} {other.dtype}"
+        elif not np.array_equal(_bits(one.read()), _bits(other.read())):
+            yield f"{name}: its values changed"
+
+
+def _of_ids(tensor: LazyTensor, ids: int) -> LazyTensor:
+    return tensor.with_length(min(ids, tensor.shape[0]))
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,0 +1,172 @@
+"""Tensors that are read when they are wanted: what converting a checkpoint passes around, so that one is in memory at a
+time.
+
+An operation on them (a part, a concatenation, a transposition) is another such tensor: reading the result reads what it
+needs of its sources and no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from parallel_core.checkpoint.layout import overlap
+from parallel_core.dtypes import DTYPES
+from parallel_core.sharding import Box
+
+NUMPY = {name: dtype.numpy for name, dtype in DTYPES.items()} | {"float64": "float64"}
+NUMPY |= {name: name for name in ("uint8", "int8", "int16")}
+"""Type -> the numpy type of its bits, of types that other tools' files have, too."""
+
+
+@dataclass(frozen=True)
+class LazyTensor:
+    """A tensor by shape and type, and how to get its values."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """A name of DTYPES, or of a type that only other tools' files have."""
+    load: Callable[[], np.ndarray]
+    """Gives an array of this shape with the values' bits: those of bfloat16 as uint16."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return prod(self.shape) * np.dtype(NUMPY[self.dtype]).itemsize
+
+    def read(self) -> np.ndarray:
+        """The values' bits."""
+        array = self.load()
+        assert array.shape == self.shape, (array.shape, self.shape)
+        return array
+
+    def widened(self) -> np.ndarray:
+        """The values as float32, exactly; those that are no floats as they are."""
+        array = self.read()
+        if self.dtype == "bfloat16":
+            return from_bfloat16(array)
+        return array.astype(np.float32) if self.dtype == "float16" else array
+
+    def part(self, box: Box) -> LazyTensor:
+        """The part at `box`, which lies at the part's origin."""
+        return LazyTensor(box.shape, self.dtype, lambda: self.read()[box.in_whole])
+
+    def changed(self, shape: tuple[int, ...], change: Callable[[np.ndarray], np.ndarray]) -> LazyTensor:
+        """What `change` makes of the values, of shape `shape`."""
+        return LazyTensor(shape, self.dtype, lambda: change(self.read()))
+
+    def reshaped(self, shape: tuple[int, ...]) -> LazyTensor:
+        """The same values in another shape."""
+        assert prod(shape) == prod(self.shape), (self.shape, shape)
+        return self.changed(shape, lambda array: array.reshape(shape))
+
+    def transposed(self) -> LazyTensor:
+        """The transpose of a matrix."""
+        return self.changed(self.shape[::-1], np.transpose)
+
+    def with_length(self, length: int) -> LazyTensor:
+        """Cut off or filled with zeros along the first axis."""
+
+        def change(array: np.ndarray) -> np.ndarray:
+            out = np.zeros((length, *array.shape[1:]), array.dtype)
+            out[: len(array)] = array[:length]
+            return out
+
+        return self if self.shape[0] == length else self.changed((length, *self.shape[1:]), change)
+
+    def rows(self, ranges: Iterable[range]) -> LazyTensor:
+        """Rows in the order of `ranges`."""
+        chosen = list(ranges)
+        count = sum(map(len, chosen))
+        return self.changed(
+            (count, *self.shape[1:]), lambda array: np.concatenate([array[r.start : r.stop] for r in chosen])
+        )
+
+
+def of_array(array: np.ndarray, dtype: str | None = None) -> LazyTensor:
+    """A tensor that is in memory."""
+    return LazyTensor(array.shape, dtype or str(array.dtype), lambda: array)
+
+
+def in_file(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> LazyTensor:
+    """A tensor whose bytes lie in a file from `offset` on, row by row."""
+    count, kind = prod(shape), np.dtype(NUMPY[dtype])
+    return LazyTensor(shape, dtype, lambda: np.fromfile(path, kind, count, offset=offset).reshape(shape))
+
+
+def concatenated(tensors: Sequence[LazyTensor], axis: int = 0) -> LazyTensor:
+    """Tensors one after another along an axis."""
+    (first, *_), length = tensors, sum(tensor.shape[axis] for tensor in tensors)
+    assert len({tensor.dtype for tensor in tensors}) == 1, [tensor.dtype for tensor in tensors]
+    shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
+    return LazyTensor(shape, first.dtype, lambda: np.concatenate([tensor.read() for tensor in tensors], axis))
+
+
+@dataclass(frozen=True)
+class Assembled(LazyTensor):
+    """A tensor of pieces; a part of it reads the pieces that it meets."""
+
+    pieces: tuple[tuple[Box, LazyTensor], ...] = ()
+    """Boxes of the whole, and the tensor that each lies in."""
+
+    def part(self, box: Box) -> LazyTensor:
+        """The part at `box`, which lies at the part's origin."""
+        return LazyTensor(box.shape, self.dtype, lambda: _assemble(self.pieces, box, self.dtype))
+
+
+def assembled(shape: tuple[int, ...], dtype: str, pieces: Iterable[tuple[Box, LazyTensor]]) -> Assembled:
+    """A whole from pieces that cover it. Raises ValueError if they leave something out, overlap or reach beyond it."""
+    found = tuple(pieces)
+    problem = cover_problem(shape, [box for box, _ in found])
+    if problem:
+        raise ValueError(problem)
+    whole = Box((0,) * len(shape), shape, (0,) * len(shape))
+    return Assembled(shape, dtype, lambda: _assemble(found, whole, dtype), found)
+
+
+def cover_problem(shape: tuple[int, ...], boxes: Sequence[Box]) -> str | None:
+    """Why `boxes` are no partition of an array; none: every entry is in exactly one."""
+    for box in boxes:
+        lengths = {len(box.start), len(box.shape), len(box.at), len(shape)}
+        inside = len(lengths) == 1 and all(
+            a >= 0 and n >= 0 and a + n <= m for a, n, m in zip(box.start, box.shape, shape, strict=True)
+        )
+        if not inside or min((*box.at, 0)) < 0:
+            return f"a slice from {list(box.start)} of {list(box.shape)} does not lie in {list(shape)}"
+    if sum(box.size for box in boxes) != prod(shape):
+        return f"slices have {sum(box.size for box in boxes)} entries, {list(shape)} has {prod(shape)}"
+    twice = _first_overlap([box for box in boxes if box.size])
+    return None if twice is None else f"a slice from {list(twice.start)} of {list(twice.shape)} is there twice"
+
+
+def _first_overlap(boxes: list[Box]) -> Box | None:
+    """A box that meets another; boxes are sorted along the first axis, so that few pairs are compared."""
+    ordered = sorted(boxes, key=lambda box: box.start)
+    open_boxes: list[Box] = []
+    for box in ordered:
+        if not box.start:
+            return box if len(ordered) > 1 else None
+        open_boxes = [other for other in open_boxes if other.start[0] + other.shape[0] > box.start[0]]
+        if any(overlap(other, box) is not None for other in open_boxes):
+            return box
+        open_boxes.append(box)
+    return None
+
+
+def _assemble(pieces: Iterable[tuple[Box, LazyTensor]], wanted: Box, dtype: str) -> np.ndarray:
+    target = Box(wanted.start, wanted.shape, (0,) * len(wanted.shape))
+    whole = np.empty(wanted.shape, NUMPY[dtype])
+    for box, tensor in pieces:
+        copy = overlap(box, target)
+        if copy is not None:
+            whole[copy.target] = tensor.read()[copy.source]
+    return whole
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """float32 of the same values, of which bfloat16 is the upper half."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

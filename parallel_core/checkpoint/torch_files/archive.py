@@ -1,0 +1,129 @@
+"""The zip archive of `torch.save`: `NAME/data.pkl`, and `NAME/data/0`, `1`, ... with the bytes of the storages."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parallel_core.checkpoint.lazy import NUMPY, LazyTensor
+from parallel_core.checkpoint.torch_files.pickles import Storage, read_pickle
+
+_LOCAL_HEADER = struct.Struct("<26xHH")
+"""Of a zip entry: the lengths of its name and of its extra field, after 26 bytes."""
+_MOST_PICKLE = 1 << 31
+
+
+@dataclass(frozen=True)
+class StoredBytes:
+    """A storage: a run of bytes of a file."""
+
+    path: Path
+    offset: int
+    size: int
+    """Bytes."""
+    dtype: str
+
+
+@dataclass(frozen=True)
+class StoredTensor(LazyTensor):
+    """A tensor of an archive: a view of a storage, which other tensors may share."""
+
+    storage: StoredBytes
+    first: int
+    """Where it begins in the storage, in entries."""
+
+
+def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
+    """What `torch.save` wrote, tensors unread: `path`, or the `size` bytes of it from `begin`.
+
+    Raises ValueError naming the file if it isn't such an archive or lacks something.
+    """
+    size = path.stat().st_size - begin if size is None else size
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
+            entries = {entry.filename: entry for entry in archive.infolist()}
+            names = [name for name in entries if name.endswith("/data.pkl")]
+            if len(names) != 1 or entries[names[0]].file_size > _MOST_PICKLE:
+                raise ValueError("it has no data.pkl of a reasonable size")
+            prefix = names[0].removesuffix("data.pkl")
+            if archive.read(f"{prefix}byteorder") != b"little" if f"{prefix}byteorder" in entries else False:
+                raise ValueError("its numbers are big-endian")
+            reader = _Reader(path, file, begin, {n.removeprefix(prefix): e for n, e in entries.items()})
+            return read_pickle(archive.read(names[0]), str(path), reader.storage, reader.tensor)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, struct.error) as error:
+        raise ValueError(
+            f"{path}: not a readable file of torch.save ({error}); files of torch before 1.6 must be loaded and saved "
+            f"again by a later one"
+        ) from error
+
+
+class _Window:
+    """The bytes [begin, begin + size) of a file, as a file."""
+
+    def __init__(self, file: Any, begin: int, size: int) -> None:
+        self._file, self._begin, self._size, self._at = file, begin, size, 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = max(0, (0, self._at, self._size)[whence] + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, count: int = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        self._file.seek(self._begin + self._at)
+        data: bytes = self._file.read(left if count < 0 else min(count, left))
+        self._at += len(data)
+        return data
+
+
+class _Reader:
+    """Builds an archive's tensors, each checked to lie in its storage."""
+
+    def __init__(self, path: Path, file: Any, begin: int, entries: dict[str, zipfile.ZipInfo]) -> None:
+        self.path, self.file, self.begin, self.entries = path, file, begin, entries
+        self.storages: dict[tuple[str, str], StoredBytes] = {}
+
+    def storage(self, pid: Any) -> StoredBytes:
+        """The storage of a persistent id ("storage", class, key, device, entries)."""
+        _, kind, key, *_ = pid
+        assert isinstance(kind, Storage)
+        if (key, kind.dtype) not in self.storages:
+            entry = self.entries.get(f"data/{key}")
+            if entry is None or entry.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{self.path}: storage {key} is {'missing' if entry is None else 'compressed'}")
+            self.file.seek(self.begin + entry.header_offset)
+            lengths = _LOCAL_HEADER.unpack(self.file.read(_LOCAL_HEADER.size))
+            offset = self.begin + entry.header_offset + _LOCAL_HEADER.size + sum(lengths)
+            if offset + entry.file_size > self.path.stat().st_size:
+                raise ValueError(f"{self.path}: storage {key} reaches beyond the end of the file: it is cut off")
+            self.storages[key, kind.dtype] = StoredBytes(self.path, offset, entry.file_size, kind.dtype)
+        return self.storages[key, kind.dtype]
+
+    def tensor(self, storage: StoredBytes, first: int, shape: Any, strides: Any) -> StoredTensor:
+        """A view of a storage."""
+        kind, shape, strides = np.dtype(NUMPY[storage.dtype]), tuple(shape), tuple(strides)
+        whole_numbers = all(type(n) is int and n >= 0 for n in (first, *shape, *strides))
+        if not whole_numbers or len(shape) != len(strides):
+            raise ValueError(f"{self.path}: a tensor of shape {shape} and strides {strides} is not possible")
+        span = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) if prod(shape) else 0
+        if (first + span) * kind.itemsize > storage.size or prod(shape) > max(span, 1):
+            raise ValueError(f"{self.path}: a tensor of shape {shape} does not fit into its storage")
+
+        def load() -> np.ndarray:
+            flat = np.fromfile(storage.path, kind, span, offset=storage.offset + first * kind.itemsize)
+            steps = tuple(step * kind.itemsize for step in strides)
+            return np.lib.stride_tricks.as_strided(flat, shape, steps) if span else flat.reshape(shape)
+
+        return StoredTensor(shape, storage.dtype, load, storage, first)

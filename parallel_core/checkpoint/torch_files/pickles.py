@@ -1,0 +1,145 @@
+"""A pickle read without running any of it.
+
+Unpickling calls what the pickle names. Here every name is answered by one of the few builders below, which only make
+values of what they are given, or by a stand-in that keeps its arguments; nothing is ever imported. So names that nobody
+knows are as harmless as known ones, and files of any version can be read.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+STORAGES = {
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "DoubleStorage": "float64",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+}
+"""torch's typed storages -> the type of their entries; an UntypedStorage has bytes."""
+
+_TYPES = {"half": "float16", "float": "float32", "double": "float64", "long": "int64", "int": "int32"}
+"""torch's other names of types."""
+
+
+class StandIn:
+    """An object of a class that is not loaded: the class's name, what it was made of, and its state."""
+
+    path = ""
+    arguments: tuple[Any, ...]
+    state: Any
+    items: list[Any]
+
+    def __new__(cls, *arguments: Any, **_: Any) -> StandIn:
+        """Where a pickle builds an object without calling its initialiser, the fields are there as well."""
+        made = super().__new__(cls)
+        made.arguments, made.state, made.items = arguments, None, []
+        return made
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.items.append((key, value))
+
+    def append(self, value: Any) -> None:
+        """What a pickled list or set of a subclass gets."""
+        self.items.append(value)
+
+    extend = add = append
+
+    def get(self, name: str) -> Any:
+        """A field of its state; none if it has none of that name."""
+        return self.state.get(name) if isinstance(self.state, dict) else None
+
+
+class TypeName(str):
+    """A type of torch's, by name."""
+
+    __slots__ = ()
+
+
+class Storage:
+    """One of torch's storage classes, by the type of its entries."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+
+class _Call:
+    """A builder that a pickle may call; it has no attributes that a pickle could set."""
+
+    __slots__ = ("_build",)
+
+    def __init__(self, build: Callable[..., Any]) -> None:
+        self._build = build
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._build(*arguments, **named)
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("a function has no state")
+
+
+_BUILDERS = {
+    "collections.OrderedDict": _Call(lambda *entries: OrderedDict(*entries)),
+    "torch.Size": _Call(lambda sizes=(): tuple(sizes)),
+    "builtins.set": _Call(lambda entries=(): set(entries)),
+    "builtins.frozenset": _Call(lambda entries=(): frozenset(entries)),
+    "torch.serialization._get_layout": _Call(str),
+    "torch._utils._rebuild_parameter": _Call(lambda tensor, *_: tensor),
+    "torch._utils._rebuild_parameter_with_state": _Call(lambda tensor, *_: tensor),
+    "torch._tensor._rebuild_from_type_v2": _Call(
+        lambda build, kind, arguments, *_: build(*arguments) if isinstance(build, _Call) else StandIn(*arguments)
+    ),
+}
+
+
+class Unpickler(pickle.Unpickler):
+    """Reads one pickle. `tensor(storage, offset, shape, stride)` makes the tensors of an archive; `storage(id)` what a
+    persistent id of it names."""
+
+    def __init__(self, data: bytes, storage: Callable[[Any], Any], tensor: Callable[..., Any]) -> None:
+        super().__init__(io.BytesIO(data), encoding="utf-8")
+        self._storage = storage
+        self._tensor = _Call(lambda storage, offset, shape, stride, *_: tensor(storage, offset, shape, stride))
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._storage(pid)
+
+    def find_class(self, module: str, name: str) -> Any:
+        path = f"{module}.{name}"
+        if path in ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor"):
+            return self._tensor
+        if path in _BUILDERS:
+            return _BUILDERS[path]
+        if module == "torch" and (name in STORAGES or name == "UntypedStorage"):
+            return Storage(STORAGES.get(name, "uint8"))
+        if module == "torch" and name.islower():
+            return TypeName(_TYPES.get(name, name))
+        return type(name.rpartition(".")[2] or "StandIn", (StandIn,), {"path": path})
+
+
+def read_pickle(
+    data: bytes, where: str, storage: Callable[[Any], Any] | None = None, tensor: Callable[..., Any] | None = None
+) -> Any:
+    """What a pickle holds, its unknown objects as `StandIn`s. Raises ValueError naming `where` if it cannot be read."""
+
+    def none_here(*_: Any) -> Any:
+        raise pickle.UnpicklingError("tensors are not expected in it")
+
+    try:
+        return Unpickler(data, storage or none_here, tensor or none_here).load()
+    except ValueError:
+        raise
+    except Exception as error:  # a pickle can fail in any way, and none of them is ours
+        raise ValueError(f"{where}: not a readable pickle ({type(error).__name__}: {error})") from error

@@ -1,0 +1,79 @@
+"""Checkpoints written by transformers and by Megatron-LM come in with every tensor bit-equal."""
+
+import shutil
+
+import pytest
+
+from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.convert.settings import config_of
+from tests.support.checkpoint_cases import CASES, digests, facts, state_digests, unpack
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where cases are unpacked once."""
+    return tmp_path_factory.mktemp("cases")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_tensor_is_what_the_tool_had(case, folder):
+    """Names, shapes and values of weights and of optimizer states, and settings that go together."""
+    model = formats.read(unpack(case, folder))
+    assert digests(model.weights) == facts(case)["parameters"]
+    assert state_digests(model) == facts(case).get("optimizer", {})
+    assert model.position.iteration == facts(case)["iteration"]
+    network = config_of(model.settings).model_config
+    assert network.vocab_size == facts(case)["padded_vocab_size"]
+    shapes = {name: tensor.shape for name, tensor in model.weights.items()}
+    assert shapes["decoder.final_layernorm.weight"] == (network.hidden_size,)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("hf/")])
+def test_both_spellings_of_a_config_mean_the_same(case, folder, tmp_path):
+    """What transformers 4 writes in the place of what 5 writes: the same settings and tensors."""
+    original = unpack(case, folder)
+    other = tmp_path / "checkpoint"
+    shutil.copytree(original, other)
+    shutil.copy(original.parent / "config_transformers4.json", other / "config.json")
+    before, after = formats.read(original), formats.read(other)
+    assert before.settings == after.settings and digests(before.weights) == digests(after.weights)
+
+
+def test_steps_of_the_optimizer_are_found(folder):
+    """In each parameter's state, in the groups, in none of them."""
+    steps = {
+        case: formats.read(unpack(case, folder)).position.optimizer_steps
+        for case in CASES
+        if "optimizer" in facts(case)
+    }
+    assert len(steps) >= 5
+    assert steps.pop("torch_dist/llama_dp2_bf16_distopt_core_0.12") == 3
+    assert set(steps.values()) == {10}
+
+
+def test_the_optimizer_can_be_left_out(folder):
+    """Then what is only about it is not read."""
+    assert formats.read(unpack("legacy/llama_tp2_bf16", folder), optimizer=False).states == {}
+
+
+@pytest.mark.parametrize(
+    ("case", "victim"),
+    [
+        ("legacy/llama_pp2_vpp2", "iter_0000010/mp_rank_00_001/model_optim_rng.pt"),
+        ("legacy/llama_tp2_bf16", "iter_0000010/mp_rank_01/model_optim_rng.pt"),
+        ("torch_dist/mixtral_ep2", "iter_0000010/__1_0.distcp"),
+        ("hf/mixtral", "model-00002-of-00004.safetensors"),
+    ],
+)
+@pytest.mark.parametrize("damage", ["gone", "cut off"])
+def test_a_file_that_is_missing_or_cut_off_is_named(case, victim, damage, tmp_path):
+    """Nothing is returned of such a checkpoint; the message has the folder or the parameter."""
+    folder = unpack(case, tmp_path)
+    path = folder / victim
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "cut off":
+        path.write_bytes(content[: len(content) // 2])
+    with pytest.raises((ValueError, OSError)) as error:
+        digests(formats.read(folder).weights)
+    assert str(folder) in str(error.value) or "layers" in str(error.value) or "embedding" in str(error.value)

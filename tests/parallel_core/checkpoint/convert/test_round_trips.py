@@ -1,0 +1,152 @@
+"""Out again in every format and layout, each tensor as it came in."""
+
+import pytest
+
+from parallel_core.checkpoint.convert import __main__ as command
+from parallel_core.checkpoint.convert import formats
+from tests.support.checkpoint_cases import CASES, digests, facts, state_digests, unpack
+
+WITHOUT_A_FAMILY = {"torch_dist/moe_mixed_ep2"}
+"""Of which HuggingFace has no model: sigmoid scores and a shared expert without latent attention."""
+
+
+def convert(*arguments: object) -> str:
+    """Run the command; what it says of a failure, empty if it did not fail."""
+    try:
+        command.convert(command.parser().parse_args([str(argument) for argument in arguments]))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def ids_alone(tensors: dict, count: int) -> dict:
+    """Tensors without the rows that pad the vocabulary."""
+    return digests(
+        {
+            name: t.with_length(count) if "embedding.word" in name or "output_layer" in name else t
+            for name, t in tensors.items()
+        }
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_through_our_format_to_both_others(case, tmp_path):
+    """In, and out again as HuggingFace's and as Megatron's: equal to what was recorded of the original."""
+    source, ours = unpack(case, tmp_path), tmp_path / "ours"
+    assert convert("--input", source, "--output", ours) == ""
+    native = formats.read(ours)
+    assert digests(native.weights) == facts(case)["parameters"]
+    assert state_digests(native) == facts(case).get("optimizer", {})
+    ids = facts(case)["vocab_size"]
+    before = ids_alone(native.weights, ids)
+    problem = convert("--input", ours, "--output", tmp_path / "hf", "--to", "hf", "--vocab-size", ids, "--no-verify")
+    if case in WITHOUT_A_FAMILY:
+        assert "no model of HuggingFace's" in problem
+    else:
+        assert problem == "" and digests(formats.read(tmp_path / "hf", "hf").weights) == before
+    assert (
+        convert(
+            "--input", ours, "--output", tmp_path / "megatron", "--to", "megatron", "--vocab-size", ids, "--no-verify"
+        )
+        == ""
+    )
+    assert ids_alone(formats.read(tmp_path / "megatron", "megatron").weights, ids) == before
+
+
+LAYOUTS = {
+    "hf/gpt2": [
+        "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 3",
+        "--num-layers-per-virtual-pipeline-stage 1",
+    ],
+    "hf/llama": ["--tensor-model-parallel-size 2 --pipeline-model-parallel-size 3"],
+    "legacy/llama_tp2_bf16": ["--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"],
+    "hf/deepseek_v3": ["--tensor-model-parallel-size 2 --expert-model-parallel-size 4"],
+    "hf/mixtral": [
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --expert-model-parallel-size 2",
+        "--tensor-model-parallel-size 2 --expert-model-parallel-size 2 --expert-tensor-parallel-size 1",
+        "--tensor-model-parallel-size 2 --expert-model-parallel-size 1 --expert-tensor-parallel-size 1",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "flags"), [(case, flags) for case, all_flags in LAYOUTS.items() for flags in all_flags]
+)
+def test_at_any_layout_of_megatron(case, flags, tmp_path):
+    """Cut over tensor, pipeline and expert ranks and put together again."""
+    assert (
+        convert(
+            "--input",
+            unpack(case, tmp_path),
+            "--output",
+            tmp_path / "m",
+            "--to",
+            "megatron",
+            "--make-vocab-size-divisible-by",
+            8,
+            *flags.split(),
+            "--no-verify",
+        )
+        == ""
+    )
+    model = formats.read(tmp_path / "m")
+    ids = facts(case)["padded_vocab_size"]
+    assert model.vocab_size % 8 == 0
+    assert ids_alone(model.weights, ids) == facts(case)["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--pipeline-model-parallel-size 2", "3 layers"),
+        ("--tensor-model-parallel-size 5", "--tensor-model-parallel-size 5"),
+        ("--vocab-size 152", "--vocab-size 152"),
+    ],
+)
+def test_a_layout_that_does_not_divide_the_model_leaves_nothing(flags, words, tmp_path):
+    """The message names the flag; no target is there, not even a hidden one."""
+    problem = convert(
+        "--input", unpack("hf/gpt2", tmp_path / "in"), "--output", tmp_path / "m", "--to", "megatron", *flags.split()
+    )
+    assert words in problem
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_padding_of_the_vocabulary_both_ways(tmp_path):
+    """For a target layout rows are added; without them again nothing but the ids is left."""
+    source = unpack("hf/llama", tmp_path)
+    assert (
+        convert(
+            "--input",
+            source,
+            "--output",
+            tmp_path / "ours",
+            "--tensor-model-parallel-size",
+            4,
+            "--make-vocab-size-divisible-by",
+            16,
+        )
+        == ""
+    )
+    padded = formats.read(tmp_path / "ours")
+    assert (padded.vocab_size, padded.unpadded_vocab_size) == (192, 150)
+    assert not padded.weights["output_layer.weight"].read()[150:].any()
+    assert convert("--input", tmp_path / "ours", "--output", tmp_path / "hf", "--to", "hf") == ""
+    assert digests(formats.read(tmp_path / "hf").weights) == facts("hf/llama")["parameters"]
+
+
+def test_what_is_written_is_compared_with_what_was_read(tmp_path, monkeypatch):
+    """A writer that swaps two tensors of one shape is caught."""
+
+    def swapped(model, directory):
+        names = ["decoder.layers.0.input_layernorm.weight", "decoder.layers.1.input_layernorm.weight"]
+        model.weights = dict(model.weights)
+        model.weights[names[0]], model.weights[names[1]] = model.weights[names[1]], model.weights[names[0]]
+        return write(model.with_rows(model.vocab_size), directory)
+
+    write = command.write_native
+    monkeypatch.setattr(
+        command, "write_native", lambda model, directory: swapped(type(model)(**vars(model)), directory)
+    )
+    problem = convert("--input", unpack("hf/llama", tmp_path), "--output", tmp_path / "ours")
+    assert "decoder.layers.0.input_layernorm.weight: its values changed" in problem

@@ -1,0 +1,55 @@
+"""Checkpoints that other tools wrote, and what is in them: tests/assets/checkpoints."""
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.lazy import LazyTensor
+from tests.support.assets import asset
+
+CASES = sorted(
+    str(path.relative_to(asset("checkpoints")))[: -len(".tar.xz")] for path in asset("checkpoints").glob("*/*.tar.xz")
+)
+"""Folder and name of each."""
+
+STATE_NAMES = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "main_param": "fp32_param"}
+
+
+@cache
+def facts(case: str) -> dict:
+    """Shapes and digests of a case's tensors, and its sizes."""
+    return json.loads(asset(f"checkpoints/{case}.json").read_text(encoding="utf-8"))
+
+
+def unpack(case: str, folder: Path) -> Path:
+    """The case's checkpoint, in `folder`."""
+    target = folder / case.replace("/", "_")
+    if not target.exists():
+        with tarfile.open(asset(f"checkpoints/{case}.tar.xz")) as archive:
+            archive.extractall(target, filter="data")
+    return target / "checkpoint"
+
+
+def digest(array: np.ndarray) -> list:
+    """Shape, and a digest of the values."""
+    return [list(array.shape), hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()]
+
+
+def digests(tensors: Mapping[str, LazyTensor]) -> dict[str, list]:
+    """Of each tensor, widened to float32."""
+    return {name: digest(tensor.widened()) for name, tensor in tensors.items()}
+
+
+def state_digests(model: Model) -> dict[str, list]:
+    """Of the optimizer's state, under the names of the recorded files."""
+    return {
+        f"{STATE_NAMES[state]}.{name}": found
+        for state, tensors in model.states.items()
+        for name, found in digests(tensors).items()
+    }

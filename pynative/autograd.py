@@ -29,8 +29,23 @@ from mindspore.graph.api import _pynative_executor
 
 from pynative import in_place
 
-Function = _Function
-"""An operator with its own backward: static `forward(ctx, *inputs)` and `backward(ctx, *output_gradients)`."""
+
+class Function(_Function):
+    """An operator with its own backward: static `forward(ctx, *inputs)` and `backward(ctx, *output_gradients)`.
+
+    `ctx.inputs_need_gradients` says of each input whether the tape wants its gradient.
+    """
+
+    def __init_subclass__(cls) -> None:
+        """MindSpore makes a tuple `ctx.needs_input_grad` for each call and never lets it go, unless it is deleted."""
+        forward = cls.forward
+
+        def without_leak(ctx, *inputs):
+            ctx.inputs_need_gradients = ctx.needs_input_grad
+            del ctx.needs_input_grad
+            return forward(ctx, *inputs)
+
+        cls.forward = staticmethod(without_leak)
 
 
 @contextmanager

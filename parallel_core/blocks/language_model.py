@@ -13,7 +13,7 @@ from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
-from parallel_core.blocks.recomputed import kept_of_group, kept_of_layer
+from parallel_core.blocks.recomputed import input_messages, kept_of_group, kept_of_layer, messages_run_again
 from parallel_core.messages import Message
 from parallel_core.partition import chunk_layers
 from parallel_core.recompute import ChunkRecompute, RecomputePlan
@@ -56,8 +56,12 @@ class LayerStack(Block):
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Without the layers' numbers, so that equal messages can be counted together."""
-        for _, layer in self.layers:
+        for (_, layer), asked in zip(self.layers, self.recompute.layers, strict=True):
             yield from layer.messages(micro_batch)
+            yield from messages_run_again(layer, micro_batch, asked)
+        for group in self.recompute.groups():
+            if self.recompute.layers[group.start].full:
+                yield from input_messages(self.layers[group.start][1], micro_batch, self.recompute.slices_inputs)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,14 @@
-"""Bytes that layers keep of which a part is computed again in the backward pass."""
+"""Layers of which a part is computed again in the backward pass: bytes that they keep, messages that are sent again."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
 
 from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.messages import Message
 from parallel_core.recompute import LayerRecompute
 
 _NORM_OF = {"self_attention": "input_layernorm", "mlp": "pre_mlp_layernorm"}
@@ -40,9 +44,33 @@ def kept_of_layer(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) 
 
 def kept_of_group(layer: Layer, count: int, micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
     """Bytes of `count` layers that are computed again together: the input of the first; with `slices` 1/t of it."""
-    cut = micro_batch.tensor if slices and layer.hidden_size % micro_batch.tensor == 0 else 1
     collectives = sum(collective_bytes(layer, micro_batch, asked).values())
-    return _hidden_states(layer, micro_batch) // cut + count * collectives
+    return input_bytes(layer, micro_batch) // input_parts(layer, micro_batch, slices) + count * collectives
+
+
+def input_bytes(layer: Layer, micro_batch: MicroBatch) -> int:
+    """What a layer receives: the residual stream."""
+    return micro_batch.tokens_between * layer.hidden_size * micro_batch.residual_item_size
+
+
+def input_parts(layer: Layer, micro_batch: MicroBatch, slices: bool) -> int:
+    """How many tensor-parallel ranks share the input of layers that are computed again whole."""
+    return micro_batch.tensor if slices and layer.hidden_size % micro_batch.tensor == 0 else 1
+
+
+def messages_run_again(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) -> Iterator[Message]:
+    """The collectives of the forward pass that the second run of a layer's parts repeats, in the backward pass."""
+    for one in layer.messages(micro_batch):
+        repeated = asked.full or any(f"{one.what}.".startswith(f"{module}.") for module in asked.modules)
+        if repeated and not one.backward and one.what not in asked.kept_collectives:
+            yield replace(one, backward=True)
+
+
+def input_messages(layer: Layer, micro_batch: MicroBatch, slices: bool) -> Iterator[Message]:
+    """The ranks' parts of the input of layers that are computed again whole, put together for the second run."""
+    parts = input_parts(layer, micro_batch, slices)
+    if parts > 1:
+        yield from micro_batch.tensor_message("all_gather", input_bytes(layer, micro_batch) // parts, backward=True)
 
 
 def collective_bytes(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) -> dict[str, int]:

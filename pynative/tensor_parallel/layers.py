@@ -72,7 +72,7 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
     @staticmethod
     def backward(ctx, dy):
         weight, *kept = ctx.saved_tensors
-        boundary, (needs_dx, needs_dw, needs_db, _) = ctx.boundary, ctx.needs_input_grad
+        boundary, (needs_dx, needs_dw, needs_db, _) = ctx.boundary, ctx.inputs_need_gradients
         x = (kept[0] if kept else ctx.made_again()) if needs_dw else None
         entering = boundary.enter(x, boundary.group, async_op=True) if needs_dw else None
         dx = kernels.linear_input_gradient(dy, kernels.cast(weight, dy.dtype)) if needs_dx else None

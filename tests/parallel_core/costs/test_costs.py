@@ -120,6 +120,28 @@ def test_every_byte_of_a_step_is_predicted(world, layout, family):
         assert found == predicted(flags, world, rank), rank
 
 
+FULL = "--recompute-granularity full --recompute-method"
+RECOMPUTED = [
+    (2, TP2, f"{FULL} uniform --recompute-num-layers 2 --recompute-slice-activation"),
+    (2, TP2, f"{FULL} block --recompute-num-layers 1 --attention-dropout 0.1"),
+    (2, TP2, "--recompute [1] --no-mp-comm-recompute"),
+    (2, TP2_SP, "--recompute [2] --recompute-slice-activation"),
+    (2, TP2_SP, r"--recompute [1] --no-mp-comm-recompute --select-comm-recompute ['ffn_norm\\.norm']"),
+    (2, TP2_SP, "--recompute-granularity selective --recompute-modules layernorm mlp core_attn"),
+    (2, TP2_SP, r"--no-mp-comm-recompute --select-recompute ['mlp\\.linear_fc1','self_attention']"),
+    (4, "--tensor-model-parallel-size 4", f"{FAMILIES['llama']} --recompute True"),
+    (2, RING2, "--recompute [2]"),
+    (2, f"{RING2} --context-parallel-algo ulysses_cp_algo", "--recompute-activations"),
+    (4, f"{TP2_SP} {PP2} --fp32-residual-connection --bf16", "--recompute [0,1]"),
+]
+
+
+@pytest.mark.parametrize(("world", "layout", "recompute"), RECOMPUTED)
+def test_what_is_sent_again_is_predicted(world, layout, recompute):
+    """Error 0, with whole layers and parts of them computed again, and their collectives run again or kept."""
+    test_every_byte_of_a_step_is_predicted(world, layout, recompute)
+
+
 def layer_bytes(flags: str, world_size: int, kind: str = "tp") -> int:
     """Bytes over the groups of a kind, of one layer and micro-batch."""
     config = config_of(f"{TINY} {flags}", world_size).model_config

@@ -1,0 +1,133 @@
+"""What computing activations again saves of memory, beside the prediction, and what it costs in time.
+
+    python benchmarks/recompute.py --layers 12 --hidden 512 --heads 8 --seq 512 --mbs 4 --vocab 8192 -- --swiglu
+
+What follows `--` are Megatron's flags. Each setting trains in a process of its own, in turns, on one thread. Prints
+one line of JSON a setting: `peak_mb`, the most that was resident; `saved_mb` and `predicted_saved_mb`, how much less
+that is than with nothing recomputed, and how much less `parallel_core.costs` says; `cpu_s`, processor time of a step,
+the least over steps and rounds; `of_a_forward`, what it is more than with nothing recomputed, as a multiple of an
+evaluation's forward pass.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+SETTINGS = {
+    "nothing": "",
+    "layernorm mlp": "--recompute-granularity selective --recompute-modules layernorm mlp",
+    "full": FULL,
+}
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in {
+        "hidden": 512, "layers": 12, "heads": 8, "seq": 512, "mbs": 4, "vocab": 8192, "steps": 2, "rounds": 2,
+    }.items():  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--only", choices=tuple(SETTINGS), help=argparse.SUPPRESS)
+    own, more = split_at_dashes()
+    return parser.parse_args(own, argparse.Namespace(megatron=more))
+
+
+def split_at_dashes() -> tuple[list[str], list[str]]:
+    """The command line before `--`, and what follows it."""
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    return sys.argv[1:at], sys.argv[at + 1 :]
+
+
+def megatron_flags(options: argparse.Namespace, setting: str) -> list[str]:
+    """The benchmark's model as Megatron's flags."""
+    flags = {
+        "num-layers": options.layers, "hidden-size": options.hidden, "num-attention-heads": options.heads,
+        "seq-length": options.seq, "max-position-embeddings": options.seq, "micro-batch-size": options.mbs,
+        "global-batch-size": options.mbs, "padded-vocab-size": options.vocab, "vocab-size": options.vocab,
+        "tokenizer-type": "NullTokenizer", "train-iters": options.steps + 1, "lr": 1e-4, "log-interval": 1000,
+        "eval-iters": 0, "threads": 1, "hidden-dropout": 0.0, "attention-dropout": 0.0,
+    }  # fmt: skip
+    named = [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+    return [*named, *SETTINGS[setting].split(), *options.megatron]
+
+
+def train(options: argparse.Namespace) -> dict[str, float]:
+    """Run one setting in this process, its first step for warming up."""
+    from benchmarks.throughput import RandomTokens
+    from mapping import init_configs_from_args, initialize_megatron
+    from parallel_core.costs import peak_kept_bytes
+    from pynative.training.callbacks import Callback
+    from pynative.training.callbacks.log import peak_memory_mb
+    from pynative.training.data import build_pretraining_data_loader
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = init_configs_from_args(initialize_megatron(argv=megatron_flags(options, options.only)))
+    rows = RandomTokens(options.vocab, options.seq, (options.steps + 1) * options.mbs)
+    found: dict[str, float] = {"predicted_mb": peak_kept_bytes(config, 0) / 2**20}
+
+    class Meter(Callback):
+        def on_train_begin(self, state) -> None:
+            self.seconds: list[float] = []
+            self.started = time.process_time()
+
+        def on_step_end(self, state) -> None:
+            self.seconds.append(time.process_time() - self.started)
+            self.started = time.process_time()
+
+        def on_train_end(self, state) -> None:
+            found["peak_mb"], found["cpu_s"] = peak_memory_mb(), min(self.seconds[1:])
+            loader = iter(build_pretraining_data_loader(rows, 0, config, is_training=False))
+            started = time.process_time()
+            state.step_cell.evaluate(loader, 1)
+            found["forward_s"] = time.process_time() - started
+
+    pretrain(
+        lambda samples: (rows, None, None),
+        lambda **where: GPTModel(config.model_config, **where),
+        all_config=config,
+        callbacks=[Meter()],
+    )
+    return found
+
+
+def measured(setting: str) -> dict[str, float]:
+    """One run of a setting, in a process of its own."""
+    own, more = split_at_dashes()
+    command = [sys.executable, __file__, *own, "--only", setting, "--", *more]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Run all settings in turns and print what was found."""
+    options = parse()
+    if options.only:
+        print(json.dumps(train(options)))
+        return
+    runs: dict[str, list[dict[str, float]]] = {setting: [] for setting in SETTINGS}
+    for _ in range(options.rounds):
+        for setting, found in runs.items():
+            found.append(measured(setting))
+    least = {setting: {key: min(run[key] for run in found) for key in found[0]} for setting, found in runs.items()}
+    plain = least["nothing"]
+    for setting, run in least.items():
+        figures = {
+            "peak_mb": round(run["peak_mb"]),
+            "saved_mb": round(plain["peak_mb"] - run["peak_mb"]),
+            "predicted_saved_mb": round(plain["predicted_mb"] - run["predicted_mb"]),
+            "cpu_s": round(run["cpu_s"], 2),
+            "of_a_forward": round((run["cpu_s"] - plain["cpu_s"]) / plain["forward_s"], 2),
+        }
+        print(json.dumps({"setting": setting, **figures}))
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parallel_core.checkpoint.layout import overlap
+from parallel_core.checkpoint.layout import cover_problem, overlap
 from parallel_core.dtypes import DTYPES
 from parallel_core.sharding import Box
 
@@ -126,35 +126,6 @@ def assembled(shape: tuple[int, ...], dtype: str, pieces: Iterable[tuple[Box, La
         raise ValueError(problem)
     whole = Box((0,) * len(shape), shape, (0,) * len(shape))
     return Assembled(shape, dtype, lambda: _assemble(found, whole, dtype), found)
-
-
-def cover_problem(shape: tuple[int, ...], boxes: Sequence[Box]) -> str | None:
-    """Why `boxes` are no partition of an array; none: every entry is in exactly one."""
-    for box in boxes:
-        lengths = {len(box.start), len(box.shape), len(box.at), len(shape)}
-        inside = len(lengths) == 1 and all(
-            a >= 0 and n >= 0 and a + n <= m for a, n, m in zip(box.start, box.shape, shape, strict=True)
-        )
-        if not inside or min((*box.at, 0)) < 0:
-            return f"a slice from {list(box.start)} of {list(box.shape)} does not lie in {list(shape)}"
-    if sum(box.size for box in boxes) != prod(shape):
-        return f"slices have {sum(box.size for box in boxes)} entries, {list(shape)} has {prod(shape)}"
-    twice = _first_overlap([box for box in boxes if box.size])
-    return None if twice is None else f"a slice from {list(twice.start)} of {list(twice.shape)} is there twice"
-
-
-def _first_overlap(boxes: list[Box]) -> Box | None:
-    """A box that meets another; boxes are sorted along the first axis, so that few pairs are compared."""
-    ordered = sorted(boxes, key=lambda box: box.start)
-    open_boxes: list[Box] = []
-    for box in ordered:
-        if not box.start:
-            return box if len(ordered) > 1 else None
-        open_boxes = [other for other in open_boxes if other.start[0] + other.shape[0] > box.start[0]]
-        if any(overlap(other, box) is not None for other in open_boxes):
-            return box
-        open_boxes.append(box)
-    return None
 
 
 def _assemble(pieces: Iterable[tuple[Box, LazyTensor]], wanted: Box, dtype: str) -> np.ndarray:

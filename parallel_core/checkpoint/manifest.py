@@ -7,7 +7,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from parallel_core.checkpoint.layout import cover_problem
 from parallel_core.checkpoint.tensor_file import FileRecord
+from parallel_core.dtypes import DTYPES
+from parallel_core.files import plain_file
 from parallel_core.sharding import Box
 
 MANIFEST = "manifest.json"
@@ -88,22 +91,47 @@ class Manifest(Run):
         """The manifest of a checkpoint's directory. Raises ValueError naming the file if it is not one."""
         path = directory / MANIFEST
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
             version = content["format_version"]
             if version != FORMAT_VERSION:
                 raise ValueError(f"format version {version}, this program reads {FORMAT_VERSION}")
             optimizer = content.pop("optimizer")
-            return cls(
+            manifest = cls(
                 tensors={name: tensor_from(entry) for name, entry in content.pop("tensors").items()},
                 files={name: FileRecord(**entry) for name, entry in content.pop("files").items()},
                 optimizer=optimizer and OptimizerRecord(**optimizer | {"state": tuple(optimizer["state"])}),
                 **content,
             )
+            manifest.check(directory)
+            return manifest
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(
                 f"{path}: not a readable manifest of a checkpoint ({error!r}); --load takes what --save was given, or "
                 f"one of the iter_* directories in it"
             ) from error
+
+    def check(self, directory: Path) -> None:
+        """Raise ValueError if a file would lie outside of the directory, or if a tensor is not what its slices add up
+        to: a manifest can come from anybody."""
+        for name in self.files:
+            plain_file(directory, name)
+        stored = sum(record.size for record in self.files.values())
+        for name, tensor in self.tensors.items():
+            if tensor.dtype not in DTYPES or not all(type(n) is int and n >= 0 for n in tensor.shape):
+                raise ValueError(f"{name}: shape {list(tensor.shape)} of {tensor.dtype} is not possible")
+            if prod(tensor.shape) * DTYPES[tensor.dtype].bytes > stored:
+                raise ValueError(f"{name}: shape {list(tensor.shape)} is more than all files hold")
+            unknown = {shard.file for shard in tensor.shards} - self.files.keys()
+            problem = cover_problem(tensor.shape, [box for shard in tensor.shards for box in shard.pieces])
+            if unknown or problem:
+                raise ValueError(f"{name}: {problem or f'lies in {min(unknown)}, which is not a file of it'}")
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
 
 
 def tensor_from(entry: Mapping[str, Any]) -> StoredTensor:
@@ -113,7 +141,10 @@ def tensor_from(entry: Mapping[str, Any]) -> StoredTensor:
 
 
 def _box_from(entry: Mapping[str, Any]) -> Box:
-    return Box(tuple(entry["start"]), tuple(entry["shape"]), tuple(entry["at"]))
+    numbers = [tuple(entry[field]) for field in ("start", "shape", "at")]
+    if not all(type(n) is int for field in numbers for n in field):
+        raise ValueError(f"{entry}: not a slice")
+    return Box(*numbers)
 
 
 def merge_tensors(parts: Iterable[Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:

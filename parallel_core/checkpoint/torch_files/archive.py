@@ -64,6 +64,15 @@ def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
         ) from error
 
 
+def damaged_entry(path: Path, begin: int, size: int) -> str | None:
+    """The first entry of an archive whose checksum differs, or why it cannot be read; none: all is well."""
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
+            return archive.testzip()
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, struct.error, ValueError) as error:
+        return str(error)
+
+
 class _Window:
     """The bytes [begin, begin + size) of a file, as a file."""
 

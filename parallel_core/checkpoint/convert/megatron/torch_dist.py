@@ -73,8 +73,7 @@ class _Stored:
 
 def read_tensors(folder: Path) -> dict[str, Assembled]:
     """Every tensor of the checkpoint by key. Raises ValueError naming what is missing, twice there, or elsewhere."""
-    path = plain_file(folder, METADATA)
-    metadata = read_pickle(path.read_bytes(), str(path))
+    path, metadata = plain_file(folder, METADATA), _metadata(folder)
     places = {_index(index): _stored(folder, info) for index, info in metadata.get("storage_data").items()}
     found = {}
     for key, described in metadata.get("state_dict_metadata").items():
@@ -86,6 +85,18 @@ def read_tensors(folder: Path) -> dict[str, Assembled]:
             except ValueError as error:
                 raise ValueError(f"{path}: {key}: {error}") from error
     return found
+
+
+def archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
+    """File, offset and length of everything that the checkpoint holds: archives of torch.save, one after another."""
+    for info in _metadata(folder).get("storage_data").values():
+        stored = _stored(folder, info)
+        yield stored.path, stored.offset, stored.length
+
+
+def _metadata(folder: Path) -> Any:
+    path = plain_file(folder, METADATA)
+    return read_pickle(path.read_bytes(), str(path))
 
 
 def _pieces(key: str, described: Any, places: Mapping[Any, _Stored], dtype: str) -> Iterator[tuple[Box, LazyTensor]]:

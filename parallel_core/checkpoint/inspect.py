@@ -1,0 +1,135 @@
+"""`python -m parallel_core.checkpoint.inspect DIR [--check] [--npz FILE] [--optimizer-npz FILE]`.
+
+What is in a checkpoint, ours, HuggingFace's or Megatron-LM's: parameters, shapes, types, shards, sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.convert.megatron import torch_dist
+from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.lazy import Assembled, LazyTensor
+from parallel_core.checkpoint.reader import CheckpointReader
+from parallel_core.checkpoint.torch_files.archive import damaged_entry
+from parallel_core.files import replacing
+
+RECORDED_AS = {"main_param": "fp32_param"}
+"""State -> its name in the arrays of --optimizer-npz, where it is another."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        "python -m parallel_core.checkpoint.inspect",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("directory", type=Path, help="a checkpoint's folder, or what --save was")
+    made.add_argument("--from", dest="source", choices=("auto", *formats.KINDS), default="auto")
+    made.add_argument("--ckpt-step", type=int, help="this iteration instead of the latest")
+    made.add_argument("--check", action="store_true", help="read every byte, and compare checksums where there are any")
+    made.add_argument("--npz", type=Path, help="write the whole parameters, float32, under Megatron's global names")
+    made.add_argument("--optimizer-npz", type=Path, help="write the optimizer's state the same way")
+    return made
+
+
+def lines(model: Model) -> Iterator[str]:
+    """A table of the weights, and sums."""
+    width = max(map(len, model.weights))
+    for name, tensor in model.weights.items():
+        shards = len(tensor.pieces) if isinstance(tensor, Assembled) else 1
+        shape = " x ".join(map(str, tensor.shape)) or "1"
+        yield f"{name:{width}}  {shape:>16}  {tensor.dtype:8}  {shards:4} shard(s)  {tensor.nbytes:14,} bytes"
+    count = sum(prod(tensor.shape) for tensor in model.weights.values())
+    yield f"{len(model.weights)} weights, {count:,} parameters, {_bytes(model.weights):,} bytes"
+    for state, tensors in model.states.items():
+        yield f"optimizer state {state}: {len(tensors)} tensors, {_bytes(tensors):,} bytes"
+    position = model.position
+    steps = f"{position.optimizer_steps} steps of the optimizer"
+    yield f"iteration {position.iteration}, {position.consumed_samples} samples, {steps}"
+
+
+def _bytes(tensors: Mapping[str, LazyTensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def problems(folder: Path, model: Model) -> list[str]:
+    """What is wrong with the bytes: checksums of ours and of files of torch.save; all tensors are read."""
+    found = list(_checksums(folder))
+    for name, tensor in model.all_tensors():
+        try:
+            tensor.read()
+        except (ValueError, OSError) as error:
+            found.append(f"{name}: {error}")
+    return found
+
+
+def _checksums(folder: Path) -> Iterator[str]:
+    if formats.is_native(folder):
+        yield from CheckpointReader(folder).damaged_files(digests=True)
+    elif torch_dist.is_torch_dist(folder):
+        for path, offset, length in torch_dist.archives(folder):
+            yield from _damage(path, offset, length)
+    for path in (*folder.glob("*.pt"), *folder.glob("*/*.pt"), *folder.glob("*.bin")):
+        yield from _damage(path, 0, path.stat().st_size)
+
+
+def _damage(path: Path, offset: int, length: int) -> Iterator[str]:
+    entry = damaged_entry(path, offset, length)
+    if entry is not None:
+        yield f"{path}: {entry} (at byte {offset}) is not what was written; restore it or take another checkpoint"
+
+
+def write_npz(path: Path, tensors: Mapping[str, LazyTensor]) -> None:
+    """Write arrays as numpy.savez does, one in memory at a time."""
+    with replacing(path) as out, zipfile.ZipFile(out, "w") as archive:
+        for name, tensor in tensors.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asanyarray(tensor.widened()), allow_pickle=False)
+
+
+def inspect(options: argparse.Namespace) -> Iterator[str]:
+    """Do what the command line says. Raises ValueError if the checkpoint is damaged."""
+    one, folder = formats.recognise(options.directory, options.source, options.ckpt_step)
+    model = formats.read(folder, one.kind)
+    yield f"{folder}: {one.name} format"
+    yield from lines(model)
+    if options.check:
+        found = problems(folder, model)
+        if found:
+            raise ValueError("\n".join(found))
+        yield "every byte was read: nothing is wrong"
+    if options.npz is not None:
+        write_npz(options.npz, model.weights)
+    if options.optimizer_npz is not None:
+        states = {
+            f"{RECORDED_AS.get(state, state)}.{name}": tensor
+            for state, tensors in model.states.items()
+            for name, tensor in tensors.items()
+        }
+        write_npz(options.optimizer_npz, states)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; 1 if the checkpoint is damaged or none."""
+    try:
+        for line in inspect(parser().parse_args(argv)):
+            print(line)
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

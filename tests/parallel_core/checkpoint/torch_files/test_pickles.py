@@ -1,0 +1,109 @@
+"""No file of torch.save can run code, reach beyond its storages or fill the memory; what it holds comes out."""
+
+import contextlib
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.lazy import of_array
+from parallel_core.checkpoint.torch_files.archive import read_archive
+from parallel_core.checkpoint.torch_files.pickles import StandIn, read_pickle
+from parallel_core.checkpoint.torch_files.write import Namespace, write_archive
+
+
+class Call:
+    """Pickled as a call."""
+
+    def __init__(self, function, *arguments, state=None):
+        self.parts = (function, arguments) if state is None else (function, arguments, state)
+
+    def __reduce__(self):
+        return self.parts
+
+
+def attacks(mark: Path) -> dict[str, object]:
+    """Objects whose loading would leave the file `mark` behind, were it done by pickle."""
+    code = f"open({str(mark)!r}, 'w')"
+    return {
+        "a command": Call(os.system, f"touch {mark}"),
+        "eval": Call(eval, code),
+        "exec": Call(exec, code),
+        "a file": Call(open, str(mark), "w"),
+        "an import": Call(__import__, "os"),
+        "getattr": Call(getattr, Call(__import__, "os"), "system"),
+        "a nested one": {"args": [Call(map, eval, [code])]},
+        "with a state": Call(Path, str(mark), state={"touch": Call(eval, code)}),
+    }
+
+
+@pytest.mark.parametrize("name", attacks(Path("mark")))
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_nothing_is_called(name, protocol, tmp_path):
+    """In a pickle of its own (as .metadata) and in an archive: it comes out as a stand-in, or is refused."""
+    mark = tmp_path / "mark"
+    data = pickle.dumps(attacks(mark)[name], protocol)
+    archive = tmp_path / "model_optim_rng.pt"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("archive/data.pkl", data)
+    for read in (lambda: read_pickle(data, "it"), lambda: read_archive(archive)):
+        with contextlib.suppress(ValueError):
+            assert isinstance(read(), StandIn | dict)
+    assert not mark.exists()
+
+
+def test_an_evil_checkpoint_is_refused(tmp_path):
+    """Named, and without having run."""
+    folder = tmp_path / "mp_rank_00"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "model_optim_rng.pt", "w") as file:
+        file.writestr("archive/data.pkl", pickle.dumps(Call(os.system, f"touch {tmp_path / 'mark'}"), 2))
+    with pytest.raises(ValueError, match=r"model_optim_rng\.pt"):
+        formats.read(tmp_path)
+    assert not (tmp_path / "mark").exists()
+
+
+CONTENT = {
+    "args": Namespace(a=1, b=None, c=[True, "x", 2.5, (1, -(1 << 70))]),
+    "model": {"w": of_array(np.arange(6, dtype=np.float32).reshape(2, 3)), "s": of_array(np.zeros((), np.int64))},
+    "half": of_array(np.array([0x3F80], np.uint16), "bfloat16"),
+}
+
+
+def test_what_is_written_is_read(tmp_path):
+    """Tensors of every kind, plain values, and a namespace as its entries."""
+    write_archive(tmp_path / "f.pt", CONTENT)
+    found = read_archive(tmp_path / "f.pt")
+    assert found["args"].path == "argparse.Namespace" and found["args"].state == dict(CONTENT["args"])
+    np.testing.assert_array_equal(found["model"]["w"].read(), [[0, 1, 2], [3, 4, 5]])
+    assert found["model"]["s"].read().shape == () and found["half"].widened().tolist() == [1.0]
+
+
+def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
+    """A pickle may say any shape."""
+    write_archive(tmp_path / "f.pt", CONTENT)
+    with zipfile.ZipFile(tmp_path / "f.pt") as file:
+        entries = {name: file.read(name) for name in file.namelist()}
+    for old, new in ((b"L3L\n", b"L4L\n"), (b"L2L\n", b"L9999999999L\n")):
+        changed = entries | {"archive/data.pkl": entries["archive/data.pkl"].replace(old, new)}
+        assert changed != entries
+        with zipfile.ZipFile(tmp_path / "g.pt", "w") as file:
+            for name, data in changed.items():
+                file.writestr(name, data)
+        with pytest.raises(ValueError, match="does not fit into its storage"):
+            read_archive(tmp_path / "g.pt")
+
+
+@pytest.mark.parametrize("size", [0, 10, 200, 1000])
+def test_a_file_that_is_cut_off_is_named(size, tmp_path):
+    """At any place."""
+    write_archive(tmp_path / "f.pt", CONTENT)
+    content = (tmp_path / "f.pt").read_bytes()
+    assert len(content) > size
+    (tmp_path / "f.pt").write_bytes(content[:size])
+    with pytest.raises(ValueError, match=r"f\.pt"):
+        read_archive(tmp_path / "f.pt")

@@ -24,6 +24,12 @@ MODEL_KINDS = {"dp-cp": ("tp",), "expert-dp": ("expert-tp", "ep")}
 MODEL_GROUPS = {"dp-cp": "tp-pp", "expert-dp": "tp-ep-pp"}
 """Kind of the replicas' group -> kind of the group that holds one replica of the whole model."""
 
+SHARDS_OF_STATES = {"dp-cp": "intra-dp-cp", "expert-dp": "intra-expert-dp"}
+"""Kind of the replicas' group -> kind of the group over which the distributed optimizer cuts their common state."""
+
+INSTANCES_OF_STATES = {"dp-cp": "inter-dp-cp", "expert-dp": "inter-expert-dp"}
+"""Kind of the replicas' group -> kind of the group whose ranks have the same part of it, each in its own instance."""
+
 _SIZE_FLAGS = {
     "tp": "--tensor-model-parallel-size",
     "ep": "--expert-model-parallel-size",

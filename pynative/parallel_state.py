@@ -2,8 +2,7 @@
 
 Module-level state, because Megatron's users expect it: `initialize_model_parallel` fills it, `destroy_model_parallel`
 empties it, everything else only reads (`pynative` lists all such state). The virtual pipeline rank is the chunk of
-`step_position`. The getters of a group are made by the line that names
-them; `parallel_core.topology.KINDS` says what each kind of group is.
+`step_position`. A group's getters are made by the line that names them; `parallel_core.topology.KINDS` explains kinds.
 """
 
 from collections.abc import Callable
@@ -56,12 +55,12 @@ def initialize_model_parallel(
     expert_tensor_parallel_size: int | None = None,
     context_parallel_algo: str | None = None,
     ulysses_degree_in_cp: int | None = None,
+    num_distributed_optimizer_instances: int = 1,
     backend: Backend | None = None,
 ) -> None:
     """Lay the rank grid over the processes of `backend` (by default: those that the launcher started).
 
-    `pipeline_model_parallel_split_rank` (models with an encoder) and `communicator_config_path` (NCCL's settings) are
-    Megatron's and must be None.
+    `pipeline_model_parallel_split_rank` and `communicator_config_path` are Megatron's and must be None.
     """
     global _state
     if _state is not None:
@@ -83,6 +82,7 @@ def initialize_model_parallel(
         expert_tensor_parallel_size=expert_tensor_parallel_size,
         context_parallel_algo=context_parallel_algo,
         ulysses_degree_in_cp=ulysses_degree_in_cp,
+        num_distributed_optimizer_instances=num_distributed_optimizer_instances,
         order=order,
     )
     _state = _State(backend, topology, virtual_size=virtual_pipeline_model_parallel_size)
@@ -90,13 +90,12 @@ def initialize_model_parallel(
 
 
 def _check_virtual_stages(size: int | None, stages: int) -> None:
+    flag = f"--virtual-pipeline-model-parallel-size {size}"
     if size is not None and size < 1:
-        raise ValueError(f"--virtual-pipeline-model-parallel-size {size}: must be at least 1; change it")
+        raise ValueError(f"{flag}: must be at least 1; change it")
     if size is not None and size > 1 and stages == 1:
-        raise ValueError(
-            f"--virtual-pipeline-model-parallel-size {size}: needs 2 or more stages, not "
-            "--pipeline-model-parallel-size 1; raise that or leave this out"
-        )
+        needed = "needs 2 or more stages, not --pipeline-model-parallel-size 1"
+        raise ValueError(f"{flag}: {needed}; raise that or leave this out")
 
 
 def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:
@@ -111,6 +110,7 @@ def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:
         expert_tensor_parallel_size=config.expert_tensor_parallel_size,
         context_parallel_algo=config.context_parallel_algo,
         ulysses_degree_in_cp=config.ulysses_degree_in_cp,
+        num_distributed_optimizer_instances=config.num_distributed_optimizer_instances,
         backend=backend,
     )
     _current().config = config.all_config

@@ -49,7 +49,10 @@ class ParameterMeta:
     main_grad_is_empty: bool = True
     """Nothing was added since the buffer was emptied: the next gradient overwrites."""
     main_param: Tensor | None = None
-    """The float32 copy of a 16-bit parameter, which the optimizer updates; None: there is none."""
+    """The float32 copy of a 16-bit parameter, which the optimizer updates; with the distributed optimizer of the part
+    that this rank owns, as a vector. None: there is none."""
+    rounded_from_main: Tensor | None = None
+    """What of the parameter `main_param` is the copy of."""
     layer_events: Any = None
     """The LayerEvents of the chunk that it belongs to, which `get_model` sets; None: those of no chunk."""
     buffers: Callable[[], Any] = lambda: None
@@ -75,9 +78,11 @@ def set_main_grad(parameter: Parameter, view: Tensor) -> None:
     parameter.meta.main_grad_is_empty = True
 
 
-def set_main_param(parameter: Parameter, view: Tensor | None) -> None:
-    """Have a parameter's values kept in float32 too, in a view of an optimizer's state; None: they are not."""
+def set_main_param(parameter: Parameter, view: Tensor | None, of: Tensor | None = None) -> None:
+    """Have a parameter's values, or those of a part `of` it, kept in float32 too, in a view of an optimizer's state;
+    None: they are not."""
     parameter.main_param = parameter.meta.main_param = view
+    parameter.meta.rounded_from_main = of
 
 
 def as_type(values: np.ndarray, dtype: ms.Type) -> Tensor:
@@ -127,7 +132,7 @@ def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
     """Overwrite a parameter in place; its float32 copy, if it has one, then holds the rounded values too."""
     write(parameter, values)
     if parameter.meta.main_param is not None:
-        in_place.assign(parameter.meta.main_param, parameter)
+        in_place.assign(parameter.meta.main_param, parameter.meta.rounded_from_main)
 
 
 def trainable(model: nn.Cell) -> Iterator[Parameter]:

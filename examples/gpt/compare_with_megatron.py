@@ -66,7 +66,7 @@ class Rows:
 def run_case(case: Path, out: Path, all_config) -> None:
     """Train the case as one of the launched processes; rank 0 leaves curve, gradients and weights in `out`."""
     from pynative import parallel_state
-    from pynative.checkpointing import gather_weights, load_weights
+    from pynative.checkpointing import gather_gradients, gather_weights, load_weights
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
@@ -80,7 +80,7 @@ def run_case(case: Path, out: Path, all_config) -> None:
 
         def on_gradients(self, state, gradient_scale) -> None:
             if state.iteration == 0:
-                gradients = gather_weights(state.model, of=lambda parameter: parameter.main_grad)
+                gradients = gather_gradients(state.step_cell.buffers)
                 if parallel_state.get_global_rank() == 0:
                     np.savez(out / OUR_GRADIENTS, **{name: g * gradient_scale for name, g in gradients.items()})
 

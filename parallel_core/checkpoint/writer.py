@@ -6,35 +6,37 @@ The notes are files too, so nothing but a barrier is needed between the writers 
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest, Run, Shard, StoredTensor, merge_tensors, tensor_from
 from parallel_core.checkpoint.tensor_file import FileRecord, write_tensors
-from parallel_core.sharding import MODEL_KINDS, Coordinates, Place, ShardSpec, is_counted
+from parallel_core.sharding import INSTANCES_OF_STATES, MODEL_KINDS, Coordinates, Place, ShardSpec, is_counted
 from parallel_core.topology import Topology
 
 
-@dataclass(frozen=True)
-class LocalTensor:
+class LocalTensor(NamedTuple):
     """This rank's shard of a tensor."""
 
     place: Place
     values: np.ndarray | LazyTensor
 
 
-def writers(topology: Topology) -> dict[int, str]:
-    """Global rank -> name of its file, for every rank that is the first replica of some parameters.
+def writers(topology: Topology, *, sharded: bool = False) -> dict[int, str]:
+    """Global rank -> name of its file, for every rank that is the first replica of some parameters or, with `sharded`
+    optimizer state, of a part of that.
 
-    A file is named as Megatron names the place in the model; where replicas of the other parameters divide the experts
-    among themselves, with the replica's number.
+    A file is named as Megatron names the place in the model; where replicas divide something among themselves, with the
+    replica's number.
     """
+    kinds = [*MODEL_KINDS, *(INSTANCES_OF_STATES.values() if sharded else ())]
     names = {}
     for rank in range(topology.world_size):
-        if any(topology.group(kind, rank)[0] == rank for kind in MODEL_KINDS):
+        if any(topology.group(kind, rank)[0] == rank for kind in kinds):
             tensor, stage = (topology.dense.coordinate(axis, rank) for axis in ("tp", "pp"))
             replica = topology.group("dp-cp", rank).index(rank)
             names[rank] = file_name(tensor, stage, replica)
@@ -49,6 +51,14 @@ def file_name(tensor_rank: int, stage: int, replica: int = 0) -> str:
 def is_written(spec: ShardSpec, coordinates: Coordinates) -> bool:
     """Whether this rank writes its shard of a parameter: the first of those that hold the same one does."""
     return is_counted(spec, coordinates) and coordinates.get(spec.replicas, (0, 1))[0] == 0
+
+
+def is_state_written(spec: ShardSpec, coordinates: Coordinates, *, sharded: bool) -> bool:
+    """Whether this rank writes what it has of the state of a parameter: if each replica has its part, all of the first
+    instance do."""
+    if not sharded:
+        return is_written(spec, coordinates)
+    return is_counted(spec, coordinates) and coordinates.get(INSTANCES_OF_STATES[spec.replicas], (0, 1))[0] == 0
 
 
 def write_part(partial: Path, name: str, tensors: Mapping[str, LocalTensor]) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import lcm
 
+from parallel_core.buffers import BucketRule
 from parallel_core.config.base import Config, option
 from parallel_core.findings import Finding
+from parallel_core.sharding import SHARDS_OF_STATES, Coordinates
 
 
 @dataclass(kw_only=True)
@@ -31,6 +34,8 @@ class GradientConfig(Config):
     """On later stages, wait with that until the first stage is through."""
     use_distributed_optimizer: bool = option("--use-distributed-optimizer", False)
     """Share optimizer states out over data-parallel ranks."""
+    num_distributed_optimizer_instances: int = option("--num-distributed-optimizer-instances", 1, at_least=1)
+    """Copies of the shared-out optimizer states: a rank shares with the ranks of its copy."""
     zero_stage: int = option("--zero-stage", None, at_least=0, at_most=3)
     """What data-parallel ranks share out: 1 optimizer states, 2 gradients too, 3 weights too."""
 
@@ -45,6 +50,17 @@ class GradientConfig(Config):
         named = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
         return gradient_type if self.communication_data_type is None else named[self.communication_data_type]
 
+    @property
+    def shards_states(self) -> bool:
+        """Whether a rank updates its part of the parameters only."""
+        return self.zero_stage > 0
+
+    def bucket_rule(self, coordinates: Coordinates) -> BucketRule:
+        """How the rank at these coordinates deals its parameters into buckets."""
+        if not self.shards_states:
+            return BucketRule()
+        return BucketRule.sharded(lcm(*(coordinates.get(kind, (0, 1))[1] for kind in SHARDS_OF_STATES.values())))
+
     def derive(self) -> None:
         self.fill("zero_stage", lambda: int(self.use_distributed_optimizer))
         self.use_distributed_optimizer = self.use_distributed_optimizer or self.zero_stage > 0
@@ -53,3 +69,10 @@ class GradientConfig(Config):
         if self.use_distributed_optimizer and self.zero_stage == 0:
             rule = "--use-distributed-optimizer is stage 1 and part of the higher ones"
             yield Finding("--zero-stage", 0, rule, "leave one of them out")
+        if self.num_distributed_optimizer_instances > 1 and not self.use_distributed_optimizer:
+            yield Finding(
+                "--num-distributed-optimizer-instances",
+                self.num_distributed_optimizer_instances,
+                "says how often the state of --use-distributed-optimizer is there",
+                "add that or leave this out",
+            )

@@ -113,6 +113,12 @@ class ParallelConfig(Config):
             return self.pipeline_schedule
         return "interleaved" if (self.virtual_pipeline_model_parallel_size or 1) > 1 else "1f1b"
 
+    @property
+    def num_distributed_optimizer_instances(self) -> int:
+        """Copies of the distributed optimizer's state, which the training section says; one for a section alone."""
+        whole = self.all_config
+        return 1 if whole is None else whole.training_config.gradient.num_distributed_optimizer_instances
+
     def derive(self) -> None:
         self.fill("data_parallel_size", lambda: max(1, self.world_size // self.model_parallel_size))
         if self.tensor_model_parallel_size == 1:

@@ -55,8 +55,8 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "ckpt_format": ("torch_dist", "torch", "torch_dcp", "fsdp_dtensor", "safetensors"),
     "convert_from_huggingface": (False,),
     "convert_to_huggingface": (False,),
-    "use_distributed_optimizer": (False,),
-    "zero_stage": (0,),
+    "zero_stage": (0, 1),
+    "overlap_param_gather": (False,),
     "communication_data_type": (None,),
     "cpu_offload_optimizer": (False,),
     "cpu_offload_params": (False,),
@@ -95,7 +95,7 @@ PART_OF: dict[str, Feature] = {
     "lora_config.": Feature("lora_rank"),
     "multi_latent_attention.": Feature("multi_latent_attention.enabled"),
     "multi_token_prediction.": Feature("multi_token_prediction.num_layers"),
-    "parallel_optimizer_comm_recompute": Feature("zero_stage"),
+    "parallel_optimizer_comm_recompute": Feature("zero_stage", 3),
     "rope_scaling.beta_": Feature("rope_scaling.type", "yarn"),
     "rope_scaling.mscale": Feature("rope_scaling.type", "yarn"),
     "rope_scaling.long": Feature("rope_scaling.type", "longrope"),
@@ -103,7 +103,6 @@ PART_OF: dict[str, Feature] = {
     "rope_scaling.": Feature("rope_scaling.type", "llama3"),
     "sliding_window.": Feature("sliding_window.size"),
     "moe_config.": Feature("num_experts"),
-    "overlap_param_gather": Feature("use_distributed_optimizer"),
     "expert_tensor_parallel_size": Feature("num_experts"),
     "bucket_size": Feature("overlap_grad_reduce"),
     "delay_grad_reduce": Feature("overlap_grad_reduce"),
@@ -139,7 +138,6 @@ def never_works(path: str) -> bool:
 
 
 _FOLLOWS = {
-    path_of("zero_stage"): path_of("use_distributed_optimizer"),
     path_of("exp_avg_sq_dtype"): path_of("exp_avg_dtype"),
 }
 """A field -> the one that a single flag or key fills together with it, and that is named for both."""

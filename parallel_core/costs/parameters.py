@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from parallel_core.blocks import ParameterSpec, stage_chunks
-from parallel_core.buffers import BufferPlan, plan_buffers
-from parallel_core.sharding import ShardSpec, place
+from parallel_core.buffers import BufferPlan, Span, plan_buffers
+from parallel_core.sharding import Coordinates, ShardSpec, place
 
 if TYPE_CHECKING:
     from parallel_core.config import AllConfig
@@ -23,11 +23,33 @@ def stage_parameters(config: AllConfig, stage: int) -> list[ShardSpec]:
     return [spec for spec, _ in _named(config, stage)]
 
 
+def stage_coordinates(config: AllConfig, stage: int) -> Coordinates:
+    """The first rank of a stage in the groups that its buffers are laid out for."""
+    parallel, gradient = config.parallel_config, config.training_config.gradient
+    stages, instances = parallel.pipeline_model_parallel_size, gradient.num_distributed_optimizer_instances
+    replicas = parallel.data_parallel_size * parallel.context_parallel_size
+    return {
+        "tp": (0, parallel.tensor_model_parallel_size),
+        "pp": (stage, stages),
+        "dp": (0, parallel.data_parallel_size),
+        "dp-cp": (0, replicas),
+        "intra-dp-cp": (0, replicas // instances),
+        "inter-dp-cp": (0, instances),
+        "embedding": (min(stage, 1), min(stages, 2)),
+    }
+
+
 def stage_buffers(config: AllConfig, stage: int) -> list[BufferPlan]:
     """The flat buffers that a rank's parameters and gradients lie in."""
-    coordinates = {"tp": (0, config.parallel_config.tensor_model_parallel_size)}
+    coordinates, gradient = stage_coordinates(config, stage), config.training_config.gradient
     parameters = [(place(spec, coordinates), parameter.dtype) for spec, parameter in _named(config, stage)]
-    return plan_buffers(parameters, config.training_config.gradient.type_for)
+    return plan_buffers(parameters, gradient.type_for, gradient.bucket_rule(coordinates))
+
+
+def stage_owned(config: AllConfig, stage: int) -> list[tuple[BufferPlan, tuple[Span, ...]]]:
+    """The same, with what of each a rank updates and has the optimizer's states of."""
+    coordinates, sharded = stage_coordinates(config, stage), config.training_config.gradient.shards_states
+    return [(plan, plan.owned_by(coordinates, sharded=sharded)) for plan in stage_buffers(config, stage)]
 
 
 def buffer_elements(config: AllConfig, stage: int) -> int:

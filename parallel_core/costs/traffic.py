@@ -14,7 +14,8 @@ those of the type that is computed in:
 
 Those are the blocks' (`Block.messages`). Per micro-batch a stage sends a, with sequence parallelism a/t, forward and
 the same backward, in the residual's type. Per step each of the N ranks with the same parameters: 2 (N-1)/N F times
-their number.
+their number; with the distributed optimizer half of that for gradients, in the gradients' type, and (N-1)/N of the
+parameters in theirs.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from typing import TYPE_CHECKING
 
 from parallel_core.blocks import MicroBatch, stage_chunks
 from parallel_core.blocks.micro_batch import FLOAT32, INT32
-from parallel_core.buffers import plan_reductions
-from parallel_core.costs.parameters import stage_buffers
+from parallel_core.buffers import plan_gathers, plan_reductions
+from parallel_core.costs.parameters import stage_buffers, stage_coordinates
 from parallel_core.dtypes import DTYPES
 from parallel_core.messages import Message, message
 
@@ -48,25 +49,27 @@ def pipeline(config: AllConfig, stage: int) -> Iterator[Message]:
 
 
 def gradients(config: AllConfig, stage: int) -> Iterator[Message]:
-    """Over the replicas; over tensor parallelism partial sums; over the first and last stage a tied embedding's."""
-    parallel = config.parallel_config
-    sizes = {
-        "dp-cp": parallel.data_parallel_size * parallel.context_parallel_size,
-        "tp": parallel.tensor_model_parallel_size,
-        "embedding": min(parallel.pipeline_model_parallel_size, 2),
-    }
-    plans = stage_buffers(config, stage)
-    for reduction in plan_reductions(plans, {kind: (0, size) for kind, size in sizes.items()}):
-        item_size = DTYPES[plans[reduction.buffer].gradient_type].bytes
-        size = (reduction.span.stop - reduction.span.start) * item_size
-        what = {"tp": "partial gradients", "embedding": "tied embedding"}.get(reduction.over, "gradients")
-        yield from message(reduction.over, reduction.operation, size, sizes[reduction.over], what)
+    """Over the replicas; over tensor parallelism partial sums; over the first and last stage a tied embedding's. With
+    the distributed optimizer, of a rank's own part; and after the update the gathers of parameters."""
+    coordinates, plans = stage_coordinates(config, stage), stage_buffers(config, stage)
+    sharded = config.training_config.gradient.shards_states
+    for one in plan_reductions(plans, coordinates, sharded=sharded):
+        size = one.span.size * DTYPES[plans[one.buffer].gradient_type].bytes
+        what = {"tp": "partial gradients", "embedding": "tied embedding"}.get(one.over, "gradients")
+        yield from message(one.over, one.operation, size, coordinates[one.over][1], what)
+    for one in plan_gathers(plans, coordinates, sharded=sharded):
+        members = coordinates[one.over][1]
+        size = one.span.size // members * DTYPES[plans[one.buffer].parameter_type].bytes
+        yield from message(one.over, one.operation, size, members, "parameters")
 
 
 def reports(config: AllConfig) -> Iterator[Message]:
     """The gradient's norm, with a loss scaler whether it is finite, and the loss with its numbers of tokens."""
     parallel = config.parallel_config
     model_ranks = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size
+    if config.training_config.gradient.shards_states:
+        members = stage_coordinates(config, 0)["intra-dp-cp"][1]
+        yield from message("intra-dp-cp", "all_reduce", FLOAT32, members, "gradient norm")
     yield from message("tp-pp", "all_reduce", FLOAT32, model_ranks, "gradient norm")
     if config.training_config.precision.make_loss_scaler() is not None:
         yield from message("world", "all_reduce", FLOAT32, parallel.world_size, "overflow")

@@ -52,6 +52,10 @@ KINDS = {
     "ep": Kind("expert", "ep", "other experts of the same layers"),
     "expert-tp": Kind("expert", "tp", "shards of the same experts"),
     "expert-dp": Kind("expert", "dp", "the same shards of the same experts, other samples"),
+    "intra-dp-cp": Kind("special", "intra_dp_cp", "one instance of the distributed optimizer's state"),
+    "inter-dp-cp": Kind("special", "inter_dp_cp", "the same part of that state in each instance"),
+    "intra-expert-dp": Kind("special", "intra_expert_dp", "one instance of that state for the same experts"),
+    "inter-expert-dp": Kind("special", "inter_expert_dp", "the same part of it in each instance"),
     "tp-ep": Kind("expert", "tp-ep", "all experts of the same layers"),
     "tp-ep-pp": Kind("expert", "tp-ep-pp", "all experts of the model"),
     "embedding": Kind("special", "embedding", "holders of a tied embedding: first and last stage"),
@@ -78,6 +82,8 @@ class Topology:
     """None: the ring."""
     ulysses_degree_in_cp: int | None = None
     """Context-parallel neighbours that exchange heads, with hybrid_cp_algo."""
+    num_distributed_optimizer_instances: int = 1
+    """Copies of the distributed optimizer's state: it is cut over the replicas of each."""
     order: str = RANK_ORDERS[0]
     """Axes, fastest varying first."""
 
@@ -173,11 +179,32 @@ class Topology:
 
     @cached_property
     def _ulysses_groups(self) -> np.ndarray:
-        return self._blocks.reshape(-1, self._blocks.shape[2])
+        return _rows(self._blocks)
 
     @cached_property
     def _ring_groups(self) -> np.ndarray:
-        return self._blocks.swapaxes(1, 2).reshape(-1, self._blocks.shape[1])
+        return _rows(self._blocks.swapaxes(1, 2))
+
+    def _instances(self, kind: str) -> np.ndarray:
+        """[groups of replicas, instances of the distributed optimizer's state, replicas of an instance]."""
+        replicas = self.groups(kind)
+        return replicas.reshape(len(replicas), self.num_distributed_optimizer_instances, -1)
+
+    @cached_property
+    def _intra_dp_cp_groups(self) -> np.ndarray:
+        return _rows(self._instances("dp-cp"))
+
+    @cached_property
+    def _inter_dp_cp_groups(self) -> np.ndarray:
+        return _rows(self._instances("dp-cp").swapaxes(1, 2))
+
+    @cached_property
+    def _intra_expert_dp_groups(self) -> np.ndarray:
+        return _rows(self._instances("expert-dp"))
+
+    @cached_property
+    def _inter_expert_dp_groups(self) -> np.ndarray:
+        return _rows(self._instances("expert-dp").swapaxes(1, 2))
 
     @cached_property
     def _embedding_groups(self) -> np.ndarray:
@@ -187,3 +214,8 @@ class Topology:
     @cached_property
     def _position_embedding_groups(self) -> np.ndarray:
         return self.dense.groups("pp")[:, :1]
+
+
+def _rows(groups: np.ndarray) -> np.ndarray:
+    """[..., ranks of a group] as [number of groups, ranks of a group]."""
+    return groups.reshape(-1, groups.shape[-1])

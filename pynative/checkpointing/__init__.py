@@ -3,9 +3,10 @@
 from pynative.checkpointing.load import load_checkpoint, load_model
 from pynative.checkpointing.names import get_checkpoint_name, get_last_checkpoint
 from pynative.checkpointing.save import save_checkpoint
-from pynative.checkpointing.weights import gather_weights, load_weights
+from pynative.checkpointing.weights import gather_gradients, gather_weights, load_weights
 
 __all__ = [
+    "gather_gradients",
     "gather_weights",
     "get_checkpoint_name",
     "get_last_checkpoint",

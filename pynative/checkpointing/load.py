@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from mindspore import Tensor, nn
+from mindspore import nn
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import Manifest
@@ -16,9 +15,9 @@ from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
 from parallel_core.checkpoint.schedule import schedule_problems
 from parallel_core.config import AllConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
-from parallel_core.sharding import Place
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
+from pynative.checkpointing.optimizer_state import optimizer_tensors
 from pynative.checkpointing.state import RunState
 from pynative.log import log, warn
 from pynative.optimizer.flat_optimizer import MAIN_PARAM, FlatOptimizer
@@ -93,7 +92,8 @@ def _optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | Non
     if record.kind != optimizer.config.optimizer_type:
         now = optimizer.config.optimizer_type
         return [f"{reader.directory}: --optimizer was {record.kind}, now it is {now}; {remedy}"]
-    found = (reader.problem(_stored_name(reader, name), part.spec) for name, part, _ in _optimizer_tensors(optimizer))
+    tensors = optimizer_tensors(optimizer)
+    found = (reader.problem(_stored_name(reader, name), stretch.whole.spec) for name, stretch, _ in tensors)
     return [problem for problem in found if problem]
 
 
@@ -105,15 +105,6 @@ def _schedule_problems(
     return schedule_problems(reader.manifest.scheduler, scheduler.state_dict(), config.optimizer_config)
 
 
-def _optimizer_tensors(optimizer: FlatOptimizer) -> list[tuple[str, Place, Tensor]]:
-    """Name, part and memory of every parameter's state."""
-    return [
-        (f"{name}.{parameter.meta.spec.name}", place_of(parameter), memory)
-        for parameter, states in optimizer.states_of_parameters()
-        for name, memory in states.items()
-    ]
-
-
 def _stored_name(reader: CheckpointReader, name: str) -> str:
     """Of a state's tensor: a run without float32 values beside its weights had weights that were float32."""
     return name if name in reader.manifest.tensors else name.removeprefix(f"{MAIN_PARAM}.")
@@ -121,17 +112,15 @@ def _stored_name(reader: CheckpointReader, name: str) -> str:
 
 def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:
     for parameter in name_parameters(model):
-        write_parameter(parameter, _own_shard(reader, parameter.meta.spec.name, place_of(parameter), parameter))
+        present = parameter.asnumpy().copy()
+        write_parameter(parameter, reader.read(parameter.meta.spec.name, place_of(parameter), out=present))
 
 
 def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer) -> None:
     assert reader.manifest.optimizer is not None
-    for name, part, memory in _optimizer_tensors(optimizer):
-        write(memory, _own_shard(reader, _stored_name(reader, name), part, memory))
+    for name, stretch, memory in optimizer_tensors(optimizer):
+        present = stretch.to_array(memory.asnumpy())
+        write(memory, stretch.to_vector(reader.read(_stored_name(reader, name), stretch.place, out=present)))
     optimizer.steps = reader.manifest.optimizer.steps
     if optimizer.grad_scaler is not None and reader.manifest.loss_scaler is not None:
         optimizer.grad_scaler.load_state_dict(reader.manifest.loss_scaler)
-
-
-def _own_shard(reader: CheckpointReader, name: str, part: Place, present: Tensor) -> np.ndarray:
-    return reader.read(name, part, out=present.asnumpy().copy())

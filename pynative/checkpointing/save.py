@@ -1,4 +1,4 @@
-"""Saving: the first replica of a shard writes it, one file a writer; rank 0 publishes."""
+"""Saving: the first rank that holds a shard writes it, one file a writer; rank 0 publishes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from parallel_core.checkpoint.manifest import OptimizerRecord, Run
 from parallel_core.checkpoint.writer import LocalTensor, is_written, write_manifest, write_part, writers
 from parallel_core.config import AllConfig
 from pynative import parallel_state
+from pynative.checkpointing.optimizer_state import written_state
 from pynative.checkpointing.state import RunState
 from pynative.optimizer.optimizer import FlatOptimizer
 from pynative.parameter import name_parameters, place_of
@@ -25,7 +26,9 @@ def save_checkpoint(directory: Path, state: RunState, keep: int | None = None) -
     default what the configuration says.
     """
     world = parallel_state.get_world_group()
-    files = writers(parallel_state.get_topology())
+    optimizer = _saved_optimizer(state)
+    is_sharded = optimizer is not None and optimizer.buffers.is_sharded
+    files = writers(parallel_state.get_topology(), sharded=is_sharded)
     partial = commit.partial_directory(directory, state.iteration)
     if world.rank == 0:
         commit.begin(directory, state.iteration)
@@ -52,14 +55,7 @@ def _local_tensors(state: RunState) -> dict[str, LocalTensor]:
         if is_written(parameter.meta.spec, coordinates)
     }
     optimizer = _saved_optimizer(state)
-    if optimizer is not None:
-        tensors |= {
-            f"{name}.{parameter.meta.spec.name}": LocalTensor(place_of(parameter), values.asnumpy())
-            for parameter, states in optimizer.states_of_parameters()
-            if is_written(parameter.meta.spec, coordinates)
-            for name, values in states.items()
-        }
-    return tensors
+    return tensors if optimizer is None else tensors | written_state(optimizer)
 
 
 def _saved_optimizer(state: RunState) -> FlatOptimizer | None:

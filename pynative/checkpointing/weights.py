@@ -1,7 +1,7 @@
 """Whole arrays under Megatron's global names, into a model and out of it."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import astuple
 from typing import TypeAlias
 
@@ -9,12 +9,14 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from parallel_core.checkpoint.writer import is_written, writers
+from parallel_core.buffers import Stretch
+from parallel_core.checkpoint.writer import is_state_written, is_written, writers
 from parallel_core.dtypes import FLOATS
 from parallel_core.sharding import Box, Place, ShardSpec
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.collectives import Group
+from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.parameter import name_parameters, place_of, type_name, write_parameter
 
 Shards: TypeAlias = "dict[str, tuple[Place, np.ndarray]]"
@@ -59,12 +61,31 @@ def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -
     them.
     """
     coordinates = parallel_state.get_coordinates()
-    own: Shards = {
+    own = {
         parameter.meta.spec.name: (place_of(parameter), _array(of(parameter)))
         for parameter in name_parameters(model)
         if is_written(parameter.meta.spec, coordinates)
     }
-    world, sources = parallel_state.get_world_group(), writers(parallel_state.get_topology())
+    return gather_shards(own, writers(parallel_state.get_topology()))
+
+
+def gather_gradients(buffers: ParamAndGradBuffers) -> dict[str, np.ndarray] | None:
+    """The reduced gradient of every parameter, whole, by global name; None except on rank 0. All ranks call this; each
+    brings what it owns."""
+    coordinates, sharded = parallel_state.get_coordinates(), buffers.is_sharded
+    own = {}
+    for buffer in buffers:
+        for entry, run in buffer.plan.entries_in(buffer.owned):
+            if is_state_written(entry.spec, coordinates, sharded=sharded):
+                stretch = Stretch.of(entry, run)
+                own[entry.spec.name] = stretch.place, stretch.to_array(_array(buffer.gradients.span(*run)))
+    return gather_shards(own, writers(parallel_state.get_topology(), sharded=sharded))
+
+
+def gather_shards(own: Shards, sources: Collection[int]) -> dict[str, np.ndarray] | None:
+    """Whole arrays by name from the parts that the ranks `sources` (rank 0 among them) have, each part one rank's; None
+    except on rank 0. All ranks call this."""
+    world = parallel_state.get_world_group()
     if world.rank > 0:
         if world.rank in sources:
             _send_shards(own, world)

@@ -59,22 +59,23 @@ class HcclGroup(Group):
 
     def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Steps:
         target = mint.empty(x.shape, dtype=x.dtype) if out is None else out
-        if not target.is_contiguous():
-            raise ValueError("out is a view of another tensor that is not contiguous; pass one that is")
+        _check_contiguous(target)
         if target is not x:
             target.copy_(x)
         handle = distributed.all_reduce(target, _reduction(op, kind), self._native, True)
         return _launched(target, [handle])
 
-    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int) -> Steps:
+    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int, out: Tensor | None) -> Steps:
         moved = x.movedim(axis, 0).contiguous()
-        target = mint.empty((moved.shape[0] * self.size, *moved.shape[1:]), dtype=x.dtype)
+        target = mint.empty((moved.shape[0] * self.size, *moved.shape[1:]), dtype=x.dtype) if out is None else out
+        _check_contiguous(target)
         handle = distributed.all_gather_into_tensor(target, moved, self._native, True)
         return self._moved_back(target, handle, axis)
 
-    def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str) -> Steps:
+    def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str, out: Tensor | None) -> Steps:
         moved = x.movedim(axis, 0).contiguous()
-        target = mint.empty((moved.shape[0] // self.size, *moved.shape[1:]), dtype=x.dtype)
+        target = mint.empty((moved.shape[0] // self.size, *moved.shape[1:]), dtype=x.dtype) if out is None else out
+        _check_contiguous(target)
         handle = distributed.reduce_scatter_tensor(target, moved, _reduction(op, kind), self._native, True)
         return self._moved_back(target, handle, axis)
 
@@ -138,6 +139,11 @@ class HcclGroup(Group):
 
     def _recv_lane(self, source: int) -> Lane:
         return self._lane
+
+
+def _check_contiguous(target: Tensor) -> None:
+    if not target.is_contiguous():
+        raise ValueError("out is a view of another tensor that is not contiguous; pass one that is")
 
 
 def _reduction(op: str, kind: Kind) -> str:

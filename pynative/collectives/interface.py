@@ -91,25 +91,35 @@ class Group(ABC):
         call = self._call("all_reduce", f"op={op} {_described(x.shape, kind)}")
         return self._run("all_reduce", call, self._all_reduce(call, x, kind, op, out), async_op, _bytes(x, kind))
 
-    def all_gather(self, x: Tensor, axis: int = 0, *, async_op: bool = False):
-        """The ranks' x concatenated along `axis` in group order."""
-        axis = self._check_axis("all_gather", x, axis)
-        if self.size == 1:
-            return self._alone(x, async_op)
-        kind = kind_of(x.dtype)
-        call = self._call("all_gather", f"axis={axis} {_described(x.shape, kind)}")
-        return self._run("all_gather", call, self._all_gather(call, x, kind, axis), async_op, _bytes(x, kind))
+    def all_gather(self, x: Tensor, axis: int = 0, *, out: Tensor | None = None, async_op: bool = False):
+        """The ranks' x concatenated along `axis` in group order; written into `out` if given, along the first axis.
 
-    def reduce_scatter(self, x: Tensor, axis: int = 0, op: str = "sum", *, async_op: bool = False):
-        """This rank's part, of `size` equal parts along `axis`, of the reduction over the ranks."""
+        x may be this rank's place in `out`, the memory of which is then the only one.
+        """
+        axis = self._check_axis("all_gather", x, axis)
+        kind = kind_of(x.dtype)
+        shape = (x.shape[0] * self.size, *x.shape[1:]) if axis == 0 else ()
+        self._check_out("all_gather", x, axis, shape, out)
+        if self.size == 1:
+            return self._alone(x if out is None else _copied(x, out, kind), async_op)
+        call = self._call("all_gather", f"axis={axis} {_described(x.shape, kind)}")
+        return self._run("all_gather", call, self._all_gather(call, x, kind, axis, out), async_op, _bytes(x, kind))
+
+    def reduce_scatter(
+        self, x: Tensor, axis: int = 0, op: str = "sum", *, out: Tensor | None = None, async_op: bool = False
+    ):
+        """This rank's part, of `size` equal parts along `axis`, of the reduction over the ranks; written into `out` if
+        given, along the first axis: this may be the part's own place in x."""
         self._check_reduction(op)
         axis = self._check_axis("reduce_scatter", x, axis)
         self._check_divides("reduce_scatter", x, axis)
-        if self.size == 1:
-            return self._alone(x, async_op)
         kind = kind_of(x.dtype)
+        shape = (x.shape[0] // self.size, *x.shape[1:])
+        self._check_out("reduce_scatter", x, axis, shape, out)
+        if self.size == 1:
+            return self._alone(x if out is None else _copied(x, out, kind), async_op)
         call = self._call("reduce_scatter", f"op={op} axis={axis} {_described(x.shape, kind)}")
-        steps = self._reduce_scatter(call, x, kind, axis, op)
+        steps = self._reduce_scatter(call, x, kind, axis, op, out)
         return self._run("reduce_scatter", call, steps, async_op, _bytes(x, kind))
 
     def broadcast(self, x: Tensor, source: int, *, async_op: bool = False):
@@ -180,10 +190,12 @@ class Group(ABC):
     def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Steps: ...
 
     @abstractmethod
-    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int) -> Steps: ...
+    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int, out: Tensor | None) -> Steps: ...
 
     @abstractmethod
-    def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str) -> Steps: ...
+    def _reduce_scatter(
+        self, call: Call, x: Tensor, kind: Kind, axis: int, op: str, out: Tensor | None
+    ) -> Steps: ...
 
     @abstractmethod
     def _broadcast(self, call: Call, x: Tensor, kind: Kind, source: int) -> Steps: ...
@@ -244,6 +256,15 @@ class Group(ABC):
         if not -x.ndim <= axis < x.ndim:
             raise ValueError(f"{operation}: axis={axis}, but x is {_typed(x)}")
         return axis % x.ndim
+
+    def _check_out(self, operation: str, x: Tensor, axis: int, shape: tuple[int, ...], out: Tensor | None) -> None:
+        if out is None:
+            return
+        if axis:
+            raise ValueError(f"{operation}: out is written along the first axis, not axis={axis}; leave one out")
+        if (tuple(out.shape), out.dtype) != (shape, x.dtype):
+            needed = _described(shape, kind_of(x.dtype))
+            raise ValueError(f"{operation}: out is {_typed(out)}; of {_typed(x)} it must be {needed}")
 
     def _check_divides(self, operation: str, x: Tensor, axis: int) -> None:
         if x.shape[axis] % self.size:

@@ -152,16 +152,26 @@ class NativeGroup(CheckedGroup):
 
         return steps()
 
-    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int) -> Steps:
-        source = to_numpy(x, kind).reshape(-1)
-        rows = yield from self._together(call, lambda group: mccl.all_gather(source, kind, self.size, group))
-        return to_tensor(join_axis(rows, x.shape, axis), kind)
+    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int, out: Tensor | None) -> Steps:
+        source, target = to_numpy(x, kind).reshape(-1), None if out is None else writable(out, kind)
 
-    def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str) -> Steps:
+        def steps() -> Steps:
+            rows = yield from self._together(call, lambda group: mccl.all_gather(source, kind, self.size, group))
+            return _delivered(join_axis(rows, x.shape, axis), kind, out, target)
+
+        return steps()
+
+    def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str, out: Tensor | None) -> Steps:
         parts = np.split(split_axis(to_numpy(x, kind), axis, self.size), self.size)
         shape = tuple(n // self.size if i == axis else n for i, n in enumerate(x.shape))
-        mine = yield from self._together(call, lambda _: mccl.reduce_scatter(parts, kind, op, self.ranks, self.rank))
-        return to_tensor(mine.reshape(shape), kind)
+        target = None if out is None else writable(out, kind)
+
+        def steps() -> Steps:
+            exchange = lambda _: mccl.reduce_scatter(parts, kind, op, self.ranks, self.rank)  # noqa: E731
+            mine = yield from self._together(call, exchange)
+            return _delivered(mine.reshape(shape), kind, out, target)
+
+        return steps()
 
     def _broadcast(self, call: Call, x: Tensor, kind: Kind, source: int) -> Steps:
         flat = to_numpy(x, kind).reshape(-1)
@@ -205,6 +215,14 @@ class NativeGroup(CheckedGroup):
             for i in self.peers
             for call, _ in self._streams.of(self.ranks[i]).unexpected[self.ranks]
         ]
+
+
+def _delivered(result: np.ndarray, kind: Kind, out: Tensor | None, memory: np.ndarray | None) -> Tensor:
+    """A tensor of the result, or `out`, whose memory is given, with it."""
+    if out is None or memory is None:
+        return to_tensor(result, kind)
+    memory[...] = result
+    return out
 
 
 class NativeBackend(CpuBackend):

@@ -118,11 +118,21 @@ class SharedMemoryGroup(CheckedGroup):
             np.copyto(target[start:stop], inbox.view(target.dtype, stop - start))
         self._give_back()
 
-    def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str) -> Steps:
+    def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str, out: Tensor | None) -> Steps:
+        """In place is safe: what others need of a block is posted before any of it is written, and this rank's own
+        addend is read before the sum is written where it was."""
         source = split_axis(to_numpy(x, kind), axis, self.size)
         shape = tuple(n // self.size if i == axis else n for i, n in enumerate(x.shape))
-        target = np.empty(shape, kind.storage)
-        flat, count = target.reshape(-1), target.size
+        target = np.empty(shape, kind.storage) if out is None else writable(out, kind)
+
+        def steps() -> Steps:
+            yield from self._reduce_parts(call, source, target.reshape(-1), op, kind)
+            return to_tensor(target, kind) if out is None else out
+
+        return steps()
+
+    def _reduce_parts(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> Waits:
+        count = target.size
         todo = spans(count, self._room_for_each // source.itemsize)
         for k in range(len(todo) + 1):
             if k < len(todo):
@@ -131,13 +141,21 @@ class SharedMemoryGroup(CheckedGroup):
             if k > 0:
                 yield from self._agree(call) if k == 1 else self._arrivals_of_all()
                 start, stop = todo[k - 1]
-                own = source[self.rank * count + start : self.rank * count + stop]
-                self._sum_parts(own, flat[start:stop], op, kind)
-        return to_tensor(target, kind)
+                own = source[self.rank * count + start : self.rank * count + stop].copy()
+                self._sum_parts(own, target[start:stop], op, kind)
 
-    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int) -> Steps:
+    def _all_gather(self, call: Call, x: Tensor, kind: Kind, axis: int, out: Tensor | None) -> Steps:
         source = to_numpy(x, kind).reshape(-1)
-        target = np.empty((self.size, source.size), source.dtype)
+        target = np.empty((self.size, source.size), source.dtype) if out is None else writable(out, kind)
+
+        def steps() -> Steps:
+            rows = target.reshape(self.size, -1)
+            yield from self._gather_rows(call, source, rows)
+            return to_tensor(join_axis(rows, x.shape, axis), kind) if out is None else out
+
+        return steps()
+
+    def _gather_rows(self, call: Call, source: np.ndarray, target: np.ndarray) -> Waits:
         target[self.rank] = source
         todo = spans(source.size, COLLECTIVE.slot_bytes // source.itemsize)
         for k in range(len(todo) + 1):
@@ -152,7 +170,6 @@ class SharedMemoryGroup(CheckedGroup):
                 for i, inbox in self._in.items():
                     target[i, start:stop] = inbox.view(source.dtype, stop - start)
                 self._give_back()
-        return to_tensor(join_axis(target, x.shape, axis), kind)
 
     def _broadcast(self, call: Call, x: Tensor, kind: Kind, source: int) -> Steps:
         is_source = source == self.rank

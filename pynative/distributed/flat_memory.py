@@ -1,32 +1,57 @@
 """One stretch of memory, many tensors that view it."""
 
+from collections.abc import Sequence
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.buffers import Span
+
 
 class FlatMemory:
-    """`size` zeros of a type, with views of any part.
+    """Zeros of a type for some spans of a planned buffer, with views of any part of one span.
 
-    On a CPU numpy owns the memory, because a MindSpore view of a CPU tensor cannot be written to; every view shares it
-    with numpy and with the other views. Elsewhere it is a device tensor and its views (not run on hardware).
+    Elements are named by their place in the plan, whichever of its spans are held. On a CPU numpy owns the memory,
+    because a MindSpore view of a CPU tensor cannot be written to; every view shares it with numpy and with the other
+    views. Elsewhere it is a device tensor and its views (not run on hardware).
     """
 
-    def __init__(self, size: int, dtype: str = "float32") -> None:
-        self.size = size
+    def __init__(self, spans: Sequence[Span], dtype: str = "float32") -> None:
+        self.spans, self.dtype = tuple(spans), dtype
         self._memory: np.ndarray | Tensor
         if ms.get_context("device_target") == "CPU":
-            self._memory = np.zeros(size, Tensor([0], getattr(ms, dtype)).asnumpy().dtype)
+            self._memory = np.zeros(self.size, Tensor([0], getattr(ms, dtype)).asnumpy().dtype)
         else:
-            self._memory = ms.mint.zeros(size, dtype=getattr(ms, dtype))
+            self._memory = ms.mint.zeros(self.size, dtype=getattr(ms, dtype))
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return sum(span.size for span in self.spans)
+
+    @property
+    def bytes(self) -> int:
+        """Allocated."""
+        return self._memory.nbytes
 
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
         """The tensor of this shape that begins at element `start`."""
-        stop = start + int(np.prod(shape))
+        first = self._place(start, start + int(np.prod(shape)))
+        last = first + int(np.prod(shape))
         if isinstance(self._memory, np.ndarray):
-            return Tensor.from_numpy(self._memory[start:stop].reshape(shape))
-        return self._memory[start:stop].view(shape)
+            return Tensor.from_numpy(self._memory[first:last].reshape(shape))
+        return self._memory[first:last].view(shape)
 
     def span(self, start: int, stop: int) -> Tensor:
         """Elements start..stop-1 as a vector."""
         return self.view(start, (stop - start,))
+
+    def _place(self, start: int, stop: int) -> int:
+        """Where in the memory elements start..stop-1 of the plan begin."""
+        before = 0
+        for held in self.spans:
+            if held.start <= start and stop <= held.stop:
+                return before + start - held.start
+            before += held.size
+        raise AssertionError(f"elements {start}..{stop} do not lie in one of {self.spans}")

@@ -1,24 +1,38 @@
-"""A model's parameters and gradients in flat buffers: memory for a plan of `parallel_core/buffers.py`, and its sums."""
+"""A model's parameters and gradients in flat buffers: memory for a plan of `parallel_core/buffers`, and what moves
+between ranks around an update."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from weakref import ref
 
 from mindspore import Parameter
 
-from parallel_core.buffers import BufferPlan, Entry, plan_buffers, plan_reductions
+from parallel_core.buffers import (
+    BufferPlan,
+    Entry,
+    Span,
+    bucket_reductions,
+    other_sums,
+    overlaps,
+    plan_buffers,
+    plan_gathers,
+)
 from parallel_core.config.gradient import GradientConfig
-from pynative import in_place, kernels, parallel_state
+from pynative import in_place, parallel_state
+from pynative.distributed.bucket import ParamAndGradBucket
 from pynative.distributed.flat_memory import FlatMemory
-from pynative.parameter import ParameterMeta, place_of, set_main_grad, type_name
+from pynative.parameter import place_of, set_main_grad, type_name
 
 
 class ParamAndGradBuffer:
     """The flat memory of one plan: `parameter` keeps its values, and gradients are summed in its `main_grad`."""
 
-    def __init__(self, plan: BufferPlan, parameters: Sequence[Parameter]) -> None:
+    def __init__(self, plan: BufferPlan, parameters: Sequence[Parameter], owned: Sequence[Span]) -> None:
         self.plan = plan
-        self.parameters = FlatMemory(plan.size, plan.parameter_type)
-        self.gradients = FlatMemory(plan.size, plan.gradient_type)
+        self.owned = tuple(owned)
+        """What this rank updates, and of which it has the optimizer's state: with the distributed optimizer its part of
+        every bucket. The reduced gradient is whole there only."""
+        self.parameters = FlatMemory([plan.span], plan.parameter_type)
+        self.gradients = FlatMemory([plan.span], plan.gradient_type)
         self.entries: list[tuple[Entry, Parameter]] = [(entry, parameters[entry.index]) for entry in plan.entries]
         self._addresses = [self._adopt(entry, parameter) for entry, parameter in self.entries]
 
@@ -41,21 +55,46 @@ class ParamAndGradBuffer:
 
 
 class ParamAndGradBuffers:
-    """All buffers of a model, one for each type and group of replicas."""
+    """All buffers of a model, one for each type and group of replicas.
 
-    def __init__(self, parameters: Iterable[Parameter], config: GradientConfig) -> None:
-        parameters = list(parameters)
-        plans = plan_buffers([(place_of(p), type_name(p.dtype)) for p in parameters], config.type_for)
-        self._buffers = [ParamAndGradBuffer(plan, parameters) for plan in plans]
+    Args:
+        keys: one for each parameter; a bucket never has parameters of two.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Parameter], config: GradientConfig, keys: Sequence[Hashable] | None = None
+    ) -> None:
+        parameters, coordinates = list(parameters), parallel_state.get_coordinates()
+        self.is_sharded = config.shards_states
+        plans = plan_buffers(
+            [(place_of(p), type_name(p.dtype)) for p in parameters],
+            config.type_for,
+            config.bucket_rule(coordinates),
+            keys,
+        )
+        self._buffers = [
+            ParamAndGradBuffer(plan, parameters, plan.owned_by(coordinates, sharded=self.is_sharded)) for plan in plans
+        ]
         self.entries = [pair for buffer in self._buffers for pair in buffer.entries]
         """Every parameter with its place."""
-        self._metas: list[ParameterMeta] = [parameter.meta for _, parameter in self.entries]
-        for meta in self._metas:
-            meta.buffers = ref(self)
-        reductions = plan_reductions(plans, parallel_state.get_coordinates())
-        assert all(reduction.operation == "all_reduce" for reduction in reductions)
-        self._sums = [(r.over, self._buffers[r.buffer].gradients.span(*r.span)) for r in reductions]
+        self.buckets = self._make_buckets(plans)
+        """In the order in which their gradients are complete."""
+        sums = other_sums(plans, coordinates, sharded=self.is_sharded)
+        self._other_sums = [(one.over, self._buffers[one.buffer].gradients.span(*one.span)) for one in sums]
+        for _, parameter in self.entries:
+            parameter.meta.buffers = ref(self)
         self._is_checked = False
+
+    def _make_buckets(self, plans: Sequence[BufferPlan]) -> list[ParamAndGradBucket]:
+        coordinates, made = parallel_state.get_coordinates(), []
+        gathers = plan_gathers(plans, coordinates, sharded=self.is_sharded)
+        for i, buffer in enumerate(self._buffers):
+            for span in buffer.plan.buckets:
+                inside = [parameter for entry, parameter in buffer.entries if overlaps([entry.span], [span])]
+                sums = bucket_reductions(i, buffer.plan, span, coordinates, sharded=self.is_sharded)
+                own_gathers = [gather for gather in gathers if (gather.buffer, gather.span) == (i, span)]
+                made.append(ParamAndGradBucket(span, inside, buffer.gradients, buffer.parameters, sums, own_gathers))
+        return made
 
     @classmethod
     def of(cls, parameters: Iterable[Parameter], gradient: GradientConfig) -> "ParamAndGradBuffers":
@@ -80,29 +119,36 @@ class ParamAndGradBuffers:
         """Elements of all buffers, padding included."""
         return sum(buffer.plan.size for buffer in self)
 
-    def empty_gradients(self) -> None:
-        """Forget the gradients; the next contribution overwrites."""
+    def empty_gradients(self, factor_before_sum: float = 1.0) -> None:
+        """Forget the gradients; the next contribution overwrites. What all of them add up to on this rank is multiplied
+        by a factor before it is summed over the replicas."""
         if not self._is_checked:  # Scripts load values between the construction and the first step.
             for buffer in self:
                 buffer.check_memory()
             self._is_checked = True
-        for meta in self._metas:
-            meta.main_grad_is_empty = True
+        for bucket in self.buckets:
+            bucket.empty_gradients(factor_before_sum)
 
     def zero_unused_gradients(self) -> None:
         """Parameters that no micro-batch reached have gradient zero, not last step's."""
-        for meta in self._metas:
-            if meta.main_grad_is_empty:
-                kernels.fill_(meta.main_grad, 0.0)
-                meta.main_grad_is_empty = False
-
-    def scale_gradients(self, factor: float) -> None:
-        """Multiply all by a factor."""
-        if factor != 1.0:
-            for buffer in self:
-                kernels.scale_(buffer.gradients.span(0, buffer.plan.size), factor)
+        for bucket in self.buckets:
+            bucket.zero_unused_gradients()
 
     def reduce_gradients(self) -> None:
-        """Carry out the planned sums, in place."""
-        for over, gradients in self._sums:
+        """Make the gradients that this rank owns the sum over all ranks.
+
+        Of buckets whose sum was started before, that is only finished.
+        """
+        for bucket in self.buckets:
+            bucket.start_grad_sync()
+        for bucket in self.buckets:
+            bucket.finish_grad_sync()
+        for over, gradients in self._other_sums:
             parallel_state.get_group(over).all_reduce(gradients, out=gradients)
+
+    def gather_parameters(self) -> None:
+        """Make the parameters whole, of which each rank has updated those that it owns."""
+        for bucket in self.buckets:
+            bucket.start_param_sync()
+        for bucket in self.buckets:
+            bucket.finish_param_sync()

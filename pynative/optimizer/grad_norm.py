@@ -1,4 +1,4 @@
-"""The L2 norm of the whole gradient, each parameter counted once."""
+"""The L2 norm of the whole gradient, each element counted once."""
 
 import math
 
@@ -18,17 +18,17 @@ class GradientNorm:
     """
 
     def __init__(self, buffers: ParamAndGradBuffers, checks_all: bool = False) -> None:
-        self._sum = ModelSum()
+        self._sum = ModelSum(of_owned=buffers.is_sharded)
         self._world = parallel_state.get_world_group() if checks_all else None
         self._runs = [
             (buffer.plan.replicas, buffer.gradients.span(*run))
             for buffer in buffers
-            for run in buffer.plan.runs(self._sum.counts)
+            for run in self._sum.owned_runs(buffer)
         ]
         self._copies = [
             buffer.gradients.span(*run)
             for buffer in buffers
-            for run in buffer.plan.runs(lambda entry: not self._sum.counts(entry))
+            for run in self._sum.owned_runs(buffer, counted=False)
             if checks_all
         ]
 

@@ -104,10 +104,10 @@ class TrainOneStepCell:
         data, replicas = self.config.dataset_config, self.config.parallel_config.data_parallel_size
         samples = data.batch_size * replicas * (micro_batches or data.micro_batch_num)
         self.model.set_train(True)
-        self.buffers.empty_gradients()
+        self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
         loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
         averaging = self.pipeline.averaging
-        finalize_model_grads(self.buffers, averaging.factor_before_sum)
+        finalize_model_grads(self.buffers)
         loss_scale, scale = averaging.loss_scale, averaging.gradient_scale(loss.tokens)
         norm = self.gradient_norm(scale)
         if before_update:

@@ -114,7 +114,7 @@ def document_yaml(precision: dict[str, str], **parallelization) -> str:
         "position": {"max_size": 16},
         "blocks": {"num_layers": 5, "attention": {"head_num": 4, "kv_group_size": 2}, "ffn": {"hidden_size": 48}},
     }
-    alone = {"tensor_parallel": 1, "use_sequence_parallel": False, "use_distributed_optimizer": False}
+    alone = {"tensor_parallel": 1, "use_sequence_parallel": False}
     stages = {"num_stages": 1, "layer_list": None, "num_layers_per_vpp": None}
     one_stage = {**stages, "virtual_pipeline_model_parallel_size": None}
     changes = {

@@ -69,9 +69,6 @@ def test_two_keys_that_agree_are_one():
 
 def test_what_is_planned_is_named_by_the_files_key_alone():
     """Also by the engine, which is given nothing but the config."""
-    config = init_configs_from_dict(nested(parallelization={"use_distributed_optimizer": True}))
-    (row,) = unsupported(config)
-    assert str(row).startswith("accelerate_config.parallelization.use_distributed_optimizer: not implemented yet")
     config = init_configs_from_dict(sections(parallel_config={"zero_level": "z2"}))
     assert [row.flag for row in unsupported(config)] == ["parallel_config.zero_level"]
 

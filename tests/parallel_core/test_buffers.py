@@ -3,11 +3,21 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_core.buffers import BucketRule, aligned, plan_buffers, plan_reductions
+from parallel_core.buffers import (
+    BucketRule,
+    Span,
+    Stretch,
+    aligned,
+    overlaps,
+    plan_buffers,
+    plan_gathers,
+    plan_reductions,
+)
 from parallel_core.sharding import Cut, Place, ShardSpec, place
 
 specs = st.builds(
@@ -24,6 +34,13 @@ rules = st.builds(BucketRule, size=st.none() | st.integers(1, 200), isolates_sha
     BucketRule.sharded, replicas, st.none() | st.integers(1, 200)
 )
 GROUPS = {"dp-cp": (0, 2), "expert-dp": (0, 2), "tp": (0, 2), "embedding": (0, 2)}
+
+
+def replica(rank: int, size: int, instances: int = 1) -> dict[str, tuple[int, int]]:
+    """A replica's coordinates, with its place in an instance of the distributed optimizer's state."""
+    own = {"intra": (rank % (size // instances), size // instances), "inter": (rank // (size // instances), instances)}
+    cut = {f"{part}-{kind}": place for part, place in own.items() for kind in ("dp-cp", "expert-dp")}
+    return GROUPS | {"dp-cp": (rank, size), "expert-dp": (rank, size)} | cut
 
 
 def places(*specs: ShardSpec) -> list[tuple[Place, str]]:
@@ -62,36 +79,98 @@ def test_segments_cover_the_buffer(given_parameters, rule):
         assert all(a != b for a, b in pairwise(multipliers))
 
 
-@given(parameters, replicas, st.none() | st.integers(1, 200))
-def test_shards_of_replicas_cover_every_parameter_once(given_parameters, size, bucket_size):
-    """The distributed optimizer's ranges: equal parts of each bucket, none twice, none left out."""
+@given(parameters, replicas, st.integers(1, 3), st.none() | st.integers(1, 200))
+def test_replicas_own_every_parameter_once(given_parameters, size, instances, bucket_size):
+    """The distributed optimizer's spans: in each instance equal parts of each bucket, none twice, none left out."""
     for plan in plan_buffers(given_parameters, rule=BucketRule.sharded(size, bucket_size)):
-        owned = [0] * plan.size
-        for rank in range(size):
-            assert len({part.stop - part.start for part in plan.shard(rank, size)}) <= len(plan.buckets)
-            for part in plan.shard(rank, size):
-                for i in range(part.start, part.stop):
-                    owned[i] += 1
-        assert set(owned) <= {1}
-        spans = [pair for rank in range(size) for pair in plan.sharded_entries(rank, size)]
-        for entry in plan.entries:
-            own = sorted(span for found, span in spans if found == entry)
-            assert [own[0].start, *(s.stop for s in own)] == [*(s.start for s in own), entry.stop]
+        ranks = [replica(rank, size * instances, instances) for rank in range(size * instances)]
+        owned = [plan.owned_by(coordinates, sharded=True) for coordinates in ranks]
+        for first in range(0, size * instances, size):
+            spans = sorted(span for own in owned[first : first + size] for span in own)
+            assert [0, *(span.stop for span in spans)] == [*(span.start for span in spans), plan.size]
+            for bucket in plan.buckets:
+                assert len({span.size for span in spans if overlaps([span], [bucket])}) == 1
+            for entry in plan.entries:
+                found = (pair for one in owned[first : first + size] for pair in plan.entries_in(one))
+                own = sorted(run for other, run in found if other == entry)
+                assert [own[0].start, *(run.stop for run in own)] == [*(run.start for run in own), entry.stop]
+    assert all(plan.owned_by(GROUPS, sharded=False) == (plan.span,) for plan in plan_buffers(given_parameters))
 
 
-@given(parameters, rules, st.booleans())
-def test_each_gradient_is_summed_as_its_spec_says(given_parameters, rule, sharded):
-    """Over its replicas once, over the group of its partial sums once, over its copies once, and over nothing else."""
-    plans = plan_buffers(given_parameters, rule=rule)
-    reductions = plan_reductions(plans, GROUPS, sharded=sharded)
+@given(parameters, st.lists(st.integers(0, 3), min_size=50, max_size=50))
+def test_a_bucket_never_mixes_keys(given_parameters, keys):
+    for plan in plan_buffers(given_parameters, rule=BucketRule(size=None), keys=keys):
+        for bucket in plan.buckets:
+            assert len({keys[entry.index] for entry in plan.entries if overlaps([entry.span], [bucket])}) == 1
+
+
+@given(parameters, st.sampled_from([(1, 1), (2, 1), (4, 1), (4, 2), (3, 3)]), st.booleans())
+def test_each_gradient_is_summed_as_its_spec_says(given_parameters, sizes, sharded):
+    """Over its replicas once, over the group of its partial sums once, over its copies once, and over nothing else; the
+    replicas' sum is first. Each element that a rank owns, whether it has all of them or a part."""
+    size, instances = sizes
+    plans = plan_buffers(given_parameters, rule=BucketRule.sharded(size // instances, 100))
+    here = replica(1 % size, size, instances)
+    reductions = plan_reductions(plans, here, sharded=sharded)
+    of_replicas = ("dp-cp", "expert-dp", "intra-dp-cp", "inter-dp-cp", "intra-expert-dp", "inter-expert-dp")
     for i, plan in enumerate(plans):
-        for entry in plan.entries:
+        for entry, run in plan.entries_in(plan.owned_by(here, sharded=sharded)):
             own = (r for r in reductions if r.buffer == i)
-            mine = [r.over for r in own if r.span.start <= entry.start and entry.stop <= r.span.stop]
-            wanted = {entry.spec.replicas, entry.spec.partial_over, entry.spec.shared_over} - {None}
-            assert sorted(mine) == sorted(wanted)
-    last = reductions[-1] if reductions else None
-    assert not sharded or last is None or last.operation == "reduce_scatter", "a sum of parts would follow"
+            mine = [r.over for r in own if overlaps([run], [r.span]) == [run]]
+            cut = ["intra-" + entry.spec.replicas, "inter-" + entry.spec.replicas]
+            wanted = [*(cut if sharded else [entry.spec.replicas]), entry.spec.partial_over, entry.spec.shared_over]
+            assert sorted(mine) == sorted(kind for kind in wanted if kind and here[kind][1] > 1)
+    kinds = [reduction.over in of_replicas for reduction in reductions]
+    assert kinds == sorted(kinds, reverse=True), "the replicas' sums come first"
+
+
+@given(parameters, replicas)
+def test_what_is_updated_is_gathered(given_parameters, size):
+    """Each bucket once, and each rank brings what it owns; without sharding nothing."""
+    plans = plan_buffers(given_parameters, rule=BucketRule.sharded(size, 100))
+    for rank in range(size):
+        gathers = plan_gathers(plans, replica(rank, size), sharded=True)
+        brought = [[g.own_part(rank, size) for g in gathers if g.buffer == i] for i in range(len(plans))]
+        owned = [list(plan.owned_by(replica(rank, size), sharded=True)) for plan in plans]
+        assert brought == (owned if size > 1 else [[]] * len(plans))
+    assert plan_gathers(plans, replica(0, size), sharded=False) == []
+
+
+def test_ranks_of_other_sums_own_the_same_spans():
+    """A tied embedding on two stages with other parameters around it: alone in its bucket, it is cut alike."""
+    tied, matrix = ShardSpec(shape=(40, 3), shared_over="embedding"), ShardSpec(shape=(31, 3))
+    sums = []
+    for model in ([tied, matrix, matrix], [matrix, tied]):
+        plans = plan_buffers(places(*model), rule=BucketRule.sharded(2))
+        (shared,) = [r for r in plan_reductions(plans, replica(1, 2), sharded=True) if r.over == "embedding"]
+        (entry,) = [e for e in plans[0].entries if e.spec.shared_over]
+        sums.append((shared.span.start - entry.start, shared.span.stop - entry.start))
+    assert sums == [(64, 120)] * 2
+
+
+arrays = st.lists(st.integers(1, 5), max_size=3).map(tuple)
+
+
+@given(st.data(), arrays, st.integers(0, 2))
+def test_a_stretch_is_boxes_of_the_global_array(data, shape, cut_axis):
+    """Any run of a rank's part, cut along any axis in one or two fused parts: its elements, and no others, where the
+    whole array has them."""
+    cuts = (Cut(cut_axis, parts=data.draw(st.integers(1, 2))),) if cut_axis < len(shape) else ()
+    whole = tuple(n * 4 if i == cut_axis else n for i, n in enumerate(shape))
+    here = place(ShardSpec(shape=whole, cuts=cuts), {"tp": (data.draw(st.integers(0, 1)), 2)})
+    start = data.draw(st.integers(0, here.size - 1))
+    stretch = Stretch(here, start, data.draw(st.integers(start + 1, here.size)))
+    values = np.arange(np.prod(whole, dtype=int), dtype=np.float32).reshape(whole) + 1
+    vector = here.cut(values).reshape(-1)[stretch.start : stretch.stop]
+    array = stretch.to_array(vector)
+    np.testing.assert_array_equal(stretch.to_vector(array), vector)
+    found = np.zeros_like(values)
+    stretch.place.put(array, found)
+    np.testing.assert_array_equal(np.sort(found[found > 0]), np.sort(vector))
+    np.testing.assert_array_equal(found[found > 0], values[found > 0])
+    assert sum(box.size for box in stretch.place.boxes) == len(vector)
+    ends = [tuple(a + n for a, n in zip(box.at, box.shape, strict=True)) for box in stretch.place.boxes]
+    assert tuple(map(max, zip(*ends, strict=True))) == stretch.place.shape, "no wider than its boxes"
 
 
 def test_treated_alike_lies_together():
@@ -123,7 +202,7 @@ def test_megatrons_padding():
     """Parameters at multiples of 64, buckets of a multiple of 128 that the replicas divide."""
     (plan,) = plan_buffers(places(ShardSpec(shape=(65,)), ShardSpec(shape=(3,))), rule=BucketRule.sharded(3))
     assert [entry.start for entry in plan.entries] == [0, 128] and plan.size == 384
-    assert plan.shard(1, 3) == [(128, 256)]
+    assert plan.owned_by(replica(1, 3), sharded=True) == (Span(128, 256),)
 
 
 def test_local_sizes_count():

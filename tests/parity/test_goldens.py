@@ -23,13 +23,20 @@ LAYOUTS = {
     "pp2 zb-h1": (2, "--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1"),
     "pp4 zb-h1": (4, "--pipeline-model-parallel-size 4 --pipeline-schedule zb-h1"),
     "dp2": (2, ""),
+    "dp2 distopt": (2, "--use-distributed-optimizer"),
+    "dp4 distopt": (4, "--use-distributed-optimizer"),
+    "dp2 tp2 distopt": (4, "--use-distributed-optimizer --tensor-model-parallel-size 2"),
+    "dp2 tp2 sp distopt": (4, "--use-distributed-optimizer --tensor-model-parallel-size 2 --sequence-parallel"),
+    "dp2 pp2 distopt": (4, "--use-distributed-optimizer --pipeline-model-parallel-size 2"),
+    "dp2 cp2 distopt": (4, "--use-distributed-optimizer --context-parallel-size 2"),
+    "dp4 distopt twice": (4, "--use-distributed-optimizer --num-distributed-optimizer-instances 2"),
     "tp2 pp2": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
     "cp2 ring": (2, "--context-parallel-size 2"),
     "cp2 ulysses": (2, "--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo"),
     "cp4 hybrid": (4, "--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"),
 }
 ROWS = [
-    *[("gpt2", layout) for layout in LAYOUTS if layout not in ("tp4", "pp4", "pp4 zb-h1")],
+    *[("gpt2", layout) for layout in LAYOUTS if layout not in ("tp4", "pp4", "pp4 zb-h1", "dp2 tp2 distopt")],
     ("llama", "1 rank"),
     ("llama", "tp4"),
     ("llama", "tp2 sp"),
@@ -37,6 +44,7 @@ ROWS = [
     ("llama", "tp2 pp2"),
     ("llama", "cp2 ring"),
     ("llama", "pp2 vpp2"),
+    ("llama", "dp2 tp2 distopt"),
     ("qwen", "1 rank"),
     ("qwen", "tp2 sp"),
     ("qwen", "cp2 ulysses"),
@@ -113,9 +121,7 @@ def replay(name: str, layout: str, flags: str, backend: str, out: Path) -> dict:
     """How far a replay is from the recorded run."""
     world, layout_flags = LAYOUTS[layout]
     case, tool = asset(f"golden/{name}"), script()
-    # Sharded optimizer states are not implemented yet; whole ones are the same mathematics.
-    own = [flag for flag in tool.case_flags(case) if flag != "--use-distributed-optimizer"]
-    flags_of_run = [*own, *layout_flags.split(), *flags.split()]
+    flags_of_run = [*tool.case_flags(case), *layout_flags.split(), *flags.split()]
     run(world, train, str(case), str(out), flags_of_run, backend=backend, timeout=REPLAY_SECONDS)
     return tool.compare(case, out)
 

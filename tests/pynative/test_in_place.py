@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from parallel_core.buffers import Span
 from pynative import in_place
 from pynative.distributed.flat_memory import FlatMemory
 from tests.support.kernels import tensor, values
@@ -16,7 +17,7 @@ TYPES = ["float32", "float16", "bfloat16"]
 @pytest.mark.parametrize("target", TYPES)
 def test_a_part_of_flat_memory(target, source):
     """Assigned, then added to, rounded once to the memory's type; what lies beside it stays."""
-    memory = FlatMemory(6, target)
+    memory = FlatMemory([Span(0, 6)], target)
     whole, part = memory.view(0, (6,)), memory.view(1, (2, 2))
     given = tensor(np.array([[1 / 3, 2.0], [-5.5, 1e-3]], np.float32), getattr(mindspore, source))
     in_place.assign(part, given)

@@ -19,31 +19,36 @@ def gather_copies(model, of=None) -> Arrays | None:
 
 def gather_optimizer_state(state) -> Arrays | None:
     """The optimizer's state by "<state>.<name>", whole, on rank 0."""
+    from parallel_core.checkpoint.writer import writers
+    from pynative import parallel_state
+    from pynative.checkpointing.optimizer_state import written_state
+    from pynative.checkpointing.weights import gather_shards
+
     optimizer = state.step_cell.optimizer
-    states = {id(parameter): views for parameter, views in optimizer.states_of_parameters()}
-    whole: dict[str, np.ndarray] = {}
-    is_16_bit = state.config.model_config.params_dtype != "float32"
-    for kind in (*optimizer.moment_names, *(("main_param",) if is_16_bit else ())):  # A stage may have no parameters.
-        # Parameters of several types: a float32 one is its own float32 copy.
-        of = lambda parameter, kind=kind: states[id(parameter)].get(kind, parameter)  # noqa: E731
-        gathered = gather_copies(state.model, of=of)
-        whole |= {f"{kind}.{name}": values for name, values in (gathered or {}).items()}
-    return whole or None
+    sources = writers(parallel_state.get_topology(), sharded=optimizer.buffers.is_sharded)
+    gathered = gather_shards(written_state(optimizer), sources)
+    if state.config.model_config.params_dtype == "float32":
+        return gathered
+    # Parameters of several types: a float32 one is its own float32 copy.
+    weights = gather_copies(state.model)
+    return gathered and {f"main_param.{name}": values for name, values in weights.items()} | gathered
 
 
 def digests(state) -> dict[str, str]:
-    """A digest of each shard that this rank holds and of its state, by name and by what it covers.
+    """A digest of each shard that this rank holds, and of the part of its state, by name and by what it covers.
 
     Ranks that have an entry in common hold replicas, which must be the same to the bit.
     """
-    from parallel_core.sharding import place
-    from pynative import parallel_state
+    found = {}
 
-    coordinates, found = parallel_state.get_coordinates(), {}
-    for parameter, views in state.step_cell.optimizer.states_of_parameters():
-        part = place(parameter.meta.spec, coordinates)
-        digest = hashlib.blake2b(parameter.asnumpy().tobytes(), digest_size=8)
-        for view in views.values():
-            digest.update(view.asnumpy().tobytes())
-        found[f"{part.spec.name} {[(box.start, box.shape) for box in part.boxes]}"] = digest.hexdigest()
+    def note(what: str, part, *tensors) -> None:
+        digest = hashlib.blake2b(digest_size=8)
+        for tensor in tensors:
+            digest.update(tensor.asnumpy().tobytes())
+        found[f"{what}{part.spec.name} {[(box.start, box.shape) for box in part.boxes]}"] = digest.hexdigest()
+
+    for entry, parameter in state.step_cell.buffers.entries:
+        note("", entry.place, parameter)
+    for _, stretch, views in state.step_cell.optimizer.states_of_parameters():
+        note("state of ", stretch.place, *views.values())
     return found

@@ -62,6 +62,7 @@ def train(
 
     `model` are more arguments of GPTModel, `dataset` is trained on instead of Rows, `arguments` are more of pretrain.
     """
+    from pynative.checkpointing import gather_gradients
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
@@ -75,7 +76,7 @@ def train(
 
         def on_gradients(self, state, gradient_scale):
             if state.iteration == 0:
-                gradients = gather_copies(state.model, of=lambda parameter: parameter.main_grad)
+                gradients = gather_gradients(state.step_cell.buffers)
                 self.gradients = gradients and {name: g * gradient_scale for name, g in gradients.items()}
 
         def on_step_end(self, state):

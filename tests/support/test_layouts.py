@@ -29,14 +29,14 @@ def step_left_out(number: int, ranks: tuple[int, ...]) -> Callable:
 def gradient_halved(optimizer, rank: int, real: Callable, *arguments) -> None:
     """In the last update rank 1 takes half the gradient of one of its matrices."""
     if rank == 1 and optimizer.steps == 2:
-        parameter, _ = next(of_one_matrix(optimizer))
+        parameter, *_ = next(of_one_matrix(optimizer))
         parameter.main_grad.asnumpy()[...] *= 0.5
     real(optimizer, *arguments)
 
 
 def moment_not_updated(optimizer, rank: int, real: Callable, *arguments) -> None:
     """After the last update a matrix of rank 1 has the average of squared gradients from before."""
-    _, state = next(of_one_matrix(optimizer))
+    *_, state = next(of_one_matrix(optimizer))
     square = state["exp_avg_sq"].asnumpy()
     before = square.copy()
     real(optimizer, *arguments)

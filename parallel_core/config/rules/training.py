@@ -158,6 +158,14 @@ def overlap_has_something_to_overlap(config: Sections) -> Iterator[Finding]:
         )
 
 
+def instances_share_the_replicas(config: Sections) -> Iterator[Finding]:
+    parallel, count = config.parallel_config, config.training_config.gradient.num_distributed_optimizer_instances
+    replicas = parallel.data_parallel_size * parallel.context_parallel_size
+    if replicas % count:
+        rule = f"must divide the {replicas} ranks that hold the same parameters (data- times context-parallel size)"
+        yield Finding("--num-distributed-optimizer-instances", count, rule, "change it")
+
+
 def weights_are_cut_without_a_pipeline(config: Sections) -> Iterator[Finding]:
     stages, gradient = config.parallel_config.pipeline_model_parallel_size, config.training_config.gradient
     if gradient.zero_stage == 3 and stages > 1:
@@ -266,6 +274,7 @@ RULES = (
     weight_decay_grows_by_style,
     one_source_of_the_schedule,
     overlap_has_something_to_overlap,
+    instances_share_the_replicas,
     weights_are_cut_without_a_pipeline,
     copies_can_be_compared,
     checkpoints_are_kept,

@@ -37,7 +37,7 @@ def save_and_load(backend, directory: Path) -> list[tuple[np.ndarray, ...]]:
 
     def contents(state) -> list[np.ndarray]:
         pairs = state.step_cell.optimizer.states_of_parameters()
-        return [x.astype(ms.float32).asnumpy().copy() for p, states in pairs for x in (p, *states.values())]
+        return [x.astype(ms.float32).asnumpy().copy() for p, _, states in pairs for x in (p, *states.values())]
 
     config = config_of(TINY, 1)
     with job(backend, config):

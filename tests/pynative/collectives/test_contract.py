@@ -66,6 +66,40 @@ def check_all_gather(backend, kind):
         for axis in {0, len(shape) - 1, -1} if shape else ():
             gathered = group.all_gather(given(group.rank, shape, kind, salt), axis)
             same(gathered, np.concatenate(inputs, axis), kind)
+    check_gathered_in_place(group, kind)
+
+
+def in_place(group, kind: str, fill: np.ndarray) -> tuple[ms.Tensor, ms.Tensor]:
+    """A buffer, and this rank's part of it, which share memory."""
+    whole = ms.Tensor(fill).astype(TYPES[kind]).asnumpy().copy()
+    size = len(whole) // group.size
+    return ms.from_numpy(whole), ms.from_numpy(whole[group.rank * size : (group.rank + 1) * size])
+
+
+def check_gathered_in_place(group, kind):
+    """Each rank has its own part of the buffer and gets the others."""
+    parts = [numbers(rank, (70_001,), kind) for rank in range(group.size)]
+    start = [part if rank == group.rank else np.zeros_like(part) for rank, part in enumerate(parts)]
+    whole, mine = in_place(group, kind, np.concatenate(start))
+    assert group.all_gather(mine, out=whole) is whole
+    same(whole, np.concatenate(parts), kind)
+    with pytest.raises(ValueError, match="must be"):
+        group.all_gather(mine, out=mine[1:])
+
+
+def check_scattered_in_place(group, kind):
+    """The sum of its own part stands where that was, to the bit what an all_reduce has there; the rest is unchanged."""
+    size = 70_001
+    inputs = [numbers(rank, (group.size * size,), kind) for rank in range(group.size)]
+    whole, mine = in_place(group, kind, inputs[group.rank])
+    expected = values(group.all_reduce(given(group.rank, (group.size * size,), kind)))
+    before = values(whole).copy()
+    own = slice(group.rank * size, (group.rank + 1) * size)
+    assert group.reduce_scatter(whole, out=mine) is mine
+    before[own] = expected[own]
+    np.testing.assert_array_equal(values(whole), before)
+    with pytest.raises(ValueError, match="must be"):
+        group.reduce_scatter(whole, out=mine[1:])
 
 
 def test_all_gather(world, kind):
@@ -82,6 +116,7 @@ def check_reduce_scatter(backend, kind):
                 mine = group.reduce_scatter(given(group.rank, whole, kind, salt), axis, op)
                 expected = np.split(reduced(inputs, op, kind), group.size, axis)[group.rank]
                 same(mine, expected, kind)
+    check_scattered_in_place(group, kind)
 
 
 def test_reduce_scatter(world, kind):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from mindspore import from_numpy
 
+from parallel_core.buffers import Span
 from pynative import kernels
 from pynative.distributed.flat_memory import FlatMemory
 from pynative.kernels.contract.flat_buffers import AdamStep
@@ -43,7 +44,7 @@ def test_adam_over_several_steps(decoupled, corrected):
 def test_averages_in_16_bits_are_rounded_once_a_step(dtype):
     """Each step is that of float32 averages from the rounded ones, and leaves those of it, rounded."""
     (param, gradient), (param_tensor, gradient_tensor) = _state(2)
-    averages = [FlatMemory(SIZE, dtype).span(0, SIZE) for _ in range(2)]
+    averages = [FlatMemory([Span(0, SIZE)], dtype).span(0, SIZE) for _ in range(2)]
     for step in range(1, 4):
         gradient[:] = normal(SIZE + 2, seed=step)
         exact = [from_numpy(param[1:-1].copy()), gradient_tensor, *(x.astype(ms.float32) for x in averages)]
@@ -91,7 +92,7 @@ def test_an_update_rounds_into_the_models_parameters(name, model_type, gradient_
     count, update = UPDATES[name]
     (_, plain), (_, mixed) = _state(count), _state(count)
     gradient = mixed[1].astype(getattr(ms, gradient_type))
-    model = FlatMemory(SIZE + 2, model_type)
+    model = FlatMemory([Span(0, SIZE + 2)], model_type)
     plain[1] = gradient.astype(ms.float32)
     update(*plain)
     mixed[1] = gradient
@@ -106,10 +107,10 @@ def test_an_update_rounds_into_the_models_parameters(name, model_type, gradient_
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_arithmetic_in_every_type(dtype):
     """A gradient buffer of any type is filled, added to from any, and its squares are summed."""
-    x = FlatMemory(7, dtype).span(0, 7)
+    x = FlatMemory([Span(0, 7)], dtype).span(0, 7)
     kernels.fill_(x, 1.5)
     for other in ("float32", "float16", "bfloat16"):
-        y = FlatMemory(7, other).span(0, 7)
+        y = FlatMemory([Span(0, 7)], other).span(0, 7)
         kernels.fill_(y, 0.25)
         kernels.add_(x, y)
     np.testing.assert_array_equal(x.astype(ms.float32).asnumpy(), np.full(7, 2.25, np.float32))

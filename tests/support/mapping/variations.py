@@ -88,6 +88,7 @@ COMPANY = {
     "--n-shared-experts": "--num-experts 4 --moe-ffn-hidden-size 64",
     "--num-layers-per-virtual-pipeline-stage": "--pipeline-model-parallel-size 2",
     "--num-query-groups": "--group-query-attention",
+    "--num-distributed-optimizer-instances": "--use-distributed-optimizer",
     "--overlap-param-gather": "--use-distributed-optimizer --overlap-grad-reduce",
     "--pipeline-model-parallel-layout": "--pipeline-model-parallel-size 2",
     "--pad-vocab-size-to": "~vocab-size --vocab-size 100",

@@ -1,19 +1,14 @@
-"""Flat buffers as a plan: where parameters and gradients lie, what an update sweeps, what is summed over which group.
+"""Offsets: parameters in buffers, segments that are treated alike, buckets, and the part of them that a rank owns."""
 
-Parameters of one type whose gradients have one type and are summed over one group share a buffer, so that one
-collective reduces a bucket and one sweep updates a segment. Offsets are elements; a buffer of gradients has the same
-ones as its buffer of parameters.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 from math import lcm
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from parallel_core.dtypes import FLOATS
-from parallel_core.sharding import Coordinates, Place, ShardSpec
+from parallel_core.sharding import SHARDS_OF_STATES, Coordinates, Place, ShardSpec
 
 ALIGNMENT = 16
 """Elements: in a buffer of float32 every parameter begins at a multiple of 64 bytes, a cache line and a register."""
@@ -29,6 +24,17 @@ class Span(NamedTuple):
 
     start: int
     stop: int
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self.stop - self.start
+
+
+def overlaps(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
+    """What each of `spans` has in common with each of `others`, where that is something."""
+    common = (Span(max(a.start, b.start), min(a.stop, b.stop)) for a in spans for b in others)
+    return [span for span in common if span.size > 0]
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,11 @@ class Entry:
         """After its last element; what follows up to the next entry is padding."""
         return self.start + self.place.size
 
+    @property
+    def span(self) -> Span:
+        """Its elements."""
+        return Span(self.start, self.stop)
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -58,6 +69,11 @@ class Segment:
     start: int
     stop: int
     weight_decay_multiplier: float
+
+    @property
+    def span(self) -> Span:
+        """Its elements."""
+        return Span(self.start, self.stop)
 
 
 @dataclass(frozen=True)
@@ -108,36 +124,46 @@ class BufferPlan:
             for entry, stop in zip(firsts, stops, strict=True)
         )
 
+    @property
+    def span(self) -> Span:
+        """All of it."""
+        return Span(0, self.size)
+
     def runs(self, wanted: Callable[[Entry], bool]) -> list[Span]:
         """The spans of the wanted entries, neighbours joined with the padding between them."""
         groups = ((is_wanted, list(run)) for is_wanted, run in groupby(self.entries, key=wanted))
         return [Span(run[0].start, run[-1].stop) for is_wanted, run in groups if is_wanted]
 
-    def shard(self, rank: int, size: int) -> list[Span]:
-        """The part of each bucket that replica `rank` of `size` owns (the distributed optimizer)."""
-        lengths = [(bucket.stop - bucket.start) // size for bucket in self.buckets]
-        assert all(n * size == b.stop - b.start for n, b in zip(lengths, self.buckets, strict=True)), "see BucketRule"
-        starts = (bucket.start + rank * n for bucket, n in zip(self.buckets, lengths, strict=True))
-        return [Span(start, start + n) for start, n in zip(starts, lengths, strict=True)]
+    def owned_by(self, coordinates: Coordinates, *, sharded: bool) -> tuple[Span, ...]:
+        """What the rank at these coordinates updates: everything, or its part of each bucket (the distributed
+        optimizer)."""
+        if not sharded:
+            return (self.span,)
+        rank, size = coordinates.get(SHARDS_OF_STATES[self.replicas], (0, 1))
+        return tuple(part_of(bucket, rank, size) for bucket in self.buckets)
 
-    def sharded_entries(self, rank: int, size: int) -> list[tuple[Entry, Span]]:
-        """The parameters of which a replica owns something, with the elements of the buffer that it owns of each."""
-        owned = (
-            (entry, Span(max(entry.start, part.start), min(entry.stop, part.stop)))
-            for part in self.shard(rank, size)
-            for entry in self.entries
-        )
-        return [(entry, span) for entry, span in owned if span.start < span.stop]
+    def entries_in(self, spans: Sequence[Span]) -> list[tuple[Entry, Span]]:
+        """The parameters of which something lies in the spans, with what of them does."""
+        return [(entry, span) for entry in self.entries for span in overlaps([entry.span], spans)]
+
+
+def part_of(bucket: Span, rank: int, size: int) -> Span:
+    """The part of a bucket that rank `rank` of `size` owns; all have equal ones."""
+    length = bucket.size // size
+    assert length * size == bucket.size, f"{bucket} is not cut evenly over {size} ranks: see BucketRule"
+    return Span(bucket.start + rank * length, bucket.start + (rank + 1) * length)
 
 
 def plan_buffers(
     parameters: Sequence[tuple[Place, str]],
     gradient_type: Callable[[str], str] = lambda parameter_type: "float32",
     rule: BucketRule | None = None,
+    keys: Sequence[Hashable] | None = None,
 ) -> list[BufferPlan]:
     """Buffers for parameters that are given in the model's order, each with its type.
 
     gradient_type: from the type of parameters to that of their gradients.
+    keys: one for each parameter; neighbours with different ones are in different buckets.
     Raises ValueError that names a parameter of a type that no buffer has.
     """
     by_buffer: dict[tuple[str, str], list[int]] = {}
@@ -150,23 +176,28 @@ def plan_buffers(
         by_buffer.setdefault((dtype, place.spec.replicas), []).append(index)
     places, rule = [place for place, _ in parameters], rule or BucketRule()
     return [
-        BufferPlan(dtype, gradient_type(dtype), replicas, *_lay_out(_dealt(indices, places, rule), places, rule))
+        BufferPlan(dtype, gradient_type(dtype), replicas, *_lay_out(_dealt(indices, places, rule, keys), places, rule))
         for (dtype, replicas), indices in by_buffer.items()
     ]
 
 
-def _dealt(indices: Sequence[int], places: Sequence[Place], rule: BucketRule) -> list[list[int]]:
+def _dealt(
+    indices: Sequence[int], places: Sequence[Place], rule: BucketRule, keys: Sequence[Hashable] | None
+) -> list[list[int]]:
     """Parameters in buckets, the model's last ones first."""
-    buckets: list[list[int]] = [[]]
-    for index in reversed(indices):
+
+    def key(index: int) -> tuple[Hashable, int | None]:
         is_alone = rule.isolates_shared and places[index].spec.shared_over is not None
-        if is_alone and buckets[-1]:
-            buckets.append([])
-        buckets[-1].append(index)
-        is_full = rule.size is not None and sum(places[i].size for i in buckets[-1]) >= rule.size
-        if is_alone or is_full:
-            buckets.append([])
-    return [bucket for bucket in buckets if bucket]
+        return keys and keys[index], index if is_alone else None
+
+    buckets: list[list[int]] = []
+    for _, together in groupby(reversed(indices), key=key):
+        buckets.append([])
+        for index in together:
+            if rule.size is not None and sum(places[i].size for i in buckets[-1]) >= rule.size:
+                buckets.append([])
+            buckets[-1].append(index)
+    return buckets
 
 
 def _lay_out(
@@ -187,48 +218,3 @@ def _lay_out(
         start = first + aligned(start - first, rule.bucket_alignment)
         spans.append(Span(first, start))
     return tuple(entries), tuple(spans)
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """A sum of a span of a gradient buffer over a kind of group, in place."""
-
-    buffer: int
-    """Index of the plan."""
-    span: Span
-    over: str
-    operation: Literal["all_reduce", "reduce_scatter"] = "all_reduce"
-
-
-def plan_reductions(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool = False) -> list[Reduction]:
-    """What is summed after the last backward, in order; nothing over groups of one.
-
-    The sum over replicas comes first. With `sharded` each replica is left with its own part of every bucket, so the
-    sums of whole gradients - partial ones, and those of a tied parameter - come before.
-    """
-    operation: Literal["all_reduce", "reduce_scatter"] = "reduce_scatter" if sharded else "all_reduce"
-    replicas = [
-        Reduction(i, bucket, plan.replicas, operation) for i, plan in enumerate(plans) for bucket in plan.buckets
-    ]
-    others = [*_partial_sums(plans), *_shared_sums(plans)]
-    ordered = [*others, *replicas] if sharded else [*replicas, *others]
-    return [reduction for reduction in ordered if coordinates.get(reduction.over, (0, 1))[1] > 1]
-
-
-def _partial_sums(plans: Sequence[BufferPlan]) -> Iterator[Reduction]:
-    for i, plan in enumerate(plans):
-        kinds = {entry.spec.partial_over for entry in plan.entries}
-        for kind in sorted(kind for kind in kinds if kind is not None):
-            for run in plan.runs(partial(_is_partial, kind)):
-                yield Reduction(i, run, kind)
-
-
-def _is_partial(kind: str, entry: Entry) -> bool:
-    return entry.spec.partial_over == kind
-
-
-def _shared_sums(plans: Sequence[BufferPlan]) -> Iterator[Reduction]:
-    for i, plan in enumerate(plans):
-        for entry in plan.entries:
-            if entry.spec.shared_over is not None:
-                yield Reduction(i, Span(entry.start, entry.stop), entry.spec.shared_over)

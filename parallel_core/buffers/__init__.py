@@ -1,0 +1,45 @@
+"""Flat buffers as a plan: where parameters and gradients lie, what an update sweeps, what moves over which group.
+
+Parameters of one type whose gradients have one type and are summed over one group share a buffer, so that one
+collective reduces a bucket and one sweep updates a segment. Offsets are elements; a buffer of gradients has the same
+ones as its buffer of parameters. What a rank owns - all of a buffer, or with the distributed optimizer its part of
+every bucket - is spans of these offsets.
+"""
+
+from parallel_core.buffers.collectives import (
+    Collective,
+    bucket_reductions,
+    other_sums,
+    plan_gathers,
+    plan_reductions,
+)
+from parallel_core.buffers.layout import (
+    ALIGNMENT,
+    BucketRule,
+    BufferPlan,
+    Entry,
+    Segment,
+    Span,
+    aligned,
+    overlaps,
+    plan_buffers,
+)
+from parallel_core.buffers.stretch import Stretch
+
+__all__ = [
+    "ALIGNMENT",
+    "BucketRule",
+    "BufferPlan",
+    "Collective",
+    "Entry",
+    "Segment",
+    "Span",
+    "Stretch",
+    "aligned",
+    "bucket_reductions",
+    "other_sums",
+    "overlaps",
+    "plan_buffers",
+    "plan_gathers",
+    "plan_reductions",
+]

@@ -1,0 +1,112 @@
+"""What moves over which group around an update: sums of gradients before it, gathers of parameters after it.
+
+Stage 0 (plain data parallelism) sums each bucket on every replica. With the distributed optimizer ("ZeRO" stage 1,
+Rajbhandari et al., 2020) a replica is left with the sum of its own part, updates that, and the parts are gathered.
+Where its state has several instances, each over a part of the replicas, a rank's part is also summed over those that
+own the same one. Either way the sum over replicas is made first and the others after it, the same additions in the
+same order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from parallel_core.buffers.layout import BufferPlan, Entry, Span, overlaps, part_of
+from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordinates
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective over a span of a buffer, in place."""
+
+    buffer: int
+    """Index of the plan."""
+    span: Span
+    """What is summed, or becomes whole: of an all-gather the rank has its part before."""
+    over: str
+    """Kind of the group."""
+    operation: Literal["all_reduce", "reduce_scatter", "all_gather"] = "all_reduce"
+
+    def own_part(self, rank: int, size: int) -> Span:
+        """What a reduce-scatter leaves to this member of the group, and an all-gather takes from it."""
+        return part_of(self.span, rank, size)
+
+
+def bucket_reductions(
+    buffer: int, plan: BufferPlan, bucket: Span, coordinates: Coordinates, *, sharded: bool
+) -> list[Collective]:
+    """The sum of a bucket's gradients over the replicas; with `sharded`, of the rank's own part."""
+    if not sharded:
+        return _between_several([Collective(buffer, bucket, plan.replicas)], coordinates)
+    (own,) = overlaps([bucket], plan.owned_by(coordinates, sharded=True))
+    sums = [
+        Collective(buffer, bucket, SHARDS_OF_STATES[plan.replicas], "reduce_scatter"),
+        Collective(buffer, own, INSTANCES_OF_STATES[plan.replicas]),
+    ]
+    return _between_several(sums, coordinates)
+
+
+def other_sums(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool) -> list[Collective]:
+    """Of what is owned, after the sums over replicas: partial gradients, and those of a tied parameter.
+
+    The ranks of these groups own the same spans: their buffers are laid out alike, or the tied parameter has a bucket
+    of its own.
+    """
+    owned = [plan.owned_by(coordinates, sharded=sharded) for plan in plans]
+    sums = [
+        Collective(i, span, over)
+        for i, whole, over in (*_partial_sums(plans), *_shared_sums(plans))
+        for span in overlaps([whole], owned[i])
+    ]
+    return _between_several(sums, coordinates)
+
+
+def plan_reductions(
+    plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool = False
+) -> list[Collective]:
+    """What is summed after the last backward, in order; nothing over groups of one."""
+    over_replicas = [
+        reduction
+        for i, plan in enumerate(plans)
+        for bucket in plan.buckets
+        for reduction in bucket_reductions(i, plan, bucket, coordinates, sharded=sharded)
+    ]
+    return [*over_replicas, *other_sums(plans, coordinates, sharded=sharded)]
+
+
+def plan_gathers(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool = False) -> list[Collective]:
+    """What makes parameters whole after an update of the owned ones."""
+    gathers = [
+        Collective(i, bucket, SHARDS_OF_STATES[plan.replicas], "all_gather")
+        for i, plan in enumerate(plans)
+        for bucket in plan.buckets
+        if sharded
+    ]
+    return _between_several(gathers, coordinates)
+
+
+def _between_several(collectives: Sequence[Collective], coordinates: Coordinates) -> list[Collective]:
+    """Those over a group of more than one rank."""
+    return [collective for collective in collectives if coordinates.get(collective.over, (0, 1))[1] > 1]
+
+
+def _partial_sums(plans: Sequence[BufferPlan]) -> Iterator[tuple[int, Span, str]]:
+    """Buffer, span and group of each run of partial gradients."""
+    for i, plan in enumerate(plans):
+        kinds = {entry.spec.partial_over for entry in plan.entries}
+        for kind in sorted(kind for kind in kinds if kind is not None):
+            for run in plan.runs(partial(_is_partial, kind)):
+                yield i, run, kind
+
+
+def _is_partial(kind: str, entry: Entry) -> bool:
+    return entry.spec.partial_over == kind
+
+
+def _shared_sums(plans: Sequence[BufferPlan]) -> Iterator[tuple[int, Span, str]]:
+    """The same of each tied parameter."""
+    for i, plan in enumerate(plans):
+        for entry in plan.entries:
+            if entry.spec.shared_over is not None:
+                yield i, entry.span, entry.spec.shared_over

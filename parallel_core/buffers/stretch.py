@@ -1,0 +1,127 @@
+"""A run of elements of a rank's part of a parameter, as boxes of the global array.
+
+The distributed optimizer cuts flat buffers anywhere, in the middle of a row too. Checkpoints and conversion know boxes
+(`parallel_core.sharding`), so that a state that one layout wrote can be read by any other.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+
+from parallel_core.buffers.layout import Entry, Span
+from parallel_core.sharding import Box, Place
+
+Corner: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Elements start..stop-1, in row-major order, of what a rank holds of a parameter."""
+
+    whole: Place
+    """What the rank holds."""
+    start: int
+    stop: int
+
+    @classmethod
+    def of(cls, entry: Entry, owned: Span) -> "Stretch":
+        """What a span of a buffer has of a parameter that lies there."""
+        return cls(entry.place, owned.start - entry.start, owned.stop - entry.start)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all that the rank holds."""
+        return (self.start, self.stop) == (0, self.whole.size)
+
+    @cached_property
+    def _rows(self) -> tuple[int, int]:
+        """The first row (an index of the first axis) that it touches, and the one after the last."""
+        row = prod(self.whole.shape[1:])
+        return self.start // row, -(-self.stop // row)
+
+    @cached_property
+    def _corners(self) -> tuple[Corner, Corner]:
+        """The smallest box of the rank's array that holds it."""
+        boxes = list(_boxes(self.whole.shape, self.start, self.stop))
+        return tuple(map(min, zip(*(low for low, _ in boxes), strict=True))), tuple(
+            map(max, zip(*(high for _, high in boxes), strict=True))
+        )
+
+    @cached_property
+    def place(self) -> Place:
+        """The same as a part of the global array: an array as large as the smallest box around it."""
+        first, last = self._corners
+        pieces = (
+            _piece(box, low, high, first)
+            for low, high in _boxes(self.whole.shape, self.start, self.stop)
+            for box in self.whole.boxes
+        )
+        shape = tuple(b - a for a, b in zip(first, last, strict=True))
+        return Place(self.whole.spec, shape, tuple(piece for piece in pieces if piece is not None))
+
+    def to_array(self, values: np.ndarray) -> np.ndarray:
+        """Its elements, a vector, as the array that `place` describes; zero where it has none."""
+        rows, inside = self._empty_rows(values.dtype)
+        self._run_of(rows)[...] = values
+        return np.array(rows[inside])
+
+    def to_vector(self, array: np.ndarray) -> np.ndarray:
+        """Its elements from the array that `place` describes."""
+        rows, inside = self._empty_rows(array.dtype)
+        rows[inside] = array
+        return self._run_of(rows)
+
+    def _empty_rows(self, dtype: np.dtype) -> tuple[np.ndarray, tuple[slice, ...]]:
+        """All rows that it touches, and where in them `place` lies."""
+        first, last = self._rows
+        low, high = self._corners
+        shape = (last - first, *self.whole.shape[1:]) if self.whole.shape else ()
+        origin = (first, *[0] * (len(low) - 1))
+        inside = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, origin, strict=False))
+        return np.zeros(shape, dtype), inside
+
+    def _run_of(self, rows: np.ndarray) -> np.ndarray:
+        before = self._rows[0] * prod(self.whole.shape[1:])
+        return rows.reshape(-1)[self.start - before : self.stop - before]
+
+
+def _boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[Corner, Corner]]:
+    """Elements start..stop-1 of an array in row-major order as boxes, by their lowest and highest corner."""
+    if len(shape) <= 1:
+        yield ((start,), (stop,)) if shape else ((), ())
+        return
+    row = prod(shape[1:])
+    full, end = -(-start // row), stop // row
+    if full > end:  # Within one row.
+        yield from _in_row(end, shape, start, stop)
+        return
+    if start < full * row:
+        yield from _in_row(full - 1, shape, start, full * row)
+    if full < end:
+        yield (full, *[0] * (len(shape) - 1)), (end, *shape[1:])
+    if end * row < stop:
+        yield from _in_row(end, shape, end * row, stop)
+
+
+def _in_row(row: int, shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[Corner, Corner]]:
+    before = row * prod(shape[1:])
+    for low, high in _boxes(shape[1:], start - before, stop - before):
+        yield (row, *low), (row + 1, *high)
+
+
+def _piece(box: Box, low: Corner, high: Corner, origin: Corner) -> Box | None:
+    """What a box of the rank's array has in common with one that its part of the global array is made of; in an array
+    that begins at `origin`."""
+    ends = tuple(a + n for a, n in zip(box.at, box.shape, strict=True))
+    first, last = tuple(map(max, low, box.at)), tuple(map(min, high, ends))
+    if any(a >= b for a, b in zip(first, last, strict=True)):
+        return None
+    return Box(
+        start=tuple(s + f - a for s, f, a in zip(box.start, first, box.at, strict=True)),
+        shape=tuple(b - a for a, b in zip(first, last, strict=True)),
+        at=tuple(f - o for f, o in zip(first, origin, strict=True)),
+    )

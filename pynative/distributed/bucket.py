@@ -1,0 +1,90 @@
+"""A bucket: what of a buffer is reduced, and later gathered, by one collective."""
+
+from collections.abc import Sequence
+
+from mindspore import Parameter, Tensor
+
+from parallel_core.buffers import Collective, Span
+from pynative import kernels, parallel_state
+from pynative.collectives import Completed, Work
+from pynative.distributed.flat_memory import FlatMemory
+
+
+class ParamAndGradBucket:
+    """Parameters whose gradients are summed over the replicas together, under Megatron's names.
+
+    A sum is started once a step: by whoever knows that the bucket's gradients are complete, else at the step's end.
+    """
+
+    def __init__(
+        self,
+        span: Span,
+        params: Sequence[Parameter],
+        gradients: FlatMemory,
+        parameters: FlatMemory,
+        reductions: Sequence[Collective],
+        gathers: Sequence[Collective],
+    ) -> None:
+        self.span, self.params = span, list(params)
+        self._gradient = gradients.span(*span)
+        self._reductions = [(one, *_operands(one, gradients)) for one in reductions]
+        self._gathers = [(one, *_operands(one, parameters)) for one in gathers]
+        self._grad_work: Work | Completed | None = None
+        self._param_works: list[Work | Completed] = []
+        self._grad_sync_is_due, self._factor_before_sum = True, 1.0
+
+    def empty_gradients(self, factor_before_sum: float = 1.0) -> None:
+        """Forget the gradients; the next ones are multiplied by the factor before they are summed over the replicas."""
+        self._factor_before_sum, self._grad_sync_is_due = factor_before_sum, True
+        for parameter in self.params:
+            parameter.meta.main_grad_is_empty = True
+
+    def zero_unused_gradients(self) -> None:
+        """Parameters that no backward reached have gradient zero, not last step's."""
+        for meta in (parameter.meta for parameter in self.params):
+            if meta.main_grad_is_empty:
+                kernels.fill_(meta.main_grad, 0.0)
+                meta.main_grad_is_empty = False
+
+    def start_grad_sync(self) -> None:
+        """Start the sum of the gradients over the replicas; nothing if that was done before."""
+        if not self._grad_sync_is_due:
+            return
+        self._grad_sync_is_due = False
+        self.zero_unused_gradients()
+        if self._factor_before_sum != 1.0:
+            kernels.scale_(self._gradient, self._factor_before_sum)
+        for reduction, given, result in self._reductions[:1]:
+            self._grad_work = _started(reduction, given, result)
+
+    def finish_grad_sync(self) -> None:
+        """Wait until the gradients that this rank owns are the replicas' sum."""
+        if self._grad_work is not None:
+            self._grad_work.wait()
+            self._grad_work = None
+            for reduction, given, result in self._reductions[1:]:
+                _started(reduction, given, result).wait()
+
+    def start_param_sync(self) -> None:
+        """Start to gather the parameters, of which this rank has updated those that it owns."""
+        self._param_works = [_started(gather, given, result) for gather, given, result in self._gathers]
+
+    def finish_param_sync(self) -> None:
+        """Wait until the parameters are whole."""
+        for work in self._param_works:
+            work.wait()
+        self._param_works = []
+
+
+def _operands(collective: Collective, memory: FlatMemory) -> tuple[Tensor, Tensor]:
+    """What a collective is given and where its result lies: the rank's own part of the span, and all of it."""
+    whole = memory.span(*collective.span)
+    if collective.operation == "all_reduce":
+        return whole, whole
+    own = memory.span(*collective.own_part(*parallel_state.get_coordinates()[collective.over]))
+    return (own, whole) if collective.operation == "all_gather" else (whole, own)
+
+
+def _started(collective: Collective, given: Tensor, result: Tensor) -> Work | Completed:
+    group = parallel_state.get_group(collective.over)
+    return getattr(group, collective.operation)(given, out=result, async_op=True)

@@ -61,6 +61,9 @@ class CpuBackend(Backend):
     @abstractmethod
     def _make_group(self, ranks: tuple[int, ...], name: str) -> CheckedGroup: ...
 
+    def progress(self) -> None:
+        self._engine.look_in()
+
     def fail(self, error: BaseException) -> None:
         if not self._closed:
             self._waiting.fail(error)

@@ -2,8 +2,8 @@
 
 An operation is a generator: it does what it can and yields the targets it waits for (`mailbox.Target`, all of them
 needed). Operations that must not overtake each other share a lane; the first of every lane may move whenever this rank
-is inside any call of ours that waits. So work posted in any order on several channels completes
-whatever is waited for first.
+is inside any call of ours that waits, or looks in between its computations. So work posted in any order on several
+channels completes whatever is waited for first.
 """
 
 import time
@@ -36,7 +36,8 @@ class Work(Pending):
         self._engine = engine
         self.lane = lane
         self._steps = steps
-        self._count = count
+        self.count = count
+        self._issued = time.perf_counter()
         self._result: Any = None
 
     def wait(self) -> Any:
@@ -44,7 +45,7 @@ class Work(Pending):
         if not self.finished:
             start = time.perf_counter()
             self._engine.finish(self)
-            self._count.seconds += time.perf_counter() - start
+            self.count.seconds += time.perf_counter() - start
         return self._result
 
     def done(self) -> bool:
@@ -63,6 +64,7 @@ class Work(Pending):
             except StopIteration as stop:
                 self._result = stop.value
                 self.finished = True
+                self.count.add_interval(self._issued)
                 break
         return moved
 
@@ -108,6 +110,13 @@ class Engine:
     def progress(self) -> bool:
         """Move every lane on, in the order of issue; whether anything moved."""
         return any([self._guarded(self._drain, lane) for lane in tuple(self._busy)])
+
+    def look_in(self) -> None:
+        """`progress` of a rank that computes otherwise; the time it takes counts as the oldest outstanding work's."""
+        if self._busy:
+            start, oldest = time.perf_counter(), self._busy[0].works[0]
+            self.progress()
+            oldest.count.seconds += time.perf_counter() - start
 
     def finish(self, work: Work) -> None:
         """Move everything on until `work` is complete."""

@@ -175,6 +175,9 @@ class HcclBackend(Backend):
             self._groups[ranks] = group
         return self._groups[ranks]
 
+    def progress(self) -> None:
+        """HCCL moves data by itself."""
+
     def fail(self, error: BaseException) -> None:
         """HCCL has no way to tell the others; they learn it by msrun, which ends them."""
 

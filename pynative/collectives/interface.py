@@ -54,6 +54,11 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def progress(self) -> None:
+        """Move on what was issued with async_op and is not complete, without waiting for anybody: for a rank to call
+        now and then while it computes. Nothing where data moves by itself."""
+
+    @abstractmethod
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks that this one stops because of `error`: their next or present call raises PeerLost."""
 

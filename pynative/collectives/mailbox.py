@@ -16,7 +16,9 @@ from pynative.collectives.arena import CACHE_LINE_WORDS, PAGE, Arena, ChannelLay
 from pynative.collectives.network import NOTHING, Network
 
 Target = tuple[int, int, int]
-COLLECTIVE = ChannelLayout(slots=4, slot_bytes=512 << 10)
+COLLECTIVE = ChannelLayout(slots=16, slot_bytes=512 << 10)
+"""A post is a block that fits a processor's cache. A rank that computes looks in now and then (`Backend.progress`), and
+gets so many posts further each time."""
 POINT_TO_POINT = ChannelLayout(slots=32, slot_bytes=1 << 20)
 
 

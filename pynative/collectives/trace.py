@@ -1,10 +1,19 @@
 """How often, how much and how long: a count per group and operation, cheap enough to be always on."""
 
+import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from parallel_core.messages import BYTES_SENT as TRAFFIC
 
-__all__ = ["TRAFFIC", "Count", "Trace"]
+__all__ = ["TRAFFIC", "Count", "Interval", "Trace"]
+
+
+class Interval(NamedTuple):
+    """From the issue of an operation to its end on this rank, in seconds of `time.perf_counter`."""
+
+    start: float
+    stop: float
 
 
 @dataclass
@@ -14,6 +23,13 @@ class Count:
     calls: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    intervals: list[Interval] | None = None
+    """Of each call, if the trace keeps them."""
+
+    def add_interval(self, start: float) -> None:
+        """Keep that an operation that was issued at `start` ends now, if intervals are kept."""
+        if self.intervals is not None:
+            self.intervals.append(Interval(start, time.perf_counter()))
 
 
 class Trace:
@@ -21,12 +37,14 @@ class Trace:
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], Count] = {}
+        self.keeps_intervals = False
+        """Whether counts that are made from now on keep when each call was made and ended."""
 
     def of(self, group: str, operation: str) -> Count:
         """The count of one operation of one group, made when first asked for."""
         key = (group, operation)
         if key not in self.counts:
-            self.counts[key] = Count()
+            self.counts[key] = Count(intervals=[] if self.keeps_intervals else None)
         return self.counts[key]
 
     def total(self) -> Count:

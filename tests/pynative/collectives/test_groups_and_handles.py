@@ -1,5 +1,7 @@
 """Sub-groups in any order, groups of one, asynchronous handles waited for in any order, the trace, bad arguments."""
 
+import time
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -199,3 +201,45 @@ def ask_wrongly(backend):
 
 def test_bad_arguments_are_refused_before_anything_is_sent(backend):
     run(2, ask_wrongly, backend=backend)
+
+
+def complete_without_waiting(backend, size) -> tuple:
+    """Work that only looks in: how often until it was complete, its result, its interval, the seconds that it took."""
+    backend.trace.reset()
+    backend.trace.keeps_intervals = True
+    x, looks, start = given(backend.rank, (size,), "float32"), 0, time.perf_counter()
+    work = backend.world.reduce_scatter(x, async_op=True)
+    while not work.finished:
+        backend.progress()
+        looks += 1
+        time.sleep(0.001)
+    stop = time.perf_counter()
+    backend.trace.keeps_intervals = False
+    count = backend.trace.of("world", "reduce_scatter")
+    ((issued, ended),) = count.intervals
+    assert start <= issued <= ended <= stop and 0 < count.seconds < stop - start
+    return looks, numpy_of(work)
+
+
+def numpy_of(work) -> np.ndarray:
+    return work.wait().asnumpy()
+
+
+def test_outstanding_work_moves_on_when_a_computing_rank_looks_in(backend):
+    """A reduction of 8 MB is complete after a few looks, none of which waits."""
+    size = 2 << 20
+    total = numbers(0, (size,), "float32") + numbers(1, (size,), "float32")
+    results = run(2, complete_without_waiting, size, backend=backend)
+    np.testing.assert_array_equal(np.concatenate([result for _, result in results]), total)
+    assert all(looks > 0 for looks, _ in results) or backend == "native"
+
+
+def keep_no_intervals(backend):
+    backend.trace.reset()
+    backend.world.barrier()
+    return [count.intervals for count in backend.trace.counts.values()]
+
+
+def test_intervals_are_kept_on_request_alone():
+    """A list of them would grow with every step."""
+    assert run(2, keep_no_intervals) == [[None], [None]]

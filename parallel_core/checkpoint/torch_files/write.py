@@ -94,4 +94,7 @@ def _plain(value: Any) -> bytes:
     if isinstance(value, float):
         return pickle.BINFLOAT + struct.pack(">d", value)
     assert isinstance(value, int), value
-    return pickle.LONG + f"{value}L\n".encode()
+    if -(1 << 31) <= value < 1 << 31:
+        return pickle.BININT + struct.pack("<i", value)
+    number = pickle.encode_long(value)
+    return pickle.LONG1 + bytes([len(number)]) + number

@@ -88,7 +88,8 @@ def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
     write_archive(tmp_path / "f.pt", CONTENT)
     with zipfile.ZipFile(tmp_path / "f.pt") as file:
         entries = {name: file.read(name) for name in file.namelist()}
-    for old, new in ((b"L3L\n", b"L4L\n"), (b"L2L\n", b"L9999999999L\n")):
+    for old, number in ((b"J\3\0\0\0", 4), (b"J\2\0\0\0", (1 << 31) - 1)):
+        new = b"J" + number.to_bytes(4, "little")
         changed = entries | {"archive/data.pkl": entries["archive/data.pkl"].replace(old, new)}
         assert changed != entries
         with zipfile.ZipFile(tmp_path / "g.pt", "w") as file:

@@ -1,9 +1,10 @@
 """Reading: any rank's shard in any layout, assembled from the files that hold parts of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +65,19 @@ class CheckpointReader:
                 f"{name}: {list(tensor.shape)} in {self.directory}, {list(spec.shape)} in the model; give the flags of "
                 f"the run that saved it"
             )
+        return self._storage_problem(name, tensor)
+
+    @property
+    def holds_a_run(self) -> bool:
+        """Whether it was saved by a run that can go on."""
+        return True
+
+    def settings_problems(self, config: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Settings of the network in which a configuration and the checkpoint's differ, if no shape would tell."""
+        return []
+
+    def _storage_problem(self, name: str, tensor: StoredTensor) -> str | None:
+        """Why the files do not hold a tensor of the manifest; none: they do."""
         wrong = (self._shard_problem(name, shard) for shard in tensor.shards)
         return next(filter(None, wrong), None if tensor.is_complete else f"{name}: not whole in {self.directory}")
 

@@ -71,22 +71,26 @@ def write_native(model: Model, directory: Path) -> Path:
     unknown = model.states.keys() - set(STATES)
     if unknown:
         raise ValueError(f"optimizer states {', '.join(sorted(unknown))} are not known here; add --no-load-optim")
-    config = config_of(model.settings).to_dict()
-    iteration, names = model.position.iteration, []
+    run, iteration = run_of(model), model.position.iteration
+    names: list[str] = []
     partial = commit.begin(directory, iteration)
     for number, part in enumerate(_parts(model)):
         names.append(file_name(0, number))
         write_part(partial, names[-1], {name: _local(name, tensor) for name, tensor in part.items()})
-    run = Run(
-        iteration=iteration,
+    write_manifest(partial, run, names)
+    return commit.publish(directory, iteration, keep=1 << 30)
+
+
+def run_of(model: Model) -> Run:
+    """What a manifest says of the run. Raises `ConfigError` if the settings do not go together."""
+    return Run(
+        iteration=model.position.iteration,
         consumed_samples=model.position.consumed_samples,
         topology={"world_size": 1, "tp": 1, "cp": 1, "dp": 1, "pp": 1},
-        config=config,
+        config=config_of(model.settings).to_dict(),
         scheduler=model.position.scheduler,
         optimizer=_record(model),
     )
-    write_manifest(partial, run, names)
-    return commit.publish(directory, iteration, keep=1 << 30)
 
 
 def _record(model: Model) -> OptimizerRecord | None:

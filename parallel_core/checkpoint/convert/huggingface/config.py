@@ -57,7 +57,9 @@ def matching_family(ours: Mapping[str, Any], model_type: str | None = None) -> F
     problems = []
     for family in FAMILIES:
         if model_type in (None, family.model_type):
-            wrong = [path for path, value in family.fixed.items() if not _agrees(settings.get(ours, path), value)]
+            wrong = [
+                path for path, value in family.fixed.items() if not settings.agree(settings.get(ours, path), value)
+            ]
             problem = _unsaid(ours, family) if not wrong else f"{', '.join(wrong)} is otherwise"
             if problem is None:
                 return family
@@ -69,10 +71,6 @@ def matching_family(ours: Mapping[str, Any], model_type: str | None = None) -> F
     raise ValueError("no model of HuggingFace's that is known here is like this one:\n" + "\n".join(problems))
 
 
-def _agrees(value: Any, fixed: Any) -> bool:
-    return fixed == ("RMSNorm" if value == "FusedRMSNorm" else value)
-
-
 def _unsaid(ours: Mapping[str, Any], family: Family) -> str | None:
     """What this model has and no key of the family's config.json can say: read back, the settings must be the same."""
     try:
@@ -80,14 +78,7 @@ def _unsaid(ours: Mapping[str, Any], family: Family) -> str | None:
     except (ValueError, KeyError) as error:
         return str(error)
     full = settings.config_of(with_vocabulary(back)).to_dict()
-    paths = [path for name, cls in settings.SECTIONS.items() for path, _, _ in settings.options(cls, name)]
-    differs = [
-        path
-        for path in paths
-        if _says_network(path)
-        and not _agrees(settings.get(ours, path), settings.get(full, path))
-        and not _agrees(settings.get(full, path), settings.get(ours, path))
-    ]
+    differs = [path for path, _, _, _ in settings.differences(ours, full)]
     return f"its config.json cannot say {', '.join(differs)}" if differs else None
 
 
@@ -95,23 +86,6 @@ def with_vocabulary(ours: dict[str, Any]) -> dict[str, Any]:
     """Settings with as many rows of the embedding as ids."""
     network = ours["model_config"]
     return {**ours, "model_config": {**network, "vocab_size": network["unpadded_vocab_size"]}}
-
-
-_OF_NETWORK = (
-    "normalization", "qk_layernorm", "use_sandwich_norm", "use_final_norm", "apply_residual_connection_post_norm",
-    "rotary_percent", "rotary_base", "rotary_interleaved", "rotary_seq_len_interpolation_factor", "rope_scaling.type",
-    "sliding_window.size", "multi_latent_attention.enabled", "embedding_layernorm", "qkv_has_bias", "out_proj_has_bias",
-    "mlp_has_bias", "bias_gelu_fusion", "output_layer_bias", "scales.embedding", "scales.residual", "scales.logits",
-    "scales.logit_cap", "scales.attention_cap", "scales.attention", "kv_channels", "num_experts", "moe_layer_freq",
-    "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_shared_expert_gate", "moe_router_topk",
-    "moe_router_score_function",
-    "moe_router_pre_softmax", "moe_router_num_groups", "moe_router_group_topk", "moe_router_enable_expert_bias",
-)  # fmt: skip
-"""Settings that change what a network computes and that families say differently or not at all."""
-
-
-def _says_network(path: str) -> bool:
-    return path.partition(".")[2] in _OF_NETWORK
 
 
 def config_of(ours: Mapping[str, Any], family: Family) -> dict[str, Any]:

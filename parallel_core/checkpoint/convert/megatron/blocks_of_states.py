@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 
 from parallel_core.checkpoint.convert.megatron import cuts
-from parallel_core.checkpoint.convert.megatron.names import layer_of
+from parallel_core.checkpoint.convert.megatron.names import (
+    LOCAL_ORDER,
+    TRANSFORMER_ENGINE_ORDER,
+    in_order,
+    layer_of,
+)
 from parallel_core.checkpoint.convert.megatron.optimizer import OURS
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled, from_bfloat16
@@ -64,7 +69,7 @@ def of_buckets(
         match = _BUCKET.fullmatch(key)
         if match:
             buckets[int(match[1])][OURS[match[4]]].append(tensors[key])
-    for order in _ORDERS:
+    for order in (LOCAL_ORDER, TRANSFORMER_ENGINE_ORDER):
         parts = [
             _rank_states(buckets[rank], _of_stage(model, rank // tensor, stages, order), rank % tensor, tensor, model)
             for rank in range(tensor * stages)
@@ -81,53 +86,21 @@ def _numbers(key: str) -> tuple[int, ...]:
     return tuple(map(int, match.groups()[:3])) if match else ()
 
 
-_NORMS = ("input_layernorm", "pre_mlp_layernorm")
-_ORDERS: tuple[tuple[str, ...], ...] = (
-    (
-        "input_layernorm",
-        "linear_proj",
-        "linear_qkv",
-        "q_layernorm",
-        "k_layernorm",
-        "pre_mlp_layernorm",
-        "linear_fc1",
-        "linear_fc2",
-    ),
-    (
-        "linear_proj",
-        "input_layernorm",
-        "linear_qkv",
-        "q_layernorm",
-        "k_layernorm",
-        "pre_mlp_layernorm",
-        "linear_fc1",
-        "linear_fc2",
-    ),
-)
-"""Modules of a layer in the order of their parameters: Megatron's own layers, and Transformer Engine's."""
-
-
 def _of_stage(model: Model, stage: int, stages: int, order: Sequence[str]) -> list[str]:
     """A stage's parameters in the order of its model; layers are divided evenly."""
     layers = 1 + max(layer_of(name) or 0 for name in model.weights)
     own = range(stage * layers // stages, (stage + 1) * layers // stages)
+    here = [name for name in model.weights if _is_of_stage(name, own, stage, stages)]
     tied = not model.network.get("untie_embeddings_and_output_weights")
-    first = [name for name in model.weights if name.startswith("embedding.")] if stage == 0 else []
-    last = [name for name in model.weights if name.startswith(("decoder.final_layernorm.", "output_layer."))]
-    copy = ["embedding.word_embeddings.weight"] if tied and stages > 1 else []
-    inside = sorted(
-        (name for name in model.weights if layer_of(name) in own),
-        key=lambda name: (layer_of(name), _place_of(name, order), name.endswith(".bias")),
-    )
-    return [*sorted(first, reverse=True), *inside, *((_final_first(last) + copy) if stage == stages - 1 else [])]
+    copy = ["embedding.word_embeddings.weight"] if tied and stage == stages - 1 > 0 else []
+    return [*in_order(here, order), *copy]
 
 
-def _final_first(names: Sequence[str]) -> list[str]:
-    return sorted(names, key=lambda name: (name.startswith("output_layer."), name.endswith(".bias")))
-
-
-def _place_of(name: str, order: Sequence[str]) -> int:
-    return next((i for i, module in enumerate(order) if f".{module}." in name), len(order))
+def _is_of_stage(name: str, own: range, stage: int, stages: int) -> bool:
+    layer = layer_of(name)
+    if layer is not None:
+        return layer in own
+    return stage == (0 if name.startswith("embedding.") else stages - 1)
 
 
 def _rank_states(

@@ -6,7 +6,7 @@ Rows are (pattern, replacement), applied in order, each to what the ones before 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 BEFORE_CORE = (
     (r"^(module\.)+", ""),
@@ -78,3 +78,29 @@ def shifted(name: str, layers: int, experts: int) -> str:
     """A name with its layer's and its expert's number moved on."""
     name = _LAYER.sub(lambda m: f"decoder.layers.{int(m[1]) + layers}.", name)
     return _EXPERT.sub(lambda m: f".local_experts.{int(m[1]) + experts}.", name)
+
+
+LOCAL_ORDER = (
+    "input_layernorm", "linear_proj", "linear_qkv", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj",
+    "linear_kv_down_proj", "linear_kv_up_proj", "q_layernorm", "k_layernorm", "kv_layernorm", "pre_mlp_layernorm",
+    "router", "local_experts", "shared_experts", "linear_fc1", "linear_fc2",
+)  # fmt: skip
+"""Modules of a layer in the order of their parameters, of Megatron's own layers."""
+
+TRANSFORMER_ENGINE_ORDER = ("linear_proj", *(name for name in LOCAL_ORDER if name != "linear_proj"))
+"""Of Transformer Engine's, where a norm is part of the linear after it."""
+
+
+def in_order(names: Iterable[str], order: Sequence[str] = LOCAL_ORDER) -> list[str]:
+    """Parameters in the order of the model: of its optimizer's numbers and, reversed, of its flat memory."""
+    return sorted(names, key=lambda name: _place_in_model(name, order))
+
+
+def _place_in_model(name: str, order: Sequence[str]) -> tuple[int, ...]:
+    layer, expert, is_bias = layer_of(name), expert_of(name), name.endswith(".bias")
+    if name.startswith("embedding."):
+        return 0, int("position" in name)
+    if layer is None:
+        return 2, int(name.startswith("output_layer.")), is_bias
+    module = next((number for number, module in enumerate(order) if f".{module}." in name), len(order))
+    return 1, layer, module, expert or 0, int("linear_fc2" in name), is_bias

@@ -1,0 +1,78 @@
+"""Another tool's checkpoint read as if it were ours: `--load` of its folder converts while it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.convert import formats, settings
+from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.convert.native import run_of
+from parallel_core.checkpoint.layout import overlap
+from parallel_core.checkpoint.manifest import Manifest, StoredTensor
+from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
+from parallel_core.findings import shown
+from parallel_core.sharding import Box, Place
+
+
+class ConvertedReader(CheckpointReader):
+    """A model of another tool's, read into a model with the given vocabulary."""
+
+    def __init__(self, directory: Path, model: Model, vocabulary: Vocabulary | None = None) -> None:
+        self.directory = directory
+        self._tensors = dict(model.all_tensors())
+        tensors = {name: StoredTensor(tensor.shape, tensor.dtype, ()) for name, tensor in self._tensors.items()}
+        self.manifest = Manifest(**vars(run_of(model)), tensors=tensors)
+        ids: int | None = model.network.get("unpadded_vocab_size")
+        if ids is None and vocabulary is not None:
+            ids = vocabulary.unpadded
+        self._stored_vocabulary = Vocabulary(ids, model.vocab_size)
+        self._vocabulary = vocabulary or self._stored_vocabulary
+
+    @property
+    def holds_a_run(self) -> bool:
+        """Files of weights alone are to start from: nobody has to ask for leaving the optimizer out."""
+        return self.manifest.optimizer is not None
+
+    def settings_problems(self, config: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Settings of the network in which the flags and the checkpoint differ: no shape would tell."""
+        return [
+            f"{shown(flag, now)}: the checkpoint {self.directory} has {then}"
+            for path, flag, now, then in settings.differences(config, self.manifest.config)
+        ]
+
+    def damaged_files(self, share: int = 0, shares: int = 1, *, digests: bool = False) -> list[str]:
+        """None: what is missing was found when the files were opened."""
+        return []
+
+    def _storage_problem(self, name: str, tensor: StoredTensor) -> str | None:
+        return None
+
+    def read(self, name: str, place: Place, out: np.ndarray) -> np.ndarray:
+        """A rank's shard of a tensor, written into `out`. Padding that the checkpoint lacks stays as it is there."""
+        tensor = self._tensors[name]
+        origin = (0,) * len(tensor.shape)
+        for box in place.boxes:
+            copy = overlap(Box(origin, tensor.shape, origin), box)
+            if copy is not None:
+                starts, lengths = zip(*((s.start, s.stop - s.start) for s in copy.source), strict=True)
+                out[copy.target] = tensor.part(Box(starts, lengths, origin)).widened()
+        return out
+
+
+def open_checkpoint(directory: Path, step: int | None = None, vocabulary: Vocabulary | None = None) -> CheckpointReader:
+    """The checkpoint that `--load directory` means, whichever tool wrote it.
+
+    Raises ValueError if there is none, or if it cannot be read.
+    """
+    try:
+        one, folder = formats.recognise(directory, step=step)
+    except ValueError:
+        return CheckpointReader(commit.find(directory, step), vocabulary)
+    if one.kind == "native":
+        return CheckpointReader(commit.find(directory, step), vocabulary)
+    return ConvertedReader(folder, formats.read(folder, one.kind), vocabulary)

@@ -10,6 +10,7 @@ from pathlib import Path
 from mindspore import nn
 
 from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.convert.reader import open_checkpoint
 from parallel_core.checkpoint.manifest import Manifest
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
 from parallel_core.checkpoint.schedule import schedule_problems
@@ -26,7 +27,8 @@ from pynative.tensor_parallel.random import get_rng_tracer
 
 
 def load_checkpoint(directory: Path, state: RunState, digests: bool = False) -> None:
-    """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself).
+    """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself), of
+    whichever tool: HuggingFace's and Megatron-LM's are converted while they are read.
 
     With --finetune only weights are taken; with --no-load-optim also the iteration, but neither optimizer nor schedule,
     as in a run that has none. digests: read every byte to find damage, which the configuration may ask for, too.
@@ -42,11 +44,12 @@ def load_checkpoint(directory: Path, state: RunState, digests: bool = False) -> 
         return
     model_config = state.config.model_config
     vocabulary = Vocabulary(model_config.unpadded_vocab_size, model_config.vocab_size)
-    reader = CheckpointReader(commit.find(directory, training.checkpoint.ckpt_step), vocabulary)
-    weights_alone = training.checkpoint.finetune or training.checkpoint.no_load_optim
+    reader = open_checkpoint(directory, training.checkpoint.ckpt_step, vocabulary)
+    weights_alone = training.checkpoint.finetune or training.checkpoint.no_load_optim or not reader.holds_a_run
     optimizer = None if weights_alone else state.step_cell.optimizer
     scheduler = None if weights_alone else state.step_cell.scheduler
     problems = _optimizer_problems(reader, optimizer) + _schedule_problems(reader, scheduler, state.config)
+    problems += reader.settings_problems(state.config.to_dict())
     _check(reader, state.model, problems, digests=digests or training.checkpoint.crc_check)
     _read_weights(reader, state.model)
     if optimizer is not None:
@@ -68,7 +71,7 @@ def _is_save_directory(directory: Path, output_dir: str | None) -> bool:
 
 def load_model(directory: Path, model: nn.Cell) -> Manifest:
     """Fill a model from a checkpoint, without anything that belongs to training. What the checkpoint says of itself."""
-    reader = CheckpointReader(commit.find(directory))
+    reader = open_checkpoint(directory)
     _check(reader, model, [], digests=False)
     _read_weights(reader, model)
     return reader.manifest

@@ -88,7 +88,7 @@ def run_of(model: Model) -> Run:
         consumed_samples=model.position.consumed_samples,
         topology={"world_size": 1, "tp": 1, "cp": 1, "dp": 1, "pp": 1},
         config=config_of(model.settings).to_dict(),
-        scheduler=model.position.scheduler,
+        scheduler={"num_steps": model.position.consumed_samples, **model.position.scheduler},
         optimizer=_record(model),
     )
 

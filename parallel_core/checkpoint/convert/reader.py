@@ -28,8 +28,8 @@ class ConvertedReader(CheckpointReader):
         tensors = {name: StoredTensor(tensor.shape, tensor.dtype, ()) for name, tensor in self._tensors.items()}
         self.manifest = Manifest(**vars(run_of(model)), tensors=tensors)
         ids: int | None = model.network.get("unpadded_vocab_size")
-        if ids is None and vocabulary is not None:
-            ids = vocabulary.unpadded
+        if vocabulary is not None and vocabulary.unpadded is not None and vocabulary.unpadded <= model.vocab_size:
+            ids = vocabulary.unpadded  # other tools' files have rows, and do not say which of them are ids
         self._stored_vocabulary = Vocabulary(ids, model.vocab_size)
         self._vocabulary = vocabulary or self._stored_vocabulary
 

@@ -6,11 +6,13 @@ import pytest
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.config import config_for_inference
 from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.convert.model import VOCABULARY
 from parallel_core.checkpoint.convert.native import write_native
 from parallel_core.checkpoint.manifest import Manifest
 from parallel_core.config import ParallelConfig
 from tests.support.assets import asset
-from tests.support.checkpoint_cases import CASES, unpack
+from tests.support.checkpoint_cases import CASES, digest, facts, unpack
+from tests.support.checkpoint_jobs import train
 from tests.support.distributed import run
 from tests.support.engine import job
 
@@ -60,3 +62,46 @@ def test_scaled_rotary_positions_reach_2048_tokens(tmp_path):
     expected = np.load(asset("checkpoints/hf/llama3_rope_scaling_tied.npz"))
     (found,) = run(1, logits_of, converted("hf/llama3_rope_scaling_tied", tmp_path), expected["long_input_ids"])
     np.testing.assert_allclose(found[:, -16:], expected["long_logits_last16"], rtol=0, atol=1e-4)
+
+
+LLAMA = (
+    "--hidden-size 36 --num-attention-heads 6 --group-query-attention --num-query-groups 2 --ffn-hidden-size 44 "
+    "--max-position-embeddings 64 --position-embedding-type rope --normalization RMSNorm --swiglu "
+    "--disable-bias-linear --untie-embeddings-and-output-weights --vocab-size 149"
+)
+OF_MEGATRON = (
+    f"{LLAMA} --num-layers 4 --norm-epsilon 1e-6 --bf16 --override-opt_param-scheduler --dataloader-type cyclic"
+)
+
+
+@pytest.mark.parametrize(
+    ("case", "flags"),
+    [
+        ("legacy/llama_tp2_dp2_bf16_distopt", "--padded-vocab-size 160 --pipeline-model-parallel-size 2"),
+        ("torch_dist/llama_dp2_bf16_distopt_default", "--padded-vocab-size 152 --tensor-model-parallel-size 2"),
+    ],
+)
+def test_a_run_of_megatron_goes_on(case, flags, tmp_path):
+    """--load of its folder, in another layout than it was saved in: weights, optimizer, steps and samples."""
+    whole, _ = run(2, train, f"{OF_MEGATRON} {flags} --load {unpack(case, tmp_path)}", False)
+    assert {name: digest(values) for name, values in whole.weights.items()} == facts(case)["parameters"]
+    moments = {name.replace("main_param", "fp32_param"): digest(values) for name, values in whole.moments.items()}
+    assert moments == facts(case)["optimizer"]
+    assert (whole.iteration, whole.steps) == (10, 10) and whole.consumed_samples > 0
+
+
+def test_training_starts_from_a_model_of_huggingface(tmp_path):
+    """--load of its folder: the weights, padded for the layout; nothing that a run would have."""
+    flags = f"{LLAMA} --num-layers 3 --norm-epsilon 1e-5 --padded-vocab-size 152 --tensor-model-parallel-size 2"
+    whole, _ = run(2, train, f"{flags} --load {unpack('hf/llama', tmp_path)}", False)
+    for name, values in whole.weights.items():
+        ids = values[:150] if name in VOCABULARY else values
+        assert digest(ids) == facts("hf/llama")["parameters"][name], name
+    assert (whole.iteration, whole.steps) == (0, 0)
+
+
+def test_another_network_is_refused(tmp_path):
+    """A base of rotary positions that no shape would betray; flag and both values are named."""
+    flags = f"{LLAMA} --num-layers 3 --norm-epsilon 1e-5 --padded-vocab-size 150 --rotary-base 500000"
+    with pytest.raises(Exception, match=r"--rotary-base 500000: the checkpoint .* has 10000"):
+        run(1, train, f"{flags} --load {unpack('hf/llama', tmp_path)}", False)

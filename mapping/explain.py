@@ -1,7 +1,7 @@
 """What became of every flag: `python -m mapping.explain [--json] [--world-size N] [--check-files] -- ARGUMENTS`.
 
-Needs no device and no MindSpore. Exit code 0 when the arguments are accepted, 2 when not. `--doc` writes the reference
-of all flags instead.
+Also the memory that a rank of each pipeline stage needs. Needs no device and no MindSpore. Exit code 0 when the
+arguments are accepted, 2 when not. `--doc` writes the reference of all flags instead.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 
 from mapping.flags import IGNORED, REFUSED
 from mapping.given import Given
+from mapping.memory import as_json as memory_as_json
+from mapping.memory import as_lines as memory_as_lines
 from mapping.merge import Reading
 from mapping.reading import not_yet, read
 from parallel_core.config import AllConfig, unsupported
@@ -74,6 +76,7 @@ def as_json(reading: Reading) -> str:
             "errors": reading.errors,
             "findings": [_plain(finding) for finding in reading.findings],
             "config": reading.config.to_dict(),
+            "memory": memory_as_json(reading.config) if _trains(reading) else [],
         },
         indent=1,
     )
@@ -90,7 +93,14 @@ def as_text(reading: Reading) -> str:
     lines = [f"{status:8} {flag:{min(width, 60)}} {rest}" for status, flag, rest in rows]
     for name, section in reading.config.to_dict().items():
         lines += ["", f"{name}:", *(f"  {field}: {value}" for field, value in section.items())]
+    if _trains(reading):
+        lines += ["", *memory_as_lines(reading.config)]
     return "\n".join([*lines, "", *_verdict(reading)])
+
+
+def _trains(reading: Reading) -> bool:
+    """Whether the engine acts on everything, so that what a rank needs can be said."""
+    return not reading.errors and not not_yet(reading)
 
 
 def _columns(outcome: Outcome) -> tuple[str, str, str]:

@@ -70,7 +70,7 @@ FLOORS = {
         {"files", "flags", "vocabulary"},
         {"derived", "given"},
         {"checks", "from_args", "loss_scale", "naming", "readers"},
-        {"flag_reference", "launch", "merge"},
+        {"flag_reference", "launch", "memory", "merge"},
         {"from_yaml", "reading"},
         {"arguments", "explain"},
     ),

@@ -13,7 +13,14 @@ from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
-from parallel_core.blocks.recomputed import input_messages, kept_of_group, kept_of_layer, messages_run_again
+from parallel_core.blocks.recomputed import (
+    input_bytes,
+    input_messages,
+    kept_by_second_run,
+    kept_of_group,
+    kept_of_layer,
+    messages_run_again,
+)
 from parallel_core.messages import Message
 from parallel_core.partition import chunk_layers
 from parallel_core.recompute import ChunkRecompute, RecomputePlan
@@ -34,25 +41,26 @@ class LayerStack(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Of layers that are computed again together, the first is named."""
-        kept: dict[str, int] = {}
+        named = (self._kept_of(group, micro_batch).items() for group in self.recompute.groups())
+        return {name: size for group in named for name, size in group}
+
+    def _kept_of(self, group: range, micro_batch: MicroBatch) -> dict[str, int]:
+        (number, layer), asked = self.layers[group.start], self.recompute.layers[group.start]
+        if asked.full:
+            slices = self.recompute.slices_inputs
+            return {str(number): kept_of_group(layer, len(group), micro_batch, asked, slices)}
+        return {join(str(number), name): size for name, size in kept_of_layer(layer, micro_batch, asked).items()}
+
+    def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
+        """The most that the layers keep at once during their backward because parts of them are run again: what comes
+        before such a part, what its second run keeps and gives, and the gradient with which that is run backwards."""
+        before = most = 0
         for group in self.recompute.groups():
-            (number, layer), asked = self.layers[group.start], self.recompute.layers[group.start]
-            if asked.full:
-                slices = self.recompute.slices_inputs
-                kept[str(number)] = kept_of_group(layer, len(group), micro_batch, asked, slices)
-            else:
-                inner = kept_of_layer(layer, micro_batch, asked)
-                kept |= {join(str(number), name): size for name, size in inner.items()}
-        return kept
-
-    def bytes_run_again(self, micro_batch: MicroBatch) -> int:
-        """The most that a part of the layers keeps while its backward runs, after it was run again."""
-        groups = self.recompute.groups()
-        full = [group for group in groups if self.recompute.layers[group.start].full]
-        return max((self._whole(group, micro_batch) for group in full), default=0)
-
-    def _whole(self, group: range, micro_batch: MicroBatch) -> int:
-        return sum(sum(self.layers[n][1].kept_bytes(micro_batch).values()) for n in group)
+            layer, asked = self.layers[group.start][1], self.recompute.layers[group.start]
+            before += sum(self._kept_of(group, micro_batch).values())
+            again = kept_by_second_run(layer, len(group), micro_batch, asked, self.recompute.slices_inputs)
+            most = max(most, before + again + 2 * input_bytes(layer, micro_batch)) if again else most
+        return most
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Without the layers' numbers, so that equal messages can be counted together."""
@@ -88,6 +96,12 @@ class Chunk(Block):
         blocks = super().submodules()
         copy = blocks.pop("shared_embedding", None)
         return blocks if copy is None else {**blocks, "embedding": copy}
+
+    def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
+        """The most that is kept at once during the backward because parts of the layers are run again then; what comes
+        after the layers is through by then."""
+        embedding = sum(self.embedding.kept_bytes(micro_batch).values()) if self.embedding else 0
+        return embedding + self.decoder.layers.bytes_in_backward(micro_batch)
 
 
 def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:

@@ -9,7 +9,7 @@ from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.messages import Message
-from parallel_core.recompute import LayerRecompute
+from parallel_core.recompute import FIRST_LINEAR, OUTPUT_DROPPED, LayerRecompute
 
 _NORM_OF = {"self_attention": "input_layernorm", "mlp": "pre_mlp_layernorm"}
 """Half of a layer -> the norm of its input."""
@@ -23,7 +23,7 @@ def kept_of_layer(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) 
     kept, hidden_states = layer.kept_bytes(micro_batch), _hidden_states(layer, micro_batch)
     for half, norm in _NORM_OF.items():
         inside = {name for name in kept if name.startswith(f"{half}.")}
-        first = next(name for name in inside if name in (f"{half}.linear_qkv", f"{half}.linear_fc1"))
+        first = _first_linear(half)
         if half in asked.modules:
             kept = {name: size for name, size in kept.items() if name not in inside}
             kept[first] = hidden_states
@@ -46,6 +46,37 @@ def kept_of_group(layer: Layer, count: int, micro_batch: MicroBatch, asked: Laye
     """Bytes of `count` layers that are computed again together: the input of the first; with `slices` 1/t of it."""
     collectives = sum(collective_bytes(layer, micro_batch, asked).values())
     return input_bytes(layer, micro_batch) // input_parts(layer, micro_batch, slices) + count * collectives
+
+
+def kept_by_second_run(layer: Layer, count: int, micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
+    """Bytes that the second run of `count` whole layers, or of a part of a layer, keeps until it was run backwards.
+
+    The part's input is kept already, except by ranks that keep a part of it each.
+    """
+    kept = layer.kept_bytes(micro_batch)
+    if asked.full:
+        has_input = input_parts(layer, micro_batch, slices) == 1
+        return count * sum(kept.values()) - has_input * input_bytes(layer, micro_batch)
+    return max((_kept_by_part(layer, kept, micro_batch, module) for module in asked.modules), default=0)
+
+
+def _kept_by_part(layer: Layer, kept: dict[str, int], micro_batch: MicroBatch, module: str) -> int:
+    """Of a norm or an activation nothing but the result is made again, while one operator needs it."""
+    if module in OUTPUT_DROPPED:
+        return 0
+    if module == "self_attention.core_attention":
+        return kept[module] - layer.self_attention.core_attention.input_bytes(micro_batch)
+    inside = ("mlp.activation", "mlp.linear_fc2") if module == FIRST_LINEAR else _inside(kept, module)
+    return sum(kept[name] for name in inside)
+
+
+def _inside(kept: dict[str, int], half: str) -> tuple[str, ...]:
+    """Of a half of a layer, what it keeps besides its input."""
+    return tuple(name for name in kept if name.startswith(f"{half}.") and name != _first_linear(half))
+
+
+def _first_linear(half: str) -> str:
+    return {"self_attention": "self_attention.linear_qkv", "mlp": FIRST_LINEAR}[half]
 
 
 def input_bytes(layer: Layer, micro_batch: MicroBatch) -> int:

@@ -18,11 +18,14 @@ def kept_bytes(config: ModelConfig, stage: int) -> list[int]:
 
 
 def peak_kept_bytes(config: AllConfig, stage: int) -> int:
-    """The most that a stage keeps at once under its schedule: every micro-batch in flight, and what layers that are run
-    again keep until their backward is through. What one operator needs while it computes is not counted."""
+    """The most that a stage keeps at once under its schedule: every micro-batch in flight, what parts that are run
+    again keep until their backward is through, and in a pipeline a tensor on its way, with virtual stages two.
+
+    What one operator needs while it computes is not counted.
+    """
     model, parallel = config.model_config, config.parallel_config
     chunks, micro_batch = stage_chunks(model, stage), MicroBatch.of(model)
-    again = [chunk.decoder.layers.bytes_run_again(micro_batch) for chunk in chunks]
+    in_backward = [chunk.bytes_in_backward(micro_batch) for chunk in chunks]
     actions = GENERATORS[parallel.schedule_name](
         parallel.pipeline_model_parallel_size,
         config.dataset_config.micro_batch_num,
@@ -31,8 +34,17 @@ def peak_kept_bytes(config: AllConfig, stage: int) -> int:
     )[stage]
     last = WeightGrad if any(isinstance(action, WeightGrad) for action in actions) else Backward
     kept, now, peak = kept_bytes(model, stage), 0, 0
+    on_the_way = _hidden_states(config, micro_batch)
     for action in actions:
         now += kept[action.chunk] * isinstance(action, Forward)
-        peak = max(peak, now + again[action.chunk] * isinstance(action, Backward))
+        came = 0 if chunks[action.chunk].loss else on_the_way
+        again = in_backward[action.chunk] + came - kept[action.chunk]
+        peak = max(peak, now + again * isinstance(action, Backward))
         now -= kept[action.chunk] * isinstance(action, last)
-    return peak
+    return peak + on_the_way * (2 if len(chunks) > 1 else 1)
+
+
+def _hidden_states(config: AllConfig, micro_batch: MicroBatch) -> int:
+    """Bytes of what goes from one stage to another; without a pipeline none."""
+    is_pipeline = config.parallel_config.pipeline_model_parallel_size > 1
+    return micro_batch.tokens_between * config.model_config.hidden_size * micro_batch.residual_item_size * is_pipeline

@@ -4,11 +4,12 @@
 puts both notations, Megatron's flags and the lists by stage, into one value.
 """
 
-from parallel_core.recompute.modules import MEGATRON_MODULES, OUTPUT_DROPPED, matching
+from parallel_core.recompute.modules import FIRST_LINEAR, MEGATRON_MODULES, OUTPUT_DROPPED, matching
 from parallel_core.recompute.plan import BY_STAGE, ChunkRecompute, LayerRecompute, RecomputePlan, wrong_settings
 
 __all__ = [
     "BY_STAGE",
+    "FIRST_LINEAR",
     "MEGATRON_MODULES",
     "OUTPUT_DROPPED",
     "ChunkRecompute",

@@ -56,6 +56,23 @@ def test_the_answer_for_a_world_of_any_size(capsys):
     assert result["config"]["dataset_config"]["micro_batch_num"] == 1
 
 
+def test_memory_of_each_stage_is_in_the_answer(capsys):
+    """Fewer bytes with more ranks to share them; two middle stages that need the same are one line."""
+    change = "--num-layers 8 --pipeline-model-parallel-size 4 --bf16"
+    first, *_, last = answer(capsys, change, "--world-size", "8")["memory"]
+    assert first["total"] == sum(size for name, size in first.items() if name != "total")
+    assert first["activations"] > last["activations"]
+    shared = answer(capsys, f"{change} --use-distributed-optimizer", "--world-size", "8")["memory"][0]
+    assert shared["optimizer_states"] < first["optimizer_states"] and shared["gradients"] == first["gradients"]
+    assert main(["--world-size", "8", "--", *line(f"{change} --pipeline-schedule gpipe")]) == 0
+    table = capsys.readouterr().out.partition("memory of a rank, in MiB")[2]
+    assert "\n  1 - 2 " in table and "optimizer states" in table
+
+
+def test_a_refused_job_needs_no_memory(capsys):
+    assert answer(capsys, "--lr x")["memory"] == []
+
+
 def test_errors_are_in_the_answer(capsys):
     result = answer(capsys, "--lr x --hidden-size 65")
     assert not result["accepted"] and len(result["errors"]) == 2

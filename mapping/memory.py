@@ -1,0 +1,43 @@
+"""Whether a job fits: the memory of a rank of each pipeline stage, as `parallel_core.costs` predicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from itertools import groupby
+from typing import Any
+
+from parallel_core.config import AllConfig
+from parallel_core.config.base import Unjudged
+from parallel_core.costs import MemoryBytes, memory
+
+COLUMNS = [field.name for field in fields(MemoryBytes)]
+
+
+def memory_of_stages(config: AllConfig) -> list[MemoryBytes]:
+    """Of each stage; nothing where a size is not known yet, such as the vocabulary's that a tokenizer's files say."""
+    try:
+        return [memory(config, stage) for stage in range(config.parallel_config.pipeline_model_parallel_size)]
+    except Unjudged:
+        return []
+
+
+def as_lines(config: AllConfig) -> Iterator[str]:
+    """A table; neighbouring stages that need the same share a line."""
+    stages = memory_of_stages(config)
+    if not stages:
+        yield "memory of a rank: not known before the vocabulary is; add --check-files, or give --vocab-size"
+        return
+    names = [name.replace("_", " ") for name in (*COLUMNS, "in all")]
+    yield "memory of a rank, in MiB, without what operators, messages and the program itself need:"
+    yield "".join([f"  {'stages':10}", *(f"{name:>18}" for name in names)])
+    for needed, run in groupby(enumerate(stages), key=lambda numbered: numbered[1]):
+        numbers = [number for number, _ in run]
+        label = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} - {numbers[-1]}"
+        sizes = [*asdict(needed).values(), needed.total]
+        yield "".join([f"  {label:10}", *(f"{size / 2**20:>18,.1f}" for size in sizes)])
+
+
+def as_json(config: AllConfig) -> list[dict[str, Any]]:
+    """Bytes, stage by stage."""
+    return [{**asdict(needed), "total": needed.total} for needed in memory_of_stages(config)]

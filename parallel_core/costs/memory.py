@@ -1,0 +1,50 @@
+"""Bytes of memory that one rank of a stage needs to train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from parallel_core.costs.activations import peak_kept_bytes
+from parallel_core.costs.parameters import stage_owned
+from parallel_core.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from parallel_core.config import AllConfig
+
+MOMENTS = {"adam": 2, "sgd": 1}
+"""Optimizer -> float32 states of each element."""
+
+
+@dataclass(frozen=True)
+class MemoryBytes:
+    """Of one rank, from the first step on; padding of buffers included."""
+
+    parameters: int
+    gradients: int
+    optimizer_states: int
+    """The float32 values of 16-bit parameters among them."""
+    activations: int
+    """The most that is kept at once for backward passes (`peak_kept_bytes`)."""
+
+    @property
+    def total(self) -> int:
+        """Of all; what an operator needs while it computes, messages and the program come on top."""
+        return self.parameters + self.gradients + self.optimizer_states + self.activations
+
+
+def memory(config: AllConfig, stage: int) -> MemoryBytes:
+    """What each rank of a pipeline stage allocates."""
+    buffers = stage_owned(config, stage)
+    item_sizes = [(DTYPES[plan.parameter_type].bytes, DTYPES[plan.gradient_type].bytes) for plan, _ in buffers]
+    owned = [sum(span.size for span in spans) for _, spans in buffers]
+    states = [
+        count * 4 * (MOMENTS[config.optimizer_config.optimizer_type] + (plan.parameter_type != "float32"))
+        for (plan, _), count in zip(buffers, owned, strict=True)
+    ]
+    return MemoryBytes(
+        sum(plan.size * size for (plan, _), (size, _) in zip(buffers, item_sizes, strict=True)),
+        sum(plan.size * size for (plan, _), (_, size) in zip(buffers, item_sizes, strict=True)),
+        sum(states),
+        peak_kept_bytes(config, stage),
+    )

@@ -1,0 +1,162 @@
+"""Bytes of a rank by the formulas against what is allocated and kept."""
+
+import gc
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from parallel_core.costs import MemoryBytes, memory, peak_kept_bytes
+from tests.parallel_core.blocks.test_kept_bytes import ALLOCATIONS_OF_NUMPY, SIZES
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
+from tests.support.families import FAMILIES
+
+
+class Rows:
+    """Token rows of the length that SIZES says."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, i: int) -> dict:
+        tokens = np.random.default_rng(i).integers(0, 500, 129, np.int32)
+        positions, ones = np.arange(128, dtype=np.int32), np.ones(128, np.float32)
+        return {"tokens": tokens[:-1], "labels": tokens[1:], "loss_mask": ones, "position_ids": positions}
+
+
+def numpy_bytes() -> int:
+    """Memory of the numpy arrays that were made since tracing began."""
+    only = [tracemalloc.DomainFilter(True, ALLOCATIONS_OF_NUMPY)]
+    return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(only).traces)
+
+
+def peak_of_a_step(backend, flags: str) -> int:
+    """The most that a second step keeps between the computations of its schedule, and after each second run."""
+    from pynative.pipeline_parallel.stage import Stage
+    from pynative.tensor_parallel import recompute
+    from pynative.training.callbacks import Callback
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+
+    config, found = config_of(f"{flags} --train-iters 2", backend.world_size), []
+    compute, run_again = Stage.compute, recompute._Run._run_again
+
+    def computed(stage, action, received):
+        if tracemalloc.is_tracing() and not found:
+            found.append(numpy_bytes() - (0 if received is None else received.nbytes))
+        result = compute(stage, action, received)
+        if tracemalloc.is_tracing():
+            found.append(numpy_bytes() - (0 if result is None else result.nbytes))
+        return result
+
+    def ran_again(part):
+        run_again(part)
+        if tracemalloc.is_tracing():
+            found.append(numpy_bytes())
+
+    class Second(Callback):
+        def on_step_end(self, state):
+            tracemalloc.stop() if state.iteration == 2 else tracemalloc.start()
+
+    with job(backend, config), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stage, "compute", computed)
+        patch.setattr(recompute._Run, "_run_again", ran_again)
+        pretrain(
+            lambda samples: (Rows(), None, None),
+            lambda **ends: GPTModel(config.model_config, **ends),
+            all_config=config,
+            callbacks=[Second()],
+        )
+    return max(found) - found[0]
+
+
+PP2 = "--pipeline-model-parallel-size 2"
+TP2_SP = "--tensor-model-parallel-size 2 --sequence-parallel"
+FULL = "--recompute-granularity full --recompute-method"
+LAYOUTS = [
+    (1, "gpt", ""),
+    (1, "llama", f"{FULL} uniform --recompute-num-layers 1"),
+    (2, "llama", f"{TP2_SP} {FULL} uniform --recompute-num-layers 2"),
+    (2, "gpt", "--context-parallel-size 2 --recompute-granularity selective --recompute-modules mlp"),
+    (2, "gpt", PP2),
+    (2, "llama", f"{PP2} --virtual-pipeline-model-parallel-size 2 --bf16"),
+    (2, "gpt", f"{PP2} --pipeline-schedule zb-h1"),
+    (2, "gpt", f"{PP2} --pipeline-schedule gpipe --recompute [1,2]"),
+]
+
+
+@pytest.mark.parametrize(("world", "model", "layout"), LAYOUTS)
+def test_the_most_that_a_stage_keeps(world, model, layout):
+    """Over all micro-batches of a schedule: within 2%."""
+    flags = f"{SIZES} {FAMILIES[model]} --global-batch-size 8 {layout}"
+    config = config_of(flags, world)
+    for rank, found in enumerate(run(world, peak_of_a_step, flags)):
+        stage = rank * config.parallel_config.pipeline_model_parallel_size // world
+        predicted = peak_kept_bytes(config, stage)
+        assert predicted == pytest.approx(found, rel=0.02), rank
+
+
+def allocated(backend, flags: str) -> int:
+    """Bytes of all flat buffers that a job of one step has made."""
+    from pynative.distributed.flat_memory import FlatMemory
+    from tests.support.pretraining import pretrain_tiny
+
+    def memories() -> dict[int, FlatMemory]:
+        gc.collect()
+        return {id(entry): entry for entry in gc.get_objects() if type(entry) is FlatMemory}
+
+    before = memories()
+    state = pretrain_tiny(backend, f"{flags} --train-iters 1")
+    assert state.iteration == 1
+    return sum(entry.bytes for identity, entry in memories().items() if identity not in before)
+
+
+SHARDED = "--use-distributed-optimizer"
+TRAINED = [
+    (1, ""),
+    (1, "--bf16 --optimizer sgd"),
+    (1, "--bf16 --grad-reduce-in-bf16"),
+    (2, "--bf16"),
+    (2, f"--bf16 {SHARDED}"),
+    (2, f"{SHARDED} --bf16 --params-dtype float32"),
+    (2, f"--bf16 {PP2}"),
+    (2, f"--bf16 {TP2_SP} {FAMILIES['llama']}"),
+    (4, f"--bf16 {PP2} {SHARDED}"),
+]
+
+
+@pytest.mark.parametrize(("world", "flags"), TRAINED)
+def test_every_byte_of_parameters_gradients_and_states_is_predicted(world, flags):
+    """Error 0, on every rank."""
+    flags = f"{TINY} --global-batch-size 8 {flags}"
+    config = config_of(flags, world)
+    stages = config.parallel_config.pipeline_model_parallel_size
+    for rank, found in enumerate(run(world, allocated, flags)):
+        needed = memory(config, rank * stages // world)
+        assert needed.parameters + needed.gradients + needed.optimizer_states == found, rank
+
+
+def of_a_large_model(flags: str, world: int) -> tuple[int, MemoryBytes]:
+    """Parameters of a model whose padding is nothing, and its bytes."""
+    sizes = "--num-layers 4 --hidden-size 4096 --num-attention-heads 32 --vocab-size 32000"
+    config = config_of(f"{TINY} {sizes} --padded-vocab-size 32000 --global-batch-size 64 {flags}", world)
+    weights = 4 * (12 * 4096**2 + 13 * 4096) + (32000 + 16) * 4096 + 2 * 4096
+    return weights, memory(config, 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "world", "bytes_of"),
+    [
+        ("", 1, lambda replicas: (4, 4, 8)),
+        ("--bf16", 1, lambda replicas: (2, 4, 12)),
+        (f"--bf16 {SHARDED}", 32, lambda replicas: (2, 4, 12 / replicas)),
+        (f"--bf16 {SHARDED} --num-distributed-optimizer-instances 4", 32, lambda replicas: (2, 4, 12 * 4 / replicas)),
+    ],
+)
+def test_the_papers_figures(flags, world, bytes_of):
+    """16 bytes a parameter in float32, 18 with 16-bit weights and float32 gradients; of N replicas each has 1/N of the
+    states (Rajbhandari et al., "ZeRO", 2020, figure 1)."""
+    weights, found = of_a_large_model(flags, world)
+    expected = [weights * size for size in bytes_of(world)]
+    assert [found.parameters, found.gradients, found.optimizer_states] == pytest.approx(expected, rel=1e-4)

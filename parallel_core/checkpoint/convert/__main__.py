@@ -1,7 +1,7 @@
 """`python -m parallel_core.checkpoint.convert --input DIR --output DIR [--to native|hf|megatron]`.
 
 From HuggingFace's, Megatron-LM's and our checkpoints to any of them, one tensor in memory at a time. What was written
-is read again and compared bit by bit.
+is read again: it must be the same network, bit by bit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def convert(options: argparse.Namespace) -> list[str]:
     """Convert; lines that say what was done. Raises ValueError, and leaves no target, if something does not fit."""
     source, folder = formats.recognise(options.input, options.source, options.ckpt_step)
     _check_output(options)
-    model = formats.read(folder, source.kind, optimizer=not options.no_load_optim and options.to == "native")
+    model = formats.read(folder, source.kind, optimizer=not options.no_load_optim and options.to != "hf")
     if options.vocab_size is not None:
         if options.vocab_size > model.vocab_size:
             raise ValueError(f"--vocab-size {options.vocab_size}: the checkpoint has {model.vocab_size} rows; lower it")
@@ -62,10 +62,10 @@ def convert(options: argparse.Namespace) -> list[str]:
     written = _write(model, options)
     lines = [f"{folder} ({source.name} format): {len(model.weights)} weights" + _states(model)]
     if not options.no_verify:
-        problems = differences(model, formats.read(written, options.to), states=options.to == "native")
+        problems = differences(model, formats.read(written, options.to), states=options.to != "hf")
         if problems:
             raise ValueError("what was written is not what was read:\n" + "\n".join(problems[:20]))
-        lines.append("read again: equal bit by bit")
+        lines.append("read again: the same network, equal bit by bit")
     return [*lines, f"written: {written}"]
 
 

@@ -10,7 +10,7 @@ from parallel_core.checkpoint.commit import TRACKER, checkpoint_name
 from parallel_core.checkpoint.convert.huggingface.read import is_huggingface, read_huggingface
 from parallel_core.checkpoint.convert.megatron.legacy import is_legacy, read_legacy
 from parallel_core.checkpoint.convert.megatron.torch_dist import is_torch_dist, read_torch_dist
-from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.convert.model import VOCABULARY, Model
 from parallel_core.checkpoint.convert.native import is_native, read_native
 
 
@@ -72,6 +72,9 @@ def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimi
     """The checkpoint in a folder, of whichever format. Raises ValueError if it cannot be read."""
     one, folder = recognise(directory, kind, step)
     try:
-        return one.read(folder, optimizer=optimizer)
+        model = one.read(folder, optimizer=optimizer)
+        if one.kind != "native":
+            model.network.update(vocab_size=model.vocab_size, params_dtype=model.weights[VOCABULARY[0]].dtype)
+        return model
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{folder}: not a whole checkpoint in {one.name} format ({error!r})") from error

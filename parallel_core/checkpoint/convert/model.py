@@ -23,6 +23,8 @@ class Position:
     consumed_samples: int = 0
     optimizer_steps: int = 0
     scheduler: dict[str, Any] = field(default_factory=dict)
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    """Of Adam, as far as they are known: betas, eps, weight_decay."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,11 @@ def read_native(folder: Path, *, optimizer: bool = True) -> Model:
     tensors = {name: _whole(name, tensor, files) for name, tensor in manifest.tensors.items()}
     record = manifest.optimizer if optimizer else None
     position = Position(
-        manifest.iteration, manifest.consumed_samples, record.steps if record else 0, dict(manifest.scheduler)
+        manifest.iteration,
+        manifest.consumed_samples,
+        record.steps if record else 0,
+        dict(manifest.scheduler),
+        _hyperparameters(manifest.config.get("optimizer_config", {})) if record else {},
     )
     states: dict[str, dict[str, LazyTensor]] = {}
     for name in tensors.keys() - set(manifest.weights) if record else ():
@@ -40,6 +44,12 @@ def read_native(folder: Path, *, optimizer: bool = True) -> Model:
         states.setdefault(state, {})[weight] = tensors[name]
     settings = {name: _known(manifest.config.get(name, {})) for name in SECTIONS}
     return Model({name: tensors[name] for name in manifest.weights}, settings, states, position)
+
+
+def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Adam's, of a configuration's section."""
+    found = {name: config.get(name) for name in ("betas", "eps", "weight_decay")}
+    return {name: tuple(value) if name == "betas" else value for name, value in found.items() if value is not None}
 
 
 def _known(section: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +97,7 @@ def run_of(model: Model) -> Run:
         iteration=model.position.iteration,
         consumed_samples=model.position.consumed_samples,
         topology={"world_size": 1, "tp": 1, "cp": 1, "dp": 1, "pp": 1},
-        config=config_of(model.settings).to_dict(),
+        config=config_of({**model.settings, "optimizer_config": model.position.hyperparameters}).to_dict(),
         scheduler={"num_steps": model.position.consumed_samples, **model.position.scheduler},
         optimizer=_record(model),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
 
-from parallel_core.config import AllConfig, DatasetConfig, ModelConfig, MoEConfig, ParallelConfig, TrainingConfig
+from parallel_core.config import AllConfig, ModelConfig, MoEConfig, OptimizerConfig, ParallelConfig, TrainingConfig
 from parallel_core.config.base import Config, has_type
 from parallel_core.rotary import LLAMA3_ORIGINAL_LENGTH
 
@@ -109,7 +109,7 @@ def config_of(settings: Mapping[str, Mapping[str, Any]]) -> AllConfig:
     sections = {name: _section(cls, settings.get(name, {})) for name, cls in SECTIONS.items()}
     return AllConfig(
         **sections,
-        dataset_config=DatasetConfig(**settings.get("dataset_config", {})),
+        optimizer_config=OptimizerConfig(**settings.get("optimizer_config", {})),
         parallel_config=ParallelConfig(),
         training_config=TrainingConfig(),
     )

@@ -1,4 +1,4 @@
-"""A written checkpoint is read again, and must be the model that was written, bit by bit."""
+"""A written checkpoint is read again, and must be the model that was written: its settings, and every bit of it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from parallel_core.checkpoint.convert import settings
 from parallel_core.checkpoint.convert.model import VOCABULARY, Model
 from parallel_core.checkpoint.lazy import LazyTensor
 
 
 def differences(written: Model, found: Model, *, states: bool) -> list[str]:
-    """What differs, tensor by tensor; of the rows of the vocabulary, those of ids. Empty: nothing does."""
+    """What differs: settings of the network, and tensors (of the rows of the vocabulary, those of ids)."""
     return list(_differences(written, found, states))
 
 
 def _differences(written: Model, found: Model, states: bool) -> Iterator[str]:
+    configs = [settings.config_of(model.settings).to_dict() for model in (written, found)]
+    for path, _, then, now in settings.differences(*configs):
+        yield f"{path}: {then} became {now}"
     before = dict(written.all_tensors() if states else written.weights.items())
     after = dict(found.all_tensors() if states else found.weights.items())
     for name in before.keys() ^ after.keys():

@@ -51,9 +51,7 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     further = {name.split(".")[2] for name in weights if name.startswith(FURTHER_LAYERS[0])}
     if further:
         settings.put(found, "model_config.multi_token_prediction.num_layers", len(further))
-    model = Model(weights, found)
-    network |= {"vocab_size": model.vocab_size, "params_dtype": weights["embedding.word_embeddings.weight"].dtype}
-    return model
+    return Model(weights, found)
 
 
 def _format_of(folder: Path) -> tuple[str, str] | None:

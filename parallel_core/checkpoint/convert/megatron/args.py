@@ -23,7 +23,6 @@ class Row(NamedTuple):
 
 
 _ROWS = (
-    Row("model_config.vocab_size", ("padded_vocab_size",)),
     Row("model_config.norm_epsilon", ("layernorm_epsilon", "norm_epsilon")),
     Row("model_config.apply_layernorm_1p", ("layernorm_zero_centered_gamma", "apply_layernorm_1p")),
     Row("model_config.add_bias_linear", ("add_bias_linear",)),
@@ -32,7 +31,6 @@ _ROWS = (
     Row("model_config.rope_scaling.type", ("use_rope_scaling",), lambda used: "llama3" if used else None),
     Row("model_config.rope_scaling.mscale", ("mscale",)),
     Row("model_config.rope_scaling.mscale_all_dim", ("mscale_all_dim",)),
-    Row("model_config.params_dtype", ("params_dtype",), str),
     Row("model_config.sliding_window.size", ("window_size",), lambda window: window and window[0]),
 )
 
@@ -126,6 +124,7 @@ def arguments_of(ours: Mapping[str, Any]) -> dict[str, Any]:
         "norm_epsilon": network["norm_epsilon"],
         "add_position_embedding": network["position_embedding_type"] == "learned_absolute",
         "vocab_size": network["unpadded_vocab_size"],
+        "padded_vocab_size": network["vocab_size"],
         "window_size": None,
     }
     return args

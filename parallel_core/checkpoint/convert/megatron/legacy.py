@@ -13,7 +13,7 @@ from typing import Any
 from parallel_core.checkpoint.convert.megatron import cuts
 from parallel_core.checkpoint.convert.megatron.args import args_in, position_of, settings_of
 from parallel_core.checkpoint.convert.megatron.names import expert_of, layer_of, shifted, spellings
-from parallel_core.checkpoint.convert.megatron.optimizer import rank_states
+from parallel_core.checkpoint.convert.megatron.optimizer import hyperparameters_of, rank_states
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import LazyTensor, assembled
 from parallel_core.checkpoint.torch_files.archive import read_archive
@@ -75,6 +75,7 @@ def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
     found = settings_of(args)
     network = found["model_config"]
     model = Model({}, found, position=position_of(contents[paths[0]], args))
+    model.position.hyperparameters = hyperparameters_of(contents[paths[0]])
     tied = not network.get("untie_embeddings_and_output_weights", False)
     gated = cuts.is_gated(network)
     shards = _Shards(sizes, gated, tied)

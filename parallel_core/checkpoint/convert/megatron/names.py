@@ -103,4 +103,4 @@ def _place_in_model(name: str, order: Sequence[str]) -> tuple[int, ...]:
     if layer is None:
         return 2, int(name.startswith("output_layer.")), is_bias
     module = next((number for number, module in enumerate(order) if f".{module}." in name), len(order))
-    return 1, layer, module, expert or 0, int("linear_fc2" in name), is_bias
+    return 1, layer, module, expert or 0, int("linear_fc2" in name), int("gate_weight" in name), is_bias

@@ -90,9 +90,26 @@ def _numbered(
 
 def _is_in(group: Mapping[str, Any], name: str, tensor: LazyTensor) -> bool:
     """Whether a parameter belongs to a group: with or without weight decay, experts or not."""
-    decays = len(tensor.shape) > 1 and not name.endswith(".bias")
-    is_expert = ".experts." in name
-    return decays == (group.get("wd_mult", 1.0) != 0) and is_expert == bool(group.get("is_expert_parallel"))
+    is_expert = bool(group.get("is_expert_parallel"))
+    return is_decayed(name, tensor) == (group.get("wd_mult", 1.0) != 0) and is_of_expert(name) == is_expert
+
+
+def is_decayed(name: str, tensor: LazyTensor) -> bool:
+    """Whether weight decay acts on a parameter."""
+    return len(tensor.shape) > 1 and not name.endswith(".bias")
+
+
+def is_of_expert(name: str) -> bool:
+    """Whether a parameter is one of the experts', which have an optimizer of their own."""
+    return ".experts." in name
+
+
+def hyperparameters_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Adam's, of the first group."""
+    for one in _chain(content.get("optimizer") or []):
+        for group in one.get("optimizer", one).get("param_groups") or ():
+            return {name: group[name] for name in ("betas", "eps", "weight_decay") if name in group}
+    return {}
 
 
 def steps_of(content: Mapping[str, Any]) -> int:

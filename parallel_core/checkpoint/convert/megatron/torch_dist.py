@@ -17,7 +17,7 @@ from typing import Any
 from parallel_core.checkpoint.convert.megatron import blocks_of_states
 from parallel_core.checkpoint.convert.megatron.args import args_in, position_of, settings_of
 from parallel_core.checkpoint.convert.megatron.names import IS_NO_PARAMETER, spellings
-from parallel_core.checkpoint.convert.megatron.optimizer import OURS, steps_of
+from parallel_core.checkpoint.convert.megatron.optimizer import OURS, hyperparameters_of, steps_of
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled
 from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
@@ -43,7 +43,7 @@ def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
     tensors = read_tensors(folder)
     weights = {key: tensor for key, tensor in tensors.items() if not key.startswith("optimizer.")}
     model = Model(dict(_by_parameter(weights)), settings, position=position_of(content, args))
-    model.network["vocab_size"] = model.vocab_size
+    model.position.hyperparameters = hyperparameters_of(content)
     if optimizer:
         model.states = _states(tensors, weights, model)
         model.position.optimizer_steps = steps_of(content) if model.states else 0

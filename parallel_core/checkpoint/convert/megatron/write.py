@@ -12,7 +12,8 @@ from parallel_core.checkpoint.convert import settings
 from parallel_core.checkpoint.convert.megatron import cuts
 from parallel_core.checkpoint.convert.megatron.args import arguments_of
 from parallel_core.checkpoint.convert.megatron.legacy import FILE
-from parallel_core.checkpoint.convert.megatron.names import expert_of, layer_of, shifted
+from parallel_core.checkpoint.convert.megatron.names import expert_of, in_order, layer_of, shifted
+from parallel_core.checkpoint.convert.megatron.optimizer_out import Entry, optimizer_of
 from parallel_core.checkpoint.convert.model import Model, padded
 from parallel_core.checkpoint.lazy import LazyTensor, concatenated
 from parallel_core.checkpoint.torch_files.pickles import TypeName
@@ -57,7 +58,7 @@ class Layout:
 
 
 def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: int | None = None) -> None:
-    """Write iter_*/mp_rank_*/model_optim_rng.pt and the tracker into `directory`, which is empty. Weights alone.
+    """Write iter_*/mp_rank_*/model_optim_rng.pt and the tracker into `directory`, which is empty.
 
     Raises ValueError if the layout does not divide the model.
     """
@@ -65,6 +66,7 @@ def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: in
     model = model.with_rows(padded(model.unpadded_vocab_size, step, layout.tensor))
     full = settings.config_of(model.settings).to_dict()
     args = arguments_of(full) | _sizes(layout) | {"make_vocab_size_divisible_by": step}
+    args |= {"consumed_train_samples": model.position.consumed_samples, "transformer_impl": "local"}
     args["params_dtype"] = TypeName(model.weights["embedding.word_embeddings.weight"].dtype)
     chunks = layout.chunks(full["model_config"]["num_layers"])
     iteration = model.position.iteration
@@ -72,12 +74,15 @@ def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: in
     for tensor, stage, expert in layout.ranks():
         models = [_chunk(model, layout, chunks, number, tensor, stage, expert) for number in range(len(chunks))]
         keys = ["model"] if len(models) == 1 else [f"model{number}" for number in range(len(models))]
-        content = {
+        content: dict[str, Any] = {
             "args": Namespace(args),
             "checkpoint_version": CHECKPOINT_VERSION,
             "iteration": iteration,
-            **dict(zip(keys, models, strict=True)),
+            **{key: {e.name: e.weight for e in entries} for key, entries in zip(keys, models, strict=True)},
         }
+        if model.states:
+            content["optimizer"] = optimizer_of([entry for entries in models for entry in entries], model.position)
+            content["opt_param_scheduler"] = model.position.scheduler
         path = folder / _name(layout, tensor, stage, expert) / FILE
         path.parent.mkdir(parents=True)
         write_archive(path, content)
@@ -102,8 +107,8 @@ def _sizes(layout: Layout) -> dict[str, Any]:
 
 def _chunk(
     model: Model, layout: Layout, chunks: list[list[range]], number: int, tensor: int, stage: int, expert: int
-) -> dict[str, LazyTensor]:
-    """What one rank has of one model chunk, under local numbers."""
+) -> list[Entry]:
+    """What one rank has of one model chunk, under local numbers, in the order of Megatron's models."""
     layers, gated = chunks[number][stage], cuts.is_gated(model.network)
     is_first = number == stage == 0
     is_last = (number, stage) == (len(chunks) - 1, layout.stages - 1)
@@ -113,17 +118,21 @@ def _chunk(
     }
     count = _experts(model.weights)
     first_expert, own = expert * (count // layout.experts), count // layout.experts
-    found = {}
-    for name, whole in model.weights.items():
-        if not _is_here(name, layers, is_first=is_first, is_last=is_last):
-            continue
+
+    def entry(name: str, local: str) -> Entry:
+        states = {state: tensors[name] for state, tensors in model.states.items() if name in tensors}
+        cut = {state: _cut(name, whole, coordinates, gated) for state, whole in states.items()}
+        return Entry(local, _cut(name, model.weights[name], coordinates, gated), cut)
+
+    found = []
+    for name in in_order(model.weights):
         one = expert_of(name)
-        if one is None or first_expert <= one < first_expert + own:
-            found[shifted(name, -layers.start, -first_expert)] = _cut(name, whole, coordinates, gated)
+        is_own = one is None or first_expert <= one < first_expert + own
+        if is_own and _is_here(name, layers, is_first=is_first, is_last=is_last):
+            found.append(entry(name, shifted(name, -layers.start, -first_expert)))
     tied = not model.network.get("untie_embeddings_and_output_weights", False)
     if tied and is_last and not is_first:
-        word = "embedding.word_embeddings.weight"
-        found["output_layer.weight"] = _cut(word, model.weights[word], coordinates, gated)
+        found.append(entry("embedding.word_embeddings.weight", "output_layer.weight"))
     return found
 
 

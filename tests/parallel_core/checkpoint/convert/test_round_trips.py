@@ -4,6 +4,7 @@ import pytest
 
 from parallel_core.checkpoint.convert import __main__ as command
 from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.convert.model import Model
 from tests.support.checkpoint_cases import CASES, digests, facts, state_digests, unpack
 
 WITHOUT_A_FAMILY = {"torch_dist/moe_mixed_ep2"}
@@ -29,6 +30,11 @@ def ids_alone(tensors: dict, count: int) -> dict:
     )
 
 
+def states_of_ids(model: Model, count: int) -> dict:
+    """The optimizer's state without those rows."""
+    return {state: ids_alone(tensors, count) for state, tensors in model.states.items()}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_through_our_format_to_both_others(case, tmp_path):
     """In, and out again as HuggingFace's and as Megatron's: equal to what was recorded of the original."""
@@ -50,7 +56,12 @@ def test_through_our_format_to_both_others(case, tmp_path):
         )
         == ""
     )
-    assert ids_alone(formats.read(tmp_path / "megatron", "megatron").weights, ids) == before
+    megatron = formats.read(tmp_path / "megatron", "megatron")
+    assert ids_alone(megatron.weights, ids) == before
+    assert states_of_ids(megatron, ids) == states_of_ids(native, ids)
+    assert megatron.position.consumed_samples == native.position.consumed_samples
+    if native.states:
+        assert megatron.position == native.position
 
 
 LAYOUTS = {
@@ -93,6 +104,7 @@ def test_at_any_layout_of_megatron(case, flags, tmp_path):
     ids = facts(case)["padded_vocab_size"]
     assert model.vocab_size % 8 == 0
     assert ids_alone(model.weights, ids) == facts(case)["parameters"]
+    assert states_of_ids(model, ids) == states_of_ids(formats.read(unpack(case, tmp_path)), ids)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""The tables about Megatron's models: in which order their parameters come, and how each is cut."""
+
+import pytest
+
+from parallel_core.blocks import model_chunks
+from parallel_core.checkpoint.convert.megatron import cuts
+from parallel_core.checkpoint.convert.megatron.args import arguments_of, settings_of
+from parallel_core.checkpoint.convert.megatron.legacy import RankFile
+from parallel_core.checkpoint.convert.megatron.names import in_order, spellings
+from parallel_core.checkpoint.convert.settings import differences
+from parallel_core.checkpoint.torch_files.archive import read_archive
+from tests.support.checkpoint_cases import CASES, unpack
+from tests.support.engine import TINY, config_of
+
+GATED = "--swiglu --normalization RMSNorm --disable-bias-linear --add-qkv-bias --untie-embeddings-and-output-weights"
+FLAGS = {
+    "gpt": "",
+    "llama": f"{GATED} --position-embedding-type rope --group-query-attention --num-query-groups 2 --qk-layernorm",
+    "sandwich": "--use-sandwich-norm",
+}
+
+
+@pytest.mark.parametrize("family", FLAGS)
+def test_cuts_are_those_of_the_models_that_the_engine_builds(family):
+    """The table of files and the blocks' specs say the same; else a converted checkpoint would be cut wrongly."""
+    config = config_of(f"{TINY} {FLAGS[family]}", 1)
+    (chunk,) = model_chunks(config.model_config)
+    gated = cuts.is_gated(config.to_dict()["model_config"])
+    specs = {name: spec.shard for name, spec in chunk.parameters().items()}
+    assert len(specs) > 20
+    found = {name: cuts.spec_of(name, spec.shape, gated).cuts for name, spec in specs.items()}
+    assert found == {name: spec.cuts for name, spec in specs.items()}
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "legacy" in case and "before_core" not in case])
+def test_the_order_of_parameters_is_megatrons(case, tmp_path):
+    """By which the optimizer's states are numbered: that of the dictionaries that Megatron saved, experts too."""
+    for path in unpack(case, tmp_path).rglob("model_optim_rng.pt"):
+        for chunk in RankFile(path, read_archive(path), 0, 0, 0).chunks:
+            assert list(chunk) == in_order(reversed(chunk))
+
+
+def test_a_name_that_nobody_knows_is_refused():
+    """Its cut is not known, so merging or cutting it would be a guess."""
+    with pytest.raises(ValueError, match=r"decoder\.layers\.0\.mamba\.in_proj"):
+        cuts.spec_of("decoder.layers.0.mamba.in_proj", (4, 4), False)
+
+
+@pytest.mark.parametrize("family", FLAGS)
+def test_args_say_the_same_network(family):
+    """Out of our settings and back."""
+    ours = config_of(f"{TINY} {FLAGS[family].replace('--use-sandwich-norm', '')}", 1).to_dict()
+    back = settings_of(arguments_of(ours))
+    whole = {name: {**ours[name], **back.get(name, {})} for name in ("model_config", "moe_config")}
+    assert list(differences(ours, whole)) == []
+    network = back["model_config"]
+    asked = (
+        "num_layers",
+        "hidden_size",
+        "num_query_groups",
+        "ffn_hidden_size",
+        "normalization",
+        "rotary_base",
+        "hidden_act",
+    )
+    expected = {name: ours["model_config"][name] for name in asked}
+    if not ours["model_config"]["group_query_attention"]:
+        expected.pop("num_query_groups")
+    assert {name: network[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("layers.3.attention.query_key_value.weight", "layers.3.self_attention.linear_qkv.weight"),
+        ("layers.3.self_attention.qkv_proj.weight", "layers.3.self_attention.linear_qkv.weight"),
+        ("layers.3.self_attention.out_proj.bias", "layers.3.self_attention.linear_proj.bias"),
+        ("layers.3.mlp.mapping.weight", "layers.3.mlp.linear_fc1.weight"),
+        ("layers.3.mlp.projection.bias", "layers.3.mlp.linear_fc2.bias"),
+        ("layers.3.mlp.dense_4h_to_h.weight", "layers.3.mlp.linear_fc2.weight"),
+        ("layers.3.post_attention_layernorm.weight", "layers.3.pre_mlp_layernorm.weight"),
+    ],
+)
+def test_old_names(theirs, ours):
+    """Of Megatron-LM before its core, and of the earlier system."""
+    names = [f"language_model.transformer.{theirs}", "language_model.transformer.layers.0.mlp.mapping.weight"]
+    assert spellings(names)[names[0]] == f"decoder.{ours}"
+
+
+def test_a_norm_after_attention_keeps_its_name_in_models_of_today():
+    """The sandwich norm's name is the one that the norm before the feed-forward block once had."""
+    names = ["decoder.layers.0.post_attention_layernorm.weight", "decoder.layers.0.mlp.linear_fc1.weight"]
+    assert spellings(names) == dict(zip(names, names, strict=True))

@@ -15,6 +15,7 @@ from tests.support.layouts import Rows
 
 TP2, TP2_SP = "--tensor-model-parallel-size 2", "--tensor-model-parallel-size 2 --sequence-parallel"
 PP2, RING2 = "--pipeline-model-parallel-size 2", "--context-parallel-size 2"
+SHARDED = "--use-distributed-optimizer"
 
 
 def counted(backend, flags: str) -> dict:
@@ -65,6 +66,7 @@ def predicted(flags: str, world_size: int, rank: int) -> dict:
         pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
         context_parallel_algo=parallel.context_parallel_algo,
         ulysses_degree_in_cp=parallel.ulysses_degree_in_cp,
+        num_distributed_optimizer_instances=parallel.num_distributed_optimizer_instances,
         order=parallel.rank_order,
     )
     calls, sent = Counter(), Counter()
@@ -109,6 +111,10 @@ LAYOUTS = [
     (4, f"{RING2} {TP2_SP}", FAMILIES["llama"]),
     (4, f"{RING2} {PP2}", ""),
     (4, f"{RING2} --context-parallel-algo ulysses_cp_algo {TP2}", FAMILIES["llama"]),
+    (2, SHARDED, FAMILIES["llama"]),
+    (4, f"{SHARDED} {TP2_SP} --bf16", ""),
+    (4, f"{SHARDED} {PP2}", ""),
+    (4, f"{SHARDED} {RING2} --num-distributed-optimizer-instances 2", ""),
 ]
 
 

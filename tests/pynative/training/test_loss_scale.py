@@ -64,13 +64,17 @@ LAYOUTS = {
     "tp2": (2, "--tensor-model-parallel-size 2"),
     "pp2": (2, "--pipeline-model-parallel-size 2"),
     "cp2": (2, "--context-parallel-size 2"),
+    "dp2 sharded": (2, "--use-distributed-optimizer"),
 }
 CASES = [
-    *[(layout, LAYOUTS[layout][0] - 1, "linear_fc1.bias", np.inf) for layout in LAYOUTS],
+    *[(layout, LAYOUTS[layout][0] - 1, "linear_fc1.bias", np.inf) for layout in LAYOUTS if layout != "dp2 sharded"],
     # What only the first rank counts in the norm: replicated over tp2, tied over pp2.
     ("tp2", 1, "final_layernorm.weight", np.nan),
     ("pp2", 1, "word_embeddings.weight", -np.inf),
     ("dp2", 0, "position_embeddings.weight", np.nan),
+    # On a rank that is left with another part of the sum.
+    ("dp2 sharded", 0, "1.mlp.linear_fc1.bias", np.inf),
+    ("dp2 sharded", 1, "position_embeddings.weight", np.nan),
 ]
 
 

@@ -1,0 +1,69 @@
+"""Checkpoints of state that the replicas share out: each writes its part, and any layout reads what it needs of it."""
+
+import json
+from math import prod
+
+import pytest
+
+from parallel_core.checkpoint import commit
+from tests.support.checkpoint_jobs import Outcome, assert_same, train
+from tests.support.distributed import run
+
+SHARDED, TP2, PP2 = "--use-distributed-optimizer", "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2"
+TWICE = f"{SHARDED} --num-distributed-optimizer-instances 2"
+LAYOUTS = {
+    "one": (1, ""),
+    "dp2": (2, ""),
+    "tp2": (2, TP2),
+    "dp2 sharded": (2, SHARDED),
+    "dp4 sharded": (4, f"{SHARDED} --micro-batch-size 1"),
+    "dp4 sharded, twice": (4, f"{TWICE} --micro-batch-size 1"),
+    "dp2 tp2 sharded": (4, f"{SHARDED} {TP2}"),
+    "dp2 pp2 sharded": (4, f"{SHARDED} {PP2}"),
+}
+LOADED_AT = {
+    "one": ("dp2 sharded", "dp4 sharded, twice", "dp2 tp2 sharded", "dp2 pp2 sharded"),
+    "dp2 sharded": ("one", "dp2", "tp2", "dp4 sharded", "dp2 pp2 sharded"),
+    "dp4 sharded, twice": ("one", "dp2 sharded"),
+    "dp2 tp2 sharded": ("one", "dp4 sharded", "dp2 tp2 sharded"),
+}
+"""Layout of the run that saves -> those that take over."""
+SWIGLU = "--swiglu --ffn-hidden-size 48 --lr-decay-iters 6"
+"""Its first matrix is cut in two fused parts, the second along its columns."""
+
+
+def train_at(layout: str, flags: str, steps: bool = True) -> Outcome:
+    """Rank 0's outcome."""
+    world, layout_flags = LAYOUTS[layout]
+    return run(world, train, f"{SWIGLU} {flags} {layout_flags}", steps)[0]
+
+
+@pytest.mark.parametrize("layout", LOADED_AT)
+def test_any_layout_takes_over_what_any_other_saved(tmp_path, layout):
+    """Weights, float32 values, moments, step count, schedule and place in the data are the saving run's bits."""
+    before = train_at(layout, f"--bf16 --save {tmp_path}")
+    for other in LOADED_AT[layout]:
+        assert_same(train_at(other, f"--bf16 --load {tmp_path}", steps=False), before)
+
+
+@pytest.mark.parametrize("precision", ["", "--bf16", "--fp16 --initial-loss-scale 16777216 --loss-scale-window 2"])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, precision):
+    """3 + 3 steps, dropout and all, are 6 steps."""
+    flags = f"{precision} --hidden-dropout 0.1 --lr-decay-style cosine --lr 1e-2"
+    whole = train_at("dp2 sharded", f"{flags} --train-iters 6")
+    train_at("dp2 sharded", f"{flags} --train-iters 3 --save {tmp_path}")
+    resumed = train_at("dp2 sharded", f"{flags} --train-iters 6 --load {tmp_path}")
+    assert_same(resumed, whole)
+    assert resumed.losses == whole.losses[3:] and resumed.scales == whole.scales[3:]
+
+
+def test_every_rank_writes_its_own_part_and_no_more(tmp_path):
+    """Half of the state, to the buffer's padding, is in the file of each of two replicas."""
+    train_at("dp2 sharded", f"--save {tmp_path}")
+    folder = commit.find(tmp_path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    held = dict.fromkeys(manifest["files"], 0)
+    for name, tensor in manifest["tensors"].items():
+        for shard in tensor["shards"] if name.startswith("exp_avg") else ():
+            held[shard["file"]] += sum(prod(box["shape"]) for box in shard["pieces"])
+    assert len(held) == 2 and max(held.values()) < 0.53 * sum(held.values())

@@ -23,8 +23,9 @@ def stage_parameters(config: AllConfig, stage: int) -> list[ShardSpec]:
     return [spec for spec, _ in _named(config, stage)]
 
 
-def stage_coordinates(config: AllConfig, stage: int) -> Coordinates:
-    """The first rank of a stage in the groups that its buffers are laid out for."""
+def stage_coordinates(config: AllConfig, stage: int, replica: int = 0) -> Coordinates:
+    """A rank of a stage in the groups that its buffers are laid out for; `replica` is its place among those with the
+    same parameters."""
     parallel, gradient = config.parallel_config, config.training_config.gradient
     stages, instances = parallel.pipeline_model_parallel_size, gradient.num_distributed_optimizer_instances
     replicas = parallel.data_parallel_size * parallel.context_parallel_size
@@ -32,9 +33,9 @@ def stage_coordinates(config: AllConfig, stage: int) -> Coordinates:
         "tp": (0, parallel.tensor_model_parallel_size),
         "pp": (stage, stages),
         "dp": (0, parallel.data_parallel_size),
-        "dp-cp": (0, replicas),
-        "intra-dp-cp": (0, replicas // instances),
-        "inter-dp-cp": (0, instances),
+        "dp-cp": (replica, replicas),
+        "intra-dp-cp": (replica % (replicas // instances), replicas // instances),
+        "inter-dp-cp": (replica // (replicas // instances), instances),
         "embedding": (min(stage, 1), min(stages, 2)),
     }
 

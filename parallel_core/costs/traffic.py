@@ -48,10 +48,10 @@ def pipeline(config: AllConfig, stage: int) -> Iterator[Message]:
                 yield one.times(chunks - (stage == end))
 
 
-def gradients(config: AllConfig, stage: int) -> Iterator[Message]:
+def gradients(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:
     """Over the replicas; over tensor parallelism partial sums; over the first and last stage a tied embedding's. With
     the distributed optimizer, of a rank's own part; and after the update the gathers of parameters."""
-    coordinates, plans = stage_coordinates(config, stage), stage_buffers(config, stage)
+    coordinates, plans = stage_coordinates(config, stage, replica), stage_buffers(config, stage)
     sharded = config.training_config.gradient.shards_states
     for one in plan_reductions(plans, coordinates, sharded=sharded):
         size = one.span.size * DTYPES[plans[one.buffer].gradient_type].bytes
@@ -76,19 +76,22 @@ def reports(config: AllConfig) -> Iterator[Message]:
     yield from message("world", "all_reduce", 3 * FLOAT32, parallel.world_size, "loss report")
 
 
-def step(config: AllConfig, stage: int) -> Iterator[Message]:
+def step(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:
     """Everything of one training step on one stage."""
     micro_batch, count = MicroBatch.of(config.model_config), config.dataset_config.micro_batch_num
     for chunk in stage_chunks(config.model_config, stage):
         yield from (one.times(count) for one in chunk.messages(micro_batch))
     yield from (one.times(count) for one in pipeline(config, stage))
-    yield from gradients(config, stage)
+    yield from gradients(config, stage, replica)
     yield from reports(config)
 
 
-def step_traffic(config: AllConfig, stage: int) -> list[Message]:
-    """What each rank of a stage sends in one training step; equal messages are one entry."""
+def step_traffic(config: AllConfig, stage: int, replica: int = 0) -> list[Message]:
+    """What a rank of a stage sends in one training step; equal messages are one entry.
+
+    The replicas send the same, but with the distributed optimizer, where each sums its own part of partial gradients.
+    """
     counts: Counter[Message] = Counter()
-    for one in step(config, stage):
+    for one in step(config, stage, replica):
         counts[replace(one, calls=1)] += one.calls
     return [one.times(calls) for one, calls in counts.items() if calls]

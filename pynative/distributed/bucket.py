@@ -1,5 +1,6 @@
 """A bucket: what of a buffer is reduced, and later gathered, by one collective."""
 
+import math
 from collections.abc import Sequence
 
 from mindspore import Parameter, Tensor
@@ -8,6 +9,7 @@ from parallel_core.buffers import Collective, Span
 from pynative import kernels, parallel_state
 from pynative.collectives import Completed, Work
 from pynative.distributed.flat_memory import FlatMemory
+from pynative.step_position import get_step_position
 
 
 class ParamAndGradBucket:
@@ -27,11 +29,13 @@ class ParamAndGradBucket:
     ) -> None:
         self.span, self.params = span, list(params)
         self._gradient = gradients.span(*span)
-        self._reductions = [(one, *_operands(one, gradients)) for one in reductions]
-        self._gathers = [(one, *_operands(one, parameters)) for one in gathers]
+        self._reductions = [(one, *operands(one, gradients)) for one in reductions]
+        self._gathers = [(one, *operands(one, parameters)) for one in gathers]
         self._grad_work: Work | Completed | None = None
         self._param_works: list[Work | Completed] = []
         self._grad_sync_is_due, self._factor_before_sum = True, 1.0
+        self.is_checked = False
+        """Whether gradients that are not finite are an error."""
 
     def empty_gradients(self, factor_before_sum: float = 1.0) -> None:
         """Forget the gradients; the next ones are multiplied by the factor before they are summed over the replicas."""
@@ -46,12 +50,22 @@ class ParamAndGradBucket:
                 kernels.fill_(meta.main_grad, 0.0)
                 meta.main_grad_is_empty = False
 
+    def check_gradients(self) -> None:
+        """Raise FloatingPointError, which names rank, parameter and micro-batch, if what this rank added up so far is
+        not finite and that is an error."""
+        if self.is_checked and not math.isfinite(kernels.squared_norm(self._gradient)):
+            for parameter in self.params:
+                meta = parameter.meta
+                if not meta.main_grad_is_empty and not math.isfinite(kernels.squared_norm(meta.main_grad)):
+                    raise _not_finite(meta.spec.name)
+
     def start_grad_sync(self) -> None:
         """Start the sum of the gradients over the replicas; nothing if that was done before."""
         if not self._grad_sync_is_due:
             return
         self._grad_sync_is_due = False
         self.zero_unused_gradients()
+        self.check_gradients()
         if self._factor_before_sum != 1.0:
             kernels.scale_(self._gradient, self._factor_before_sum)
         for reduction, given, result in self._reductions[:1]:
@@ -76,7 +90,16 @@ class ParamAndGradBucket:
         self._param_works = []
 
 
-def _operands(collective: Collective, memory: FlatMemory) -> tuple[Tensor, Tensor]:
+def _not_finite(name: str) -> FloatingPointError:
+    position = get_step_position()
+    return FloatingPointError(
+        f"rank {parallel_state.get_global_rank()}: the gradient of {name} is not finite after micro-batch "
+        f"{position.micro_batch} (of the global batch, from 0) of iteration {position.iteration + 1}. Lower --lr or "
+        f"--clip-grad, check the data, or train on with --no-check-for-nan-in-loss-and-grad, which skips such updates"
+    )
+
+
+def operands(collective: Collective, memory: FlatMemory) -> tuple[Tensor, Tensor]:
     """What a collective is given and where its result lies: the rank's own part of the span, and all of it."""
     whole = memory.span(*collective.span)
     if collective.operation == "all_reduce":

@@ -18,7 +18,7 @@ from parallel_core.buffers import (
 )
 from parallel_core.config.gradient import GradientConfig
 from pynative import in_place, parallel_state
-from pynative.distributed.bucket import ParamAndGradBucket
+from pynative.distributed.bucket import ParamAndGradBucket, operands
 from pynative.distributed.flat_memory import FlatMemory
 from pynative.parameter import place_of, set_main_grad, type_name
 
@@ -134,6 +134,11 @@ class ParamAndGradBuffers:
         for bucket in self.buckets:
             bucket.zero_unused_gradients()
 
+    def check_gradients(self) -> None:
+        """Raise FloatingPointError if this rank has added up a gradient that is not finite and that is an error."""
+        for bucket in self.buckets:
+            bucket.check_gradients()
+
     def reduce_gradients(self) -> None:
         """Make the gradients that this rank owns the sum over all ranks.
 
@@ -145,6 +150,13 @@ class ParamAndGradBuffers:
             bucket.finish_grad_sync()
         for over, gradients in self._other_sums:
             parallel_state.get_group(over).all_reduce(gradients, out=gradients)
+
+    def gather_gradients(self) -> None:
+        """Make the reduced gradients whole on every rank, for scripts that read them; an update needs what it owns."""
+        plans = [buffer.plan for buffer in self]
+        for gather in plan_gathers(plans, parallel_state.get_coordinates(), sharded=self.is_sharded):
+            own, whole = operands(gather, self._buffers[gather.buffer].gradients)
+            parallel_state.get_group(gather.over).all_gather(own, out=whole)
 
     def gather_parameters(self) -> None:
         """Make the parameters whole, of which each rank has updated those that it owns."""

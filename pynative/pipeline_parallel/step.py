@@ -1,16 +1,18 @@
 """A step's forwards and backwards on this rank, and the loss of the whole job."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from mindspore import nn
+from mindspore import Tensor, nn
 
 from parallel_core.averaging import Averaging
 from parallel_core.config import AllConfig
 from parallel_core.loss_scale import LossScaler
-from parallel_core.schedules import GENERATORS, communicate, forward_only
+from parallel_core.schedules import GENERATORS, Backward, WeightGrad, communicate, forward_only
+from parallel_core.schedules.actions import Compute
 from pynative import parallel_state
 from pynative.collectives.numbers import sum_over_group
 from pynative.pipeline_parallel.channel import pipeline_channel
@@ -49,6 +51,8 @@ class PipelineStep:
         is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self.stage = Stage(model, self.averaging, is_last, self._enter)
         self.channel = pipeline_channel(config)
+        self.after_micro_batch: Callable[[], None] | None = None
+        """Called when all gradients of a micro-batch of a chunk are there, but after the step's last."""
         self._config, self.micro_batches = config, config.dataset_config.micro_batch_num
         self._plans = {(train, self.micro_batches): self._plan(train, self.micro_batches) for train in (True, False)}
         # Tensor- and context-parallel ranks have the same loss; one of each replica's reports it.
@@ -81,8 +85,15 @@ class PipelineStep:
         self.averaging = self.stage.averaging = replace(self.averaging, micro_batches=number)
         forward_step.begin(data_iterator, self.stage.model, number)
         self.stage.begin(forward_step, train, plan.defers_weight_gradients, plan.completing)
-        run(plan, self.stage.compute, self.channel)
+        run(plan, partial(self._compute, plan), self.channel)
         return self._global_loss()
+
+    def _compute(self, plan: Plan, action: Compute, received: Tensor | None) -> Tensor | None:
+        result = self.stage.compute(action, received)
+        last = WeightGrad if plan.defers_weight_gradients else Backward
+        if self.after_micro_batch is not None and isinstance(action, last) and action not in plan.completing:
+            self.after_micro_batch()
+        return result
 
     def _global_loss(self) -> GlobalLoss:
         """The only place where losses are read from the device."""

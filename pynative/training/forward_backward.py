@@ -48,6 +48,7 @@ class ForwardBackward:
         loss = self.pipeline.run(self._forward_step, iter([data]), train)
         if train:
             finalize_model_grads(self.buffers)
+            self.buffers.gather_gradients()
         return loss, self.pipeline.averaging.gradient_scale(loss.tokens)
 
 

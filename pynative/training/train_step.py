@@ -79,6 +79,10 @@ class TrainOneStepCell:
         self.forward_step = forward_step or BatchedForwardStep()
         self.loss_scaler = optimizer.grad_scaler = loss_scaler or optimizer.grad_scaler
         self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler)
+        if training_config.check_for_nan_in_grad and self.loss_scaler is None:
+            for bucket in self.buffers.buckets:
+                bucket.is_checked = True
+            self.pipeline.after_micro_batch = self.buffers.check_gradients
         self.gradient_norm = GradientNorm(self.buffers, checks_all=self.loss_scaler is not None)
         self.skipped_steps = 0
 

@@ -70,7 +70,8 @@ def predicted(flags: str, world_size: int, rank: int) -> dict:
         order=parallel.rank_order,
     )
     calls, sent = Counter(), Counter()
-    for message in step_traffic(config, topology.dense.coordinate("pp", rank)):
+    replica = topology.group("dp-cp", rank).index(rank)
+    for message in step_traffic(config, topology.dense.coordinate("pp", rank), replica):
         ranks = tuple(range(world_size)) if message.kind == "world" else topology.group(message.kind, rank)
         calls[ranks, message.operation] += message.calls
         sent[ranks, message.operation] += message.calls * message.bytes

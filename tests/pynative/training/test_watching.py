@@ -23,7 +23,7 @@ def figures(backend, flags: str) -> list[float]:
 def test_the_norm_and_the_zeros_are_the_whole_models():
     """The same however the model is cut: what ranks share is counted once. Zero are rows of ids that did not occur."""
     norm, zeros = run(1, figures, UNTIED)[0]
-    for flags in (TP2, "--pipeline-model-parallel-size 2"):
+    for flags in (TP2, "--pipeline-model-parallel-size 2", "--use-distributed-optimizer"):
         for cut_norm, cut_zeros in run(2, figures, f"{UNTIED} {flags}"):
             assert cut_norm == pytest.approx(norm, rel=1e-5) and cut_zeros == zeros
     assert norm > 1 and zeros >= 4 * 32 and zeros % 32 == 0, "ids 60 to 63 are never an input, of rows of 32"

@@ -1,0 +1,50 @@
+"""A gradient that is not finite stops the run at once, and the message says whose it is."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from tests.support.distributed import run
+from tests.support.engine import TINY
+from tests.support.pretraining import pretrain_tiny
+
+FLAGS = f"{TINY} --global-batch-size 8"
+NAME = "decoder.layers.1.mlp.linear_fc2.weight"
+
+
+def spoil(backend, flags: str, rank: int, backward: int) -> float:
+    """Train; on one rank an element of a gradient is no number after its so manieth backward. The last norm."""
+    from parallel_core.schedules import Backward
+    from pynative.pipeline_parallel.stage import Stage
+
+    real, done = Stage.compute, []
+
+    def compute(stage, action, received):
+        result = real(stage, action, received)
+        done.extend([action] if isinstance(action, Backward) else [])
+        if backend.rank == rank and len(done) == backward and isinstance(action, Backward):
+            (parameter,) = (p for p in stage.model.get_parameters() if p.meta.spec.name == NAME)
+            parameter.main_grad.asnumpy().reshape(-1)[-1] = np.nan
+        return result
+
+    with patch.object(Stage, "compute", compute):
+        return pretrain_tiny(backend, flags).result.gradient_norm
+
+
+@pytest.mark.parametrize(("layout", "backward", "position"), [
+    ("", 1, "micro-batch 1 .* of iteration 1"),
+    ("--use-distributed-optimizer", 3, "micro-batch 1 .* of iteration 2"),
+    ("--use-distributed-optimizer", 2, "micro-batch 3 .* of iteration 1"),
+    ("--pipeline-model-parallel-size 2", 2, "micro-batch 1 .* of iteration 1"),
+])  # fmt: skip
+def test_rank_parameter_and_micro_batch_are_named(layout, backward, position):
+    """Of the rank whose own gradient it is, before it reaches the others, whatever becomes of it in the sum."""
+    with pytest.raises(FloatingPointError, match=rf"rank 1: the gradient of {NAME} is not finite after {position}"):
+        run(2, spoil, f"{FLAGS} {layout}", 1, backward)
+
+
+def test_without_the_check_the_update_is_skipped():
+    """--no-check-for-nan-in-loss-and-grad."""
+    for norm in run(2, spoil, f"{FLAGS} --no-check-for-nan-in-loss-and-grad --use-distributed-optimizer", 1, 4):
+        assert not np.isfinite(norm)

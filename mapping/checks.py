@@ -41,6 +41,7 @@ EXCLUSIVE = (
     ("--moe-train-capacity-factor", "--moe-expert-capacity-factor"),
     ("--schedules-method", "--pipeline-schedule"),
     ("--adaptive-loss-scale", "--loss-scaler"),
+    ("--main-grads-dtype", "--accumulate-allreduce-grads-in-fp32"),
 )
 """Flags of which at most one may be given, each with a value that says something."""
 
@@ -82,6 +83,7 @@ NEEDS = {
     "--enable-shared-expert": ("--shared-moe-ffn-hidden-size",),
     "--shared-moe-ffn-hidden-size": ("--enable-shared-expert",),
     "--fp8-as-bf16": ("--bf16",),
+    "--main-grads-dtype": ("--use-precision-aware-optimizer",),
 }
 """A flag -> flags of which one must come with it."""
 

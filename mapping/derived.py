@@ -167,8 +167,11 @@ def zero_stage(args: Any) -> int | None:
 
 
 def use_distributed_optimizer(args: Any) -> bool | None:
-    """Megatron's FSDP is asked for together with --use-distributed-optimizer, and replaces it."""
-    return args.use_distributed_optimizer if fully_sharded_stage(args) is None else False
+    """Megatron's FSDP is asked for together with --use-distributed-optimizer, and replaces it. Its dist_muon shares
+    Muon's states out over ranks in a way of its own."""
+    if fully_sharded_stage(args) is not None:
+        return False
+    return True if args.optimizer == "dist_muon" else args.use_distributed_optimizer
 
 
 def communication_data_type(args: Any) -> str | None:
@@ -258,6 +261,11 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "loss_scaler": lambda args: "adaptive" if args.adaptive_loss_scale else args.loss_scaler,
     "exp_avg_dtype": lambda args: "bf16" if args.o2_optimizer else args.exp_avg_dtype,
     "exp_avg_sq_dtype": lambda args: "bf16" if args.o2_optimizer else args.exp_avg_sq_dtype,
+    "use_precision_aware_optimizer": lambda args: args.use_precision_aware_optimizer or args.o2_optimizer,
+    "grad_reduce_in_bf16": lambda args: args.grad_reduce_in_bf16 or args.o2_gradient or args.main_grads_dtype == "bf16",
+    "apply_wd_to_qk_layernorm": lambda args: (
+        args.apply_wd_to_qk_layernorm or args.no_weight_decay_cond_type is not None
+    ),
     "pipeline_schedule": pipeline_schedule,
     "zero_stage": zero_stage,
     "use_distributed_optimizer": use_distributed_optimizer,

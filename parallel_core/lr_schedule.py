@@ -6,8 +6,18 @@ i x global batch samples, and with a warm-up from 0 the first update has learnin
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _DECAY_STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
+
+
+class Rates(NamedTuple):
+    """What an update takes from the schedules."""
+
+    learning_rate: float
+    weight_decay: float
+    decoupled_lr: float
+    """The learning rate of embedding and output layer, if it is one of their own."""
 
 
 @dataclass(kw_only=True)
@@ -29,6 +39,10 @@ class OptimizerParamScheduler:
     wd_incr_style: str = "constant"
     wsd_decay_steps: int | None = None
     lr_wsd_decay_style: str = "exponential"
+    decoupled_lr: float | None = None
+    """Another maximum, for embedding and output layer; None: the common one."""
+    decoupled_min_lr: float | None = None
+    """Another minimum for them; None: the common one."""
     num_steps: int = 0
 
     def __post_init__(self) -> None:
@@ -99,6 +113,10 @@ class OptimizerParamScheduler:
         ratio = self.num_steps / self.wd_incr_steps
         rise = {"linear": ratio, "cosine": 0.5 * (math.cos(math.pi * (1.0 - ratio)) + 1.0)}[self.wd_incr_style]
         return self.start_wd + rise * (self.end_wd - self.start_wd)
+
+    def rates(self) -> Rates:
+        """The values now."""
+        return Rates(self.get_lr(), self.get_wd(), self.get_lr(self.decoupled_lr, self.decoupled_min_lr))
 
     def state_dict(self) -> dict[str, float | int | str | None]:
         """What a checkpoint keeps."""

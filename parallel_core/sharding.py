@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,10 @@ _SIZE_FLAGS = {
     "ep": "--expert-model-parallel-size",
     "expert-tp": "--expert-tensor-parallel-size",
 }
+
+
+Role: TypeAlias = Literal["embedding or output", "head norm"]
+"""What an optimizer tells apart: word embedding and output layer's weight; norms of queries' and keys' heads."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,9 @@ class ShardSpec:
 
     weight_decay: bool | None = None
     """Whether weight decay acts; None: Megatron's rule, on matrices but not on vectors."""
+    role: Role | None = None
+    interleaved_rows: tuple[int, ...] = ()
+    """Of a matrix that holds several: rows of each in turn, again and again (a group's queries, keys and values)."""
 
     @property
     def is_decayed(self) -> bool:

@@ -76,11 +76,11 @@ FLOORS = {
     ),
     "parallel_core": (
         {"activations", "batch_sizes", "blas", "dtypes", "files", "findings", "fused_rows", "loss_scale", "lr_schedule"}
-        | {"messages"}
+        | {"messages", "newton_schulz"}
         | {"partition", "sampling", "sharding"},
         {"averaging", "buffers", "initial_values", "recompute", "schedules", "sizes"},
         {"config", "context"},
-        {"batch", "data", "rotary", "topology"},
+        {"batch", "data", "optimizer", "rotary", "topology"},
         {"blocks", "checkpoint"},
         {"costs"},
     ),

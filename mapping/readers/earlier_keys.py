@@ -108,6 +108,20 @@ def max_grad_norm(value: Any, entries: Entries) -> Values:
     return {"clip_grad": value if is_on else 0.0}
 
 
+def clipping(value: Any, entries: Entries) -> Values:
+    """How gradients are clipped, and to what."""
+    if not isinstance(value, Mapping) or value.keys() - {"grad_clip_type", "clip_value"}:
+        raise ValueError("must have the keys grad_clip_type, clip_value")
+    kind, limit = value.get("grad_clip_type") or "ClipGlobalNorm", value.get("clip_value", 1.0)
+    fields = {
+        "ClipGlobalNorm": {"clip_grad": limit},
+        "GradClipByValue": {"clip_grad": 0.0, "clip_grad_value": limit},
+    }
+    if kind not in fields:
+        raise ValueError(f"grad_clip_type must be one of {', '.join(fields)}")
+    return fields[kind]
+
+
 def hot_experts(value: Any, entries: Entries) -> Values | str:
     is_on = entries.get("moe_config.enable_cold_hot_expert")
     return {"hot_expert_num": value} if is_on else "enable_cold_hot_expert is off"
@@ -178,12 +192,7 @@ _MODEL: dict[str, Meaning] = {
 }
 _TRAINING: dict[str, Meaning] = {
     "epochs": nothing("training is counted in iterations: training_iters says how many"),
-    "grad_clip_kwargs": parts(
-        {
-            "grad_clip_type": lambda value, entries: words({"ClipGlobalNorm": "by the norm of all"})(value, entries),
-            "clip_value": to("clip_grad"),
-        }
-    ),
+    "grad_clip_kwargs": clipping,
     **dict.fromkeys(
         ("profile_framework", "profile_communication", "profile_op_time"),
         nothing("MindSpore's profiler records it whenever it records"),
@@ -240,16 +249,10 @@ _DATASET: dict[str, Meaning] = {
     ),
 }
 _OPTIMIZER: dict[str, Meaning] = {
-    "optimizer_type": words(
-        {
-            **{
-                name: {"optimizer_type": "adam"}
-                for name in ("adam", "AdamWeightDecay", "AdamW", "mint.AdamW", "SpeedAdamW", "AdamWZeRO")
-            },
-            "Adam": {"optimizer_type": "adam", "decoupled_weight_decay": False},
-            **{name: {"optimizer_type": "sgd"} for name in ("sgd", "SGD")},
-        }
-    ),
+    "fused_num": to("pma_fused_num"),
+    "interleave_step": to("pma_interleave_step"),
+    "fused_algo": to("pma_fused_algo"),
+    "ema_alpha": to("pma_ema_alpha"),
     "learning_rate_scheduler_kwargs": parts(
         {
             "warmup_steps": to("lr_warmup_iters"),
@@ -272,8 +275,8 @@ _OPTIMIZER: dict[str, Meaning] = {
             "grad_allreduce_op": words(dict.fromkeys(("sum", "mean"), "gradients are averaged as losses are")),
         }
     ),
-    "no_weight_decay_params": planned(
-        "a list of parameters without weight decay", ["Default_Setup"], reason="norms and biases are spared"
+    "no_weight_decay_params": lambda value, entries: (
+        "norms and biases are spared" if value in ([], ["Default_Setup"]) else {"no_weight_decay_params": value}
     ),
 }
 _LORA: dict[str, Meaning] = {

@@ -6,7 +6,7 @@ s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tenso
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from parallel_core.blocks.block import Block
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch
 from parallel_core.blocks.norm import Norm
+from parallel_core.fused_rows import QueryKeyValueRows
 from parallel_core.messages import Message, message
 from parallel_core.rotary import Rotary
 
@@ -108,8 +109,10 @@ class Attention(Block):
     def of(cls, config: ModelConfig) -> Attention:
         """The configuration's."""
         heads, groups, size = config.num_attention_heads, config.num_query_groups, config.kv_channels
+        rows = QueryKeyValueRows(heads, groups, size)
+        linear_qkv = Linear.column(config, config.hidden_size, rows.count, bias=config.qkv_has_bias)
         return cls(
-            Linear.column(config, config.hidden_size, (heads + 2 * groups) * size, bias=config.qkv_has_bias),
+            replace(linear_qkv, interleaved_rows=tuple(map(len, rows.of_group(0)))),
             Norm.of_heads(config, heads) if config.qk_layernorm else None,
             Norm.of_heads(config, groups) if config.qk_layernorm else None,
             CoreAttention(heads, groups, size, size),

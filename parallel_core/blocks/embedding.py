@@ -10,7 +10,7 @@ from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import INT32, MicroBatch
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
-from parallel_core.sharding import Cut, ShardSpec
+from parallel_core.sharding import Cut, Role, ShardSpec
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -27,12 +27,19 @@ class EmbeddingTable(Block):
     cuts: tuple[Cut, ...] = ()
     shared_over: str | None = None
     """Kind of the group whose ranks have copies of it, if it is tied to the output layer's weight (see ShardSpec)."""
+    role: Role | None = None
 
     @classmethod
     def of_words(cls, config: ModelConfig) -> EmbeddingTable:
         """The configuration's word embedding: each tensor-parallel rank has a part of the vocabulary."""
         shared_over = None if config.untie_embeddings_and_output_weights else "embedding"
-        return replace(cls.of_positions(config), rows=config.vocab_size, cuts=(Cut(0),), shared_over=shared_over)
+        return replace(
+            cls.of_positions(config),
+            rows=config.vocab_size,
+            cuts=(Cut(0),),
+            shared_over=shared_over,
+            role="embedding or output",
+        )
 
     @classmethod
     def of_positions(cls, config: ModelConfig) -> EmbeddingTable:
@@ -41,7 +48,8 @@ class EmbeddingTable(Block):
         return cls(config.max_position_embeddings, config.hidden_size, initial, config.embedding_init_dtype)
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        shard = ShardSpec(shape=(self.rows, self.hidden_size), cuts=self.cuts, shared_over=self.shared_over)
+        shape = (self.rows, self.hidden_size)
+        shard = ShardSpec(shape=shape, cuts=self.cuts, shared_over=self.shared_over, role=self.role)
         return {"weight": ParameterSpec(shard, self.initial, self.dtype)}
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:

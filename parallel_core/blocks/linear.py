@@ -11,7 +11,7 @@ from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import MicroBatch, between_regions
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
-from parallel_core.sharding import Cut, ShardSpec
+from parallel_core.sharding import Cut, Role, ShardSpec
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -41,6 +41,9 @@ class Linear(Block):
     """False: the weight is another module's (tied embeddings)."""
     bias_partial_over: str | None = None
     """By rows: kind of the group whose ranks add the bias to different shards of the sequence (see ShardSpec)."""
+    role: Role | None = None
+    interleaved_rows: tuple[int, ...] = ()
+    """Of the weight (see ShardSpec)."""
 
     @classmethod
     def column(cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1) -> Linear:
@@ -65,7 +68,12 @@ class Linear(Block):
     def parameters(self) -> dict[str, ParameterSpec]:
         specs = {}
         if self.allocates_weight:
-            shard = ShardSpec(shape=(self.output_size, self.input_size), cuts=(Cut(self.cut_axis, parts=self.parts),))
+            shard = ShardSpec(
+                shape=(self.output_size, self.input_size),
+                cuts=(Cut(self.cut_axis, parts=self.parts),),
+                role=self.role,
+                interleaved_rows=self.interleaved_rows,
+            )
             specs["weight"] = ParameterSpec(shard, self.initial, self.dtype)
         if self.bias:
             specs["bias"] = ParameterSpec(self._bias_shard(), self.bias_initial, self.dtype)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_regions
 from parallel_core.initial_values import Constant
-from parallel_core.sharding import ShardSpec
+from parallel_core.sharding import Role, ShardSpec
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -32,6 +32,7 @@ class Norm(Block):
     """Heads of the whole model that are normed; None: hidden states, between two regions."""
     of_branch: bool = False
     """Of hidden states: those that a block put out, before they are added to the residual stream."""
+    role: Role | None = None
 
     @classmethod
     def of(cls, config: ModelConfig) -> Norm:
@@ -48,7 +49,8 @@ class Norm(Block):
     def of_heads(cls, config: ModelConfig, heads: int) -> Norm:
         """--qk-layernorm's, of each head of d."""
         one_p = config.apply_layernorm_1p
-        return cls(config.normalization, config.kv_channels, config.params_dtype, 1.0, one_p, "tp", heads)
+        size, dtype = config.kv_channels, config.params_dtype
+        return cls(config.normalization, size, dtype, 1.0, one_p, "tp", heads, role="head norm")
 
     @property
     def centred(self) -> bool:
@@ -56,7 +58,7 @@ class Norm(Block):
         return self.kind == "LayerNorm"
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        shard = ShardSpec(shape=(self.size,), partial_over=self.partial_over)
+        shard = ShardSpec(shape=(self.size,), partial_over=self.partial_over, role=self.role)
         weight = ParameterSpec(shard, Constant(self.gain - 1.0 if self.zero_centered else self.gain), self.dtype)
         bias = ParameterSpec(shard, Constant(0.0), self.dtype)
         return {"weight": weight, "bias": bias} if self.centred else {"weight": weight}

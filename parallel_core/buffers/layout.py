@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from math import lcm
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from parallel_core.dtypes import FLOATS
 from parallel_core.sharding import SHARDS_OF_STATES, Coordinates, Place, ShardSpec
@@ -62,13 +61,16 @@ class Entry:
         return Span(self.start, self.stop)
 
 
+Treated = TypeVar("Treated", bound=Hashable)
+
+
 @dataclass(frozen=True)
-class Segment:
+class Segment(Generic[Treated]):
     """A contiguous run of parameters that an update treats alike; padding belongs to it."""
 
     start: int
     stop: int
-    weight_decay_multiplier: float
+    treatment: Treated
 
     @property
     def span(self) -> Span:
@@ -114,15 +116,11 @@ class BufferPlan:
         """Elements, padding included."""
         return self.buckets[-1].stop
 
-    @cached_property
-    def segments(self) -> tuple[Segment, ...]:
-        """What an update sweeps, covering the buffer."""
-        firsts = [next(run) for _, run in groupby(self.entries, key=lambda entry: entry.spec.is_decayed)]
-        stops = [*(entry.start for entry in firsts[1:]), self.size]
-        return tuple(
-            Segment(entry.start, stop, 1.0 if entry.spec.is_decayed else 0.0)
-            for entry, stop in zip(firsts, stops, strict=True)
-        )
+    def segments(self, treat: Callable[[ShardSpec], Treated]) -> tuple[Segment[Treated], ...]:
+        """What an update sweeps, covering the buffer, where it treats parameters as `treat` says."""
+        runs = [(treated, next(run).start) for treated, run in groupby(self.entries, lambda entry: treat(entry.spec))]
+        stops = [*(start for _, start in runs[1:]), self.size]
+        return tuple(Segment(start, stop, treated) for (treated, start), stop in zip(runs, stops, strict=True))
 
     @property
     def span(self) -> Span:
@@ -141,6 +139,11 @@ class BufferPlan:
             return (self.span,)
         rank, size = coordinates.get(SHARDS_OF_STATES[self.replicas], (0, 1))
         return tuple(part_of(bucket, rank, size) for bucket in self.buckets)
+
+    def owners(self, span: Span, size: int) -> list[int]:
+        """Which of `size` ranks that share the buckets out own something of a span."""
+        parts = {rank: [part_of(bucket, rank, size) for bucket in self.buckets] for rank in range(size)}
+        return [rank for rank, owned in parts.items() if overlaps([span], owned)]
 
     def entries_in(self, spans: Sequence[Span]) -> list[tuple[Entry, Span]]:
         """The parameters of which something lies in the spans, with what of them does."""

@@ -8,6 +8,8 @@ from parallel_core.config import OptimizerConfig
 FLAGS = {
     "max_lr": "--lr",
     "min_lr": "--min-lr",
+    "decoupled_lr": "--decoupled-lr",
+    "decoupled_min_lr": "--decoupled-min-lr",
     "init_lr": "--lr-warmup-init",
     "lr_warmup_steps": "--lr-warmup-iters, --lr-warmup-samples or --lr-warmup-fraction",
     "lr_warmup_style": "--lr-warmup-style",

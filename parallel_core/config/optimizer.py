@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any
 
-from parallel_core.config.base import Config, option
+from parallel_core.config.base import Config, concern, option, section
+from parallel_core.config.muon import MuonConfig
+from parallel_core.config.pma import PmaConfig
 from parallel_core.findings import Finding
 
+RULES = ("adam", "sgd", "muon")
+"""Update rules."""
 
-@dataclass(kw_only=True)
+_ADAMW = {"optimizer_type": "adam"}
+_OTHER_NAMES: dict[str, dict[str, Any]] = {
+    "AdamW": _ADAMW,
+    "mint.AdamW": _ADAMW,
+    "SpeedAdamW": _ADAMW,
+    "AdamWZeRO": _ADAMW,
+    "Adam": {**_ADAMW, "decoupled_weight_decay": False},
+    "AdamWeightDecay": {**_ADAMW, "adam_bias_correction": False},
+    "PmaAdamW": _ADAMW,
+    "PmAdamW": _ADAMW,
+    "SGD": {"optimizer_type": "sgd"},
+    "Muon": {"optimizer_type": "muon"},
+    "dist_muon": {"optimizer_type": "muon"},
+}
+"""MindSpore's and the earlier system's names, and Megatron's of a Muon whose states are shared out over ranks."""
+
+STATE_TYPES = {"fp32": "float32", "bf16": "bfloat16"}
+"""--exp-avg-dtype and --exp-avg-sq-dtype -> the name of the type."""
+
+
+@section
 class OptimizerConfig(Config):
     """Optimizer and schedule; a schedule is counted in iterations, or in samples when training is."""
 
-    optimizer_type: str = option("--optimizer", "adam", choices=("adam", "sgd"))
+    optimizer_type: str = option("--optimizer", "adam", choices=(*RULES, *_OTHER_NAMES))
     """The update rule."""
     learning_rate: float = option("--lr", 1e-3, at_least=0)
     """Highest learning rate, reached after the warm-up."""
@@ -27,9 +51,13 @@ class OptimizerConfig(Config):
     """Decay rates of Adam's two moments."""
     eps: float = option("--adam-eps", 1e-8, above=0)
     """Added to the root of Adam's second moment."""
-    exp_avg_dtype: str = option("--exp-avg-dtype", "fp32", choices=("fp32", "bf16", "fp16"))
+    adam_bias_correction: bool = option("--no-adam-bias-correction", True)
+    """Divide Adam's moments, which begin at zero, by 1 - beta^step; without it epsilon weighs less at first."""
+    use_precision_aware_optimizer: bool = option("--use-precision-aware-optimizer", False)
+    """Let the optimizer's states have types of their own."""
+    exp_avg_dtype: str = option("--exp-avg-dtype", "fp32", choices=tuple(STATE_TYPES))
     """Type in which Adam's first moment is kept."""
-    exp_avg_sq_dtype: str = option("--exp-avg-sq-dtype", "fp32", choices=("fp32", "bf16", "fp16"))
+    exp_avg_sq_dtype: str = option("--exp-avg-sq-dtype", "fp32", choices=tuple(STATE_TYPES))
     """Type in which Adam's second moment is kept."""
     sgd_momentum: float = option("--sgd-momentum", 0.9, at_least=0, below=1)
     """Momentum of plain gradient descent."""
@@ -39,6 +67,8 @@ class OptimizerConfig(Config):
     """Weight decay, for matrices only."""
     apply_wd_to_qk_layernorm: bool = option("--apply-wd-to-qk-layernorm", False)
     """Also for the norms of queries and keys."""
+    no_weight_decay_params: list[str] | None = option("--no-weight-decay-params", None)
+    """Ends of the names of the parameters without weight decay; none: vectors and biases are."""
     start_weight_decay: float = option("--start-weight-decay", None, at_least=0)
     """Weight decay at the first iteration; `weight_decay` if not given."""
     end_weight_decay: float = option("--end-weight-decay", None, at_least=0)
@@ -49,6 +79,8 @@ class OptimizerConfig(Config):
     """How weight decay goes from its start to its end."""
     clip_grad: float = option("--clip-grad", 1.0, at_least=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
+    clip_grad_value: float | None = option("--clip-grad-value", None, above=0)
+    """Entries of gradients are brought between minus this and this; none leaves them alone."""
 
     lr_decay_style: str = option(
         "--lr-decay-style", "linear", choices=("constant", "linear", "cosine", "inverse-square-root", "WSD")
@@ -83,9 +115,18 @@ class OptimizerConfig(Config):
     overlap_param_gather: bool = option("--overlap-param-gather", False)
     """Gather the distributed optimizer's weights while the forward pass runs."""
 
+    muon: MuonConfig = concern(MuonConfig)
+    """The rule muon."""
+    pma: PmaConfig = concern(PmaConfig)
+    """Averages of weights."""
+
     def derive(self) -> None:
         self.fill("start_weight_decay", lambda: self.weight_decay)
         self.fill("end_weight_decay", lambda: self.weight_decay)
+        if self.optimizer_type in ("PmaAdamW", "PmAdamW") and self.pma.pma_fused_algo is None:
+            self.pma.pma_fused_algo = "ema"
+        for name, value in _OTHER_NAMES.get(self.optimizer_type, {}).items():
+            setattr(self, name, value)
 
     def rules(self) -> Iterator[Finding]:
         for number, beta in enumerate(self.betas, start=1):

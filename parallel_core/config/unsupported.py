@@ -65,12 +65,6 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "prefix": ("network",),
     "wrap_with_ddp": (True,),
     "enable_mem_align": (False,),
-    "decoupled_lr": (None,),
-    "decoupled_min_lr": (None,),
-    "apply_wd_to_qk_layernorm": (False,),
-    "decoupled_weight_decay": (True,),
-    "exp_avg_dtype": ("fp32",),
-    "exp_avg_sq_dtype": ("fp32",),
     "instruction.enabled": (False,),
     "labels_in_data": (False,),
     "tokenizer_type": (None, "GPT2BPETokenizer", "NullTokenizer"),
@@ -137,12 +131,6 @@ def never_works(path: str) -> bool:
     return never_works(whole) if feature.value is None else not works(whole, feature.value)
 
 
-_FOLLOWS = {
-    path_of("exp_avg_sq_dtype"): path_of("exp_avg_dtype"),
-}
-"""A field -> the one that a single flag or key fills together with it, and that is named for both."""
-
-
 def unsupported(config: AllConfig) -> list[Unsupported]:
     """The values of `config` that the engine cannot act on yet; as text each names its flag, or what was given."""
     return list(_unsupported(config))
@@ -152,7 +140,4 @@ def _unsupported(config: AllConfig) -> Iterator[Unsupported]:
     values = {path: attrgetter(path)(config) for path in IMPLEMENTED}
     missing = {path for path, value in values.items() if not isinstance(value, Unknown) and not works(path, value)}
     for path in (path for path in values if path in missing):
-        name, leader = config.named.get(path, FLAG_OF[path]), _FOLLOWS.get(path)
-        if leader in missing and config.named.get(path) in (None, config.named.get(leader)):
-            continue
-        yield Unsupported(name, path, values[path])
+        yield Unsupported(config.named.get(path, FLAG_OF[path]), path, values[path])

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 from parallel_core.costs.activations import peak_kept_bytes
 from parallel_core.costs.parameters import stage_owned
 from parallel_core.dtypes import DTYPES
+from parallel_core.optimizer import plan_states
 
 if TYPE_CHECKING:
     from parallel_core.config import AllConfig
-
-MOMENTS = {"adam": 2, "sgd": 1}
-"""Optimizer -> float32 states of each element."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +35,8 @@ def memory(config: AllConfig, stage: int) -> MemoryBytes:
     """What each rank of a pipeline stage allocates."""
     buffers = stage_owned(config, stage)
     item_sizes = [(DTYPES[plan.parameter_type].bytes, DTYPES[plan.gradient_type].bytes) for plan, _ in buffers]
-    owned = [sum(span.size for span in spans) for _, spans in buffers]
     states = [
-        count * 4 * (MOMENTS[config.optimizer_config.optimizer_type] + (plan.parameter_type != "float32"))
-        for (plan, _), count in zip(buffers, owned, strict=True)
+        state.bytes for plan, owned in buffers for state in plan_states(plan, owned, config.optimizer_config).values()
     ]
     return MemoryBytes(
         sum(plan.size * size for (plan, _), (size, _) in zip(buffers, item_sizes, strict=True)),

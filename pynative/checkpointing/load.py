@@ -16,12 +16,13 @@ from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
 from parallel_core.checkpoint.schedule import schedule_problems
 from parallel_core.config import AllConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
+from parallel_core.optimizer import MAIN_PARAM
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.checkpointing.optimizer_state import optimizer_tensors
 from pynative.checkpointing.state import RunState
 from pynative.log import log, warn
-from pynative.optimizer.flat_optimizer import MAIN_PARAM, FlatOptimizer
+from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.parameter import name_parameters, place_of, write, write_parameter
 from pynative.tensor_parallel.random import get_rng_tracer
 

@@ -47,6 +47,10 @@ class FlatMemory:
         """Elements start..stop-1 as a vector."""
         return self.view(start, (stop - start,))
 
+    def holds(self, span: Span) -> bool:
+        """Whether it has these elements."""
+        return any(held.start <= span.start and span.stop <= held.stop for held in self.spans)
+
     def _place(self, start: int, stop: int) -> int:
         """Where in the memory elements start..stop-1 of the plan begin."""
         before = 0

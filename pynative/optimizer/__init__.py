@@ -1,6 +1,6 @@
 """Optimizers over flat buffers, and the gradient norm that clips them."""
 
 from pynative.optimizer.flat_optimizer import FlatOptimizer
-from pynative.optimizer.optimizer import Adam, Sgd, get_optimizer, get_optimizer_param_scheduler
+from pynative.optimizer.optimizer import get_optimizer, get_optimizer_param_scheduler
 
-__all__ = ["Adam", "FlatOptimizer", "Sgd", "get_optimizer", "get_optimizer_param_scheduler"]
+__all__ = ["FlatOptimizer", "get_optimizer", "get_optimizer_param_scheduler"]

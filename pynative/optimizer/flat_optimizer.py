@@ -1,73 +1,76 @@
-"""What optimizers over flat buffers share: float32 state, float32 values of 16-bit parameters, and the sweep."""
+"""An optimizer over flat buffers: its states, float32 values of 16-bit parameters, the update of what a rank owns."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import partial
 
 from mindspore import Parameter, Tensor
 
-from parallel_core.buffers import Stretch, overlaps
+from parallel_core.buffers import Segment, Span, Stretch, overlaps
 from parallel_core.config import OptimizerConfig
 from parallel_core.loss_scale import LossScaler
-from pynative import in_place
+from parallel_core.lr_schedule import Rates
+from parallel_core.optimizer import MAIN_PARAM, Treatment, moment_names, plan_states, treatment
+from pynative import in_place, kernels
 from pynative.distributed.flat_memory import FlatMemory
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
+from pynative.optimizer.muon import MuonMatrix, matrices_of
+from pynative.optimizer.sweep import Step, Sweep
+from pynative.optimizer.updates import UPDATES
 from pynative.parameter import set_main_param
 
-MAIN_PARAM = "main_param"
-"""The state of a 16-bit parameter that is its value in float32 (Micikevicius et al., "Mixed Precision Training")."""
-
-
-class Sweep(NamedTuple):
-    """The memory of what this rank owns of a segment."""
-
-    weight_decay_multiplier: float
-    vectors: list[Tensor]
-    """What is updated in float32 and from which gradients: parameters, gradients, each moment."""
-    model_param: Tensor | None
-    """The parameters that the model computes with, where they are of 16 bits and so not the ones that are updated."""
+States = dict[str, FlatMemory]
+"""Of a buffer, by name."""
 
 
 class FlatOptimizer:
-    """What Adam and SGD share: float32 state of what this rank owns of the buffers, and the sweep over it.
+    """The states of what this rank owns of the buffers, and its update: segments that are treated alike are swept.
 
     Of 16-bit parameters the float32 values are state too: the model's are those, rounded, after every step. The loss
     scaler is state as well; a training step asks and tells it.
     """
-
-    moment_names: tuple[str, ...] = ()
 
     def __init__(
         self, config: OptimizerConfig, buffers: ParamAndGradBuffers, grad_scaler: LossScaler | None = None
     ) -> None:
         self.config, self.buffers, self.grad_scaler = config, buffers, grad_scaler
         self._states = [self._state_of(buffer) for buffer in buffers]
-        self._sweeps = [
-            sweep
-            for buffer, states in zip(buffers, self._states, strict=True)
-            for sweep in self._sweeps_of(buffer, states)
-        ]
+        self._sweeps: list[Sweep] = []
+        self._matrices: list[MuonMatrix] = []
         for buffer, states in zip(buffers, self._states, strict=True):
+            self._plan_updates(buffer, states)
             self._give_main_params(buffer, states.get(MAIN_PARAM))
+        self._gradients = [buffer.gradients.span(*run) for buffer in buffers for run in buffer.owned]
         self.reload_model_params()
         self.steps = 0
         self._has_stepped = False
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Of every state that a parameter may have."""
-        return MAIN_PARAM, *self.moment_names
+        """Of every state that a parameter may have, on any rank."""
+        return MAIN_PARAM, *moment_names(self.config)
 
-    def _state_of(self, buffer: ParamAndGradBuffer) -> dict[str, FlatMemory]:
-        names = self.moment_names if buffer.plan.parameter_type == "float32" else self.state_names
-        return {name: FlatMemory(buffer.owned) for name in names}
+    def _state_of(self, buffer: ParamAndGradBuffer) -> States:
+        planned = plan_states(buffer.plan, buffer.owned, self.config)
+        return {name: FlatMemory(state.spans, state.dtype) for name, state in planned.items()}
 
-    def _sweeps_of(self, buffer: ParamAndGradBuffer, states: dict[str, FlatMemory]) -> Iterator[Sweep]:
-        main_param = states.get(MAIN_PARAM)
-        memories = [main_param or buffer.parameters, buffer.gradients, *(states[name] for name in self.moment_names)]
-        for segment in buffer.plan.segments:
-            for run in overlaps([segment.span], buffer.owned):
-                vectors = [memory.span(*run) for memory in memories]
-                yield Sweep(segment.weight_decay_multiplier, vectors, main_param and buffer.parameters.span(*run))
+    def _plan_updates(self, buffer: ParamAndGradBuffer, states: States) -> None:
+        """Sweeps over segments, but matrices that are orthogonalised one by one."""
+        for segment in buffer.plan.segments(partial(treatment, config=self.config)):
+            if segment.treatment.rule in UPDATES:
+                runs = overlaps([segment.span], buffer.owned)
+                self._sweeps += [_sweep_of(run, segment.treatment, buffer, states) for run in runs]
+            else:
+                self._matrices += self._matrices_of(segment, buffer, states)
+
+    def _matrices_of(
+        self, segment: Segment[Treatment], buffer: ParamAndGradBuffer, states: States
+    ) -> Iterator[MuonMatrix]:
+        matrices = [entry for entry in buffer.plan.entries if overlaps([entry.span], [segment.span])]
+        sweeps = {
+            entry.start: (run, _sweep_of(run, segment.treatment, buffer, states))
+            for entry, run in buffer.plan.entries_in(overlaps([segment.span], buffer.owned))
+        }
+        return matrices_of(buffer.plan, matrices, sweeps, self.config, self.buffers.is_sharded)
 
     @staticmethod
     def _give_main_params(buffer: ParamAndGradBuffer, main_param: FlatMemory | None) -> None:
@@ -94,19 +97,29 @@ class FlatOptimizer:
             if meta.main_param is not None and not _is_rounded_from(meta.rounded_from_main, meta.main_param):
                 in_place.assign(meta.main_param, meta.rounded_from_main)
 
-    def step(self, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
-        """Update every weight that this rank owns from its gradient times `grad_scale`, then gather the others."""
+    def step(
+        self, learning_rate: float, weight_decay: float, grad_scale: float, decoupled_lr: float | None = None
+    ) -> None:
+        """Update every weight that this rank owns from its gradient times `grad_scale`, then gather the others.
+
+        decoupled_lr: the learning rate of embedding and output layer where they have one of their own.
+        """
         if not self._has_stepped:
             self._take_over_assigned_params()
             self._has_stepped = True
         self.steps += 1
-        for sweep in self._sweeps:
-            self._update(sweep, learning_rate, weight_decay * sweep.weight_decay_multiplier, grad_scale)
+        rates = Rates(learning_rate, weight_decay, learning_rate if decoupled_lr is None else decoupled_lr)
+        self._update(Step(self.steps, rates, grad_scale))
         self.buffers.gather_parameters()
 
-    def _update(self, sweep: Sweep, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
-        """Update a segment."""
-        raise NotImplementedError
+    def _update(self, step: Step) -> None:
+        if self.config.clip_grad_value is not None:
+            for gradients in self._gradients:
+                kernels.clamp_(gradients, self.config.clip_grad_value / step.grad_scale)
+        for sweep in self._sweeps:
+            UPDATES[sweep.treatment.rule](sweep, self.config, step)
+        for matrix in self._matrices:
+            matrix.update(step)
 
     def states_of_parameters(self) -> list[tuple[Parameter, Stretch, dict[str, Tensor]]]:
         """Each parameter of which this rank owns something, with what that is and vectors of its state by name."""
@@ -114,9 +127,22 @@ class FlatOptimizer:
         for buffer, states in zip(self.buffers, self._states, strict=True):
             parameters = {entry.index: parameter for entry, parameter in buffer.entries}
             for entry, run in buffer.plan.entries_in(buffer.owned):
-                vectors = {name: memory.span(*run) for name, memory in states.items()}
-                found.append((parameters[entry.index], Stretch.of(entry, run), vectors))
+                found.append((parameters[entry.index], Stretch.of(entry, run), _vectors(states, run)))
         return found
+
+
+def _vectors(states: States, run: Span) -> dict[str, Tensor]:
+    """What there is of a run in each memory."""
+    return {name: memory.span(*run) for name, memory in states.items() if memory.holds(run)}
+
+
+def _sweep_of(run: Span, treated: Treatment, buffer: ParamAndGradBuffer, states: States) -> Sweep:
+    moments = _vectors(states, run)
+    parameters = buffer.parameters.span(*run)
+    main_param = moments.pop(MAIN_PARAM, None)
+    if main_param is None:
+        return Sweep(treated, parameters, buffer.gradients.span(*run), moments, None)
+    return Sweep(treated, main_param, buffer.gradients.span(*run), moments, parameters)
 
 
 def _is_rounded_from(rounded: Tensor, exact: Tensor) -> bool:

@@ -3,46 +3,16 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
-from mindspore import Parameter, nn
+import numpy as np
+from mindspore import Parameter, Tensor, nn
 
 from parallel_core.config import AllConfig, OptimizerConfig, TrainingConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
-from pynative import kernels
+from parallel_core.optimizer import treatment
+from pynative import parallel_state
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
-from pynative.kernels.contract.flat_buffers import AdamStep
-from pynative.optimizer.flat_optimizer import FlatOptimizer, Sweep
+from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.parameter import trainable
-
-
-class Adam(FlatOptimizer):
-    """AdamW (Loshchilov and Hutter, 2019), decay before the step, epsilon after the bias-corrected root."""
-
-    moment_names = ("exp_avg", "exp_avg_sq")
-
-    def _update(self, sweep: Sweep, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
-        beta1, beta2 = self.config.betas
-        settings = AdamStep(learning_rate, beta1, beta2, self.config.eps, weight_decay, self.steps, grad_scale)
-        param, grad, exp_avg, exp_avg_sq = sweep.vectors
-        kernels.adam_(param, grad, exp_avg, exp_avg_sq, settings, sweep.model_param)
-
-
-class Sgd(FlatOptimizer):
-    """Gradient descent with momentum; weight decay is added to the gradient."""
-
-    moment_names = ("momentum_buffer",)
-
-    def _update(self, sweep: Sweep, learning_rate: float, weight_decay: float, grad_scale: float) -> None:
-        kernels.sgd_(
-            *sweep.vectors,
-            learning_rate=learning_rate,
-            momentum=self.config.sgd_momentum,
-            weight_decay=weight_decay,
-            grad_scale=grad_scale,
-            model_param=sweep.model_param,
-        )
-
-
-_OPTIMIZERS = {"adam": Adam, "sgd": Sgd}
 
 
 @overload
@@ -79,11 +49,8 @@ def get_optimizer(
     then those of these parameters, which `get_model` has named. params may be the groups of `set_weight_decay`.
     With return_instance False it is the optimizer's class. The loss scaler is that of the training_config.
     """
-    if config.optimizer_type not in _OPTIMIZERS:
-        raise ValueError(f"--optimizer {config.optimizer_type}: one of {', '.join(_OPTIMIZERS)}")
-    optimizer = _OPTIMIZERS[config.optimizer_type]
     if not return_instance:
-        return optimizer
+        return FlatOptimizer
     grad_scaler = None
     if not isinstance(buffers, ParamAndGradBuffers):
         grad_scaler = buffers.precision.make_loss_scaler()
@@ -91,7 +58,19 @@ def get_optimizer(
             raise ValueError("get_optimizer: no parameters; pass params or network, or a model's ParamAndGradBuffers")
         parameters = _of_groups(params) if params is not None else trainable(network)
         buffers = ParamAndGradBuffers.of(list(parameters), buffers.gradient)
-    return optimizer(config, buffers, grad_scaler)
+    if config.optimizer_type == "muon":
+        _check_for_matrices(config, buffers)
+    return FlatOptimizer(config, buffers, grad_scaler)
+
+
+def _check_for_matrices(config: OptimizerConfig, buffers: ParamAndGradBuffers) -> None:
+    """Raise ValueError on all ranks if Muon has nothing to do on any of them. All ranks of a model call this."""
+    found = any(treatment(entry.spec, config).rule == "muon" for entry, _ in buffers.entries)
+    group = parallel_state.get_model_parallel_group()
+    if not group.all_reduce(Tensor(np.array([found], np.float32)), op="max").asnumpy()[0]:
+        raise ValueError(
+            "--optimizer muon: it updates matrices, and the model has none beside embedding and output layer; use adam"
+        )
 
 
 def _of_groups(params: Iterable[Parameter | Mapping[str, Any]]) -> Iterator[Parameter]:
@@ -129,4 +108,6 @@ def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:
         wd_incr_style=optimizer.weight_decay_incr_style,
         wsd_decay_steps=samples(optimizer.lr_wsd_decay_iters, optimizer.lr_wsd_decay_samples),
         lr_wsd_decay_style=optimizer.lr_wsd_decay_style,
+        decoupled_lr=optimizer.decoupled_lr,
+        decoupled_min_lr=optimizer.decoupled_min_lr,
     )

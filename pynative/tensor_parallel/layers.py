@@ -46,6 +46,7 @@ class LinearArguments(TypedDict, total=False):
     bias_init: Initial
     param_init_dtype: Dtype | None
     compute_dtype: Dtype | None
+    interleaved_rows: tuple[int, ...]
     is_expert: bool
     transpose_b: bool
     keep_master_weight_for_test: bool
@@ -125,6 +126,7 @@ class ParallelLinear(nn.Cell):
         bias_init: initial values of the bias.
         param_init_dtype, compute_dtype: types of the parameters, and of the result and everything that is computed for
             it; they default to the config's.
+        interleaved_rows: of matrices that the weight holds (see `ShardSpec`).
         fixed: see `FIXED`.
     """
 
@@ -144,6 +146,7 @@ class ParallelLinear(nn.Cell):
         bias_init: Initial = "zeros",
         param_init_dtype: Dtype | None = None,
         compute_dtype: Dtype | None = None,
+        interleaved_rows: tuple[int, ...] = (),
         **fixed: Any,
     ) -> None:
         super().__init__()
@@ -163,6 +166,7 @@ class ParallelLinear(nn.Cell):
             parts=stride,
             allocates_weight=not skip_weight_param_allocation,
             bias_partial_over="tp" if self.boundary.cuts_sequence else None,
+            interleaved_rows=interleaved_rows,
         )
         parameters = {name: make_parameter(*spec) for name, spec in block.parameters().items()}
         self.weight, self.bias = parameters.get("weight"), parameters.get("bias")
@@ -181,6 +185,7 @@ class ParallelLinear(nn.Cell):
             skip_weight_param_allocation=not block.allocates_weight,
             bias_init=block.bias_initial,
             param_init_dtype=block.dtype,
+            interleaved_rows=block.interleaved_rows,
             **arguments,
         )
 
@@ -300,7 +305,9 @@ class VocabParallelEmbedding(nn.Cell):
         self.group = parallel_state.get_tensor_model_parallel_group()
         dtype = param_init_dtype or config.embedding_init_dtype
         initial = by_name(init_method or "normal", config.embedding_init_method_std)
-        table = EmbeddingTable(num_embeddings, embedding_dim, initial, type_name(dtype), cuts=(Cut(0),))
+        table = EmbeddingTable(
+            num_embeddings, embedding_dim, initial, type_name(dtype), cuts=(Cut(0),), role="embedding or output"
+        )
         self.weight = make_parameter(*table.parameters()["weight"])
         self.first_id = self.group.rank * self.weight.shape[0]
 

@@ -43,6 +43,8 @@ class StepResult:
     """What the buffers' gradients are to be multiplied with to be the global batch's, before clipping."""
     samples: int = 0
     """Of the global batch."""
+    decoupled_lr: float = 0.0
+    """Used by this update for embedding and output layer."""
 
 
 def config_of(training_config: TrainingConfig, model_config: ModelConfig) -> AllConfig:
@@ -116,16 +118,19 @@ class TrainOneStepCell:
         norm = self.gradient_norm(scale)
         if before_update:
             before_update(scale)
-        rates = self.scheduler.get_lr(), self.scheduler.get_wd()
+        rates = self.scheduler.rates()
         is_finite = math.isfinite(norm) and (self.loss_scaler is not None or math.isfinite(loss.mean))
         if self.loss_scaler is not None:
             self.loss_scaler.update(overflow=not is_finite)
         if is_finite:
             clipped = scale * clip_coefficient(norm, self.config.optimizer_config.clip_grad)
-            self.optimizer.step(*rates, clipped)
+            self.optimizer.step(rates.learning_rate, rates.weight_decay, clipped, rates.decoupled_lr)
             self.scheduler.step(samples)
         self.skipped_steps += not is_finite
-        return StepResult(loss.mean, loss.tokens, norm, *rates, is_finite, not is_finite, loss_scale, scale, samples)
+        return StepResult(
+            loss.mean, loss.tokens, norm, *rates[:2], is_finite, not is_finite, loss_scale, scale, samples,
+            rates.decoupled_lr,
+        )  # fmt: skip
 
     def evaluate(self, data_iterator: Iterator, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""

@@ -8,6 +8,7 @@ import numpy as np
 from mindspore import Parameter
 
 from parallel_core.config import OptimizerConfig, ParallelConfig
+from parallel_core.optimizer import is_decayed
 from pynative import collectives, device, parallel_state
 from pynative.collectives import failure
 from pynative.log import log, warn
@@ -61,6 +62,6 @@ def set_weight_decay(params: Iterable[Parameter], optimizer_config: OptimizerCon
     """
     groups: dict[bool, list[Parameter]] = {True: [], False: []}
     for parameter in params:
-        groups[parameter.meta.spec.is_decayed].append(parameter)
+        groups[is_decayed(parameter.meta.spec, optimizer_config)].append(parameter)
     decay = optimizer_config.weight_decay
     return [{"params": group, "weight_decay": decay if decays else 0.0} for decays, group in groups.items() if group]

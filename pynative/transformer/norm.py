@@ -6,6 +6,7 @@ from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from parallel_core.sharding import Role
 from pynative import kernels
 from pynative.parameter import make_parameter
 
@@ -15,11 +16,19 @@ class LayerNorm(nn.Cell):
 
     observable = True
 
-    def __init__(self, size: int, *, config: ModelConfig, gain: float = 1.0, partial_over: str | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        config: ModelConfig,
+        gain: float = 1.0,
+        partial_over: str | None = None,
+        role: Role | None = None,
+    ) -> None:
         super().__init__()
         self.epsilon = config.norm_epsilon
         self.zero_centered = config.apply_layernorm_1p
-        parameters = _block("LayerNorm", size, config, gain, partial_over).parameters()
+        parameters = _block("LayerNorm", size, config, gain, partial_over, role).parameters()
         self.weight, self.bias = make_parameter(*parameters["weight"]), make_parameter(*parameters["bias"])
 
     def construct(self, x: Tensor) -> Tensor:
@@ -32,11 +41,19 @@ class RMSNorm(nn.Cell):
 
     observable = True
 
-    def __init__(self, size: int, *, config: ModelConfig, gain: float = 1.0, partial_over: str | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        config: ModelConfig,
+        gain: float = 1.0,
+        partial_over: str | None = None,
+        role: Role | None = None,
+    ) -> None:
         super().__init__()
         self.epsilon = config.norm_epsilon
         self.zero_centered = config.apply_layernorm_1p
-        parameters = _block("RMSNorm", size, config, gain, partial_over).parameters()
+        parameters = _block("RMSNorm", size, config, gain, partial_over, role).parameters()
         self.weight = make_parameter(*parameters["weight"])
 
     def construct(self, x: Tensor) -> Tensor:
@@ -48,8 +65,10 @@ FusedRMSNorm = RMSNorm
 """Which kernel computes it, the operators in use decide."""
 
 
-def _block(kind: str, size: int, config: ModelConfig, gain: float, partial_over: str | None) -> blocks.Norm:
-    return blocks.Norm(kind, size, config.params_dtype, gain, config.apply_layernorm_1p, partial_over)
+def _block(
+    kind: str, size: int, config: ModelConfig, gain: float, partial_over: str | None, role: Role | None
+) -> blocks.Norm:
+    return blocks.Norm(kind, size, config.params_dtype, gain, config.apply_layernorm_1p, partial_over, role=role)
 
 
 _NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm, "FusedRMSNorm": RMSNorm}
@@ -69,4 +88,6 @@ def norm_of(block: blocks.Norm | None, config: ModelConfig) -> nn.Cell | None:
 def _cell(block: blocks.Norm, config: ModelConfig) -> nn.Cell:
     if block.kind not in _NORMS:
         raise ValueError(f"--normalization {block.kind}: one of {', '.join(_NORMS)}")
-    return _NORMS[block.kind](block.size, config=config, gain=block.gain, partial_over=block.partial_over)
+    return _NORMS[block.kind](
+        block.size, config=config, gain=block.gain, partial_over=block.partial_over, role=block.role
+    )

@@ -252,7 +252,18 @@ BAD = [
     ("--use-rope-scaling", 1, "--use-rope-scaling (--rope-scaling-type llama3)"),
     # refused by flag, by value, and names that are gone
     ("--fp8-format hybrid", 1, "--fp8-format hybrid"),
-    ("--optimizer muon", 1, "--optimizer muon"),
+    ("--optimizer lamb", 1, "--optimizer lamb"),
+    ("--optimizer muon --muon-fp32-matmul-prec low", 1, "--muon-fp32-matmul-prec low"),
+    ("--optimizer muon --muon-coefficient-type cubic", 1, "--muon-coefficient-type cubic"),
+    ("--optimizer muon --muon-scalar-optimizer lion", 1, "--muon-scalar-optimizer lion"),
+    (
+        "--optimizer muon --muon-tp-mode blockwise --tensor-model-parallel-size 4 --group-query-attention "
+        "--num-query-groups 2",
+        4,
+        "--muon-tp-mode blockwise",
+    ),
+    ("--optimizer muon --use-precision-aware-optimizer", 1, "--use-precision-aware-optimizer"),
+    ("--optimizer sgd --pma-fused-algo sma", 1, "--pma-fused-algo sma"),
     ("--transformer-impl inference_optimized", 1, "--transformer-impl inference_optimized"),
     ("--spec my.module layer", 1, "--spec my.module"),
     ("--ai-framework pytorch", 1, "--ai-framework pytorch"),
@@ -366,6 +377,16 @@ BAD = [
         "--check-weight-hash-across-dp-replicas-interval 5",
     ),
     ("--use-precision-aware-optimizer --exp-avg-dtype fp8", 1, "--exp-avg-dtype fp8"),
+    ("--use-precision-aware-optimizer --exp-avg-sq-dtype fp16", 1, "--exp-avg-sq-dtype fp16"),
+    ("--use-precision-aware-optimizer --main-params-dtype fp16", 1, "--main-params-dtype fp16"),
+    ("--exp-avg-dtype bf16", 1, "--exp-avg-dtype bf16: needs --use-precision-aware-optimizer"),
+    ("--bf16 --main-grads-dtype bf16", 1, "--main-grads-dtype: needs --use-precision-aware-optimizer"),
+    (
+        "--bf16 --use-precision-aware-optimizer --accumulate-allreduce-grads-in-fp32 --main-grads-dtype bf16",
+        1,
+        "--accumulate-allreduce-grads-in-fp32: does not go with --main-grads-dtype bf16",
+    ),
+    ("--clip-grad-value 0.5", 1, "--clip-grad-value 0.5"),
     ("--profile --profile-step-start 5 --profile-step-end 3", 1, "--profile-step-end 3"),
     ("--profile --profile-level level9", 1, "--profile-level level9"),
     ("--device-target GPU", 1, "--device-target GPU"),
@@ -373,6 +394,8 @@ BAD = [
     ("--lora-target-modules linear_qkv --lora-r 0", 1, "--lora-r 0"),
     ("--sliding-window -1", 1, "--sliding-window -1"),
     ("--decoupled-min-lr 1e-4", 1, "--decoupled-min-lr 0.0001"),
+    ("--decoupled-lr 1e-5 --decoupled-min-lr 1e-4", 1, "--decoupled-min-lr 0.0001"),
+    ("--min-lr 1e-4 --decoupled-lr 1e-5", 1, "--min-lr 0.0001"),
     ("--micro-batch-num 3", 1, "--global-batch-size 8"),
     ("--lr 1e-3 1e-4", 1, "--lr 1e-4"),
     ("--lr=", 1, "--lr "),
@@ -476,8 +499,8 @@ def test_a_near_miss_passes(change, world_size):
 
 
 def test_all_faults_are_said_at_once_and_none_twice():
-    errors = reading("--num-layer 4 --bf16 --fp16 --lr -1 --optimizer muon --tensor-model-parallel-size 8", 8).errors
-    for blamed in ("--num-layer:", "--fp16", "--lr -1", "--optimizer muon", "--num-attention-heads 4"):
+    errors = reading("--num-layer 4 --bf16 --fp16 --lr -1 --optimizer lion --tensor-model-parallel-size 8", 8).errors
+    for blamed in ("--num-layer:", "--fp16", "--lr -1", "--optimizer lion", "--num-attention-heads 4"):
         assert sum(blamed in error for error in errors) == 1, (blamed, errors)
 
 

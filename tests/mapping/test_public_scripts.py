@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mapping.explain import as_text
-from mapping.reading import not_yet
 from parallel_core.config.tree import path_of
 from tests.support.mapping.lines import reading
 from tests.support.mapping.variations import value_of
@@ -17,7 +16,18 @@ from tests.support.mapping.variations import value_of
         ("--use-legacy-models", "num_experts", None),
         ("--o2-optimizer", "exp_avg_dtype", "bf16"),
         ("--o2-optimizer", "exp_avg_sq_dtype", "bf16"),
-        ("--exp-avg-dtype fp16", "exp_avg_dtype", "fp16"),
+        ("--o2-optimizer", "use_precision_aware_optimizer", True),
+        ("--use-precision-aware-optimizer --exp-avg-sq-dtype bf16", "exp_avg_sq_dtype", "bf16"),
+        ("--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16", "accumulate_allreduce_grads_in_fp32", False),
+        ("--optimizer mint.AdamW", "optimizer_type", "adam"),
+        ("--optimizer Adam", "decoupled_weight_decay", False),
+        ("--optimizer AdamWeightDecay", "adam_bias_correction", False),
+        ("--optimizer PmAdamW", "pma_fused_algo", "ema"),
+        ("--optimizer dist_muon", "optimizer_type", "muon"),
+        ("--optimizer dist_muon", "zero_stage", 1),
+        ("--optimizer muon --muon-use-nesterov", "muon_nesterov", True),
+        ("--optimizer muon --muon-no-split-qkv", "muon_split_qkv", False),
+        ("--no-weight-decay-cond-type apply_wd_to_qk_layernorm", "apply_wd_to_qk_layernorm", True),
         ("--bf16 --o2-gradient", "accumulate_allreduce_grads_in_fp32", False),
         ("--tokenizer-kwargs use_fast False", "tokenizer_kwargs", ["use_fast", "False"]),
         ("--no-wrap-with-ddp --wrap-with-ddp", "wrap_with_ddp", True),
@@ -34,14 +44,6 @@ def test_another_spelling_fills_the_field(change, field, value):
 def test_the_older_classes_had_other_experts():
     (error,) = reading("--use-legacy-models --num-experts 4").errors
     assert error.startswith("--num-experts 4: does not go with --use-legacy-models")
-
-
-def test_types_of_moments_are_named_as_planned():
-    """By the flag that was typed, once; both moments if both were."""
-    (finding,) = not_yet(reading("--o2-optimizer"))
-    assert str(finding).startswith("--o2-optimizer: not implemented yet (optimizer_config.exp_avg_dtype = bf16)")
-    flags = [finding.flag for finding in not_yet(reading("--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"))]
-    assert flags == ["--exp-avg-dtype", "--exp-avg-sq-dtype"]
 
 
 def test_eight_bits_are_computed_in_bfloat16_only_when_that_is_said():

@@ -71,12 +71,12 @@ def test_every_parameter_has_one_place(given_parameters, rule):
 def test_segments_cover_the_buffer(given_parameters, rule):
     """Each parameter is swept once, with its own weight decay, and neighbouring segments differ."""
     for plan in plan_buffers(given_parameters, rule=rule):
-        assert [0, *(s.stop for s in plan.segments)] == [*(s.start for s in plan.segments), plan.size]
+        segments = plan.segments(lambda spec: spec.is_decayed)
+        assert [0, *(s.stop for s in segments)] == [*(s.start for s in segments), plan.size]
         for entry in plan.entries:
-            (around,) = [s for s in plan.segments if s.start <= entry.start and entry.stop <= s.stop]
-            assert around.weight_decay_multiplier == float(entry.spec.is_decayed)
-        multipliers = [segment.weight_decay_multiplier for segment in plan.segments]
-        assert all(a != b for a, b in pairwise(multipliers))
+            (around,) = [s for s in segments if s.start <= entry.start and entry.stop <= s.stop]
+            assert around.treatment == entry.spec.is_decayed
+        assert all(a.treatment != b.treatment for a, b in pairwise(segments))
 
 
 @given(parameters, replicas, st.integers(1, 3), st.none() | st.integers(1, 200))
@@ -182,7 +182,8 @@ def test_treated_alike_lies_together():
     ]  # fmt: skip
     (plan,) = plan_buffers(places(*model))
     assert [entry.index for entry in plan.entries] == [1, 4, 2, 0, 3]
-    assert [(s.start, s.stop, s.weight_decay_multiplier) for s in plan.segments] == [(0, 32, 1.0), (32, 80, 0.0)]
+    segments = plan.segments(lambda spec: spec.is_decayed)
+    assert [(s.start, s.stop, s.treatment) for s in segments] == [(0, 32, True), (32, 80, False)]
     replicas, partial = plan_reductions([plan], GROUPS)
     assert (replicas.span, replicas.over, partial.span, partial.over) == ((0, 80), "dp-cp", (48, 80), "tp")
     assert plan_reductions([plan], {"tp": (0, 1)}) == [], "nothing over groups of one"

@@ -2,18 +2,40 @@
 
 from mapping.flags.acting.build import Acting, refusing, switch, value
 
+_FP8 = "8-bit optimizer states are out of scope; use bf16"
+_FP16 = "averages of small gradients' squares vanish in float16 without a scale for each parameter; use bf16"
+_STATES = {"fp16": _FP16, "fp8": _FP8}
+
 ACTING = Acting(
     {
-        "--optimizer": refusing("there are only adam and sgd", "muon", "dist_muon", "lion", "soap", "adaptive_muon"),
+        "--optimizer": refusing("it is not done; use adam, sgd or muon", "lion", "soap", "adaptive_muon", "lamb"),
         "--lr": {"default": None},
         "--adam-beta1": {"type": float, "default": 0.9},
-        "--exp-avg-dtype": refusing("8-bit optimizer states are out of scope; use bf16", "fp8"),
-        "--exp-avg-sq-dtype": refusing("8-bit optimizer states are out of scope; use bf16", "fp8"),
+        "--exp-avg-dtype": {"refuses": _STATES},
+        "--exp-avg-sq-dtype": {"refuses": _STATES},
+        "--muon-nesterov": {"aliases": ("--muon-use-nesterov",)},
+        "--muon-no-split-qkv": {"dest": "muon_split_qkv"},
+        "--muon-fp32-matmul-prec": refusing("torch has no such precision either; use medium or high", "low"),
         "--override-opt_param-scheduler": {"aliases": ("--override-opt-param-scheduler",)},
         "--use-checkpoint-opt_param-scheduler": {"aliases": ("--use-checkpoint-opt-param-scheduler",)},
     },
     (
         switch("--o2-optimizer", "exp_avg_dtype", "Keep both of Adam's moments in bfloat16.", dest="o2_optimizer"),
         value("--adam-beta2", float, "betas", "Decay rate of Adam's second moment.", default=0.999),
+        value(
+            "--main-grads-dtype",
+            str,
+            "grad_reduce_in_bf16",
+            "Type in which the gradients of bfloat16 weights are added up and reduced.",
+            default="fp32",
+            choices=("fp32", "bf16"),
+        ),
+        value(
+            "--no-weight-decay-cond-type",
+            str,
+            "apply_wd_to_qk_layernorm",
+            "The older form of --apply-wd-to-qk-layernorm.",
+            choices=("apply_wd_to_qk_layernorm",),
+        ),
     ),
 )

@@ -34,14 +34,6 @@ FLAGS = group(
         --qat-quant-block-size=int{32,128} --qlora --qlora-save-dequantize
         """,
     ),
-    ignored(
-        "it lets optimizer states have types of their own, which --exp-avg-dtype and --exp-avg-sq-dtype say",
-        "--use-precision-aware-optimizer",
-    ),
-    refused(
-        "gradients follow --grad-reduce-in-bf16, weights that the optimizer updates are float32; leave it out",
-        "--main-grads-dtype=str{fp32,bf16}:fp32 --main-params-dtype=str{fp32,fp16}:fp32",
-    ),
     refused(
         "sparse attention with an indexer is out of scope; leave it out for full attention",
         "--indexer-qk-quant-scheme=str{mxfp4,mxfp8}",

@@ -1,4 +1,4 @@
-"""Rules of batches, schedules, the optimizer and checkpoints."""
+"""Rules of batches, gradients, data and checkpoints."""
 
 from __future__ import annotations
 
@@ -75,70 +75,6 @@ def batches_step(config: Sections) -> Iterator[Finding]:
     else:
         return
     yield Finding(flag, schedule, rule, "change it")
-
-
-def learning_rate_falls(config: Sections) -> Iterator[Finding]:
-    schedule = config.optimizer_config
-    if schedule.min_lr > schedule.learning_rate:
-        yield Finding("--min-lr", schedule.min_lr, f"must not exceed --lr {schedule.learning_rate:g}", "lower it")
-    if schedule.decoupled_min_lr is not None and schedule.decoupled_lr is None:
-        yield Finding("--decoupled-min-lr", schedule.decoupled_min_lr, "needs --decoupled-lr", "add it")
-
-
-def warmup_ends_before_decay(config: Sections) -> Iterator[Finding]:
-    schedule = config.optimizer_config
-    for unit, warmup, decay in (
-        ("iters", schedule.lr_warmup_iters, schedule.lr_decay_iters),
-        ("samples", schedule.lr_warmup_samples, schedule.lr_decay_samples),
-    ):
-        if decay is not None and warmup >= decay and schedule.lr_decay_style != "constant":
-            yield Finding(
-                f"--lr-warmup-{unit}", warmup, f"must be less than the decay, --lr-decay-{unit} {decay}", "lower it"
-            )
-    if schedule.lr_warmup_init > schedule.learning_rate:
-        yield Finding(
-            "--lr-warmup-init", schedule.lr_warmup_init, f"must not exceed --lr {schedule.learning_rate:g}", "lower it"
-        )
-
-
-def wsd_says_when_it_falls(config: Sections) -> Iterator[Finding]:
-    schedule = config.optimizer_config
-    if schedule.lr_decay_style != "WSD":
-        return
-    if config.training_config.train_samples is not None:
-        unit, fall, decay = "samples", schedule.lr_wsd_decay_samples, schedule.lr_decay_samples
-    else:
-        unit, fall, decay = "iters", schedule.lr_wsd_decay_iters, schedule.lr_decay_iters
-    if fall is None:
-        yield Finding("--lr-decay-style", "WSD", f"needs --lr-wsd-decay-{unit}", "add it")
-    elif decay is not None and fall > decay:
-        yield Finding(f"--lr-wsd-decay-{unit}", fall, f"must not exceed --lr-decay-{unit} {decay}", "lower it")
-
-
-def weight_decay_grows_by_style(config: Sections) -> Iterator[Finding]:
-    schedule = config.optimizer_config
-    start, end = schedule.start_weight_decay, schedule.end_weight_decay
-    if schedule.weight_decay_incr_style == "constant" and not start == end == schedule.weight_decay:
-        changed, value = (
-            ("--start-weight-decay", start) if start != schedule.weight_decay else ("--end-weight-decay", end)
-        )
-        rule = (
-            f"needs --weight-decay-incr-style linear or cosine to differ from --weight-decay {schedule.weight_decay:g}"
-        )
-        yield Finding(changed, value, rule, "change it or leave it out")
-    elif end < start:
-        yield Finding("--end-weight-decay", end, f"must not be less than --start-weight-decay {start:g}", "raise it")
-
-
-def one_source_of_the_schedule(config: Sections) -> Iterator[Finding]:
-    schedule = config.optimizer_config
-    if schedule.override_opt_param_scheduler and schedule.use_checkpoint_opt_param_scheduler:
-        yield Finding(
-            "--override-opt_param-scheduler",
-            "--use-checkpoint-opt_param-scheduler",
-            "the schedule comes from the flags or from the checkpoint",
-            "leave one out",
-        )
 
 
 def overlap_has_something_to_overlap(config: Sections) -> Iterator[Finding]:
@@ -268,11 +204,6 @@ RULES = (
     batches_divide,
     ramp_reaches_the_batch,
     batches_step,
-    learning_rate_falls,
-    warmup_ends_before_decay,
-    wsd_says_when_it_falls,
-    weight_decay_grows_by_style,
-    one_source_of_the_schedule,
     overlap_has_something_to_overlap,
     instances_share_the_replicas,
     weights_are_cut_without_a_pipeline,

@@ -1,0 +1,60 @@
+"""Update rules that act element by element: a segment is swept at once."""
+
+from collections.abc import Callable
+
+from parallel_core.config import OptimizerConfig
+from parallel_core.optimizer import EXP_AVG, EXP_AVG_SQ, MOMENTUM, PMA_WEIGHT
+from pynative import kernels
+from pynative.kernels.contract.flat_buffers import AdamStep
+from pynative.optimizer.sweep import Step, Sweep
+
+
+def adam(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
+    """AdamW (Loshchilov and Hutter, 2019), epsilon after the bias-corrected root; or Adam (Kingma and Ba, 2015)."""
+    beta1, beta2 = config.betas
+    settings = AdamStep(
+        learning_rate=step.learning_rate_of(sweep.treatment),
+        beta1=beta1,
+        beta2=beta2,
+        epsilon=config.eps,
+        weight_decay=step.weight_decay_of(sweep.treatment),
+        step=step.number,
+        grad_scale=step.grad_scale,
+        is_decoupled=config.decoupled_weight_decay,
+        is_corrected=config.adam_bias_correction,
+    )
+    moments = sweep.moments
+    kernels.adam_(sweep.param, sweep.grad, moments[EXP_AVG], moments[EXP_AVG_SQ], settings, sweep.model_param)
+    if PMA_WEIGHT in moments:
+        _average_weights(sweep, config, step.number)
+
+
+def _average_weights(sweep: Sweep, config: OptimizerConfig, number: int) -> None:
+    """Take the weights into their average every so many steps; when it is complete it becomes the weights."""
+    average, pma = sweep.moments[PMA_WEIGHT], config.pma
+    if number % pma.pma_interleave_step:
+        return
+    is_mean = pma.pma_fused_algo == "sma"
+    kernels.combine_(average, sweep.param, *((1.0, 1.0) if is_mean else (1.0 - pma.pma_ema_alpha, pma.pma_ema_alpha)))
+    if number % (pma.pma_interleave_step * pma.pma_fused_num) == 0:
+        factor = 1.0 / pma.pma_fused_num if is_mean else 1.0
+        kernels.combine_(sweep.param, average, 0.0, factor, sweep.model_param)
+        kernels.fill_(average, 0.0)
+
+
+def sgd(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
+    """Gradient descent with momentum; weight decay is added to the gradient."""
+    kernels.sgd_(
+        sweep.param,
+        sweep.grad,
+        sweep.moments[MOMENTUM],
+        learning_rate=step.learning_rate_of(sweep.treatment),
+        momentum=config.sgd_momentum,
+        weight_decay=step.weight_decay_of(sweep.treatment),
+        grad_scale=step.grad_scale,
+        model_param=sweep.model_param,
+    )
+
+
+UPDATES: dict[str, Callable[[Sweep, OptimizerConfig, Step], None]] = {"adam": adam, "sgd": sgd}
+"""By the rule of a treatment."""

@@ -11,6 +11,7 @@ from mapping.merge import Reading, Sources, resolve
 from mapping.naming import as_given
 from mapping.readers import deepspeed, yaml_file
 from mapping.readers.command_line import CommandLine, ExtraArgs, rank_of_environment, scan, world_size_of_environment
+from parallel_core.checkpoint.convert.huggingface.write import huggingface_findings
 from parallel_core.config import unsupported
 from parallel_core.findings import Finding
 
@@ -63,4 +64,5 @@ def _path(line: CommandLine, argument: str) -> str | None:
 
 def not_yet(reading: Reading) -> list[Finding]:
     """What is asked for, legally, that the engine cannot do yet."""
-    return as_given([row.finding for row in unsupported(reading.config)], reading.given)
+    findings = [*(row.finding for row in unsupported(reading.config)), *huggingface_findings(reading.config)]
+    return as_given(findings, reading.given)

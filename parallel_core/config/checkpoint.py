@@ -42,11 +42,12 @@ class CheckpointConfig(Config):
     save_retain_interval: int | None = option("--save-retain-interval", None, at_least=1)
     """Checkpoints of iterations that this divides are never removed, of the others only the newest is kept."""
     convert_from_huggingface: bool = option("--enable-hf2mg-convert", False)
-    """`load_checkpoint` holds a HuggingFace model."""
+    """`load_checkpoint` must hold a HuggingFace model; without it its format is recognised."""
     convert_to_huggingface: bool = option("--enable-mg2hf-convert", False)
-    """Write checkpoints as HuggingFace models as well."""
+    """Write each checkpoint as a HuggingFace model as well, in its folder `huggingface`."""
     huggingface_model_type: str | None = option("--model-type-hf", None)
-    """Which naming those use."""
+    """Family of the models that are written; if not given the first that is like this one. Files that are read say
+    their own."""
     finetune: bool = option("--finetune", False)
     """Load weights only and count iterations from zero."""
     resume_training: bool = option("--resume-training", False)

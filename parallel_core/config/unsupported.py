@@ -53,8 +53,6 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "lora_rank": (0,),
     "expert_model_parallel_size": (1,),
     "ckpt_format": ("torch_dist", "torch", "torch_dcp", "fsdp_dtensor", "safetensors"),
-    "convert_from_huggingface": (False,),
-    "convert_to_huggingface": (False,),
     "zero_stage": (0, 1),
     "overlap_param_gather": (False,),
     "communication_data_type": (None,),
@@ -101,7 +99,6 @@ PART_OF: dict[str, Feature] = {
     "bucket_size": Feature("overlap_grad_reduce"),
     "delay_grad_reduce": Feature("overlap_grad_reduce"),
     "optimizer_offload_fraction": Feature("cpu_offload_optimizer"),
-    "huggingface_model_type": Feature("convert_from_huggingface"),
 }
 """How the name of a field, or of its section, begins -> what it only says the how of. The first that fits counts."""
 

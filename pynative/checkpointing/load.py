@@ -45,7 +45,8 @@ def load_checkpoint(directory: Path, state: RunState, digests: bool = False) -> 
         return
     model_config = state.config.model_config
     vocabulary = Vocabulary(model_config.unpadded_vocab_size, model_config.vocab_size)
-    reader = open_checkpoint(directory, training.checkpoint.ckpt_step, vocabulary)
+    kind = "hf" if training.checkpoint.convert_from_huggingface else "auto"
+    reader = open_checkpoint(directory, training.checkpoint.ckpt_step, vocabulary, kind)
     weights_alone = training.checkpoint.finetune or training.checkpoint.no_load_optim or not reader.holds_a_run
     optimizer = None if weights_alone else state.step_cell.optimizer
     scheduler = None if weights_alone else state.step_cell.scheduler

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.convert.huggingface.write import add_huggingface
 from parallel_core.checkpoint.manifest import OptimizerRecord, Run
 from parallel_core.checkpoint.writer import LocalTensor, is_written, write_manifest, write_part, writers
 from parallel_core.config import AllConfig
@@ -39,6 +40,8 @@ def save_checkpoint(directory: Path, state: RunState, keep: int | None = None) -
     if world.rank == 0:
         write_manifest(partial, _run(state), files.values())
         training = state.config.training_config
+        if training.checkpoint.convert_to_huggingface:
+            add_huggingface(partial, training.checkpoint.huggingface_model_type)
         if keep is None:
             keep = training.checkpoint.keep_checkpoint_max if training.checkpoint.save_retain_interval is None else 1
         commit.publish(directory, state.iteration, keep, training.checkpoint.save_retain_interval)

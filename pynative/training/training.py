@@ -12,6 +12,7 @@ import mindspore as ms
 from mindspore import nn
 
 from parallel_core.blocks import recompute_lines
+from parallel_core.checkpoint.convert.huggingface.write import huggingface_findings
 from parallel_core.config import AllConfig, ConfigError, Finding, TrainingConfig
 from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
@@ -145,7 +146,7 @@ def _refuse(
     config: AllConfig, model_type: Any, process_non_loss_data_func: Any, extra_args_provider: Any, args_defaults: Any
 ) -> None:
     """Raise ConfigError with everything that was asked for and is not done."""
-    findings = [row.finding for row in unsupported(config)]
+    findings = [*(row.finding for row in unsupported(config)), *huggingface_findings(config)]
     if process_non_loss_data_func is not None:
         fix = "pass None and use a callback's on_step_end"
         findings.append(Finding("process_non_loss_data_func", None, "not available", fix))

@@ -64,14 +64,18 @@ class ConvertedReader(CheckpointReader):
         return out
 
 
-def open_checkpoint(directory: Path, step: int | None = None, vocabulary: Vocabulary | None = None) -> CheckpointReader:
-    """The checkpoint that `--load directory` means, whichever tool wrote it.
+def open_checkpoint(
+    directory: Path, step: int | None = None, vocabulary: Vocabulary | None = None, kind: str = "auto"
+) -> CheckpointReader:
+    """The checkpoint that `--load directory` means, whichever tool wrote it, or of one kind.
 
     Raises ValueError if there is none, or if it cannot be read.
     """
     try:
-        one, folder = formats.recognise(directory, step=step)
+        one, folder = formats.recognise(directory, kind, step)
     except ValueError:
+        if kind != "auto":
+            raise
         return CheckpointReader(commit.find(directory, step), vocabulary)
     if one.kind == "native":
         return CheckpointReader(commit.find(directory, step), vocabulary)

@@ -105,3 +105,27 @@ def test_another_network_is_refused(tmp_path):
     flags = f"{LLAMA} --num-layers 3 --norm-epsilon 1e-5 --padded-vocab-size 150 --rotary-base 500000"
     with pytest.raises(Exception, match=r"--rotary-base 500000: the checkpoint .* has 10000"):
         run(1, train, f"{flags} --load {unpack('hf/llama', tmp_path)}", False)
+
+
+def test_a_run_writes_models_of_huggingface(tmp_path):
+    """--enable-mg2hf-convert: in each checkpoint a folder with the weights that it has, without padding."""
+    flags = f"{LLAMA} --num-layers 2 --padded-vocab-size 152 --tensor-model-parallel-size 2 --enable-mg2hf-convert"
+    whole, _ = run(2, train, f"{flags} --train-iters 1 --save {tmp_path} --save-interval 1 --model-type-hf llama2")
+    model = formats.read(commit.find(tmp_path) / "huggingface", "hf")
+    assert model.vocab_size == 150 and model.weights.keys() == whole.weights.keys()
+    for name, tensor in model.weights.items():
+        np.testing.assert_array_equal(tensor.read(), whole.weights[name][: tensor.shape[0]])
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--enable-hf2mg-convert --load {case}", "config.json"),
+        ("--enable-mg2hf-convert --use-sandwich-norm", "use_sandwich_norm"),
+        ("--enable-mg2hf-convert --model-type-hf baichuan", "baichuan"),
+    ],
+)
+def test_what_huggingface_cannot_hold_is_refused(flags, words, tmp_path):
+    """Before a step: a folder that is no model of HuggingFace's, a network and a family that none of theirs is."""
+    with pytest.raises(Exception, match=words):
+        run(1, train, flags.format(case=unpack("legacy/llama_tp2_bf16", tmp_path)), False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from parallel_core.checkpoint.convert import settings
 from parallel_core.checkpoint.convert.huggingface.fields import REQUIRED, Field, Group
-from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES, Family
+from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES, OTHER_NAMES, Family
 
 
 def family_of(config: Mapping[str, Any]) -> Family:
@@ -53,7 +53,8 @@ def _translated(field: Field, value: Any) -> Any:
 
 
 def matching_family(ours: Mapping[str, Any], model_type: str | None = None) -> Family:
-    """The first family whose models are like this. Raises ValueError naming what does not fit."""
+    """The first family whose models are like this, or `model_type`. Raises ValueError naming what does not fit."""
+    model_type = OTHER_NAMES.get(model_type or "", model_type)
     problems = []
     for family in FAMILIES:
         if model_type in (None, family.model_type):

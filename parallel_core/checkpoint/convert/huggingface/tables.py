@@ -214,5 +214,16 @@ FAMILIES = (
 )
 """In the order in which a model is compared with them."""
 
+OTHER_NAMES = {
+    "llama2": "llama",
+    "qwen25": "qwen2",
+    "qwen2-moe": "qwen2_moe",
+    "qwen3-moe": "qwen3_moe",
+    "deepseek2": "deepseek_v2",
+    "deepseek2-lite": "deepseek_v2",
+    "deepseek3": "deepseek_v3",
+}
+"""MindSpeed-LLM's names of families (--model-type-hf)."""
+
 IGNORED = r"(.*\.)?(attn\.(bias|masked_bias)|rotary_emb\.inv_freq)"
 """Constants that older files hold among the weights. GPT-2's attention has a bias too, but of c_attn and c_proj."""

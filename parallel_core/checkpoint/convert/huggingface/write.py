@@ -10,8 +10,11 @@ from parallel_core.checkpoint.convert import settings
 from parallel_core.checkpoint.convert.huggingface.config import config_of, matching_family
 from parallel_core.checkpoint.convert.huggingface.read import CONFIG, split
 from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.convert.native import read_native
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.tensor_file import write_tensors
+from parallel_core.config import AllConfig
+from parallel_core.findings import Finding
 
 MOST_BYTES = 5 * 10**9
 """Of a file, as transformers has it by default."""
@@ -38,6 +41,23 @@ def write_huggingface(model: Model, directory: Path, model_type: str | None = No
     else:
         _write_shards(directory, shards)
     (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def add_huggingface(folder: Path, model_type: str | None) -> None:
+    """Write the model of one of our checkpoints into the folder `huggingface` of it."""
+    directory = folder / "huggingface"
+    directory.mkdir()
+    write_huggingface(read_native(folder, optimizer=False), directory, model_type)
+
+
+def huggingface_findings(config: AllConfig) -> Iterator[Finding]:
+    """Why --enable-mg2hf-convert cannot be done for this model, before it is trained."""
+    asked = config.training_config.checkpoint
+    if asked.convert_to_huggingface:
+        try:
+            matching_family(config.to_dict(), asked.huggingface_model_type)
+        except ValueError as error:
+            yield Finding("--enable-mg2hf-convert", None, str(error), "remove it")
 
 
 def _shards(tensors: dict[str, LazyTensor]) -> Iterator[dict[str, LazyTensor]]:

@@ -8,7 +8,8 @@ sequences: context-parallel ranks have the same loss, each a part of its gradien
     --calculate-per-token-loss     each token of the global batch counts the same
 
 With a loss scaler, which keeps 16-bit gradients in range, the seed is multiplied by its scale, the sum divided by it;
-and replicas average before they sum, so that their sum is no larger than their gradients.
+and replicas average before they sum, so that their sum is no larger than their gradients
+(--ddp-average-in-collective: after).
 
 The *reported* loss is under both the sum over the global batch's tokens divided by their number.
 """
@@ -51,6 +52,8 @@ class Averaging:
     """Data-parallel size; the context-parallel ranks of a replica share its sequences."""
     loss_scaler: LossScaler | None = None
     """Holds the factor of every gradient of a step."""
+    average_in_collective: bool = False
+    """--ddp-average-in-collective: replicas sum before they average, whatever the loss scaler."""
 
     @property
     def loss_scale(self) -> float:
@@ -60,7 +63,8 @@ class Averaging:
     @property
     def factor_before_sum(self) -> float:
         """What a replica's own gradient is multiplied with."""
-        return 1.0 if self.loss_scaler is None or self.per_token else 1.0 / self.replicas
+        sums_first = self.loss_scaler is None or self.per_token or self.average_in_collective
+        return 1.0 if sums_first else 1.0 / self.replicas
 
     def seed(self, weight: Weight) -> float:
         """The gradient from which a micro-batch's backward starts."""

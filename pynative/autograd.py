@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, ops
@@ -173,8 +174,18 @@ def deferred_weight_gradients() -> Iterator[DeferredGradients]:
 
 def _accumulate(parameter: Tensor, compute: Contribution) -> None:
     meta = parameter.meta
+    _check_open(meta)
     compute(meta.main_grad, not meta.main_grad_is_empty)
     meta.main_grad_is_empty = False
+
+
+def _check_open(meta: Any) -> None:
+    """Raise ValueError if a parameter's gradient is summed over replicas already."""
+    if meta.main_grad_is_final:
+        raise ValueError(
+            f"parameter {meta.spec.name}: has a gradient from outside of its layer, after the layer's backward, when "
+            f"its sum over the data-parallel ranks had begun; leave out --overlap-grad-reduce"
+        )
 
 
 def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | None:
@@ -219,6 +230,7 @@ class TapeGradients:
             gradient, meta = take_gradient(parameter), parameter.meta
             if gradient is None:
                 continue
+            _check_open(meta)
             if meta.main_grad_is_empty:
                 in_place.assign(meta.main_grad, gradient)
                 meta.main_grad_is_empty = False

@@ -48,6 +48,8 @@ class ParameterMeta:
     """The view of a gradient buffer that its gradients are summed in; None: the parameter is in no buffer."""
     main_grad_is_empty: bool = True
     """Nothing was added since the buffer was emptied: the next gradient overwrites."""
+    main_grad_is_final: bool = False
+    """Its sum over replicas has begun: nothing may be added before the buffer is emptied."""
     main_param: Tensor | None = None
     """The float32 copy of a 16-bit parameter, which the optimizer updates; with the distributed optimizer of the part
     that this rank owns, as a vector. None: there is none."""

@@ -90,12 +90,13 @@ class BucketRule:
     """A tied parameter gets a bucket of its own."""
 
     @classmethod
-    def sharded(cls, replicas: int, size: int | None = None) -> "BucketRule":
+    def sharded(cls, replicas: int, size: int | None = None, entry_alignment: int = 64) -> "BucketRule":
         """Megatron's rule for the distributed optimizer, which gives each replica an equal part of every bucket.
 
         A tied parameter alone in its bucket is cut alike on all stages that hold it.
         """
-        return cls(size, entry_alignment=64, bucket_alignment=lcm(replicas, 128), isolates_shared=True)
+        bucket_alignment = lcm(replicas, 128) if entry_alignment == 64 else replicas * entry_alignment
+        return cls(size, entry_alignment, bucket_alignment, isolates_shared=True)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import lcm
 
-from parallel_core.buffers import BucketRule
+from parallel_core.buffers import ALIGNMENT, BucketRule
 from parallel_core.config.base import Config, option
 from parallel_core.findings import Finding
 from parallel_core.sharding import SHARDS_OF_STATES, Coordinates
+
+MEM_ALIGN = 256
+"""Elements: 512 bytes of the shortest type that is trained."""
 
 
 @dataclass(kw_only=True)
@@ -23,15 +26,18 @@ class GradientConfig(Config):
     communication_data_type: str | None = option("--communication-data-type", None, choices=("fp32", "bf16", "fp16"))
     """Type in which gradients are sent between data-parallel ranks; the one that they are added up in if not given."""
     wrap_with_ddp: bool = option("--no-wrap-with-ddp", True)
-    """Keep gradients in flat buckets."""
+    """Reduce gradients by the bucket; without it, all at once after the backward."""
     bucket_size: int | None = option("--ddp-bucket-size", None, at_least=1)
-    """Gradients in one bucket, a number of elements."""
+    """Gradients in one bucket, a number of elements; Megatron's if not given. There is one bucket without
+    --overlap-grad-reduce, and on later pipeline stages."""
     enable_mem_align: bool = option("--enable-mem-align", False)
-    """Begin every parameter's gradient at an aligned address."""
+    """Begin every parameter, its gradient, and every replica's part of a bucket at a multiple of 512 bytes."""
+    average_in_collective: bool = option("--ddp-average-in-collective", False)
+    """Divide gradients by the number of replicas after they were summed, not before; it shows in float16 alone."""
     overlap_grad_reduce: bool = option("--overlap-grad-reduce", False)
     """Reduce each bucket as soon as it is full."""
     delay_grad_reduce: bool = option("--delay-grad-reduce", False)
-    """On later stages, wait with that until the first stage is through."""
+    """On later pipeline stages, reduce when the last backward is through."""
     use_distributed_optimizer: bool = option("--use-distributed-optimizer", False)
     """Share optimizer states out over data-parallel ranks."""
     num_distributed_optimizer_instances: int = option("--num-distributed-optimizer-instances", 1, at_least=1)
@@ -57,9 +63,21 @@ class GradientConfig(Config):
 
     def bucket_rule(self, coordinates: Coordinates) -> BucketRule:
         """How the rank at these coordinates deals its parameters into buckets."""
+        size = self._bucket_size_on(coordinates)
         if not self.shards_states:
-            return BucketRule()
-        return BucketRule.sharded(lcm(*(coordinates.get(kind, (0, 1))[1] for kind in SHARDS_OF_STATES.values())))
+            return BucketRule(size, entry_alignment=MEM_ALIGN if self.enable_mem_align else ALIGNMENT)
+        replicas = lcm(*(coordinates.get(kind, (0, 1))[1] for kind in SHARDS_OF_STATES.values()))
+        return BucketRule.sharded(replicas, size, *((MEM_ALIGN,) if self.enable_mem_align else ()))
+
+    def overlaps_on(self, coordinates: Coordinates) -> bool:
+        """Whether the rank at these coordinates reduces buckets while its backward runs."""
+        return self.overlap_grad_reduce and not (self.delay_grad_reduce and _is_on_later_stage(coordinates))
+
+    def _bucket_size_on(self, coordinates: Coordinates) -> int | None:
+        """Megatron's rule: later stages, which the first one waits for, reduce a chunk at once."""
+        if not (self.wrap_with_ddp and self.overlap_grad_reduce) or _is_on_later_stage(coordinates):
+            return None
+        return self.bucket_size or max(40_000_000, 1_000_000 * coordinates.get("dp", (0, 1))[1])
 
     def derive(self) -> None:
         self.fill("zero_stage", lambda: int(self.use_distributed_optimizer))
@@ -76,3 +94,7 @@ class GradientConfig(Config):
                 "says how often the state of --use-distributed-optimizer is there",
                 "add that or leave this out",
             )
+
+
+def _is_on_later_stage(coordinates: Coordinates) -> bool:
+    return coordinates.get("pp", (0, 1))[0] > 0

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from parallel_core.config import AllConfig
 
 
-def _named(config: AllConfig, stage: int) -> list[tuple[ShardSpec, ParameterSpec]]:
-    """Each parameter's spec under its global name, and what else its block says of it."""
-    chunks = stage_chunks(config.model_config, stage)
-    return [(p.shard.named(name), p) for chunk in chunks for name, p in chunk.parameters().items()]
+def _named(config: AllConfig, stage: int) -> list[tuple[ShardSpec, ParameterSpec, int]]:
+    """Each parameter's spec under its global name, what else its block says of it, and its chunk."""
+    chunks = enumerate(stage_chunks(config.model_config, stage))
+    return [(p.shard.named(name), p, number) for number, chunk in chunks for name, p in chunk.parameters().items()]
 
 
 def stage_parameters(config: AllConfig, stage: int) -> list[ShardSpec]:
     """Those of a stage, chunk after chunk; a last stage's copy of a tied embedding included."""
-    return [spec for spec, _ in _named(config, stage)]
+    return [spec for spec, _, _ in _named(config, stage)]
 
 
 def stage_coordinates(config: AllConfig, stage: int, replica: int = 0) -> Coordinates:
@@ -43,8 +43,10 @@ def stage_coordinates(config: AllConfig, stage: int, replica: int = 0) -> Coordi
 def stage_buffers(config: AllConfig, stage: int) -> list[BufferPlan]:
     """The flat buffers that a rank's parameters and gradients lie in."""
     coordinates, gradient = stage_coordinates(config, stage), config.training_config.gradient
-    parameters = [(place(spec, coordinates), parameter.dtype) for spec, parameter in _named(config, stage)]
-    return plan_buffers(parameters, gradient.type_for, gradient.bucket_rule(coordinates))
+    named = _named(config, stage)
+    parameters = [(place(spec, coordinates), parameter.dtype) for spec, parameter, _ in named]
+    chunks = [chunk for _, _, chunk in named] if gradient.overlap_grad_reduce else None
+    return plan_buffers(parameters, gradient.type_for, gradient.bucket_rule(coordinates), chunks)
 
 
 def stage_owned(config: AllConfig, stage: int) -> list[tuple[BufferPlan, tuple[Span, ...]]]:

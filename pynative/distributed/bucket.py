@@ -42,6 +42,7 @@ class ParamAndGradBucket:
         self._factor_before_sum, self._grad_sync_is_due = factor_before_sum, True
         for parameter in self.params:
             parameter.meta.main_grad_is_empty = True
+            parameter.meta.main_grad_is_final = False
 
     def zero_unused_gradients(self) -> None:
         """Parameters that no backward reached have gradient zero, not last step's."""
@@ -68,6 +69,8 @@ class ParamAndGradBucket:
         self.check_gradients()
         if self._factor_before_sum != 1.0:
             kernels.scale_(self._gradient, self._factor_before_sum)
+        for parameter in self.params:
+            parameter.meta.main_grad_is_final = True
         for reduction, given, result in self._reductions[:1]:
             self._grad_work = _started(reduction, given, result)
 

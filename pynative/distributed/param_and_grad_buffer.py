@@ -20,6 +20,7 @@ from parallel_core.config.gradient import GradientConfig
 from pynative import in_place, parallel_state
 from pynative.distributed.bucket import ParamAndGradBucket, operands
 from pynative.distributed.flat_memory import FlatMemory
+from pynative.distributed.overlap import OverlappedSums
 from pynative.parameter import place_of, set_main_grad, type_name
 
 
@@ -70,7 +71,7 @@ class ParamAndGradBuffers:
             [(place_of(p), type_name(p.dtype)) for p in parameters],
             config.type_for,
             config.bucket_rule(coordinates),
-            keys,
+            keys or ([p.meta.layer_events for p in parameters] if config.overlap_grad_reduce else None),
         )
         self._buffers = [
             ParamAndGradBuffer(plan, parameters, plan.owned_by(coordinates, sharded=self.is_sharded)) for plan in plans
@@ -83,6 +84,7 @@ class ParamAndGradBuffers:
         self._other_sums = [(one.over, self._buffers[one.buffer].gradients.span(*one.span)) for one in sums]
         for _, parameter in self.entries:
             parameter.meta.buffers = ref(self)
+        self.overlapped_sums = OverlappedSums(self.buckets if config.overlaps_on(coordinates) else ())
         self._is_checked = False
 
     def _make_buckets(self, plans: Sequence[BufferPlan]) -> list[ParamAndGradBucket]:
@@ -158,9 +160,13 @@ class ParamAndGradBuffers:
             own, whole = operands(gather, self._buffers[gather.buffer].gradients)
             parallel_state.get_group(gather.over).all_gather(own, out=whole)
 
-    def gather_parameters(self) -> None:
-        """Make the parameters whole, of which each rank has updated those that it owns."""
-        for bucket in self.buckets:
+    def start_param_sync(self) -> None:
+        """Start to make the parameters whole, of which each rank has updated those that it owns; the first ones of the
+        model first."""
+        for bucket in reversed(self.buckets):
             bucket.start_param_sync()
+
+    def finish_param_sync(self) -> None:
+        """Wait until all parameters are whole."""
         for bucket in self.buckets:
             bucket.finish_param_sync()

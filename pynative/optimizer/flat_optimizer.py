@@ -12,6 +12,7 @@ from parallel_core.lr_schedule import Rates
 from parallel_core.optimizer import MAIN_PARAM, Treatment, moment_names, plan_states, treatment
 from pynative import in_place, kernels
 from pynative.distributed.flat_memory import FlatMemory
+from pynative.distributed.overlap import OverlappedGathers
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
 from pynative.optimizer.muon import MuonMatrix, matrices_of
 from pynative.optimizer.sweep import Step, Sweep
@@ -43,6 +44,7 @@ class FlatOptimizer:
         self.reload_model_params()
         self.steps = 0
         self._has_stepped = False
+        self._gathers = OverlappedGathers(buffers.buckets) if config.overlap_param_gather else None
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -110,7 +112,11 @@ class FlatOptimizer:
         self.steps += 1
         rates = Rates(learning_rate, weight_decay, learning_rate if decoupled_lr is None else decoupled_lr)
         self._update(Step(self.steps, rates, grad_scale))
-        self.buffers.gather_parameters()
+        self.buffers.start_param_sync()
+        if self._gathers is None:
+            self.buffers.finish_param_sync()
+        else:
+            self._gathers.finish_others()
 
     def _update(self, step: Step) -> None:
         if self.config.clip_grad_value is not None:

@@ -47,6 +47,7 @@ class PipelineStep:
             micro_batches=config.dataset_config.micro_batch_num,
             replicas=parallel_state.get_data_parallel_world_size(),
             loss_scaler=loss_scaler,
+            average_in_collective=config.training_config.gradient.average_in_collective,
         )
         is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self.stage = Stage(model, self.averaging, is_last, self._enter)

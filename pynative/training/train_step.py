@@ -95,6 +95,7 @@ class TrainOneStepCell:
         """
         set_step_position(StepPosition(self.optimizer.steps + self.skipped_steps))
         result = self.step(iter([data]))
+        self.buffers.finish_param_sync()
         return result.loss, result.is_finite, result.loss_scale, result.learning_rate, result.gradient_norm
 
     def step(

@@ -128,8 +128,11 @@ def _train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Ca
         state.step_seconds = time.perf_counter() - started
         state.iteration += 1
         state.consumed_samples += micro_batches * unit
+        if any(callback.reads_parameters for callback in callbacks):
+            state.step_cell.buffers.finish_param_sync()
         for callback in callbacks:
             callback.on_step_end(state)
+    state.step_cell.buffers.finish_param_sync()
     for callback in callbacks:
         callback.on_train_end(state)
 

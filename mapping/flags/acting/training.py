@@ -15,6 +15,7 @@ ACTING = Acting(
         "--zero-stage": {"choices": (0, 1, 2, 3)},
         "--profile-with-memory": {"aliases": ("--profile-memory",)},
         "--ddp-bucket-size": {"aliases": ("--bucket-size",)},
+        "--ddp-average-in-collective": {"aliases": ("--average-in-collective",)},
     },
     (
         same("--wrap-with-ddp", "wrap_with_ddp", stores=True),

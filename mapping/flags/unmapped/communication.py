@@ -11,13 +11,10 @@ FLAGS = group(
         --defer-embedding-wgrad-compute --wgrad-deferral-limit=int:0
         --overlap-p2p-communication-warmup-flush>overlap_p2p_comm_warmup_flush --high-priority-a2a-comm-stream
         --no-clone-scatter-output-in-embedding|--disable-clone-scatter-output-in-embedding=off --train-sync-interval=int
-        --no-align-grad-reduce|--disable-align-grad-reduce=off --high-priority-stream-groups=str+:[]
-        --ddp-num-buckets=int --ddp-pad-buckets-for-high-nccl-busbw --ddp-reduce-scatter-with-fp32-accumulation
-        --ddp-param-name-patterns-for-fp32-local-accumulation=str+:[] --ddp-average-in-collective
-        --overlap-param-gather-with-optimizer-step --no-align-param-gather=off --create-all-gather-group
+        --high-priority-stream-groups=str+:[] --create-all-gather-group
         --no-scatter-gather-tensors-in-pipeline=off
         --no-async-tensor-model-parallel-allreduce|--disable-async-tensor-model-parallel-allreduce=off
-        --no-delay-grad-reduce=off --delay-param-gather --use-contiguous-buffers-in-ddp --use-nanopipe
+        --use-contiguous-buffers-in-ddp --use-nanopipe
         --ampipe-degree=int:1 --ampipe-tp-sp-comm-overlap --cp-window-size=int:1 --use-cp-send-recv-overlap
         --adaptive-cp-without-coarse --use-ulysses-allgather-kv --optimization-level=int{0,1,2}:2
         --optimize-send-recv-comm --optimize-vpp-send-recv-comm --use-ascend-mc2 --use-ascend-coc --coc-mode=int:-1
@@ -25,6 +22,20 @@ FLAGS = group(
         --async-log-allreduce
         """,
     ),
+    ignored(
+        "a bucket is reduced when it is full, on every stage, unless --delay-grad-reduce is given",
+        "--no-delay-grad-reduce=off --no-align-grad-reduce|--disable-align-grad-reduce=off",
+    ),
+    ignored(
+        "gathers start right after the update, on every stage, and are waited for where parameters are needed",
+        "--delay-param-gather --no-align-param-gather=off --overlap-param-gather-with-optimizer-step",
+    ),
+    ignored(
+        "16-bit gradients are summed in float32 and rounded once, whatever they are sent in",
+        "--ddp-reduce-scatter-with-fp32-accumulation --ddp-param-name-patterns-for-fp32-local-accumulation=str+:[]",
+    ),
+    ignored("--ddp-bucket-size says how large buckets are, which changes no result", "--ddp-num-buckets=int"),
+    ignored("it tunes messages of a library of another device", "--ddp-pad-buckets-for-high-nccl-busbw"),
     ignored(
         "it tunes a library of another device",
         """

@@ -94,6 +94,13 @@ def overlap_has_something_to_overlap(config: Sections) -> Iterator[Finding]:
         )
 
 
+def averages_where_gradients_are_averaged(config: Sections) -> Iterator[Finding]:
+    training = config.training_config
+    if training.gradient.average_in_collective and training.calculate_per_token_loss:
+        rule = "with --calculate-per-token-loss gradients are summed, and divided by the number of tokens"
+        yield Finding("--ddp-average-in-collective", None, rule, "leave one of them out")
+
+
 def instances_share_the_replicas(config: Sections) -> Iterator[Finding]:
     parallel, count = config.parallel_config, config.training_config.gradient.num_distributed_optimizer_instances
     replicas = parallel.data_parallel_size * parallel.context_parallel_size
@@ -205,6 +212,7 @@ RULES = (
     ramp_reaches_the_batch,
     batches_step,
     overlap_has_something_to_overlap,
+    averages_where_gradients_are_averaged,
     instances_share_the_replicas,
     weights_are_cut_without_a_pipeline,
     copies_can_be_compared,

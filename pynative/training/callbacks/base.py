@@ -34,6 +34,10 @@ class TrainingState:
 class Callback:
     """Override what you need; methods run in the order in which callbacks were given, on every rank."""
 
+    reads_parameters = True
+    """Whether `on_step_end` may look at the model's parameters, which so have to be whole; where no callback does,
+    --overlap-param-gather lets them arrive during the next forward."""
+
     def on_train_begin(self, state: TrainingState) -> None:
         """Before the first step."""
 

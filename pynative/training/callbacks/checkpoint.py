@@ -11,6 +11,8 @@ from pynative.training.callbacks.base import Callback, TrainingState
 class CheckpointCallback(Callback):
     """--save, --save-interval."""
 
+    reads_parameters = False
+
     def __init__(self, directory: Path, interval: int | None) -> None:
         self.directory, self.interval = directory, interval
         self._saved_iteration: int | None = None
@@ -33,6 +35,7 @@ class CheckpointCallback(Callback):
             self._save(state)
 
     def _save(self, state: TrainingState) -> None:
+        state.step_cell.buffers.finish_param_sync()
         path = save_checkpoint(self.directory, state)
         self._saved_iteration = state.iteration
         asked = state.config.training_config.checkpoint.ckpt_format

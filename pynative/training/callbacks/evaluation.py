@@ -11,6 +11,8 @@ from pynative.training.callbacks.base import Callback, TrainingState
 class EvaluationCallback(Callback):
     """--eval-interval, --eval-iters; without data a line says that nothing is evaluated."""
 
+    reads_parameters = False
+
     def __init__(self, data_iterator: Iterator | None, interval: int, batches: int) -> None:
         self.data_iterator, self.interval, self.batches = data_iterator, interval, batches
 

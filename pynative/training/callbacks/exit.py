@@ -15,6 +15,8 @@ from pynative.training.callbacks.base import Callback, TrainingState
 class ExitCallback(Callback):
     """--exit-interval and --exit-duration-in-mins."""
 
+    reads_parameters = False
+
     def __init__(self, interval: int | None, minutes: float | None) -> None:
         self.interval, self.minutes = interval, minutes
         self._started = time.monotonic()
@@ -32,6 +34,8 @@ class ExitCallback(Callback):
 
 class SignalCallback(Callback):
     """--exit-signal-handler: a SIGTERM to any rank ends the run after the step that is under way."""
+
+    reads_parameters = False
 
     def __init__(self) -> None:
         self._received = False

@@ -6,6 +6,8 @@ from pynative.training.callbacks.base import Callback, TrainingState
 class FiniteCallback(Callback):
     """Raise on the first step that is not finite; its update was not made. A loss scaler lives on such steps."""
 
+    reads_parameters = False
+
     def on_step_end(self, state: TrainingState) -> None:
         result = state.result
         if not result.is_finite and state.step_cell.loss_scaler is None:

@@ -27,6 +27,8 @@ def peak_memory_mb() -> float:
 class LogCallback(Callback):
     """Fills `state.metrics` and logs it every `interval` iterations, and the first and last."""
 
+    reads_parameters = False
+
     def __init__(self, interval: int) -> None:
         self.interval = interval
         self._recent: deque[float] = deque(maxlen=_RECENT)
@@ -94,6 +96,8 @@ def _line(metrics: dict, skipped: int) -> str:
 
 class MetricsCallback(Callback):
     """Appends `state.metrics` to a file of JSON lines; give it to rank 0 only."""
+
+    reads_parameters = False
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -62,6 +62,8 @@ def _profiler(config: ProfilerConfig, directory: Path) -> profiler.profile:
 class ProfileCallback(Callback):
     """--profile: this rank's iterations from --profile-step-start up to --profile-step-end, which is not recorded."""
 
+    reads_parameters = False
+
     def __init__(self, config: ProfilerConfig) -> None:
         self.config, self._running = config, False
         self.directory = Path(config.profile_save_path) / f"rank_{parallel_state.get_global_rank()}"
@@ -93,6 +95,8 @@ class ProfileCallback(Callback):
 class DynamicProfileCallback(Callback):
     """--profile-dynamic-profiler-config-path: MindSpore's monitor reads `profiler_config.json` in that directory while
     training runs, and records the steps that it names."""
+
+    reads_parameters = False
 
     def __init__(self, config: ProfilerConfig) -> None:
         self.config = config

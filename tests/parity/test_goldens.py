@@ -58,6 +58,7 @@ OTHER_PATHS = [
     ("gpt2", "tp2 sp", "--kernels ops", "native"),
     ("gpt2", "cp2 ring", "--kernels ops", "native"),
     ("qwen", "pp2", "", "native"),
+    ("llama", "dp2 distopt", "", "native"),
     ("gpt2", "pp2 zb-h1", "--kernels ops", "native"),
 ]
 

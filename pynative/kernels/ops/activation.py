@@ -5,6 +5,8 @@ from math import sqrt
 
 from mindspore import Tensor, ops
 
+from pynative.kernels.ops.linear import biased
+
 
 def _gelu_erf(x: Tensor) -> Tensor:
     return x * (ops.erf(x * sqrt(0.5)) + 1) * 0.5
@@ -30,4 +32,4 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    return ACTIVATIONS[activation](x if bias is None else x + bias)
+    return ACTIVATIONS[activation](biased(x, bias))

@@ -6,6 +6,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy, ops
 
+from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key, attention_dropout_mask
 
@@ -33,25 +34,74 @@ def dropout_masks(key: Key, rate: float, head_offset: int, shape: tuple[int, int
     return from_numpy(np.stack(masks).reshape(shape))
 
 
+class _Scores(Function):
+    """scale q k^T, masked: q [s, b, n, d], k [s', b, g, d] -> float32 [b, n, s, s'].
+
+    Probabilities of masked scores are 0 and bring no gradient here, except in a row that is masked everywhere, which
+    only a mask that is given can have.
+    """
+
+    @staticmethod
+    def forward(ctx, q, k, scale, mask, has_empty_rows):
+        ctx.scale, ctx.dtype, ctx.mask = scale, q.dtype, mask if has_empty_rows else None
+        scaled, keys = _by_group(q * scale, k.shape[2]), _by_group(k, k.shape[2])
+        ctx.save_for_backward(scaled, keys)
+        scores = _product_with_transposed(scaled, keys).reshape(k.shape[1], q.shape[2], len(q), len(k))
+        return ops.cast(scores if mask is None else ops.masked_fill(scores, mask, MASKED_SCORE), mindspore.float32)
+
+    @staticmethod
+    def backward(ctx, dscores):
+        scaled, keys = ctx.saved_tensors
+        batch, heads, queries, _ = dscores.shape
+        if ctx.mask is not None:
+            dscores = ops.masked_fill(dscores, ctx.mask, 0.0)
+        dscores = ops.cast(dscores, ctx.dtype).reshape(batch, keys.shape[1], -1, keys.shape[2])
+        dq = _by_position(_product(dscores, keys), queries) * ctx.scale
+        return dq, _by_position(_transposed_product(dscores, scaled), keys.shape[2]), None, None, None
+
+
+class _WeightedSum(Function):
+    """probabilities [b, n, s, s'] v [s', b, g, d] -> [s, b, n * d]."""
+
+    @staticmethod
+    def forward(ctx, probabilities, v):
+        batch, _, queries, keys = probabilities.shape
+        ctx.shape, ctx.dtype, groups = probabilities.shape, probabilities.dtype, v.shape[2]
+        weights = ops.cast(probabilities, v.dtype).reshape(batch, groups, -1, keys)
+        values = _by_group(v, groups)
+        ctx.save_for_backward(weights, values)
+        return _by_position(_product(weights, values), queries).reshape(queries, batch, -1)
+
+    @staticmethod
+    def backward(ctx, dout):
+        weights, values = ctx.saved_tensors
+        batch, heads, queries, keys = ctx.shape
+        dout = _by_group(dout.reshape(queries, batch, heads, -1), weights.shape[1])
+        dweights = ops.cast(_product_with_transposed(dout, values).reshape(ctx.shape), ctx.dtype)
+        return dweights, _by_position(_transposed_product(weights, dout), keys)
+
+
+def _by_group(x: Tensor, groups: int) -> Tensor:
+    """[s, b, n or g, d] -> [b, g, n/g * s, d]: the query heads of a group stand below one another, so that keys and
+    values need no copies for them."""
+    return x.transpose(1, 2, 0, 3).reshape(x.shape[1], groups, -1, x.shape[3])
+
+
+def _by_position(x: Tensor, rows: int) -> Tensor:
+    """The inverse: [b, g, n/g * s, d] -> [s, b, n or g, d]."""
+    return x.reshape(x.shape[0], -1, rows, x.shape[3]).transpose(2, 0, 1, 3)
+
+
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
     dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0,
 ) -> Tensor:  # fmt: skip
-    queries, batch, heads, head_size = q.shape
-    keys, _, groups, _ = k.shape
-    shape, by_group = (batch, heads, queries, keys), (batch, groups, -1, head_size)
-    # The query heads of a group stand below one another, so that k and v need no copies of them.
-    q_bgsd, k_bgsd, v_bgsd = (x.transpose(1, 2, 0, 3).reshape(by_group) for x in (q * scale, k, v))
-    scores = _product_with_transposed(q_bgsd, k_bgsd).reshape(shape)
-    if causal and mask is None:
-        mask = causal_mask(queries)
-    if mask is not None:
-        scores = ops.masked_fill(scores, mask, MASKED_SCORE)
-    probabilities = ops.softmax(ops.cast(scores, mindspore.float32), -1)
+    left_out = causal_mask(len(q)) if causal and mask is None else mask
+    probabilities = ops.softmax(_Scores.apply(q, k, scale, left_out, mask is not None), -1)
     if dropout_rate:
-        probabilities = probabilities * dropout_masks(dropout_key or (), dropout_rate, head_offset, shape)
-    out = _product(ops.cast(probabilities, v.dtype).reshape(batch, groups, -1, keys), v_bgsd)
-    return out.reshape(batch, heads, queries, head_size).transpose(2, 0, 1, 3).reshape(queries, batch, -1)
+        masks = dropout_masks(dropout_key or (), dropout_rate, head_offset, probabilities.shape)
+        probabilities = probabilities * masks
+    return _WeightedSum.apply(probabilities, v)
 
 
 class _Block:

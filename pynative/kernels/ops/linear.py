@@ -1,8 +1,11 @@
-"""The matrix products of a linear layer y = x W^T + bias and the sum of its bias gradient, of MindSpore operators."""
+"""The matrix products of a linear layer y = x W^T + bias, its bias and the bias's gradient, of MindSpore operators."""
+
+from functools import partial
 
 from mindspore import Tensor, ops
 
 from pynative import in_place
+from pynative.autograd import Function, add_weight_gradient
 
 # The transpose flags avoid the copies that transposing a tensor first would make.
 _product = ops.MatMul()
@@ -39,3 +42,21 @@ def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, acc
 
 def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
     return delivered(_rows(dy).sum(axis=0), out, accumulate)
+
+
+class _AddBias(Function):
+    """The tape's own backward would sum and leave the gradient in `_grad`, from where it would be moved."""
+
+    @staticmethod
+    def forward(ctx, x, bias):
+        ctx.bias, ctx.dtype = bias, x.dtype
+        return ops.add(x, bias)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return ops.cast(dy, ctx.dtype), add_weight_gradient(ctx.bias, partial(bias_gradient, dy))
+
+
+def biased(x: Tensor, bias: Tensor | None) -> Tensor:
+    """x [..., o] + bias [o], recorded; x itself without one."""
+    return x if bias is None else _AddBias.apply(x, bias)

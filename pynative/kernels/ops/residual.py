@@ -3,6 +3,7 @@
 from mindspore import Tensor, from_numpy, ops
 
 from pynative.kernels.dropout import Dropout, Key, Rows
+from pynative.kernels.ops.linear import biased
 
 
 def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
@@ -19,7 +20,7 @@ def bias_dropout_add(
     key: Key | None = None,
     rows: Rows | None = None,
 ) -> Tensor:
-    branch = dropout(x if bias is None else x + bias, rate, key or (), rows)
+    branch = dropout(biased(x, bias), rate, key or (), rows)
     return branch if residual is None else ops.cast(ops.add(residual, branch), residual.dtype)
 
 

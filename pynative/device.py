@@ -1,10 +1,12 @@
 """Prepare this process's device: MindSpore's mode, and which operators run on it."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import mindspore as ms
+from mindspore.device_context.cpu import op_tuning
 
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from pynative import collectives, kernels
@@ -92,12 +94,15 @@ def initialize(
     """Select dynamic-graph mode, the device, and its operators, `fused` ones among them.
 
     On a CPU launches are made blocking: asynchronous ones make the main thread spin on the core that the work needs.
+    MindSpore's own kernels get as many threads as ours, once in a process.
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
     if ms.get_context("device_target") != device_target:  # once a device computes, setting even the same one is refused
         ms.set_device(device_target)
     if device_target == "CPU":
         ms.runtime.launch_blocking()
+        with suppress(RuntimeError):  # It is set already, by the script or for another job of this process.
+            op_tuning.threads_num(threads or cores_of_a_rank(world_size))
     kernels.use(kernel_set, threads or cores_of_a_rank(world_size), fused)
 
 

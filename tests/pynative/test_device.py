@@ -72,3 +72,19 @@ def test_the_log_names_what_host_operators_compute_with(monkeypatch):
     assert device.engine_notice() == "CPU kernels: numpy"
     monkeypatch.setattr(device.kernels, "active", lambda: "ops")
     assert device.engine_notice() is None
+
+
+def test_mindspores_kernels_get_the_threads_of_ours(monkeypatch):
+    """Once in a process, which MindSpore insists on: later jobs and scripts that set it keep what is set."""
+    asked = []
+
+    def once(number: int) -> None:
+        if asked:
+            raise RuntimeError("The 'threads_num' can not be set repeatedly.")
+        asked.append(number)
+
+    monkeypatch.setattr(device.op_tuning, "threads_num", once)
+    for threads in (1, 2):
+        device.initialize("CPU", "host", threads=threads, world_size=1)
+    assert asked == [1]
+    device.initialize("CPU", "host", threads=1, world_size=1)

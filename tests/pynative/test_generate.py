@@ -27,14 +27,14 @@ def continuations(backend, flags: str, asked: list[dict]) -> list[list[int]]:
         return [generate(model, **({"tokens": PROMPT} | how)) for how in asked]
 
 
-def by_hand(backend, count: int) -> list[int]:
+def by_hand(backend, flags: str, count: int) -> list[int]:
     """The likeliest continuation, from the whole logits of one forward a token."""
     import mindspore as ms
 
     from pynative.parameter import initialize_parameters
     from pynative.transformer.gpt_model import GPTModel
 
-    config = config_of(TINY, 1)
+    config = config_of(f"{TINY} {flags}", 1)
     tokens = list(PROMPT)
     with job(backend, config):
         model = GPTModel(config.model_config, parallel_output=False)
@@ -43,7 +43,7 @@ def by_hand(backend, count: int) -> list[int]:
         for _ in range(count):
             window = np.array([tokens[-16:]], np.int32)
             positions = np.arange(window.shape[1], dtype=np.int32)[None]
-            logits = model(ms.Tensor(window), ms.Tensor(positions), None).asnumpy()
+            logits = model(ms.Tensor(window), ms.Tensor(positions), None).astype(ms.float32).asnumpy()
             tokens.append(int(logits[0, -1, :60].argmax()))
     return tokens[len(PROMPT) :]
 
@@ -52,10 +52,20 @@ GREEDY = {"max_new_tokens": 20}
 DRAWN = {"max_new_tokens": 20, "temperature": 1.5, "top_k": 30, "seed": 3}
 
 
-def test_greedy_is_the_likeliest_token_each_time():
-    """Also when the text has grown past the window of --seq-length 16."""
-    (said,) = run(1, continuations, "", [GREEDY])[0]
-    assert said == run(1, by_hand, 20)[0] and len(said) == 20
+@pytest.mark.parametrize("flags", ["", "--bf16", "--fp16"])
+def test_greedy_is_the_likeliest_token_each_time(flags):
+    """Also when the text has grown past the window of --seq-length 16; in every type."""
+    (said,) = run(1, continuations, flags, [GREEDY])[0]
+    assert said == run(1, by_hand, flags, 20)[0] and len(said) == 20
+
+
+@pytest.mark.parametrize("flags", ["--bf16", "--fp16"])
+def test_sixteen_bits_draw_as_they_are_seeded(flags):
+    """Probabilities are float32's: a seed repeats, another differs, and two ranks of a layer draw the same."""
+    same, again, other = run(1, continuations, flags, [DRAWN, DRAWN, DRAWN | {"seed": 4}])[0]
+    assert same == again != other and max(same + other) < 61
+    two = run(2, continuations, f"{layout_flags(2, 1)} {flags}", [DRAWN])
+    assert two[0] == two[1]
 
 
 @pytest.mark.parametrize("more", ["", "--sequence-parallel"])

@@ -75,28 +75,33 @@ def scale(x: Tensor, factor: float) -> Tensor:
 
 
 class _SoftCap(Function):
+    """Its input is kept, not its result: of logits, which cross entropy's backward overwrites, and where the cap is
+    near a rounded result no longer tells how near."""
+
     @staticmethod
     def forward(ctx, x, cap):
-        ctx.cap, rows, number = cap, rows_of(x), np.float32(cap)
-
-        def capped(span: slice, out: np.ndarray) -> np.ndarray:
-            np.divide(widened(rows[span]), number, out=out)
-            return np.multiply(np.tanh(out, out=out), number, out=out)
-
-        y = _by_rows(capped, x.shape, rows.dtype)
-        ctx.save_for_backward(y)
-        return y
+        ctx.cap, rows = cap, rows_of(x)
+        ctx.save_for_backward(x)
+        number = np.float32(cap)
+        return _by_rows(
+            lambda span, out: np.multiply(_saturation(rows[span], cap, out), number, out=out), x.shape, rows.dtype
+        )
 
     @staticmethod
     def backward(ctx, dy):
-        (y,) = ctx.saved_tensors
-        rows, dy_rows, number = rows_of(y), rows_of(dy), np.float32(ctx.cap)
+        (x,) = ctx.saved_tensors
+        rows, dy_rows = rows_of(x), rows_of(dy)
 
         def gradient(span: slice, out: np.ndarray) -> np.ndarray:
-            np.square(np.divide(widened(rows[span]), number, out=out), out=out)
+            np.square(_saturation(rows[span], ctx.cap, out), out=out)
             return np.multiply(np.subtract(1, out, out=out), widened(dy_rows[span]), out=out)
 
         return _by_rows(gradient, dy.shape, dy_rows.dtype), None
+
+
+def _saturation(x: np.ndarray, cap: float, out: np.ndarray) -> np.ndarray:
+    """tanh(x / cap), in `out`."""
+    return np.tanh(np.divide(widened(x), np.float32(cap), out=out), out=out)
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:

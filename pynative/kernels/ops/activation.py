@@ -12,8 +12,13 @@ def _gelu_erf(x: Tensor) -> Tensor:
     return x * (ops.erf(x * sqrt(0.5)) + 1) * 0.5
 
 
+def _relu(x: Tensor) -> Tensor:
+    # On a CPU `ops.relu`, and `maximum` with its operands the other way round, make 0 of a NaN, which nobody would see.
+    return ops.maximum(0.0, x)
+
+
 def _squared_relu(x: Tensor) -> Tensor:
-    return ops.square(ops.relu(x))
+    return ops.square(_relu(x))
 
 
 def _swiglu(x: Tensor) -> Tensor:
@@ -25,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": ops.GeLU(),
     "gelu_erf": _gelu_erf,
     "silu": ops.silu,
-    "relu": ops.relu,
+    "relu": _relu,
     "squared_relu": _squared_relu,
     "swiglu": _swiglu,
 }

@@ -103,6 +103,20 @@ def test_overwriting_the_logits_changes_no_gradient(overwrite, implementation):
         np.testing.assert_array_equal(support.values(logits), array)
 
 
+@pytest.mark.parametrize("operator", [lambda x: kernels.soft_cap(x, 3.0), lambda x: kernels.scale(x, 0.5)])
+def test_what_makes_the_logits_does_not_need_them(operator, implementation):
+    """Overwritten by the head's loss, they are no longer there for the backward of the operator before it."""
+    gradients = []
+    for overwrite in (False, True):
+        start = leaf(tensor(3 * normal(6, 12)))
+        with recording():
+            logits, target = operator(start * 1.0), from_numpy(np.arange(6, dtype=np.int32))
+            losses = vocab_parallel_cross_entropy(logits, target, OneRank(), overwrite)
+        backward([losses], [tensor(np.ones(6))])
+        gradients.append(support.values(take_gradient(start)))
+    np.testing.assert_array_equal(*gradients)
+
+
 def test_a_second_backward_of_overwritten_logits_is_refused():
     """Its result would be wrong."""
     logits, target = leaf(tensor(normal(2, 5))), from_numpy(np.zeros(2, np.int32))

@@ -2,6 +2,7 @@
 
 from math import erf, pi, sqrt
 
+import mindspore
 import numpy as np
 import pytest
 from mindspore import from_numpy
@@ -80,6 +81,17 @@ def test_activations_stay_finite_far_out(name):
     outputs, gradients = support.run_operator(lambda x: kernels.bias_activation(x, None, name), (x,))
     support.assert_close(outputs[0], ACTIVATIONS[name](np.clip(x, -700, None).astype(np.float64)), 1e-6)
     assert np.isfinite(gradients[0]).all()
+
+
+@pytest.mark.parametrize("dtype", [mindspore.float32, mindspore.float16, mindspore.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_a_nan_stays_one(name, dtype):
+    """Of either sign, anywhere in a row that is wide enough for a CPU's vectors; a relu that compares makes 0 of it."""
+    x = normal(2, 70)
+    x[0, 3], x[0, 68], x[1, 40] = np.nan, -np.nan, np.nan
+    expected = np.isnan(x[:, :35] + x[:, 35:]) if name == "swiglu" else np.isnan(x)
+    result = support.values(kernels.bias_activation(tensor(x, dtype), None, name))
+    np.testing.assert_array_equal(np.isnan(result), expected)
 
 
 @pytest.mark.parametrize(("groups", "heads_per_group"), [(2, 1), (2, 3), (1, 4)])

@@ -14,6 +14,7 @@ import pytest
 from mindspore import from_numpy
 
 from pynative import kernels
+from pynative.autograd import backward, leaf, recording, take_gradient
 from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
 from pynative.kernels.ops import cross_entropy
 from tests.support import kernels as support
@@ -109,6 +110,8 @@ CASES = {
     ),
     "bias": Case(kernels.bias_dropout_add, lambda x, b: x + b, (X, VECTOR)),
     "dropout": Case(lambda x: kernels.dropout(x, 0.3, (1,)), lambda x: x * KEPT, (X,)),
+    "scale": Case(lambda x: kernels.scale(x, 0.3), lambda x: np.float64(np.float32(0.3)) * x, (X,)),
+    "soft_cap": Case(lambda x: kernels.soft_cap(x, 3.0), lambda x: 3.0 * np.tanh(x / 3.0), (2 * X,)),
     "fork": Case(kernels.fork, lambda x: (x, x), (X,)),
     "embedding": Case(
         lambda w: kernels.embedding(from_numpy(IDS), w, 0), lambda w: np.concatenate((w, 0 * w))[IDS], (normal(5, 8),)
@@ -158,6 +161,34 @@ def test_an_operator_in_a_type(name, stack, dtype):
         check(actual, wanted, ROUNDING[dtype], roundings, 3e-6)
     for actual, wanted in zip(gradients, wanted_gradients, strict=True):
         check(actual, wanted, ROUNDING[dtype], roundings, 2e-5)
+
+
+@pytest.mark.parametrize("target", ROUNDING, ids=str)
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize("stack", ["host", "ops", "ascend"])
+def test_a_cast_and_its_gradient(stack, dtype, target):
+    """To the other type and, the gradient, back: one rounding each; of the same type nothing happens at all."""
+    x, dy = normal(6, 2, 8), exact(normal(6, 2, 8, seed=1))
+    with selected(stack), recording():
+        start = leaf(tensor(x, dtype))
+        given = start * 1.0
+        result = kernels.cast(given, target)
+        backward([result], [tensor(dy, target)])
+    assert result.dtype == target and (result is given) == (dtype == target)
+    np.testing.assert_array_equal(values(result), values(tensor(values(given), target)))
+    gradient = take_gradient(start)
+    assert gradient.dtype == dtype
+    np.testing.assert_array_equal(values(gradient), dy)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_scale_too_small_for_the_type(stack, dtype):
+    """1e-9 is 0 in float16: the factor is float32's, whatever the tensor's type."""
+    x = np.full((2, 8), 2.0**15, np.float32)
+    with selected(stack):
+        result = values(kernels.scale(tensor(x, dtype), 1e-9))
+    np.testing.assert_allclose(result, 2.0**15 * 1e-9, rtol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)

@@ -14,9 +14,8 @@ PLAIN = {
     "gelu_tanh": (Algorithm.GELU_TANH, 0.0),
     "gelu_erf": (Algorithm.GELU_ERF, 0.0),
     "silu": (Algorithm.SWISH, 1.0),
-    "relu": (Algorithm.RELU, 0.0),
 }
-"""Name -> oneDNN's algorithm and its alpha."""
+"""Name -> oneDNN's algorithm and its alpha. Its relu is not used: it makes 0 of a NaN, which then nobody would see."""
 
 GATED = {"swiglu": "silu"}
 """Name -> the activation of its gate."""

@@ -52,7 +52,7 @@ class _Scores(Function):
     @staticmethod
     def backward(ctx, dscores):
         scaled, keys = ctx.saved_tensors
-        batch, heads, queries, _ = dscores.shape
+        batch, _, queries, _ = dscores.shape
         if ctx.mask is not None:
             dscores = ops.masked_fill(dscores, ctx.mask, 0.0)
         dscores = ops.cast(dscores, ctx.dtype).reshape(batch, keys.shape[1], -1, keys.shape[2])

@@ -66,6 +66,9 @@ def coefficients(kind: str, steps: int) -> tuple[Polynomial, ...]:
     return tuple(islice(chain(polynomials, more), steps))
 
 
+PRECISIONS = {"medium": "bfloat16", "high": "float32"}
+"""--muon-fp32-matmul-prec -> the type in which iterations keep a matrix; products are summed in float32."""
+
 SCALES: dict[str, Callable[[int, int], float]] = {
     "spectral": lambda outputs, inputs: sqrt(max(outputs, inputs)),
     "unit_rms_norm": lambda outputs, inputs: sqrt(outputs / inputs),

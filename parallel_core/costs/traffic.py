@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from parallel_core.blocks import MicroBatch, stage_chunks
 from parallel_core.blocks.micro_batch import FLOAT32, INT32
 from parallel_core.buffers import plan_gathers, plan_reductions
+from parallel_core.costs.muon import orthogonalisation
 from parallel_core.costs.parameters import stage_buffers, stage_coordinates
 from parallel_core.dtypes import DTYPES
 from parallel_core.messages import Message, message
@@ -83,6 +84,7 @@ def step(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:
         yield from (one.times(count) for one in chunk.messages(micro_batch))
     yield from (one.times(count) for one in pipeline(config, stage))
     yield from gradients(config, stage, replica)
+    yield from orthogonalisation(config, stage, replica)
     yield from reports(config)
 
 

@@ -10,7 +10,7 @@ from mindspore import Tensor
 
 from parallel_core.buffers import Span
 from parallel_core.config.muon import MuonConfig
-from parallel_core.newton_schulz import SCALES, Polynomial, coefficients
+from parallel_core.newton_schulz import PRECISIONS, SCALES, Polynomial, coefficients
 from parallel_core.sharding import ShardSpec
 from pynative import kernels, parallel_state
 from pynative.collectives import Group
@@ -18,9 +18,6 @@ from pynative.distributed.flat_memory import FlatMemory
 
 EPSILON = 1e-7
 """The least that a matrix is divided by."""
-
-PRECISIONS = {"medium": "bfloat16", "high": "float32"}
-"""--muon-fp32-matmul-prec -> the type in which iterations keep a matrix; products are summed in float32."""
 
 
 class CutMatrix(NamedTuple):

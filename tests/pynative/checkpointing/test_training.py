@@ -36,6 +36,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, layout):
     assert resumed.losses == whole.losses[2:]
 
 
+@pytest.mark.parametrize("optimizer", ["--optimizer muon --muon-nesterov", "--o2-optimizer", "--optimizer PmAdamW"])
+def test_a_run_resumes_with_the_states_of_its_optimizer(tmp_path, optimizer):
+    """Momentum beside Adam's averages, averages in bfloat16, an average of weights."""
+    flags = f"{FOUR_STEPS} {optimizer} --pma-interleave-step 1"
+    whole = train_at("one", f"{flags} --train-iters 4")
+    train_at("one", f"{flags} --train-iters 2 --save {tmp_path}")
+    resumed = train_at("one", f"{flags} --train-iters 4 --load {tmp_path}")
+    assert_same(resumed, whole)
+    assert resumed.losses == whole.losses[2:]
+
+
 @pytest.fixture(scope="module", params=["tp2pp2", "one"])
 def checkpoint(request, tmp_path_factory):
     """A run's directory and its outcome on rank 0."""

@@ -1,0 +1,75 @@
+"""What an optimizer keeps of a stage's parameters, and how it treats them."""
+
+from collections import Counter
+
+import pytest
+
+from parallel_core.costs.memory import memory
+from parallel_core.costs.parameters import stage_owned, stage_parameters
+from parallel_core.optimizer import plan_states, treatment
+from tests.support.engine import TINY, config_of
+
+MODEL = f"{TINY} --untie-embeddings-and-output-weights --qk-layernorm"
+
+
+def treated(flags: str) -> dict[str, tuple]:
+    config = config_of(f"{MODEL} {flags}", 1)
+    specs = stage_parameters(config, 0)
+    found = {spec.name: treatment(spec, config.optimizer_config) for spec in specs}
+    return {name: (t.rule, t.is_decayed, t.has_decoupled_lr) for name, t in found.items()}
+
+
+def test_embedding_and_output_layer_have_their_own_rate():
+    own = {name for name, (_, _, own) in treated("--decoupled-lr 1e-4").items() if own}
+    assert own == {"embedding.word_embeddings.weight", "output_layer.weight"}
+    assert not any(own for _, _, own in treated("").values())
+
+
+def test_muon_has_the_matrices_of_the_layers_and_the_positions():
+    """As Megatron's: everything with two dimensions but the word embedding and the output layer."""
+    rules = Counter(rule for rule, _, _ in treated("--optimizer muon").values())
+    matrices = {name for name, (rule, _, _) in treated("--optimizer muon").items() if rule == "muon"}
+    layers = ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2")
+    names = {f"decoder.layers.{n}.{layer}.weight" for n in range(2) for layer in layers}
+    assert matrices == names | {"embedding.position_embeddings.weight"} and set(rules) == {"adam", "muon"}
+
+
+def test_which_parameters_decay():
+    """Matrices; the head norms too, by either of two flags; or what a list of ends of names leaves."""
+    usual = {name for name, (_, decays, _) in treated("").items() if decays}
+    head_norms = {name for name in treated("") if "q_layernorm" in name or "k_layernorm" in name}
+    assert usual and head_norms and not usual & head_norms
+    for flag in ("--apply-wd-to-qk-layernorm", "--no-weight-decay-cond-type apply_wd_to_qk_layernorm"):
+        assert {name for name, (_, decays, _) in treated(flag).items() if decays} == usual | head_norms
+    listed = {
+        name for name, (_, decays, _) in treated("--no-weight-decay-params fc1.weight bias").items() if not decays
+    }
+    assert listed == {name for name in treated("") if name.endswith(("fc1.weight", "bias"))}
+
+
+@pytest.mark.parametrize(
+    ("flags", "matrix", "other"),
+    [
+        ("", 8, 8),
+        ("--optimizer sgd", 4, 4),
+        ("--optimizer muon", 4, 8),
+        ("--o2-optimizer", 4, 4),
+        ("--use-precision-aware-optimizer --exp-avg-dtype bf16", 6, 6),
+        ("--optimizer PmAdamW", 12, 12),
+        ("--bf16", 12, 12),
+        ("--bf16 --optimizer muon", 8, 12),
+    ],
+)
+def test_bytes_of_states(flags, matrix, other):
+    """Of an element of a matrix, and of other parameters; a rank of two with the distributed optimizer has half."""
+    for shared, world in (("", 1), ("--use-distributed-optimizer", 2)):
+        config = config_of(f"{MODEL} --global-batch-size 4 {flags} {shared}", world)
+        wanted = 0
+        for plan, owned in stage_owned(config, 0):
+            for entry, run in plan.entries_in(owned):
+                is_matrix = len(entry.spec.shape) == 2 and entry.spec.role is None
+                wanted += run.size * (matrix if is_matrix else other)
+            kept = plan_states(plan, owned, config.optimizer_config)
+            assert all(span.size for state in kept.values() for span in state.spans)
+        padding = memory(config, 0).optimizer_states - wanted
+        assert 0 <= padding < 0.05 * wanted

@@ -35,6 +35,8 @@ class Sizes(Protocol):
     @property
     def ulysses_degree_in_cp(self) -> int | None: ...
     @property
+    def num_distributed_optimizer_instances(self) -> int: ...
+    @property
     def rank_order(self) -> str: ...
 
 
@@ -83,6 +85,15 @@ def expert_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
             f"{of_layers} of the other layers, or their pipelines differ",
             "use --expert-model-parallel-size 1 or leave it out",
         )
+
+
+def instances_share_the_replicas(sizes: Sizes) -> Iterator[Finding]:
+    count = sizes.num_distributed_optimizer_instances
+    replicas = sizes.world_size // (sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size)
+    of_experts = sizes.world_size // expert_parallel_size(sizes)
+    if replicas % count or of_experts % count:
+        which = f"{replicas} ranks that hold the same parameters" if replicas % count else f"{of_experts} of an expert"
+        yield Finding("--num-distributed-optimizer-instances", count, f"must divide the {which}", "change it")
 
 
 def ulysses_degree_divides(sizes: Sizes) -> Iterator[Finding]:

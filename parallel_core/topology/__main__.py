@@ -13,6 +13,7 @@ SIZES = {
     "--pipeline-model-parallel-size": "stages of the pipeline",
     "--context-parallel-size": "ranks that share each sequence",
     "--expert-model-parallel-size": "ranks that share the experts of a layer",
+    "--num-distributed-optimizer-instances": "copies of the distributed optimizer's state",
 }
 SHOWN_RANKS = 16
 
@@ -41,6 +42,7 @@ def _topology(options: argparse.Namespace) -> Topology:
         expert_tensor_parallel_size=options.expert_tensor_parallel_size,
         context_parallel_algo=options.context_parallel_algo,
         ulysses_degree_in_cp=options.ulysses_degree_in_cp,
+        num_distributed_optimizer_instances=options.num_distributed_optimizer_instances,
         order=RANK_ORDERS[options.use_tp_pp_dp_mapping],
     )
 

@@ -17,6 +17,7 @@ from parallel_core.sizes import (
     RANK_ORDERS,
     expert_copies_are_whole,
     expert_parallel_size,
+    instances_share_the_replicas,
     model_copies_are_whole,
     model_parallel_size,
     ulysses_degree_divides,
@@ -24,7 +25,13 @@ from parallel_core.sizes import (
 )
 from parallel_core.topology.grid import RankGrid
 
-RULES = (model_copies_are_whole, expert_copies_are_whole, ulysses_degree_divides, ulysses_degree_is_read)
+RULES = (
+    model_copies_are_whole,
+    expert_copies_are_whole,
+    instances_share_the_replicas,
+    ulysses_degree_divides,
+    ulysses_degree_is_read,
+)
 
 
 class Kind(NamedTuple):

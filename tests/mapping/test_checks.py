@@ -359,6 +359,12 @@ BAD = [
     ("--overlap-param-gather --use-distributed-optimizer", 1, "--overlap-param-gather"),
     ("--overlap-grad-reduce --no-wrap-with-ddp", 1, "--no-wrap-with-ddp"),
     ("--zero-stage 0 --use-distributed-optimizer", 1, "--zero-stage 0"),
+    ("--num-distributed-optimizer-instances 2", 2, "--num-distributed-optimizer-instances 2"),
+    (
+        "--use-distributed-optimizer --num-distributed-optimizer-instances 3",
+        4,
+        "--num-distributed-optimizer-instances 3",
+    ),
     ("--zero-stage 3 --pipeline-model-parallel-size 2", 2, "--zero-stage 3"),
     ("--zero-stage 2 --cpu-offload-params", 2, "--cpu-offload-params"),
     ("--nvme-path x --cpu-offload-optimizer", 1, "--nvme-path x"),

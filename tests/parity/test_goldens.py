@@ -1,6 +1,7 @@
 """Our training loop against what real Megatron-Core recorded: a row a case and layout."""
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -166,6 +167,22 @@ def test_curve_in_16_bits_is_megatrons(name, layout, tmp_path):
     """Within a small multiple of what Megatron-Core's own layouts differ by; skipped steps and loss scales exactly."""
     limits = OF_FP16 if "fp16" in name else OF_BF16
     check_sixteen_bits(replay(name, layout, "", "shared_memory", tmp_path), limits)
+
+
+FEW_STEPS = 2
+"""MindSpore's operators take seconds for a step of this case."""
+
+
+def test_first_steps_in_bfloat16_of_mindspores_operators(tmp_path):
+    """On a CPU, where they are widened: within the distance of Megatron-Core's own layouts from each other."""
+    replay("llama_bf16", "1 rank", f"--kernels ops --exit-interval {FEW_STEPS}", "shared_memory", tmp_path)
+    ours, theirs = (
+        json.loads((folder / "curve.json").read_text())[:FEW_STEPS] for folder in (tmp_path, asset("golden/llama_bf16"))
+    )
+    assert len(ours) == FEW_STEPS
+    for column, tolerance in (("lm_loss", 5e-5), ("grad_norm", 1e-3)):
+        found, expected = ([row[column] for row in rows] for rows in (ours, theirs))
+        np.testing.assert_allclose(found, expected, rtol=tolerance)
 
 
 @pytest.mark.parametrize(("name", "layout", "flags", "backend"), OTHER_PATHS)

@@ -50,10 +50,39 @@ class RecomputeConfig(Config):
     recompute_slice_activation: bool = option("--recompute-slice-activation", False)
     """Keep only this tensor-parallel rank's slice of a recomputed layer's input."""
 
+    swap_attention: bool = option("--swap-attention", False)
+    """Keep in host memory what `swap_modules` keep for the backward pass, in layers that are not recomputed whole."""
+    swap_modules: str = option("--swap-modules", "input_norm,self_attention,post_attention_norm")
+    """Of which modules of a layer, separated by commas."""
+    cpu_offloading_num_layers: int = option("--cpu-offloading-num-layers", 0, at_least=0)
+    """Keep in host memory what this many layers of each chunk, the first, keep for the backward pass."""
+    fine_grained_activation_offloading: bool = option("--fine-grained-activation-offloading", False)
+    """Keep in host memory what `offload_modules` keep for the backward, in layers that are not recomputed whole."""
+    offload_modules: list[str] = option("--offload-modules", None)
+    """Of which modules of a layer."""
+    min_offloaded_tensor_size: int = option("--min-offloaded-tensor-size", 1048576, at_least=0)
+    """Elements below which `fine_grained_activation_offloading` leaves a tensor where it is."""
+
     def derive(self) -> None:
+        self.fill("offload_modules", list)
         for name in LISTED:
             if asks_for_nothing(getattr(self, name)):
                 setattr(self, name, None)
+
+    @property
+    def smallest_offloaded(self) -> int:
+        """Elements of the smallest tensor that goes to host memory."""
+        return self.min_offloaded_tensor_size if self.fine_grained_activation_offloading else 1
+
+    @property
+    def offload_flag(self) -> str | None:
+        """The flag by which activations in host memory are asked for; none: nobody asked."""
+        asked = {
+            "--swap-attention": self.swap_attention,
+            "--cpu-offloading-num-layers": self.cpu_offloading_num_layers,
+            "--fine-grained-activation-offloading": self.fine_grained_activation_offloading,
+        }
+        return next((flag for flag, value in asked.items() if value), None)
 
 
 def asks_for_nothing(value: Any) -> bool:

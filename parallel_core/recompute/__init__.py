@@ -1,10 +1,11 @@
 """What is computed again in the backward pass instead of being kept (Chen et al., 2016): which layers, which modules.
 
 `tables` turns what a user wrote into layers by chunk and stage, `modules` names into the modules of a layer, and `plan`
-puts both notations, Megatron's flags and the lists by stage, into one value.
+puts both notations, Megatron's flags and the lists by stage, into one value. `offload` says what lies in host memory.
 """
 
 from parallel_core.recompute.modules import FIRST_LINEAR, MEGATRON_MODULES, OUTPUT_DROPPED, matching
+from parallel_core.recompute.offload import WHOLE_LAYER, OffloadSettings, wrong_offload
 from parallel_core.recompute.plan import BY_STAGE, ChunkRecompute, LayerRecompute, RecomputePlan, wrong_settings
 
 __all__ = [
@@ -12,9 +13,12 @@ __all__ = [
     "FIRST_LINEAR",
     "MEGATRON_MODULES",
     "OUTPUT_DROPPED",
+    "WHOLE_LAYER",
     "ChunkRecompute",
     "LayerRecompute",
+    "OffloadSettings",
     "RecomputePlan",
     "matching",
+    "wrong_offload",
     "wrong_settings",
 ]

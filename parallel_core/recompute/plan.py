@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from parallel_core.findings import Finding
@@ -21,10 +22,11 @@ from parallel_core.recompute.modules import (
     matching,
     outermost,
 )
+from parallel_core.recompute.offload import OffloadSettings, offloaded_modules
 from parallel_core.recompute.tables import Table, as_logged
 
 
-class RecomputeSettings(Protocol):
+class RecomputeSettings(OffloadSettings, Protocol):
     """What a RecomputeConfig says."""
 
     recompute_granularity: str | None
@@ -53,6 +55,8 @@ class LayerRecompute(NamedTuple):
     """Paths within the layer; none of them lies in another."""
     kept_collectives: frozenset[str] = frozenset()
     """Linears whose tensor-parallel collectives are not run again: what they gave is kept."""
+    offloaded: tuple[str, ...] = ()
+    """Paths within the layer of modules that keep what they keep in host memory."""
 
     @property
     def without_output(self) -> frozenset[str]:
@@ -72,6 +76,8 @@ class ChunkRecompute:
     """Neighbours that are computed again together, from the input of the first."""
     slices_inputs: bool = False
     """Whether of the input of such a group a tensor-parallel rank keeps its part only."""
+    smallest_offloaded: int = 1
+    """Elements of the smallest tensor that goes to host memory, of modules that are offloaded."""
 
     def groups(self) -> list[range]:
         """The positions of layers that are computed again together, and of those that are not, alone."""
@@ -103,6 +109,10 @@ class RecomputePlan:
     group_size: int = 1
     slices_inputs: bool = False
     runs_collectives_again: bool = True
+    offload: Callable[[int], tuple[str, ...]] = lambda index: ()
+    """Position of a layer in its chunk -> modules that keep what they keep in host memory."""
+    smallest_offloaded: int = 1
+    """Elements."""
     by_stage: bool = False
     """Whether the user asked by lists for stages, whose normalised form the log shows."""
 
@@ -126,13 +136,15 @@ class RecomputePlan:
             group_size=(settings.recompute_num_layers or 1) if settings.recompute_method == "uniform" else 1,
             slices_inputs=settings.recompute_slice_activation,
             runs_collectives_again=settings.mp_comm_recompute,
+            offload=partial(offloaded_modules, settings),
+            smallest_offloaded=settings.smallest_offloaded,
             by_stage=by_stage,
         )
 
     def chunk(self, stage: int, chunk: int) -> ChunkRecompute:
         """Of one of a stage's chunks."""
         layers = tuple(self._layer(stage, chunk, index) for index in range(self.counts[chunk][stage]))
-        return ChunkRecompute(layers, self.group_size, self.slices_inputs)
+        return ChunkRecompute(layers, self.group_size, self.slices_inputs, self.smallest_offloaded)
 
     def _layer(self, stage: int, chunk: int, index: int) -> LayerRecompute:
         def named(patterns: dict[str, Table], without: dict[str, Table]) -> set[str]:
@@ -153,7 +165,7 @@ class RecomputePlan:
         if not self.runs_collectives_again and (full or modules):
             again = named(self.communication, self.communication_exclude)
             kept = COLLECTIVES - {LINEAR_AFTER[norm] for norm in again & LINEAR_AFTER.keys()}
-        return LayerRecompute(full, modules, kept)
+        return LayerRecompute(full, modules, kept, () if full else self.offload(index))
 
     def log_lines(self) -> Iterator[str]:
         """The normalised tables, if the user wrote any."""

@@ -46,6 +46,7 @@ from pynative.training.data import (
 from pynative.training.forward_step import BatchedForwardStep, MegatronForwardStep
 from pynative.training.train_step import TrainOneStepCell
 from pynative.training.utils import set_parallel_context, set_seed
+from pynative.transformer.offload import offload_notice
 
 __all__ = [
     "TrainOneStepCell",
@@ -65,8 +66,9 @@ def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | T
     """This stage's chunks of the model, one without virtual stages, with their initial values."""
     seed = (config.training_config if isinstance(config, AllConfig) else config).seed
     if isinstance(config, AllConfig) and parallel_state.get_global_rank() == 0:
-        for line in recompute_lines(config.model_config):
-            log(line)
+        for line in (*recompute_lines(config.model_config), offload_notice(config.recompute_config)):
+            if line:
+                log(line)
     chunks = []
     for chunk in range(parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1):
         parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)

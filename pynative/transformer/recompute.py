@@ -1,4 +1,4 @@
-"""What the plan says is computed again, applied to the cells of a chunk."""
+"""What the plan says is computed again, or offloaded, applied to the cells of a chunk."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from mindspore import Tensor, nn
 
 from parallel_core.recompute import OUTPUT_DROPPED, ChunkRecompute, LayerRecompute
 from pynative.tensor_parallel.recompute import checkpoint, checkpoint_without_output, drop_output
+from pynative.transformer.offload import device_has_own_memory, offload
 
 METHODS = {
     "input_layernorm": ("input_layernorm", "construct"),
@@ -24,8 +25,8 @@ METHODS = {
 is kept by the activation alone, so the two are run again together."""
 
 
-def apply_to_layer(layer: nn.Cell, asked: LayerRecompute) -> None:
-    """Have the modules of a layer computed again."""
+def apply_to_layer(layer: nn.Cell, asked: LayerRecompute, smallest_offloaded: int) -> None:
+    """Have modules of a layer computed again, or what they keep offloaded where the device has memory of its own."""
     for module in asked.modules:
         path, name = METHODS[module]
         cell = _inner(layer, path)
@@ -33,6 +34,9 @@ def apply_to_layer(layer: nn.Cell, asked: LayerRecompute) -> None:
     for path in asked.kept_collectives:
         linear = _inner(layer, path)
         linear.boundary = linear.boundary.keeping()
+    if device_has_own_memory():
+        for path in asked.offloaded:
+            offload(_inner(layer, path), smallest_offloaded)
 
 
 def _again(module: str, asked: LayerRecompute) -> Callable[..., Any]:
@@ -42,7 +46,7 @@ def _again(module: str, asked: LayerRecompute) -> Callable[..., Any]:
 
 
 def _inner(cell: nn.Cell, path: str) -> Any:
-    for name in path.split("."):
+    for name in filter(None, path.split(".")):
         cell = getattr(cell, name)
     return cell
 
@@ -61,7 +65,7 @@ def _through(layers: Sequence[nn.Cell], hidden_states: Tensor, *context: Any) ->
 def runs_of(layers: Sequence[nn.Cell], plan: ChunkRecompute) -> tuple[Callable[..., Tensor], ...]:
     """The layers as functions (hidden states, *context) -> hidden states; a group that is computed again is one."""
     for layer, asked in zip(layers, plan.layers, strict=True):
-        apply_to_layer(layer, asked)
+        apply_to_layer(layer, asked, plan.smallest_offloaded)
     return tuple(_run(layers[group.start : group.stop], plan.layers[group.start].full, plan) for group in plan.groups())
 
 

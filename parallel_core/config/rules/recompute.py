@@ -9,7 +9,7 @@ from parallel_core.config.rules.pipeline import has_too_many_stages
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 from parallel_core.partition import chunk_counts
-from parallel_core.recompute import BY_STAGE, MEGATRON_MODULES, RecomputePlan, wrong_settings
+from parallel_core.recompute import BY_STAGE, MEGATRON_MODULES, RecomputePlan, wrong_offload, wrong_settings
 
 
 def recompute_is_whole(config: Sections) -> Iterator[Finding]:
@@ -106,7 +106,12 @@ def recomputed_norms_feed_linears(config: Sections) -> Iterator[Finding]:
         )
 
 
+def offloaded_modules_exist(config: Sections) -> Iterator[Finding]:
+    yield from wrong_offload(config.recompute_config, config.model_config.num_layers)
+
+
 RULES = (
+    offloaded_modules_exist,
     recomputed_norms_feed_linears,
     recompute_is_whole,
     recompute_covers_layers,

@@ -58,5 +58,35 @@ def zeros(size: int, *, dtype: object = None) -> DeviceVector:
     return DeviceVector(size, dtype)
 
 
+class HostCopies:
+    """Tensor.to between the device and host memory. Both are the host's here: which tensor lies where is remembered."""
+
+    def __init__(self) -> None:
+        self.copied_out = self.copied_back = 0
+        self.addresses: set[int] = set()
+        self._tensor_to = Tensor.to
+        self._on_host: dict[int, Tensor] = {}
+
+    def to(self, tensor: Tensor, *arguments: object, **named: object) -> Tensor:
+        """In place of Tensor.to."""
+        if arguments not in (("CPU",), ("Ascend",)):
+            return self._tensor_to(tensor, *arguments, **named)
+        copy = Tensor.from_numpy(tensor.asnumpy().copy()) if tensor.size else tensor
+        if arguments == ("CPU",):
+            assert id(tensor) not in self._on_host, "it lies in host memory already"
+            self._on_host[id(copy)] = copy
+            self.copied_out += tensor.nbytes
+            self.addresses.add(tensor.data_ptr())
+        else:
+            assert self._on_host.pop(id(tensor), None) is not None, "it does not lie in host memory"
+            self.copied_back += tensor.nbytes
+        return copy
+
+    @property
+    def bytes(self) -> int:
+        """Of what lies in host memory."""
+        return sum(tensor.nbytes for tensor in self._on_host.values())
+
+
 REPLACED = {"empty": empty, "zeros": zeros}
 """Names in `mindspore.mint`."""

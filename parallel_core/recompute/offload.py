@@ -1,0 +1,71 @@
+"""Which modules of a layer keep in host memory what their backward needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from parallel_core.findings import Finding
+
+WHOLE_LAYER = ""
+"""The path of a layer within itself."""
+
+SWAP_MODULES = {
+    "input_norm": "input_layernorm",
+    "input_layernorm": "input_layernorm",
+    "self_attention": "self_attention",
+    "post_attention_norm": "pre_mlp_layernorm",
+    "pre_mlp_layernorm": "pre_mlp_layernorm",
+    "mlp": "mlp",
+}
+"""Name in --swap-modules -> module."""
+
+OFFLOAD_MODULES = {
+    "attn_norm": "input_layernorm",
+    "qkv_linear": "self_attention.linear_qkv",
+    "core_attn": "self_attention.core_attention",
+    "attn_proj": "self_attention.linear_proj",
+    "mlp_norm": "pre_mlp_layernorm",
+}
+"""Name in --offload-modules -> module, as far as a dense layer has it."""
+
+
+class OffloadSettings(Protocol):
+    """What a RecomputeConfig says."""
+
+    swap_attention: bool
+    swap_modules: str
+    cpu_offloading_num_layers: int
+    fine_grained_activation_offloading: bool
+    offload_modules: list[str]
+
+    @property
+    def smallest_offloaded(self) -> int:
+        """Elements of the smallest tensor that goes to host memory."""
+
+
+def offloaded_modules(settings: OffloadSettings, index: int) -> tuple[str, ...]:
+    """Paths within the layer that is the chunk's `index`-th; none of them lies in another."""
+    if index < settings.cpu_offloading_num_layers:
+        return (WHOLE_LAYER,)
+    names = settings.swap_modules.split(",") if settings.swap_attention else []
+    modules = {SWAP_MODULES[name] for name in names}
+    if settings.fine_grained_activation_offloading:
+        modules |= {OFFLOAD_MODULES[name] for name in settings.offload_modules}
+    return tuple(sorted(path for path in modules if path.partition(".")[0] not in modules - {path}))
+
+
+def wrong_offload(settings: OffloadSettings, num_layers: int) -> Iterator[Finding]:
+    """Modules that no layer has, and more layers than there are."""
+    if settings.cpu_offloading_num_layers > num_layers:
+        given = settings.cpu_offloading_num_layers
+        yield Finding("--cpu-offloading-num-layers", given, f"there are {num_layers} layers", "lower it")
+    for flag, given_names, known in (
+        ("--swap-modules", settings.swap_modules.split(",") if settings.swap_attention else [], SWAP_MODULES),
+        ("--offload-modules", settings.offload_modules, OFFLOAD_MODULES),
+    ):
+        for name in given_names:
+            if name not in known:
+                yield Finding(flag, name, f"is no module of a layer, which has {', '.join(known)}", "leave it out")
+    if settings.fine_grained_activation_offloading and not settings.offload_modules:
+        yield Finding("--fine-grained-activation-offloading", None, "needs --offload-modules", "add it")

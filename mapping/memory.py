@@ -30,12 +30,12 @@ def as_lines(config: AllConfig) -> Iterator[str]:
         return
     names = [name.replace("_", " ") for name in (*COLUMNS, "in all")]
     yield "memory of a rank, in MiB, without what operators, messages and the program itself need:"
-    yield "".join([f"  {'stages':10}", *(f"{name:>18}" for name in names)])
+    yield "".join([f"  {'stages':10}", *(f"{name:>23}" for name in names)])
     for needed, run in groupby(enumerate(stages), key=lambda numbered: numbered[1]):
         numbers = [number for number, _ in run]
         label = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} - {numbers[-1]}"
         sizes = [*asdict(needed).values(), needed.total]
-        yield "".join([f"  {label:10}", *(f"{size / 2**20:>18,.1f}" for size in sizes)])
+        yield "".join([f"  {label:10}", *(f"{size / 2**20:>23,.1f}" for size in sizes)])
 
 
 def as_json(config: AllConfig) -> list[dict[str, Any]]:

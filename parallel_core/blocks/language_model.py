@@ -51,6 +51,15 @@ class LayerStack(Block):
             return {str(number): kept_of_group(layer, len(group), micro_batch, asked, slices)}
         return {join(str(number), name): size for name, size in kept_of_layer(layer, micro_batch, asked).items()}
 
+    def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
+        """Of what is kept, bytes that lie in host memory where the device has memory of its own."""
+        return sum(
+            size
+            for group in self.recompute.groups()
+            for name, size in self._kept_of(group, micro_batch).items()
+            if self.recompute.layers[group.start].offloads(name.partition(".")[2])
+        )
+
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
         """The most that the layers keep at once during their backward because parts of them are run again: what comes
         before such a part, what its second run keeps and gives, and the gradient with which that is run backwards."""

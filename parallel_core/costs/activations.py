@@ -17,11 +17,11 @@ def kept_bytes(config: ModelConfig, stage: int) -> list[int]:
     return [sum(chunk.kept_bytes(micro_batch).values()) for chunk in stage_chunks(config, stage)]
 
 
-def peak_kept_bytes(config: AllConfig, stage: int) -> int:
+def peak_kept_bytes(config: AllConfig, stage: int, *, on_device: bool = False) -> int:
     """The most that a stage keeps at once under its schedule: every micro-batch in flight, what parts that are run
     again keep until their backward is through, and in a pipeline a tensor on its way, with virtual stages two.
 
-    What one operator needs while it computes is not counted.
+    What one operator needs while it computes is not counted. on_device: without what is offloaded to host memory.
     """
     model, parallel = config.model_config, config.parallel_config
     chunks, micro_batch = stage_chunks(model, stage), MicroBatch.of(model)
@@ -34,6 +34,9 @@ def peak_kept_bytes(config: AllConfig, stage: int) -> int:
     )[stage]
     last = WeightGrad if any(isinstance(action, WeightGrad) for action in actions) else Backward
     kept, now, peak = kept_bytes(model, stage), 0, 0
+    if on_device:
+        offloaded = [chunk.decoder.layers.offloaded_bytes(micro_batch) for chunk in chunks]
+        kept, in_backward = ([a - b for a, b in zip(sizes, offloaded, strict=True)] for sizes in (kept, in_backward))
     on_the_way = _hidden_states(config, micro_batch)
     for action in actions:
         now += kept[action.chunk] * isinstance(action, Forward)

@@ -23,12 +23,15 @@ class MemoryBytes:
     optimizer_states: int
     """The float32 values of 16-bit parameters among them."""
     activations: int
-    """The most that is kept at once for backward passes (`peak_kept_bytes`)."""
+    """The most that is kept at once for backward passes (`peak_kept_bytes`), wherever it lies."""
+    offloaded_activations: int
+    """Part of it that lies in host memory where the device has memory of its own (--swap-attention ...)."""
 
     @property
     def total(self) -> int:
-        """Of all; what an operator needs while it computes, messages and the program come on top."""
-        return self.parameters + self.gradients + self.optimizer_states + self.activations
+        """On a device with memory of its own; what operators need while they compute, and messages, come on top."""
+        on_device = self.activations - self.offloaded_activations
+        return self.parameters + self.gradients + self.optimizer_states + on_device
 
 
 def memory(config: AllConfig, stage: int) -> MemoryBytes:
@@ -38,9 +41,11 @@ def memory(config: AllConfig, stage: int) -> MemoryBytes:
     states = [
         state.bytes for plan, owned in buffers for state in plan_states(plan, owned, config.optimizer_config).values()
     ]
+    activations = peak_kept_bytes(config, stage)
     return MemoryBytes(
         sum(plan.size * size for (plan, _), (size, _) in zip(buffers, item_sizes, strict=True)),
         sum(plan.size * size for (plan, _), (_, size) in zip(buffers, item_sizes, strict=True)),
         sum(states),
-        peak_kept_bytes(config, stage),
+        activations,
+        activations - peak_kept_bytes(config, stage, on_device=True),
     )

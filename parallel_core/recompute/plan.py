@@ -22,7 +22,7 @@ from parallel_core.recompute.modules import (
     matching,
     outermost,
 )
-from parallel_core.recompute.offload import OffloadSettings, offloaded_modules
+from parallel_core.recompute.offload import WHOLE_LAYER, OffloadSettings, offloaded_modules
 from parallel_core.recompute.tables import Table, as_logged
 
 
@@ -57,6 +57,10 @@ class LayerRecompute(NamedTuple):
     """Linears whose tensor-parallel collectives are not run again: what they gave is kept."""
     offloaded: tuple[str, ...] = ()
     """Paths within the layer of modules that keep what they keep in host memory."""
+
+    def offloads(self, path: str) -> bool:
+        """Whether what a module keeps lies in host memory."""
+        return any(module == WHOLE_LAYER or f"{path}.".startswith(f"{module}.") for module in self.offloaded)
 
     @property
     def without_output(self) -> frozenset[str]:

@@ -97,6 +97,20 @@ def test_the_most_that_a_stage_keeps(world, model, layout):
         assert predicted == pytest.approx(found, rel=0.02), rank
 
 
+def test_what_is_offloaded_is_not_on_the_device():
+    """Without recomputation what n of four layers keep is n times what one keeps; without any, nothing."""
+    flags = f"{SIZES} --global-batch-size 8"
+    none, one, all_four = (
+        memory(config_of(f"{flags} --cpu-offloading-num-layers {n}", 1), 0).offloaded_activations for n in (0, 1, 4)
+    )
+    config = config_of(flags, 1)
+    assert none == 0 < one
+    assert all_four == 4 * one < peak_kept_bytes(config, 0)
+    swapped = memory(config_of(f"{flags} --swap-attention", 1), 0)
+    assert 0 < swapped.offloaded_activations < all_four
+    assert swapped.total == memory(config, 0).total - swapped.offloaded_activations
+
+
 def allocated(backend, flags: str) -> int:
     """Bytes of all flat buffers that a job of one step has made."""
     from pynative.distributed.flat_memory import FlatMemory

@@ -134,6 +134,7 @@ _CLIPPING: dict[str, Meaning] = {
 _SCALE = "runner_wrapper.scale_sense"
 _RUNNER: dict[str, Meaning] = {
     "type": words({"MFTrainOneStepCell": "there is one training step"}),
+    "local_norm": to("log_local_norm"),
     **_CLIPPING,
     "scale_sense.type": words(
         {

@@ -34,6 +34,8 @@ class TrainingConfig(Config):
     """Log the norm of the weights."""
     log_num_zeros_in_grad: bool = option("--log-num-zeros-in-grad", False)
     """Log how many gradients are zero."""
+    log_local_norm: bool = option("--log-local-norm", False)
+    """Log the norm of each parameter's gradient."""
     check_weight_hash_across_dp_replicas_interval: int | None = option(
         "--check-weight-hash-across-dp-replicas-interval", None, at_least=1
     )

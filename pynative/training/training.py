@@ -29,6 +29,7 @@ from pynative.training.callbacks import (
     EvaluationCallback,
     ExitCallback,
     FiniteCallback,
+    GradientNormsCallback,
     LogCallback,
     MetricsCallback,
     SignalCallback,
@@ -101,6 +102,8 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
         callbacks.append(FiniteCallback())
     if training.check_weight_hash_across_dp_replicas_interval:
         callbacks.append(WeightHashCallback(training.check_weight_hash_across_dp_replicas_interval))
+    if training.log_local_norm:
+        callbacks.append(GradientNormsCallback(training.log_interval))
     callbacks += profile_callbacks(training.profiler)
     callbacks += more
     if training.exit_interval or training.exit_duration_in_mins:

@@ -5,6 +5,7 @@ from pynative.training.callbacks.checkpoint import CheckpointCallback
 from pynative.training.callbacks.evaluation import EvaluationCallback
 from pynative.training.callbacks.exit import ExitCallback, SignalCallback
 from pynative.training.callbacks.finite import FiniteCallback
+from pynative.training.callbacks.gradient_norms import GradientNormsCallback
 from pynative.training.callbacks.log import LogCallback, MetricsCallback
 from pynative.training.callbacks.profile import profile_callbacks
 from pynative.training.callbacks.weight_hash import WeightHashCallback
@@ -15,6 +16,7 @@ __all__ = [
     "EvaluationCallback",
     "ExitCallback",
     "FiniteCallback",
+    "GradientNormsCallback",
     "LogCallback",
     "MetricsCallback",
     "SignalCallback",

@@ -24,6 +24,10 @@ def peak_memory_mb() -> float:
     return ms.runtime.max_memory_allocated() / 2.0**20
 
 
+_ASKED_FOR = {"decoupled_lr": "Decoupled_learning_rate", "params_norm": "Params_norm", "num_zeros": "Num_zeros"}
+"""Figures that are there for a flag -> what the line calls them."""
+
+
 class LogCallback(Callback):
     """Fills `state.metrics` and logs it every `interval` iterations, and the first and last."""
 
@@ -72,6 +76,7 @@ class LogCallback(Callback):
             "memory_mb": peak_memory_mb(),
             "eta_seconds": left * sum(self._recent) / len(self._recent),
             "milliseconds": state.step_seconds * 1e3,
+            **({} if config.optimizer_config.decoupled_lr is None else {"decoupled_lr": result.decoupled_lr}),
             **self._asked_for,
         }
 
@@ -79,11 +84,7 @@ class LogCallback(Callback):
 def _line(metrics: dict, skipped: int) -> str:
     eta = time.strftime("%H:%M:%S", time.gmtime(metrics["eta_seconds"]))
     days = f"{int(metrics['eta_seconds'] // 86400)}d " if metrics["eta_seconds"] >= 86400 else ""
-    asked_for = "".join(
-        f"{name}: {metrics[key]:g}, "
-        for key, name in (("params_norm", "Params_norm"), ("num_zeros", "Num_zeros"))
-        if key in metrics
-    )
+    asked_for = "".join(f"{name}: {metrics[key]:g}, " for key, name in _ASKED_FOR.items() if key in metrics)
     return (
         f"Epoch: {metrics['epoch']}, Step: {metrics['step']}, Loss: {metrics['loss']:.16f}, "
         f"Finite_grads: {metrics['finite_grads']}, Loss_scale: {metrics['loss_scale']}, "

@@ -1,0 +1,39 @@
+"""Norms of each parameter's gradient: together they are the gradient's, whoever holds which part of it."""
+
+import numpy as np
+import pytest
+
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
+from tests.support.layouts import Rows
+
+MODEL = f"{TINY} --train-iters 1 --global-batch-size 4 --untie-embeddings-and-output-weights --log-interval 1"
+
+
+def norms(backend, flags: str) -> tuple[dict[str, float], float]:
+    """By name, as the callback has them logged, and the norm of all."""
+    from pynative.training import callbacks
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+
+    config, lines = config_of(f"{MODEL} --log-local-norm {flags}", backend.world_size), []
+    with job(backend, config), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(callbacks.gradient_norms, "log", lines.append)
+        state = pretrain(
+            lambda samples: (Rows(), None, None),
+            lambda **ends: GPTModel(config.model_config, **ends),
+            all_config=config,
+        )
+        found = (line.partition("Local_norm: ")[2].split(": ") for line in lines)
+        return {name: float(norm) for name, norm in found}, state.result.gradient_norm
+
+
+@pytest.mark.parametrize("layout", ["", "--tensor-model-parallel-size 2", "--use-distributed-optimizer"])
+def test_parts_add_up_to_the_whole(layout):
+    alone, _ = run(1, norms, "")[0]
+    (found, whole), *others = run(2 if layout else 1, norms, layout)
+    assert np.sqrt(sum(norm**2 for norm in found.values())) == pytest.approx(whole, rel=1e-5)
+    assert found.keys() == alone.keys() and len(found) > 10
+    for name, norm in found.items():
+        assert norm == pytest.approx(alone[name], rel=1e-4, abs=1e-7), name
+    assert all(not spoken for spoken, _ in others)

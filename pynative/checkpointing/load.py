@@ -46,8 +46,10 @@ def load_checkpoint(directory: Path, state: RunState, digests: bool = False) -> 
     model_config = state.config.model_config
     vocabulary = Vocabulary(model_config.unpadded_vocab_size, model_config.vocab_size)
     kind = "hf" if training.checkpoint.convert_from_huggingface else "auto"
-    reader = open_checkpoint(directory, training.checkpoint.ckpt_step, vocabulary, kind)
-    weights_alone = training.checkpoint.finetune or training.checkpoint.no_load_optim or not reader.holds_a_run
+    weights_alone = training.checkpoint.finetune or training.checkpoint.no_load_optim
+    step = training.checkpoint.ckpt_step
+    reader = open_checkpoint(directory, step, vocabulary, kind=kind, optimizer=not weights_alone)
+    weights_alone = weights_alone or not reader.holds_a_run
     optimizer = None if weights_alone else state.step_cell.optimizer
     scheduler = None if weights_alone else state.step_cell.scheduler
     problems = _optimizer_problems(reader, optimizer) + _schedule_problems(reader, scheduler, state.config)
@@ -73,7 +75,7 @@ def _is_save_directory(directory: Path, output_dir: str | None) -> bool:
 
 def load_model(directory: Path, model: nn.Cell) -> Manifest:
     """Fill a model from a checkpoint, without anything that belongs to training. What the checkpoint says of itself."""
-    reader = open_checkpoint(directory)
+    reader = open_checkpoint(directory, optimizer=False)
     _check(reader, model, [], digests=False)
     _read_weights(reader, model)
     return reader.manifest

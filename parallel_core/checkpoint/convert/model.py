@@ -21,6 +21,7 @@ class Position:
 
     iteration: int = 0
     consumed_samples: int = 0
+    optimizer_kind: str = "adam"
     optimizer_steps: int = 0
     scheduler: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
@@ -37,8 +38,6 @@ class Model:
     states: dict[str, dict[str, LazyTensor]] = field(default_factory=dict)
     """Name of a state -> weight -> its state."""
     position: Position = field(default_factory=Position)
-    left_out: list[str] = field(default_factory=list)
-    """What the source has and this has not, with the reason."""
 
     @property
     def network(self) -> dict[str, Any]:
@@ -62,12 +61,17 @@ class Model:
         for state, tensors in self.states.items():
             yield from ((f"{state}.{name}", tensor) for name, tensor in tensors.items())
 
+    @property
+    def has_states_of_adam(self) -> bool:
+        """Whether its states are those of plain Adam, which every tool's files have the same way."""
+        return self.position.optimizer_kind == "adam" and self.states.keys() <= set(STATES)
+
     def with_rows(self, rows: int) -> Model:
         """The same with `rows` ids: rows beyond are dropped, new ones are zero."""
         resized = {name: resize(tensors, rows) for name, tensors in {"": self.weights, **self.states}.items()}
         network = {**self.network, "vocab_size": rows, "unpadded_vocab_size": min(self.unpadded_vocab_size, rows)}
         settings = {**self.settings, "model_config": network}
-        return Model(resized.pop(""), settings, resized, self.position, self.left_out)
+        return Model(resized.pop(""), settings, resized, self.position)
 
 
 def resize(tensors: Mapping[str, LazyTensor], rows: int) -> dict[str, LazyTensor]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from parallel_core.checkpoint import commit
-from parallel_core.checkpoint.convert.model import STATES, Model, Position
+from parallel_core.checkpoint.convert.model import Model, Position
 from parallel_core.checkpoint.convert.settings import SECTIONS, config_of
 from parallel_core.checkpoint.lazy import LazyTensor, assembled
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest, OptimizerRecord, Run, StoredTensor
@@ -34,6 +34,7 @@ def read_native(folder: Path, *, optimizer: bool = True) -> Model:
     position = Position(
         manifest.iteration,
         manifest.consumed_samples,
+        record.kind if record else "adam",
         record.steps if record else 0,
         dict(manifest.scheduler),
         _hyperparameters(manifest.config.get("optimizer_config", {})) if record else {},
@@ -76,11 +77,8 @@ def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> Laz
 def write_native(model: Model, directory: Path) -> Path:
     """Write a checkpoint into `directory` and make it the latest there. Its path.
 
-    Raises ValueError if the settings do not go together, or for a state that is not ours.
+    Raises ValueError if the settings do not go together.
     """
-    unknown = model.states.keys() - set(STATES)
-    if unknown:
-        raise ValueError(f"optimizer states {', '.join(sorted(unknown))} are not known here; add --no-load-optim")
     run, iteration = run_of(model), model.position.iteration
     names: list[str] = []
     partial = commit.begin(directory, iteration)
@@ -106,8 +104,7 @@ def run_of(model: Model) -> Run:
 def _record(model: Model) -> OptimizerRecord | None:
     if not model.states:
         return None
-    states = tuple(state for state in STATES if state in model.states)
-    return OptimizerRecord("adam", model.position.optimizer_steps, states)
+    return OptimizerRecord(model.position.optimizer_kind, model.position.optimizer_steps, tuple(model.states))
 
 
 def _local(name: str, tensor: LazyTensor) -> LocalTensor:

@@ -65,9 +65,15 @@ class ConvertedReader(CheckpointReader):
 
 
 def open_checkpoint(
-    directory: Path, step: int | None = None, vocabulary: Vocabulary | None = None, kind: str = "auto"
+    directory: Path,
+    step: int | None = None,
+    vocabulary: Vocabulary | None = None,
+    *,
+    kind: str = "auto",
+    optimizer: bool = True,
 ) -> CheckpointReader:
-    """The checkpoint that `--load directory` means, whichever tool wrote it, or of one kind.
+    """The checkpoint that `--load directory` means, whichever tool wrote it, or of one kind; of other tools' with or
+    without its optimizer.
 
     Raises ValueError if there is none, or if it cannot be read.
     """
@@ -79,4 +85,4 @@ def open_checkpoint(
         return CheckpointReader(commit.find(directory, step), vocabulary)
     if one.kind == "native":
         return CheckpointReader(commit.find(directory, step), vocabulary)
-    return ConvertedReader(folder, formats.read(folder, one.kind), vocabulary)
+    return ConvertedReader(folder, formats.read(folder, one.kind, optimizer=optimizer), vocabulary)

@@ -6,6 +6,7 @@ import pytest
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.config import config_for_inference
 from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.convert.__main__ import main
 from parallel_core.checkpoint.convert.model import VOCABULARY
 from parallel_core.checkpoint.convert.native import write_native
 from parallel_core.checkpoint.manifest import Manifest
@@ -129,3 +130,17 @@ def test_what_huggingface_cannot_hold_is_refused(flags, words, tmp_path):
     """Before a step: a folder that is no model of HuggingFace's, a network and a family that none of theirs is."""
     with pytest.raises(Exception, match=words):
         run(1, train, flags.format(case=unpack("legacy/llama_tp2_bf16", tmp_path)), False)
+
+
+def test_a_run_with_shared_out_states_goes_to_megatron(tmp_path):
+    """Of bfloat16 weights on two replicas: whole tensors and states, in files of two tensor-parallel ranks."""
+    flags = f"{LLAMA} --num-layers 2 --padded-vocab-size 152 --bf16 --use-distributed-optimizer --train-iters 1"
+    whole, _ = run(2, train, f"{flags} --save {tmp_path / 'ours'} --save-interval 1")
+    arguments = ["--input", tmp_path / "ours", "--output", tmp_path / "theirs", "--to", "megatron"]
+    sizes = ["--tensor-model-parallel-size", 2, "--make-vocab-size-divisible-by", 4]
+    assert main([str(argument) for argument in (*arguments, *sizes)]) == 0
+    model = formats.read(tmp_path / "theirs", "megatron")
+    expected = whole.weights | whole.moments
+    assert dict(model.all_tensors()).keys() == expected.keys()
+    for name, tensor in model.all_tensors():
+        np.testing.assert_array_equal(tensor.widened()[:150], expected[name][:150], err_msg=name)

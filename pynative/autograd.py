@@ -225,11 +225,19 @@ class TapeGradients:
 
     def collect(self) -> None:
         """Move what arrived in a backward into the parameters' `main_grad`."""
-        while self._arrived:
-            _, parameter = self._arrived.popitem()
-            gradient, meta = take_gradient(parameter), parameter.meta
-            if gradient is None:
-                continue
+        self.add(self.take(list(self._arrived)))
+
+    def take(self, of: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
+        """The parameters, of those with these ids, for which something arrived, with that."""
+        arrived = [self._arrived.pop(key) for key in of if key in self._arrived]
+        taken = ((parameter, take_gradient(parameter)) for parameter in arrived)
+        return [(parameter, gradient) for parameter, gradient in taken if gradient is not None]
+
+    @staticmethod
+    def add(taken: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Add what was taken to the parameters' `main_grad`."""
+        for parameter, gradient in taken:
+            meta = parameter.meta
             _check_open(meta)
             if meta.main_grad_is_empty:
                 in_place.assign(meta.main_grad, gradient)

@@ -78,6 +78,7 @@ class LayerEvents:
         self._forward_uses: Uses | None = None
         self._uses_to_come: Uses = Counter()
         self._tape_gradients = autograd.TapeGradients(trainable(chunk))
+        self._own_parameters = {id(cell): [id(p) for p in trainable(cell)] for cell in [*self.cells, chunk]}
         for parameter in name_parameters(chunk):
             parameter.meta.layer_events = self
 
@@ -142,7 +143,6 @@ class LayerEvents:
         self._uses_to_come = uses
         self._tell("before_backward", self.chunk)
         yield
-        self._tape_gradients.collect()
         for cell in reversed(self.cells):
             if uses[id(cell)]:
                 self._complete_later(cell)
@@ -154,11 +154,16 @@ class LayerEvents:
             self._complete_later(cell)
 
     def _complete_later(self, cell: nn.Cell) -> None:
+        """What the tape has of the cell is taken now, and added when the event comes: cells may share the memory of
+        their gradients (ZeRO)."""
         if self._observers["after_backward"]:
-            autograd.after_weight_gradients(partial(self._complete, cell))
+            taken = self._tape_gradients.take(self._own_parameters[id(cell)])
+            autograd.after_weight_gradients(partial(self._complete, cell, taken))
+        elif cell is self.chunk:
+            self._tape_gradients.collect()
 
-    def _complete(self, cell: nn.Cell) -> None:
-        self._tape_gradients.collect()
+    def _complete(self, cell: nn.Cell, taken: list[tuple[Tensor, Tensor]]) -> None:
+        self._tape_gradients.add(taken)
         self._tell("after_backward", cell)
 
 

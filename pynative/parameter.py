@@ -31,6 +31,10 @@ def type_of(dtype: Dtype) -> ms.Type:
     return getattr(ms, type_name(dtype))
 
 
+def _nothing() -> None:
+    """Where parameters are whole all the time."""
+
+
 @dataclass(slots=True, eq=False)
 class ParameterMeta:
     """What the project knows of a parameter beside its values: its attribute `meta`.
@@ -57,6 +61,11 @@ class ParameterMeta:
     """What of the parameter `main_param` is the copy of."""
     layer_events: Any = None
     """The LayerEvents of the chunk that it belongs to, which `get_model` sets; None: those of no chunk."""
+    fetch: Callable[[], None] = _nothing
+    """Has its values in its memory. With ZeRO stage 3 they are there by themselves only while its layer is at work; all
+    ranks call this."""
+    keep: Callable[[], None] = _nothing
+    """Takes over values that were written there."""
     buffers: Callable[[], Any] = lambda: None
     """Gives the buffers that it is in, while there are any: a weak reference to them."""
 
@@ -133,6 +142,7 @@ def write(tensor: Tensor, values: np.ndarray) -> None:
 def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
     """Overwrite a parameter in place; its float32 copy, if it has one, then holds the rounded values too."""
     write(parameter, values)
+    parameter.meta.keep()
     if parameter.meta.main_param is not None:
         in_place.assign(parameter.meta.main_param, parameter.meta.rounded_from_main)
 

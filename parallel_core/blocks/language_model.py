@@ -100,6 +100,18 @@ class Chunk(Block):
     shared_embedding: SharedEmbedding | None
     """Of a last chunk that is not the first one too, when embeddings are tied."""
 
+    def cells(self) -> list[Block]:
+        """The parts that work one after the other, in their order; their parameters in turn are the chunk's."""
+        layers = (layer for _, layer in self.decoder.layers.layers)
+        found = (self.embedding, *layers, self.decoder.final_layernorm, self.output_layer)
+        return [block for block in found if block is not None]
+
+    def recomputed_cells(self) -> list[range]:
+        """Positions of cells that run forward again together."""
+        layers, before = self.decoder.layers, int(self.embedding is not None)
+        groups = (group for group in layers.recompute.groups() if layers.recompute.layers[group.start].full)
+        return [range(group.start + before, group.stop + before) for group in groups]
+
     def submodules(self) -> dict[str, Block]:
         """The copy of the embedding goes by the first stage's name: it is the same parameter."""
         blocks = super().submodules()

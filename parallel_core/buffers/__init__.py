@@ -24,22 +24,31 @@ from parallel_core.buffers.layout import (
     overlaps,
     plan_buffers,
 )
+from parallel_core.buffers.slots import Cell, Residence, SlotPlan, plan_residence
 from parallel_core.buffers.stretch import Stretch
+from parallel_core.buffers.visits import Visits, gathered, micro_batch_visits
 
 __all__ = [
     "ALIGNMENT",
     "BucketRule",
     "BufferPlan",
+    "Cell",
     "Collective",
     "Entry",
+    "Residence",
     "Segment",
+    "SlotPlan",
     "Span",
     "Stretch",
+    "Visits",
     "aligned",
     "bucket_reductions",
+    "gathered",
+    "micro_batch_visits",
     "other_sums",
     "overlaps",
     "plan_buffers",
     "plan_gathers",
     "plan_reductions",
+    "plan_residence",
 ]

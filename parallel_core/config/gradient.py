@@ -74,8 +74,13 @@ class GradientConfig(Config):
         return self.overlap_grad_reduce and not (self.delay_grad_reduce and _is_on_later_stage(coordinates))
 
     def _bucket_size_on(self, coordinates: Coordinates) -> int | None:
-        """Megatron's rule: later stages, which the first one waits for, reduce a chunk at once."""
-        if not (self.wrap_with_ddp and self.overlap_grad_reduce) or _is_on_later_stage(coordinates):
+        """Megatron's rule: later stages, which the first one waits for, reduce a chunk at once. With ZeRO's stages 2
+        and 3 a bucket is a layer."""
+        if (
+            not (self.wrap_with_ddp and self.overlap_grad_reduce)
+            or self.zero_stage >= 2
+            or _is_on_later_stage(coordinates)
+        ):
             return None
         return self.bucket_size or max(40_000_000, 1_000_000 * coordinates.get("dp", (0, 1))[1])
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from parallel_core.buffers import SlotPlan, Span
 from parallel_core.costs.activations import peak_kept_bytes
-from parallel_core.costs.parameters import stage_owned
+from parallel_core.costs.parameters import stage_residences
 from parallel_core.dtypes import DTYPES
 from parallel_core.optimizer import plan_states
 
@@ -20,6 +22,7 @@ class MemoryBytes:
 
     parameters: int
     gradients: int
+    """With ZeRO stages 2 and 3 what a rank keeps, and the slots in which layers have all of theirs."""
     optimizer_states: int
     """The float32 values of 16-bit parameters among them."""
     activations: int
@@ -36,16 +39,16 @@ class MemoryBytes:
 
 def memory(config: AllConfig, stage: int) -> MemoryBytes:
     """What each rank of a pipeline stage allocates."""
-    buffers = stage_owned(config, stage)
-    item_sizes = [(DTYPES[plan.parameter_type].bytes, DTYPES[plan.gradient_type].bytes) for plan, _ in buffers]
-    states = [
-        state.bytes for plan, owned in buffers for state in plan_states(plan, owned, config.optimizer_config).values()
-    ]
+    parameters = gradients = states = 0
+    for plan, kept in stage_residences(config, stage):
+        parameters += DTYPES[plan.parameter_type].bytes * _elements(kept.parameters, kept.parameter_slots)
+        gradients += DTYPES[plan.gradient_type].bytes * _elements(kept.gradients, kept.gradient_slots)
+        states += sum(state.bytes for state in plan_states(plan, kept.owned, config.optimizer_config).values())
     activations = peak_kept_bytes(config, stage)
-    return MemoryBytes(
-        sum(plan.size * size for (plan, _), (size, _) in zip(buffers, item_sizes, strict=True)),
-        sum(plan.size * size for (plan, _), (_, size) in zip(buffers, item_sizes, strict=True)),
-        sum(states),
-        activations,
-        activations - peak_kept_bytes(config, stage, on_device=True),
-    )
+    on_host = activations - peak_kept_bytes(config, stage, on_device=True)
+    return MemoryBytes(parameters, gradients, states, activations, on_host)
+
+
+def _elements(kept: Iterable[Span], slots: SlotPlan) -> int:
+    """What is kept, and the slots of what is not."""
+    return sum(span.size for span in kept) + slots.size

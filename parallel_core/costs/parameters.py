@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from parallel_core.blocks import ParameterSpec, stage_chunks
-from parallel_core.buffers import BufferPlan, Span, plan_buffers
+from parallel_core.buffers import BufferPlan, Cell, Residence, plan_buffers, plan_residence
 from parallel_core.sharding import Coordinates, ShardSpec, place
 
 if TYPE_CHECKING:
@@ -40,19 +40,35 @@ def stage_coordinates(config: AllConfig, stage: int, replica: int = 0) -> Coordi
     }
 
 
+def _cells_of_parameters(config: AllConfig, stage: int) -> tuple[list[Cell | None], int]:
+    """The cell of each parameter, and how many cells a rank has. A copy of the embedding is the head's."""
+    keys: list[Cell | None] = []
+    chunks, before = stage_chunks(config.model_config, stage), 0
+    for chunk in chunks:
+        cells = [before + i for i, cell in enumerate(chunk.cells()) for _ in cell.parameters()]
+        before += len(chunk.cells())
+        keys += [*cells, *[before - 1] * (len(chunk.parameters()) - len(cells))]
+    return keys, before
+
+
 def stage_buffers(config: AllConfig, stage: int) -> list[BufferPlan]:
     """The flat buffers that a rank's parameters and gradients lie in."""
     coordinates, gradient = stage_coordinates(config, stage), config.training_config.gradient
-    named = _named(config, stage)
+    named, keys = _named(config, stage), None
+    if gradient.zero_stage >= 2:
+        keys = _cells_of_parameters(config, stage)[0]
+    elif gradient.overlap_grad_reduce:
+        keys = [chunk for _, _, chunk in named]
     parameters = [(place(spec, coordinates), parameter.dtype) for spec, parameter, _ in named]
-    chunks = [chunk for _, _, chunk in named] if gradient.overlap_grad_reduce else None
-    return plan_buffers(parameters, gradient.type_for, gradient.bucket_rule(coordinates), chunks)
+    return plan_buffers(parameters, gradient.type_for, gradient.bucket_rule(coordinates), keys)
 
 
-def stage_owned(config: AllConfig, stage: int) -> list[tuple[BufferPlan, tuple[Span, ...]]]:
-    """The same, with what of each a rank updates and has the optimizer's states of."""
-    coordinates, sharded = stage_coordinates(config, stage), config.training_config.gradient.shards_states
-    return [(plan, plan.owned_by(coordinates, sharded=sharded)) for plan in stage_buffers(config, stage)]
+def stage_residences(config: AllConfig, stage: int) -> list[tuple[BufferPlan, Residence]]:
+    """The same, with what of each a rank keeps, and which slots the rest has while it is needed."""
+    keys, cells = _cells_of_parameters(config, stage)
+    coordinates, zero_stage = stage_coordinates(config, stage), config.training_config.gradient.zero_stage
+    plans = stage_buffers(config, stage)
+    return [(plan, plan_residence(plan, keys, cells, coordinates, zero_stage)) for plan in plans]
 
 
 def buffer_elements(config: AllConfig, stage: int) -> int:

@@ -21,15 +21,15 @@ parameters in theirs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from parallel_core.blocks import MicroBatch, stage_chunks
 from parallel_core.blocks.micro_batch import FLOAT32, INT32
-from parallel_core.buffers import plan_gathers, plan_reductions
+from parallel_core.buffers import SlotPlan, Span, gathered, micro_batch_visits, plan_gathers, plan_reductions
 from parallel_core.costs.muon import orthogonalisation
-from parallel_core.costs.parameters import stage_buffers, stage_coordinates
+from parallel_core.costs.parameters import stage_coordinates, stage_residences
 from parallel_core.dtypes import DTYPES
 from parallel_core.messages import Message, message
 
@@ -52,16 +52,39 @@ def pipeline(config: AllConfig, stage: int) -> Iterator[Message]:
 def gradients(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:
     """Over the replicas; over tensor parallelism partial sums; over the first and last stage a tied embedding's. With
     the distributed optimizer, of a rank's own part; and after the update the gathers of parameters."""
-    coordinates, plans = stage_coordinates(config, stage, replica), stage_buffers(config, stage)
-    sharded = config.training_config.gradient.shards_states
+    coordinates, residences = stage_coordinates(config, stage, replica), stage_residences(config, stage)
+    plans, sharded = [plan for plan, _ in residences], config.training_config.gradient.shards_states
+    micro_batches = config.dataset_config.micro_batch_num
     for one in plan_reductions(plans, coordinates, sharded=sharded):
-        size = one.span.size * DTYPES[plans[one.buffer].gradient_type].bytes
         what = {"tp": "partial gradients", "embedding": "tied embedding"}.get(one.over, "gradients")
-        yield from message(one.over, one.operation, size, coordinates[one.over][1], what)
+        kept_as = plans[one.buffer].gradient_type
+        sent_as = config.training_config.gradient.type_sent(kept_as) if what == "gradients" else kept_as
+        size = one.span.size * DTYPES[sent_as].bytes
+        is_transient = one.span in residences[one.buffer][1].gradient_slots.cells
+        times = micro_batches if is_transient and one.operation == "reduce_scatter" else 1
+        yield from _repeated(times, message(one.over, one.operation, size, coordinates[one.over][1], what))
+    gathers = [_gathers_of_cells(config, stage, residence.parameter_slots) for _, residence in residences]
     for one in plan_gathers(plans, coordinates, sharded=sharded):
         members = coordinates[one.over][1]
         size = one.span.size // members * DTYPES[plans[one.buffer].parameter_type].bytes
-        yield from message(one.over, one.operation, size, members, "parameters")
+        times = gathers[one.buffer].get(one.span, 1)
+        yield from _repeated(times, message(one.over, one.operation, size, members, "parameters"))
+
+
+def _repeated(times: int, messages: Iterable[Message]) -> Iterator[Message]:
+    return (one.times(times) for one in messages)
+
+
+def _gathers_of_cells(config: AllConfig, stage: int, slots: SlotPlan) -> dict[Span, int]:
+    """How often the parameters of each transient bucket are gathered in a step."""
+    bucket_of = {cell: bucket for bucket, cell in slots.cells.items()}
+    cells, recomputed = 0, []
+    for chunk in stage_chunks(config.model_config, stage):
+        recomputed += [range(group.start + cells, group.stop + cells) for group in chunk.recomputed_cells()]
+        cells += len(chunk.cells())
+    visits = micro_batch_visits(cells, recomputed) * config.dataset_config.micro_batch_num
+    found = Counter(gathered((cell for cell in visits if cell in bucket_of), cells))
+    return {bucket_of[cell]: times for cell, times in found.items()}
 
 
 def reports(config: AllConfig) -> Iterator[Message]:

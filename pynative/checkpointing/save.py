@@ -52,11 +52,12 @@ def save_checkpoint(directory: Path, state: RunState, keep: int | None = None) -
 def _local_tensors(state: RunState) -> dict[str, LocalTensor]:
     """Weights by name and optimizer state by "<state>.<name>", of the shards that this rank writes."""
     coordinates = parallel_state.get_coordinates()
-    tensors = {
-        parameter.meta.spec.name: LocalTensor(place_of(parameter), parameter.asnumpy())
-        for parameter in name_parameters(state.model)
-        if is_written(parameter.meta.spec, coordinates)
-    }
+    tensors: dict[str, LocalTensor] = {}
+    for parameter in name_parameters(state.model):
+        parameter.meta.fetch()
+        if is_written(parameter.meta.spec, coordinates):
+            values = parameter.asnumpy().copy()  # The next one that is fetched may lie in the same memory.
+            tensors[parameter.meta.spec.name] = LocalTensor(place_of(parameter), values)
     optimizer = _saved_optimizer(state)
     return tensors if optimizer is None else tensors | written_state(optimizer)
 

@@ -61,11 +61,12 @@ def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -
     them.
     """
     coordinates = parallel_state.get_coordinates()
-    own = {
-        parameter.meta.spec.name: (place_of(parameter), _array(of(parameter)))
-        for parameter in name_parameters(model)
-        if is_written(parameter.meta.spec, coordinates)
-    }
+    own: Shards = {}
+    for parameter in name_parameters(model):
+        parameter.meta.fetch()
+        if is_written(parameter.meta.spec, coordinates):
+            values = _array(of(parameter)).copy()  # The next one that is fetched may lie in the same memory.
+            own[parameter.meta.spec.name] = place_of(parameter), values
     return gather_shards(own, writers(parallel_state.get_topology()))
 
 

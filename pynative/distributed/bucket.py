@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 from mindspore import Parameter, Tensor
 
 from parallel_core.buffers import Collective, Span
-from pynative import kernels, parallel_state
-from pynative.collectives import Completed, Work
-from pynative.distributed.flat_memory import FlatMemory
+from pynative import in_place, kernels, parallel_state
+from pynative.distributed.flat_memory import Memory
+from pynative.parameter import type_name, type_of
 from pynative.step_position import get_step_position
 
 
@@ -16,23 +17,25 @@ class ParamAndGradBucket:
     """Parameters whose gradients are summed over the replicas together, under Megatron's names.
 
     A sum is started once a step: by whoever knows that the bucket's gradients are complete, else at the step's end.
+    sent_as: the type in which gradients are sent, if it is not their own.
     """
 
     def __init__(
         self,
         span: Span,
         params: Sequence[Parameter],
-        gradients: FlatMemory,
-        parameters: FlatMemory,
+        gradients: Memory,
+        parameters: Memory,
         reductions: Sequence[Collective],
         gathers: Sequence[Collective],
+        sent_as: str | None = None,
     ) -> None:
-        self.span, self.params = span, list(params)
+        self.span, self.params, self._sent_as = span, list(params), sent_as
         self._gradient = gradients.span(*span)
         self._reductions = [(one, *operands(one, gradients)) for one in reductions]
         self._gathers = [(one, *operands(one, parameters)) for one in gathers]
-        self._grad_work: Work | Completed | None = None
-        self._param_works: list[Work | Completed] = []
+        self._grad_work: Waited | None = None
+        self._param_works: list[Waited] = []
         self._grad_sync_is_due, self._factor_before_sum = True, 1.0
         self.is_checked = False
         """Whether gradients that are not finite are an error."""
@@ -72,7 +75,7 @@ class ParamAndGradBucket:
         for parameter in self.params:
             parameter.meta.main_grad_is_final = True
         for reduction, given, result in self._reductions[:1]:
-            self._grad_work = _started(reduction, given, result)
+            self._grad_work = started(reduction, given, result, self._sent_as)
 
     def finish_grad_sync(self) -> None:
         """Wait until the gradients that this rank owns are the replicas' sum."""
@@ -80,11 +83,11 @@ class ParamAndGradBucket:
             self._grad_work.wait()
             self._grad_work = None
             for reduction, given, result in self._reductions[1:]:
-                _started(reduction, given, result).wait()
+                started(reduction, given, result, self._sent_as).wait()
 
     def start_param_sync(self) -> None:
         """Start to gather the parameters, of which this rank has updated those that it owns."""
-        self._param_works = [_started(gather, given, result) for gather, given, result in self._gathers]
+        self._param_works = [started(gather, given, result) for gather, given, result in self._gathers]
 
     def finish_param_sync(self) -> None:
         """Wait until the parameters are whole."""
@@ -102,7 +105,7 @@ def _not_finite(name: str) -> FloatingPointError:
     )
 
 
-def operands(collective: Collective, memory: FlatMemory) -> tuple[Tensor, Tensor]:
+def operands(collective: Collective, memory: Memory) -> tuple[Tensor, Tensor]:
     """What a collective is given and where its result lies: the rank's own part of the span, and all of it."""
     whole = memory.span(*collective.span)
     if collective.operation == "all_reduce":
@@ -111,6 +114,27 @@ def operands(collective: Collective, memory: FlatMemory) -> tuple[Tensor, Tensor
     return (own, whole) if collective.operation == "all_gather" else (whole, own)
 
 
-def _started(collective: Collective, given: Tensor, result: Tensor) -> Work | Completed:
-    group = parallel_state.get_group(collective.over)
-    return getattr(group, collective.operation)(given, out=result, async_op=True)
+class Waited(Protocol):
+    """A collective on its way."""
+
+    def wait(self) -> object:
+        """Until its result is where it belongs."""
+
+
+class _Converted:
+    """A collective whose result comes in another type than it is kept in."""
+
+    def __init__(self, work: Waited, result: Tensor) -> None:
+        self._work, self._result = work, result
+
+    def wait(self) -> None:
+        """Until its result is where it belongs."""
+        in_place.assign(self._result, self._work.wait())
+
+
+def started(collective: Collective, given: Tensor, result: Tensor, sent_as: str | None = None) -> Waited:
+    """A planned collective, in the operands' type or another."""
+    call = getattr(parallel_state.get_group(collective.over), collective.operation)
+    if sent_as is None or sent_as == type_name(given.dtype):
+        return call(given, out=result, async_op=True)
+    return _Converted(call(given.astype(type_of(sent_as)), async_op=True), result)

@@ -1,12 +1,23 @@
 """One stretch of memory, many tensors that view it."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
 from parallel_core.buffers import Span
+
+
+class Memory(Protocol):
+    """Elements of a planned buffer, wherever they lie."""
+
+    def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
+        """The tensor of this shape that begins at element `start` of the plan."""
+
+    def span(self, start: int, stop: int) -> Tensor:
+        """Elements start..stop-1 of the plan as a vector."""
 
 
 class FlatMemory:

@@ -8,42 +8,62 @@ from mindspore import Parameter
 
 from parallel_core.buffers import (
     BufferPlan,
+    Collective,
     Entry,
+    Residence,
     Span,
     bucket_reductions,
     other_sums,
     overlaps,
     plan_buffers,
     plan_gathers,
+    plan_residence,
 )
 from parallel_core.config.gradient import GradientConfig
 from pynative import in_place, parallel_state
 from pynative.distributed.bucket import ParamAndGradBucket, operands
 from pynative.distributed.flat_memory import FlatMemory
+from pynative.distributed.gathered_parameters import GatheredParameters
 from pynative.distributed.overlap import OverlappedSums
+from pynative.distributed.slots import InSlot, Slots
+from pynative.distributed.transient_bucket import TransientBucket, Turn
+from pynative.distributed.zero import Cells, FetchParameters, send_gradients
 from pynative.parameter import place_of, set_main_grad, type_name
 
 
 class ParamAndGradBuffer:
     """The flat memory of one plan: `parameter` keeps its values, and gradients are summed in its `main_grad`."""
 
-    def __init__(self, plan: BufferPlan, parameters: Sequence[Parameter], owned: Sequence[Span]) -> None:
+    def __init__(self, plan: BufferPlan, parameters: Sequence[Parameter], residence: Residence) -> None:
         self.plan = plan
-        self.owned = tuple(owned)
+        self.owned = residence.owned
         """What this rank updates, and of which it has the optimizer's state: with the distributed optimizer its part of
         every bucket. The reduced gradient is whole there only."""
-        self.parameters = FlatMemory([plan.span], plan.parameter_type)
-        self.gradients = FlatMemory([plan.span], plan.gradient_type)
+        self.parameters = FlatMemory(residence.parameters, plan.parameter_type)
+        """What the rank keeps of them; with ZeRO stage 3 that is its own part, and of the gradients with stage 2."""
+        self.gradients = FlatMemory(residence.gradients, plan.gradient_type)
+        self.gradient_slots = Slots(residence.gradient_slots, plan.gradient_type)
+        self.parameter_slots = Slots(residence.parameter_slots, plan.parameter_type)
         self.entries: list[tuple[Entry, Parameter]] = [(entry, parameters[entry.index]) for entry in plan.entries]
-        self._addresses = [self._adopt(entry, parameter) for entry, parameter in self.entries]
+        for entry, parameter in self.entries:
+            self._adopt(entry, parameter)
+        self.gathered = GatheredParameters(plan.replicas, self.entries, self.parameter_slots, self.parameters)
+        self._addresses = [parameter.data_ptr() for _, parameter in self.entries]
 
-    def _adopt(self, entry: Entry, parameter: Parameter) -> int:
-        """Move a parameter into the buffer; the address that it has there."""
-        home = self.parameters.view(entry.start, entry.place.shape)
-        in_place.assign(home, parameter)
-        parameter.set_data(home)
-        set_main_grad(parameter, self.gradients.view(entry.start, entry.place.shape))
-        return home.data_ptr()
+    def _adopt(self, entry: Entry, parameter: Parameter) -> None:
+        """Move a parameter into the buffer, unless it has a slot."""
+        place, in_slot = (entry.start, entry.place.shape), self.gradient_slots.view(entry)
+        set_main_grad(parameter, self.gradients.view(*place) if in_slot is None else in_slot)
+        if self.parameter_slots.plan.bucket_of(entry.span) is None:
+            home = self.parameters.view(*place)
+            in_place.assign(home, parameter)
+            parameter.set_data(home)
+
+    @property
+    def memories(self) -> list[FlatMemory]:
+        """All that is allocated."""
+        slots = (self.parameter_slots.memory, self.gradient_slots.memory)
+        return [self.parameters, self.gradients, *(memory for memory in slots if memory is not None)]
 
     def check_memory(self) -> None:
         """Raise ValueError naming a parameter that is no longer in the buffer, and so would not be trained."""
@@ -66,37 +86,76 @@ class ParamAndGradBuffers:
         self, parameters: Iterable[Parameter], config: GradientConfig, keys: Sequence[Hashable] | None = None
     ) -> None:
         parameters, coordinates = list(parameters), parallel_state.get_coordinates()
-        self.is_sharded = config.shards_states
+        self.is_sharded, self._type_sent = config.shards_states, config.type_sent
+        self._cells = Cells(parameters)
+        cells = self._cells.of_parameters
         plans = plan_buffers(
             [(place_of(p), type_name(p.dtype)) for p in parameters],
             config.type_for,
             config.bucket_rule(coordinates),
-            keys or ([p.meta.layer_events for p in parameters] if config.overlap_grad_reduce else None),
+            keys or self._keys(parameters, config),
         )
+        residences = [plan_residence(plan, cells, len(self._cells), coordinates, config.zero_stage) for plan in plans]
         self._buffers = [
-            ParamAndGradBuffer(plan, parameters, plan.owned_by(coordinates, sharded=self.is_sharded)) for plan in plans
+            ParamAndGradBuffer(plan, parameters, residence) for plan, residence in zip(plans, residences, strict=True)
         ]
         self.entries = [pair for buffer in self._buffers for pair in buffer.entries]
         """Every parameter with its place."""
+        self._turn = Turn()
         self.buckets = self._make_buckets(plans)
         """In the order in which their gradients are complete."""
         sums = other_sums(plans, coordinates, sharded=self.is_sharded)
         self._other_sums = [(one.over, self._buffers[one.buffer].gradients.span(*one.span)) for one in sums]
         for _, parameter in self.entries:
             parameter.meta.buffers = ref(self)
-        self.overlapped_sums = OverlappedSums(self.buckets if config.overlaps_on(coordinates) else ())
+        kept = [bucket for bucket in self.buckets if not isinstance(bucket, TransientBucket)]
+        self.overlapped_sums = OverlappedSums(kept if config.overlaps_on(coordinates) else ())
         self._is_checked = False
+        self._observe(config)
+
+    def _keys(self, parameters: Sequence[Parameter], config: GradientConfig) -> list[Hashable] | None:
+        """What buckets don't mix: cells, or where sums overlap the backward chunks."""
+        if config.zero_stage >= 2:
+            return [*self._cells.of_parameters]
+        return [p.meta.layer_events for p in parameters] if config.overlap_grad_reduce else None
+
+    def _observe(self, config: GradientConfig) -> None:
+        """Have the events of cells move what is there for a cell at a time."""
+        leaving: dict[int, list[TransientBucket]] = {}
+        arriving: dict[int, dict[GatheredParameters, Span]] = {}
+        for bucket in self.buckets:
+            if isinstance(bucket, TransientBucket):
+                leaving.setdefault(bucket.cell, []).append(bucket)
+        for buffer in self:
+            for span, cell in buffer.parameter_slots.plan.cells.items():
+                arriving.setdefault(cell, {})[buffer.gathered] = span
+        if leaving:
+            send_gradients(self._cells, leaving, self._turn, config.overlap_grad_reduce)
+        if arriving:
+            FetchParameters(self._cells, arriving)
 
     def _make_buckets(self, plans: Sequence[BufferPlan]) -> list[ParamAndGradBucket]:
         coordinates, made = parallel_state.get_coordinates(), []
         gathers = plan_gathers(plans, coordinates, sharded=self.is_sharded)
         for i, buffer in enumerate(self._buffers):
             for span in buffer.plan.buckets:
-                inside = [parameter for entry, parameter in buffer.entries if overlaps([entry.span], [span])]
                 sums = bucket_reductions(i, buffer.plan, span, coordinates, sharded=self.is_sharded)
                 own_gathers = [gather for gather in gathers if (gather.buffer, gather.span) == (i, span)]
-                made.append(ParamAndGradBucket(span, inside, buffer.gradients, buffer.parameters, sums, own_gathers))
+                made.append(self._make_bucket(buffer, span, sums, own_gathers))
         return made
+
+    def _make_bucket(
+        self, buffer: ParamAndGradBuffer, span: Span, sums: Sequence[Collective], gathers: Sequence[Collective]
+    ) -> ParamAndGradBucket:
+        inside = [pair for pair in buffer.entries if overlaps([pair[0].span], [span])]
+        sent_as = self._type_sent(buffer.plan.gradient_type)
+        if span not in buffer.gradient_slots.plan.cells:
+            parameters = [parameter for _, parameter in inside]
+            return ParamAndGradBucket(span, parameters, buffer.gradients, buffer.parameters, sums, gathers, sent_as)
+        after_update = [] if span in buffer.parameter_slots.plan.cells else gathers
+        slot = InSlot(buffer.gradient_slots, span)
+        kept = buffer.gradients, buffer.parameters
+        return TransientBucket(inside, slot, *kept, sums, after_update, self._turn, sent_as)
 
     @classmethod
     def of(cls, parameters: Iterable[Parameter], gradient: GradientConfig) -> "ParamAndGradBuffers":
@@ -165,6 +224,8 @@ class ParamAndGradBuffers:
         model first."""
         for bucket in reversed(self.buckets):
             bucket.start_param_sync()
+        for buffer in self:
+            buffer.gathered.forget()
 
     def finish_param_sync(self) -> None:
         """Wait until all parameters are whole."""

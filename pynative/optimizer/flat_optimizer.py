@@ -83,7 +83,8 @@ class FlatOptimizer:
             if main_param is None or run is None:
                 set_main_param(parameter, None)
             elif Stretch.of(entry, run).is_whole:
-                set_main_param(parameter, main_param.view(entry.start, entry.place.shape), parameter)
+                place = entry.start, entry.place.shape
+                set_main_param(parameter, main_param.view(*place), buffer.parameters.view(*place))
             else:
                 set_main_param(parameter, main_param.span(*run), buffer.parameters.span(*run))
 

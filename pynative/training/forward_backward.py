@@ -27,6 +27,12 @@ class ForwardBackward:
     """
 
     def __init__(self, model: nn.CellList, config: AllConfig) -> None:
+        stage = config.training_config.gradient.zero_stage
+        if stage >= 2:
+            raise ValueError(
+                f"--zero-stage {stage}: a rank keeps its part of the gradients, so a function cannot give all of them; "
+                f"train by TrainOneStepCell or pretrain, or use stage 0 or 1"
+            )
         self.model, self.config = model, config
         self.buffers = ParamAndGradBuffers.of(trainable(model), config.training_config.gradient)
         self.pipeline = PipelineStep(model, config)

@@ -48,6 +48,7 @@ def digests(state) -> dict[str, str]:
         found[f"{what}{part.spec.name} {[(box.start, box.shape) for box in part.boxes]}"] = digest.hexdigest()
 
     for entry, parameter in state.step_cell.buffers.entries:
+        parameter.meta.fetch()
         note("", entry.place, parameter)
     for _, stretch, views in state.step_cell.optimizer.states_of_parameters():
         note("state of ", stretch.place, *views.values())

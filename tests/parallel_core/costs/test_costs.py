@@ -130,6 +130,22 @@ def test_every_byte_of_a_step_is_predicted(world, layout, family):
         assert found == predicted(flags, world, rank), rank
 
 
+ZERO = [
+    (2, "--zero-stage 2", ""),
+    (2, "--zero-stage 3", FAMILIES["llama"]),
+    (4, f"--zero-stage 3 {TP2_SP}", ""),
+    (4, f"--zero-stage 2 {PP2}", "--communication-data-type bf16"),
+    (2, f"--zero-stage 3 {RING2} --num-layers 5", "--recompute-granularity full --recompute-method uniform "
+     "--recompute-num-layers 2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("world", "layout", "family"), ZERO)
+def test_zero_sends_what_is_predicted(world, layout, family):
+    """Gradients in every micro-batch, weights for each cell whose slot holds another's."""
+    test_every_byte_of_a_step_is_predicted(world, layout, family)
+
+
 FULL = "--recompute-granularity full --recompute-method"
 RECOMPUTED = [
     (2, TP2, f"{FULL} uniform --recompute-num-layers 2 --recompute-slice-activation"),

@@ -1,0 +1,98 @@
+"""Transient memory of ZeRO's stages 2 and 3 ("ZeRO", Rajbhandari et al., 2020), planned before it is allocated.
+
+A bucket is one cell's parameters: the embedding's, a layer's, the final norm's, the head's. Between two cells at work
+the rank keeps its own part of a bucket alone, of the gradients with stage 2, of the parameters too with stage 3. While
+its cell is at work a bucket lies whole in a slot, always the same one, so that every parameter and every gradient is a
+fixed view. Neighbours have different slots: one can be at work while the other's gradients leave, or its parameters
+arrive.
+
+A parameter that belongs to no cell, and a tied one, which two cells use, stay whole in the buffer, as with stage 1.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from parallel_core.buffers.layout import BufferPlan, Span, overlaps
+from parallel_core.sharding import Coordinates
+
+Cell = int
+"""The position of a cell among those of a rank's chunks, in the order in which they run forward."""
+
+ALTERNATING = 2
+"""Slots that inner cells take in turns; the first and the last cell have the one after them."""
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """Where the buckets of a buffer that are transient lie while their cells are at work."""
+
+    cells: dict[Span, Cell] = field(default_factory=dict)
+    """Bucket -> its cell. Buckets that are not here are kept."""
+    slots: dict[Span, int] = field(default_factory=dict)
+    """Bucket -> the number of its slot."""
+    starts: dict[Span, int] = field(default_factory=dict)
+    """Bucket -> the first element of its slot."""
+    size: int = 0
+    """Elements of all slots."""
+
+    def bucket_of(self, span: Span) -> Span | None:
+        """The transient bucket in which a span of the buffer lies; none: it is kept."""
+        return next((bucket for bucket in self.cells if overlaps([span], [bucket])), None)
+
+    def place(self, start: int, bucket: Span) -> int:
+        """Where element `start` of the buffer lies in the transient memory."""
+        return self.starts[bucket] + start - bucket.start
+
+
+def slot_of(cell: Cell, cells: int) -> int:
+    """The slot of one of so many cells. The first and the last never work one after the other, nor do two cells with
+    one between them; they are an embedding and a head, the largest, or of a stage without these layers."""
+    is_end = cells > ALTERNATING and cell in (0, cells - 1)
+    return ALTERNATING if is_end else cell % ALTERNATING
+
+
+def _transient_buckets(plan: BufferPlan, keys: Sequence[Cell | None]) -> Iterator[tuple[Span, Cell]]:
+    """The buckets that are there only while a cell is at work, with that cell. keys: each planned parameter's cell."""
+    for bucket in plan.buckets:
+        inside = [entry for entry in plan.entries if bucket.start <= entry.start < bucket.stop]
+        (key,) = {keys[entry.index] for entry in inside}
+        if key is not None and all(entry.spec.shared_over is None for entry in inside):
+            yield bucket, key
+
+
+def plan_slots(plan: BufferPlan, keys: Sequence[Cell | None], cells: int) -> SlotPlan:
+    """Slots for a buffer whose buckets have one cell each, of a rank that has so many cells."""
+    cell_of = dict(_transient_buckets(plan, keys))
+    slots = {bucket: slot_of(cell, cells) for bucket, cell in cell_of.items()}
+    sizes = [
+        max((bucket.size for bucket, slot in slots.items() if slot == number), default=0)
+        for number in range(ALTERNATING + 1)
+    ]
+    return SlotPlan(cell_of, slots, {bucket: sum(sizes[:slot]) for bucket, slot in slots.items()}, sum(sizes))
+
+
+@dataclass(frozen=True)
+class Residence:
+    """What of one buffer a rank keeps, and where the rest is while it is needed."""
+
+    owned: tuple[Span, ...]
+    """What it updates, and of which it has the optimizer's state."""
+    parameters: tuple[Span, ...]
+    """What it keeps of the parameters all the time."""
+    gradients: tuple[Span, ...]
+    """What it keeps of the gradients all the time."""
+    parameter_slots: SlotPlan
+    gradient_slots: SlotPlan
+
+
+def plan_residence(
+    plan: BufferPlan, keys: Sequence[Cell | None], cells: int, coordinates: Coordinates, stage: int
+) -> Residence:
+    """Of the rank at these coordinates, at a stage of ZeRO; a rank that shares with no other keeps everything."""
+    owned = plan.owned_by(coordinates, sharded=stage > 0)
+    whole: tuple[Span, ...] = (plan.span,)
+    if stage < 2 or owned == plan.buckets:
+        return Residence(owned, whole, whole, SlotPlan(), SlotPlan())
+    slots = plan_slots(plan, keys, cells)
+    cut = tuple(own if bucket in slots.cells else bucket for bucket, own in zip(plan.buckets, owned, strict=True))
+    return Residence(owned, cut if stage == 3 else whole, cut, slots if stage == 3 else SlotPlan(), slots)

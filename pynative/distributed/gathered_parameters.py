@@ -1,0 +1,109 @@
+"""Parameters of which a rank keeps its own part (ZeRO stage 3): whole in their slots while their cells are at work."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from mindspore import Parameter, Tensor
+
+from parallel_core.buffers import Entry, Span, overlaps
+from parallel_core.sharding import SHARDS_OF_STATES
+from pynative import in_place, kernels, parallel_state
+from pynative.collectives import Completed, Group, Work
+from pynative.distributed.flat_memory import FlatMemory
+from pynative.distributed.slots import InSlot, Slots
+
+
+@dataclass
+class _Slot:
+    """What is in a slot, or on its way there."""
+
+    bucket: Span | None = None
+    arriving: Work | Completed | None = None
+
+    def wait(self) -> None:
+        """Until what was asked for is there."""
+        arriving, self.arriving = self.arriving, None
+        if arriving is not None:
+            arriving.wait()
+
+
+class GatheredParameters:
+    """The transient parameters of one buffer.
+
+    Args:
+        replicas: kind of the group whose ranks hold the same parameters.
+        entries: of the buffer.
+        kept: what the rank keeps: of a transient bucket its own part.
+    """
+
+    def __init__(
+        self, replicas: str, entries: Sequence[tuple[Entry, Parameter]], slots: Slots, kept: FlatMemory
+    ) -> None:
+        self._entries, self._kept = list(entries), kept
+        self._group: Group = parallel_state.get_group(SHARDS_OF_STATES[replicas])
+        self._places = {bucket: InSlot(slots, bucket) for bucket in slots.plan.cells}
+        self._slots = [_Slot() for _ in range(max(slots.plan.slots.values(), default=-1) + 1)]
+        self._operands = {bucket: (self._own(bucket), self._places[bucket].span(*bucket)) for bucket in self._places}
+        self._are_blank = True
+        for bucket in self._places:
+            self._adopt(bucket)
+
+    def _own(self, bucket: Span) -> Tensor:
+        (own,) = overlaps([bucket], self._kept.spans)
+        return self._kept.span(*own)
+
+    def _adopt(self, bucket: Span) -> None:
+        """Move a bucket's parameters into its slot, and what of them is this rank's into what it keeps."""
+        for entry, parameter in self._entries:
+            if overlaps([entry.span], [bucket]):
+                place = self._places[bucket].view(entry.start, entry.place.shape)
+                in_place.assign(place, parameter)
+                parameter.set_data(place)
+                self.keep(entry)
+                parameter.meta.fetch, parameter.meta.keep = partial(self.need, bucket), partial(self.keep, entry)
+
+    def need(self, bucket: Span) -> None:
+        """Have a bucket's parameters in its slot; all ranks call this."""
+        slot = self._slots[self._places[bucket].slot]
+        if slot.bucket != bucket:
+            self._start(bucket)
+        slot.wait()
+
+    def fetch_ahead(self, bucket: Span, at_work: Span | None) -> None:
+        """Start to gather a bucket's parameters, unless they are there, or another bucket is at work in that slot."""
+        number = self._places[bucket].slot
+        is_free = at_work is None or self._places[at_work].slot != number
+        if is_free and self._slots[number].bucket != bucket:
+            self._start(bucket)
+
+    def _start(self, bucket: Span) -> None:
+        slot = self._slots[self._places[bucket].slot]
+        slot.wait()
+        self._check_blank()
+        own, whole = self._operands[bucket]
+        slot.bucket, slot.arriving = bucket, self._group.all_gather(own, out=whole, async_op=True)
+
+    def keep(self, entry: Entry) -> None:
+        """Take what is this rank's of a parameter from its slot, where new values were written."""
+        (bucket,) = (bucket for bucket in self._places if overlaps([entry.span], [bucket]))
+        place = self._places[bucket]
+        for run in overlaps([entry.span], self._kept.spans):
+            in_place.assign(self._kept.span(*run), place.span(*run))
+        kernels.fill_(place.span(*entry.span), 0.0)
+        self._slots[place.slot].bucket = None
+
+    def forget(self) -> None:
+        """What is in the slots is stale: this rank's parameters were updated."""
+        for slot in self._slots:
+            slot.wait()
+            slot.bucket = None
+
+    def _check_blank(self) -> None:
+        """Raise ValueError, before the first gather, if somebody wrote values where none are kept."""
+        if self._are_blank and any(kernels.squared_norm(whole) for _, whole in self._operands.values()):
+            raise ValueError(
+                "parameters: some were assigned values, of which nothing is kept, because with --zero-stage 3 a rank "
+                "keeps its part of each; write them by pynative.checkpointing.load_weights"
+            )
+        self._are_blank = False

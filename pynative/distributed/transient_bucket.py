@@ -1,0 +1,95 @@
+"""A bucket whose gradients are whole for a moment only (ZeRO stage 2): its cell's backward writes them into a slot, and
+they leave it, in every micro-batch, for the sums that the ranks keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mindspore import Parameter
+
+from parallel_core.buffers import Collective, Entry, overlaps
+from pynative import in_place, kernels
+from pynative.distributed.bucket import ParamAndGradBucket, started
+from pynative.distributed.flat_memory import FlatMemory
+from pynative.distributed.slots import InSlot
+
+
+class Turn:
+    """Whose gradients are on their way: of one bucket at a time. While it leaves its slot the next one, which has
+    another, fills; that one's turn comes when the first has left."""
+
+    def __init__(self) -> None:
+        self._leaving: TransientBucket | None = None
+
+    def take(self, bucket: TransientBucket) -> None:
+        """Another bucket leaves now."""
+        self.finish()
+        self._leaving = bucket
+
+    def finish(self) -> None:
+        """Wait until the last one has left."""
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            leaving.collect()
+
+
+class TransientBucket(ParamAndGradBucket):
+    """Parameters of one cell, whose gradients are summed over the replicas in every micro-batch.
+
+    Args:
+        slot: where the gradients are written.
+        kept: the gradients that the rank keeps: of this bucket its own part.
+        turn: of all transient buckets of the rank.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[tuple[Entry, Parameter]],
+        slot: InSlot,
+        kept: FlatMemory,
+        parameters: FlatMemory,
+        reductions: Sequence[Collective],
+        gathers: Sequence[Collective],
+        turn: Turn,
+        sent_as: str | None = None,
+    ) -> None:
+        super().__init__(slot.bucket, [p for _, p in entries], slot, parameters, reductions[:1], gathers, sent_as)
+        self.cell = slot.cell
+        (own,) = overlaps([slot.bucket], kept.spans)
+        self._own, self._sum, self._turn = slot.span(*own), kept.span(*own), turn
+        self._over_instances = [(one, self._sum, self._sum) for one in reductions[1:]]
+        self._padding = slot.padding([entry for entry, _ in entries])
+        self._was_started = self._has_sum = False
+
+    def empty_gradients(self, factor_before_sum: float = 1.0) -> None:
+        """Forget the gradients: the first sum overwrites."""
+        super().empty_gradients(factor_before_sum)
+        self._was_started = self._has_sum = False
+
+    def start_grad_sync(self) -> None:
+        """Start the sum of a micro-batch's gradients over the replicas. Nothing if there are none, unless it is the
+        step's end and there never were any: then they are zero."""
+        if self._was_started and all(parameter.meta.main_grad_is_empty for parameter in self.params):
+            return
+        self._was_started = self._grad_sync_is_due = True
+        self._turn.take(self)
+        for gap in self._padding:
+            kernels.fill_(gap, 0.0)
+        super().start_grad_sync()
+        for parameter in self.params:
+            parameter.meta.main_grad_is_empty, parameter.meta.main_grad_is_final = True, False
+
+    def collect(self) -> None:
+        """Wait until the micro-batch's gradients are the replicas' sum, and add what of that is this rank's."""
+        super().finish_grad_sync()
+        if self._has_sum:
+            kernels.add_(self._sum, self._own)
+        else:
+            in_place.assign(self._sum, self._own)
+        self._has_sum = True
+
+    def finish_grad_sync(self) -> None:
+        """Wait until the gradients that this rank owns are the sum of all micro-batches over the replicas."""
+        self._turn.finish()
+        for one in self._over_instances:
+            started(*one, self._sent_as).wait()

@@ -1,0 +1,147 @@
+"""ZeRO's stages against each other: what ranks keep differs, what they compute does not."""
+
+import numpy as np
+import pytest
+
+from parallel_core.costs.parameters import stage_residences
+from parallel_core.dtypes import DTYPES
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of
+from tests.support.layouts import Trained, check_layout, train
+
+UNTIED = "--untie-embeddings-and-output-weights --num-layers 5 --position-embedding-type rope"
+FLAGS = f"{TINY} --global-batch-size 8 --weight-decay 0.1"
+TP2 = "--tensor-model-parallel-size 2 --sequence-parallel"
+RECOMPUTED = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 --hidden-dropout 0.1"
+LAYOUTS = [
+    (2, "--zero-stage 2", ""),
+    (2, "--zero-stage 3", ""),
+    (4, "--zero-stage 2", UNTIED),
+    (4, "--zero-stage 3", UNTIED),
+    (4, f"--zero-stage 2 {TP2} --overlap-grad-reduce", UNTIED),
+    (4, f"--zero-stage 3 {TP2} --overlap-grad-reduce", UNTIED),
+    (4, "--zero-stage 3 --context-parallel-size 2", UNTIED),
+    (2, "--zero-stage 3 --overlap-grad-reduce", f"{UNTIED} {RECOMPUTED}"),
+    (4, "--zero-stage 2 --pipeline-model-parallel-size 2", ""),
+    (4, "--zero-stage 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1 --overlap-grad-reduce", UNTIED),
+    (4, "--zero-stage 2 --pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2", "--num-layers 4"),
+]
+
+
+@pytest.mark.parametrize(("world", "layout", "model"), LAYOUTS)
+def test_it_is_one_process(world, layout, model):
+    """Losses, norms, first gradients, updates of every parameter, states; replicas' shards equal to the bit."""
+    check_layout(f"{FLAGS} --micro-batch-size 1 {model}", world, layout)
+
+
+def ahead_or_not(backend, flags: str, ahead: bool) -> Trained:
+    """A run that fetches parameters ahead, or one that gathers them when they are needed."""
+    from pynative.distributed.zero import FetchParameters
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FetchParameters, "fetches_ahead", ahead)
+        return train(backend, flags)
+
+
+@pytest.mark.parametrize("types", ["", "--bf16", "--fp16 --initial-loss-scale 64"])
+def test_stages_are_equal_to_the_bit(types):
+    """Where a rank has one micro-batch, so that sums over ranks and over micro-batches are the same ones; float32
+    values of 16-bit weights too, and whether parameters come ahead or not. Nearly every element has moved."""
+    flags = f"{TINY} --global-batch-size 4 --clip-grad 0 --lr 1e-2 {UNTIED} {types}"
+    plain = run(2, train, f"{flags} --zero-stage 0")[0]
+    others = [
+        run(2, train, f"{flags} --zero-stage 2")[0],
+        run(2, ahead_or_not, f"{flags} --zero-stage 3 --overlap-grad-reduce", True)[0],
+        run(2, ahead_or_not, f"{flags} --zero-stage 3", False)[0],
+    ]
+    for other in others:
+        assert other.losses == plain.losses
+        for kind in ("gradients", "initial", "final", "state"):
+            found, wanted = getattr(other, kind), getattr(plain, kind)
+            assert found.keys() == wanted.keys()
+            for name, values in wanted.items():
+                np.testing.assert_array_equal(found[name], values, err_msg=f"{kind} {name}")
+    last = {name: plain.state.get(f"main_param.{name}", values) for name, values in plain.final.items()}
+    moved = {name: (values != plain.initial[name]).mean() for name, values in last.items()}
+    assert {name: share for name, share in moved.items() if share < 0.97} == {}
+
+
+def allocated(backend, flags: str) -> tuple[list[int], list[int]]:
+    """Bytes of what a rank holds: parameters and gradients of each buffer with slots, all states; and the plan's."""
+    from tests.support.pretraining import pretrain_tiny
+
+    optimizer = pretrain_tiny(backend, flags).step_cell.optimizer
+    memories = [sum(memory.bytes for memory in buffer.memories) for buffer in optimizer.buffers]
+    states = [sum(memory.bytes for memory in states.values()) for states in optimizer._states]
+    return memories, states
+
+
+@pytest.mark.parametrize("types", ["", "--bf16"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_bytes_are_the_plans(stage, types):
+    """Error 0. In float32, where everything divides: 16P; 8P + 8P/N; 4P + 12P/N and slots; 16P/N and slots."""
+    flags = f"{TINY} {UNTIED} --global-batch-size 4 --train-iters 1 --zero-stage {stage} {types}"
+    config, found = config_of(flags, 2), run(2, allocated, flags)
+    memories, states = zip(*found, strict=True)
+    planned, planned_states, whole, slots = [], [], 0, 0
+    for plan, kept in stage_residences(config, 0):
+        of_parameter, of_gradient = DTYPES[plan.parameter_type].bytes, DTYPES[plan.gradient_type].bytes
+        planned.append(
+            of_parameter * (sum(span.size for span in kept.parameters) + kept.parameter_slots.size)
+            + of_gradient * (sum(span.size for span in kept.gradients) + kept.gradient_slots.size)
+        )
+        planned_states.append(
+            4 * sum(span.size for span in kept.owned) * (2 if plan.parameter_type == "float32" else 3)
+        )
+        whole += plan.size
+        slots += kept.parameter_slots.size + kept.gradient_slots.size
+    assert memories == (planned, planned) and states == (planned_states, planned_states)
+    if not types:
+        per_element = {0: 16, 1: 8 + 8 / 2, 2: 4 + 12 / 2, 3: 16 / 2}[stage]
+        assert sum(planned) + sum(planned_states) == per_element * whole + 4 * slots
+        assert bool(slots) == (stage > 1)
+
+
+def watched(backend, flags: str) -> list:
+    """What surrounds training and reads weights: validation losses, norms of weights, generated tokens."""
+    from pynative.generate import generate
+    from pynative.optimizer.statistics import ModelStatistics
+    from tests.support.engine import job
+    from tests.support.pretraining import evaluated, pretrain_tiny
+
+    found = evaluated(backend, f"{flags} --eval-iters 2 --eval-interval 1")
+    state = pretrain_tiny(backend, flags)
+    with job(backend, state.config):
+        norm = ModelStatistics(state.step_cell.buffers).parameter_norm()
+        tokens = generate(state.model[0], [3, 5, 7], max_new_tokens=4)
+    return [found, norm, tokens]
+
+
+def test_what_reads_weights_finds_them():
+    """Evaluation between steps, the norm of the weights, generation."""
+    flags = f"{TINY} {UNTIED} --global-batch-size 4 --clip-grad 0"
+    (plain_seen, plain_norm, plain_tokens), *_ = run(2, watched, f"{flags} --zero-stage 0")
+    for seen, norm, tokens in run(2, watched, f"{flags} --zero-stage 3"):
+        assert seen == plain_seen and tokens == plain_tokens
+        assert norm == pytest.approx(plain_norm, rel=1e-6)
+
+
+def assigned(backend, flags: str) -> str:
+    """What a script is told that writes into a parameter before training."""
+    from mindspore import ops
+
+    from pynative.training.callbacks import Callback
+    from tests.support.pretraining import pretrain_tiny
+
+    class Assigns(Callback):
+        def on_train_begin(self, state):
+            parameter = next(p for p in state.model.get_parameters() if p.ndim == 2)
+            ops.assign(parameter, parameter + 1)
+
+    with pytest.raises(ValueError, match="some were assigned values") as caught:
+        pretrain_tiny(backend, flags, callbacks=[Assigns()])
+    return str(caught.value)
+
+
+def test_values_that_would_be_lost_are_an_error():
+    assert "load_weights" in run(2, assigned, f"{TINY} {UNTIED} --global-batch-size 4 --zero-stage 3")[0]

@@ -9,8 +9,8 @@ SIXTEEN_BITS = scripts("shrunk")
 DENSE = scripts("shrunk_dense")
 """All of them are trained by `python -m tests.support.public_scripts shrunk_dense`."""
 
-OF_THEIR_OWN = ("s0105", "s0568", "s0907", "s0937", "s0962", "s1146", "s1242")
-"""Those of DENSE with flags that no other script here has: of recomputation, split layers, instances, positions."""
+OF_THEIR_OWN = ("s0105", "s0212", "s0568", "s0907", "s0937", "s0962", "s1146", "s1242")
+"""Those of DENSE with flags that no other one here has: recomputation, overlap, a ring, layers by cost, instances."""
 
 
 def test_so_many_are_drawn():

@@ -44,6 +44,11 @@ def grown(backend, flags: str) -> tuple[list[int], list[int]]:
 
 SETTINGS = {
     "plain": (1, "--global-batch-size 1"),
+    "distributed optimizer, overlap, recompute": (
+        2,
+        "--global-batch-size 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    ),
 }
 
 

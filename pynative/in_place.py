@@ -33,7 +33,9 @@ def _as(source: Tensor, target: Tensor) -> Tensor:
 
 
 def _is_out_of_reach(target: Tensor) -> bool:
-    """Whether MindSpore's own operators cannot write here."""
+    """Whether MindSpore's own operators cannot write here; nor can a device's into the host's memory."""
+    if getattr(target, "is_on_host", False):
+        return True
     dtype = target.dtype
     is_narrow = dtype is mindspore.float16 or dtype is mindspore.bfloat16
     return is_narrow and mindspore.get_context("device_target") == "CPU"

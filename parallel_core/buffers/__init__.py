@@ -24,6 +24,7 @@ from parallel_core.buffers.layout import (
     overlaps,
     plan_buffers,
 )
+from parallel_core.buffers.offload import offloaded
 from parallel_core.buffers.slots import Cell, Residence, SlotPlan, plan_residence
 from parallel_core.buffers.stretch import Stretch
 from parallel_core.buffers.visits import Visits, gathered, micro_batch_visits
@@ -45,6 +46,7 @@ __all__ = [
     "bucket_reductions",
     "gathered",
     "micro_batch_visits",
+    "offloaded",
     "other_sums",
     "overlaps",
     "plan_buffers",

@@ -53,9 +53,6 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "lora_rank": (0,),
     "expert_model_parallel_size": (1,),
     "ckpt_format": ("torch_dist", "torch", "torch_dcp", "fsdp_dtensor", "safetensors"),
-    "cpu_offload_optimizer": (False,),
-    "cpu_offload_params": (False,),
-    "nvme_path": (None,),
     "prefix": ("network",),
     "instruction.enabled": (False,),
     "labels_in_data": (False,),
@@ -89,7 +86,6 @@ PART_OF: dict[str, Feature] = {
     "sliding_window.": Feature("sliding_window.size"),
     "moe_config.": Feature("num_experts"),
     "expert_tensor_parallel_size": Feature("num_experts"),
-    "optimizer_offload_fraction": Feature("cpu_offload_optimizer"),
 }
 """How the name of a field, or of its section, begins -> what it only says the how of. The first that fits counts."""
 

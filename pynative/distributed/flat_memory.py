@@ -1,6 +1,6 @@
 """One stretch of memory, many tensors that view it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import mindspore as ms
@@ -8,6 +8,9 @@ import numpy as np
 from mindspore import Tensor
 
 from parallel_core.buffers import Span
+
+Allocate = Callable[[int, np.dtype], np.ndarray]
+"""(elements, type) -> zeros in memory of the host."""
 
 
 class Memory(Protocol):
@@ -28,11 +31,12 @@ class FlatMemory:
     views. Elsewhere it is a device tensor and its views (not run on hardware).
     """
 
-    def __init__(self, spans: Sequence[Span], dtype: str = "float32") -> None:
-        self.spans, self.dtype = tuple(spans), dtype
+    def __init__(self, spans: Sequence[Span], dtype: str = "float32", allocate: Allocate | None = None) -> None:
+        """allocate: who makes the memory, which then is the host's, instead."""
+        self.spans, self.dtype, self._is_on_host = tuple(spans), dtype, allocate is not None
         self._memory: np.ndarray | Tensor
-        if ms.get_context("device_target") == "CPU":
-            self._memory = np.zeros(self.size, Tensor([0], getattr(ms, dtype)).asnumpy().dtype)
+        if allocate is not None or ms.get_context("device_target") == "CPU":
+            self._memory = (allocate or np.zeros)(self.size, Tensor([0], getattr(ms, dtype)).asnumpy().dtype)
         else:
             self._memory = ms.mint.zeros(self.size, dtype=getattr(ms, dtype))
 
@@ -51,7 +55,9 @@ class FlatMemory:
         first = self._place(start, start + int(np.prod(shape)))
         last = first + int(np.prod(shape))
         if isinstance(self._memory, np.ndarray):
-            return Tensor.from_numpy(self._memory[first:last].reshape(shape))
+            view = Tensor.from_numpy(self._memory[first:last].reshape(shape))
+            view.is_on_host = self._is_on_host
+            return view
         return self._memory[first:last].view(shape)
 
     def span(self, start: int, stop: int) -> Tensor:

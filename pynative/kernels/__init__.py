@@ -10,10 +10,14 @@ therefore looked up in this module when they are called; `from pynative.kernels 
 implementation forever.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import mindspore
 
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from pynative.kernels import selection
+from pynative.kernels.contract import CONTRACT
 from pynative.kernels.contract.attention import (
     attention,
     attention_block,
@@ -72,6 +76,17 @@ def use(implementation: str | None = None, threads: int | None = None, fused: Fu
     device = mindspore.get_context("device_target")
     _select(selection.implementation_on(device, implementation), device, fused)
     process.prepare(1 if threads is None else threads)
+
+
+@contextmanager
+def on_host() -> Iterator[None]:
+    """Within the block operators are the host's, for tensors of the host's memory, whichever are selected."""
+    selected = {name: globals()[name] for name in CONTRACT}
+    globals().update(selection.merged(selection.STACKS["host", "CPU"].tables(NOTHING_FUSED)))
+    try:
+        yield
+    finally:
+        globals().update(selected)
 
 
 def active() -> str:

@@ -1,12 +1,13 @@
 """An optimizer over flat buffers: its states, float32 values of 16-bit parameters, the update of what a rank owns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from mindspore import Parameter, Tensor
 
-from parallel_core.buffers import Segment, Span, Stretch, overlaps
+from parallel_core.buffers import Segment, Span, Stretch, offloaded, overlaps
 from parallel_core.config import OptimizerConfig
+from parallel_core.config.offload import OffloadConfig
 from parallel_core.loss_scale import LossScaler
 from parallel_core.lr_schedule import Rates
 from parallel_core.optimizer import MAIN_PARAM, Treatment, moment_names, plan_states, treatment
@@ -15,11 +16,12 @@ from pynative.distributed.flat_memory import FlatMemory
 from pynative.distributed.overlap import OverlappedGathers
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
 from pynative.optimizer.muon import MuonMatrix, matrices_of
+from pynative.optimizer.offload import SplitMemory, allocate_states, update_on_host
 from pynative.optimizer.sweep import Step, Sweep
 from pynative.optimizer.updates import UPDATES
 from pynative.parameter import set_main_param
 
-States = dict[str, FlatMemory]
+States = dict[str, FlatMemory] | dict[str, SplitMemory]
 """Of a buffer, by name."""
 
 
@@ -31,11 +33,19 @@ class FlatOptimizer:
     """
 
     def __init__(
-        self, config: OptimizerConfig, buffers: ParamAndGradBuffers, grad_scaler: LossScaler | None = None
+        self,
+        config: OptimizerConfig,
+        buffers: ParamAndGradBuffers,
+        grad_scaler: LossScaler | None = None,
+        offload: OffloadConfig | None = None,
     ) -> None:
         self.config, self.buffers, self.grad_scaler = config, buffers, grad_scaler
+        self._allocate = None if offload is None else allocate_states(offload)
+        self._fraction = 0.0 if offload is None or self._allocate is None else offload.optimizer_offload_fraction
         self._states = [self._state_of(buffer) for buffer in buffers]
         self._sweeps: list[Sweep] = []
+        self._offloaded_sweeps: list[Sweep] = []
+        """Those whose states are not on the device."""
         self._matrices: list[MuonMatrix] = []
         for buffer, states in zip(buffers, self._states, strict=True):
             self._plan_updates(buffer, states)
@@ -53,14 +63,28 @@ class FlatOptimizer:
 
     def _state_of(self, buffer: ParamAndGradBuffer) -> States:
         planned = plan_states(buffer.plan, buffer.owned, self.config)
-        return {name: FlatMemory(state.spans, state.dtype) for name, state in planned.items()}
+        if self._allocate is None:
+            return {name: FlatMemory(state.spans, state.dtype) for name, state in planned.items()}
+        elsewhere, rest = self._places(buffer)
+        return {
+            name: SplitMemory(
+                overlaps(state.spans, elsewhere), overlaps(state.spans, rest), state.dtype, self._allocate
+            )
+            for name, state in planned.items()
+        }
+
+    def _places(self, buffer: ParamAndGradBuffer) -> tuple[Sequence[Span], Sequence[Span]]:
+        """What of a buffer has its states elsewhere than on the device, and what there."""
+        return offloaded(buffer.plan, buffer.owned, self._fraction) if self._allocate else ((), buffer.owned)
 
     def _plan_updates(self, buffer: ParamAndGradBuffer, states: States) -> None:
         """Sweeps over segments, but matrices that are orthogonalised one by one."""
+        elsewhere, rest = self._places(buffer)
         for segment in buffer.plan.segments(partial(treatment, config=self.config)):
             if segment.treatment.rule in UPDATES:
-                runs = overlaps([segment.span], buffer.owned)
-                self._sweeps += [_sweep_of(run, segment.treatment, buffer, states) for run in runs]
+                for place, sweeps in ((rest, self._sweeps), (elsewhere, self._offloaded_sweeps)):
+                    runs = overlaps([segment.span], place)
+                    sweeps += [_sweep_of(run, segment.treatment, buffer, states) for run in runs]
             else:
                 self._matrices += self._matrices_of(segment, buffer, states)
 
@@ -75,7 +99,7 @@ class FlatOptimizer:
         return matrices_of(buffer.plan, matrices, sweeps, self.config, self.buffers.is_sharded)
 
     @staticmethod
-    def _give_main_params(buffer: ParamAndGradBuffer, main_param: FlatMemory | None) -> None:
+    def _give_main_params(buffer: ParamAndGradBuffer, main_param: FlatMemory | SplitMemory | None) -> None:
         """Let parameters know their float32 values: in their shape, or of a part of one the vector."""
         owned = {entry.index: run for entry, run in buffer.plan.entries_in(buffer.owned)}
         for entry, parameter in buffer.entries:
@@ -125,6 +149,8 @@ class FlatOptimizer:
                 kernels.clamp_(gradients, self.config.clip_grad_value / step.grad_scale)
         for sweep in self._sweeps:
             UPDATES[sweep.treatment.rule](sweep, self.config, step)
+        for sweep in self._offloaded_sweeps:
+            update_on_host(sweep, self.config, step)
         for matrix in self._matrices:
             matrix.update(step)
 

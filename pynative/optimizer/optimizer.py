@@ -51,16 +51,16 @@ def get_optimizer(
     """
     if not return_instance:
         return FlatOptimizer
-    grad_scaler = None
+    grad_scaler = offload = None
     if not isinstance(buffers, ParamAndGradBuffers):
-        grad_scaler = buffers.precision.make_loss_scaler()
+        grad_scaler, offload = buffers.precision.make_loss_scaler(), buffers.offload
         if params is None and network is None:
             raise ValueError("get_optimizer: no parameters; pass params or network, or a model's ParamAndGradBuffers")
         parameters = _of_groups(params) if params is not None else trainable(network)
         buffers = ParamAndGradBuffers.of(list(parameters), buffers.gradient)
     if config.optimizer_type == "muon":
         _check_for_matrices(config, buffers)
-    return FlatOptimizer(config, buffers, grad_scaler)
+    return FlatOptimizer(config, buffers, grad_scaler, offload)
 
 
 def _check_for_matrices(config: OptimizerConfig, buffers: ParamAndGradBuffers) -> None:

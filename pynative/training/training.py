@@ -18,8 +18,9 @@ from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
 from pynative.checkpointing import load_checkpoint
 from pynative.layer_events import LayerEvents
-from pynative.log import log, warn
+from pynative.log import log
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
+from pynative.optimizer.offload import offload_lines
 from pynative.parameter import initialize_parameters
 from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.step_position import StepPosition, set_step_position
@@ -48,7 +49,6 @@ from pynative.training.forward_step import BatchedForwardStep, MegatronForwardSt
 from pynative.training.train_step import TrainOneStepCell
 from pynative.training.utils import set_parallel_context, set_seed
 from pynative.transformer.offload import offload_notice
-from pynative.transformer.transformer import unused_recompute_notice
 
 __all__ = [
     "TrainOneStepCell",
@@ -75,10 +75,7 @@ def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | T
     for chunk in range(parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1):
         parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
         chunks.append(_chunk(model_provider_func, seed))
-    model = nn.CellList(chunks)
-    if isinstance(config, AllConfig) and (notice := unused_recompute_notice(model, config.model_config)):
-        warn(notice)
-    return model
+    return nn.CellList(chunks)
 
 
 def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int) -> nn.Cell:
@@ -175,6 +172,8 @@ def _step_cell(
     model: nn.CellList, config: AllConfig, forward_step_func: Callable | None, get_batch_func: Callable | None
 ) -> TrainOneStepCell:
     """Gradients, optimizer, schedule and forward step around a model."""
+    for line in offload_lines(config.training_config.offload):
+        log(line)
     optimizer = get_optimizer(config.optimizer_config, config.training_config, network=model)
     scheduler = get_optimizer_param_scheduler(config)
     forward_step: ForwardStep = BatchedForwardStep(get_batch_func)

@@ -125,6 +125,16 @@ def weights_are_cut_without_a_pipeline(config: Sections) -> Iterator[Finding]:
         )
 
 
+def offloaded_states_are_swept(config: Sections) -> Iterator[Finding]:
+    if config.training_config.offload.offloads_optimizer and config.optimizer_config.optimizer_type == "muon":
+        yield Finding(
+            "--optimizer",
+            "muon",
+            "its products belong on the device; with --cpu-offload-optimizer or --nvme-path updates run on the host",
+            "leave one of them out, or use adam",
+        )
+
+
 def copies_can_be_compared(config: Sections) -> Iterator[Finding]:
     training = config.training_config
     every = training.check_weight_hash_across_dp_replicas_interval
@@ -212,6 +222,7 @@ RULES = (
     states_are_copied_evenly,
     averages_where_gradients_are_averaged,
     weights_are_cut_without_a_pipeline,
+    offloaded_states_are_swept,
     copies_can_be_compared,
     checkpoints_are_kept,
     resuming_takes_everything,

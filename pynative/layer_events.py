@@ -155,12 +155,16 @@ class LayerEvents:
 
     def _complete_later(self, cell: nn.Cell) -> None:
         """What the tape has of the cell is taken now, and added when the event comes: cells may share the memory of
-        their gradients (ZeRO)."""
+        their gradients (ZeRO). What it has of no cell that ran is added with the chunk's."""
+        if cell is self.chunk:
+            self.collect()
         if self._observers["after_backward"]:
             taken = self._tape_gradients.take(self._own_parameters[id(cell)])
             autograd.after_weight_gradients(partial(self._complete, cell, taken))
-        elif cell is self.chunk:
-            self._tape_gradients.collect()
+
+    def collect(self) -> None:
+        """Move gradients that the tape left to `main_grad`: `backward` does it, for a backward of one's own call it."""
+        self._tape_gradients.collect()
 
     def _complete(self, cell: nn.Cell, taken: list[tuple[Tensor, Tensor]]) -> None:
         self._tape_gradients.add(taken)

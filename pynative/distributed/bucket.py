@@ -37,12 +37,14 @@ class ParamAndGradBucket:
         self._grad_work: Waited | None = None
         self._param_works: list[Waited] = []
         self._grad_sync_is_due, self._factor_before_sum = True, 1.0
+        self._ready: set[int] = set()
         self.is_checked = False
         """Whether gradients that are not finite are an error."""
 
     def empty_gradients(self, factor_before_sum: float = 1.0) -> None:
         """Forget the gradients; the next ones are multiplied by the factor before they are summed over the replicas."""
         self._factor_before_sum, self._grad_sync_is_due = factor_before_sum, True
+        self._ready.clear()
         for parameter in self.params:
             parameter.meta.main_grad_is_empty = True
             parameter.meta.main_grad_is_final = False
@@ -94,6 +96,22 @@ class ParamAndGradBucket:
         for work in self._param_works:
             work.wait()
         self._param_works = []
+
+    # The names of the earlier system.
+
+    issue_grad_reduce = start_grad_sync
+    final_grad_reduce = finish_grad_sync
+
+    def reset(self) -> None:
+        """Forget the gradients."""
+        self.empty_gradients(self._factor_before_sum)
+
+    def register_grad_ready(self, parameter: Parameter) -> None:
+        """A script with a backward of its own says that a parameter's gradient is complete; the last one starts the
+        sum."""
+        self._ready.add(id(parameter))
+        if len(self._ready) == len(self.params):
+            self.start_grad_sync()
 
 
 def _not_finite(name: str) -> FloatingPointError:

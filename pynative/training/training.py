@@ -46,11 +46,13 @@ from pynative.training.data import (
     micro_batch_of_all,
 )
 from pynative.training.forward_step import BatchedForwardStep, MegatronForwardStep
+from pynative.training.parallel_training_reducer import ParallelTrainingReducer
 from pynative.training.train_step import TrainOneStepCell
 from pynative.training.utils import set_parallel_context, set_seed
 from pynative.transformer.offload import offload_notice
 
 __all__ = [
+    "ParallelTrainingReducer",
     "TrainOneStepCell",
     "build_pretraining_data_loader",
     "get_model",

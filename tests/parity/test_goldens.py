@@ -13,6 +13,7 @@ from tests.support.assets import asset
 from tests.support.distributed import run
 from tests.support.engine import config_of, job
 
+OVERLAP = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 20000"
 LAYOUTS = {
     "1 rank": (1, ""),
     "tp2": (2, "--tensor-model-parallel-size 2"),
@@ -29,6 +30,13 @@ LAYOUTS = {
     "dp2 tp2 sp distopt": (4, "--use-distributed-optimizer --tensor-model-parallel-size 2 --sequence-parallel"),
     "dp2 pp2 distopt": (4, "--use-distributed-optimizer --pipeline-model-parallel-size 2"),
     "dp2 cp2 distopt": (4, "--use-distributed-optimizer --context-parallel-size 2"),
+    "dp2 overlap": (2, OVERLAP),
+    "dp2 pp2 overlap": (4, f"{OVERLAP} --pipeline-model-parallel-size 2"),
+    "dp2 pp2 zb-h1 overlap": (4, f"{OVERLAP} --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1"),
+    "dp2 pp2 vpp2 overlap": (
+        4,
+        f"{OVERLAP} --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1",
+    ),
     "tp2 pp2": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
     "cp2 ring": (2, "--context-parallel-size 2"),
     "cp2 ulysses": (2, "--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo"),

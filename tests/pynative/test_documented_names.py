@@ -262,6 +262,8 @@ def own_loop(backend) -> dict[str, list[np.ndarray]]:
     samples = [Rows()[4 * backend.rank + i] for i in range(4)]
     batches = [{n: np.stack([s[n] for s in samples[i : i + 2]]) for n in samples[0]} for i in (0, 2)]
 
+    buckets: dict[str, int] = {}
+
     def weights(model) -> list[np.ndarray]:
         return [parameter.asnumpy().copy() for parameter in model.trainable_params()]
 
@@ -290,23 +292,36 @@ def own_loop(backend) -> dict[str, list[np.ndarray]]:
     def provider(**stage):
         return GPTModel(config.model_config, **stage)
 
-    def wrapped_provider(**stage):
-        ddp_config = DistributedDataParallelConfig(check_for_nan_in_grad=True, bucket_size=100)
-        return DistributedDataParallel(config.training_config, ddp_config, provider(**stage))
+    def wrapped_provider(disable_bucketing=False, **fields):
+        ddp_config = DistributedDataParallelConfig(check_for_nan_in_grad=True, bucket_size=5000, **fields)
+        return lambda **stage: DistributedDataParallel(
+            config.training_config, ddp_config, provider(**stage), disable_bucketing
+        )
+
+    sharded = {"use_distributed_optimizer": True, "overlap_grad_reduce": True}
+    wrapped = {
+        "wrapped": wrapped_provider(),
+        "averaged after": wrapped_provider(average_in_collective=True, enable_mem_align=False),
+        "sharded": wrapped_provider(**sharded, average_in_collective=True),
+        "one bucket": wrapped_provider(**sharded, disable_bucketing=True),
+    }
 
     with job(backend, config):
         found = {"pretrain": weights(pretrain(None, provider, all_config=config, train_data_loader=batches).model)}
-        for name, train, of in (("function", by_function, provider), ("wrapped", by_hand, wrapped_provider)):
+        for name, of in {"function": provider, **wrapped}.items():
             model = get_model(of, config)
-            train(model)
+            (by_function if name == "function" else by_hand)(model)
             found[name] = weights(model)
+            if name in wrapped:
+                buckets[name] = len(model[0].flat_buffers.buckets)
+        assert buckets["sharded"] > 2 and {buckets[name] for name in wrapped if name != "sharded"} <= {1, 2}, buckets
         return found
 
 
 def test_a_loop_of_ones_own_trains_as_pretrain_does():
     """Gradients are reduced once, into the memory that the optimizer reads, whichever of them was made first."""
     for found in run(2, own_loop):
-        for name in ("function", "wrapped"):
+        for name in found.keys() - {"pretrain"}:
             for ours, expected in zip(found[name], found["pretrain"], strict=True):
                 np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-7)
 

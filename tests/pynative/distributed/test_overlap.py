@@ -5,8 +5,9 @@ import time
 import numpy as np
 import pytest
 
+from parallel_core.config.gradient import GradientConfig
 from tests.support.distributed import run
-from tests.support.engine import TINY
+from tests.support.engine import TINY, config_of, job
 from tests.support.layouts import train
 from tests.support.pipelines import pipeline
 from tests.support.pretraining import pretrain_tiny
@@ -123,3 +124,90 @@ def test_gathers_lie_inside_the_forward():
         gathers = steps[-1]["all_gather"]
         for step in steps[1:]:
             assert any(start < step["forward"] < stop for start, stop in gathers)
+
+
+def buckets_by_hand(backend) -> None:
+    """A script's own calls: a bucket is summed when its last parameter is said to be ready; a list by a reducer."""
+    from mindspore import Tensor
+
+    from pynative.distributed import Bucket, DistributedDataParallel, DistributedDataParallelConfig
+    from pynative.training.training import ParallelTrainingReducer, get_model
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = config_of(f"{TINY} --global-batch-size 4", backend.world_size)
+    ddp_config = DistributedDataParallelConfig(average_in_collective=True)
+    with job(backend, config):
+        (model,) = get_model(
+            lambda **stage: DistributedDataParallel(
+                config.training_config, ddp_config, GPTModel(config.model_config, **stage)
+            ),
+            config,
+        )
+        (bucket, *_) = model.flat_buffers.buckets
+        assert isinstance(bucket, Bucket)
+        for _ in range(2):
+            model.zero_grad_buffer()
+            for parameter in bucket.params:
+                parameter.main_grad.asnumpy()[...] = backend.rank + 1.0
+                parameter.meta.main_grad_is_empty = False
+            for parameter in bucket.params:
+                assert bucket.params[0].main_grad.asnumpy().max() <= backend.rank + 1.0
+                bucket.register_grad_ready(parameter)
+            bucket.final_grad_reduce()
+            assert all((parameter.main_grad.asnumpy() == 3.0).all() for parameter in bucket.params)
+        reducer = ParallelTrainingReducer(bucket.params, config.training_config)
+        gradients = [Tensor(np.full(p.shape, backend.rank + 1.0, np.float32)) for p in bucket.params]
+        reducer.inplace_reduce_grad(gradients)
+        assert all((gradient.asnumpy() == 1.5).all() for gradient in gradients)
+        assert not reducer.reduce_is_finite(backend.rank == 0) and reducer.reduce_is_finite(True)
+
+
+def test_the_calls_of_scripts_with_a_backward_of_their_own():
+    run(2, buckets_by_hand)
+
+
+def late(backend, flags: str) -> None:
+    """A penalty on a layer's weights, computed outside of the layer after everything else of its backward."""
+    from pynative import autograd
+    from pynative.transformer.gpt_model import GPTModel
+
+    class Late(autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(weight)
+            return x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (weight,) = ctx.saved_tensors
+            return gradient, autograd.add_weight_gradient(weight, lambda out, accumulate: out)
+
+    class Model(GPTModel):
+        def construct(self, *arguments, **named):
+            first = self.language_model.decoder.layers
+            embedding = self.language_model.embedding
+            embed = embedding.word_embeddings.construct
+            weight = first.trainable_params()[-1]
+            embedding.word_embeddings.construct = lambda ids: Late.apply(embed(ids), weight)
+            return super().construct(*arguments, **named)
+
+    train(backend, flags, build=Model)
+
+
+def test_a_gradient_that_comes_too_late_is_an_error():
+    """Else it would be lost, differently on each replica."""
+    run(2, late, MODEL)
+    with pytest.raises(ValueError, match=r"parameter decoder.layers.3.* leave out --overlap-grad-reduce"):
+        run(2, late, f"{MODEL} {BUCKETS}")
+
+
+def test_the_default_size_of_buckets_is_megatrons():
+    """40 million elements, or a million for each replica; all of a chunk on later stages and without overlap."""
+    overlapping = GradientConfig(overlap_grad_reduce=True)
+    assert overlapping.bucket_rule({"dp": (0, 8)}).size == 40_000_000
+    assert overlapping.bucket_rule({"dp": (0, 64)}).size == 64_000_000
+    assert overlapping.bucket_rule({"dp": (0, 8), "pp": (1, 2)}).size is None
+    assert GradientConfig(bucket_size=5).bucket_rule({"dp": (0, 8)}).size is None
+    aligned = GradientConfig(use_distributed_optimizer=True, zero_stage=1, enable_mem_align=True)
+    rule = aligned.bucket_rule({"intra-dp-cp": (0, 3)})
+    assert (rule.entry_alignment * 2, rule.bucket_alignment * 2 // 3) == (512, 512)

@@ -1,0 +1,46 @@
+"""Sums over ranks for scripts that hold gradients in a list of their own, not in the buffers."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from parallel_core.averaging import Averaging
+from parallel_core.config import TrainingConfig
+from pynative import parallel_state
+
+
+class ParallelTrainingReducer:
+    """Reduces gradients once a step, each by a collective of its own.
+
+    Args:
+        params: those whose gradients will be given, in their order; parameters of a model of `get_model`.
+        training_config: with calculate_per_token_loss replicas are summed, else averaged.
+    """
+
+    def __init__(self, params: Iterable[Parameter], training_config: TrainingConfig) -> None:
+        self._specs = [parameter.meta.spec for parameter in params]
+        replicas = parallel_state.get_data_parallel_world_size()
+        averaging = Averaging(per_token=training_config.calculate_per_token_loss, micro_batches=1, replicas=replicas)
+        self._scale = averaging.gradient_scale(1.0)
+
+    def inplace_reduce_dp_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
+        """Replace the list's entries by the replicas' mean, or sum. params: unused."""
+        groups = [parallel_state.get_group(spec.replicas) for spec in self._specs]
+        grads[:] = [group.all_reduce(grad) * self._scale for group, grad in zip(groups, grads, strict=True)]
+
+    def inplace_reduce_sp_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
+        """Replace partial gradients, of which each rank of a group has an addend, by their sum. params: unused."""
+        for i, spec in enumerate(self._specs):
+            if spec.partial_over is not None:
+                grads[i] = parallel_state.get_group(spec.partial_over).all_reduce(grads[i])
+
+    def inplace_reduce_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
+        """Both. params: unused."""
+        self.inplace_reduce_dp_grad(grads)
+        self.inplace_reduce_sp_grad(grads)
+
+    def reduce_is_finite(self, is_finite: bool) -> bool:
+        """Whether it is so on every rank of the job."""
+        flag = Tensor(np.array([is_finite], np.float32))
+        return bool(parallel_state.get_world_group().all_reduce(flag, op="min").asnumpy()[0])

@@ -39,8 +39,8 @@ class DistributedDataParallelConfig:
     def __post_init__(self) -> None:
         if self.use_zero3:
             raise ValueError(
-                "DistributedDataParallelConfig: use_zero3=True: --zero-stage 3 cuts parameters, in the training loop and "
-                "in get_forward_backward_func; give that, and False here"
+                "DistributedDataParallelConfig: use_zero3=True: --zero-stage 3 cuts parameters, in the training loop "
+                "and in get_forward_backward_func; give that, and False here"
             )
 
     @property

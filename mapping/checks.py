@@ -199,6 +199,12 @@ def position_flags_agree(args: Any, given: Sequence[Given]) -> Iterator[Finding]
             yield Finding(flag, None, "needs --position-embedding-type rope", f"add it or leave {flag} out")
 
 
+def recompute_flags_agree(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
+    if args.recompute_activations and args.recompute_granularity == "full":
+        other = "does not go with --recompute-granularity full: it is short for selective"
+        yield Finding("--recompute-activations", None, other, "leave one out")
+
+
 def fused_norm_is_rms(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     if args.use_fused_rmsnorm and args.normalization != "RMSNorm":
         yield Finding(
@@ -272,6 +278,7 @@ RULES: tuple[Rule, ...] = (
     exclusions,
     needs,
     position_flags_agree,
+    recompute_flags_agree,
     fused_norm_is_rms,
     tokenizer_has_its_files,
     context_sizes_multiply,

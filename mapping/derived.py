@@ -86,7 +86,7 @@ def dtype_of(own_argument: str) -> Callable[[Any], str | None]:
 
 
 def recompute_granularity(args: Any) -> str | None:
-    return "selective" if args.recompute_activations else args.recompute_granularity
+    return args.recompute_granularity or ("selective" if args.recompute_activations else None)
 
 
 def moe_layer_freq(args: Any) -> int | list[int] | None:

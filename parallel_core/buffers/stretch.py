@@ -63,14 +63,24 @@ class Stretch:
         shape = tuple(b - a for a, b in zip(first, last, strict=True))
         return Place(self.whole.spec, shape, tuple(piece for piece in pieces if piece is not None))
 
+    @property
+    def _is_whole_rows(self) -> bool:
+        row = prod(self.whole.shape[1:])
+        return self.start % row == self.stop % row == 0
+
     def to_array(self, values: np.ndarray) -> np.ndarray:
-        """Its elements, a vector, as the array that `place` describes; zero where it has none."""
+        """Its elements, a vector, as the array that `place` describes; zero where it has none. A view if it can be: of
+        what a span of a buffer owns, all but its first and its last parameter are whole."""
+        if self._is_whole_rows:
+            return values.reshape(self.place.shape)
         rows, inside = self._empty_rows(values.dtype)
         self._run_of(rows)[...] = values
         return np.array(rows[inside])
 
     def to_vector(self, array: np.ndarray) -> np.ndarray:
         """Its elements from the array that `place` describes."""
+        if self._is_whole_rows:
+            return array.reshape(-1)
         rows, inside = self._empty_rows(array.dtype)
         rows[inside] = array
         return self._run_of(rows)

@@ -171,6 +171,16 @@ class RecomputePlan:
             kept = COLLECTIVES - {LINEAR_AFTER[norm] for norm in again & LINEAR_AFTER.keys()}
         return LayerRecompute(full, modules, kept, () if full else self.offload(index))
 
+    @property
+    def excludes_from_whole_layers(self) -> bool:
+        """Whether a layer that is computed again whole has a module that is not to be; tables count from the first."""
+        rows = (
+            (of, without)
+            for table in self.select_exclude.values()
+            for of, without in zip(self.full, table, strict=True)
+        )
+        return any(full and excluded for of, without in rows for full, excluded in zip(of, without, strict=True))
+
     def log_lines(self) -> Iterator[str]:
         """The normalised tables, if the user wrote any."""
         if not self.by_stage:

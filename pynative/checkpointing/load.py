@@ -126,7 +126,7 @@ def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:
 def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer) -> None:
     assert reader.manifest.optimizer is not None
     for name, stretch, memory in optimizer_tensors(optimizer):
-        present = stretch.to_array(memory.asnumpy())
+        present = stretch.to_array(memory.asnumpy()).copy()
         write(memory, stretch.to_vector(reader.read(_stored_name(reader, name), stretch.place, out=present)))
     optimizer.steps = reader.manifest.optimizer.steps
     if optimizer.grad_scaler is not None and reader.manifest.loss_scaler is not None:

@@ -18,7 +18,7 @@ from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
 from pynative.checkpointing import load_checkpoint
 from pynative.layer_events import LayerEvents
-from pynative.log import log
+from pynative.log import log, warn
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
 from pynative.optimizer.offload import offload_lines
 from pynative.parameter import initialize_parameters
@@ -50,6 +50,7 @@ from pynative.training.parallel_training_reducer import ParallelTrainingReducer
 from pynative.training.train_step import TrainOneStepCell
 from pynative.training.utils import set_parallel_context, set_seed
 from pynative.transformer.offload import offload_notice
+from pynative.transformer.transformer import unused_recompute_notice
 
 __all__ = [
     "ParallelTrainingReducer",
@@ -77,7 +78,10 @@ def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | T
     for chunk in range(parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1):
         parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
         chunks.append(_chunk(model_provider_func, seed))
-    return nn.CellList(chunks)
+    model = nn.CellList(chunks)
+    if isinstance(config, AllConfig) and (notice := unused_recompute_notice(model, config.model_config)):
+        warn(notice)
+    return model
 
 
 def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int) -> nn.Cell:

@@ -67,3 +67,16 @@ class ParallelTransformer(nn.Cell):
             hidden_states = self.input_tensor
         hidden_states = self.layers(hidden_states, attention_mask)
         return hidden_states if self.final_layernorm is None else self.final_layernorm(hidden_states)
+
+
+def unused_recompute_notice(model: nn.CellList, config: ModelConfig) -> str | None:
+    """One line where a stage's layers are to be computed again, or offloaded, and its cells have none of ours."""
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    layers = [layer for n in range(len(model)) for layer in chunk_of(config, stage, n).decoder.layers.recompute.layers]
+    asked = any(layer.full or layer.modules or layer.offloaded for layer in layers)
+    if not asked or any(isinstance(cell, LayerStack) for chunk in model for _, cell in chunk.cells_and_names()):
+        return None
+    return (
+        f"{type(model[0]).__name__} has no ParallelTransformer: flags of recomputation and offloading change nothing "
+        f"in it; put pynative.tensor_parallel.recompute.checkpoint around what is to be computed again"
+    )

@@ -233,6 +233,11 @@ BAD = [
         1,
         "--recompute-granularity full",
     ),
+    (
+        "--recompute-activations --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        1,
+        "--recompute-activations: does not go with --recompute-granularity full",
+    ),
     ("--recompute [1,1]", 1, "--recompute [1, 1]"),
     ("--select-recompute ['feed_forwrad']", 1, "--select-recompute feed_forwrad"),
     ("--recompute [1] --select-recompute-exclude ['mlp']", 1, "--select-recompute-exclude ['mlp']"),

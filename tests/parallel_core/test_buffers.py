@@ -163,6 +163,7 @@ def test_a_stretch_is_boxes_of_the_global_array(data, shape, cut_axis):
     values = np.arange(np.prod(whole, dtype=int), dtype=np.float32).reshape(whole) + 1
     vector = here.cut(values).reshape(-1)[stretch.start : stretch.stop]
     array = stretch.to_array(vector)
+    assert here.size != vector.size or np.shares_memory(array, vector), "a needless copy"
     np.testing.assert_array_equal(stretch.to_vector(array), vector)
     found = np.zeros_like(values)
     stretch.place.put(array, found)

@@ -1,10 +1,21 @@
-"""Shrunk launch scripts of the public, trained inside a rank of a test's pool."""
+"""Shrunk launch scripts of the public, trained inside a rank of a test's pool.
 
+python -m tests.support.public_scripts shrunk_dense [s0105 ...]     # trains all of them, or these: a line for each
+"""
+
+import json
+import math
 import os
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
+from tests.support.assets import asset
+from tests.support.distributed import run
 from tests.support.engine import config_of, job
 
 
@@ -44,3 +55,41 @@ def train_script(backend, argv: Sequence[str], folder: Path) -> list[Step]:
             callbacks=[Steps()],
         )
     return found
+
+
+def scripts(name: str) -> list[dict]:
+    """The scripts of tests/assets/megatron_flags/{name}.json: id, nproc, argv."""
+    return json.loads(asset(f"megatron_flags/{name}.json").read_text())
+
+
+def check_steps(argv: Sequence[str], ranks: Sequence[Sequence[Step]]) -> None:
+    """All ranks report one loss, near that of a uniform guess. Each step changes the weights; the first ones of float16
+    may overflow Megatron's initial loss scale instead, and then change nothing."""
+    for steps in ranks:
+        assert len(steps) == 2 and [step[:2] for step in steps] == [step[:2] for step in ranks[0]]
+        first, second = steps
+        assert first.loss == pytest.approx(math.log(500), abs=0.3) and second.loss == pytest.approx(first.loss, abs=0.1)
+        is_skipped = "--fp16" in argv and not math.isfinite(second.gradient_norm)
+        assert (first.weights == second.weights) == is_skipped
+        assert is_skipped or math.isfinite(second.gradient_norm)
+
+
+def main(name: str, *ids: str) -> None:
+    """Train the scripts one after another; what one raises is its line."""
+    for script in sorted(scripts(name), key=lambda script: script["nproc"]):
+        if ids and script["id"] not in ids:
+            continue
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                ranks = run(script["nproc"], train_script, script["argv"], Path(folder))
+            check_steps(script["argv"], ranks)
+            said = f"trains: {[(step.loss, step.gradient_norm) for step in ranks[0]]}"
+        except Exception as error:  # a report of all of them, not the first one's end
+            said = f"{type(error).__name__}: {error}"
+        print(script["id"], script["nproc"], said, flush=True)
+
+
+if __name__ == "__main__":
+    from tests.support.public_scripts import main as by_name  # ranks import what they call by its module
+
+    by_name(*sys.argv[1:])

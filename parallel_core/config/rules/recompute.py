@@ -84,12 +84,13 @@ def recompute_lists_fit(config: Sections) -> Iterator[Finding]:
     findings = list(wrong_settings(recompute, counts, FLAGS))
     yield from findings
     plan = None if findings else RecomputePlan.of(recompute, counts)
-    if plan and plan.select_exclude and any(map(any, plan.full)):
+    if plan and plan.excludes_from_whole_layers:
         yield Finding(
             FLAGS["select_recompute_exclude"],
             recompute.select_recompute_exclude,
-            "a layer that is computed again whole has no module that is kept",
-            "leave it out, or name the modules with --select-recompute instead of --recompute",
+            "has layers that --recompute computes again whole, from their input alone: no module of these is left out",
+            "give it as lists that are 0 where those of --recompute are not, or name the other modules of these layers "
+            "with --select-recompute",
         )
 
 

@@ -7,6 +7,7 @@ import pytest
 from parallel_core.config.recompute import RecomputeConfig
 from parallel_core.recompute import RecomputePlan, matching, wrong_settings
 from tests.support.assets import asset
+from tests.support.engine import TINY, config_of
 
 COUNTS = [[4, 5, 5, 5, 5], [5, 5, 5, 5, 4]]
 NORMS, ACTIVATION, CORE = ("input_layernorm", "pre_mlp_layernorm"), ("mlp.activation",), "self_attention.core_attention"
@@ -99,6 +100,16 @@ def test_activations_are_counted_after_whole_layers():
 def test_excluded_modules_are_kept():
     settings = plan([[2]], select_recompute=["mlp.*", r".*\.core_attention"], select_recompute_exclude={"mlp": [1]})
     assert [layer.modules for layer in settings.chunk(0, 0).layers] == [(CORE,), (CORE, "mlp")]
+
+
+@pytest.mark.parametrize(("excluded", "wrong"), [([1, 0], True), ([0, 2], False), (True, True)])
+def test_nothing_is_left_out_of_whole_layers(excluded, wrong):
+    """Of stages where some layers are computed again whole; beside them modules may be left out."""
+    settings = plan([[2, 2]], recompute=[1, 0], select_recompute=["mlp"], select_recompute_exclude={"mlp": excluded})
+    assert settings.excludes_from_whole_layers == wrong
+    flags = ["--recompute", "[1]", "--select-recompute-exclude", "['mlp']"]
+    with pytest.raises(ValueError, match=r"--select-recompute-exclude .*: has layers that --recompute computes again"):
+        config_of([*TINY.split(), *flags], 1)
 
 
 def test_collectives_are_kept_where_nothing_asks_for_them():

@@ -56,6 +56,24 @@ def own_model(config, whole_logits: bool = False) -> nn.Cell:
     return OwnModel()
 
 
+def warned(backend, flags: str) -> list[str]:
+    """What is said while the model above is built."""
+    from unittest.mock import patch
+
+    from pynative.training import training
+
+    config, lines = config_of(flags, backend.world_size), []
+    with job(backend, config), patch.object(training, "warn", lines.append):
+        training.get_model(lambda **ends: own_model(config.model_config), config)
+    return lines
+
+
+def test_recomputation_of_a_model_without_our_layers_is_not_silent():
+    full = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    (plain,), ((line,),) = run(1, warned, BASE), run(1, warned, f"{BASE} {full}")
+    assert plain == [] and line.startswith("OwnModel has no ParallelTransformer: flags of recomputation")
+
+
 def train_own_model(backend, flags: str) -> Trained:
     """The model above, which is one stage."""
     return train(backend, flags, build=lambda config, **stage: own_model(config))

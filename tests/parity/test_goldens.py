@@ -29,6 +29,9 @@ LAYOUTS = {
     "dp4 distopt": (4, "--use-distributed-optimizer"),
     "dp2 tp2 sp distopt": (4, "--use-distributed-optimizer --tensor-model-parallel-size 2 --sequence-parallel"),
     "dp2 pp2 distopt": (4, "--use-distributed-optimizer --pipeline-model-parallel-size 2"),
+    "dp2 zero 2": (2, "--zero-stage 2 --overlap-grad-reduce"),
+    "dp2 zero 3": (2, "--zero-stage 3 --overlap-grad-reduce"),
+    "dp2 tp2 sp zero 3": (4, "--zero-stage 3 --tensor-model-parallel-size 2 --sequence-parallel"),
     "dp2 cp2 distopt": (4, "--use-distributed-optimizer --context-parallel-size 2"),
     "dp2 overlap": (2, OVERLAP),
     "dp2 pp2 overlap": (4, f"{OVERLAP} --pipeline-model-parallel-size 2"),
@@ -43,6 +46,8 @@ LAYOUTS = {
     "cp4 hybrid": (4, "--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"),
 }
 ROWS = [
+    ("llama", "dp2 zero 2"),
+    ("llama", "dp2 tp2 sp zero 3"),
     *[("gpt2", layout) for layout in LAYOUTS if layout not in ("tp4", "pp4", "pp4 zb-h1")],
     ("llama", "1 rank"),
     ("llama", "tp4"),

@@ -135,6 +135,8 @@ TRAINED = [
     (2, f"--bf16 {SHARDED}"),
     (2, f"{SHARDED} --bf16 --params-dtype float32"),
     (2, f"--bf16 {PP2}"),
+    (2, "--bf16 --zero-stage 2"),
+    (2, "--bf16 --zero-stage 3"),
     (2, f"--bf16 {TP2_SP} {FAMILIES['llama']}"),
     (4, f"--bf16 {PP2} {SHARDED}"),
 ]

@@ -80,6 +80,7 @@ NEEDS = {
     "--square-alibi-mask": ("--fill-neg-inf",),
     "--fill-neg-inf": ("--square-alibi-mask",),
     "--data-parallel-sharding-strategy": ("--use-megatron-fsdp", "--use-custom-fsdp"),
+    "--megatron-fsdp-grad-comm-dtype": ("--use-megatron-fsdp", "--use-custom-fsdp"),
     "--enable-shared-expert": ("--shared-moe-ffn-hidden-size",),
     "--shared-moe-ffn-hidden-size": ("--enable-shared-expert",),
     "--fp8-as-bf16": ("--bf16",),

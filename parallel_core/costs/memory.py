@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from parallel_core.buffers import SlotPlan, Span
+from parallel_core.buffers import BufferPlan, Residence, SlotPlan, Span, offloaded, overlaps
 from parallel_core.costs.activations import peak_kept_bytes
 from parallel_core.costs.parameters import stage_residences
 from parallel_core.dtypes import DTYPES
-from parallel_core.optimizer import plan_states
+from parallel_core.optimizer import PlannedState, plan_states
 
 if TYPE_CHECKING:
     from parallel_core.config import AllConfig
@@ -24,7 +24,9 @@ class MemoryBytes:
     gradients: int
     """With ZeRO stages 2 and 3 what a rank keeps, and the slots in which layers have all of theirs."""
     optimizer_states: int
-    """The float32 values of 16-bit parameters among them."""
+    """The float32 values of 16-bit parameters among them; wherever they lie."""
+    offloaded_states: int
+    """Part of them that lies in host memory or in a file (--cpu-offload-optimizer, --nvme-path)."""
     activations: int
     """The most that is kept at once for backward passes (`peak_kept_bytes`), wherever it lies."""
     offloaded_activations: int
@@ -33,20 +35,34 @@ class MemoryBytes:
     @property
     def total(self) -> int:
         """On a device with memory of its own; what operators need while they compute, and messages, come on top."""
-        on_device = self.activations - self.offloaded_activations
-        return self.parameters + self.gradients + self.optimizer_states + on_device
+        elsewhere = self.offloaded_states + self.offloaded_activations
+        return self.parameters + self.gradients + self.optimizer_states + self.activations - elsewhere
 
 
 def memory(config: AllConfig, stage: int) -> MemoryBytes:
     """What each rank of a pipeline stage allocates."""
-    parameters = gradients = states = 0
+    parameters = gradients = states = states_elsewhere = 0
     for plan, kept in stage_residences(config, stage):
         parameters += DTYPES[plan.parameter_type].bytes * _elements(kept.parameters, kept.parameter_slots)
         gradients += DTYPES[plan.gradient_type].bytes * _elements(kept.gradients, kept.gradient_slots)
-        states += sum(state.bytes for state in plan_states(plan, kept.owned, config.optimizer_config).values())
+        planned = plan_states(plan, kept.owned, config.optimizer_config).values()
+        states += sum(state.bytes for state in planned)
+        states_elsewhere += _bytes_elsewhere(planned, _offloaded(config, plan, kept))
     activations = peak_kept_bytes(config, stage)
     on_host = activations - peak_kept_bytes(config, stage, on_device=True)
-    return MemoryBytes(parameters, gradients, states, activations, on_host)
+    return MemoryBytes(parameters, gradients, states, states_elsewhere, activations, on_host)
+
+
+def _offloaded(config: AllConfig, plan: BufferPlan, kept: Residence) -> Sequence[Span]:
+    """What of a buffer has its optimizer states elsewhere than on the device."""
+    offload = config.training_config.offload
+    fraction = offload.optimizer_offload_fraction if offload.offloads_optimizer else 0.0
+    return offloaded(plan, kept.owned, fraction)[0]
+
+
+def _bytes_elsewhere(states: Iterable[PlannedState], elsewhere: Sequence[Span]) -> int:
+    """Of states, what lies in these spans."""
+    return sum(DTYPES[state.dtype].bytes * span.size for state in states for span in overlaps(state.spans, elsewhere))
 
 
 def _elements(kept: Iterable[Span], slots: SlotPlan) -> int:

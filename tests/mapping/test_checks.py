@@ -378,6 +378,7 @@ BAD = [
     ("--use-megatron-fsdp --zero-stage 2", 2, "--zero-stage 2"),
     ("--use-megatron-fsdp --data-parallel-sharding-strategy all", 2, "--data-parallel-sharding-strategy all"),
     ("--data-parallel-sharding-strategy optim", 2, "--data-parallel-sharding-strategy"),
+    ("--megatron-fsdp-grad-comm-dtype bf16", 2, "--megatron-fsdp-grad-comm-dtype: needs --use-megatron-fsdp"),
     ("--use-torch-fsdp2 --use-distributed-optimizer", 2, "--use-distributed-optimizer"),
     ("--use-torch-fsdp2 --use-megatron-fsdp", 2, "--use-megatron-fsdp"),
     ("--use-megatron-fsdp --megatron-fsdp-main-params-dtype bf16", 2, "--megatron-fsdp-main-params-dtype bf16"),
@@ -486,6 +487,8 @@ GOOD = [
     ("--use-megatron-fsdp --zero-stage 3 --ckpt-format fsdp_dtensor", 2),
     ("--use-megatron-fsdp --megatron-fsdp-main-params-dtype fp32 --megatron-fsdp-main-grads-dtype auto", 2),
     ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", 2),
+    ("--megatron-fsdp-grad-comm-dtype auto", 2),
+    ("--use-custom-fsdp --megatron-fsdp-grad-comm-dtype bf16", 2),
     ("--num-experts 4 --moe-device-level-aux-loss-coeff 0.05 --expert-model-parallel-size 2", 2),
     ("--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2", 4),
     ("--swiglu --use-fused-swiglu --normalization RMSNorm --use-fused-rmsnorm", 1),
@@ -513,6 +516,20 @@ def test_all_faults_are_said_at_once_and_none_twice():
     errors = reading("--num-layer 4 --bf16 --fp16 --lr -1 --optimizer lion --tensor-model-parallel-size 8", 8).errors
     for blamed in ("--num-layer:", "--fp16", "--lr -1", "--optimizer lion", "--num-attention-heads 4"):
         assert sum(blamed in error for error in errors) == 1, (blamed, errors)
+
+
+@pytest.mark.parametrize(
+    "asked, instead",
+    [
+        ("--use-megatron-fsdp", "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads"),
+        ("--use-torch-fsdp2", "--zero-stage 2"),
+    ],
+)
+def test_the_fix_for_cut_weights_on_a_pipeline_is_accepted(asked, instead):
+    """Whatever asked for stage 3: the finding names flags that make a good line."""
+    (error,) = reading(f"--pipeline-model-parallel-size 2 {asked}", 4).errors
+    assert error.startswith(asked) and instead.removeprefix(f"{asked} ") in error
+    assert reading(f"--pipeline-model-parallel-size 2 {instead}", 4).errors == []
 
 
 def test_a_wrong_value_does_not_blame_the_flags_that_depend_on_it():

@@ -69,6 +69,15 @@ def test_memory_of_each_stage_is_in_the_answer(capsys):
     assert "\n  1 - 2 " in table and "optimizer states" in table
 
 
+def test_states_in_host_memory_are_told_apart(capsys):
+    """By the table and by its JSON."""
+    (kept,), (moved,) = (answer(capsys, flags)["memory"] for flags in ("", "--cpu-offload-optimizer"))
+    assert kept["offloaded_states"] == 0 < moved["offloaded_states"] == moved["optimizer_states"]
+    assert moved["total"] == kept["total"] - kept["optimizer_states"]
+    main(["--", *line("--cpu-offload-optimizer")])
+    assert "offloaded states" in capsys.readouterr().out
+
+
 def test_a_refused_job_needs_no_memory(capsys):
     assert answer(capsys, "--lr x")["memory"] == []
 

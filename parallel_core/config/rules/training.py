@@ -114,7 +114,8 @@ def weights_are_cut_without_a_pipeline(config: Sections) -> Iterator[Finding]:
             3,
             f"every micro-batch would gather each weight anew on all --pipeline-model-parallel-size {stages} stages, "
             "which share out the weights already",
-            "use --zero-stage 2, or no pipeline",
+            "use stage 2 (--zero-stage 2 alone, or --use-megatron-fsdp with --data-parallel-sharding-strategy "
+            "optim_grads), or no pipeline",
         )
     if config.training_config.offload.cpu_offload_params and gradient.zero_stage != 3:
         yield Finding(

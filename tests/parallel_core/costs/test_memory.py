@@ -111,6 +111,19 @@ def test_what_is_offloaded_is_not_on_the_device():
     assert swapped.total == memory(config, 0).total - swapped.offloaded_activations
 
 
+@pytest.mark.parametrize("where", ["--cpu-offload-optimizer", "--nvme-path x"])
+def test_states_that_lie_elsewhere_are_not_on_the_device(where):
+    """All of them; half of them but for the parameter at which they are cut; with a fraction of 0 none."""
+    flags = f"{SIZES} --bf16 --global-batch-size 8"
+    on_device = memory(config_of(flags, 1), 0)
+    found = [memory(config_of(f"{flags} {where} --optimizer-offload-fraction {f}", 1), 0) for f in (0, 0.5, 1)]
+    assert [of.optimizer_states for of in found] == 3 * [on_device.optimizer_states]
+    assert [of.total + of.offloaded_states for of in found] == 3 * [on_device.total]
+    none, half, whole = (of.offloaded_states for of in found)
+    assert (on_device.offloaded_states, none, whole) == (0, 0, on_device.optimizer_states)
+    assert whole / 2 <= half < whole
+
+
 def allocated(backend, flags: str) -> int:
     """Bytes of all flat buffers that a job of one step has made."""
     from pynative.distributed.flat_memory import FlatMemory

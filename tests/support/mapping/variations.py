@@ -61,7 +61,11 @@ COMPANY = {
     "--add-dense-bias": "--disable-bias-linear",
     "--add-qkv-bias": "--disable-bias-linear",
     "--apply-rope-fusion": f"{ROTARY} --no-rope-fusion",
-    "--data-parallel-sharding-strategy": "--use-megatron-fsdp",
+    "--check-for-nan-in-loss-and-grad": "--no-check-for-nan-in-loss-and-grad",
+    **dict.fromkeys(
+        ("--data-parallel-sharding-strategy", "--megatron-fsdp-grad-comm-dtype"),
+        "--use-megatron-fsdp",
+    ),
     "--clip-grad-value": "--clip-grad 0",
     "--decoupled-min-lr": "--decoupled-lr 1e-2",
     "--exp-avg-dtype": "--use-precision-aware-optimizer",

@@ -127,6 +127,14 @@ def name_parameters(model: nn.Cell) -> list[Parameter]:
     return parameters
 
 
+def whole_parameters(model: nn.Cell) -> Iterator[Parameter]:
+    """The parameters in the model's order, each with its values in its memory until the next one is asked for: with
+    ZeRO stage 3 several take turns in the same memory. All ranks call this, and go through all of them."""
+    for parameter in name_parameters(model):
+        parameter.meta.fetch()
+        yield parameter
+
+
 def initialize_parameters(model: nn.Cell, seed: int) -> None:
     """Write the initial values: functions of (seed, global name, global index), whatever the layout."""
     for parameter in name_parameters(model):

@@ -23,7 +23,7 @@ from pynative.checkpointing.optimizer_state import optimizer_tensors
 from pynative.checkpointing.state import RunState
 from pynative.log import log, warn
 from pynative.optimizer.flat_optimizer import FlatOptimizer
-from pynative.parameter import name_parameters, place_of, write, write_parameter
+from pynative.parameter import name_parameters, place_of, whole_parameters, write, write_parameter
 from pynative.tensor_parallel.random import get_rng_tracer
 
 
@@ -118,8 +118,8 @@ def _stored_name(reader: CheckpointReader, name: str) -> str:
 
 
 def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:
-    for parameter in name_parameters(model):
-        present = parameter.asnumpy().copy()
+    for parameter in whole_parameters(model):
+        present = parameter.asnumpy().copy()  # What the checkpoint lacks, rows of padding, stays.
         write_parameter(parameter, reader.read(parameter.meta.spec.name, place_of(parameter), out=present))
 
 

@@ -14,7 +14,7 @@ from pynative import parallel_state
 from pynative.checkpointing.optimizer_state import written_state
 from pynative.checkpointing.state import RunState
 from pynative.optimizer.optimizer import FlatOptimizer
-from pynative.parameter import name_parameters, place_of
+from pynative.parameter import place_of, whole_parameters
 from pynative.tensor_parallel.random import get_rng_tracer
 
 TOKENIZER_FILES = ("vocab_file", "merge_file", "tokenizer_model")
@@ -34,8 +34,9 @@ def save_checkpoint(directory: Path, state: RunState, keep: int | None = None) -
     if world.rank == 0:
         commit.begin(directory, state.iteration)
     world.barrier()
+    tensors = _local_tensors(state)
     if world.rank in files:
-        write_part(partial, files[world.rank], _local_tensors(state))
+        write_part(partial, files[world.rank], tensors)
     world.barrier()
     if world.rank == 0:
         write_manifest(partial, _run(state), files.values())
@@ -50,11 +51,11 @@ def save_checkpoint(directory: Path, state: RunState, keep: int | None = None) -
 
 
 def _local_tensors(state: RunState) -> dict[str, LocalTensor]:
-    """Weights by name and optimizer state by "<state>.<name>", of the shards that this rank writes."""
+    """Weights by name and optimizer state by "<state>.<name>", of the shards that this rank writes. All ranks call
+    this."""
     coordinates = parallel_state.get_coordinates()
     tensors: dict[str, LocalTensor] = {}
-    for parameter in name_parameters(state.model):
-        parameter.meta.fetch()
+    for parameter in whole_parameters(state.model):
         if is_written(parameter.meta.spec, coordinates):
             values = parameter.asnumpy().copy()  # The next one that is fetched may lie in the same memory.
             tensors[parameter.meta.spec.name] = LocalTensor(place_of(parameter), values)

@@ -17,7 +17,7 @@ from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.collectives import Group
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
-from pynative.parameter import name_parameters, place_of, type_name, write_parameter
+from pynative.parameter import name_parameters, place_of, type_name, whole_parameters, write_parameter
 
 Shards: TypeAlias = "dict[str, tuple[Place, np.ndarray]]"
 """By global name: which part of a parameter, and its values."""
@@ -62,8 +62,7 @@ def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -
     """
     coordinates = parallel_state.get_coordinates()
     own: Shards = {}
-    for parameter in name_parameters(model):
-        parameter.meta.fetch()
+    for parameter in whole_parameters(model):
         if is_written(parameter.meta.spec, coordinates):
             values = _array(of(parameter)).copy()  # The next one that is fetched may lie in the same memory.
             own[parameter.meta.spec.name] = place_of(parameter), values

@@ -5,6 +5,7 @@ goes to the host, the updated weight comes back. "ZeRO-Infinity" (Rajbhandari et
 a fast disk, of which the host's memory holds what is in use.
 """
 
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -30,7 +31,8 @@ def in_host_memory(size: int, dtype: np.dtype) -> np.ndarray:
 
 class InFiles:
     """Zeros in files of a directory, mapped into memory. The files have no name any more: they are gone when the
-    process is, however it ends. ValueError for a directory that cannot be written to."""
+    process is, however it ends. ValueError for a directory that cannot be written to, or where there
+    is no room: all of it is taken at once, because a disk that is full later ends the process."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
@@ -42,7 +44,14 @@ class InFiles:
 
     def __call__(self, size: int, dtype: np.dtype) -> np.ndarray:
         with tempfile.TemporaryFile(dir=self._directory) as file:
-            file.truncate(max(1, size * dtype.itemsize))
+            wanted = max(1, size * dtype.itemsize)
+            try:
+                os.posix_fallocate(file.fileno(), 0, wanted)
+            except OSError as error:
+                raise ValueError(
+                    f"--nvme-path {self._directory}: no room for {wanted} bytes of the optimizer's states: {error}; "
+                    f"free some, give another directory, or lower --optimizer-offload-fraction"
+                ) from error
             return np.memmap(file, dtype, mode="r+", shape=(size,)).view(np.ndarray)
 
 

@@ -3,6 +3,7 @@
 import json
 from math import prod
 
+import numpy as np
 import pytest
 
 from parallel_core.checkpoint import commit
@@ -67,3 +68,24 @@ def test_every_rank_writes_its_own_part_and_no_more(tmp_path):
         for shard in tensor["shards"] if name.startswith("exp_avg") else ():
             held[shard["file"]] += sum(prod(box["shape"]) for box in shard["pieces"])
     assert len(held) == 2 and max(held.values()) < 0.53 * sum(held.values())
+
+
+def test_weights_alone_of_parameters_that_are_cut(tmp_path):
+    """With ZeRO stage 3 a rank that writes nothing takes part all the same."""
+    flags = "--zero-stage 3 --untie-embeddings-and-output-weights"
+    before = train_at("dp2", f"{flags} --no-save-optim --save {tmp_path}")
+    after = train_at("dp2", f"{flags} --no-load-optim --load {tmp_path}", steps=False)
+    assert after.weights.keys() == before.weights.keys()
+    for name, values in before.weights.items():
+        np.testing.assert_array_equal(after.weights[name], values, err_msg=name)
+
+
+def test_rows_that_a_checkpoint_lacks_keep_their_values(tmp_path):
+    """Those of another padding of the vocabulary: with ZeRO stage 3 they are what they are without."""
+    flags = "--untie-embeddings-and-output-weights"
+    train_at("one", f"{flags} --padded-vocab-size 62 --save {tmp_path}")
+    padded = f"{flags} --no-load-optim --load {tmp_path}"
+    plain, cut = (train_at("dp2", f"{padded} --zero-stage {stage}", steps=False).weights for stage in (0, 3))
+    (name,) = (name for name in plain if name.endswith("word_embeddings.weight"))
+    assert plain[name].shape[0] == 64 and plain[name][62:].any(axis=1).all()
+    np.testing.assert_array_equal(cut[name], plain[name])

@@ -1,5 +1,6 @@
 """Optimizer states in host memory or in files: where they lie, who updates them, and that nothing else changes."""
 
+import errno
 import re
 from pathlib import Path
 from unittest.mock import patch
@@ -87,6 +88,19 @@ def test_a_directory_that_cannot_be_written_to_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"--nvme-path .*file/x: cannot be written to"):
         allocate_states(OffloadConfig(nvme_path=str(tmp_path / "file" / "x")))
     assert allocate_states(OffloadConfig(cpu_offload_optimizer=True, optimizer_offload_fraction=0.0)) is None
+
+
+def test_a_full_disk_is_an_error(tmp_path):
+    """Not a signal at the first update. Room is asked for when the states are made."""
+    from pynative.optimizer.offload import InFiles
+
+    files, full = InFiles(str(tmp_path)), OSError(errno.ENOSPC, "No space left on device")
+    with (
+        patch("os.posix_fallocate", side_effect=full),
+        pytest.raises(ValueError, match=rf"--nvme-path {tmp_path}: no room for 4000 bytes .* No space left"),
+    ):
+        files(1000, np.dtype(np.float32))
+    assert not files(1000, np.dtype(np.float32)).any()
 
 
 @pytest.mark.parametrize("is_16_bit", [False, True])

@@ -82,7 +82,7 @@ def combine_(x: Tensor, y: Tensor, x_factor: float, y_factor: float, model_param
 
 
 def clamp_(x: Tensor, limit: float) -> None:
-    """x <- x, no less than -limit and no more than limit."""
+    """x <- x, no less than -limit and no more than limit; a NaN stays one."""
 
 
 def squared_norm(x: Tensor) -> float:

@@ -52,7 +52,9 @@ def combine_(x: Tensor, y: Tensor, x_factor: float, y_factor: float, model_param
 
 
 def clamp_(x: Tensor, limit: float) -> None:
-    in_place.assign(x, ops.clamp(ops.cast(x, mindspore.float32), -limit, limit))
+    values = ops.cast(x, mindspore.float32)
+    # MindSpore's clamp on a CPU makes -limit of a NaN.
+    in_place.assign(x, ops.select(ops.isnan(values), values, ops.clamp(values, -limit, limit)))
 
 
 def squared_norm(x: Tensor) -> float:

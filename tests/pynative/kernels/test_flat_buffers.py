@@ -128,6 +128,15 @@ def test_arithmetic_in_every_type(dtype):
     np.testing.assert_array_equal(x.astype(ms.float32).asnumpy(), np.full(7, 0.5, np.float32))
 
 
+@pytest.mark.parametrize("dtype", [ms.float32, ms.bfloat16, ms.float16], ids=str)
+def test_clamped_values_that_are_not_finite(dtype):
+    """Infinity comes to the limit; a NaN stays, so that what is wrong is still seen behind the clamp."""
+    x = from_numpy(np.array([np.nan, np.inf, -np.inf, 3.0, -0.25], np.float32)).astype(dtype)
+    kernels.clamp_(x, 1.0)
+    expected = np.array([np.nan, 1.0, -1.0, 1.0, -0.25], np.float32)
+    np.testing.assert_array_equal(x.astype(ms.float32).asnumpy(), expected)
+
+
 def test_in_place_arithmetic():
     (x, y), (x_tensor, y_tensor) = _state(2)
     before = x.copy()

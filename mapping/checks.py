@@ -12,6 +12,7 @@ from typing import Any
 
 from mapping.derived import fully_sharded_stage
 from mapping.flags import REFUSED, Flag
+from mapping.flags.acting.training import STRATEGIES
 from mapping.flags.stages import pipeline_layout
 from mapping.given import Given
 from parallel_core.config.base import Unknown, judge
@@ -42,6 +43,7 @@ EXCLUSIVE = (
     ("--schedules-method", "--pipeline-schedule"),
     ("--adaptive-loss-scale", "--loss-scaler"),
     ("--main-grads-dtype", "--accumulate-allreduce-grads-in-fp32"),
+    ("--wrap-with-ddp", "--no-wrap-with-ddp"),
 )
 """Flags of which at most one may be given, each with a value that says something."""
 
@@ -248,6 +250,19 @@ def sharding_agrees(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
         )
 
 
+def distributed_muon_shares_its_states(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
+    if args.optimizer != "dist_muon":
+        return
+    rule = "does not go with --optimizer dist_muon, which shares the optimizer's states out (--zero-stage 1)"
+    if fully_sharded_stage(args) == 0:
+        yield Finding("--data-parallel-sharding-strategy", STRATEGIES[0], rule, "use --optimizer muon, or optim")
+        return
+    for entry in given:
+        if entry.row.dest in ("zero_stage", "use_distributed_optimizer") and entry.value in (0, False):
+            yield Finding(entry.name, _words(entry.value), rule, "use --optimizer muon, or leave it out", entry.source)
+            return
+
+
 def pipeline_layout_fits(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     if args.pipeline_model_parallel_layout is None:
         return
@@ -284,6 +299,7 @@ RULES: tuple[Rule, ...] = (
     tokenizer_has_its_files,
     context_sizes_multiply,
     sharding_agrees,
+    distributed_muon_shares_its_states,
     pipeline_layout_fits,
 )
 

@@ -171,7 +171,7 @@ def use_distributed_optimizer(args: Any) -> bool | None:
     Muon's states out over ranks in a way of its own."""
     if fully_sharded_stage(args) is not None:
         return False
-    return True if args.optimizer == "dist_muon" else args.use_distributed_optimizer
+    return True if args.optimizer == "dist_muon" and args.zero_stage != 0 else args.use_distributed_optimizer
 
 
 def communication_data_type(args: Any) -> str | None:

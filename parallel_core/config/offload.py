@@ -18,7 +18,8 @@ class OffloadConfig(Config):
     optimizer_offload_fraction: float = option("--optimizer-offload-fraction", 1.0, at_least=0, at_most=1)
     """Share of the optimizer states that is kept in host memory, or in the file."""
     cpu_offload_params: bool = option("--cpu-offload-params", False)
-    """Keep a rank's shard of the weights in host memory (ZeRO stage 3)."""
+    """Keep a rank's shard of the weights in host memory (ZeRO stage 3): on a CPU all weights are there already; refused
+    on an accelerator."""
     nvme_path: str | None = option("--nvme-path", None)
     """Directory of files in which optimizer states are kept, and mapped into host memory where they are updated."""
 

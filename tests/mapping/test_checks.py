@@ -363,6 +363,14 @@ BAD = [
     ("--eval-interval 0", 1, "--eval-interval 0"),
     ("--overlap-param-gather --use-distributed-optimizer", 1, "--overlap-param-gather"),
     ("--overlap-grad-reduce --no-wrap-with-ddp", 1, "--no-wrap-with-ddp"),
+    ("--wrap-with-ddp --no-wrap-with-ddp", 1, "--no-wrap-with-ddp: does not go with --wrap-with-ddp"),
+    ("--no-wrap-with-ddp --wrap-with-ddp", 1, "--no-wrap-with-ddp: does not go with --wrap-with-ddp"),
+    ("--optimizer dist_muon --zero-stage 0", 1, "--zero-stage 0: does not go with --optimizer dist_muon"),
+    (
+        "--optimizer dist_muon --use-megatron-fsdp --data-parallel-sharding-strategy no_shard",
+        1,
+        "--data-parallel-sharding-strategy no_shard: does not go with --optimizer dist_muon",
+    ),
     ("--zero-stage 0 --use-distributed-optimizer", 1, "--zero-stage 0"),
     ("--num-distributed-optimizer-instances 2", 2, "--num-distributed-optimizer-instances 2"),
     (
@@ -372,6 +380,7 @@ BAD = [
     ),
     ("--zero-stage 3 --pipeline-model-parallel-size 2", 2, "--zero-stage 3"),
     ("--zero-stage 2 --cpu-offload-params", 2, "--cpu-offload-params"),
+    ("--zero-stage 3 --cpu-offload-params --device-target Ascend", 2, "--cpu-offload-params: a device keeps its part"),
     ("--nvme-path x --cpu-offload-optimizer", 1, "--nvme-path x"),
     ("--optimizer-offload-fraction 0.5", 1, "--optimizer-offload-fraction 0.5"),
     ("--optimizer-offload-fraction 1.5 --optimizer-cpu-offload", 1, "--optimizer-offload-fraction 1.5"),

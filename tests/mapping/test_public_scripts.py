@@ -30,7 +30,6 @@ from tests.support.mapping.variations import value_of
         ("--no-weight-decay-cond-type apply_wd_to_qk_layernorm", "apply_wd_to_qk_layernorm", True),
         ("--bf16 --o2-gradient", "accumulate_allreduce_grads_in_fp32", False),
         ("--tokenizer-kwargs use_fast False", "tokenizer_kwargs", ["use_fast", "False"]),
-        ("--no-wrap-with-ddp --wrap-with-ddp", "wrap_with_ddp", True),
         ("--no-check-for-nan-in-loss-and-grad --check-for-nan-in-loss-and-grad", "check_for_nan_in_grad", True),
         ("--no-drop-remainder --drop-remainder", "drop_remainder", True),
         ("--disable-bias-linear --add-bias-linear", "mlp_has_bias", True),

@@ -18,7 +18,6 @@ ACTING = Acting(
         "--ddp-average-in-collective": {"aliases": ("--average-in-collective",)},
     },
     (
-        same("--wrap-with-ddp", "wrap_with_ddp", stores=True),
         same("--check-for-nan-in-loss-and-grad", "check_for_nan_in_grad", stores=True),
         switch("--adaptive-loss-scale", "loss_scaler", "--loss-scaler adaptive."),
         same("--o2-gradient", "grad_reduce_in_bf16", "Accumulate and reduce gradients in bfloat16."),

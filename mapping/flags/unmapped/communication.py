@@ -1,6 +1,6 @@
 """Flags without effect: overlap of work and communication, and its libraries."""
 
-from mapping.flags.flag import group, ignored
+from mapping.flags.flag import Flag, group, ignored
 
 FLAGS = group(
     "Communication: overlap of work and communication, and its libraries",
@@ -33,6 +33,10 @@ FLAGS = group(
     ignored(
         "16-bit gradients are summed in float32 and rounded once, whatever they are sent in",
         "--ddp-reduce-scatter-with-fp32-accumulation --ddp-param-name-patterns-for-fp32-local-accumulation=str+:[]",
+    ),
+    ignored(
+        "gradients are reduced by the bucket unless --no-wrap-with-ddp is given",
+        Flag("--wrap-with-ddp", None, True, dest="wrap_with_ddp"),
     ),
     ignored("--ddp-bucket-size says how large buckets are, which changes no result", "--ddp-num-buckets=int"),
     ignored("it tunes messages of a library of another device", "--ddp-pad-buckets-for-high-nccl-busbw"),

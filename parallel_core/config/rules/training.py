@@ -126,6 +126,16 @@ def weights_are_cut_without_a_pipeline(config: Sections) -> Iterator[Finding]:
         )
 
 
+def weights_stay_with_the_device(config: Sections) -> Iterator[Finding]:
+    if config.training_config.offload.cpu_offload_params and config.parallel_config.device_target == "Ascend":
+        yield Finding(
+            "--cpu-offload-params",
+            None,
+            "a device keeps its part of the weights in its own memory (--device-target Ascend)",
+            "leave it out, or move the optimizer's states by --cpu-offload-optimizer",
+        )
+
+
 def offloaded_states_are_swept(config: Sections) -> Iterator[Finding]:
     if config.training_config.offload.offloads_optimizer and config.optimizer_config.optimizer_type == "muon":
         yield Finding(
@@ -223,6 +233,7 @@ RULES = (
     states_are_copied_evenly,
     averages_where_gradients_are_averaged,
     weights_are_cut_without_a_pipeline,
+    weights_stay_with_the_device,
     offloaded_states_are_swept,
     copies_can_be_compared,
     checkpoints_are_kept,

@@ -57,7 +57,6 @@ COMPANY = {
     "--drop-remainder": "--no-drop-remainder",
     "--moe-model-type": "--num-experts 4",
     "--moe-train-capacity-factor": "--num-experts 4 --moe-model-type deepspeed_moe",
-    "--wrap-with-ddp": "--no-wrap-with-ddp",
     "--add-dense-bias": "--disable-bias-linear",
     "--add-qkv-bias": "--disable-bias-linear",
     "--apply-rope-fusion": f"{ROTARY} --no-rope-fusion",

@@ -31,7 +31,7 @@ _DEFAULTS = {path_of("loss_scale_window"): 1000}
 """Megatron's, where the flag has none of its own here: typed out it asks for nothing."""
 
 
-def _why_not(config: AllConfig) -> dict[str, str]:
+def why_not(config: AllConfig) -> dict[str, str]:
     """Field -> why it does nothing, of the fields that do nothing; all act while the types are not known."""
     precision = config.training_config.precision
     with suppress(Unjudged):
@@ -44,15 +44,9 @@ def _why_not(config: AllConfig) -> dict[str, str]:
     return {}
 
 
-def with_reasons(given: Sequence[Given], config: AllConfig) -> list[Given]:
-    """The values, those that do nothing with the reason why."""
-    why_not = _why_not(config)
-    return [entry._replace(reason=entry.reason or why_not.get(entry.target, "")) for entry in given]
-
-
 def out_of_place(typed: Sequence[Given], config: AllConfig) -> Iterator[Finding]:
     """Flags that ask for a loss scale in float32; files may hold what a part of theirs switches off."""
-    if _FIXED in _why_not(config):
+    if _FIXED in why_not(config):
         for entry in typed:
             asks_for_nothing = entry.value in (0, entry.row.default, _DEFAULTS.get(entry.target))
             if entry.target in {_FIXED, *_ADAPTING} and not asks_for_nothing:

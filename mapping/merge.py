@@ -13,11 +13,12 @@ from mapping.files import missing_files
 from mapping.flags import IGNORED, ROWS, Flag
 from mapping.from_args import COPIED, field_values
 from mapping.given import OTHER_NAMES, ROW_OF, Given
-from mapping.loss_scale import out_of_place, with_reasons
+from mapping.loss_scale import out_of_place, why_not
 from mapping.naming import as_given
 from mapping.readers.deepspeed import Auto, resolved
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown, gather_findings
+from parallel_core.config.no_effect import without_effect
 from parallel_core.config.tree import OPTIONS, build, path_of
 from parallel_core.findings import Finding
 
@@ -104,7 +105,8 @@ def resolve(sources: Sources) -> Reading:
     files = missing_files(args) if sources.check_files else ()
     found = as_given([*findings, *of_config, *open_ends, *files, *out_of_place(strong, config)], given)
     _fill_in(args, config, yaml)
-    reported = with_reasons([*sources.typed, *sources.changed, *sources.deepspeed, *yaml], config)
+    reasons = ({} if found else without_effect(config)) | why_not(config)
+    reported = _with_reasons([*sources.typed, *sources.changed, *sources.deepspeed, *yaml], reasons)
     return Reading(sources, reported, args, config, found, notes)
 
 
@@ -134,6 +136,11 @@ def _agreeing(deepspeed: Sequence[Given], rest: Sequence[Given]) -> tuple[list[G
             rule, fix = f"contradicts {other.name} {other.value}", 'change one of them or write "auto"'
             findings.append(Finding(entry.name, str(entry.value), rule, fix, entry.source))
     return agreeing, findings
+
+
+def _with_reasons(given: Sequence[Given], reasons: Mapping[str, str]) -> list[Given]:
+    """The values, those whose field does nothing with the reason why."""
+    return [entry._replace(reason=entry.reason or reasons.get(entry.target, "")) for entry in given]
 
 
 def _argument(entry: Given) -> str:

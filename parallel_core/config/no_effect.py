@@ -1,0 +1,189 @@
+"""What acts only beside something else: one row a condition under which options do nothing, and what they need.
+
+Megatron lets such flags pass, so they are no findings; who reads a user's words says the reason. What never has an
+effect says so in its option (`no_effect`); what the engine cannot do yet is in `unsupported`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import fields
+from typing import NamedTuple
+
+from parallel_core.config.all import AllConfig
+from parallel_core.config.base import Unjudged
+from parallel_core.config.muon import MuonConfig
+from parallel_core.config.tree import path_of
+from parallel_core.partition import chunk_counts
+from parallel_core.recompute import RecomputePlan
+
+
+class Idle(NamedTuple):
+    """Options that do nothing under a condition."""
+
+    options: tuple[str, ...]
+    """The ends of their paths."""
+    is_idle: Callable[[AllConfig], bool]
+    reason: str
+
+
+def without_effect(config: AllConfig) -> dict[str, str]:
+    """Path of an option -> why its value does nothing, of a config that no rule has a finding about."""
+    return {path: f"no effect: {reason}" for path, reason in _idle(config)}
+
+
+def _idle(config: AllConfig) -> Iterator[tuple[str, str]]:
+    for row in reversed(ROWS):
+        with suppress(Unjudged):
+            if row.is_idle(config):
+                yield from ((path_of(name), row.reason) for name in row.options)
+
+
+def _has_no_warm_up(config: AllConfig) -> bool:
+    schedule = config.optimizer_config
+    return not (schedule.lr_warmup_iters or schedule.lr_warmup_samples or schedule.lr_warmup_fraction)
+
+
+def _groups_no_layers(config: AllConfig) -> bool:
+    """Layers that --recompute lists by stage are grouped as --recompute-method uniform says."""
+    recompute = config.recompute_config
+    by_stage = recompute.recompute is not None and recompute.recompute_method == "uniform"
+    return recompute.recompute_granularity is None and not by_stage
+
+
+def _recomputes_no_module(config: AllConfig) -> bool:
+    recompute = config.recompute_config
+    return not (
+        recompute.select_recompute is not None
+        or recompute.recompute_granularity == "selective"
+        or recompute.recompute_norm
+        or recompute.recompute_activation_function
+    )
+
+
+def _recomputes_all_layers(config: AllConfig) -> bool:
+    counts = chunk_counts(config.model_config.num_layers, config.parallel_config)
+    plan = RecomputePlan.of(config.recompute_config, counts)
+    rows = zip(plan.full, counts, strict=True)
+    return all(full >= layers for row in rows for full, layers in zip(*row, strict=True))
+
+
+def _updates_by_sgd(config: AllConfig) -> bool:
+    return config.optimizer_config.optimizer_type == "sgd"
+
+
+ROWS = (
+    Idle(
+        tuple(entry.name for entry in fields(MuonConfig)),
+        lambda config: config.optimizer_config.optimizer_type != "muon",
+        "needs --optimizer muon",
+    ),
+    Idle(
+        ("pma_fused_num", "pma_interleave_step"),
+        lambda config: config.optimizer_config.pma.pma_fused_algo is None,
+        "needs --pma-fused-algo",
+    ),
+    Idle(
+        ("pma_ema_alpha",),
+        lambda config: config.optimizer_config.pma.pma_fused_algo != "ema",
+        "needs --pma-fused-algo ema",
+    ),
+    Idle(("sgd_momentum",), lambda config: not _updates_by_sgd(config), "needs --optimizer sgd"),
+    Idle(
+        ("betas", "optimizer_config.eps", "adam_bias_correction"),
+        _updates_by_sgd,
+        "needs an optimizer with Adam's moments, not --optimizer sgd",
+    ),
+    Idle(
+        ("optimizer_config.decoupled_weight_decay",),
+        _updates_by_sgd,
+        "--optimizer sgd adds weight decay to the gradient in any case",
+    ),
+    Idle(
+        ("lr_wsd_decay_style", "lr_wsd_decay_iters", "lr_wsd_decay_samples"),
+        lambda config: config.optimizer_config.lr_decay_style != "WSD",
+        "needs --lr-decay-style WSD",
+    ),
+    Idle(
+        ("lr_warmup_init", "lr_warmup_style"),
+        _has_no_warm_up,
+        "needs --lr-warmup-iters, --lr-warmup-samples or --lr-warmup-fraction",
+    ),
+    Idle(
+        ("apply_wd_to_qk_layernorm",),
+        lambda config: not config.model_config.qk_layernorm,
+        "needs --qk-layernorm",
+    ),
+    Idle(
+        ("bucket_size",),
+        lambda config: not config.training_config.gradient.overlap_grad_reduce,
+        "needs --overlap-grad-reduce: without it there is one bucket",
+    ),
+    Idle(
+        ("bucket_size",),
+        lambda config: config.training_config.gradient.zero_stage >= 2,
+        "with ZeRO stages 2 and 3 (--zero-stage) a bucket is a layer",
+    ),
+    Idle(
+        ("grad_reduce_in_bf16",),
+        lambda config: config.model_config.compute_dtype != "bfloat16",
+        "needs --bf16",
+    ),
+    Idle(
+        ("cpu_offload_params",),
+        lambda config: config.parallel_config.device_target != "Ascend",
+        "on a CPU weights are in host memory already; an accelerator refuses it",
+    ),
+    Idle(
+        ("cpu_offload_optimizer", "nvme_path"),
+        lambda config: config.training_config.offload.optimizer_offload_fraction == 0,
+        "--optimizer-offload-fraction 0 keeps all states on the device",
+    ),
+    Idle(
+        ("swap_modules",),
+        lambda config: not config.recompute_config.swap_attention,
+        "needs --swap-attention",
+    ),
+    Idle(
+        ("offload_modules", "min_offloaded_tensor_size"),
+        lambda config: not config.recompute_config.fine_grained_activation_offloading,
+        "needs --fine-grained-activation-offloading",
+    ),
+    Idle(
+        ("recompute_method", "recompute_num_layers"),
+        _groups_no_layers,
+        "needs --recompute-granularity full",
+    ),
+    Idle(
+        ("recompute_modules",),
+        lambda config: config.recompute_config.recompute_granularity != "selective",
+        "needs --recompute-granularity selective",
+    ),
+    Idle(
+        ("recompute_norm_num_layers",),
+        lambda config: not config.recompute_config.recompute_norm,
+        "needs --recompute-norm",
+    ),
+    Idle(
+        ("recompute_activation_function_num_layers",),
+        lambda config: not config.recompute_config.recompute_activation_function,
+        "needs --recompute-activation-function",
+    ),
+    Idle(
+        ("select_recompute_exclude",),
+        _recomputes_no_module,
+        "needs --select-recompute, or another setting that computes modules again",
+    ),
+    Idle(
+        (
+            *("recompute_norm", "recompute_norm_num_layers"),
+            *("recompute_activation_function", "recompute_activation_function_num_layers"),
+            *("select_recompute", "swap_attention", "swap_modules", "cpu_offloading_num_layers"),
+            *("fine_grained_activation_offloading", "offload_modules", "min_offloaded_tensor_size"),
+        ),
+        _recomputes_all_layers,
+        "all layers are computed again whole, and keep nothing but their input",
+    ),
+)
+"""Where several rows hold for an option, the first one's reason is said."""

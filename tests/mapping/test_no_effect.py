@@ -1,0 +1,154 @@
+"""Flags that act only beside another: accepted as Megatron accepts them, with a line that says why nothing happens."""
+
+import pytest
+
+from mapping.explain import outcomes
+from mapping.flags import IGNORED, MAPPED
+from parallel_core.config.no_effect import ROWS
+from parallel_core.config.tree import path_of
+from tests.support.mapping.lines import reading
+
+WHOLE = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+
+IDLE = [
+    *(
+        (flag, "", "--optimizer muon", "--optimizer muon")
+        for flag in (
+            "--muon-momentum 0.8",
+            "--muon-nesterov",
+            "--muon-scale-mode unit_rms_norm",
+            "--muon-extra-scale-factor 0.2",
+            "--muon-num-ns-steps 3",
+            "--muon-coefficient-type simple",
+            "--muon-fp32-matmul-prec high",
+            "--muon-tp-mode blockwise",
+            "--muon-no-split-qkv",
+        )
+    ),
+    ("--pma-fused-num 3", "", "--pma-fused-algo sma", "--pma-fused-algo"),
+    ("--pma-interleave-step 3", "", "--optimizer PmAdamW", "--pma-fused-algo"),
+    ("--pma-ema-alpha 0.5", "--pma-fused-algo sma", "--pma-fused-algo ema", "--pma-fused-algo ema"),
+    ("--sgd-momentum 0.5", "", "--optimizer sgd", "--optimizer sgd"),
+    ("--adam-eps 1e-5", "--optimizer sgd", "--optimizer muon", "--optimizer sgd"),
+    ("--adam-beta1 0.8", "--optimizer sgd", "", "--optimizer sgd"),
+    ("--adam-beta2 0.8", "--optimizer sgd", "", "--optimizer sgd"),
+    ("--no-adam-bias-correction", "--optimizer sgd", "", "--optimizer sgd"),
+    ("--no-decoupled-weight-decay", "--optimizer sgd", "", "--optimizer sgd"),
+    ("--lr-wsd-decay-iters 2", "", "--lr-decay-style WSD", "--lr-decay-style WSD"),
+    (
+        "--lr-wsd-decay-samples 2",
+        "~train-iters --train-samples 80",
+        "~train-iters --train-samples 80 --lr-decay-style WSD",
+        "--lr-decay-style WSD",
+    ),
+    (
+        "--lr-wsd-decay-style linear",
+        "",
+        "--lr-decay-style WSD --lr-wsd-decay-iters 2",
+        "--lr-decay-style WSD",
+    ),
+    ("--lr-warmup-init 1e-4", "", "--lr-warmup-iters 2", "--lr-warmup-iters"),
+    ("--lr-warmup-style log", "--lr-warmup-fraction 0", "--lr-warmup-fraction 0.2", "--lr-warmup-fraction"),
+    ("--apply-wd-to-qk-layernorm", "", "--qk-layernorm", "--qk-layernorm"),
+    ("--no-weight-decay-cond-type apply_wd_to_qk_layernorm", "", "--qk-layernorm", "--qk-layernorm"),
+    ("--ddp-bucket-size 4096", "", "--overlap-grad-reduce", "--overlap-grad-reduce"),
+    (
+        "--ddp-bucket-size 4096",
+        "--overlap-grad-reduce --zero-stage 2",
+        "--overlap-grad-reduce --zero-stage 1",
+        "--zero-stage",
+    ),
+    ("--grad-reduce-in-bf16", "--fp16", "--bf16", "--bf16"),
+    (
+        "--main-grads-dtype bf16",
+        "--use-precision-aware-optimizer",
+        "--use-precision-aware-optimizer --bf16",
+        "--bf16",
+    ),
+    ("--cpu-offload-params", "--zero-stage 3", None, "on a CPU"),
+    (
+        "--cpu-offload-optimizer",
+        "--optimizer-offload-fraction 0",
+        "--optimizer-offload-fraction 0.5",
+        "--optimizer-offload-fraction 0",
+    ),
+    ("--nvme-path x", "--optimizer-offload-fraction 0", "", "--optimizer-offload-fraction 0"),
+    ("--swap-modules mlp", "", "--swap-attention", "--swap-attention"),
+    (
+        "--offload-modules core_attn",
+        "",
+        "--fine-grained-activation-offloading",
+        "--fine-grained-activation-offloading",
+    ),
+    (
+        "--min-offloaded-tensor-size 1",
+        "",
+        "--fine-grained-activation-offloading --offload-modules core_attn",
+        "--fine-grained-activation-offloading",
+    ),
+    (
+        "--recompute-method block",
+        "",
+        "--recompute-granularity full --recompute-num-layers 1",
+        "--recompute-granularity full",
+    ),
+    (
+        "--recompute-num-layers 1",
+        "",
+        "--recompute-granularity full --recompute-method block",
+        "--recompute-granularity full",
+    ),
+    ("--recompute-num-layers 2", "--recompute True", "--recompute True --recompute-method uniform", "full"),
+    ("--recompute-modules mlp", "", "--recompute-granularity selective", "--recompute-granularity selective"),
+    ("--recompute-modules mlp", WHOLE, None, "--recompute-granularity selective"),
+    ("--recompute-norm-num-layers 1", "", "--recompute-norm", "--recompute-norm"),
+    (
+        "--recompute-activation-function-num-layers 1",
+        "",
+        "--recompute-activation-function",
+        "--recompute-activation-function",
+    ),
+    ("--select-recompute-exclude True", "", None, "--select-recompute"),
+    *(
+        (flag, WHOLE, WHOLE.replace("uniform", "block"), "computed again whole")
+        for flag in (
+            "--recompute-norm",
+            "--recompute-activation-function",
+            "--swap-attention",
+            "--cpu-offloading-num-layers 1",
+        )
+    ),
+    ("--swap-modules mlp", f"--swap-attention {WHOLE}", "--swap-attention", "computed again whole"),
+]
+"""A flag, beside what it does nothing, beside what it acts, and what the line about it names."""
+
+
+def outcome_of(flag: str, company: str) -> tuple[str, str]:
+    """Whether a flag acts in company, and why not."""
+    found = reading(f"{company} {flag}")
+    assert found.errors == []
+    name = flag.split()[0]
+    return next((outcome.status, outcome.reason) for outcome in outcomes(found) if outcome.flag == name)
+
+
+@pytest.mark.parametrize(("flag", "alone", "beside", "named"), IDLE, ids=lambda value: value)
+def test_a_flag_that_does_nothing_says_so_and_acts_where_it_does(flag, alone, beside, named):
+    status, reason = outcome_of(flag, alone)
+    assert status == IGNORED and reason.startswith("no effect: ") and named in reason
+    assert beside is None or outcome_of(flag, beside) == (MAPPED, "")
+
+
+def test_every_row_has_a_case():
+    """Of its options at least one does nothing by its reason."""
+    said = {outcome_of(flag, alone)[1].removeprefix("no effect: ") for flag, alone, _, _ in IDLE}
+    assert said == {row.reason for row in ROWS}
+
+
+def test_the_line_is_printed(capsys):
+    """Beside the others that are said before training begins."""
+    reading("--muon-momentum 0.8").print_notes()
+    assert "ignored: --muon-momentum: no effect: needs --optimizer muon" in capsys.readouterr().out
+
+
+def test_rows_name_options():
+    assert all(path_of(name) for row in ROWS for name in row.options)

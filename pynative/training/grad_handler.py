@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn
 
 from parallel_core.sharding import is_counted
 from pynative import kernels, parallel_state
@@ -57,4 +57,6 @@ class GradClipByValue(nn.Cell):
 
     def construct(self, grads: list[Tensor]) -> None:
         """Clip the entries of the list."""
-        grads[:] = [ops.clamp(gradient, -self.clip_value, self.clip_value) for gradient in grads]
+        grads[:] = [gradient.copy() for gradient in grads]
+        for gradient in grads:
+            kernels.clamp_(gradient, self.clip_value)

@@ -130,7 +130,7 @@ def name_parameters(model: nn.Cell) -> list[Parameter]:
 def whole_parameters(model: nn.Cell) -> Iterator[Parameter]:
     """The parameters in the model's order, each with its values in its memory until the next one is asked for: with
     ZeRO stage 3 several take turns in the same memory. All ranks call this, and go through all of them."""
-    for parameter in name_parameters(model):
+    for parameter in settled(name_parameters(model)):
         parameter.meta.fetch()
         yield parameter
 
@@ -140,6 +140,15 @@ def initialize_parameters(model: nn.Cell, seed: int) -> None:
     for parameter in name_parameters(model):
         if parameter.meta.initial is not None:
             write_parameter(parameter, parameter.meta.initial.shard(seed, place_of(parameter)))
+
+
+def settled(parameters: list[Parameter]) -> list[Parameter]:
+    """The parameters, once no gather is on its way to them (--overlap-param-gather): before it has come they are stale,
+    and it overwrites what is written."""
+    found = (parameter.meta.buffers() for parameter in parameters)
+    for buffers in {id(one): one for one in found if one is not None}.values():
+        buffers.finish_param_sync()
+    return parameters
 
 
 def write(tensor: Tensor, values: np.ndarray) -> None:

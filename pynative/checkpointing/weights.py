@@ -17,7 +17,7 @@ from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.collectives import Group
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
-from pynative.parameter import name_parameters, place_of, type_name, whole_parameters, write_parameter
+from pynative.parameter import name_parameters, place_of, settled, type_name, whole_parameters, write_parameter
 
 Shards: TypeAlias = "dict[str, tuple[Place, np.ndarray]]"
 """By global name: which part of a parameter, and its values."""
@@ -29,7 +29,7 @@ def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, np.ndarray]
     Raises ValueError, before anything is written, that lists all names of only one side and all shapes that differ.
     """
     arrays = arrays_by_global_name
-    parameters = name_parameters(model)
+    parameters = settled(name_parameters(model))
     found = [_problem(parameter.meta.spec, arrays) for parameter in parameters]
     taken = {parameter.meta.spec.name for parameter in parameters}
     agree(list(arrays), taken, [problem for problem in found if problem], "the table of weights")

@@ -36,14 +36,18 @@ class ParamAndGradBucket:
         self._gathers = [(one, *operands(one, parameters)) for one in gathers]
         self._grad_work: Waited | None = None
         self._param_works: list[Waited] = []
-        self._grad_sync_is_due, self._factor_before_sum = True, 1.0
+        self._grad_sync_is_due = True
+        self.factor_before_sum = 1.0
+        """What this rank's gradients are multiplied with."""
+        self.is_averaged = False
+        """Whether `average_gradients` was called."""
         self._ready: set[int] = set()
         self.is_checked = False
         """Whether gradients that are not finite are an error."""
 
     def empty_gradients(self, factor_before_sum: float = 1.0) -> None:
         """Forget the gradients; the next ones are multiplied by the factor before they are summed over the replicas."""
-        self._factor_before_sum, self._grad_sync_is_due = factor_before_sum, True
+        self.factor_before_sum, self._grad_sync_is_due, self.is_averaged = factor_before_sum, True, False
         self._ready.clear()
         for parameter in self.params:
             parameter.meta.main_grad_is_empty = True
@@ -72,8 +76,8 @@ class ParamAndGradBucket:
         self._grad_sync_is_due = False
         self.zero_unused_gradients()
         self.check_gradients()
-        if self._factor_before_sum != 1.0:
-            kernels.scale_(self._gradient, self._factor_before_sum)
+        if self.factor_before_sum != 1.0:
+            kernels.scale_(self._gradient, self.factor_before_sum)
         for parameter in self.params:
             parameter.meta.main_grad_is_final = True
         for reduction, given, result in self._reductions[:1]:
@@ -86,6 +90,15 @@ class ParamAndGradBucket:
             self._grad_work = None
             for reduction, given, result in self._reductions[1:]:
                 started(reduction, given, result, self._sent_as).wait()
+
+    def average_gradients(self, factor: float) -> None:
+        """Wait until the gradients that this rank owns are the replicas' sum times the factor, of which
+        `factor_before_sum` is a part. Once a step."""
+        self.finish_grad_sync()
+        rest = factor / self.factor_before_sum
+        if rest != 1.0:
+            kernels.scale_(self._reductions[-1][2] if self._reductions else self._gradient, rest)
+        self.is_averaged = True
 
     def start_param_sync(self) -> None:
         """Start to gather the parameters, of which this rank has updated those that it owns."""
@@ -104,7 +117,7 @@ class ParamAndGradBucket:
 
     def reset(self) -> None:
         """Forget the gradients."""
-        self.empty_gradients(self._factor_before_sum)
+        self.empty_gradients(self.factor_before_sum)
 
     def register_grad_ready(self, parameter: Parameter) -> None:
         """A script with a backward of its own says that a parameter's gradient is complete; the last one starts the

@@ -6,7 +6,7 @@ The training loop needs no wrapper: its step reduces the buffers of whatever mod
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore import Tensor, nn
@@ -14,8 +14,8 @@ from mindspore import Tensor, nn
 from parallel_core.averaging import Averaging
 from parallel_core.config import TrainingConfig
 from parallel_core.config.gradient import GradientConfig
-from pynative import kernels, parallel_state
-from pynative.distributed.finalize_model_grads import finalize_model_grads
+from pynative import parallel_state
+from pynative.distributed.bucket import ParamAndGradBucket
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.layer_events import LayerEvents
 from pynative.parameter import trainable
@@ -23,7 +23,7 @@ from pynative.parameter import trainable
 
 @dataclass(kw_only=True)
 class DistributedDataParallelConfig:
-    """Megatron's settings of the wrapper."""
+    """Megatron's settings of the wrapper. What is left at its default is as the configuration says."""
 
     grad_reduce_in_fp32: bool = False
     overlap_grad_reduce: bool = False
@@ -43,18 +43,19 @@ class DistributedDataParallelConfig:
                 "and in get_forward_backward_func; give that, and False here"
             )
 
-    @property
-    def gradient(self) -> GradientConfig:
-        """The section of the configuration that says the same."""
-        return GradientConfig(
-            accumulate_allreduce_grads_in_fp32=self.grad_reduce_in_fp32,
-            grad_reduce_in_bf16=not self.grad_reduce_in_fp32,
-            overlap_grad_reduce=self.overlap_grad_reduce,
-            use_distributed_optimizer=self.use_distributed_optimizer,
-            zero_stage=int(self.use_distributed_optimizer),
-            bucket_size=self.bucket_size,
-            average_in_collective=self.average_in_collective,
-            enable_mem_align=self.enable_mem_align,
+    def added_to(self, configured: GradientConfig) -> GradientConfig:
+        """A section of the configuration, with what the wrapper asks for beyond it."""
+        return replace(
+            configured,
+            accumulate_allreduce_grads_in_fp32=configured.accumulate_allreduce_grads_in_fp32
+            or self.grad_reduce_in_fp32,
+            grad_reduce_in_bf16=configured.grad_reduce_in_bf16 and not self.grad_reduce_in_fp32,
+            overlap_grad_reduce=configured.overlap_grad_reduce or self.overlap_grad_reduce,
+            use_distributed_optimizer=configured.use_distributed_optimizer or self.use_distributed_optimizer,
+            zero_stage=max(configured.zero_stage, int(self.use_distributed_optimizer)),
+            bucket_size=self.bucket_size or configured.bucket_size,
+            average_in_collective=configured.average_in_collective or self.average_in_collective,
+            enable_mem_align=configured.enable_mem_align or self.enable_mem_align,
         )
 
 
@@ -62,7 +63,7 @@ class DistributedDataParallel(nn.Cell):
     """`module` with its gradients in flat buffers and their reduction.
 
     With virtual pipeline stages the buffers are those of all chunks, which the optimizer makes as the configuration
-    says; elsewhere they are made here, as `ddp_config` says.
+    says; elsewhere they are made here, as `config` and `ddp_config` say.
 
     Args:
         config: the training section of the configuration.
@@ -79,11 +80,13 @@ class DistributedDataParallel(nn.Cell):
         super().__init__(auto_prefix=False)
         self.config, self.ddp_config, self.disable_bucketing = config, ddp_config, disable_bucketing
         self.module = module
-        self._is_synchronised, self._is_reduced = True, False
-        if parallel_state.get_virtual_pipeline_model_parallel_world_size() is None:
-            self._kept = self.flat_buffers
+        self._gradient = ddp_config.added_to(config.gradient)
+        self._is_synchronised = True
+        self._is_chunk = parallel_state.get_virtual_pipeline_model_parallel_world_size() is not None
+        if self._is_chunk:
+            _check_agreement(config.gradient, self._gradient)
         else:
-            _check_agreement(config.gradient, ddp_config.gradient)
+            self._kept = self.flat_buffers
 
     @property
     def unread_entries(self) -> frozenset[str]:
@@ -94,13 +97,23 @@ class DistributedDataParallel(nn.Cell):
     def flat_buffers(self) -> ParamAndGradBuffers:
         """The module's, which an optimizer over its parameters shares."""
         LayerEvents.of(self)
-        gradient = self.ddp_config.gradient
-        if self.disable_bucketing:
-            gradient.bucket_size = sys.maxsize
-        buffers = ParamAndGradBuffers.of(trainable(self.module), gradient)
-        for bucket in buffers.buckets:
+        buffers = self._buffers_of_all_chunks() if self._is_chunk else self._buffers_of_module()
+        for bucket in buffers.buckets_of(self.module):
             bucket.is_checked = bucket.is_checked or self.ddp_config.check_for_nan_in_grad
         return buffers
+
+    def _buffers_of_module(self) -> ParamAndGradBuffers:
+        bucket_size = sys.maxsize if self.disable_bucketing else self._gradient.bucket_size
+        return ParamAndGradBuffers.of(trainable(self.module), replace(self._gradient, bucket_size=bucket_size))
+
+    def _buffers_of_all_chunks(self) -> ParamAndGradBuffers:
+        found = [parameter.meta.buffers() for parameter in trainable(self.module)]
+        if not found or found[0] is None:
+            raise ValueError(
+                "DistributedDataParallel: with virtual pipeline stages the optimizer makes the buffers of all chunks; "
+                "call get_optimizer over the list of chunks first, and keep what it gives"
+            )
+        return found[0]
 
     def construct(self, *arguments: Any, **named: Any) -> Any:
         """What the module gives."""
@@ -122,7 +135,7 @@ class DistributedDataParallel(nn.Cell):
     def enable_sync(self, enable: bool) -> None:
         """Whether gradients are reduced, inside a backward or when that is asked for."""
         self._is_synchronised = enable
-        self.flat_buffers.overlapped_sums.enable(enable)
+        self.flat_buffers.overlapped_sums.enable(enable, LayerEvents.of(self))
 
     @property
     def _averaging(self) -> Averaging:
@@ -131,37 +144,51 @@ class DistributedDataParallel(nn.Cell):
 
     @property
     def _factor_before_sum(self) -> float:
-        return 1.0 if self.ddp_config.average_in_collective else self._averaging.gradient_scale(1.0)
+        return 1.0 if self._gradient.average_in_collective else self._averaging.gradient_scale(1.0)
+
+    def _own_buckets(self, buffers: ParamAndGradBuffers) -> list[ParamAndGradBucket]:
+        """Those with parameters of the module; ValueError if a loop of one's own cannot reduce them."""
+        if self._gradient.zero_stage >= 2:
+            raise ValueError(
+                f"--zero-stage {self._gradient.zero_stage}: gradients leave in every micro-batch of a training step, "
+                f"not when a script says so; train by TrainOneStepCell or pretrain, or use stage 0 or 1"
+            )
+        return buffers.buckets_of(self.module)
 
     def zero_grad_buffer(self) -> None:
         """Forget the gradients."""
-        self._is_reduced = False
-        self.flat_buffers.empty_gradients(self._factor_before_sum)
+        buffers = self.flat_buffers
+        buffers.empty_gradients(self._factor_before_sum, self._own_buckets(buffers))
 
     def issue_grad_reduce(self) -> None:
         """Start the sums that `final_grad_reduce` waits for."""
-        if self._is_synchronised and not self._is_reduced:
-            LayerEvents.of(self).collect()
-            for bucket in self.flat_buffers.buckets:
+        buckets = [bucket for bucket in self._own_buckets(self.flat_buffers) if not bucket.is_averaged]
+        if self._is_synchronised and buckets:
+            for events in {parameter.meta.layer_events for bucket in buckets for parameter in bucket.params}:
+                events.collect()
+            for bucket in buckets:
                 bucket.start_grad_sync()
 
     def final_grad_reduce(self) -> None:
         """Make `main_grad` of every parameter the replicas' mean, or with --calculate-per-token-loss their sum: once
-        for each `zero_grad_buffer`. With the distributed optimizer that is so for the part that this rank owns."""
-        if self._is_reduced or not self._is_synchronised:
+        for each `zero_grad_buffer`. With the distributed optimizer that is so for the part that this rank owns.
+
+        What is summed over other ranks, too, is so when the last of the chunks was reduced.
+        """
+        if not self._is_synchronised:
             return
         self.issue_grad_reduce()
-        self._is_reduced = True
-        buffers, rest = self.flat_buffers, self._averaging.gradient_scale(1.0) / self._factor_before_sum
-        finalize_model_grads(buffers)
-        for buffer in buffers if rest != 1.0 else ():
-            for run in buffer.owned:
-                kernels.scale_(buffer.gradients.span(*run), rest)
+        buffers, average = self.flat_buffers, self._averaging.gradient_scale(1.0)
+        buckets = [bucket for bucket in self._own_buckets(buffers) if not bucket.is_averaged]
+        for bucket in buckets:
+            bucket.average_gradients(average)
+        if buckets and all(bucket.is_averaged for bucket in buffers.buckets):
+            buffers.reduce_over_others()
 
 
 def _check_agreement(configured: GradientConfig, wrapped: GradientConfig) -> None:
     """Raise ValueError if the wrapper asks for other buffers than the configuration, which decides for all chunks."""
-    for name in ("overlap_grad_reduce", "use_distributed_optimizer"):
+    for name in ("overlap_grad_reduce", "use_distributed_optimizer", "average_in_collective", "bucket_size"):
         if getattr(wrapped, name) != getattr(configured, name):
             raise ValueError(
                 f"DistributedDataParallelConfig: {name}={getattr(wrapped, name)}: with virtual pipeline stages the "

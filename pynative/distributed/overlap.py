@@ -22,17 +22,18 @@ class OverlappedSums:
     def __init__(self, buckets: Iterable[ParamAndGradBucket]) -> None:
         self._chunks = [_ChunkSums(*of_chunk) for of_chunk in _by_chunk(buckets).items()]
 
-    def enable(self, enable: bool) -> None:
-        """Whether backwards start sums from now on."""
+    def enable(self, enable: bool, events: LayerEvents) -> None:
+        """Whether backwards of the chunk with these events start sums from now on."""
         for chunk in self._chunks:
-            chunk.is_enabled = enable
+            if chunk.events is events:
+                chunk.is_enabled = enable
 
 
 class _ChunkSums:
     """The sums of one chunk's buckets, in the order in which a backward completes them."""
 
     def __init__(self, events: LayerEvents, buckets: Sequence[ParamAndGradBucket]) -> None:
-        self._chunk, self._events, self.is_enabled = events.chunk, events, True
+        self._chunk, self.events, self.is_enabled = events.chunk, events, True
         place = {id(cell): i for i, cell in enumerate([*reversed(events.cells), events.chunk])}
         cells = [(bucket, _cells_of(bucket, events)) for bucket in buckets]
         self._buckets = sorted(cells, key=lambda pair: max(place[cell] for cell in pair[1]))
@@ -45,7 +46,7 @@ class _ChunkSums:
         parallel_state.get_backend().progress()
 
     def _cell_is_complete(self, cell: nn.Cell) -> None:
-        if self._events.is_last_micro_batch and self.is_enabled:
+        if self.events.is_last_micro_batch and self.is_enabled:
             self._complete.add(id(cell))
             is_end = cell is self._chunk
             while self._started < len(self._buckets) and (is_end or self._is_next_complete()):
@@ -60,17 +61,22 @@ class _ChunkSums:
 
 
 class OverlappedGathers:
-    """Waits for parameters that are gathered where they are needed, instead of right after the update."""
+    """Waits for parameters that are gathered where they are needed, instead of right after the update.
+
+    Where parameters of no observed cell are needed nobody tells: a script may run their chunk by itself.
+    """
 
     def __init__(self, buckets: Sequence[ParamAndGradBucket]) -> None:
         self._needed: dict[int, list[ParamAndGradBucket]] = defaultdict(list)
-        chunks = _by_chunk(buckets)
-        for events, of_chunk in chunks.items():
+        waited_for: list[ParamAndGradBucket] = []
+        for events, of_chunk in _by_chunk(buckets).items():
             for bucket in of_chunk:
-                for cell in _cells_of(bucket, events):
-                    self._needed[cell].append(bucket)
+                cells = _cells_of(bucket, events)
+                if id(events.chunk) not in cells:
+                    waited_for.append(bucket)
+                    for cell in cells:
+                        self._needed[cell].append(bucket)
             _listen(events, "before_forward", self._wait_for)
-        waited_for = [bucket for of_chunk in chunks.values() for bucket in of_chunk]
         self._others = [bucket for bucket in buckets if bucket not in waited_for]
 
     def finish_others(self) -> None:

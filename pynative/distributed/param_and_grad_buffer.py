@@ -4,7 +4,7 @@ between ranks around an update."""
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from weakref import ref
 
-from mindspore import Parameter
+from mindspore import Parameter, nn
 
 from parallel_core.buffers import (
     BufferPlan,
@@ -28,7 +28,7 @@ from pynative.distributed.overlap import OverlappedSums
 from pynative.distributed.slots import InSlot, Slots
 from pynative.distributed.transient_bucket import TransientBucket, Turn
 from pynative.distributed.zero import Cells, FetchParameters, send_gradients
-from pynative.parameter import place_of, set_main_grad, type_name
+from pynative.parameter import place_of, set_main_grad, trainable, type_name
 
 
 class ParamAndGradBuffer:
@@ -180,14 +180,21 @@ class ParamAndGradBuffers:
         """Elements of all buffers, padding included."""
         return sum(buffer.plan.size for buffer in self)
 
-    def empty_gradients(self, factor_before_sum: float = 1.0) -> None:
+    def buckets_of(self, module: nn.Cell) -> list[ParamAndGradBucket]:
+        """The buckets that parameters of a part of the model are in; others' may be in them, too."""
+        inside = {id(parameter) for parameter in trainable(module)}
+        return [bucket for bucket in self.buckets if any(id(parameter) in inside for parameter in bucket.params)]
+
+    def empty_gradients(
+        self, factor_before_sum: float = 1.0, buckets: Iterable[ParamAndGradBucket] | None = None
+    ) -> None:
         """Forget the gradients; the next contribution overwrites. What all of them add up to on this rank is multiplied
-        by a factor before it is summed over the replicas."""
+        by a factor before it is summed over the replicas. buckets: those alone."""
         if not self._is_checked:  # Scripts load values between the construction and the first step.
             for buffer in self:
                 buffer.check_memory()
             self._is_checked = True
-        for bucket in self.buckets:
+        for bucket in self.buckets if buckets is None else buckets:
             bucket.empty_gradients(factor_before_sum)
 
     def zero_unused_gradients(self) -> None:
@@ -209,6 +216,10 @@ class ParamAndGradBuffers:
             bucket.start_grad_sync()
         for bucket in self.buckets:
             bucket.finish_grad_sync()
+        self.reduce_over_others()
+
+    def reduce_over_others(self) -> None:
+        """Sum what is summed over other ranks than the replicas, once all buckets are."""
         for over, gradients in self._other_sums:
             parallel_state.get_group(over).all_reduce(gradients, out=gradients)
 

@@ -35,10 +35,17 @@ class ParallelTrainingReducer:
             if spec.partial_over is not None:
                 grads[i] = parallel_state.get_group(spec.partial_over).all_reduce(grads[i])
 
+    def inplace_reduce_shared_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
+        """Replace the gradients of a tied embedding by their sum over the first and last stage. params: unused."""
+        for i, spec in enumerate(self._specs):
+            if spec.shared_over is not None:
+                grads[i] = parallel_state.get_group(spec.shared_over).all_reduce(grads[i])
+
     def inplace_reduce_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """Both. params: unused."""
+        """All of them. params: unused."""
         self.inplace_reduce_dp_grad(grads)
         self.inplace_reduce_sp_grad(grads)
+        self.inplace_reduce_shared_grad(grads)
 
     def reduce_is_finite(self, is_finite: bool) -> bool:
         """Whether it is so on every rank of the job."""

@@ -8,7 +8,7 @@ import pytest
 from parallel_core.config.gradient import GradientConfig
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
-from tests.support.layouts import train
+from tests.support.layouts import Rows, train
 from tests.support.pipelines import pipeline
 from tests.support.pretraining import pretrain_tiny
 
@@ -160,6 +160,78 @@ def buckets_by_hand(backend) -> None:
         reducer.inplace_reduce_grad(gradients)
         assert all((gradient.asnumpy() == 1.5).all() for gradient in gradients)
         assert not reducer.reduce_is_finite(backend.rank == 0) and reducer.reduce_is_finite(True)
+
+
+def tied_reduced(backend) -> list[float]:
+    """The tied embedding's gradient by a reducer; this stage's own is its number, from 1."""
+    from mindspore import Tensor
+
+    from pynative.training.training import ParallelTrainingReducer, get_model
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = config_of(f"{TINY} --pipeline-model-parallel-size 2", backend.world_size)
+    with job(backend, config):
+        model = get_model(lambda **stage: GPTModel(config.model_config, **stage), config)
+        tied = [p for p in model.trainable_params() if p.meta.spec.shared_over]
+        gradients = [Tensor(np.full(p.shape, backend.rank + 1.0, np.float32)) for p in tied]
+        ParallelTrainingReducer(tied, config.training_config).inplace_reduce_grad(gradients)
+        return [float(np.unique(gradient.asnumpy()).item()) for gradient in gradients]
+
+
+def test_a_reducer_sums_a_tied_embedding_over_stages():
+    assert run(2, tied_reduced) == [[3.0], [3.0]]
+
+
+def values_on_their_way(backend, directory) -> None:
+    """Weights are read and written while gathers of a step are on their way."""
+    from pynative.checkpointing import load_checkpoint, save_checkpoint
+    from pynative.checkpointing.weights import gather_weights, load_weights
+    from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
+    from pynative.training.callbacks import TrainingState
+    from pynative.training.forward_backward import get_forward_backward_func
+    from pynative.training.training import TrainOneStepCell, get_model
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = config_of(f"{MODEL} {SHARDED} --overlap-grad-reduce --ddp-bucket-size 5000 --overlap-param-gather", 2)
+    rows = [Rows()[4 * backend.rank + i] for i in range(4)]
+    batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    with job(backend, config):
+        model = get_model(lambda **stage: GPTModel(config.model_config, **stage), config)
+        optimizer = get_optimizer(config.optimizer_config, config.training_config, network=model)
+        scheduler = get_optimizer_param_scheduler(config)
+        cell = TrainOneStepCell(model, optimizer, scheduler, config.training_config, config.model_config)
+        state = TrainingState(config, model, cell)
+        forward_backward = get_forward_backward_func(model, [], config.training_config, config.model_config)
+
+        def step():
+            forward_backward(**batch)
+            optimizer.step(1e-1, 0.0, 0.5)
+
+        def values():
+            optimizer.buffers.finish_param_sync()
+            return {p.meta.spec.name: p.asnumpy().copy() for p in model.trainable_params()}
+
+        def check(found, wanted):
+            assert [name for name in wanted if not np.array_equal(found[name], wanted[name])] == []
+
+        step()
+        gathered, wanted = gather_weights(model), values()
+        check(wanted if gathered is None else gathered, wanted)
+        step()
+        save_checkpoint(directory, state)
+        saved = values()
+        step()
+        load_checkpoint(directory, state)
+        check(values(), saved)
+        step()
+        quarters = {name: np.full_like(value, 0.25) for name, value in saved.items()}
+        load_weights(model, quarters)
+        check(values(), quarters)
+
+
+def test_weights_are_saved_and_loaded_behind_gathers(tmp_path):
+    """Before, most were read as they had been before the step, and what was loaded was overwritten."""
+    run(2, values_on_their_way, tmp_path)
 
 
 def test_the_calls_of_scripts_with_a_backward_of_their_own():

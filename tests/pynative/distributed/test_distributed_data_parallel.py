@@ -1,0 +1,178 @@
+"""The wrapper in loops of scripts: what is reduced when, and whose settings count."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+
+from tests.support.distributed import run
+from tests.support.engine import config_of, job
+from tests.support.layouts import Rows
+from tests.support.pretraining import BATCHES, pretrain_tiny
+
+CHUNKS = (
+    "--global-batch-size 8 --num-layers 4 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1"
+)
+
+
+def wrapped(config, **fields):
+    """Provider of a wrapped model."""
+    from pynative.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from pynative.transformer.gpt_model import GPTModel
+
+    ddp_config = DistributedDataParallelConfig(**fields)
+    return lambda **stage: DistributedDataParallel(
+        config.training_config, ddp_config, GPTModel(config.model_config, **stage)
+    )
+
+
+def batch_of(rank: int) -> dict[str, np.ndarray]:
+    """Two samples of the rank's own."""
+    samples = [Rows()[2 * rank + i] for i in range(2)]
+    return {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def gradients_of_two_backwards(backend) -> list[dict[str, np.ndarray]]:
+    """Reduced gradients of the same batch and weights, in a loop that forgets them only at a step's end."""
+    from pynative import autograd
+    from pynative.training.training import get_model
+
+    config, found = config_of(BATCHES, backend.world_size), []
+    with job(backend, config):
+        (model,) = get_model(wrapped(config), config)
+        for _ in range(2):
+            with autograd.recording():
+                loss = model(**{n: ms.Tensor(e) for n, e in batch_of(backend.rank).items() if n != "dataset_id"})
+            autograd.backward([loss], [ms.Tensor(np.float32(1.0))])
+            model.final_grad_reduce()
+            found.append({p.meta.spec.name: p.main_grad.asnumpy().copy() for p in model.trainable_params()})
+            model.zero_grad_buffer()
+    return found
+
+
+def test_the_first_gradient_is_the_mean_without_a_call_before_it():
+    """Before `zero_grad_buffer` was called for the first time it was the replicas' sum."""
+    for first, second in run(2, gradients_of_two_backwards):
+        for name, gradient in second.items():
+            np.testing.assert_allclose(first[name], gradient, rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+class Net(nn.Cell):
+    """A model without observable cells."""
+
+    def __init__(self):
+        super().__init__(auto_prefix=False)
+        self.w = ms.Parameter(ms.Tensor(np.full((64, 64), 0.01, np.float32)), name="w")
+
+    def set_input_tensor(self, tensor):
+        """Of no stage before."""
+
+    def construct(self, x):
+        return ops.ReduceMean()(ops.MatMul()(x, self.w))
+
+
+def losses_of_own_model(backend, flags: str) -> list[float]:
+    """Of four steps of a script's own loop."""
+    from pynative import autograd
+    from pynative.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from pynative.optimizer import get_optimizer
+    from pynative.training.training import get_model
+
+    config, losses = config_of(f"{BATCHES} {flags}", backend.world_size), []
+    generator = np.random.default_rng(backend.rank)
+    with job(backend, config):
+        ddp_config = DistributedDataParallelConfig()
+        (model,) = chunks = get_model(
+            lambda **_: DistributedDataParallel(config.training_config, ddp_config, Net()), config
+        )
+        optimizer = get_optimizer(config.optimizer_config, config.training_config, network=chunks)
+        for _ in range(4):
+            model.zero_grad_buffer()
+            with autograd.recording():
+                loss = model(ms.Tensor(generator.normal(size=(8, 64)).astype(np.float32)))
+            losses.append(float(loss.asnumpy()))
+            autograd.backward([loss], [ms.Tensor(np.float32(1.0))])
+            model.final_grad_reduce()
+            optimizer.step(1e-1, 0.0, 1.0)
+    return losses
+
+
+def test_parameters_of_no_observed_cell_are_whole_after_the_update():
+    """Nobody tells when they are needed; they were computed with as they had been before the update."""
+    flags = "--use-distributed-optimizer --overlap-grad-reduce"
+    expected = run(2, losses_of_own_model, flags)
+    assert run(2, losses_of_own_model, f"{flags} --overlap-param-gather") == expected
+
+
+def chunks_reduced(backend, flags: str) -> list[tuple[str, set[float]]]:
+    """Name and values of each gradient, of two steps in which a replica's own are its place among replicas, from 1."""
+    from pynative import parallel_state
+    from pynative.optimizer import get_optimizer
+    from pynative.training.training import get_model
+
+    config, found = config_of(f"{BATCHES} {CHUNKS} {flags}", backend.world_size), []
+    with job(backend, config):
+        model = get_model(wrapped(config), config)
+        with pytest.raises(ValueError, match="call get_optimizer"):
+            model[0].zero_grad_buffer()
+        optimizer = get_optimizer(config.optimizer_config, config.training_config, network=model)
+        own = parallel_state.get_data_parallel_rank() + 1.0
+        for _ in range(2):
+            for parameter in model.trainable_params():
+                parameter.main_grad.asnumpy()[...] = own
+                parameter.meta.main_grad_is_empty = False
+            for chunk in model:
+                with chunk.no_sync():
+                    chunk.final_grad_reduce()
+            assert all((p.main_grad.asnumpy() == own).all() for p in model.trainable_params())
+            for chunk in model:
+                chunk.issue_grad_reduce()
+            for chunk in model:
+                chunk.final_grad_reduce()
+            found += [(p.meta.spec.name, set(p.main_grad.asnumpy().ravel())) for p in model.trainable_params()]
+            for chunk in model:
+                chunk.zero_grad_buffer()
+        del optimizer
+    return found
+
+
+@pytest.mark.parametrize("flags", ["", "--overlap-grad-reduce"])
+def test_virtual_stages_are_reduced_chunk_by_chunk(flags):
+    """The replicas' mean, and of the tied embedding the sum of that over stages, once: whether the chunks share a
+    bucket or each has its own."""
+    for found in run(4, chunks_reduced, flags):
+        for name, values in found:
+            assert values == {3.0 if "word_embeddings" in name or "output_layer" in name else 1.5}, name
+
+
+def buffers_of_run(backend, flags: str, wraps: bool) -> tuple:
+    """What decides of gradients in a run of `pretrain`, and its last loss."""
+    config = config_of(f"{BATCHES} {flags}", backend.world_size)
+    provider = {"model_provider_func": wrapped(config, enable_mem_align=False)} if wraps else {}
+    state = pretrain_tiny(backend, f"{BATCHES} {flags}", **provider)
+    buffers = state.step_cell.buffers
+    types = [buffer.plan.gradient_type for buffer in buffers], [bucket._sent_as for bucket in buffers.buckets]
+    memory = [memory.bytes for buffer in buffers for memory in buffer.memories]
+    return buffers.is_sharded, types, memory, state.result.loss
+
+
+@pytest.mark.parametrize(
+    "flags", ["--zero-stage 3", "--use-distributed-optimizer", "--bf16 --communication-data-type bf16"]
+)
+def test_flags_act_on_a_wrapped_model(flags):
+    """What the wrapper's settings leave at their default is as the command line says."""
+    assert run(2, buffers_of_run, flags, True) == run(2, buffers_of_run, flags, False)
+
+
+def refused(backend) -> None:
+    from pynative.training.training import get_model
+
+    config = config_of(f"{BATCHES} --zero-stage 2", backend.world_size)
+    with job(backend, config):
+        (model,) = get_model(wrapped(config), config)
+        with pytest.raises(ValueError, match="--zero-stage 2"):
+            model.zero_grad_buffer()
+
+
+def test_a_loop_of_ones_own_cannot_cut_gradients():
+    run(2, refused)

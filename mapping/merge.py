@@ -35,6 +35,8 @@ class Sources:
 
     typed: list[Given] = field(default_factory=list)
     deepspeed: list[Given] = field(default_factory=list)
+    defaults: list[Given] = field(default_factory=list)
+    """DeepSpeed's, where nothing else says it."""
     yaml: list[Given] = field(default_factory=list)
     changed: list[Given] = field(default_factory=list)
     unread: list[Flag] = field(default_factory=list)
@@ -88,7 +90,8 @@ def resolve(sources: Sources) -> Reading:
     strong = [*_other_names(sources), *sources.typed, *sources.changed]
     yaml = list(_not_taken(sources.yaml, strong))
     deepspeed, contradictions = _agreeing(sources.deepspeed, [*yaml, *sources.typed])
-    given = [*yaml, *deepspeed, *strong]
+    defaults = list(_not_taken(sources.defaults, [*yaml, *deepspeed, *strong]))
+    given = [*defaults, *yaml, *deepspeed, *strong]
     args = _arguments(sources, given)
     of_flags = [entry for entry in given if entry.row.name]
     findings = [*sources.findings, *contradictions, *check_given(args, of_flags)]
@@ -106,7 +109,7 @@ def resolve(sources: Sources) -> Reading:
     found = as_given([*findings, *of_config, *open_ends, *files, *out_of_place(strong, config)], given)
     _fill_in(args, config, yaml)
     reasons = ({} if found else without_effect(config)) | why_not(config)
-    reported = _with_reasons([*sources.typed, *sources.changed, *sources.deepspeed, *yaml], reasons)
+    reported = _with_reasons([*sources.typed, *sources.changed, *sources.deepspeed, *defaults, *yaml], reasons)
     return Reading(sources, reported, args, config, found, notes)
 
 

@@ -30,7 +30,7 @@ def read(
     the same: the tokenizer's files say how large the vocabulary is.
     """
     line = scan(sys.argv[1:] if argv is None else argv, extra_args_provider, args_defaults)
-    said = deepspeed.DeepSpeed([], [], [])
+    said = deepspeed.DeepSpeed.empty()
     yaml: list[Given] = []
     yaml_findings: list[Finding] = []
     path_of_json, path_of_yaml = (_path(line, name) for name in ("deepspeed_config", "yaml_cfg"))
@@ -42,6 +42,7 @@ def read(
         Sources(
             typed=line.given,
             deepspeed=said.given,
+            defaults=said.defaults,
             yaml=yaml,
             unread=line.unread,
             extra=line.extra,

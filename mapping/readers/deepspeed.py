@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,12 +51,28 @@ REDUCTION: dict[Any, Arguments] = {
     None: {},
 }
 
+OPTIMIZERS: dict[Any, Arguments] = {
+    "AdamW": {"optimizer": "adam"},
+    "Adam": {"optimizer": "adam"},
+    "SGD": {"optimizer": "sgd"},
+    "Muon": {
+        "optimizer": "muon",
+        "muon_nesterov": True,
+        "muon_scale_mode": "shape_scaling",
+        "muon_split_qkv": False,
+    },
+}
+
 KEYS: dict[str, Callable[[Any], Arguments]] = {
     "train_batch_size": to("global_batch_size"),
     "train_micro_batch_size_per_gpu": to("micro_batch_size"),
     "gradient_accumulation_steps": to("micro_batch_num"),
     "gradient_clipping": to("clip_grad", float),
     "communication_data_type": one_of(REDUCTION),
+    "prescale_gradients": one_of(
+        {True: {"ddp_average_in_collective": False}, False: {"ddp_average_in_collective": True}}
+    ),
+    "sparse_gradients": one_of({False: {}}),
     "zero_optimization.stage": stage,
     "zero_optimization.overlap_comm": to("overlap_grad_reduce"),
     "zero_optimization.reduce_bucket_size": to("ddp_bucket_size", int),
@@ -68,18 +84,20 @@ KEYS: dict[str, Callable[[Any], Arguments]] = {
     "fp16.min_loss_scale": to("min_loss_scale", float),
     "fp16.consecutive_hysteresis": to("consecutive_hysteresis"),
     "bf16.enabled": to("bf16"),
-    "optimizer.type": one_of({"AdamW": {"optimizer": "adam"}, "Adam": {"optimizer": "adam"}}),
+    "optimizer.type": one_of(OPTIMIZERS),
     "optimizer.params.lr": to("lr", float),
     "optimizer.params.betas": lambda value: {"adam_beta1": value[0], "adam_beta2": value[1]},
     "optimizer.params.eps": to("adam_eps", float),
     "optimizer.params.weight_decay": to("weight_decay", float),
     "optimizer.params.adam_w_mode": to("decoupled_weight_decay"),
+    "optimizer.params.momentum": lambda value: {"sgd_momentum": float(value), "muon_momentum": float(value)},
+    "optimizer.params.nesterov": one_of({False: {}}),
     "scheduler.type": one_of(
         {"WarmupLR": {"lr_decay_style": "constant"}, "WarmupDecayLR": {"lr_decay_style": "linear"}}
     ),
     "scheduler.params.warmup_min_lr": lambda value: {"lr_warmup_init": float(value), "min_lr": float(value)},
     "scheduler.params.warmup_max_lr": to("lr", float),
-    "scheduler.params.warmup_num_steps": to("lr_warmup_iters"),
+    "scheduler.params.warmup_num_steps": to("lr_warmup_iters", lambda value: max(2, value)),
     "scheduler.params.total_num_steps": to("lr_decay_iters"),
     "scheduler.params.warmup_type": one_of(
         {"linear": {"lr_warmup_style": "linear"}, "log": {"lr_warmup_style": "log"}}
@@ -93,12 +111,17 @@ KEYS: dict[str, Callable[[Any], Arguments]] = {
 
 WITHOUT_EFFECT: dict[str, str] = {
     **dict.fromkeys(("steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown"), "it only logs"),
-    "prescale_gradients": "gradients are added up in float32, where the order of division does not matter",
+    **dict.fromkeys(("flops_profiler", "comms_logger"), "it only logs"),
+    "activation_checkpointing": "the flags of recomputation, such as --recompute-granularity, say what is kept and how",
+    "gradient_predivide_factor": "the mean is the same; prescale_gradients says whether it is divided before the sum",
     "zero_allow_untested_optimizer": "every optimizer here may be sharded",
     "zero_force_ds_cpu_optimizer": "there is one Adam",
     "optimizer.params.torch_adam": "there is one Adam",
     "fp16.auto_cast": "inputs are token ids",
-    f"{_ZERO}stage3_gather_16bit_weights_on_model_save": "checkpoints hold whole weights for any layout",
+    **dict.fromkeys(
+        (f"{_ZERO}stage3_gather_{kind}_weights_on_model_save" for kind in ("16bit", "fp16")),
+        "checkpoints hold whole weights for any layout",
+    ),
     **dict.fromkeys(
         (
             f"{_ZERO}{place}.{name}"
@@ -126,6 +149,7 @@ WITHOUT_EFFECT: dict[str, str] = {
                 "stage3_param_persistence_threshold",
                 "stage3_max_live_parameters",
                 "stage3_max_reuse_distance",
+                "zero_hpz_partition_size",
             )
         ),
         "only memory and the order of communication change",
@@ -134,6 +158,7 @@ WITHOUT_EFFECT: dict[str, str] = {
 """Keys that do nothing, with everything below them -> why."""
 
 VALUES_WITHOUT_EFFECT = {
+    False: "it asks for nothing, as without it",
     "none": "nothing is offloaded, as without it",
     "nvme": "nvme_path says where",
 }
@@ -144,7 +169,21 @@ BY_DEFAULT: dict[str, dict[str, Any]] = {
     "fp16.enabled": {"fp16.initial_scale_power": 16},
 }
 """What DeepSpeed takes, where the first key says something, for keys that are not written."""
+BEHIND_FLAGS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
+    ("", (), {"gradient_clipping": 0.0}),
+    ("optimizer.type", tuple(OPTIMIZERS), {"optimizer.params.weight_decay": 0.0}),
+    ("optimizer.type", ("SGD",), {"optimizer.params.momentum": 0.0}),
+    (
+        "optimizer.type",
+        ("Muon",),
+        {"optimizer.params.momentum": 0.95, "optimizer.params.betas": (0.9, 0.95), "optimizer.params.eps": 1e-10},
+    ),
+)
+"""A key, values of it, and what DeepSpeed then takes for keys that are not written; a flag that says otherwise, or
+another file, counts. Without a first key it takes it in any case."""
 COUNTS_FOR = {
+    "optimizer.params.momentum": ("optimizer.type", ("SGD", "Muon")),
+    "optimizer.params.nesterov": ("optimizer.type", ("SGD",)),
     f"{_OPTIMIZER}nvme_path": (f"{_OPTIMIZER}device", ("nvme",)),
     f"{_OPTIMIZER}ratio": (f"{_OPTIMIZER}device", ("cpu", "nvme")),
 }
@@ -180,6 +219,13 @@ class DeepSpeed(NamedTuple):
     given: list[Given]
     autos: list[Auto]
     findings: list[Finding]
+    defaults: list[Given]
+    """What DeepSpeed takes where nothing else says it."""
+
+    @classmethod
+    def empty(cls, *findings: Finding) -> DeepSpeed:
+        """Nothing is said, but what is wrong."""
+        return cls([], [], list(findings), [])
 
 
 def read(path: str) -> DeepSpeed:
@@ -187,11 +233,11 @@ def read(path: str) -> DeepSpeed:
     try:
         content = json_text.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        return DeepSpeed([], [], [Finding("--deepspeed-config", path, f"cannot be read: {error}", "mend the file")])
+        return DeepSpeed.empty(Finding("--deepspeed-config", path, f"cannot be read: {error}", "mend the file"))
     if not isinstance(content, dict):
         rule = "must hold an object with keys and values"
-        return DeepSpeed([], [], [Finding("--deepspeed-config", path, rule, "mend the file")])
-    said = DeepSpeed([], [], [])
+        return DeepSpeed.empty(Finding("--deepspeed-config", path, rule, "mend the file"))
+    said = DeepSpeed.empty()
     entries = dict(leaves(content, lambda key: key not in WITHOUT_EFFECT))
     unwritten = {key: value for about, keys in BY_DEFAULT.items() if entries.get(about) for key, value in keys.items()}
     for key, value in {**unwritten, **entries}.items():
@@ -205,7 +251,17 @@ def read(path: str) -> DeepSpeed:
         for (key, value), other in NEEDED_BY.items()
         if entries.get(key) == value and not entries.get(other)
     )
+    said.defaults.extend(_behind_flags(entries, path))
     return said
+
+
+def _behind_flags(entries: Mapping[str, Any], path: str) -> Iterator[Given]:
+    """The arguments of what is not written."""
+    for about, values, keys in BEHIND_FLAGS:
+        if not about or entries.get(about) in values:
+            for key, value in keys.items():
+                filled = {} if key in entries else KEYS[key](value)
+                yield from (Given(key, value, ROW_OF[name], source=path) for name, value in filled.items())
 
 
 def _beside(key: str, value: Any, entries: Mapping[str, Any]) -> str:

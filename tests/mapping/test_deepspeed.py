@@ -56,6 +56,17 @@ def _offload(device: str, **keys) -> dict:
         ({"communication_data_type": "fp32"}, "training_config", "accumulate_allreduce_grads_in_fp32", True),
         ({"communication_data_type": "fp16"}, "training_config", "communication_data_type", "fp16"),
         ({"optimizer": {"type": "AdamW", "params": {"betas": [0.8, 0.9]}}}, "optimizer_config", "betas", (0.8, 0.9)),
+        ({"optimizer": {"type": "SGD", "params": {"momentum": 0.5}}}, "optimizer_config", "sgd_momentum", 0.5),
+        ({"optimizer": {"type": "Muon"}}, "optimizer_config", "optimizer_type", "muon"),
+        ({"optimizer": {"type": "Muon"}}, "optimizer_config", "muon_scale_mode", "shape_scaling"),
+        ({"prescale_gradients": True}, "training_config", "average_in_collective", False),
+        ({"prescale_gradients": False}, "training_config", "average_in_collective", True),
+        (
+            {"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 0}}},
+            "optimizer_config",
+            "lr_warmup_iters",
+            2,
+        ),
         (
             {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 3, "warmup_type": "linear"}}},
             "optimizer_config",
@@ -121,6 +132,8 @@ def test_a_contradiction_names_both_values(reading_with, content, change, values
         ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, "--zero-stage 3"),
         ({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "square"}}}, "scheduler.params.warmup_type"),
         ({"scheduler": ["WarmupLR"]}, "scheduler"),
+        ({"sparse_gradients": True}, "sparse_gradients"),
+        ({"optimizer": {"type": "SGD", "params": {"nesterov": True}}}, "optimizer.params.nesterov"),
         ({"optimizer": {"type": "AdamW", "params": {"betas": [0.9]}}}, "optimizer.params.betas"),
         ({"fp16": {"enabled": True, "initial_scale_power": "x"}}, "fp16.initial_scale_power"),
         ({"fp16": True}, "fp16.enabled"),
@@ -167,6 +180,26 @@ def test_a_block_as_printed_is_read(tmp_path):
 def test_a_schedule_without_its_keys_has_deepspeeds_defaults(reading_with):
     schedule = reading_with({"scheduler": {"type": "WarmupLR"}}).config.optimizer_config
     assert (schedule.lr_warmup_style, schedule.lr_warmup_iters) == ("log", 1000)
+
+
+@pytest.mark.parametrize(
+    "content, change, field, value",
+    [
+        ({}, "", "clip_grad", 0.0),
+        ({}, "--clip-grad 0.5", "clip_grad", 0.5),
+        ({"gradient_clipping": "auto"}, "", "clip_grad", 1.0),
+        ({}, "", "weight_decay", 0.01),
+        ({"optimizer": {"type": "AdamW"}}, "", "weight_decay", 0.0),
+        ({"optimizer": {"type": "AdamW"}}, "--weight-decay 0.1", "weight_decay", 0.1),
+        ({"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.2}}}, "", "weight_decay", 0.2),
+        ({"optimizer": {"type": "SGD"}}, "", "sgd_momentum", 0.0),
+        ({"optimizer": {"type": "Muon"}}, "--muon-momentum 0.8", "muon_momentum", 0.8),
+        ({"optimizer": {"type": "Muon"}}, "", "betas", (0.9, 0.95)),
+    ],
+)
+def test_what_deepspeed_takes_counts_where_nothing_else_says_it(reading_with, content, change, field, value):
+    found = reading_with(content, f"~global-batch-size {change}")
+    assert found.errors == [] and getattr(found.config.optimizer_config, field) == value
 
 
 def test_the_schedules_learning_rate_counts(reading_with):

@@ -15,7 +15,9 @@ from mapping.flags import REFUSED, Flag
 from mapping.flags.acting.training import STRATEGIES
 from mapping.flags.stages import pipeline_layout
 from mapping.given import Given
+from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown, judge
+from parallel_core.costs import stage_parameters
 from parallel_core.findings import Finding, Setting, shown
 
 REQUIRED = (("--micro-batch-size",), ("--lr",), ("--max-position-embeddings",), ("--train-iters", "--train-samples"))
@@ -307,6 +309,26 @@ RULES: tuple[Rule, ...] = (
 def check_given(args: Any, given: Sequence[Given]) -> list[Finding]:
     """What the rules say of the flags that were given, and of the keys that say the same."""
     return list(judge([partial(rule, args) for rule in RULES], given))
+
+
+def replicas_are_averaged(given: Sequence[Given], config: AllConfig) -> Iterator[Finding]:
+    """The keys of a file by which replicas' gradients would be summed."""
+    replicas = config.parallel_config.data_parallel_size
+    for entry in given:
+        if entry.name.endswith("zero_config.grad_allreduce_op") and entry.value == "sum" and replicas > 1:
+            rule = f"the gradients of {replicas} replicas are averaged, as their losses are"
+            yield Finding(entry.name, "sum", rule, "write mean", entry.source)
+
+
+def spared_parameters_are_there(config: AllConfig) -> Iterator[Finding]:
+    """Whether the model has a parameter for each name of --no-weight-decay-params."""
+    ends = config.optimizer_config.no_weight_decay_params or []
+    stages = range(config.parallel_config.pipeline_model_parallel_size if ends else 0)
+    names = [spec.name for stage in stages for spec in stage_parameters(config, stage)]
+    missing = [end for end in ends if not any(name.endswith(end) for name in names)]
+    if missing:
+        rule, fix = "no parameter's name ends so", f"give ends of names such as {names[-1]}"
+        yield Finding("--no-weight-decay-params", " ".join(missing), rule, fix)
 
 
 def instead_of_refused(given: Sequence[Given]) -> dict[str, Any]:

@@ -5,10 +5,17 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from mapping.checks import check_given, instead_of_refused, required
+from mapping.checks import (
+    check_given,
+    instead_of_refused,
+    replicas_are_averaged,
+    required,
+    spared_parameters_are_there,
+)
 from mapping.files import missing_files
 from mapping.flags import IGNORED, ROWS, Flag
 from mapping.from_args import COPIED, field_values
@@ -16,8 +23,8 @@ from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.loss_scale import out_of_place, why_not
 from mapping.naming import as_given
 from mapping.readers.deepspeed import Auto, resolved
-from parallel_core.config import AllConfig
-from parallel_core.config.base import Unknown, gather_findings
+from parallel_core.config import AllConfig, unsupported
+from parallel_core.config.base import Unknown, gather_findings, judge
 from parallel_core.config.no_effect import without_effect
 from parallel_core.config.tree import OPTIONS, build, path_of
 from parallel_core.findings import Finding
@@ -106,6 +113,9 @@ def resolve(sources: Sources) -> Reading:
     notes, open_ends = resolved(sources.autos, config)
     notes = [*(f"{entry.name} {entry.value}: {entry.replaced}" for entry in given if entry.replaced), *notes]
     files = missing_files(args) if sources.check_files else ()
+    of_config += judge([partial(replicas_are_averaged, yaml)], config)
+    if not (findings or of_config or unsupported(config)):
+        of_config += judge([spared_parameters_are_there], config)
     found = as_given([*findings, *of_config, *open_ends, *files, *out_of_place(strong, config)], given)
     _fill_in(args, config, yaml)
     reasons = ({} if found else without_effect(config)) | why_not(config)

@@ -148,7 +148,9 @@ def convert(row: Flag, word: str) -> Any:
     except (ValueError, SyntaxError, TypeError, OverflowError):
         raise Unreadable(word, f"must be {kind(row.type)}") from None
     if row.choices and value not in row.choices:
-        raise Unreadable(word, f"must be one of {', '.join(map(str, row.choices))}")
+        raise Unreadable(
+            word, f"must be one of {', '.join(str(part) for part in row.choices if part not in row.refuses)}"
+        )
     return value
 
 

@@ -266,15 +266,16 @@ _OPTIMIZER: dict[str, Meaning] = {
         }
     ),
     "weight_decay_kwargs": planned("a weight decay of its own for each group"),
-    "zero_config": parts(
-        {
-            "cpu_offload": to("cpu_offload_optimizer"),
-            **dict.fromkeys(
-                ("param_resident", "param_resident_rate", "allreduce_after_grad_accumulation"),
-                nothing("only memory and the order of communication change"),
-            ),
-            "grad_allreduce_op": words(dict.fromkeys(("sum", "mean"), "gradients are averaged as losses are")),
-        }
+    "zero_config.cpu_offload": to("cpu_offload_optimizer"),
+    **dict.fromkeys(
+        (
+            f"zero_config.{name}"
+            for name in ("param_resident", "param_resident_rate", "allreduce_after_grad_accumulation")
+        ),
+        nothing("only memory and the order of communication change"),
+    ),
+    "zero_config.grad_allreduce_op": words(
+        {"mean": "gradients are averaged as losses are", "sum": "of one replica it is the mean"}
     ),
     "no_weight_decay_params": lambda value, entries: (
         "norms and biases are spared" if value in ([], ["Default_Setup"]) else {"no_weight_decay_params": value}

@@ -132,3 +132,6 @@ class OptimizerConfig(Config):
         for number, beta in enumerate(self.betas, start=1):
             if not 0 <= beta < 1:
                 yield Finding(f"--adam-beta{number}", beta, "must be at least 0 and below 1", "change it")
+        if self.apply_wd_to_qk_layernorm and self.no_weight_decay_params is not None:
+            rule = "--no-weight-decay-params alone says which parameters are not decayed"
+            yield Finding("--apply-wd-to-qk-layernorm", None, rule, "leave one of them out")

@@ -408,6 +408,8 @@ BAD = [
         "--accumulate-allreduce-grads-in-fp32: does not go with --main-grads-dtype bf16",
     ),
     ("--clip-grad-value 0.5", 1, "--clip-grad-value 0.5"),
+    ("--no-weight-decay-params bias nosuch gamma", 1, "--no-weight-decay-params nosuch gamma"),
+    ("--no-weight-decay-params bias --apply-wd-to-qk-layernorm", 1, "--apply-wd-to-qk-layernorm"),
     ("--profile --profile-step-start 5 --profile-step-end 3", 1, "--profile-step-end 3"),
     ("--profile --profile-level level9", 1, "--profile-level level9"),
     ("--device-target GPU", 1, "--device-target GPU"),
@@ -467,6 +469,8 @@ GOOD = [
     ("--lr-warmup-iters 0 --lr-warmup-fraction 0.1", 1),
     ("--lr-warmup-iters 9", 1),
     ("--min-lr 1e-3", 1),
+    ("--no-weight-decay-params decoder.final_layernorm.weight bias", 1),
+    ("--no-weight-decay-params word_embeddings.weight --pipeline-model-parallel-size 2", 2),
     ("--clip-grad 0", 1),
     ("--eval-iters 0", 1),
     ("--seq-length=64", 1),
@@ -539,6 +543,14 @@ def test_the_fix_for_cut_weights_on_a_pipeline_is_accepted(asked, instead):
     (error,) = reading(f"--pipeline-model-parallel-size 2 {asked}", 4).errors
     assert error.startswith(asked) and instead.removeprefix(f"{asked} ") in error
     assert reading(f"--pipeline-model-parallel-size 2 {instead}", 4).errors == []
+
+
+def test_a_value_that_nobody_knows_is_answered_by_those_that_work():
+    """Not by those that are refused as well."""
+    (error,) = reading("--optimizer nosuch").errors
+    assert "adam, sgd, muon" in error and "lion" not in error
+    (error,) = reading("--optimizer lion").errors
+    assert "use adam, sgd or muon" in error
 
 
 def test_a_wrong_value_does_not_blame_the_flags_that_depend_on_it():

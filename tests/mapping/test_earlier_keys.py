@@ -122,7 +122,7 @@ def test_a_whole_run_in_the_nested_layout():
         ("optimizer_config", {"optimizer_type": "AdamWeightDecay"}, "adam_bias_correction", False),
         ("optimizer_config", {"optimizer_type": "PmaAdamW", "fused_algo": "sma"}, "pma_fused_algo", "sma"),
         ("optimizer_config", {"optimizer_type": "PmaAdamW", "interleave_step": 7}, "pma_interleave_step", 7),
-        ("optimizer_config", {"no_weight_decay_params": ["x"]}, "no_weight_decay_params", ["x"]),
+        ("optimizer_config", {"no_weight_decay_params": ["bias"]}, "no_weight_decay_params", ["bias"]),
         ("optimizer_config", {"no_weight_decay_params": ["Default_Setup"]}, "no_weight_decay_params", None),
         ("lora_config", {"use_lora": True}, "lora_rank", 8),
         ("lora_config", {"use_lora": False, "lora_rank": 8, "target_cells": [{"target_cells": ["x"]}]}, "lora_rank", 0),
@@ -171,6 +171,19 @@ def test_every_key_is_known_and_is_no_name_of_a_field_twice_over(key):
         content = {name: content}
     _, findings = values_of(content, "x.yaml")
     assert not [finding for finding in findings if "no such key" in finding.rule]
+
+
+def test_replicas_are_never_summed():
+    """Their gradients would be as many times as large; one replica's sum is its mean."""
+    key = "optimizer_config.zero_config.grad_allreduce_op"
+    summed, averaged = (sections(optimizer_config={"zero_config": {"grad_allreduce_op": op}}) for op in ("sum", "mean"))
+    assert init_configs_from_dict(averaged, world_size=2).parallel_config.data_parallel_size == 2
+    assert init_configs_from_dict(summed, world_size=1).parallel_config.data_parallel_size == 1
+    with pytest.raises(ConfigError) as caught:
+        init_configs_from_dict(summed, world_size=2)
+    assert caught.value.errors == [
+        f"{key} sum: the gradients of 2 replicas are averaged, as their losses are; write mean"
+    ]
 
 
 @pytest.mark.parametrize("kind", sorted(CALLBACKS))

@@ -78,6 +78,13 @@ def test_states_in_host_memory_are_told_apart(capsys):
     assert "offloaded states" in capsys.readouterr().out
 
 
+def test_a_heading_is_a_whole_sentence():
+    """The full stop of "et al." ends none; nor is anything behind the first one in a heading."""
+    headings = [line for line in reference().splitlines() if line.startswith("## ")]
+    assert [line for line in headings if "et al." in line]
+    assert not [line for line in headings if line.endswith(" al") or ". " in line.replace("et al. ", "")]
+
+
 def test_a_refused_job_needs_no_memory(capsys):
     assert answer(capsys, "--lr x")["memory"] == []
 

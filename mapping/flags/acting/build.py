@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
@@ -82,6 +83,11 @@ def refusing(reason: str, *refused: str, **change: Any) -> Change:
     return {"refuses": dict.fromkeys(refused, reason), **change}
 
 
+def first_sentence(text: str) -> str:
+    """Of a docstring, in one line and without its full stop; that of "et al." ends none."""
+    return re.split(r"(?<!et al)\.(?=\s|$)", " ".join(text.split()), maxsplit=1)[0]
+
+
 def tables(acting: Iterable[Acting], without_flag: Iterable[str]) -> Iterator[tuple[Flag, ...]]:
     """The rows of each section, in the order of the config: its options' own flags, then the others."""
     parts = list(acting)
@@ -95,6 +101,6 @@ def tables(acting: Iterable[Acting], without_flag: Iterable[str]) -> Iterator[tu
                 rows.append(changed(row(option, option.flag), own.pop(option.flag, {})))
                 done.add(option.flag)
         rows += [flag for flag in others if flag.target.rpartition(".")[0] == section]
-        title = f"{section}: {(cls.__doc__ or '').split('.')[0]}"
+        title = f"{section}: {first_sentence(cls.__doc__ or '')}"
         yield tuple(flag._replace(group=title) for flag in rows)
     assert not own, own

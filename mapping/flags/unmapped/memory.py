@@ -5,7 +5,7 @@ from mapping.flags.flag import group, ignored, refused
 FLAGS = group(
     "Memory: recomputation, offloading, swapping",
     ignored(
-        "there is no Transformer Engine here; its switches have nothing to act on",
+        "there is one Adam, computed where its states lie",
         "--use-torch-optimizer-for-cpu-offload",
     ),
     ignored("there are no CUDA graphs here", "--delay-offload-until-cuda-graph"),
@@ -18,13 +18,21 @@ FLAGS = group(
         --gtp-remat-reduce-scatter-with-fp32-accumulation --gtp-remat-nccl-ub --checkpoint-num-layers=int:1
         --param-and-grad-buffer-pad=int --attention-mask-on-cpu
         --context-parallel-kv-cache-policy=str{full,half} --context-parallel-cache-interval=int:0
-        --reuse-fp32-param --save-memory-ratio=float:0.2 --swap-optimizer --swap-optimizer-times=int:16
+        --reuse-fp32-param --save-memory-ratio=float:0.2
         --mtp-mem-efficient-logits --memory-fragmentation --optimizer-offload-policy=str:static
         --optimizer-offload-auto-threshold=int:2147483648 --optimizer-offload-chunk-size=int:33554432
         """,
     ),
     ignored("only the order of work and communication changes, not the result", "--use-nanopipe-swap"),
-    ignored("--cpu-offloading-num-layers alone says which activations lie in host memory", "--cpu-offloading"),
+    ignored(
+        "alone it does nothing: it needs --cpu-offloading-num-layers, which says whose activations lie in host memory",
+        "--cpu-offloading",
+    ),
+    ignored(
+        "no states are moved to the device to be updated; --cpu-offload-optimizer keeps them in host memory, and "
+        "updates them there, with the same result",
+        "--swap-optimizer --swap-optimizer-times=int:16",
+    ),
     ignored(
         "activations that go to host memory go one by one and whole, into memory that is not pinned",
         """

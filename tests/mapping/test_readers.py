@@ -17,7 +17,6 @@ DERIVED_FROM = {
     "model_config.add_bias_linear": "model_config.mlp_has_bias",
     "model_config.group_query_attention": "model_config.num_query_groups",
     "model_config.make_vocab_size_divisible_by": "model_config.vocab_size",
-    "training_config.gradient.use_distributed_optimizer": "training_config.gradient.zero_stage",
     "training_config.precision.bf16": "model_config.compute_dtype",
 }
 """Field that only others are derived from -> one of those, which is read."""

@@ -21,7 +21,8 @@ ANY = "any section"
 _PATHS = {path.rpartition(".")[2]: path for path in SECTIONS}
 _CLASSES = {cls.__name__: path for path, cls in SECTIONS.items()}
 _CLASSES |= {"TransformerConfig": "model_config", "ModelParallelConfig": "parallel_config"}
-_CLASSES |= {"RecomputeSettings": "recompute_config", "BatchSettings": "dataset_config"}
+_CLASSES |= {"OffloadSettings": "recompute_config", "RecomputeSettings": "recompute_config"}
+_CLASSES |= {"BatchSettings": "dataset_config"}
 _CLASSES |= {"ModelSizes": "model_config", "PipelineSizes": "parallel_config", "SequenceSizes": "parallel_config"}
 
 BY_NAME = {"recompute_config": {*BY_STAGE, *(f"{name}_exclude" for name in PATTERNS)}}

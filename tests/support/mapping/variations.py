@@ -12,7 +12,7 @@ from parallel_core.config.base import Unknown
 from tests.support.mapping.lines import reading
 
 NUMBERS = ("2", "1", "4", "3", "0", "8", "128", "1024", "0.5", "0.25", "1e-4")
-WORDS = (*NUMBERS, "float16", "mlp", "left", "true", "True", "1,1,1", "Et|tttL", "0:8", "x", "bias")
+WORDS = (*NUMBERS, "float16", "mlp", "left", "true", "True", "1,1,1", "Et|tttL", "0:8", "x", "bias", "core_attn")
 """What is tried for a flag without choices; the flag's type and the rules tell which of them are legal."""
 
 ROTARY = "--position-embedding-type rope"
@@ -122,6 +122,7 @@ COMPANY = {
     "--valid-data-path": "--train-data-path x",
     "--weight-decay-incr-style": "--start-weight-decay 0 --end-weight-decay 1",
     "--cpu-offload-params": "--zero-stage 3",
+    "--fine-grained-activation-offloading": "--offload-modules core_attn",
     "--optimizer-offload-fraction": "--cpu-offload-optimizer",
 }
 """Flag -> what must come with any value of it; `~x` takes flag `--x` out of the good line."""

@@ -81,7 +81,7 @@ def losses_of_own_model(backend, flags: str) -> list[float]:
     config, losses = config_of(f"{BATCHES} {flags}", backend.world_size), []
     generator = np.random.default_rng(backend.rank)
     with job(backend, config):
-        ddp_config = DistributedDataParallelConfig()
+        ddp_config = DistributedDataParallelConfig(use_distributed_optimizer=True, overlap_grad_reduce=True)
         (model,) = chunks = get_model(
             lambda **_: DistributedDataParallel(config.training_config, ddp_config, Net()), config
         )

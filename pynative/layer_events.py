@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, get_args
+from weakref import WeakMethod
 
 from mindspore import Parameter, Tensor, nn
 
@@ -103,6 +104,17 @@ class LayerEvents:
             for cell in self.cells:
                 cell.construct = partial(self._run, cell, cell.construct)
         self._observers[event].append(observer)
+
+    def listen(self, event: Event, method: Observer) -> None:
+        """`on` with a method of an object that this does not keep alive, for as long as it is there."""
+        weak = WeakMethod(method)
+
+        def observer(cell: nn.Cell) -> None:
+            alive = weak()
+            if alive is not None:
+                alive(cell)
+
+        self.on(event, observer)
 
     def _tell(self, event: Event, cell: nn.Cell) -> None:
         for observer in self._observers[event]:

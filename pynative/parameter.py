@@ -69,6 +69,11 @@ class ParameterMeta:
     buffers: Callable[[], Any] = lambda: None
     """Gives the buffers that it is in, while there are any: a weak reference to them."""
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the rank keeps a part of it alone, so that its values are in its memory when they are fetched."""
+        return self.fetch is not _nothing
+
 
 def make_parameter(spec: ShardSpec, initial: Normal | Constant, dtype: Dtype = "float32") -> Parameter:
     """This rank's shard of a parameter, zero until `initialize_parameters`."""

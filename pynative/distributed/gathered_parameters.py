@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import mindspore
 from mindspore import Parameter, Tensor
 
 from parallel_core.buffers import Entry, Span, overlaps
@@ -13,13 +14,29 @@ from pynative.collectives import Completed, Group, Work
 from pynative.distributed.flat_memory import FlatMemory
 from pynative.distributed.slots import InSlot, Slots
 
+NOT_HERE = -1024.0
+"""What every element of a slot is while no parameters are in it: no weight, so that nobody takes it for one; and not
+NaN, so that values that a script makes of it and assigns are told from it, too."""
+
 
 @dataclass
 class _Slot:
     """What is in a slot, or on its way there."""
 
+    memory: Tensor
     bucket: Span | None = None
     arriving: Work | Completed | None = None
+
+    def vacate(self) -> None:
+        """What is there is stale, or was never any."""
+        self.wait()
+        self.bucket = None
+        kernels.fill_(self.memory, NOT_HERE)
+
+    def is_vacant(self) -> bool:
+        """Whether nobody wrote there since then."""
+        values = self.memory.astype(mindspore.float32)
+        return bool((values == NOT_HERE).all())
 
     def wait(self) -> None:
         """Until what was asked for is there."""
@@ -43,9 +60,10 @@ class GatheredParameters:
         self._entries, self._kept = list(entries), kept
         self._group: Group = parallel_state.get_group(SHARDS_OF_STATES[replicas])
         self._places = {bucket: InSlot(slots, bucket) for bucket in slots.plan.cells}
-        self._slots = [_Slot() for _ in range(max(slots.plan.slots.values(), default=-1) + 1)]
+        self._slots = {place.slot: _Slot(slots.memory_of(place.slot)) for place in self._places.values()}
         self._operands = {bucket: (self._own(bucket), self._places[bucket].span(*bucket)) for bucket in self._places}
-        self._are_blank = True
+        for slot in self._slots.values():
+            slot.vacate()
         for bucket in self._places:
             self._adopt(bucket)
 
@@ -80,30 +98,33 @@ class GatheredParameters:
     def _start(self, bucket: Span) -> None:
         slot = self._slots[self._places[bucket].slot]
         slot.wait()
-        self._check_blank()
+        if slot.bucket is None and not slot.is_vacant():
+            raise _assigned()
         own, whole = self._operands[bucket]
         slot.bucket, slot.arriving = bucket, self._group.all_gather(own, out=whole, async_op=True)
 
     def keep(self, entry: Entry) -> None:
-        """Take what is this rank's of a parameter from its slot, where new values were written."""
+        """Take what is this rank's of a parameter from its slot, where new values were written; then the slot is
+        vacant."""
         (bucket,) = (bucket for bucket in self._places if overlaps([entry.span], [bucket]))
         place = self._places[bucket]
         for run in overlaps([entry.span], self._kept.spans):
             in_place.assign(self._kept.span(*run), place.span(*run))
-        kernels.fill_(place.span(*entry.span), 0.0)
-        self._slots[place.slot].bucket = None
+        slot = self._slots[place.slot]
+        if slot.bucket is None:
+            kernels.fill_(place.span(*entry.span), NOT_HERE)
+        else:
+            slot.vacate()
 
     def forget(self) -> None:
         """What is in the slots is stale: this rank's parameters were updated."""
-        for slot in self._slots:
-            slot.wait()
-            slot.bucket = None
+        for slot in self._slots.values():
+            slot.vacate()
 
-    def _check_blank(self) -> None:
-        """Raise ValueError, before the first gather, if somebody wrote values where none are kept."""
-        if self._are_blank and any(kernels.squared_norm(whole) for _, whole in self._operands.values()):
-            raise ValueError(
-                "parameters: some were assigned values, of which nothing is kept, because with --zero-stage 3 a rank "
-                "keeps its part of each; write them by pynative.checkpointing.load_weights"
-            )
-        self._are_blank = False
+
+def _assigned() -> ValueError:
+    """Somebody wrote values where none are kept."""
+    return ValueError(
+        "parameters: some were assigned values, of which nothing is kept, because with --zero-stage 3 a rank keeps its "
+        "part of each; write them by pynative.checkpointing.load_weights"
+    )

@@ -6,14 +6,13 @@ looks in on what is under way. All ranks start the same collectives in the same 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from weakref import WeakMethod
+from collections.abc import Iterable, Sequence
 
 from mindspore import nn
 
 from pynative import parallel_state
 from pynative.distributed.bucket import ParamAndGradBucket
-from pynative.layer_events import Event, LayerEvents
+from pynative.layer_events import LayerEvents
 
 
 class OverlappedSums:
@@ -39,8 +38,8 @@ class _ChunkSums:
         self._buckets = sorted(cells, key=lambda pair: max(place[cell] for cell in pair[1]))
         self._complete: set[int] = set()
         self._started = 0
-        _listen(events, "before_backward", self._look_in)
-        _listen(events, "after_backward", self._cell_is_complete)
+        events.listen("before_backward", self._look_in)
+        events.listen("after_backward", self._cell_is_complete)
 
     def _look_in(self, cell: nn.Cell) -> None:
         parallel_state.get_backend().progress()
@@ -76,7 +75,7 @@ class OverlappedGathers:
                     waited_for.append(bucket)
                     for cell in cells:
                         self._needed[cell].append(bucket)
-            _listen(events, "before_forward", self._wait_for)
+            events.listen("before_forward", self._wait_for)
         self._others = [bucket for bucket in buckets if bucket not in waited_for]
 
     def finish_others(self) -> None:
@@ -105,15 +104,3 @@ def _cells_of(bucket: ParamAndGradBucket, events: LayerEvents) -> set[int]:
     inside = {id(parameter) for parameter in bucket.params}
     cells = [*events.cells, events.chunk]
     return {id(cell) for cell in cells if any(id(parameter) in inside for parameter in events.parameters(cell))}
-
-
-def _listen(events: LayerEvents, event: Event, method: Callable[[nn.Cell], None]) -> None:
-    """Have a method called as long as its object is there, which the events do not keep alive."""
-    weak = WeakMethod(method)
-
-    def observer(cell: nn.Cell) -> None:
-        alive = weak()
-        if alive is not None:
-            alive(cell)
-
-    events.on(event, observer)

@@ -27,7 +27,8 @@ from pynative.distributed.gathered_parameters import GatheredParameters
 from pynative.distributed.overlap import OverlappedSums
 from pynative.distributed.slots import InSlot, Slots
 from pynative.distributed.transient_bucket import TransientBucket, Turn
-from pynative.distributed.zero import Cells, FetchParameters, send_gradients
+from pynative.distributed.zero import Cells, FetchParameters, SendGradients
+from pynative.log import warn
 from pynative.parameter import place_of, set_main_grad, trainable, type_name
 
 
@@ -86,6 +87,7 @@ class ParamAndGradBuffers:
         self, parameters: Iterable[Parameter], config: GradientConfig, keys: Sequence[Hashable] | None = None
     ) -> None:
         parameters, coordinates = list(parameters), parallel_state.get_coordinates()
+        _check_that_none_is_cut(parameters)
         self.is_sharded, self._type_sent = config.shards_states, config.type_sent
         self._cells = Cells(parameters)
         cells = self._cells.of_parameters
@@ -112,6 +114,7 @@ class ParamAndGradBuffers:
         self.overlapped_sums = OverlappedSums(kept if config.overlaps_on(coordinates) else ())
         self._is_checked = False
         self._observe(config)
+        self._warn_of_what_stays_whole(config.zero_stage)
 
     def _keys(self, parameters: Sequence[Parameter], config: GradientConfig) -> list[Hashable] | None:
         """What buckets don't mix: cells, or where sums overlap the backward chunks."""
@@ -129,10 +132,20 @@ class ParamAndGradBuffers:
         for buffer in self:
             for span, cell in buffer.parameter_slots.plan.cells.items():
                 arriving.setdefault(cell, {})[buffer.gathered] = span
-        if leaving:
-            send_gradients(self._cells, leaving, self._turn, config.overlap_grad_reduce)
+        self._sends = SendGradients(self._cells, leaving, self._turn, config.overlap_grad_reduce)
         if arriving:
             FetchParameters(self._cells, arriving)
+
+    def _warn_of_what_stays_whole(self, stage: int) -> None:
+        """Say so where a stage above 1 cuts less than half of what it could: that belongs to no observed cell."""
+        buffers = [buffer for buffer in self if stage >= 2 and buffer.owned != buffer.plan.buckets]
+        elements = sum(buffer.plan.size for buffer in buffers)
+        cut = sum(span.size for buffer in buffers for span in buffer.gradient_slots.plan.cells)
+        if 2 * cut < elements:
+            warn(
+                f"--zero-stage {stage}: {1 - cut / elements:.0%} of this rank's elements stay whole, as with stage 1: "
+                f"parameters of cells without observable = True, or tied ones; set it in the class of a layer"
+            )
 
     def _make_buckets(self, plans: Sequence[BufferPlan]) -> list[ParamAndGradBucket]:
         coordinates, made = parallel_state.get_coordinates(), []
@@ -242,3 +255,13 @@ class ParamAndGradBuffers:
         """Wait until all parameters are whole."""
         for bucket in self.buckets:
             bucket.finish_param_sync()
+
+
+def _check_that_none_is_cut(parameters: Iterable[Parameter]) -> None:
+    """Raise ValueError if buffers that are gone have left parameters of which this rank keeps a part alone."""
+    for parameter in parameters:
+        if parameter.meta.is_cut:
+            raise ValueError(
+                f"parameter {parameter.meta.spec.name}: --zero-stage 3 of an earlier optimizer has cut it; keep one "
+                f"optimizer for the life of the model, or make the model anew by get_model for the next one"
+            )

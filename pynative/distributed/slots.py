@@ -15,6 +15,13 @@ class Slots:
         self.plan = plan
         self.memory = FlatMemory([Span(0, plan.size)], dtype) if plan.size else None
 
+    def memory_of(self, slot: int) -> Tensor:
+        """All of a slot."""
+        assert self.memory is not None, "a plan with a slot has a size"
+        buckets = [bucket for bucket, number in self.plan.slots.items() if number == slot]
+        start = self.plan.starts[buckets[0]]
+        return self.memory.span(start, start + max(bucket.size for bucket in buckets))
+
     def view(self, entry: Entry) -> Tensor | None:
         """A parameter's place in its bucket's slot; none: its bucket is kept whole."""
         bucket = self.plan.bucket_of(entry.span)

@@ -67,10 +67,13 @@ class TransientBucket(ParamAndGradBucket):
         self._was_started = self._has_sum = False
 
     def start_grad_sync(self) -> None:
-        """Start the sum of a micro-batch's gradients over the replicas. Nothing if there are none, unless it is the
-        step's end and there never were any: then they are zero."""
-        if self._was_started and all(parameter.meta.main_grad_is_empty for parameter in self.params):
-            return
+        """At the step's end: send what has not left. Nothing if all has."""
+        if not self._was_started or any(not parameter.meta.main_grad_is_empty for parameter in self.params):
+            self.send()
+
+    def send(self) -> None:
+        """Start the sum of a micro-batch's gradients over the replicas: zeros if this rank has none, because others may
+        have some."""
         self._was_started = self._grad_sync_is_due = True
         self._turn.take(self)
         for gap in self._padding:

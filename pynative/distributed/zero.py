@@ -38,25 +38,32 @@ class Cells:
         return self._numbers.get(id(cell))
 
 
-def send_gradients(cells: Cells, buckets: Mapping[int, Sequence[TransientBucket]], turn: Turn, overlaps: bool) -> None:
-    """Have each cell's gradients leave their slots when they are complete.
+class SendGradients:
+    """Has each cell's gradients leave their slots when they are complete, as long as this object is there.
 
-    buckets: by the number of their cell. overlaps: whether the backward goes on meanwhile.
+    Args:
+        buckets: by the number of their cell.
+        overlaps: whether the backward goes on meanwhile.
     """
 
-    def after_backward(cell: nn.Cell) -> None:
-        number = cells.number(cell)
-        for bucket in () if number is None else buckets.get(number, ()):
-            bucket.start_grad_sync()
-        if number is None or not overlaps:
-            turn.finish()
+    def __init__(
+        self, cells: Cells, buckets: Mapping[int, Sequence[TransientBucket]], turn: Turn, overlaps: bool
+    ) -> None:
+        self._cells, self._buckets, self._turn, self._overlaps = cells, buckets, turn, overlaps
+        for events in cells.events if buckets else ():
+            events.listen("after_backward", self._after_backward)
 
-    for events in cells.events:
-        events.on("after_backward", after_backward)
+    def _after_backward(self, cell: nn.Cell) -> None:
+        number = self._cells.number(cell)
+        for bucket in () if number is None else self._buckets.get(number, ()):
+            bucket.send()
+        if number is None or not self._overlaps:
+            self._turn.finish()
 
 
 class FetchParameters:
-    """Has each cell's parameters in their slots before it works, and those of the next one on their way."""
+    """Has each cell's parameters in their slots before it works, and those of the next one on their way: as long as
+    the model is there, which cannot do without."""
 
     fetches_ahead = True
 

@@ -36,7 +36,9 @@ class Callback:
 
     reads_parameters = True
     """Whether `on_step_end` may look at the model's parameters, which so have to be whole; where no callback does,
-    --overlap-param-gather lets them arrive during the next forward."""
+    --overlap-param-gather lets them arrive during the next forward. With --zero-stage 3 a parameter's values are not
+    there between steps: every element is -1024; `pynative.parameter.whole_parameters` brings them, one after the
+    other."""
 
     def on_train_begin(self, state: TrainingState) -> None:
         """Before the first step."""

@@ -23,6 +23,7 @@ class WeightHashCallback(Callback):
         state.step_cell.buffers.finish_param_sync()
         digest = hashlib.blake2b(digest_size=16)
         for _, parameter in state.step_cell.buffers.entries:
+            parameter.meta.fetch()
             digest.update(parameter.asnumpy().tobytes())
         words = np.frombuffer(digest.digest(), np.uint16).astype(np.float32)  # 16 bits are exact in any reduction
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)

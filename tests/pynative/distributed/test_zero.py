@@ -126,22 +126,153 @@ def test_what_reads_weights_finds_them():
         assert norm == pytest.approx(plain_norm, rel=1e-6)
 
 
-def assigned(backend, flags: str) -> str:
-    """What a script is told that writes into a parameter before training."""
-    from mindspore import ops
+def assigned(backend, flags: str, event: str, value: float | None) -> None:
+    """A script that writes a value into a parameter, or what it makes of those there, is told so."""
+    from mindspore import Tensor
 
+    from pynative import in_place
     from pynative.training.callbacks import Callback
     from tests.support.pretraining import pretrain_tiny
 
-    class Assigns(Callback):
-        def on_train_begin(self, state):
-            parameter = next(p for p in state.model.get_parameters() if p.ndim == 2)
-            ops.assign(parameter, parameter + 1)
+    def assign(self, state):
+        parameter = next(p for p in state.model.get_parameters() if p.ndim == 2)
+        values = np.full(parameter.shape, 0.0 if value is None else value, np.float32)
+        in_place.assign(parameter, parameter + 1 if value is None else Tensor(values))
 
-    with pytest.raises(ValueError, match="some were assigned values") as caught:
-        pretrain_tiny(backend, flags, callbacks=[Assigns()])
-    return str(caught.value)
+    with pytest.raises(ValueError, match=r"some were assigned values.*load_weights"):
+        pretrain_tiny(backend, flags, callbacks=[type("Assigns", (Callback,), {event: assign})()])
 
 
-def test_values_that_would_be_lost_are_an_error():
-    assert "load_weights" in run(2, assigned, f"{TINY} {UNTIED} --global-batch-size 4 --zero-stage 3")[0]
+@pytest.mark.parametrize("types", ["", "--bf16"])
+@pytest.mark.parametrize(("event", "value"), [("on_train_begin", None), ("on_train_begin", 0.0), ("on_step_end", 1.0)])
+def test_values_that_would_be_lost_are_an_error(event, value, types):
+    """Before the first step and between steps; zeros, too."""
+    if value is not None or not types:
+        run(2, assigned, f"{TINY} {UNTIED} --global-batch-size 4 --zero-stage 3 {types}", event, value)
+
+
+def read(backend, flags: str) -> list[float]:
+    """What a callback that reads parameters by itself finds, the least and the largest element; and sums of those that
+    are brought."""
+    from pynative.parameter import whole_parameters
+    from pynative.training.callbacks import Callback
+    from tests.support.pretraining import pretrain_tiny
+
+    found = []
+
+    class Reads(Callback):
+        def on_step_end(self, state):
+            values = [p.asnumpy() for p in state.model.get_parameters()]
+            found.extend([min(v.min() for v in values), max(v.max() for v in values)])
+            found.extend(float(p.asnumpy().sum()) for p in whole_parameters(state.model))
+
+    pretrain_tiny(backend, flags, callbacks=[Reads()])
+    return found
+
+
+def test_whoever_reads_weights_between_steps_has_them_or_sees_that_they_are_not_there():
+    """With stage 3 as without, to the bit, if they are asked for; else no other layer's."""
+    flags = f"{TINY} {UNTIED} --global-batch-size 4 --clip-grad 0 --train-iters 1"
+    (plain, _), (cut, _) = (run(2, read, f"{flags} --zero-stage {stage}") for stage in (0, 3))
+    assert cut[:2] == [-1024, -1024] and plain[0] > -1024
+    assert cut[2:] == plain[2:] and len(plain) > 20
+
+
+def with_optimizers(backend, flags: str, count: int) -> list:
+    """Results of steps with the last of so many optimizers over one model, of which the others are gone."""
+    import gc
+
+    from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
+    from pynative.training.training import TrainOneStepCell, get_model
+    from pynative.transformer.gpt_model import GPTModel
+    from tests.support.engine import job
+    from tests.support.layouts import Rows
+
+    config = config_of(flags, backend.world_size)
+    rows = [Rows()[2 * backend.rank + i] for i in range(2)]
+    batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    with job(backend, config):
+        model = get_model(lambda **stage: GPTModel(config.model_config, **stage), config)
+        for _ in range(count):
+            optimizer = None
+            gc.collect()
+            optimizer = get_optimizer(config.optimizer_config, config.training_config, network=model)
+        scheduler = get_optimizer_param_scheduler(config)
+        step = TrainOneStepCell(model, optimizer, scheduler, config.training_config, config.model_config)
+        return [step(**batch) for _ in range(2)]
+
+
+def refused(backend, flags: str) -> None:
+    """The error of a second optimizer."""
+    with pytest.raises(ValueError, match="--zero-stage 3 of an earlier optimizer has cut it"):
+        with_optimizers(backend, flags, 2)
+
+
+def test_an_optimizer_is_built_anew():
+    """What an earlier one has set up does nothing any more; parameters that it has cut are refused."""
+    flags = f"{TINY} {UNTIED} --global-batch-size 4"
+    twice, once = (run(2, with_optimizers, f"{flags} --zero-stage 2", count) for count in (2, 1))
+    assert twice == once
+    run(2, refused, f"{flags} --zero-stage 3")
+
+
+def dropping(backend, flags: str) -> tuple[float, float]:
+    """A run in which a layer passes its input on in every second micro-batch of rank 1."""
+    from pynative.transformer.gpt_model import GPTModel
+    from tests.support.pretraining import pretrain_tiny
+
+    config = config_of(flags, backend.world_size)
+
+    def provider(**stage):
+        model = GPTModel(config.model_config, **stage)
+        layer = [cell for _, cell in model.cells_and_names() if type(cell).__name__ == "ParallelTransformerLayer"][1]
+        run_layer, calls = layer.construct, []
+
+        def construct(states, *rest, **named):
+            calls.append(1)
+            return states if backend.rank == 1 and len(calls) % 2 == 0 else run_layer(states, *rest, **named)
+
+        layer.construct = construct
+        return model
+
+    result = pretrain_tiny(backend, flags, model_provider_func=provider).result
+    return result.loss, result.gradient_norm
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_layer_that_some_replicas_leave_out(stage):
+    """Its gradients are summed in its turn all the same."""
+    flags = f"{TINY} {UNTIED} --global-batch-size 8"
+    expected = run(2, dropping, f"{flags} --zero-stage 0")[0]
+    assert run(2, dropping, f"{flags} --zero-stage {stage}")[0] == pytest.approx(expected, rel=1e-6)
+
+
+def warnings_of(backend, flags: str) -> list[str]:
+    """What is said of a model without an observed cell, and of GPTModel."""
+    from mindspore import Parameter, Tensor, nn
+
+    from pynative.optimizer import get_optimizer
+    from pynative.training.training import get_model
+    from pynative.transformer.gpt_model import GPTModel
+    from tests.support.engine import job
+
+    class Own(nn.Cell):
+        def __init__(self, **stage):
+            super().__init__(auto_prefix=False)
+            self.weight = Parameter(Tensor(np.ones((8, 8), np.float32)), name="weight")
+
+        def set_input_tensor(self, tensor):
+            """There is one stage."""
+
+    config, found = config_of(flags, backend.world_size), []
+    with job(backend, config), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pynative.distributed.param_and_grad_buffer.warn", found.append)
+        for provider in (Own, lambda **stage: GPTModel(config.model_config, **stage)):
+            get_optimizer(config.optimizer_config, config.training_config, network=get_model(provider, config))
+    return found
+
+
+@pytest.mark.parametrize(("stage", "said"), [(1, 0), (2, 1), (3, 1)])
+def test_what_cannot_be_cut_is_said(stage, said):
+    found = run(2, warnings_of, f"{TINY} {UNTIED} --global-batch-size 4 --zero-stage {stage}")[0]
+    assert len(found) == said and all(f"--zero-stage {stage}: 100% of" in line for line in found)

@@ -127,7 +127,8 @@ def _of_outcomes(said: list[Outcome]) -> Found:
 
 def table_found(flag: str, key: str) -> Found:
     """A row of the tables of document 003: Megatron's flag, and where the config has it."""
-    row = BY_NAME.get("--" + flag.replace("_", "-")) or BY_NAME.get("--no-" + flag.replace("_", "-"))
+    rows = [BY_NAME[name] for on in ("--", "--no-") if (name := on + flag.replace("_", "-")) in BY_NAME]
+    row = next((row for row in rows if row.status == MAPPED), rows[0] if rows else None)
     paths: Mapping[str, str] = {public: path for path, public in PUBLIC.items()}
     if row is not None and row.status == IGNORED and key in EARLIER:
         return Found(NOTHING, row.reason)

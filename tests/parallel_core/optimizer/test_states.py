@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from parallel_core.costs.memory import memory
-from parallel_core.costs.parameters import stage_owned, stage_parameters
+from parallel_core.costs.parameters import stage_parameters, stage_residences
 from parallel_core.optimizer import plan_states, treatment
 from tests.support.engine import TINY, config_of
 
@@ -65,8 +65,8 @@ def test_bytes_of_states(flags, matrix, other):
     for shared, world in (("", 1), ("--use-distributed-optimizer", 2)):
         config = config_of(f"{MODEL} --global-batch-size 4 {flags} {shared}", world)
         wanted = 0
-        for plan, owned in stage_owned(config, 0):
-            for entry, run in plan.entries_in(owned):
+        for plan, kept in stage_residences(config, 0):
+            for entry, run in plan.entries_in(kept.owned):
                 is_matrix = len(entry.spec.shape) == 2 and entry.spec.role is None
                 wanted += run.size * (matrix if is_matrix else other)
             kept = plan_states(plan, owned, config.optimizer_config)

@@ -69,7 +69,7 @@ def test_bytes_of_states(flags, matrix, other):
             for entry, run in plan.entries_in(kept.owned):
                 is_matrix = len(entry.spec.shape) == 2 and entry.spec.role is None
                 wanted += run.size * (matrix if is_matrix else other)
-            kept = plan_states(plan, owned, config.optimizer_config)
-            assert all(span.size for state in kept.values() for span in state.spans)
+            states = plan_states(plan, kept.owned, config.optimizer_config)
+            assert all(span.size for state in states.values() for span in state.spans)
         padding = memory(config, 0).optimizer_states - wanted
         assert 0 <= padding < 0.05 * wanted

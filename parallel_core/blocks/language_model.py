@@ -48,8 +48,11 @@ class LayerStack(Block):
         (number, layer), asked = self.layers[group.start], self.recompute.layers[group.start]
         if asked.full:
             slices = self.recompute.slices_inputs
-            return {str(number): kept_of_group(layer, len(group), micro_batch, asked, slices)}
+            return {str(number): kept_of_group(self._of(group), micro_batch, asked, slices)}
         return {join(str(number), name): size for name, size in kept_of_layer(layer, micro_batch, asked).items()}
+
+    def _of(self, group: range) -> list[Layer]:
+        return [layer for _, layer in self.layers[group.start : group.stop]]
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
         """Of what is kept, bytes that lie in host memory where the device has memory of its own."""
@@ -67,7 +70,7 @@ class LayerStack(Block):
         for group in self.recompute.groups():
             layer, asked = self.layers[group.start][1], self.recompute.layers[group.start]
             before += sum(self._kept_of(group, micro_batch).values())
-            again = kept_by_second_run(layer, len(group), micro_batch, asked, self.recompute.slices_inputs)
+            again = kept_by_second_run(self._of(group), micro_batch, asked, self.recompute.slices_inputs)
             most = max(most, before + again + 2 * input_bytes(layer, micro_batch)) if again else most
         return most
 
@@ -144,7 +147,7 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
 def _layers(config: ModelConfig, stage: int, chunk: int) -> LayerStack:
     """Layers of --noop-layers are left out: they only take up a number. With sequence parallelism the input of a group
     of layers is a rank's own already."""
-    layer, parallel = Layer.of(config), config.parallel_config
+    parallel = config.parallel_config
     plan, numbers = _recompute_plan(config).chunk(stage, chunk), chunk_layers(config, parallel)[chunk][stage]
     there = [i for i, number in enumerate(numbers) if number not in (parallel.noop_layers or ())]
     recompute = replace(
@@ -152,7 +155,7 @@ def _layers(config: ModelConfig, stage: int, chunk: int) -> LayerStack:
         layers=tuple(plan.layers[i] for i in there),
         slices_inputs=plan.slices_inputs and not parallel.sequence_parallel,
     )
-    return LayerStack(tuple((numbers[i], layer) for i in there), recompute)
+    return LayerStack(tuple((numbers[i], Layer.of(config, numbers[i])) for i in there), recompute)
 
 
 def _recompute_plan(config: ModelConfig) -> RecomputePlan:

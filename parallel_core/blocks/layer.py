@@ -31,8 +31,8 @@ class Layer(Block):
         return self.input_layernorm.size
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Layer:
-        """The configuration's; all layers are alike."""
+    def of(cls, config: ModelConfig, number: int) -> Layer:
+        """The configuration's layer of this global number, 0-based; layers need not be alike."""
         norm, attention, mlp = Norm.of(config), Attention.of(config), MLP.of(config)
         if not config.use_sandwich_norm:
             return cls(norm, attention, norm, mlp)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from parallel_core.blocks.layer import Layer
@@ -42,21 +42,23 @@ def kept_of_layer(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) 
     return {**kept, **{f"{name}.collective": collectives[name] for name in inside_parts}}
 
 
-def kept_of_group(layer: Layer, count: int, micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
-    """Bytes of `count` layers that are computed again together: the input of the first; with `slices` 1/t of it."""
-    collectives = sum(collective_bytes(layer, micro_batch, asked).values())
-    return input_bytes(layer, micro_batch) // input_parts(layer, micro_batch, slices) + count * collectives
+def kept_of_group(layers: Sequence[Layer], micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
+    """Bytes of layers that are computed again together: the input of the first; with `slices` 1/t of it."""
+    collectives = sum(sum(collective_bytes(layer, micro_batch, asked).values()) for layer in layers)
+    return input_bytes(layers[0], micro_batch) // input_parts(layers[0], micro_batch, slices) + collectives
 
 
-def kept_by_second_run(layer: Layer, count: int, micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
-    """Bytes that the second run of `count` whole layers, or of a part of a layer, keeps until it was run backwards.
+def kept_by_second_run(layers: Sequence[Layer], micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
+    """Bytes that the second run of whole layers, or of a part of one layer, keeps until it was run backwards.
 
     The part's input is kept already, except by ranks that keep a part of it each.
     """
-    kept = layer.kept_bytes(micro_batch)
+    layer = layers[0]
     if asked.full:
         has_input = input_parts(layer, micro_batch, slices) == 1
-        return count * sum(kept.values()) - has_input * input_bytes(layer, micro_batch)
+        kept_of_all = sum(sum(each.kept_bytes(micro_batch).values()) for each in layers)
+        return kept_of_all - has_input * input_bytes(layer, micro_batch)
+    kept = layer.kept_bytes(micro_batch)
     return max((_kept_by_part(layer, kept, micro_batch, module) for module in asked.modules), default=0)
 
 

@@ -67,10 +67,16 @@ class ParallelAttention(nn.Cell):
     share a group (g < t) have one each, of n/t query heads.
     """
 
-    def __init__(self, config: ModelConfig, layer_number: int, attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer_number: int,
+        attn_mask_type: enum.Enum = AttnMaskType.causal,
+        block: blocks.Attention | None = None,
+    ) -> None:
         super().__init__()
         self.group = parallel_state.get_tensor_model_parallel_group()
-        block = blocks.Attention.of(config)
+        block = blocks.Attention.of(config) if block is None else block
         core = block.core_attention
         self.heads, self.groups, self.head_size = core.heads, core.groups, core.query_key_size
         self.local_groups = core.local_groups(self.group.size)

@@ -21,13 +21,18 @@ AFTER_ATTENTION, AFTER_MLP = 1, 2
 class ParallelTransformerLayer(nn.Cell):
     """x + attention(norm(x)), then x + mlp(norm(x)).
 
-    With sandwich norm each result is normed once more before it is added. `layer_number` is global and starts at 1.
+    With sandwich norm each result is normed once more before it is added. `layer_number` is global and starts at 1;
+    `block` says what the layer has, by default what the configuration's layer of that number has.
     """
 
     observable = True
 
     def __init__(
-        self, config: ModelConfig, layer_number: int, self_attn_mask_type: enum.Enum = AttnMaskType.causal
+        self,
+        config: ModelConfig,
+        layer_number: int,
+        self_attn_mask_type: enum.Enum = AttnMaskType.causal,
+        block: blocks.Layer | None = None,
     ) -> None:
         super().__init__()
         self.boundary = Boundary.of(config)
@@ -35,11 +40,11 @@ class ParallelTransformerLayer(nn.Cell):
         self.hidden_dropout = config.hidden_dropout_rate
         self.residual_scale = config.scales.residual
         self.residual_after_norm = config.apply_residual_connection_post_norm
-        block = blocks.Layer.of(config)
+        block = blocks.Layer.of(config, layer_number - 1) if block is None else block
         self.input_layernorm = norm_of(block.input_layernorm, config)
-        self.self_attention = ParallelAttention(config, layer_number, self_attn_mask_type)
+        self.self_attention = ParallelAttention(config, layer_number, self_attn_mask_type, block.self_attention)
         self.pre_mlp_layernorm = norm_of(block.pre_mlp_layernorm, config)
-        self.mlp = ParallelMLP(config)
+        self.mlp = ParallelMLP(config, block.mlp)
         self.post_attention_layernorm = norm_of(block.post_attention_layernorm, config)
         self.post_mlp_layernorm = norm_of(block.post_mlp_layernorm, config)
 

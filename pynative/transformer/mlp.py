@@ -11,9 +11,9 @@ from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLin
 class ParallelMLP(nn.Cell):
     """linear_fc2(activation(linear_fc1(x))), cut by columns then by rows; gated, linear_fc1 has [gate; up]."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, block: blocks.MLP | None = None) -> None:
         super().__init__()
-        block = blocks.MLP.of(config)
+        block = blocks.MLP.of(config) if block is None else block
         self.operator = block.activation.operator
         self.linear_fc1 = ColumnParallelLinear.of(block.linear_fc1, config=config, skip_bias_add=True)
         self.linear_fc2 = RowParallelLinear.of(block.linear_fc2, config=config)

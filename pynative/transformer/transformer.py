@@ -51,7 +51,7 @@ class ParallelTransformer(nn.Cell):
         chunk = parallel_state.get_virtual_pipeline_model_parallel_rank() or 0
         stack = chunk_of(config, stage, chunk).decoder.layers
         self.layers = LayerStack(
-            {n: ParallelTransformerLayer(config, n + 1, self_attn_mask_type) for n, _ in stack.layers},
+            {n: ParallelTransformerLayer(config, n + 1, self_attn_mask_type, block) for n, block in stack.layers},
             stack.recompute,
         )
         wanted = config.use_final_norm if post_norm is None else post_norm

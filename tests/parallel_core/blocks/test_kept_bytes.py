@@ -132,7 +132,7 @@ def test_a_layer_keeps_what_the_literature_says():
     config = config_of(f"{SIZES} --bf16", 1).model_config
     micro_batch = MicroBatch.of(config)
     tokens = 2 * 128
-    kept = Layer.of(config).kept_bytes(micro_batch)
+    kept = Layer.of(config, 0).kept_bytes(micro_batch)
     assert sum(kept.values()) == 32 * tokens * 64 + tokens * (2 * 2 + 2 * 8) * 4
     assert kept["mlp.activation"] == 8 * tokens * 64
 

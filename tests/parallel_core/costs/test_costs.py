@@ -171,7 +171,7 @@ def test_what_is_sent_again_is_predicted(world, layout, recompute):
 def layer_bytes(flags: str, world_size: int, kind: str = "tp") -> int:
     """Bytes over the groups of a kind, of one layer and micro-batch."""
     config = config_of(f"{TINY} {flags}", world_size).model_config
-    messages = Layer.of(config).messages(MicroBatch.of(config))
+    messages = Layer.of(config, 0).messages(MicroBatch.of(config))
     return sum(one.bytes * one.calls for one in messages if one.kind == kind)
 
 
@@ -205,7 +205,7 @@ def test_every_message_names_what_launches_it():
 def test_backward_messages_are_known():
     """Of tensor parallelism's four all-reduces of a layer two are the forward's: what recomputation would repeat."""
     config = config_of(f"{TINY} {TP2}", 2).model_config
-    messages = list(Layer.of(config).messages(MicroBatch.of(config)))
+    messages = list(Layer.of(config, 0).messages(MicroBatch.of(config)))
     assert [one.backward for one in messages].count(False) == [one.backward for one in messages].count(True) == 2
 
 

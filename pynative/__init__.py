@@ -8,6 +8,8 @@ What code of this package reads without being given it, all there is in a proces
     parallel_state                 topology, groups, connection to other ranks, set_parallel_context (or Megatron's
                                    the configuration                            initialize_model_parallel), once
     step_position                  iteration, micro-batch, chunk                the training loop and the runner
+    step_figures                   what cells report of a training step, and    PipelineStep.run, within a step;
+                                   the seed of auxiliary losses                 Megatron's set_loss_scale
     tensor_parallel.random         seed, Megatron's named random streams        set_seed; rng_fork within a block
     tensor_parallel.recompute      the part that is run, first or again           checkpoint, within it
     kernels                        the operators in use                         set_parallel_context, get_model

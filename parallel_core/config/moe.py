@@ -72,6 +72,8 @@ class MoEConfig(Config):
     """Fill every expert's input up to its capacity."""
     moe_log_drop_rate: bool = option("--moe-log-drop-rate", False)
     """Log the share of tokens that each layer's experts drop."""
+    moe_per_layer_logging: bool = option("--moe-per-layer-logging", False)
+    """Log auxiliary losses of each layer, not only their mean."""
     save_token_distribution: bool = option("--save-token-distribution", False)
     """Record how many tokens each expert of a layer receives."""
     hot_expert_num: int = option("--hot-expert-num", 0, at_least=0)
@@ -86,3 +88,10 @@ class MoEConfig(Config):
     def derive(self) -> None:
         if self.num_experts == 1:
             self.num_experts = None
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether the layer of this global number, from 0, has experts."""
+        if self.num_experts is None:
+            return False
+        pattern = self.moe_layer_freq
+        return bool(pattern[layer]) if isinstance(pattern, list) else layer % pattern == 0

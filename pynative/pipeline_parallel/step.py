@@ -13,11 +13,13 @@ from parallel_core.config import AllConfig
 from parallel_core.loss_scale import LossScaler
 from parallel_core.schedules import GENERATORS, Backward, WeightGrad, communicate, forward_only
 from parallel_core.schedules.actions import Compute
+from parallel_core.step_figures import figures_of
 from pynative import parallel_state
 from pynative.collectives.numbers import sum_over_group
 from pynative.pipeline_parallel.channel import pipeline_channel
 from pynative.pipeline_parallel.runner import Plan, run
 from pynative.pipeline_parallel.stage import ForwardStep, Stage
+from pynative.step_figures import StepFigures, collected
 from pynative.step_position import StepPosition, get_step_position, set_step_position
 
 
@@ -30,6 +32,8 @@ class GlobalLoss(NamedTuple):
     """What it is divided by to be reported: tokens, or micro-batches where a script reports their means."""
     tokens: float
     """How many tokens count."""
+    figures: dict[str, np.ndarray]
+    """What the cells reported of a training step, by the names of `parallel_core.step_figures`."""
 
     @property
     def mean(self) -> float:
@@ -54,6 +58,7 @@ class PipelineStep:
         self.channel = pipeline_channel(config)
         self.after_micro_batch: Callable[[], None] | None = None
         """Called when all gradients of a micro-batch of a chunk are there, but after the step's last."""
+        self._figures = figures_of(config.model_config)
         self._config, self.micro_batches = config, config.dataset_config.micro_batch_num
         self._plans = {(train, self.micro_batches): self._plan(train, self.micro_batches) for train in (True, False)}
         # Tensor- and context-parallel ranks have the same loss; one of each replica's reports it.
@@ -86,8 +91,10 @@ class PipelineStep:
         self.averaging = self.stage.averaging = replace(self.averaging, micro_batches=number)
         forward_step.begin(data_iterator, self.stage.model, number)
         self.stage.begin(forward_step, train, plan.defers_weight_gradients, plan.completing)
-        run(plan, partial(self._compute, plan), self.channel)
-        return self._global_loss()
+        figures = StepFigures(self._figures if train else (), self.averaging)
+        with collected(figures if train else None):
+            run(plan, partial(self._compute, plan), self.channel)
+        return self._global_loss(figures)
 
     def _compute(self, plan: Plan, action: Compute, received: Tensor | None) -> Tensor | None:
         result = self.stage.compute(action, received)
@@ -96,8 +103,11 @@ class PipelineStep:
             self.after_micro_batch()
         return result
 
-    def _global_loss(self) -> GlobalLoss:
+    def _global_loss(self, figures: StepFigures) -> GlobalLoss:
         """The only place where losses are read from the device."""
         read = [loss.read() for loss in self.stage.losses]
         own = np.sum(read, axis=0) if self._reports and read else np.zeros(3)
-        return GlobalLoss(*sum_over_group(own.tolist(), parallel_state.get_world_group()))
+        total, weight, tokens, *vector = sum_over_group(
+            [*own.tolist(), *figures.vector()], parallel_state.get_world_group()
+        )
+        return GlobalLoss(total, weight, tokens, figures.whole(vector))

@@ -1,10 +1,11 @@
 """One training step: schedule, gradients, norm, update. And its forward-only sibling for evaluation."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from mindspore import nn
 
 from parallel_core.config import AllConfig, ModelConfig, ParallelConfig, TrainingConfig
@@ -45,6 +46,8 @@ class StepResult:
     """Of the global batch."""
     decoupled_lr: float = 0.0
     """Used by this update for embedding and output layer."""
+    figures: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What the cells reported, by the names of `parallel_core.step_figures`."""
 
 
 def config_of(training_config: TrainingConfig, model_config: ModelConfig) -> AllConfig:
@@ -130,7 +133,7 @@ class TrainOneStepCell:
         self.skipped_steps += not is_finite
         return StepResult(
             loss.mean, loss.tokens, norm, *rates[:2], is_finite, not is_finite, loss_scale, scale, samples,
-            rates.decoupled_lr,
+            rates.decoupled_lr, loss.figures,
         )  # fmt: skip
 
     def evaluate(self, data_iterator: Iterator, batches: int) -> float:

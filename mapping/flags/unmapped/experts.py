@@ -42,7 +42,6 @@ FLAGS = group(
         --moe-hybridep-num-sms-preprocessing=int:108
         """,
     ),
-    ignored("there is no such logging back end, or nothing to switch", "--moe-per-layer-logging"),
     refused(
         "this debugging dump is not there; leave it out",
         """

@@ -9,6 +9,7 @@ from pathlib import Path
 import mindspore as ms
 
 from parallel_core.costs import training_flops
+from parallel_core.step_figures import logged, logged_by_layer
 from pynative import parallel_state
 from pynative.log import log
 from pynative.optimizer.statistics import ModelStatistics
@@ -54,8 +55,14 @@ class LogCallback(Callback):
         self._skipped += state.result.skipped
         state.metrics = self._figures(state)
         total = state.config.training_config.training_iters
+        model, reported = state.config.model_config, state.result.figures
+        losses = logged(model, reported)
+        by_layer = logged_by_layer(model, reported) if model.moe_config.moe_per_layer_logging else {}
+        state.metrics |= losses | by_layer
         if state.iteration % self.interval == 0 or state.iteration in (1, total):
-            log(_line(state.metrics, self._skipped))
+            log(_line(state.metrics, self._skipped, losses))
+            for name, value in by_layer.items():
+                log(f"Step: {state.iteration}, {name}: {value:.6e}")
             self._skipped = 0
 
     def _figures(self, state: TrainingState) -> dict[str, float | int | bool]:
@@ -81,10 +88,11 @@ class LogCallback(Callback):
         }
 
 
-def _line(metrics: dict, skipped: int) -> str:
+def _line(metrics: dict, skipped: int, losses: dict[str, float]) -> str:
     eta = time.strftime("%H:%M:%S", time.gmtime(metrics["eta_seconds"]))
     days = f"{int(metrics['eta_seconds'] // 86400)}d " if metrics["eta_seconds"] >= 86400 else ""
     asked_for = "".join(f"{name}: {metrics[key]:g}, " for key, name in _ASKED_FOR.items() if key in metrics)
+    asked_for += "".join(f"{name}: {value:.6f}, " for name, value in losses.items())
     return (
         f"Epoch: {metrics['epoch']}, Step: {metrics['step']}, Loss: {metrics['loss']:.16f}, "
         f"Finite_grads: {metrics['finite_grads']}, Loss_scale: {metrics['loss_scale']}, "

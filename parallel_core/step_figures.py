@@ -1,0 +1,105 @@
+"""What cells report of a training step beside the loss: which figures there are, and what is logged of them.
+
+Each rank adds up its shares, by layer; one sum over all ranks at the end of the step makes them whole. So a value that
+several ranks have alike is reported divided by their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from parallel_core.config import ModelConfig
+
+TOKENS_CHOSEN = "tokens_chosen"
+"""[layers, E]: how many of a layer's choices fell on each expert, before tokens are dropped."""
+TOKENS_ROUTED = "tokens_routed"
+"""[layers, E]: and after."""
+BALANCING_LOSSES = {
+    "aux_loss": "load_balancing_loss",
+    "seq_aux_loss": "seq_load_balancing_loss",
+    "global_aux_loss": "global_load_balancing_loss",
+}
+"""--moe-router-load-balancing-type -> Megatron's name of the figure."""
+DEVICE_LOSS, COMMUNICATION_LOSS, Z_LOSS = "device_load_balancing_loss", "comm_load_balancing_loss", "z_loss"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An array that is summed over micro-batches and ranks."""
+
+    name: str
+    shape: tuple[int, ...]
+    is_loss: bool = True
+    """Averaged over micro-batches and data-parallel replicas, and logged."""
+    layers: int = 0
+    """Of a loss by layer: how many layers have it; what is logged is their mean."""
+
+    def logged(self, value: np.ndarray) -> float:
+        """One number: the mean over the layers that have the loss, or their sum where it isn't by layer."""
+        return float(value.sum()) / max(self.layers, 1)
+
+
+def figures_of(config: ModelConfig) -> tuple[Figure, ...]:
+    """The configuration's; the first axis of a figure by layer is all layers', dense ones and those of multi-token
+    prediction (behind the decoder's) too."""
+    return tuple(_of_experts(config))
+
+
+def _of_experts(config: ModelConfig) -> Iterator[Figure]:
+    moe, number = config.moe_config, config.num_layers
+    layers = sum(map(moe.has_experts, range(number)))
+    if not layers:
+        return
+    by_expert = (number, moe.num_experts or 0)
+    yield Figure(TOKENS_CHOSEN, by_expert, is_loss=False)
+    yield Figure(TOKENS_ROUTED, by_expert, is_loss=False)
+    for name in _loss_names(config):
+        yield Figure(name, (number,), layers=layers)
+
+
+def _loss_names(config: ModelConfig) -> Iterator[str]:
+    moe = config.moe_config
+    if moe.moe_aux_loss_coeff:
+        yield BALANCING_LOSSES[moe.moe_router_load_balancing_type]
+    if moe.moe_device_level_aux_loss_coeff:
+        yield DEVICE_LOSS
+    if moe.moe_comm_aux_loss_coeff:
+        yield COMMUNICATION_LOSS
+    if moe.moe_z_loss_coeff:
+        yield Z_LOSS
+
+
+def logged(config: ModelConfig, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The losses among a step's values as numbers, by Megatron's names."""
+    return {figure.name: figure.logged(values[figure.name]) for figure in figures_of(config) if figure.is_loss}
+
+
+def logged_by_layer(config: ModelConfig, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The losses of each layer that has experts, by Megatron's names: layers count from 0."""
+    return {
+        f"moe/{figure.name}_layer_{layer}": float(value)
+        for figure in figures_of(config)
+        if figure.is_loss and figure.layers
+        for layer, value in enumerate(values[figure.name])
+        if config.moe_config.has_experts(layer)
+    }
+
+
+def to_vector(figures: Sequence[Figure], values: Mapping[str, np.ndarray]) -> list[float]:
+    """All values one after the other."""
+    return [number for figure in figures for number in values[figure.name].ravel().tolist()]
+
+
+def from_vector(figures: Sequence[Figure], vector: Sequence[float], parts: int) -> dict[str, np.ndarray]:
+    """Values by name, losses divided by `parts`, the number of micro-batches of all replicas."""
+    ends = np.cumsum([0] + [prod(figure.shape) for figure in figures]).tolist()
+    arrays = (np.array(vector[start:end], np.float64) for start, end in pairwise(ends))
+    return {
+        figure.name: array.reshape(figure.shape) / (parts if figure.is_loss else 1)
+        for figure, array in zip(figures, arrays, strict=True)
+    }

@@ -1,0 +1,118 @@
+"""What cells report while a training step runs, and auxiliary losses, which enter the graph without being returned.
+
+An auxiliary loss is attached to an activation by an identity whose backward starts the loss's own from its seed
+(Megatron's MoEAuxLossAutoScaler). So it needs no path to the last stage, where the main loss is; its seed comes from
+the rule that gives the main loss's, and is known before the forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core.averaging import Averaging, MicroBatchWeight, Weight
+from parallel_core.step_figures import Figure, from_vector, to_vector
+from pynative import autograd
+
+
+class StepFigures:
+    """The figures of one step of this rank.
+
+    Args:
+        figures: which there are; others that cells report are not kept.
+        averaging: gives losses their seed.
+    """
+
+    def __init__(self, figures: Sequence[Figure], averaging: Averaging) -> None:
+        self.figures, self.averaging = figures, averaging
+        self._added: dict[str, list[tuple[int | None, Tensor]]] = {figure.name: [] for figure in figures}
+        self._running: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
+
+    def add(self, name: str, value: Tensor, layer: int | None = None) -> None:
+        """Report this rank's share of a figure; of one by layer that of a layer, by its global number from 1."""
+        if name in self._added:
+            self._added[name].append((layer, autograd.detached(value)))
+
+    def running_total(self, name: str, layer: int, value: np.ndarray) -> tuple[np.ndarray, int]:
+        """The sum of what was given here so far in this step, this value included, and how many they are."""
+        total, count = self._running.get((name, layer), (np.zeros_like(value), 0))
+        self._running[name, layer] = total + value, count + 1
+        return self._running[name, layer]
+
+    def vector(self) -> list[float]:
+        """This rank's sums. The only place where figures are read from the device."""
+        values = {figure.name: np.zeros(figure.shape, np.float64) for figure in self.figures}
+        for name, added in self._added.items():
+            for layer, value in added:
+                row = ... if layer is None else layer - 1
+                values[name][row] += value.asnumpy().reshape(values[name][row].shape)
+        return to_vector(self.figures, values)
+
+    def whole(self, vector: Sequence[float]) -> dict[str, np.ndarray]:
+        """The job's figures, of the sum of all ranks' vectors."""
+        return from_vector(self.figures, vector, self.averaging.micro_batches * self.averaging.replicas)
+
+
+_current: StepFigures | None = None
+
+
+@contextmanager
+def collected(figures: StepFigures | None) -> Iterator[None]:
+    """Within the block, cells report to `figures`; None: a forward that is no training step's."""
+    global _current
+    before, _current = _current, figures
+    try:
+        yield
+    finally:
+        _current = before
+
+
+def current() -> StepFigures | None:
+    """Where to report to: none outside of a training step, and in the first run of a part that is computed again."""
+    return _current if autograd.is_recording() else None
+
+
+def seed(weight: Weight) -> float:
+    """The gradient from which the backward of an auxiliary loss starts; outside of a training step 1."""
+    return 1.0 if _current is None else _current.averaging.seed(weight)
+
+
+class _WithLoss(autograd.Function):
+    @staticmethod
+    def forward(ctx, activation, loss, seed):
+        ctx.gradient = Tensor.from_numpy(np.full(loss.shape, seed, np.float32))
+        return autograd.detached(activation)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, ctx.gradient, None
+
+
+def with_loss(activation: Tensor, loss: Tensor, weight: Weight) -> Tensor:
+    """The activation; its backward starts the float32 loss's too, which must be whole before anything of the
+    activation's gradient is needed. weight: what the loss is made of."""
+    return _WithLoss.apply(activation, loss, seed(weight))
+
+
+class MoEAuxLossAutoScaler:
+    """Megatron's name of `with_loss`, for cells of users; `set_loss_scale` gives the seed outside of a training step.
+
+    With --calculate-per-token-loss the loss has to be multiplied by the micro-batch's tokens, as there.
+    """
+
+    main_loss_backward_scale: float | None = None
+
+    @classmethod
+    def apply(cls, output: Tensor, aux_loss: Tensor) -> Tensor:
+        """The output."""
+        if cls.main_loss_backward_scale is not None:
+            return _WithLoss.apply(output, aux_loss, cls.main_loss_backward_scale)
+        return with_loss(output, aux_loss, MicroBatchWeight(1.0))
+
+    @classmethod
+    def set_loss_scale(cls, scale: Tensor | float) -> None:
+        """What the backward of every loss starts from, from here on."""
+        cls.main_loss_backward_scale = float(scale.asnumpy()) if isinstance(scale, Tensor) else scale

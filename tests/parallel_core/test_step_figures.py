@@ -1,0 +1,33 @@
+"""What is reported of a step, and what is logged of it."""
+
+import numpy as np
+
+from parallel_core.step_figures import figures_of, from_vector, logged, logged_by_layer, to_vector
+from tests.support.engine import config_of
+
+SIZES = (
+    "--num-layers 4 --hidden-size 8 --num-attention-heads 2 --vocab-size 32 --seq-length 4 --max-position-embeddings 4 "
+    "--micro-batch-size 1 --train-iters 1 --lr 1e-3 --tokenizer-type NullTokenizer"
+)
+
+
+def model(flags=""):
+    """A model's configuration."""
+    return config_of(f"{SIZES} {flags}", 1).model_config
+
+
+def test_a_dense_model_reports_nothing():
+    """So its sum at the end of a step stays three numbers."""
+    assert figures_of(model()) == ()
+
+
+def test_the_logged_loss_is_the_mean_over_layers_that_have_it():
+    """And over micro-batches and replicas; counts are not divided by them."""
+    config = model("--num-experts 2 --moe-layer-freq [0,1,0,1] --moe-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.1")
+    figures = figures_of(config)
+    values = {f.name: np.arange(np.prod(f.shape), dtype=float).reshape(f.shape) for f in figures}
+    whole = from_vector(figures, to_vector(figures, values), parts=2)
+    assert np.array_equal(whole["tokens_chosen"], values["tokens_chosen"])
+    assert logged(config, whole) == {"load_balancing_loss": 6 / 2 / 2, "z_loss": 6 / 2 / 2}
+    by_layer = logged_by_layer(config, whole)
+    assert by_layer["moe/z_loss_layer_3"] == 1.5 and "moe/z_loss_layer_2" not in by_layer

@@ -1,0 +1,61 @@
+"""Auxiliary losses enter the graph on an activation, from the seed of the step's averaging."""
+
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from parallel_core.averaging import Averaging, MicroBatchWeight
+from parallel_core.loss_scale import ConstantLossScaler
+from parallel_core.step_figures import Figure
+from pynative import autograd, device, step_figures
+from pynative.step_figures import MoEAuxLossAutoScaler, StepFigures, collected, with_loss
+
+ROWS = np.array([[1.0, -2.0], [3.0, 0.5]], np.float32)
+
+
+def gradient_of(attach, figures=None):
+    """The gradient of ROWS of sum(activation), to which the loss sum(activation ** 2) is attached."""
+    device.initialize("CPU", "host", 1, 1)
+    with autograd.recording(), collected(figures):
+        x = autograd.leaf(Tensor(ROWS))
+        y = attach(x, (x * x).sum())
+        assert np.array_equal(y.asnumpy(), ROWS)
+        autograd.backward([y.sum()], [Tensor(np.float32(1.0))])
+    return autograd.take_gradient(x).asnumpy()
+
+
+@pytest.mark.parametrize("per_token, seed", [(False, 8.0 / 4), (True, 8.0 * 3)])
+def test_the_seed_is_the_main_losses(per_token, seed):
+    """Loss scale over micro-batches; with --calculate-per-token-loss times the tokens that a mean is of."""
+    averaging = Averaging(per_token=per_token, micro_batches=4, replicas=2, loss_scaler=ConstantLossScaler(8.0))
+    gradient = gradient_of(lambda x, loss: with_loss(x, loss, MicroBatchWeight(3.0)), StepFigures((), averaging))
+    np.testing.assert_allclose(gradient, 1.0 + seed * 2 * ROWS, rtol=1e-6)
+
+
+def test_outside_of_a_step_the_scale_is_megatrons(monkeypatch):
+    """One, or what set_loss_scale says."""
+    np.testing.assert_allclose(gradient_of(MoEAuxLossAutoScaler.apply), 1.0 + 2 * ROWS)
+    monkeypatch.setattr(MoEAuxLossAutoScaler, "main_loss_backward_scale", None)
+    MoEAuxLossAutoScaler.set_loss_scale(Tensor(np.float32(0.5)))
+    np.testing.assert_allclose(gradient_of(MoEAuxLossAutoScaler.apply), 1.0 + ROWS)
+
+
+def test_shares_are_added_up_by_layer():
+    """Layers count from 1; nothing is reported where nothing is recorded, as in the first run of a recomputed part."""
+    figures = StepFigures((Figure("z_loss", (2,), layers=1),), Averaging(per_token=False, micro_batches=2, replicas=2))
+    with collected(figures):
+        assert step_figures.current() is None
+        with autograd.recording():
+            for value in (1.0, 2.0):
+                step_figures.current().add("z_loss", Tensor(np.float32(value)), layer=2)
+            step_figures.current().add("unplanned", Tensor(np.float32(1.0)))
+    assert figures.vector() == [0.0, 3.0]
+    assert figures.whole(figures.vector())["z_loss"].tolist() == [0.0, 0.75]
+
+
+def test_running_totals_are_a_steps_own():
+    """--moe-router-load-balancing-type global_aux_loss counts over the micro-batches so far."""
+    figures = StepFigures((), Averaging(per_token=False, micro_batches=2, replicas=1))
+    figures.running_total("count", 1, np.array([1.0, 2.0]))
+    total, count = figures.running_total("count", 1, np.array([3.0, 4.0]))
+    assert total.tolist() == [4.0, 6.0] and count == 2

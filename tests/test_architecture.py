@@ -76,7 +76,7 @@ FLOORS = {
     ),
     "parallel_core": (
         {"activations", "batch_sizes", "blas", "dtypes", "files", "findings", "fused_rows", "loss_scale", "lr_schedule"}
-        | {"messages", "newton_schulz"}
+        | {"messages", "newton_schulz", "token_dispatch"}
         | {"partition", "sampling", "sharding"},
         {"averaging", "buffers", "initial_values", "recompute", "schedules", "sizes"},
         {"config", "context"},
@@ -94,7 +94,8 @@ FLOORS = {
         {"context_parallel", "device", "generate", "parameter"},
         {"layer_events"},
         {"distributed", "pipeline_parallel", "tensor_parallel"},
-        {"optimizer", "transformer"},
+        {"moe", "optimizer"},
+        {"transformer"},
         {"checkpointing"},
         {"dist_checkpointing", "training"},
     ),

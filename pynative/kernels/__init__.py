@@ -53,6 +53,7 @@ from pynative.kernels.contract.linear import (
     linear_input_gradient,
     linear_weight_gradient,
 )
+from pynative.kernels.contract.rows import gather_rows, sum_rows
 from pynative.kernels.contract.vocabulary import (
     cross_entropy_addends,
     cross_entropy_gradient,

@@ -157,7 +157,7 @@ BAD = [
     ("--num-experts 3 --expert-model-parallel-size 2", 2, "--num-experts 3"),
     ("--num-experts 4 --expert-model-parallel-size 4", 2, "--expert-model-parallel-size 4"),
     ("--num-experts 2 --moe-router-topk 4", 1, "--moe-router-topk 4"),
-    ("--num-experts 4 --tensor-model-parallel-size 2", 2, "--num-experts 4"),
+    ("--num-experts 4 --tensor-model-parallel-size 2 --seq-length 63", 2, "--seq-length 63"),
     ("--num-experts 4 --moe-router-enable-expert-bias", 1, "--moe-router-enable-expert-bias"),
     ("--num-experts 4 --moe-pad-expert-input-to-capacity", 1, "--moe-pad-expert-input-to-capacity"),
     ("--num-experts 4 --moe-layer-freq [1,0]", 1, "--moe-layer-freq [1, 0]"),

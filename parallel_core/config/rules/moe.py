@@ -127,18 +127,19 @@ def layer_pattern_fits(config: Sections) -> Iterator[Finding]:
         yield Finding("--moe-layer-freq", pattern, "must be at least 1", "change it")
 
 
-def tensor_parallel_experts_are_sequence_parallel(config: Sections) -> Iterator[Finding]:
-    parallel = config.parallel_config
-    if (
-        config.moe_config.num_experts is not None
-        and parallel.tensor_model_parallel_size > 1
-        and (not parallel.sequence_parallel)
-    ):
+def tokens_divide_over_tensor_ranks(config: Sections) -> Iterator[Finding]:
+    """With sequence parallelism the layout asks for it; without it each rank sends its part of the same tokens."""
+    parallel, length = config.parallel_config, config.model_config.seq_length
+    size = parallel.tensor_model_parallel_size
+    if config.moe_config.num_experts is None or parallel.sequence_parallel:
+        return
+    if length // parallel.context_parallel_size % size:
         yield Finding(
-            "--num-experts",
-            config.moe_config.num_experts,
-            f"with --tensor-model-parallel-size {parallel.tensor_model_parallel_size} needs --sequence-parallel",
-            "add it",
+            "--seq-length",
+            length,
+            f"what a context-parallel rank holds, {length // parallel.context_parallel_size}, must be a multiple of "
+            f"--tensor-model-parallel-size {size}, whose ranks share the way to the experts",
+            "change one of them",
         )
 
 
@@ -152,5 +153,5 @@ RULES = (
     expert_bias_has_sigmoid,
     capacity_is_given,
     layer_pattern_fits,
-    tensor_parallel_experts_are_sequence_parallel,
+    tokens_divide_over_tensor_ranks,
 )

@@ -8,7 +8,7 @@ where `autograd.add_weight_gradient` puts them. Dropout keys are tuples of non-n
 The functions here are signatures: their text is the specification, the bodies are those of `host`, `ops` and `ascend`.
 """
 
-from pynative.kernels.contract import attention, elementwise, exchange, flat_buffers, layer, linear, vocabulary
+from pynative.kernels.contract import attention, elementwise, exchange, flat_buffers, layer, linear, rows, vocabulary
 from pynative.kernels.contract.table import Table, table
 
 CONTRACT: Table = table(
@@ -38,6 +38,8 @@ CONTRACT: Table = table(
     exchange.split_kv,
     exchange.pack_heads,
     exchange.unpack_heads,
+    rows.gather_rows,
+    rows.sum_rows,
     vocabulary.embedding,
     vocabulary.softmax_statistics,
     vocabulary.cross_entropy_addends,

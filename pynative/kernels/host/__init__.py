@@ -13,6 +13,7 @@ from pynative.kernels.host import (
     optimizer,
     residual,
     rotary,
+    rows,
     slices,
 )
 
@@ -43,6 +44,8 @@ OPERATORS = table(
     exchange.split_kv,
     exchange.pack_heads,
     exchange.unpack_heads,
+    rows.gather_rows,
+    rows.sum_rows,
     embedding.embedding,
     cross_entropy.softmax_statistics,
     cross_entropy.cross_entropy_addends,

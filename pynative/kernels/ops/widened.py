@@ -71,6 +71,8 @@ TYPE_GIVERS = {
     "attention": ("q",),
     "join_kv": ("k",),
     "unpack_heads": ("packed",),
+    "gather_rows": ("x",),
+    "sum_rows": ("x",),
     "embedding": ("weight",),
 }
 """Operators that a CPU has no kernel or no gradient of in 16 bits, and what decides about their results' type."""

@@ -1,0 +1,96 @@
+"""The way of tokens to the ranks of their experts and back, as messages (`pynative.moe.token_dispatcher`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.block import Block
+from parallel_core.blocks.micro_batch import FLOAT32, INT32, MicroBatch
+from parallel_core.messages import Message, message
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Dispatch(Block):
+    """Rows of h features and a probability for each of a token's k choices among E experts, there and back.
+
+    How many rows a rank gets is the router's choice: bytes are those of an even one. By all-to-all, of n ranks that
+    have all experts once, e of them (expert parallelism) different ones, each sends (n-1)/e T k rows, forward twice and
+    backward twice; T = b s/(c t).
+    """
+
+    hidden_size: int
+    choices: int
+    """Of a token, k."""
+    experts: int
+    """E."""
+    owners: int
+    """Ranks that have different experts, e."""
+    shards: int
+    """Ranks that share each expert (expert tensor parallelism)."""
+    by_all_gather: bool
+    """Every rank gets all tokens, instead of those for its experts."""
+    capacity_factor: float | None
+    """If every expert's rows are padded to its capacity: that, as a multiple of an even share."""
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Dispatch:
+        """The configuration's."""
+        moe, parallel = config.moe_config, config.parallel_config
+        return cls(
+            config.hidden_size,
+            moe.moe_router_topk,
+            moe.num_experts or 1,
+            parallel.expert_model_parallel_size,
+            parallel.expert_tensor_parallel_size or parallel.tensor_model_parallel_size,
+            moe.moe_token_dispatcher_type == "allgather",
+            moe.moe_expert_capacity_factor if moe.moe_pad_expert_input_to_capacity else None,
+        )
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """Where tensor-parallel ranks have the same tokens, each sends its part; the parts are gathered after."""
+        tokens = micro_batch.tokens // micro_batch.tensor
+        hidden, probs = self.hidden_size * micro_batch.item_size, self.choices * FLOAT32
+        exchange = self._gathered if self.by_all_gather else self._exchanged
+        yield from exchange(micro_batch, tokens)
+        if micro_batch.sequence.tensor == 1:
+            yield from micro_batch.tensor_message("all_gather", tokens * hidden)
+            for each in (hidden, probs):
+                yield from micro_batch.tensor_message("all_gather", tokens * each, backward=True)
+
+    def _exchanged(self, micro_batch: MicroBatch, tokens: int) -> Iterator[Message]:
+        """Of an all-to-all, what goes to others counts."""
+        ranks, rows = self.owners * self.shards, self._rows(micro_batch, tokens)
+        hidden = (ranks - 1) * rows * self.hidden_size * micro_batch.item_size
+        if self.capacity_factor is None:
+            yield from self._message("all_to_all", (ranks - 1) * (self.experts // self.owners) * INT32)
+        for backward in (False, True):
+            yield from self._message("all_to_all", (ranks - 1) * rows * FLOAT32, backward)
+            for _ in range(2):
+                yield from self._message("all_to_all", hidden, backward)
+
+    def _rows(self, micro_batch: MicroBatch, tokens: int) -> int:
+        """What one rank gets from one other."""
+        if self.capacity_factor is None:
+            return tokens * self.choices // self.owners
+        routed = micro_batch.tokens_between
+        capacity = ceil(routed * self.choices / self.experts * self.capacity_factor)
+        return self.experts // self.owners * min(capacity, tokens)
+
+    def _gathered(self, micro_batch: MicroBatch, tokens: int) -> Iterator[Message]:
+        ranks = self.owners * self.shards
+        hidden, probs = self.hidden_size * micro_batch.item_size, self.choices * FLOAT32
+        yield from self._message("all_gather", tokens * self.choices * INT32)
+        yield from self._message("all_gather", tokens * probs)
+        yield from self._message("reduce_scatter", ranks * tokens * probs, backward=True)
+        for backward in (False, True):
+            yield from self._message("all_gather", tokens * hidden, backward)
+            yield from self._message("reduce_scatter", ranks * tokens * hidden, backward)
+
+    def _message(self, operation: str, size: int, backward: bool = False) -> Iterator[Message]:
+        yield from message("tp-ep", operation, size, self.owners * self.shards, backward=backward)

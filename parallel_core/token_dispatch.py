@@ -1,0 +1,109 @@
+"""Which rows travel where when tokens go to the ranks of their experts, as plain numbers.
+
+T tokens of a rank, k choices of each, E experts, m experts of a rank, n ranks of a group, r rows. A row is a token's
+hidden state on its way to one expert, and -1 in place of a row's number stands for none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+NONE = -1
+
+
+class Copies(NamedTuple):
+    """Rows copied into a list, and where the copies of each are: to sum those is the transpose of copying."""
+
+    sources: np.ndarray
+    """int32 [r]: the row that each row of the list is a copy of, -1 for a row of zeros."""
+    places: np.ndarray
+    """int32 [rows, copies]: where in the list each row's copies are, -1 for a copy that there is not."""
+
+    @staticmethod
+    def of(sources: np.ndarray, rows: int, most: int) -> Copies:
+        """Of `rows` rows, none of which is copied more than `most` times."""
+        at = np.flatnonzero(sources != NONE)
+        copied: np.ndarray = sources[at]
+        number: np.ndarray | int = 0
+        if most > 1:
+            order = np.argsort(copied, kind="stable")
+            at, copied = at[order], copied[order]
+            number = np.arange(len(at)) - np.searchsorted(copied, copied)
+        places = np.full((rows, most), NONE, np.int32)
+        places[copied, number] = at
+        return Copies(sources.astype(np.int32), places)
+
+    def of_rows(self, times: int) -> Copies:
+        """Where `times` rows after one another are parts of one: the copies of those."""
+        return Copies(self.sources // times, self.places.reshape(-1, times * self.places.shape[1]))
+
+
+class SortedChoices(NamedTuple):
+    """The choices of a rank's tokens, by expert."""
+
+    choices: np.ndarray
+    """[r]: numbers of choices (token k + j), all of expert 0, then all of expert 1, ..., each in the tokens' order."""
+    counts: np.ndarray
+    """int64 [E]: choices of each expert."""
+
+
+def sorted_by_expert(experts: np.ndarray, num_experts: int, capacity: int | None = None) -> SortedChoices:
+    """experts [T, k], -1 where a choice was dropped; with `capacity` every expert has as many rows, some of them -1.
+
+    The sort is stable and of small integers, for which numpy counts instead of comparing.
+    """
+    flat = experts.reshape(-1)
+    counts = np.bincount(flat + 1, minlength=num_experts + 1)
+    key = (flat + 1).astype(np.uint8 if num_experts < 256 else np.uint16 if num_experts < 65536 else np.int32)
+    choices = np.argsort(key, kind="stable")[counts[0] :]
+    counts = counts[1:]
+    if capacity is None:
+        return SortedChoices(choices, counts)
+    padded = np.full((num_experts, capacity), NONE, choices.dtype)
+    padded[np.arange(capacity) < counts[:, None]] = choices
+    return SortedChoices(padded.reshape(-1), np.full(num_experts, capacity))
+
+
+def of_experts(chosen: SortedChoices, first: int, count: int) -> SortedChoices:
+    """The rows for experts first ... first + count - 1 alone."""
+    start, counts = chosen.counts[:first].sum(), chosen.counts[first : first + count]
+    return SortedChoices(chosen.choices[start : start + counts.sum()], counts)
+
+
+class Sent(NamedTuple):
+    """What a rank sends to the others of its group."""
+
+    choices: np.ndarray
+    """[r]: numbers of choices in the order in which their rows leave."""
+    counts: np.ndarray
+    """int64 [n, m]: rows for each expert of each rank."""
+
+
+def addressed(chosen: SortedChoices, ranks: int, shards: int) -> Sent:
+    """The rows for each rank of a group of `ranks`, of which `shards` at a time, neighbours, share the same experts:
+    each of those gets a row of every choice."""
+    counts = chosen.counts.reshape(ranks // shards, -1).repeat(shards, axis=0)
+    if shards == 1:
+        return Sent(chosen.choices, counts)
+    of_owner = np.split(chosen.choices, np.cumsum(counts[::shards].sum(1))[:-1])
+    return Sent(np.concatenate([rows for rows in of_owner for _ in range(shards)]), counts)
+
+
+def by_expert(received: np.ndarray) -> np.ndarray:
+    """int32 [r]: the rows that came, rank by rank and of each rank expert by expert, in the order of their experts.
+
+    received [n, m]: rows for each of this rank's experts from each rank.
+    """
+    lengths = received.T.reshape(-1)
+    starts = (np.cumsum(received).reshape(received.shape) - received).T.reshape(-1)
+    shift = starts - (np.cumsum(lengths) - lengths)
+    return (np.arange(lengths.sum()) + np.repeat(shift, lengths)).astype(np.int32)
+
+
+def inverse(order: np.ndarray) -> np.ndarray:
+    """The permutation that undoes one."""
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order), dtype=order.dtype)
+    return back

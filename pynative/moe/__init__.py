@@ -1,0 +1,1 @@
+"""Mixtures of experts: the router chooses, the dispatcher moves tokens, the experts compute."""

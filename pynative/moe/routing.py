@@ -1,0 +1,18 @@
+"""What a router decided about a micro-batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mindspore import Tensor
+
+
+class Routing(NamedTuple):
+    """Which experts the T tokens of a rank go to, k each, and with which weights."""
+
+    probs: Tensor
+    """[T, k] float32, recorded: the weight of each choice's result; 0 where it was dropped."""
+    experts: Tensor
+    """[T, k] int32, global numbers of experts; -1 where a choice was dropped."""
+    capacity: int | None = None
+    """The most rows that an expert keeps of this rank's tokens; none: all."""

@@ -1,0 +1,237 @@
+"""Tokens travel to the ranks of their experts and back (GShard, Lepikhin et al., 2020; MegaBlocks, Gale et al., 2022).
+
+Which rows go where is a plan of plain numbers (`parallel_core.token_dispatch`) that is made of the router's choices for
+every micro-batch. To travel out is to copy rows, to come back is to sum the copies: each is the other's transpose, so
+that the backward of one is the other.
+
+s sequence, b batch, h hidden, T = s b tokens of a rank, k choices of each; n ranks of the group that has all experts
+once, m experts of a rank, r rows that these receive.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core import token_dispatch
+from parallel_core.config import ModelConfig
+from parallel_core.token_dispatch import Copies, SortedChoices
+from pynative import kernels, parallel_state
+from pynative.autograd import Function
+from pynative.collectives import Group
+from pynative.moe.routing import Routing
+from pynative.tensor_parallel.mappings import (
+    Boundary,
+    gather_from_sequence_parallel_region,
+    scatter_to_sequence_parallel_region,
+)
+
+Move: TypeAlias = Callable[[Tensor], Tensor]
+
+
+class _Moved(Function):
+    """A move forward, its transpose backward."""
+
+    @staticmethod
+    def forward(ctx, x, move, transpose):
+        ctx.transpose = transpose
+        return move(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return ctx.transpose(dy), None, None
+
+
+class Route(ABC):
+    """The way of one micro-batch's rows, tokens [s, b, h] or choices' probabilities [T, k], to the experts."""
+
+    @abstractmethod
+    def out(self, x: Tensor) -> Tensor:
+        """To the experts: rows [r, ...], sorted by this rank's experts. Not recorded."""
+
+    @abstractmethod
+    def back(self, y: Tensor) -> Tensor:
+        """From there: sums of the copies, in the shape of what went out. Not recorded."""
+
+
+@dataclass(frozen=True)
+class AllToAllRoute(Route):
+    """Each row goes to the ranks that have its expert."""
+
+    group: Group
+    copies: Copies
+    shape: tuple[int, ...]
+    """Of what goes out."""
+    row: tuple[int, ...]
+    sent: Sequence[int]
+    """Rows to each rank."""
+    received: Sequence[int]
+    """Rows from each rank."""
+    order: np.ndarray | None
+    """The rows that came, in the order of the experts; none: they are."""
+
+    def out(self, x: Tensor) -> Tensor:
+        rows = kernels.gather_rows(x, self.copies.sources, self.row)
+        rows = self.group.all_to_all(rows, input_splits=self.sent, output_splits=self.received)
+        return rows if self.order is None else kernels.gather_rows(rows, self.order, self.row)
+
+    def back(self, y: Tensor) -> Tensor:
+        if self.order is not None:
+            y = kernels.gather_rows(y, token_dispatch.inverse(self.order), self.row)
+        rows = self.group.all_to_all(y, input_splits=self.received, output_splits=self.sent)
+        return kernels.sum_rows(rows, self.copies.places, self.shape)
+
+
+@dataclass(frozen=True)
+class AllGatherRoute(Route):
+    """Every rank gets all rows and takes those for its experts; the way back is a reduce-scatter."""
+
+    group: Group
+    copies: Copies
+    """Of the rows of all ranks."""
+    shape: tuple[int, ...]
+    """Of what all ranks together give."""
+    row: tuple[int, ...]
+
+    def out(self, x: Tensor) -> Tensor:
+        return kernels.gather_rows(self.group.all_gather(x), self.copies.sources, self.row)
+
+    def back(self, y: Tensor) -> Tensor:
+        return self.group.reduce_scatter(kernels.sum_rows(y, self.copies.places, self.shape))
+
+
+class Dispatched(NamedTuple):
+    """A micro-batch's tokens at this rank's experts."""
+
+    tokens: Tensor
+    """[r, h], sorted by expert; recorded."""
+    probs: Tensor
+    """[r] float32, the weight of each row's result; recorded."""
+    counts: np.ndarray
+    """int64 [m]: rows of each expert."""
+    route: Route
+
+
+class MoETokenDispatcher(ABC):
+    """Sends tokens to the ranks of their experts and brings the results back.
+
+    The group has all experts once: m of them on each expert-parallel rank, and with expert tensor parallelism a shard
+    of each on neighbouring ranks. A token goes to all shards of its experts, whose results are addends.
+
+    Tensor-parallel ranks have different tokens with sequence parallelism. Without it they have the same, and each
+    sends its part along the sequence.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        moe = config.moe_config
+        assert moe.num_experts is not None
+        self.num_experts = moe.num_experts
+        self.pads_to_capacity = moe.moe_pad_expert_input_to_capacity
+        self.group = parallel_state.get_expert_tensor_and_model_parallel_group()
+        self.shards = parallel_state.get_expert_tensor_parallel_world_size()
+        self.owner = parallel_state.get_expert_model_parallel_rank()
+        boundary = Boundary.of(config)
+        self.cut_over = None if boundary.cuts_sequence else boundary.group
+
+    @staticmethod
+    def of(config: ModelConfig) -> MoETokenDispatcher:
+        """By --moe-token-dispatcher-type."""
+        return DISPATCHERS[config.moe_config.moe_token_dispatcher_type](config)
+
+    @abstractmethod
+    def routes(self, experts: np.ndarray, capacity: int | None, shape: tuple[int, ...]) -> Planned:
+        """The plan for choices [T, k] of tokens `shape` = [s, b, h]."""
+
+    def dispatch(self, hidden: Tensor, routing: Routing) -> Dispatched:
+        """hidden [s, b, h] and its routing -> the tokens at this rank's experts."""
+        probs, experts, capacity = routing.probs, routing.experts.asnumpy(), routing.capacity
+        if self.cut_over is not None and self.cut_over.size > 1:
+            hidden, probs = (scatter_to_sequence_parallel_region(x, self.cut_over) for x in (hidden, probs))
+            experts = np.split(experts, self.cut_over.size)[self.cut_over.rank]
+        padded_to = min(capacity, len(experts)) if capacity is not None and self.pads_to_capacity else None
+        tokens, choices, counts = self.routes(experts, padded_to, tuple(hidden.shape))
+        return Dispatched(
+            _Moved.apply(hidden, tokens.out, tokens.back),
+            _Moved.apply(probs, choices.out, choices.back),
+            counts,
+            tokens,
+        )
+
+    def combine(self, output: Tensor, dispatched: Dispatched) -> Tensor:
+        """The experts' results [r, h], weighted -> [s, b, h]: each token's sum."""
+        summed = _Moved.apply(output, dispatched.route.back, dispatched.route.out)
+        if self.cut_over is None:
+            return summed
+        return gather_from_sequence_parallel_region(summed, self.cut_over, tensor_parallel_output_grad=False)
+
+
+class Planned(NamedTuple):
+    """A micro-batch's plan."""
+
+    tokens: Route
+    choices: Route
+    """Of the choices' probabilities."""
+    counts: np.ndarray
+    """int64 [m]: rows for each of this rank's experts."""
+
+
+class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
+    """Rows travel by one all-to-all each way, of as many bytes as their experts ask for.
+
+    Messages beside the rows': unless all experts are padded to the same capacity, the ranks tell each other how many.
+    """
+
+    def routes(self, experts: np.ndarray, capacity: int | None, shape: tuple[int, ...]) -> Planned:
+        chosen = token_dispatch.sorted_by_expert(experts, self.num_experts, capacity)
+        sent = token_dispatch.addressed(chosen, self.group.size, self.shards)
+        received = sent.counts if capacity is not None else self._exchanged(sent.counts)
+        is_sorted = 1 in received.shape
+        route = AllToAllRoute(
+            self.group,
+            Copies.of(sent.choices, experts.size, self.shards),
+            experts.shape,
+            (),
+            sent.counts.sum(1).tolist(),
+            received.sum(1).tolist(),
+            None if is_sorted else token_dispatch.by_expert(received),
+        )
+        return _planned(route, shape, experts.shape[1], received.sum(0))
+
+    def _exchanged(self, counts: np.ndarray) -> np.ndarray:
+        """What the ranks send to each other's experts: counts [n, m] to each -> [n, m] from each."""
+        if self.group.size == 1:
+            return counts
+        told = self.group.all_to_all(Tensor.from_numpy(counts.astype(np.int32)))
+        return told.asnumpy().astype(np.int64)
+
+
+class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
+    """Every rank of the group gets all tokens; results come back by a reduce-scatter."""
+
+    def routes(self, experts: np.ndarray, capacity: int | None, shape: tuple[int, ...]) -> Planned:
+        mine, size = self.owner, self.num_experts * self.shards // self.group.size
+        gathered = self.group.all_gather(Tensor.from_numpy(np.ascontiguousarray(experts))).asnumpy()
+        most = None if capacity is None else capacity * self.group.size
+        chosen = token_dispatch.sorted_by_expert(gathered, self.num_experts, most)
+        own = token_dispatch.of_experts(chosen, mine * size, size)
+        route = AllGatherRoute(self.group, Copies.of(own.choices, gathered.size, 1), gathered.shape, ())
+        return _planned(route, (self.group.size * shape[0], *shape[1:]), gathered.shape[1], own.counts)
+
+
+def _planned(
+    choices: AllToAllRoute | AllGatherRoute, shape: tuple[int, ...], times: int, counts: np.ndarray
+) -> Planned:
+    """Tokens go as their choices do."""
+    tokens = replace(choices, copies=choices.copies.of_rows(times), shape=shape, row=shape[-1:])
+    return Planned(tokens, choices, counts)
+
+
+DISPATCHERS: dict[str, type[MoETokenDispatcher]] = {
+    "alltoall": MoEAlltoAllTokenDispatcher,
+    "allgather": MoEAllGatherTokenDispatcher,
+}

@@ -6,6 +6,7 @@ A block is a frozen value made from the configuration (`Attention.of(config)`). 
 
 from parallel_core.blocks.attention import Attention, CoreAttention
 from parallel_core.blocks.block import Block, ParameterSpec
+from parallel_core.blocks.dispatch import Dispatch
 from parallel_core.blocks.embedding import Embedding, EmbeddingTable
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.language_model import (
@@ -29,6 +30,7 @@ __all__ = [
     "Chunk",
     "CoreAttention",
     "CrossEntropy",
+    "Dispatch",
     "Embedding",
     "EmbeddingTable",
     "Layer",

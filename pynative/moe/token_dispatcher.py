@@ -20,7 +20,7 @@ from mindspore import Tensor
 
 from parallel_core import token_dispatch
 from parallel_core.config import ModelConfig
-from parallel_core.token_dispatch import Copies, SortedChoices
+from parallel_core.token_dispatch import Copies
 from pynative import kernels, parallel_state
 from pynative.autograd import Function
 from pynative.collectives import Group

@@ -84,7 +84,7 @@ def exchange(backend, layout: Layout, dispatcher: str, implementation: str, bf16
 
 def exchange_one(kind: str, layout: Layout, dispatcher: str, rank: int, bf16: bool) -> list:
     import mindspore
-    from mindspore import from_numpy, ops
+    from mindspore import from_numpy
 
     from pynative import parallel_state
     from pynative.autograd import backward, leaf, recording, take_gradient

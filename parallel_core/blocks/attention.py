@@ -45,11 +45,11 @@ class CoreAttention(Block):
         """Of a tensor-parallel rank, each repeated until every Ulysses rank has one: g' = lcm(g/t, u)."""
         return lcm(self.local_groups(micro_batch.tensor), micro_batch.context.ulysses)
 
-    def _widths(self, micro_batch: MicroBatch) -> tuple[int, int, int]:
-        """Elements of a token's queries, keys and values together, of keys and values, of the output."""
+    def _widths(self, micro_batch: MicroBatch) -> tuple[int, int]:
+        """Elements of a token's queries, keys and values together, and of its output."""
         heads, groups = self.heads // micro_batch.tensor, self._key_value_heads(micro_batch)
         keys_values = groups * (self.query_key_size + self.value_size)
-        return heads * self.query_key_size + keys_values, keys_values, heads * self.value_size
+        return heads * self.query_key_size + keys_values, heads * self.value_size
 
     def input_bytes(self, micro_batch: MicroBatch) -> int:
         """Queries, keys and values of a rank, before any exchange."""
@@ -64,7 +64,7 @@ class CoreAttention(Block):
     def _ulysses(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """q, k, v to heads and the output back to the sequence, and their gradients (Jacobs et al., 2023)."""
         members = micro_batch.context.ulysses
-        inputs, _, output = self._widths(micro_batch)
+        inputs, output = self._widths(micro_batch)
         for width in (inputs, output):
             to_others = micro_batch.tokens * width * micro_batch.item_size * (members - 1) // members
             for backward in (False, True):
@@ -73,16 +73,17 @@ class CoreAttention(Block):
     def _ring(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Keys and values around the ring, forward and again backward, and their gradients in float32 (Liu et al.,
         2023). After Ulysses a rank has u times the sequence and 1/u of the heads."""
-        members = micro_batch.context.ring
-        elements = micro_batch.tokens * self._widths(micro_batch)[1]
+        members, heads = micro_batch.context.ring, self._key_value_heads(micro_batch)
         for item_size, backward in ((micro_batch.item_size, False), (micro_batch.item_size, True), (FLOAT32, True)):
-            for one in message("cp-ring", "send", elements * item_size, members, backward=backward):
-                yield one.times(members - 1)
+            for width in (self.query_key_size, self.value_size):
+                size = micro_batch.tokens * heads * width * item_size
+                for one in message("cp-ring", "send", size, members, backward=backward):
+                    yield one.times(members - 1)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Queries, keys and values; of each row of scores the maximum and the sum in float32; and the output where it
         is not what the next linear keeps, because Ulysses sends it on or the ring has it in float32."""
-        inputs, _, output = self._widths(micro_batch)
+        inputs, output = self._widths(micro_batch)
         kept = inputs * micro_batch.item_size + self.heads // micro_batch.tensor * 2 * FLOAT32
         if micro_batch.context.ring > 1 and (micro_batch.context.ulysses > 1 or micro_batch.item_size != FLOAT32):
             kept += output * FLOAT32

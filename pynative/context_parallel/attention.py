@@ -22,7 +22,7 @@ def context_parallel_attention(
     head_offset: int = 0,
     **setting: Any,
 ) -> Tensor:
-    """`kernels.attention` of the whole sequence: q [s, b, n, d], k and v [s, b, g, d] -> [s, b, n * d].
+    """`kernels.attention` of the whole sequence: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e].
 
     s is the length of this rank's shard of it (`parallel_core.context`). mask: bool [b or 1, 1, rows, whole sequence],
     the rows that `ContextShard.mask_rows` leaves. head_offset: number of the rank's first head among all

@@ -1,9 +1,10 @@
 """Ring attention (Liu et al., 2023): queries stay, keys and values travel around the group.
 
-s the length of a member's shard of the sequence, b batch, n heads, g key/value groups, d head size, r members.
+s the length of a member's shard of the sequence, b batch, n heads, g key/value groups, d size of a query's
+and a key's head, e of a value's, r members.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mindspore import Tensor
@@ -15,26 +16,28 @@ from pynative.collectives import Group, Recv, Send
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 
+Tensors = Sequence[Tensor]
 
-def _pass_on(group: Group, x: Tensor) -> Callable[[], Tensor]:
-    """Post x to the next member and the receive of its like from the previous; a function that waits for the latter."""
+
+def _pass_on(group: Group, xs: Tensors) -> Callable[[], Tensors]:
+    """Post xs to the next member and the receives of their like from the previous; a function that waits for these."""
     following, previous = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    sent, received = group.batch_send_recv([Send(x, following), Recv(x.shape, x.dtype, previous)])
+    sends, receives = [Send(x, following) for x in xs], [Recv(x.shape, x.dtype, previous) for x in xs]
+    works = group.batch_send_recv([*sends, *receives])
 
-    def wait() -> Tensor:
-        sent.wait()
-        return received.wait()
+    def wait() -> Tensors:
+        return [work.wait() for work in works][len(xs) :]
 
     return wait
 
 
-def circulate(group: Group, x: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """(member, its x) for every member, this one first; the next is on its way while the caller has the present one."""
+def circulate(group: Group, xs: Tensors) -> Iterator[tuple[int, Tensors]]:
+    """(member, its xs) for every member, this one first; the next are on their way while the caller has the present."""
     for step in range(group.size):
-        arrive = _pass_on(group, x) if step < group.size - 1 else None
-        yield (group.rank - step) % group.size, x
+        arrive = _pass_on(group, xs) if step < group.size - 1 else None
+        yield (group.rank - step) % group.size, xs
         if arrive is not None:
-            x = arrive()
+            xs = arrive()
 
 
 @dataclass(frozen=True)
@@ -61,28 +64,33 @@ class _Ring:
 class _RingAttention(Function):
     @staticmethod
     def forward(ctx, q, k, v, ring):
-        kv, partial = kernels.join_kv(k, v), None
-        for source, keys_values in circulate(ring.group, kv):
-            partial = kernels.attention_block(q, keys_values, ring.block(source), partial)
+        partial = None
+        for source, keys_values in circulate(ring.group, (k, v)):
+            partial = kernels.attention_block(q, *keys_values, ring.block(source), partial)
         ctx.ring = ring
-        ctx.save_for_backward(q, kv, *partial)
+        ctx.save_for_backward(q, k, v, *partial)
         return kernels.cast(partial.out, q.dtype)
 
     @staticmethod
     def backward(ctx, dout):
-        q, kv, *statistics = ctx.saved_tensors
+        q, k, v, *statistics = ctx.saved_tensors
         ring, partial = ctx.ring, Partial(*statistics)
         dq = own = arrive = None
-        for source, keys_values in circulate(ring.group, kv):
-            dq, dkv = kernels.attention_block_gradient(q, keys_values, dout, partial, ring.block(source), dq)
+        for source, keys_values in circulate(ring.group, (k, v)):
+            dq, *gradients = kernels.attention_block_gradient(q, *keys_values, dout, partial, ring.block(source), dq)
             if source == ring.group.rank:
-                own = dkv
+                own = gradients
                 continue
             if arrive is not None:
-                kernels.add_(dkv, arrive())
-            arrive = _pass_on(ring.group, dkv)
-        kernels.add_(own, arrive())
-        return kernels.cast(dq, q.dtype), *(kernels.cast(x, q.dtype) for x in kernels.split_kv(own)), None
+                _add(gradients, arrive())
+            arrive = _pass_on(ring.group, gradients)
+        _add(own, arrive())
+        return *(kernels.cast(x, q.dtype) for x in (dq, *own)), None
+
+
+def _add(totals: Tensors, others: Tensors) -> None:
+    for total, other in zip(totals, others, strict=True):
+        kernels.add_(total, other)
 
 
 def ring_attention(
@@ -100,14 +108,14 @@ def ring_attention(
 ) -> Tensor:
     """`kernels.attention` of a sequence of r s positions, of which member j holds the chunks j and 2r - 1 - j of 2r.
 
-    q [s, b, n, d], k and v [s, b, g, d], mask bool [b or 1, 1, s, r s]: this member's rows, columns in the sequence's
-    own order; given, every score is computed. Without it and with `causal`, half of the scores are left out.
-    In a group of one this is `kernels.attention` itself.
+    q [s, b, n, d], k [s, b, g, d], v [s, b, g, e], mask bool [b or 1, 1, s, r s]: this member's rows, columns in the
+    sequence's own order; given, every score is computed. Without it and with `causal`, half of the scores are left
+    out. In a group of one this is `kernels.attention` itself.
 
-    Messages of one call: forward, r - 1 sends of the keys and values, 2 s b g d elements of k's type each; backward,
-    r - 1 sends of the same again and r - 1 of their gradients, 2 s b g d float32 each. Every send is posted before the
-    block that it does not depend on is computed. The order of blocks differs between members and so does rounding,
-    but a run is repeated to the bit.
+    Messages of one call: forward, r - 1 sends of the keys and of the values, s b g d and s b g e elements; backward,
+    r - 1 sends of the same again and r - 1 of their gradients in float32. Every send is posted before the block that it
+    does not depend on is computed. The order of blocks differs between members and so does rounding, but a run is
+    repeated to the bit.
     """
     if group.size == 1:
         return kernels.attention(

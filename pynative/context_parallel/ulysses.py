@@ -1,6 +1,7 @@
 """Ulysses (Jacobs et al., 2023): before attention the ranks exchange shards of the sequence for heads, after it back.
 
-s the length of a rank's shard of the sequence, b batch, n heads, g key/value groups, d head size, u ranks.
+s the length of a rank's shard of the sequence, b batch, n heads, g key/value groups, d size of a
+query's and a key's head, e of a value's, u ranks.
 """
 
 import math
@@ -41,21 +42,22 @@ class _HeadsToSequence(Function):
 
 
 def sequence_to_heads(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-    """q [s, b, n, d], k and v [s, b, g, d] -> [u s, b, n/u, d] and twice [u s, b, g'/u, d], the ranks' shards in order.
+    """q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [u s, b, n/u, d], [u s, b, g'/u, d], [u s, b, g'/u, e], the
+    ranks' shards in order.
 
     g' = lcm(g, u): where g is no multiple of u, each key/value head is repeated g'/g times, so that every rank has
     those of its query heads; the copies' gradients are added up. u must divide n.
 
-    Messages of one call: one all-to-all forward and one backward, of s b (n + 2 g') d elements a rank each, of which a
-    rank keeps 1/u.
+    Messages of one call: one all-to-all forward and one backward, of s b (n d + g' (d + e)) elements a rank each, of
+    which a rank keeps 1/u.
     """
     return (q, k, v) if group.size == 1 else _SequenceToHeads.apply(q, k, v, group)
 
 
 def heads_to_sequence(x: Tensor, group: Group) -> Tensor:
-    """[u s, b, n/u * d] -> [s, b, n * d], the way back.
+    """[u s, b, n/u * e] -> [s, b, n * e], the way back.
 
-    Messages of one call: one all-to-all forward and one backward, of s b n d elements a rank each, of which a rank
+    Messages of one call: one all-to-all forward and one backward, of s b n e elements a rank each, of which a rank
     keeps 1/u.
     """
     return x if group.size == 1 else _HeadsToSequence.apply(x, group)

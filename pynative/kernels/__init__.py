@@ -28,11 +28,9 @@ from pynative.kernels.contract.attention import (
 from pynative.kernels.contract.elementwise import cast, scale, soft_cap
 from pynative.kernels.contract.exchange import (
     chunk,
-    join_kv,
     pack_heads,
     place_columns,
     sequence_first,
-    split_kv,
     take_columns,
     unpack_heads,
 )

@@ -67,7 +67,7 @@ class Partial(NamedTuple):
     """Attention over the keys seen so far; float32."""
 
     out: Tensor
-    """[s, b, n * d]."""
+    """[s, b, n * e]."""
     maximum: Tensor
     """[b, n, s]: each row's m."""
     inverse_sum: Tensor

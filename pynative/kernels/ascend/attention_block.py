@@ -26,15 +26,23 @@ COPIES = 8
 MAXIMUM_HEADS, MAXIMUM_HEAD_SIZE, HEAD_SIZE_MULTIPLE = 256, 512, 16
 
 
-def fits(q: Tensor) -> bool:
-    """Whether flash attention takes queries [s, b, n, d]: 16-bit types, and MindSpore's limits for n and d."""
-    heads, size = q.shape[2:]
+def fits(q: Tensor, v: Tensor) -> bool:
+    """Whether flash attention takes queries [s, b, n, d] and values [s, b, g, e]: 16-bit types, and MindSpore's limits
+    for n, and for d and e, the larger of which is both's width in the kernel."""
+    heads, size = q.shape[2], max(q.shape[3], v.shape[3])
     sizes_fit = heads <= MAXIMUM_HEADS and size <= MAXIMUM_HEAD_SIZE and size % HEAD_SIZE_MULTIPLE == 0
     return q.dtype != FLOAT32 and sizes_fit
 
 
-def _is_fused(q: Tensor, scores: Scores) -> bool:
-    return fits(q) and not scores.dropout_rate and scores.mask is None
+def with_width(x: Tensor, width: int) -> Tensor:
+    """Heads [s, b, n, d] with zeros after their elements, [s, b, n, width]: the kernel's keys and values are equally
+    wide. Zeros in queries and keys leave scores as they are; zeros in values give zeros."""
+    missing = width - x.shape[3]
+    return ops.cat((x, ops.zeros((*x.shape[:3], missing), x.dtype)), -1) if missing else x
+
+
+def _is_fused(q: Tensor, v: Tensor, scores: Scores) -> bool:
+    return fits(q, v) and not scores.dropout_rate and scores.mask is None
 
 
 def _mask_of(scores: Scores) -> Tensor | None:
@@ -46,40 +54,54 @@ def _settings(heads: int, scores: Scores) -> dict:
     return {"head_num": heads, "scale_value": scores.scale, "input_layout": "SBH", "sparse_mode": mode}
 
 
-def _rows(q: Tensor, kv: Tensor, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
-    """The block's queries, keys and values, each [s, b, n * d]."""
-    chosen = (q[-scores.queries :], kv[0, : scores.keys], kv[1, : scores.keys])
-    queries, keys, values = (x.reshape(*x.shape[:2], -1) for x in chosen)
+def _rows(x: Tensor, width: int) -> Tensor:
+    """Heads [s, b, n, d] as rows [s, b, n * width]."""
+    wide = with_width(x, width)
+    return wide.reshape(*wide.shape[:2], -1)
+
+
+def _heads(rows: Tensor, like: Tensor) -> Tensor:
+    """The way back, of the shape that `like` has behind its first axis."""
+    return rows.reshape(*rows.shape[:2], like.shape[2], -1)[..., : like.shape[3]]
+
+
+def _inputs(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
+    """The block's queries, keys and values as the kernel reads them."""
+    width = max(q.shape[3], v.shape[3])
+    chosen = (q[-scores.queries :], k[: scores.keys], v[: scores.keys])
+    queries, keys, values = (_rows(x, width) for x in chosen)
     return queries, keys, values
 
 
-def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
+def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
     """aclnnFlashAttentionScore."""
-    if not _is_fused(q, scores):
-        return composed.attention_block(q, kv, scores, partial)
-    heads = q.shape[2]
+    if not _is_fused(q, v, scores):
+        return composed.attention_block(q, k, v, scores, partial)
+    (_, batch, heads, _), width = q.shape, v.shape[3]
     kernel = FlashAttentionScore(**_settings(heads, scores))
-    maximum, total, _, out = kernel(*_rows(q, kv, scores), None, None, None, _mask_of(scores))
+    maximum, total, _, rows = kernel(*_inputs(q, k, v, scores), None, None, None, _mask_of(scores))
+    out = rows.reshape(scores.queries, batch, heads, -1)[..., :width].reshape(scores.queries, batch, -1)
     own = Partial(ops.cast(out, FLOAT32), maximum[..., 0], 1 / total[..., 0])
     return own if partial is None else merged(partial, own, heads)
 
 
 def attention_block_gradient(
-    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """aclnnFlashAttentionScoreGrad."""
-    if not _is_fused(q, scores):
-        return composed.attention_block_gradient(q, kv, dout, partial, scores, dq)
-    last = slice(-scores.queries, None)
-    own_dq, dk, dv, _ = FlashAttentionScoreGrad(**_settings(q.shape[2], scores))(
-        *_rows(q, kv, scores), dout[last], None, None, None, _mask_of(scores),
-        _copied(partial.maximum[..., last]), _copied(1 / partial.inverse_sum[..., last]), None,
-        ops.cast(partial.out[last], q.dtype),
+    if not _is_fused(q, v, scores):
+        return composed.attention_block_gradient(q, k, v, dout, partial, scores, dq)
+    last, heads, inputs = slice(-scores.queries, None), q.shape[2], _inputs(q, k, v, scores)
+    dout_rows, out_rows = (
+        _rows(ops.cast(x[last], q.dtype).reshape(scores.queries, -1, heads, v.shape[3]), inputs[0].shape[2] // heads)
+        for x in (dout, partial.out)
+    )
+    gradients = FlashAttentionScoreGrad(**_settings(heads, scores))(
+        *inputs, dout_rows, None, None, None, _mask_of(scores),
+        _copied(partial.maximum[..., last]), _copied(1 / partial.inverse_sum[..., last]), None, out_rows,
     )  # fmt: skip
-    shape = (scores.keys, *kv.shape[2:])
-    dkv = ops.stack([ops.cast(x, FLOAT32).reshape(shape) for x in (dk, dv)])
-    own = ops.cast(own_dq, FLOAT32).reshape(scores.queries, *q.shape[1:])
-    return added_last(dq, own), padded(dkv, kv.shape[1])
+    own_dq, dk, dv = (ops.cast(_heads(x, like), FLOAT32) for x, like in zip(gradients, (q, k, v), strict=False))
+    return added_last(dq, own_dq), padded(dk, len(k)), padded(dv, len(v))
 
 
 def _copied(statistic: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from mindspore import Tensor, ops
 
 from pynative.kernels.ascend import always as unswitched
-from pynative.kernels.ascend.attention_block import COMPRESSED_MASK_SIZE, DENSE_MASK, LEFT_UP_CAUSAL, fits
+from pynative.kernels.ascend.attention_block import COMPRESSED_MASK_SIZE, DENSE_MASK, LEFT_UP_CAUSAL, fits, with_width
 from pynative.kernels.contract.table import Operator, Table, table
 from pynative.kernels.dropout import Key
 from pynative.kernels.ops import blocked_attention
@@ -54,13 +54,13 @@ _LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Layout that flash_attention_score may read -> heads [s, b, n, d] in it."""
 
-_ROWS: dict[str, Callable[[Tensor], Tensor]] = {
-    "SBH": lambda x: x,
-    "BSH": lambda x: x.transpose(1, 0, 2),
-    "BSND": lambda x: x.transpose(1, 0, 2, 3).reshape(x.shape[1], x.shape[0], -1),
-    "BNSD": lambda x: x.transpose(2, 0, 1, 3).reshape(x.shape[2], x.shape[0], -1),
+_HEADS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "SBH": lambda x, n: x.reshape(*x.shape[:2], n, -1),
+    "BSH": lambda x, n: x.reshape(*x.shape[:2], n, -1).transpose(1, 0, 2, 3),
+    "BSND": lambda x, n: x.transpose(1, 0, 2, 3),
+    "BNSD": lambda x, n: x.transpose(2, 0, 1, 3),
 }
-"""And what it gives back, as [s, b, n * d]."""
+"""And what it gives back, of n heads, as [s, b, n, d]."""
 
 
 def flash_attention(input_layout: str) -> Operator:
@@ -74,18 +74,18 @@ def flash_attention(input_layout: str) -> Operator:
         q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
         dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0,
     ) -> Tensor:  # fmt: skip
-        if not fits(q) or dropout_rate:
+        if not fits(q, v) or dropout_rate:
             return blocked_attention.attention(
                 q, k, v, scale=scale, causal=causal, mask=mask,
                 dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,
             )  # fmt: skip
-        heads = (_LAYOUTS[input_layout](x) for x in (q, k, v))
+        width = max(q.shape[3], v.shape[3])
+        heads = (_LAYOUTS[input_layout](with_width(x, width)) for x in (q, k, v))
         mask, mode = _mask_and_mode(mask, causal)
-        return _ROWS[input_layout](
-            ops.flash_attention_score(
-                *heads, q.shape[2], attn_mask=mask, scalar_value=scale, input_layout=input_layout, sparse_mode=mode
-            )
+        out = ops.flash_attention_score(
+            *heads, q.shape[2], attn_mask=mask, scalar_value=scale, input_layout=input_layout, sparse_mode=mode
         )
+        return _HEADS[input_layout](out, q.shape[2])[..., : v.shape[3]].reshape(*q.shape[:2], -1)
 
     return attention
 

@@ -1,9 +1,9 @@
 """The operators that a GPT model is made of: what every stack of implementations has, by these names and arguments.
 
-Letters in shapes: s sequence, b batch, h hidden, n heads, g key/value groups, d head size, f feed-forward size,
-i inputs, o outputs, v vocabulary, t tensor-parallel size; `...` any leading axes. Activations are [s, b, ...] tensors
-of float32, float16 or bfloat16. Operators are recorded on the tape unless said otherwise; gradients of parameters go
-where `autograd.add_weight_gradient` puts them. Dropout keys are tuples of non-negative integers (`dropout.py`).
+Letters in shapes: s sequence, b batch, h hidden, n heads, g key/value groups, d size of a query's and a key's head,
+e of a value's, f feed-forward size, i inputs, o outputs, v vocabulary, t tensor-parallel size; `...` any leading axes.
+Activations are [s, b, ...] tensors of float32, float16 or bfloat16. Operators are recorded on the tape unless said
+otherwise; gradients of parameters go where `autograd.add_weight_gradient` puts them. Dropout keys are tuples of non-negative integers (`dropout.py`).
 
 The functions here are signatures: their text is the specification, the bodies are those of `host`, `ops` and `ascend`.
 """
@@ -34,8 +34,6 @@ CONTRACT: Table = table(
     exchange.sequence_first,
     exchange.take_columns,
     exchange.place_columns,
-    exchange.join_kv,
-    exchange.split_kv,
     exchange.pack_heads,
     exchange.unpack_heads,
     rows.gather_rows,

@@ -33,15 +33,15 @@ def attention(
     dropout_key: Key | None = None,
     head_offset: int = 0,
 ) -> Tensor:
-    """softmax(scale q k^T, masked scores -10000) v: q [s, b, n, d], k and v [s, b, g, d] -> [s, b, n * d].
+    """softmax(scale q k^T, masked scores -10000) v: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e].
 
     Query head j uses group j // (n/g). mask: bool [b or 1, 1, s, s], True = masked out; given, it alone decides and
     `causal` is not looked at. head_offset: number of the first head among all ranks' heads, for dropout.
     """
 
 
-def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
-    """Attention of the last queries of q [s, b, n, d] with the first keys and values of kv [2, s, b, g, d].
+def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
+    """Attention of the last queries of q [s, b, n, d] with the first keys and values of k [s, b, g, d], v [s, b, g, e].
 
     `scores` says how many those are. The result is put together with `partial`, which may be overwritten: what the
     same q gave with other keys. The first block must have all queries. Not recorded.
@@ -49,10 +49,10 @@ def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | No
 
 
 def attention_block_gradient(
-    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """(dq [s, b, n, d] with this block's part added, dkv [2, s, b, g, d] of this block alone), both float32.
+    q: Tensor, k: Tensor, v: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq [s, b, n, d] with this block's part added; dk [s, b, g, d], dv [s, b, g, e] of this block alone), in float32.
 
-    dout [s, b, n * d]; partial: the result over all blocks; dq: what the blocks before gave, which may be overwritten;
+    dout [s, b, n * e]; partial: the result over all blocks; dq: what the blocks before gave, which may be overwritten;
     the first block must have all queries. Not recorded.
     """

@@ -22,14 +22,6 @@ def place_columns(x: Tensor, ranges: Sequence[range], width: int) -> Tensor:
     """The other way: x's columns at `ranges`, ascending, of zeros [..., width]. Not recorded."""
 
 
-def join_kv(k: Tensor, v: Tensor) -> Tensor:
-    """k and v [s, b, g, d] as one tensor [2, s, b, g, d]. Not recorded."""
-
-
-def split_kv(kv: Tensor) -> tuple[Tensor, Tensor]:
-    """kv [2, s, b, g, d] as two tensors [s, b, g, d]. Not recorded."""
-
-
 def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor:
     """Tensors [s, b, n_i, ...] as one, [parts * s, b, w], whose j-th s rows are the j-th parts of all the n_i.
 

@@ -9,15 +9,6 @@ from pynative.kernels.host.arrays import array_of
 from pynative.rounding import convert, widened
 
 
-def join_kv(k: Tensor, v: Tensor) -> Tensor:
-    return from_numpy(np.stack((array_of(k), array_of(v))))
-
-
-def split_kv(kv: Tensor) -> tuple[Tensor, Tensor]:
-    keys, values = array_of(kv)
-    return from_numpy(keys), from_numpy(values)
-
-
 def _repeated(x: np.ndarray, times: int) -> np.ndarray:
     return x if times == 1 else np.repeat(x, times, axis=2)
 

@@ -43,8 +43,6 @@ OPERATORS = table(
     slices.sequence_first,
     slices.take_columns,
     slices.place_columns,
-    exchange.join_kv,
-    exchange.split_kv,
     exchange.pack_heads,
     exchange.unpack_heads,
     rows.gather_rows,

@@ -61,7 +61,7 @@ class _Scores(Function):
 
 
 class _WeightedSum(Function):
-    """probabilities [b, n, s, s'] v [s', b, g, d] -> [s, b, n * d]."""
+    """probabilities [b, n, s, s'] v [s', b, g, e] -> [s, b, n * e]."""
 
     @staticmethod
     def forward(ctx, probabilities, v):
@@ -107,22 +107,20 @@ def attention(
 class _Block:
     """The arrays of one block, heads first, in float32: the query heads of a group stand below one another."""
 
-    def __init__(self, q: Tensor, kv: Tensor, scores: Scores) -> None:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> None:
         self.scores = scores
-        self.queries, (_, self.batch, self.heads, self.head_size) = scores.queries, q.shape
-        self.groups = kv.shape[3]
-        self.q = self.by_group(q[-self.queries :])
-        self.k, self.v = (self.by_group(kv[i, : scores.keys]) for i in (0, 1))
+        self.queries, (_, self.batch, self.heads, _) = scores.queries, q.shape
+        self.groups = k.shape[2]
+        self.q, self.k, self.v = map(self.by_group, (q[-self.queries :], k[: scores.keys], v[: scores.keys]))
         self.shape = (self.batch, self.heads, self.queries, scores.keys)
 
     def by_group(self, x: Tensor) -> Tensor:
-        """[s, b, n or g, d] or [s, b, n * d] -> [b, g, n/g * s, d]."""
-        by_head = ops.cast(x, mindspore.float32).reshape(len(x), self.batch, -1, self.head_size)
-        return by_head.transpose(1, 2, 0, 3).reshape(self.batch, self.groups, -1, self.head_size)
+        """[s, b, n or g, d] -> [b, g, n/g * s, d]."""
+        return _by_group(ops.cast(x, mindspore.float32), self.groups)
 
-    def by_position(self, x: Tensor, rows: int) -> Tensor:
-        """The inverse: [b, g, n/g * s, d] -> [s, b, n or g, d]."""
-        return x.reshape(self.batch, -1, rows, self.head_size).transpose(2, 0, 1, 3)
+    def rows_by_group(self, x: Tensor) -> Tensor:
+        """[s, b, n * e] -> [b, g, n/g * s, e]."""
+        return self.by_group(x.reshape(*x.shape[:2], self.heads, -1))
 
     def grouped(self, x: Tensor) -> Tensor:
         """[b, n, s, s'] -> [b, g, n/g * s, s']."""
@@ -149,14 +147,14 @@ class _Block:
         return from_numpy(np.stack(drawn).reshape(self.shape)) if drawn else 1.0
 
 
-def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
-    block = _Block(q, kv, scores)
+def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
+    block = _Block(q, k, v, scores)
     values = block.score_values()
     maximum = ops.amax(values, -1)
     exponentials = ops.exp(values - maximum.expand_dims(-1))
     inverse_sum = 1 / exponentials.sum(axis=-1)
     weights = exponentials * block.dropout() * inverse_sum.expand_dims(-1)
-    out = block.by_position(_product(block.grouped(weights), block.v), block.queries)
+    out = _by_position(_product(block.grouped(weights), block.v), block.queries)
     own = Partial(out.reshape(*out.shape[:2], -1), maximum, inverse_sum)
     return own if partial is None else merged(partial, own, block.heads)
 
@@ -186,23 +184,23 @@ def merged(partial: Partial, block: Partial, heads: int) -> Partial:
 
 
 def attention_block_gradient(
-    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    block, first = _Block(q, kv, scores), len(q) - scores.queries
-    dout_bgsd, out_bgsd = block.by_group(dout[first:]), block.by_group(partial.out[first:])
+    q: Tensor, k: Tensor, v: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    block, first = _Block(q, k, v, scores), len(q) - scores.queries
+    dout_bgse, out_bgse = block.rows_by_group(dout[first:]), block.rows_by_group(partial.out[first:])
     exponentials = ops.exp(block.score_values() - partial.maximum[..., first:].expand_dims(-1))
     probabilities, kept = exponentials * partial.inverse_sum[..., first:].expand_dims(-1), block.dropout()
-    dv = _transposed_product(block.grouped(probabilities * kept), dout_bgsd)
-    delta = (dout_bgsd * out_bgsd).sum(axis=-1).reshape(*block.shape[:3], 1)
-    dscores = probabilities * (_product_with_transposed(dout_bgsd, block.v).reshape(block.shape) * kept - delta)
+    dv = _transposed_product(block.grouped(probabilities * kept), dout_bgse)
+    delta = (dout_bgse * out_bgse).sum(axis=-1).reshape(*block.shape[:3], 1)
+    dscores = probabilities * (_product_with_transposed(dout_bgse, block.v).reshape(block.shape) * kept - delta)
     mask = block.mask()
     if mask is not None:
         dscores = ops.masked_fill(dscores, mask, 0.0)
     dscores = block.grouped(dscores * scores.scale)
-    own_dq = block.by_position(_product(dscores, block.k), block.queries)
+    own_dq = _by_position(_product(dscores, block.k), block.queries)
     dk = _transposed_product(dscores, block.q)
-    dkv = ops.stack([block.by_position(x, scores.keys) for x in (dk, dv)])
-    return added_last(dq, own_dq), padded(dkv, kv.shape[1])
+    of_keys = (padded(_by_position(x, scores.keys), len(k)) for x in (dk, dv))
+    return added_last(dq, own_dq), *of_keys
 
 
 def added_last(whole: Tensor | None, last: Tensor) -> Tensor:
@@ -213,9 +211,9 @@ def added_last(whole: Tensor | None, last: Tensor) -> Tensor:
     return whole + last if not first else ops.cat((whole[:first], whole[first:] + last))
 
 
-def padded(dkv: Tensor, rows: int) -> Tensor:
-    """Zeros for the keys after the block's: [2, s', b, g, d] -> [2, s, b, g, d]."""
-    missing = rows - dkv.shape[1]
+def padded(gradient: Tensor, rows: int) -> Tensor:
+    """Zeros for the keys after the block's: [s', b, g, d] -> [s, b, g, d]."""
+    missing = rows - len(gradient)
     if not missing:
-        return dkv
-    return ops.cat((dkv, ops.zeros((2, missing, *dkv.shape[2:]), mindspore.float32)), 1)
+        return gradient
+    return ops.cat((gradient, ops.zeros((missing, *gradient.shape[1:]), mindspore.float32)))

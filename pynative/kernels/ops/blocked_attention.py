@@ -12,7 +12,6 @@ from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 from pynative.kernels.ops.attention import attention_block, attention_block_gradient
-from pynative.kernels.ops.exchange import join_kv, split_kv
 
 QUERY_BLOCK = 256
 """Queries of a block; its scores are [b, n, QUERY_BLOCK, s] at most."""
@@ -39,29 +38,29 @@ def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
 class _BlockedAttention(Function):
     @staticmethod
     def forward(ctx, q, k, v, whole):
-        kv, partials = join_kv(k, v), []
+        partials = []
         for rows in _query_blocks(whole.queries):
             partial = None
             for keys, scores in _key_blocks(whole, rows):
-                partial = attention_block(q[rows], kv[:, keys], scores, partial)
+                partial = attention_block(q[rows], k[keys], v[keys], scores, partial)
             partials.append(partial)
         ctx.whole = whole
         out, maxima, inverse_sums = zip(*partials, strict=True)
         out = ops.cat(out)
-        ctx.save_for_backward(q, kv, out, ops.cat(maxima, -1), ops.cat(inverse_sums, -1))
+        ctx.save_for_backward(q, k, v, out, ops.cat(maxima, -1), ops.cat(inverse_sums, -1))
         return ops.cast(out, q.dtype)
 
     @staticmethod
     def backward(ctx, dout):
-        q, kv, out, maximum, inverse_sum = ctx.saved_tensors
-        dq_blocks, dkv = [], ops.zeros(kv.shape, out.dtype)
+        q, k, v, out, maximum, inverse_sum = ctx.saved_tensors
+        dq_blocks, dk, dv = [], ops.zeros(k.shape, out.dtype), ops.zeros(v.shape, out.dtype)
         for rows in _query_blocks(len(q)):
             partial, dq = Partial(out[rows], maximum[..., rows], inverse_sum[..., rows]), None
             for keys, scores in _key_blocks(ctx.whole, rows):
-                dq, part = attention_block_gradient(q[rows], kv[:, keys], dout[rows], partial, scores, dq)
-                dkv[:, keys] = dkv[:, keys] + part
+                dq, *parts = attention_block_gradient(q[rows], k[keys], v[keys], dout[rows], partial, scores, dq)
+                for total, part in zip((dk, dv), parts, strict=True):
+                    total[keys] = total[keys] + part
             dq_blocks.append(dq)
-        dk, dv = split_kv(dkv)
         dq, dk, dv = (ops.cast(x, q.dtype) for x in (ops.cat(dq_blocks), dk, dv))
         return dq, dk, dv, None
 

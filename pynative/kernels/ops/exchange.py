@@ -6,14 +6,6 @@ from collections.abc import Sequence
 from mindspore import Tensor, ops
 
 
-def join_kv(k: Tensor, v: Tensor) -> Tensor:
-    return ops.stack((k, v))
-
-
-def split_kv(kv: Tensor) -> tuple[Tensor, Tensor]:
-    return kv[0], kv[1]
-
-
 def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor:
     repeated = [x if t == 1 else ops.cat([x.expand_dims(3)] * t, 3) for x, t in zip(xs, times, strict=True)]
     cut = [x.reshape(*x.shape[:2], parts, -1).transpose(2, 0, 1, 3) for x in repeated]

@@ -69,7 +69,6 @@ TYPE_GIVERS = {
     "split_qkv": ("qkv",),
     "rotary": ("x",),
     "attention": ("q",),
-    "join_kv": ("k",),
     "unpack_heads": ("packed",),
     "gather_rows": ("x",),
     "sum_rows": ("x",),

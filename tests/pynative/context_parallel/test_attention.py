@@ -26,8 +26,9 @@ SHAPES = {
 """(n, g)."""
 
 
-def heads(length: int, batch: int, n: int, g: int, d: int) -> list[np.ndarray]:
-    return [normal(length, batch, count, d, seed=seed) for seed, count in enumerate((n, g, g))]
+def heads(length: int, batch: int, n: int, g: int, d: int, e: int) -> list[np.ndarray]:
+    """Queries and keys of width d, values of width e."""
+    return [normal(length, batch, *shape, seed=seed) for seed, shape in enumerate(((n, d), (g, d), (g, e)))]
 
 
 def document_mask(length: int, batch: int) -> np.ndarray:
@@ -62,7 +63,7 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
         if options.get("mask") is not None:
             options["mask"] = from_numpy(np.ascontiguousarray(context_shard().mask_rows(options["mask"])))
         local = as_array(context_shard().layout.positions(len(arrays[0]), backend.rank))
-        shape = (*arrays[0].shape[:2], arrays[0].shape[2] * arrays[0].shape[3])
+        shape = (*arrays[0].shape[:2], arrays[0].shape[2] * arrays[2].shape[3])
         return run_operator(
             lambda q, k, v: context_parallel_attention(q, k, v, *groups, scale=0.3, **options),
             [x[local] for x in arrays],
@@ -86,7 +87,7 @@ def check(layout, arrays, options, implementation="host") -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_causal(layout, shape, implementation):
     """Every algorithm, with as many, fewer and indivisibly few key/value heads; dropout off."""
-    check(LAYOUTS[layout], heads(24, 2, *SHAPES[shape], 5), {}, implementation)
+    check(LAYOUTS[layout], heads(24, 2, *SHAPES[shape], 5, 3), {}, implementation)
 
 
 OPTIONS = {
@@ -108,13 +109,13 @@ OPTIONS = {
 def test_masks_and_dropout(layout, option, implementation):
     """Masked scores are -10000 across ranks too (a row without any key attends evenly to all), and dropout masks are
     functions of the global head, row and column."""
-    check(LAYOUTS[layout], heads(16, 3, 8, 4, 3), OPTIONS[option](16, 3), implementation)
+    check(LAYOUTS[layout], heads(16, 3, 8, 4, 3, 4), OPTIONS[option](16, 3), implementation)
 
 
 @pytest.mark.parametrize("layout", ["cp2 ring", "cp4 hybrid"])
 def test_chunks_across_several_blocks_of_queries(layout):
     """Chunks that are no multiple of the host kernel's block of 128 query rows."""
-    check(LAYOUTS[layout], heads(1200, 1, 2, 1, 4), {"dropout_rate": 0.1, "dropout_key": (1,)})
+    check(LAYOUTS[layout], heads(1200, 1, 2, 1, 4, 4), {"dropout_rate": 0.1, "dropout_key": (1,)})
 
 
 @given(
@@ -124,11 +125,12 @@ def test_chunks_across_several_blocks_of_queries(layout):
     groups=st.integers(1, 3),
     heads_per_group=st.integers(1, 2),
     head_size=st.integers(1, 5),
+    value_size=st.integers(1, 5),
     masked=st.booleans(),
 )
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_shape(layout, scale, batch, groups, heads_per_group, head_size, masked):
+def test_any_shape(layout, scale, batch, groups, heads_per_group, head_size, value_size, masked):
     """Odd batches, head sizes and lengths."""
     size, length = LAYOUTS[layout][0], 2 * LAYOUTS[layout][0] * scale
-    arrays = heads(length, batch, groups * heads_per_group * size, groups, head_size)
+    arrays = heads(length, batch, groups * heads_per_group * size, groups, head_size, value_size)
     check(LAYOUTS[layout], arrays, {"mask": document_mask(length, batch)} if masked else {})

@@ -68,12 +68,14 @@ def test_threads_change_nothing(name):
     groups=st.integers(1, 3),
     heads_per_group=st.integers(1, 3),
     head_size=st.integers(1, 5),
+    value_size=st.integers(1, 5),
     causal=st.booleans(),
     rate=st.sampled_from([0.0, 0.4]),
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_attention_agrees_at_any_shape(sequence, batch, groups, heads_per_group, head_size, causal, rate):
-    heads = [normal(sequence, batch, n, head_size, seed=n) for n in (groups * heads_per_group, groups, groups)]
+def test_attention_agrees_at_any_shape(sequence, batch, groups, heads_per_group, head_size, value_size, causal, rate):
+    shapes = ((groups * heads_per_group, head_size), (groups, head_size), (groups, value_size))
+    heads = [normal(sequence, batch, *shape, seed=shape[0]) for shape in shapes]
     case = (
         lambda q, k, v: kernels.attention(q, k, v, scale=0.5, causal=causal, dropout_rate=rate, dropout_key=(1,)),
         heads,

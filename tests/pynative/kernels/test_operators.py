@@ -121,8 +121,9 @@ def test_rotary(interleaved, rotated, per_sample):
     )
 
 
-def _heads(sequence, batch, heads, groups, size=3):
-    shapes = ((sequence, batch, count, size) for count in (heads, groups, groups))
+def _heads(sequence, batch, heads, groups):
+    """Queries, keys, and values of another width."""
+    shapes = ((sequence, batch, *shape) for shape in ((heads, 3), (groups, 3), (groups, 2)))
     return tuple(normal(*shape, seed=i) for i, shape in enumerate(shapes))
 
 

@@ -55,7 +55,7 @@ def _split(qkv: Array) -> tuple[Array, ...]:
 IDS = np.array([[1, 4, 1], [9, 0, 2]], np.int32)
 ANGLES = exact(normal(6, 16, seed=3))
 CAUSAL = np.triu(np.ones((6, 6), bool), 1)
-HEADS = [normal(6, 2, heads, 16, seed=heads) for heads in (4, 2, 2)]
+HEADS = [normal(6, 2, *shape, seed=shape[0]) for shape in ((4, 16), (2, 16), (2, 8))]
 X, WIDE, VECTOR = normal(6, 2, 8), normal(6, 2, 16), normal(8, seed=1)
 KEPT = dropout_mask((1,), (6, 2, 8), 0.3)
 

@@ -26,8 +26,6 @@ MOVES = {
     "chunk": lambda t: kernels.chunk(tensor(X, t), 1, 1, 3),
     "take_columns": lambda t: kernels.take_columns(tensor(X, t), [range(1, 2), range(3, 6)]),
     "place_columns": lambda t: kernels.place_columns(tensor(X, t), [range(1, 3), range(4, 8)], 9),
-    "join_kv": lambda t: kernels.join_kv(tensor(KV[0], t), tensor(KV[1], t)),
-    "split_kv": lambda t: kernels.split_kv(tensor(KV, t)),
     "pack_heads": lambda t: kernels.pack_heads([tensor(KV[0], t), tensor(KV[1], t)], 2, (2, 1)),
     "unpack_heads": lambda t: kernels.unpack_heads(tensor(normal(8, 3, 7), t), 2, ((2, 3), (4, 2)), (1, 1)),
     "sequence_first": lambda t: kernels.sequence_first(tensor(X[0], t)),
@@ -120,24 +118,24 @@ def test_a_norm_of_the_float32_residual(norm, stack):
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 @pytest.mark.parametrize("stack", PLAIN)
 def test_a_block_of_attention(stack, dtype):
-    """Over all keys it is attention; what is put together and the gradients are float32."""
-    q, k, v = (normal(6, 2, heads, 16, seed=heads) for heads in (4, 2, 2))
+    """Over all keys it is attention, values narrower than keys; what is put together and the gradients are float32."""
+    given = [tensor(normal(6, 2, *shape, seed=i), dtype) for i, shape in enumerate(((4, 16), (2, 16), (2, 8)))]
     scores = Scores(
         scale=0.25, causal=True, mask=None, dropout_rate=0.0, dropout_key=(), head_offset=0,
         query_positions=(range(6),), key_positions=(range(6),), seq_length=6,
     )  # fmt: skip
-    queries, kv, dout = tensor(q, dtype), tensor(np.stack((k, v)), dtype), tensor(upstream((6, 2, 64), 0), dtype)
+    dout = tensor(upstream((6, 2, 32), 0), dtype)
     with selected(stack):
-        partial = kernels.attention_block(queries, kv, scores)
-        dq, dkv = kernels.attention_block_gradient(queries, kv, dout, partial, scores)
-    assert {x.dtype for x in (*partial, dq, dkv)} == {FLOAT32}
-    inputs = [values(queries), *values(kv)]
+        partial = kernels.attention_block(*given, scores)
+        gradients = kernels.attention_block_gradient(*given, dout, partial, scores)
+    assert {x.dtype for x in (*partial, *gradients)} == {FLOAT32}
+    inputs = [values(x) for x in given]
 
     def reference(q, k, v):
         return support.attention(q, k, v, 0.25, np.triu(np.ones((6, 6), bool), 1))
 
     assert_close(values(partial.out), reference(*(x.astype(np.float64) for x in inputs)), 2 * ROUNDING[dtype] + 3e-6)
-    for actual, wanted in zip([dq, *dkv], support.numerical_gradients(reference, inputs), strict=True):
+    for actual, wanted in zip(gradients, support.numerical_gradients(reference, inputs), strict=True):
         assert_close(values(actual), wanted, 2 * ROUNDING[dtype] + 2e-5)
 
 

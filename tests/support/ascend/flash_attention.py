@@ -128,7 +128,7 @@ def score(
     check_settings(self.keep_prob, self.pre_tokens, self.next_tokens, NO_LIMIT, *unused)
     layout = layout_name(self)
     q, k, v = check_inputs(query, key, value, layout, self.head_num)
-    out, maximum, inverse = composed.attention_block(q, ops.stack((k, v)), block(self, q, k, attn_mask))
+    out, maximum, inverse = composed.attention_block(q, k, v, block(self, q, k, attn_mask))
     out = in_layout(out.reshape(q.shape), layout).astype(query.dtype)
     return eightfold(maximum), eightfold(1 / inverse), Tensor(0.0, query.dtype), out
 
@@ -160,8 +160,8 @@ def score_gradient(
     flat_dy, flat_out = (x.reshape(*x.shape[:2], -1) for x in (wide_dy, out))
     partial = Partial(flat_out, softmax_max[..., 0], 1 / softmax_sum[..., 0])
     scores = block(self, q, k, atten_mask)
-    dq, dkv = composed.attention_block_gradient(q, ops.stack((k, v)), flat_dy, partial, scores)
-    dq, dk, dv = (in_layout(x, layout).astype(query.dtype) for x in (dq, dkv[0], dkv[1]))
+    gradients = composed.attention_block_gradient(q, k, v, flat_dy, partial, scores)
+    dq, dk, dv = (in_layout(x, layout).astype(query.dtype) for x in gradients)
     return dq, dk, dv, None
 
 

@@ -13,9 +13,9 @@ from pynative.kernels.host.attention.heads import Heads
 
 
 def _forward(heads: Heads, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """out [s, b, n, d] of this type, maximum and inverse sum [b, n, s] float32."""
+    """out [s, b, n, e] of this type, maximum and inverse sum [b, n, s] float32."""
     length, batch, count, _ = heads.query_shape
-    out = np.empty(heads.query_shape, dtype)
+    out = np.empty(heads.out_shape, dtype)
     maximum, inverse_sum = np.empty((2, batch, count, length), np.float32)
     attention_forward(heads, out, maximum, inverse_sum)
     return out, maximum, inverse_sum
@@ -35,12 +35,9 @@ class _Attention(Function):
     def backward(ctx, dy):
         q, k, v, out, maximum, inverse_sum = ctx.saved_tensors
         heads, dout = Heads(array_of(q), array_of(k), array_of(v), ctx.scores), array_of(dy)
-        shape, key_shape = heads.query_shape, heads.key_shape
-        gradients = tuple(np.empty(size, dout.dtype) for size in (shape, key_shape, key_shape))
-        attention_backward(
-            heads, dout.reshape(shape), array_of(out).reshape(shape), array_of(maximum), array_of(inverse_sum),
-            gradients,
-        )  # fmt: skip
+        gradients = tuple(np.empty(x.shape, dout.dtype) for x in (q, k, v))
+        dout_heads, out_heads = (x.reshape(heads.out_shape) for x in (dout, array_of(out)))
+        attention_backward(heads, dout_heads, out_heads, array_of(maximum), array_of(inverse_sum), gradients)
         return *map(from_numpy, gradients), None
 
 
@@ -56,14 +53,14 @@ def attention(
     return _Attention.apply(q, k, v, scores)
 
 
-def _arrays(q: Tensor, kv: Tensor, scores: Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _heads_of(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Heads:
     """The block's queries, keys and values."""
-    keys, values = array_of(kv)[:, : scores.keys]
-    return array_of(q)[-scores.queries :], keys, values
+    keys, values = (array_of(x)[: scores.keys] for x in (k, v))
+    return Heads(array_of(q)[-scores.queries :], keys, values, scores)
 
 
-def attention_block(q: Tensor, kv: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
-    out, maximum, inverse_sum = _forward(Heads(*_arrays(q, kv, scores), scores), np.dtype(np.float32))
+def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
+    out, maximum, inverse_sum = _forward(_heads_of(q, k, v, scores), np.dtype(np.float32))
     if partial is None:
         return Partial(from_numpy(out.reshape(*out.shape[:2], -1)), from_numpy(maximum), from_numpy(inverse_sum))
     _merge(partial, out, maximum, inverse_sum)
@@ -85,17 +82,16 @@ def _merge(partial: Partial, out: np.ndarray, maximum: np.ndarray, inverse_sum: 
 
 
 def attention_block_gradient(
-    q: Tensor, kv: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    heads = Heads(*_arrays(q, kv, scores), scores)
-    last, shape = slice(-scores.queries, None), heads.query_shape
-    own_dq, dkv = np.empty(shape, np.float32), np.zeros(kv.shape, np.float32)
+    q: Tensor, k: Tensor, v: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    heads, last = _heads_of(q, k, v, scores), slice(-scores.queries, None)
+    own_dq, dk, dv = np.empty(heads.query_shape, np.float32), *(np.zeros(x.shape, np.float32) for x in (k, v))
+    dout_heads, out_heads = (array_of(x)[last].reshape(heads.out_shape) for x in (dout, partial.out))
     attention_backward(
-        heads, array_of(dout)[last].reshape(shape), array_of(partial.out)[last].reshape(shape),
-        array_of(partial.maximum)[..., last], array_of(partial.inverse_sum)[..., last],
-        (own_dq, *dkv[:, : scores.keys]),
+        heads, dout_heads, out_heads, array_of(partial.maximum)[..., last], array_of(partial.inverse_sum)[..., last],
+        (own_dq, dk[: scores.keys], dv[: scores.keys]),
     )  # fmt: skip
     if dq is None:
-        return from_numpy(own_dq), from_numpy(dkv)
+        return from_numpy(own_dq), from_numpy(dk), from_numpy(dv)
     array_of(dq)[last] += own_dq
-    return dq, from_numpy(dkv)
+    return dq, from_numpy(dk), from_numpy(dv)

@@ -20,14 +20,14 @@ Array = np.ndarray
 def attention_backward(
     heads: Heads, dout: Array, out: Array, maximum: Array, inverse_sum: Array, gradients: tuple[Array, Array, Array]
 ) -> None:
-    """Fill gradients (of q, k and v, of any type) from dout [s, b, n, d]; the others are `attention_forward`'s."""
+    """Fill gradients (of q, k and v, of any type) from dout [s, b, n, e]; the others are `attention_forward`'s."""
     scale, groups = np.float32(heads.scores.scale), heads.groups
     outs, upstream = stacks(out, groups), stacks(as_products(dout), groups)
     statistics = [row_stacks(array, groups) for array in (maximum, inverse_sum)]
     query_gradients, (key_gradient,), (value_gradient,) = (stacks(array, groups) for array in gradients)
 
     def task(span: slice) -> None:
-        keys, values = np.zeros((2, span.stop - span.start, *heads.keys.shape[1:]), np.float32)
+        keys, values = (np.zeros(array[span].shape, np.float32) for array in (heads.keys, heads.values))
         memory = heads.tile_memory(), heads.tile_memory()
         for stack, queries in enumerate(query_gradients):
             for rows in heads.blocks:
@@ -46,7 +46,7 @@ def attention_backward(
 
 
 class Upstream:
-    """What a block's gradient is computed from beside its scores: dout [j, q, d]; m, 1/l and D [j, 1, q] float32."""
+    """What a block's gradient is computed from beside its scores: dout [j, q, e]; m, 1/l and D [j, 1, q] float32."""
 
     def __init__(self, maximum: Array, inverse_sum: Array, dout: Array, out: Array) -> None:
         self.maximum, self.inverse_sum, self.dout = maximum, inverse_sum, dout

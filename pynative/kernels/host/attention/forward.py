@@ -21,7 +21,7 @@ SMALLEST_SUM, LARGEST_SUM = 2.0**-40, 2.0**60
 
 
 def attention_forward(heads: Heads, out: np.ndarray, maximum: np.ndarray, inverse_sum: np.ndarray) -> None:
-    """Fill out [s, b, n, d] of any type, and float32 maximum (of each row, or 0) and inverse_sum, 1/l, [b, n, s]."""
+    """Fill out [s, b, n, e] of any type, and float32 maximum (of each row, or 0) and inverse_sum, 1/l, [b, n, s]."""
     outs = stacks(out, heads.groups)
     maxima, inverse_sums = (row_stacks(array, heads.groups) for array in (maximum, inverse_sum))
 
@@ -42,9 +42,9 @@ def attention_forward(heads: Heads, out: np.ndarray, maximum: np.ndarray, invers
 
 
 def _weighted_values(block: Block, maximum: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """(e v [j, q, d], the sums l of e [j, 1, q]), float32."""
-    count, rows, size = block.queries.shape
-    values, total = np.empty((count, rows, size), np.float32), np.empty((count, 1, rows), np.float32)
+    """(e v [j, q, e], the sums l of e [j, 1, q]), float32."""
+    (count, rows, _), width = block.queries.shape, block.values.shape[2]
+    values, total = np.empty((count, rows, width), np.float32), np.empty((count, 1, rows), np.float32)
     memory = block.heads.tile_memory()
     for keys in block.tiles():
         tile, accumulate = block.shaped(memory, keys), keys.start > 0

@@ -49,13 +49,14 @@ def as_products(array: np.ndarray) -> np.ndarray:
 
 
 class Heads:
-    """Queries [s, b, n, d], keys and values [s', b, g, d] of one type, and what decides about their scores."""
+    """Queries [s, b, n, d], keys [s', b, g, d] and values [s', b, g, e] of one type, and what decides about scores."""
 
     def __init__(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, scores: Scores) -> None:
         self.scores, self.groups = scores, k.shape[2]
         self.queries = stacks(as_products(q), self.groups)
         (self.keys,), (self.values,) = (stacks(as_products(array), self.groups) for array in (k, v))
         self.dtype, self.query_shape, self.key_shape = self.keys.dtype, q.shape, k.shape
+        self.out_shape = (*q.shape[:3], v.shape[3])
         self.kept_scale = 1 / (1 - quantized_rate(scores.dropout_rate))
         self.causal = scores.causal and scores.mask is None
         self.blocks = [slice(*span) for span in spans(len(q), QUERIES)]

@@ -6,7 +6,7 @@ in the thread that makes it, without the GIL where it can: operators share rows 
 must not depend on the number of threads cut rows by shape alone and add the blocks' sums themselves.
 
 Letters: r rows of a block, c columns, f features of an activation's input, h hidden size; j heads of attention, q of
-their queries, k of their keys, d head size.
+their queries, k of their keys, d size of a query's and a key's head, e of a value's.
 """
 
 from typing import NamedTuple, Protocol
@@ -106,7 +106,7 @@ class Engine(Protocol):
     ) -> None:  # fmt: skip
         """out [j, k, q] = probabilities * (kept_scale values dout^T kept - delta); out has no gaps between rows.
 
-        values [j, k, d], dout [j, q, d], kept and probabilities [j, k, q] of one type, delta [j, 1, q] float32.
+        values [j, k, e], dout [j, q, e], kept and probabilities [j, k, q] of one type, delta [j, 1, q] float32.
         """
 
     def logit_statistics(self, x: Array, maximum: Array, total: Array) -> None:

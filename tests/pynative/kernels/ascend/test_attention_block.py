@@ -3,6 +3,7 @@
 import mindspore
 import numpy as np
 import pytest
+from mindspore import Tensor
 
 from parallel_core.context import ContextLayout, Ranges, cut, ring_block
 from pynative.kernels.ascend import attention_block as fused_block
@@ -12,6 +13,18 @@ from tests.support.ascend.stack import ascend_operators
 from tests.support.kernels import assert_close, normal, tensor, values
 
 HEADS, GROUPS, SIZE = 4, 2, 16
+
+VALUE_SIZES = 8, 32
+"""By the member's place: narrower and wider than keys."""
+
+
+def inputs(kind: mindspore.dtype, value_size: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]], Tensor]:
+    """Queries, keys and values of two members, and the gradient of the output."""
+    kvs = [
+        tuple(tensor(normal(8, 2, GROUPS, width, seed=seed + width), kind) for width in (SIZE, value_size))
+        for seed in (2, 3)
+    ]
+    return tensor(normal(8, 2, HEADS, SIZE), kind), kvs, tensor(normal(8, 2, HEADS * value_size, seed=1), kind)
 
 
 def blocks(place: int) -> list[Scores]:
@@ -34,11 +47,11 @@ def through(module, q, kvs, dout, scores) -> list[np.ndarray]:
     """Output, statistics and gradients of a member's two blocks."""
     partial = dq = None
     for kv, block in zip(kvs, scores, strict=True):
-        partial = module.attention_block(q, kv, block, partial)
+        partial = module.attention_block(q, *kv, block, partial)
     gradients = []
     for kv, block in zip(kvs, scores, strict=True):
-        dq, dkv = module.attention_block_gradient(q, kv, dout, partial, block, dq)
-        gradients.append(dkv)
+        dq, *of_keys = module.attention_block_gradient(q, *kv, dout, partial, block, dq)
+        gradients += of_keys
     return [values(x) for x in (*partial, dq, *gradients)]
 
 
@@ -46,9 +59,7 @@ def through(module, q, kvs, dout, scores) -> list[np.ndarray]:
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2.0**-8), ("bfloat16", 2.0**-5)])
 def test_blocks_through_the_kernels_are_the_composed_ones(dtype, tolerance, place):
     """To the rounding of 16 bits, at the causal block and at either half."""
-    kind = getattr(mindspore, dtype)
-    q, dout = tensor(normal(8, 2, HEADS, SIZE), kind), tensor(normal(8, 2, HEADS * SIZE, seed=1), kind)
-    kvs = [tensor(normal(2, 8, 2, GROUPS, SIZE, seed=seed), kind) for seed in (2, 3)]
+    q, kvs, dout = inputs(getattr(mindspore, dtype), VALUE_SIZES[place])
     expected = through(composed, q, kvs, dout, blocks(place))
     with ascend_operators():
         fused = through(fused_block, q, kvs, dout, blocks(place))
@@ -58,8 +69,7 @@ def test_blocks_through_the_kernels_are_the_composed_ones(dtype, tolerance, plac
 
 def test_float32_blocks_are_composed():
     """The kernel takes 16-bit types only; to the bit, then, nothing differs."""
-    q, dout = tensor(normal(8, 2, HEADS, SIZE)), tensor(normal(8, 2, HEADS * SIZE, seed=1))
-    kvs = [tensor(normal(2, 8, 2, GROUPS, SIZE, seed=seed)) for seed in (2, 3)]
+    q, kvs, dout = inputs(mindspore.float32, SIZE)
     with ascend_operators():
         fused = through(fused_block, q, kvs, dout, blocks(0))
     for one, other in zip(fused, through(composed, q, kvs, dout, blocks(0)), strict=True):

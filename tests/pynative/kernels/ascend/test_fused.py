@@ -59,9 +59,9 @@ def calls(monkeypatch) -> list[str]:
     return seen
 
 
-def heads(size: int = SIZE) -> list[np.ndarray]:
+def heads(size: int = SIZE, value_size: int = SIZE) -> list[np.ndarray]:
     """q, k, v."""
-    shapes = [(SEQUENCE, BATCH, n, size) for n in (HEADS, GROUPS, GROUPS)]
+    shapes = [(SEQUENCE, BATCH, *shape) for shape in ((HEADS, size), (GROUPS, size), (GROUPS, value_size))]
     return [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
 
 
@@ -73,22 +73,26 @@ MASKS = {
 }
 
 
+VALUE_SIZES = {"causal": 8, "all": 32}
+"""Narrower and wider than keys."""
+
+
 @pytest.mark.parametrize("layout", flash_attention.AXES)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_flash_attention(dtype, mask, layout, calls):
     """All layouts and masks, query heads that share keys. A CPU multiplies no bfloat16, so float16 is compared."""
-    given, causal = MASKS[mask]
+    (given, causal), arrays = MASKS[mask], heads(value_size=VALUE_SIZES.get(mask, SIZE))
     settings = {"scale": 0.25, "causal": causal, "mask": None if given is None else Tensor(given)}
     kind, tolerance = TYPES[dtype]
     if dtype == "float16":
-        equal(on_both("attention", heads(), kind, layout=layout, **settings), tolerance)
+        equal(on_both("attention", arrays, kind, layout=layout, **settings), tolerance)
     else:
         with ascend_operators():
             kernels.use("ops", fused=FusedOperators(tuple(NAMES), layout))
-            fused = computed("attention", heads(), kind, **settings)
+            fused = computed("attention", arrays, kind, **settings)
         kernels.use("ops")
-        equal((fused, computed("attention", heads(), mindspore.float32, **settings)), tolerance)
+        equal((fused, computed("attention", arrays, mindspore.float32, **settings)), tolerance)
     assert calls, "attention was composed"
 
 
@@ -100,7 +104,7 @@ def test_what_flash_attention_does_not_take_is_composed(size, dtype, dropout, ca
     """Float32, head sizes beyond its limits, dropout."""
     kind = getattr(mindspore, dtype.lower())
     settings = {"scale": 0.25, "dropout_rate": dropout, "dropout_key": (1, 2)}
-    equal(on_both("attention", heads(size), kind, **settings), 2.0**-7)
+    equal(on_both("attention", heads(size, size), kind, **settings), 2.0**-7)
     assert not calls
 
 

@@ -34,7 +34,7 @@ def reference(q, k, v, scale, hidden, kept, upstream_gradient):
     k, v = (np.repeat(x, size, axis=2) for x in (k, v))
     p = softmax(np.where(hidden, -10000.0, np.einsum("sbnd,tbnd->bnst", q, k) * scale))
     out = np.einsum("bnst,tbnd->sbnd", p * kept, v)
-    dout = upstream_gradient.reshape(q.shape)
+    dout = upstream_gradient.reshape(out.shape)
     dp = np.einsum("sbnd,tbnd->bnst", dout, v) * kept
     ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * np.logical_not(hidden) * scale
     dq = np.einsum("bnst,tbnd->sbnd", ds, k)
@@ -44,9 +44,10 @@ def reference(q, k, v, scale, hidden, kept, upstream_gradient):
 
 
 def check(shape, options, dtype=mindspore.float32, spread=1.0):
-    """Compare with the reference: shape (s, b, n, g, d); `spread` scales queries and keys."""
-    length, batch, count, groups, size = shape
-    arrays = [normal(length, batch, n, size, seed=seed) for seed, n in enumerate((count, groups, groups))]
+    """Compare with the reference: shape (s, b, n, g, d, and of values e); `spread` scales queries and keys."""
+    length, batch, count, groups, size, value_size = shape
+    shapes = ((count, size), (groups, size), (groups, value_size))
+    arrays = [normal(length, batch, *each, seed=seed) for seed, each in enumerate(shapes)]
     arrays = [values(tensor(x * factor, dtype)) for x, factor in zip(arrays, (spread, spread, 1.0), strict=True)]
     hidden, kept = np.zeros((batch, count, length, length), bool), np.ones(1)
     if "mask" in options:
@@ -59,7 +60,7 @@ def check(shape, options, dtype=mindspore.float32, spread=1.0):
                  for b in range(batch) for n in range(count)]  # fmt: skip
         kept = np.array(masks).reshape(batch, count, length, length)
     outputs, gradients = run_operator(lambda *x: kernels.attention(*x, scale=0.4, **options), arrays, dtype)
-    dout = upstream((length, batch, count * size), 0)
+    dout = upstream((length, batch, count * value_size), 0)
     expected, expected_gradients = reference(*arrays, 0.4, hidden, kept, dout)
     assert_close(outputs[0], expected, TYPES[dtype][0] * spread**2)
     for ours, wanted in zip(gradients, expected_gradients, strict=True):
@@ -67,12 +68,12 @@ def check(shape, options, dtype=mindspore.float32, spread=1.0):
 
 
 SHAPES = {
-    "one of everything": (1, 1, 1, 1, 4),
-    "one position, groups": (1, 2, 4, 2, 16),
-    "two rows more than a block": (130, 2, 4, 4, 8),
-    "odd, one group": (37, 3, 3, 1, 5),
-    "several tiles of keys": (1100, 1, 2, 1, 8),
-    "several runs of heads": (130, 4, 10, 5, 16),
+    "one of everything": (1, 1, 1, 1, 4, 4),
+    "one position, groups": (1, 2, 4, 2, 16, 24),
+    "two rows more than a block": (130, 2, 4, 4, 8, 8),
+    "odd, one group": (37, 3, 3, 1, 5, 3),
+    "several tiles of keys": (1100, 1, 2, 1, 8, 5),
+    "several runs of heads": (130, 4, 10, 5, 16, 16),
 }
 
 
@@ -102,7 +103,7 @@ OPTIONS = {
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_options(option, dtype, engine):
-    check((140, 3, 4, 2, 8), OPTIONS[option], dtype)
+    check((140, 3, 4, 2, 8, 6), OPTIONS[option], dtype)
 
 
 @pytest.mark.parametrize("option", ["causal", "everything seen", "a mask each"])
@@ -111,7 +112,7 @@ def test_scores_that_exp_cannot_take(spread, option, engine):
     """Scores of hundreds and thousands: sums of exp(s) overflow or vanish unless the maximum is subtracted.
 
     Such scores have fewer digits after the point, so that much less is exact."""
-    check((140, 3, 4, 2, 8), OPTIONS.get(option, {}), spread=spread)
+    check((140, 3, 4, 2, 8, 8), OPTIONS.get(option, {}), spread=spread)
 
 
 def test_not_a_number_is_not_hidden(engine):

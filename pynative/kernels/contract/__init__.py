@@ -3,7 +3,8 @@
 Letters in shapes: s sequence, b batch, h hidden, n heads, g key/value groups, d size of a query's and a key's head,
 e of a value's, f feed-forward size, i inputs, o outputs, v vocabulary, t tensor-parallel size; `...` any leading axes.
 Activations are [s, b, ...] tensors of float32, float16 or bfloat16. Operators are recorded on the tape unless said
-otherwise; gradients of parameters go where `autograd.add_weight_gradient` puts them. Dropout keys are tuples of non-negative integers (`dropout.py`).
+otherwise; gradients of parameters go where `autograd.add_weight_gradient` puts them. Dropout keys are tuples of
+non-negative integers (`dropout.py`).
 
 The functions here are signatures: their text is the specification, the bodies are those of `host`, `ops` and `ascend`.
 """

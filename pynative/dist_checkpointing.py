@@ -3,8 +3,9 @@
 What is written is the project's format (`pynative.checkpointing`): one directory for all ranks, readable at any layout.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mindspore import nn
 
@@ -26,6 +27,8 @@ class _Run:
     optimizer: FlatOptimizer | None
     scheduler: OptimizerParamScheduler | None
     iteration: int = 0
+    callbacks: tuple = ()
+    callback_states: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def step_cell(self) -> "_Run":

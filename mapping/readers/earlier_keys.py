@@ -69,8 +69,9 @@ CALLBACKS: dict[str, Meaning] = {
             "keep_checkpoint_max": to("keep_checkpoint_max"),
             "prefix": to("prefix"),
             "directory": to("output_dir"),
+            "async_save": to("async_save"),
             **dict.fromkeys(
-                ("integrated_save", "async_save", "save_network_params", "save_trainable_params"),
+                ("integrated_save", "save_network_params", "save_trainable_params"),
                 nothing("checkpoints are whole, whatever the layout"),
             ),
         }

@@ -93,6 +93,20 @@ def prune(root: Path, keep: int, retain: int | None = None) -> None:
         shutil.rmtree(path.rename(_hidden(path, "deleted")))
 
 
+def cannot_write(root: Path, needed: int, error: OSError) -> str:
+    """What to tell a user whose checkpoint of `needed` bytes on this rank could not be written into `root`."""
+    free = shutil.disk_usage(root).free if root.is_dir() else 0
+    sizes = f"this rank writes {needed / 2**20:,.1f} MiB, {free / 2**20:,.1f} MiB are free"
+    try:
+        newest = f"the newest whole checkpoint is {find(root)}"
+    except ValueError:
+        newest = "it holds no whole checkpoint"
+    return (
+        f"{error.strerror} (--save {root}: {sizes}; {newest}); make room, or give another folder to --save and "
+        f"--load {root}"
+    )
+
+
 def has_checkpoint(root: Path) -> bool:
     """Whether `root` is a checkpoint or has a latest one."""
     return (root / MANIFEST).exists() or (root / TRACKER).exists()

@@ -66,6 +66,8 @@ class Run:
     """None: saved without it (--no-save-rng)."""
     loss_scaler: dict[str, Any] | None = None
     """Its state; none: the run had none, or was saved without its optimizer."""
+    state: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What callbacks keep of a run, plain values by the callback's name."""
 
 
 @dataclass(kw_only=True)

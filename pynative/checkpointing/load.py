@@ -62,6 +62,7 @@ def load_checkpoint(directory: Path, state: RunState, digests: bool = False) -> 
         from_flags = not state.config.optimizer_config.use_checkpoint_opt_param_scheduler
         scheduler.load_state_dict(reader.manifest.scheduler, override=from_flags)
     if not training.checkpoint.finetune:
+        state.callback_states = reader.manifest.state
         state.iteration = reader.manifest.iteration
         state.consumed_samples = reader.manifest.consumed_samples
         if reader.manifest.rng is not None and not training.checkpoint.no_load_rng:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import numpy as np
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.huggingface.write import add_huggingface
 from parallel_core.checkpoint.manifest import OptimizerRecord, Run
 from parallel_core.checkpoint.writer import LocalTensor, is_written, write_manifest, write_part, writers
 from parallel_core.config import AllConfig
+from parallel_core.config.checkpoint import CheckpointConfig
 from pynative import parallel_state
 from pynative.checkpointing.optimizer_state import written_state
-from pynative.checkpointing.state import RunState
+from pynative.checkpointing.state import RunState, named
 from pynative.optimizer.optimizer import FlatOptimizer
 from pynative.parameter import place_of, whole_parameters
 from pynative.tensor_parallel.random import get_rng_tracer
@@ -26,28 +29,91 @@ def save_checkpoint(directory: Path, state: RunState, keep: int | None = None) -
     A checkpoint of the same iteration is replaced. Returns when it is on the disk. keep: how many are left there, by
     default what the configuration says.
     """
-    world = parallel_state.get_world_group()
-    optimizer = _saved_optimizer(state)
-    is_sharded = optimizer is not None and optimizer.buffers.is_sharded
-    files = writers(parallel_state.get_topology(), sharded=is_sharded)
-    partial = commit.partial_directory(directory, state.iteration)
-    if world.rank == 0:
-        commit.begin(directory, state.iteration)
+    world, saving = parallel_state.get_world_group(), Saving.begin(directory, state, keep)
+    saving.write()
     world.barrier()
-    tensors = _local_tensors(state)
-    if world.rank in files:
-        write_part(partial, files[world.rank], tensors)
+    saving.publish()
     world.barrier()
-    if world.rank == 0:
-        write_manifest(partial, _run(state), files.values())
-        training = state.config.training_config
-        if training.checkpoint.convert_to_huggingface:
-            add_huggingface(partial, training.checkpoint.huggingface_model_type)
-        if keep is None:
-            keep = training.checkpoint.keep_checkpoint_max if training.checkpoint.save_retain_interval is None else 1
-        commit.publish(directory, state.iteration, keep, training.checkpoint.save_retain_interval)
-    world.barrier()
-    return directory / commit.checkpoint_name(state.iteration)
+    return saving.path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """A checkpoint that is being saved: all ranks `write`, and when all have, `publish`.
+
+    Both touch files alone, so that another thread can do them.
+    """
+
+    directory: Path
+    iteration: int
+    is_publisher: bool
+    """Rank 0 is: the others' `publish` does nothing."""
+    file: str | None
+    """This rank's; none: another rank writes what it holds."""
+    tensors: dict[str, LocalTensor]
+    run: Run
+    files: tuple[str, ...]
+    """All writers'."""
+    config: CheckpointConfig
+    keep: int
+
+    @classmethod
+    def begin(cls, directory: Path, state: RunState, keep: int | None = None, *, copies: bool = False) -> Saving:
+        """Make its folder and take up what there is to write; all ranks call this.
+
+        copies: the values of now, whatever training does to the memory from here on.
+        """
+        for callback in state.callbacks:
+            callback.before_save(state)
+        world, optimizer = parallel_state.get_world_group(), _saved_optimizer(state)
+        is_sharded = optimizer is not None and optimizer.buffers.is_sharded
+        files = writers(parallel_state.get_topology(), sharded=is_sharded)
+        if world.rank == 0:
+            commit.begin(directory, state.iteration)
+        world.barrier()
+        tensors = _local_tensors(state)
+        if copies:
+            tensors = {name: LocalTensor(place, np.array(values)) for name, (place, values) in tensors.items()}
+        return cls(
+            directory=directory,
+            iteration=state.iteration,
+            is_publisher=world.rank == 0,
+            file=files.get(world.rank),
+            tensors=tensors,
+            run=_run(state),
+            files=tuple(files.values()),
+            config=state.config.training_config.checkpoint,
+            keep=_kept(state.config.training_config.checkpoint) if keep is None else keep,
+        )
+
+    @property
+    def path(self) -> Path:
+        """Of the whole checkpoint."""
+        return self.directory / commit.checkpoint_name(self.iteration)
+
+    def write(self) -> None:
+        """This rank's file. Raises OSError, naming folder, need and newest whole checkpoint, if it cannot be."""
+        if self.file is None:
+            return
+        try:
+            write_part(commit.partial_directory(self.directory, self.iteration), self.file, self.tensors)
+        except OSError as error:
+            needed = sum(tensor.values.nbytes for tensor in self.tensors.values())
+            raise OSError(error.errno, commit.cannot_write(self.directory, needed, error)) from error
+
+    def publish(self) -> None:
+        """Manifest, name, and the pointer to the latest."""
+        if not self.is_publisher:
+            return
+        partial = commit.partial_directory(self.directory, self.iteration)
+        write_manifest(partial, self.run, self.files)
+        if self.config.convert_to_huggingface:
+            add_huggingface(partial, self.config.huggingface_model_type)
+        commit.publish(self.directory, self.iteration, self.keep, self.config.save_retain_interval)
+
+
+def _kept(config: CheckpointConfig) -> int:
+    return config.keep_checkpoint_max if config.save_retain_interval is None else 1
 
 
 def _local_tensors(state: RunState) -> dict[str, LocalTensor]:
@@ -83,6 +149,7 @@ def _run(state: RunState) -> Run:
         optimizer=None if optimizer is None else _record(optimizer),
         loss_scaler=None if scaler is None else scaler.state_dict(),
         rng=None if training.checkpoint.no_save_rng else {"seed": get_rng_tracer().seed},
+        state={name: kept for name, one in named(state.callbacks).items() if (kept := one.state_dict())},
     )
 
 

@@ -1,6 +1,7 @@
 """What a checkpoint holds of a run, whichever loop runs it: `TrainingState` is one."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from mindspore import nn
 
@@ -18,6 +19,13 @@ class Updates(Protocol):
     def scheduler(self) -> OptimizerParamScheduler | None: ...
 
 
+class Remembers(Protocol):
+    """A callback with a state of plain values that a checkpoint keeps."""
+
+    def before_save(self, state: Any) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+
+
 class RunState(Protocol):
     """A run between two steps."""
 
@@ -25,7 +33,23 @@ class RunState(Protocol):
     model: nn.CellList
     iteration: int
     consumed_samples: int
+    callback_states: dict[str, dict[str, Any]]
+    """Of the checkpoint that was loaded: name of a callback -> its state."""
+
+    @property
+    def callbacks(self) -> Sequence[Remembers]:
+        """The run's own."""
 
     @property
     def step_cell(self) -> Updates:
         """Its optimizer and schedule."""
+
+
+def named(callbacks: Sequence[Any]) -> dict[str, Any]:
+    """Callbacks by the names under which a checkpoint keeps their states: their classes', a second one's numbered."""
+    found: dict[str, Any] = {}
+    for callback in callbacks:
+        kind = type(callback).__name__
+        same = sum(name.partition("/")[0] == kind for name in found)
+        found[f"{kind}/{same + 1}" if same else kind] = callback
+    return found

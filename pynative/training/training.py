@@ -17,6 +17,7 @@ from parallel_core.config import AllConfig, ConfigError, Finding, TrainingConfig
 from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
 from pynative.checkpointing import load_checkpoint
+from pynative.checkpointing.state import named
 from pynative.layer_events import LayerEvents
 from pynative.log import log, warn
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
@@ -117,14 +118,17 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
         callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))
     if training.exit_signal_handler:
         callbacks.append(SignalCallback())
-    if training.checkpoint.output_dir:
-        callbacks.append(CheckpointCallback(Path(training.checkpoint.output_dir), training.checkpoint.save_interval))
+    checkpoint = training.checkpoint
+    if checkpoint.output_dir:
+        directory = Path(checkpoint.output_dir)
+        callbacks.append(CheckpointCallback(directory, checkpoint.save_interval, checkpoint.async_save))
     return callbacks
 
 
 def _train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Callback]) -> None:
     """The loop: steps until --train-iters, callbacks around them."""
     training, sizes, unit = state.config.training_config, state.config.batch_sizes, micro_batch_of_all(state.config)
+    _resume(state, callbacks)
     for callback in callbacks:
         callback.on_train_begin(state)
 
@@ -147,6 +151,17 @@ def _train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Ca
     state.step_cell.buffers.finish_param_sync()
     for callback in callbacks:
         callback.on_train_end(state)
+
+
+def _resume(state: TrainingState, callbacks: Sequence[Callback]) -> None:
+    """Callbacks take up the states that a checkpoint has of them."""
+    state.callbacks = callbacks
+    present = named(callbacks)
+    for name, kept in state.callback_states.items():
+        if name in present:
+            present[name].load_state_dict(kept)
+        else:
+            warn(f"the checkpoint holds a state of {name}, which this run does not have")
 
 
 def evaluate_only(state: TrainingState, valid: Iterator | None) -> None:

@@ -8,9 +8,8 @@ FLAGS = group(
     ignored(
         "checkpoints are written and read in this package's own way, checked on reading",
         """
-        --auto-detect-ckpt-format --no-ckpt-fully-parallel-save=off --async-save --async-strategy=str{nvrx,mcore}:nvrx
-        --use-persistent-ckpt-worker --async-ckpt-cpu-priority=int:10 --async-ckpt-io-priority=int:3
-        --async-ckpt-use-cpu-shm --ckpt-fully-parallel-load
+        --auto-detect-ckpt-format --no-ckpt-fully-parallel-save=off
+        --ckpt-fully-parallel-load
         --ckpt-fully-parallel-load-exchange-algo=str{broadcast,gather_rounds,gather_object}:broadcast
         --ckpt-fully-parallel-load-per-rank-objects --ckpt-fully-parallel-save-process-group=str{dp,ep_dp}:dp
         --ckpt-fully-parallel-load-process-group=str{dp,ep_dp}:dp --ckpt-assume-constant-structure
@@ -23,6 +22,13 @@ FLAGS = group(
         --ckpt-drop-redundant-extra-state --object-storage-cache-path=str --enable-msc
         --disable-msc>disable_msc_deprecated --disable-ckpt-fully-parallel-save=off --s3-cache-path=str --mmap-warmup
         --mg-save-dir=str --hf-cfg-dir=str
+        """,
+    ),
+    ignored(
+        "--async-save has one thread of the lowest priority, for the whole run",
+        """
+        --async-strategy=str{nvrx,mcore}:nvrx --use-persistent-ckpt-worker --async-ckpt-cpu-priority=int:10
+        --async-ckpt-io-priority=int:3 --async-ckpt-use-cpu-shm
         """,
     ),
     refused(

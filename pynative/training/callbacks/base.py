@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,10 @@ class TrainingState:
     metrics: dict[str, Any] = field(default_factory=dict)
     """The step's figures by the names of the log line."""
     should_stop: bool = False
+    callbacks: Sequence[Callback] = ()
+    """All of the run's."""
+    callback_states: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of the checkpoint that was loaded: name of a callback -> what its `state_dict` gave."""
 
 
 class Callback:
@@ -48,6 +53,16 @@ class Callback:
 
     def on_step_end(self, state: TrainingState) -> None:
         """After a step; `state.result` is its outcome."""
+
+    def before_save(self, state: TrainingState) -> None:
+        """A checkpoint is about to be written: whoever holds trained values elsewhere puts them into the model."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs of this callback, as plain values (JSON's); rank 0's is kept in checkpoints."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave, before `on_train_begin`, on every rank."""
 
     def on_train_end(self, state: TrainingState) -> None:
         """After the last step of a run that succeeded."""

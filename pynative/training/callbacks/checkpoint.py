@@ -4,17 +4,19 @@ import os
 from pathlib import Path
 
 from pynative.checkpointing import save_checkpoint
+from pynative.checkpointing.background import BackgroundSave
 from pynative.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
 
 
 class CheckpointCallback(Callback):
-    """--save, --save-interval."""
+    """--save, --save-interval; background (--async-save): training goes on while all but the last are written."""
 
     reads_parameters = False
 
-    def __init__(self, directory: Path, interval: int | None) -> None:
-        self.directory, self.interval = directory, interval
+    def __init__(self, directory: Path, interval: int | None, background: bool = False) -> None:
+        self.directory, self.interval, self.background = directory, interval, background
+        self._under_way: BackgroundSave | None = None
         self._saved_iteration: int | None = None
 
     def on_train_begin(self, state: TrainingState) -> None:
@@ -27,16 +29,32 @@ class CheckpointCallback(Callback):
             raise ValueError(f"--save {self.directory}: not writable; choose another directory")
 
     def on_step_end(self, state: TrainingState) -> None:
+        if self._under_way is not None and self._under_way.advance():
+            self._saved(state, self._under_way.path)
         if self.interval and state.iteration % self.interval == 0:
-            self._save(state)
+            self._save(state, self.background)
 
     def on_train_end(self, state: TrainingState) -> None:
+        self._finish(state)
         if self._saved_iteration != state.iteration:
-            self._save(state)
+            self._save(state, background=False)
 
-    def _save(self, state: TrainingState) -> None:
+    def _save(self, state: TrainingState, background: bool) -> None:
+        self._finish(state)
         state.step_cell.buffers.finish_param_sync()
-        path = save_checkpoint(self.directory, state)
         self._saved_iteration = state.iteration
+        if background:
+            self._under_way = BackgroundSave(self.directory, state)
+        else:
+            self._saved(state, save_checkpoint(self.directory, state))
+
+    def _finish(self, state: TrainingState) -> None:
+        """There are never two writers."""
+        if self._under_way is not None:
+            self._under_way.finish()
+            self._saved(state, self._under_way.path)
+
+    def _saved(self, state: TrainingState, path: Path) -> None:
+        self._under_way = None
         asked = state.config.training_config.checkpoint.ckpt_format
         log(f"Saved checkpoint {path} (safetensors and a manifest, for --ckpt-format {asked})")

@@ -11,6 +11,8 @@ from pynative import parallel_state
 from pynative.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
 
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
 
 class ExitCallback(Callback):
     """--exit-interval and --exit-duration-in-mins."""
@@ -33,7 +35,8 @@ class ExitCallback(Callback):
 
 
 class SignalCallback(Callback):
-    """--exit-signal-handler: a SIGTERM to any rank ends the run after the step that is under way."""
+    """--exit-signal-handler: SIGTERM or SIGUSR1, which batch systems send before they end a job, to any rank ends the
+    run after the step that is under way."""
 
     reads_parameters = False
 
@@ -41,7 +44,7 @@ class SignalCallback(Callback):
         self._received = False
 
     def on_train_begin(self, state: TrainingState) -> None:
-        self._earlier = signal.signal(signal.SIGTERM, self._remember)
+        self._earlier = {number: signal.signal(number, self._remember) for number in SIGNALS}
 
     def _remember(self, number: int, frame: Any) -> None:
         self._received = True
@@ -51,7 +54,8 @@ class SignalCallback(Callback):
             _stop(state, "--exit-signal-handler, a process was told to end")
 
     def on_train_end(self, state: TrainingState) -> None:
-        signal.signal(signal.SIGTERM, self._earlier)
+        for number, handler in self._earlier.items():
+            signal.signal(number, handler)
 
 
 def _highest(own: float) -> float:

@@ -40,22 +40,23 @@ def test_the_norm_is_that_of_the_weights_after_the_update():
     assert logged == pytest.approx(expected, rel=1e-6)
 
 
-def stop_by_signal(backend, flags: str) -> tuple[int, bool]:
+def stop_by_signal(backend, flags: str, number: int) -> tuple[int, bool]:
     """The last rank is told to end in the middle of step 2."""
     from pynative.training.callbacks import Callback
 
     class Kill(Callback):
         def on_gradients(self, state, gradient_scale):
             if state.iteration == 1 and backend.rank == backend.world_size - 1:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), number)
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
     state = pretrain_tiny(backend, f"{BATCHES} --train-iters 9 {flags} --exit-signal-handler", callbacks=[Kill()])
-    return state.iteration, signal.getsignal(signal.SIGTERM) == before
+    return state.iteration, signal.getsignal(number) == before
 
 
-def test_a_signal_to_one_rank_ends_all_after_the_same_step_with_a_checkpoint(tmp_path):
-    outcomes = run(2, stop_by_signal, f"{TP2} --save {tmp_path} --save-interval 100")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_one_rank_ends_all_after_the_same_step_with_a_checkpoint(tmp_path, number):
+    outcomes = run(2, stop_by_signal, f"{TP2} --save {tmp_path} --save-interval 100", number)
     assert outcomes == [(2, True)] * 2 and (tmp_path / "iter_0000002").is_dir()
 
 

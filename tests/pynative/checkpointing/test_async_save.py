@@ -1,0 +1,119 @@
+"""--async-save: checkpoints that are written while training goes on, and what callbacks keep in them."""
+
+import errno
+import threading
+from unittest.mock import patch
+
+import pytest
+
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.manifest import Manifest
+from tests.support.distributed import run
+from tests.support.pretraining import BATCHES, pretrain_tiny
+
+WRITE_PART = "pynative.checkpointing.save.write_part"
+FLAGS = f"{BATCHES} --train-iters 4 --save-interval 2 --use-distributed-optimizer"
+
+
+def train(backend, flags: str) -> None:
+    pretrain_tiny(backend, f"{FLAGS} {flags}")
+
+
+def test_what_is_written_in_the_background_is_what_was_there_when_it_began(tmp_path):
+    """The files of iteration 2, written while steps 3 and 4 change the memory, are those of a run that waited."""
+    run(2, train, f"--save {tmp_path / 'waits'}")
+    run(2, train, f"--save {tmp_path / 'goes_on'} --async-save")
+    for iteration in (2, 4):
+        name = commit.checkpoint_name(iteration)
+        waits, goes_on = (Manifest.read(tmp_path / mode / name) for mode in ("waits", "goes_on"))
+        assert waits.files == goes_on.files and waits.tensors == goes_on.tensors, iteration
+
+
+def train_with_a_slow_disk(backend, directory) -> list[str | None]:
+    """The tracker after each step; rank 1's first file is only written when step 3 is over."""
+    from parallel_core.checkpoint.writer import write_part
+    from pynative.training.callbacks import Callback
+
+    gate, trackers = threading.Event(), []
+
+    class Watch(Callback):
+        def on_step_end(self, state):
+            tracker = directory / commit.TRACKER
+            trackers.append(tracker.read_text().strip() if tracker.exists() else None)
+            if state.iteration == 3:
+                gate.set()
+
+    def write_when_open(*arguments):
+        if backend.rank == 1:
+            assert gate.wait(60)
+        write_part(*arguments)
+
+    with patch(WRITE_PART, write_when_open):
+        pretrain_tiny(backend, f"{FLAGS} --save {directory} --async-save", callbacks=[Watch()])
+    return trackers
+
+
+def test_training_goes_on_and_nothing_is_published_before_all_ranks_have_written(tmp_path):
+    """Step 3 runs while rank 1 has not written step 2's file; step 4's checkpoint waits for that one."""
+    for trackers in run(2, train_with_a_slow_disk, tmp_path):
+        assert trackers[:3] == [None] * 3 and len(trackers) == 4
+    assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_0000002", "iter_0000004"]
+    assert commit.find(tmp_path).name == commit.checkpoint_name(4)
+
+
+def train_on_a_full_disk(backend, directory) -> tuple[str, int]:
+    """Rank 1's disk is full from the second checkpoint on: the message, and the last finished step."""
+    from parallel_core.checkpoint.writer import write_part
+    from pynative.training.callbacks import Callback
+
+    steps: list[int] = []
+
+    class Count(Callback):
+        def on_step_end(self, state):
+            steps.append(state.iteration)
+
+    def write_or_fail(partial, *arguments):
+        if backend.rank == 1 and commit.checkpoint_name(4) in partial.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_part(partial, *arguments)
+
+    with patch(WRITE_PART, write_or_fail), pytest.raises(RuntimeError) as caught:
+        pretrain_tiny(backend, f"{FLAGS} --save {directory} --async-save --train-iters 9", callbacks=[Count()])
+    return str(caught.value), steps[-1]
+
+
+def test_a_failure_is_raised_on_all_ranks_at_a_later_step_and_the_earlier_checkpoint_stays(tmp_path):
+    (others, its_step), (message, step) = run(2, train_on_a_full_disk, tmp_path)
+    assert "another rank says why" in others and its_step == step
+    assert "No space left on device" in message and "MiB are free" in message
+    assert str(commit.find(tmp_path)) in message, "the newest whole checkpoint is named"
+    assert commit.find(tmp_path).name == commit.checkpoint_name(2)
+
+
+def count_over_two_runs(backend, directory) -> list[int]:
+    from pynative.training.callbacks import Callback
+
+    class Counter(Callback):
+        steps, saves = 0, 0
+
+        def on_step_end(self, state):
+            self.steps += 1
+
+        def before_save(self, state):
+            self.saves += 1
+
+        def state_dict(self):
+            return {"steps": self.steps, "saves": self.saves}
+
+        def load_state_dict(self, state):
+            self.steps, self.saves = state["steps"], state["saves"]
+
+    first, second, flags = Counter(), Counter(), f"{FLAGS} --lr-decay-iters 4"
+    pretrain_tiny(backend, f"{flags} --save {directory} --train-iters 2", callbacks=[first])
+    pretrain_tiny(backend, f"{flags} --load {directory} --save {directory}", callbacks=[second])
+    return [first.steps, first.saves, second.steps, second.saves]
+
+
+def test_a_callback_goes_on_with_its_state(tmp_path):
+    """It counts over both runs, on every rank."""
+    assert run(2, count_over_two_runs, tmp_path) == [[2, 1, 4, 2]] * 2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import INT32, MicroBatch
+from parallel_core.blocks.norm import Norm
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
 from parallel_core.sharding import Cut, Role, ShardSpec
@@ -59,7 +60,7 @@ class EmbeddingTable(Block):
 
 @dataclass(frozen=True)
 class Embedding(Block):
-    """dropout(word embedding + position embedding).
+    """dropout(norm(word embedding) + position embedding); most models have no norm here.
 
     Positions are added before the sequence is cut, so that the gradient of their table is whole on every rank. Without
     them the sum over the vocabulary's shards is cut in the same collective.
@@ -67,12 +68,30 @@ class Embedding(Block):
 
     word_embeddings: EmbeddingTable
     position_embeddings: EmbeddingTable | None
+    norm: Norm | None = None
+    """Of the word embeddings, a layer norm always (BLOOM, 2022)."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> Embedding:
         """The configuration's."""
         learned = config.position_embedding_type == "learned_absolute"
-        return cls(EmbeddingTable.of_words(config), EmbeddingTable.of_positions(config) if learned else None)
+        norm = replace(Norm.of_branch_output(config, 1.0), kind="LayerNorm")
+        if learned:
+            norm = replace(norm, partial_over=None)
+        return cls(
+            EmbeddingTable.of_words(config),
+            EmbeddingTable.of_positions(config) if learned else None,
+            norm if config.embedding_layernorm else None,
+        )
+
+    def _normed(self, micro_batch: MicroBatch) -> MicroBatch:
+        """The word embeddings as the norm has them: in the table's type, and whole where positions follow."""
+        sequence = micro_batch.sequence if self.position_embeddings is None else micro_batch.sequence.gathered
+        return replace(micro_batch, dtype=self.word_embeddings.dtype, sequence=sequence)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        kept = super().kept_bytes(micro_batch)
+        return kept if self.norm is None else {**kept, "norm": self.norm.kept_bytes(self._normed(micro_batch))[""]}
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """The words' rows from the rank that has each, and their gradient back to it, in the table's type."""

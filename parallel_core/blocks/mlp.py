@@ -42,7 +42,6 @@ class MLP(Block):
         parts = 2 if activation.gated else 1
         fused = config.bias_gelu_fusion and bias
         operator = activation.operator if fused else activation.without_fusion or activation.operator
-        assert operator is not None, f"--hidden-act {config.hidden_act} has no operator yet"
         return cls(
             Linear.column(config, config.hidden_size, size * parts, bias=bias, parts=parts),
             BiasActivation(operator, size * parts),

@@ -31,7 +31,7 @@ class Norm(Block):
     heads: int | None = None
     """Heads of the whole model that are normed; None: hidden states, between two regions."""
     of_branch: bool = False
-    """Of hidden states: those that a block put out, before they are added to the residual stream."""
+    """Of hidden states: those that a block put out, before they are added to the residual stream, or become it."""
     role: Role | None = None
 
     @classmethod

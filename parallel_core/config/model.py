@@ -118,7 +118,7 @@ class ModelConfig(Config):
     scales: ScalesConfig = field(default_factory=ScalesConfig)
     """Constants that some families multiply by or cap with."""
     embedding_layernorm: bool = option("--embed-layernorm", False)
-    """Normalise embeddings before the first layer."""
+    """Normalise word embeddings by a layer norm, before positions are added."""
 
     add_bias_linear: bool = option("--disable-bias-linear", True)
     """Whether linears have a bias; the three fields below follow it."""

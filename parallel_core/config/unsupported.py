@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from parallel_core.activations import ACTIVATIONS
 from parallel_core.config.all import AllConfig
 from parallel_core.config.base import Unknown
 from parallel_core.config.tree import FLAG_OF, path_of
@@ -34,15 +33,12 @@ class Unsupported(NamedTuple):
 
 
 _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
-    "hidden_act": tuple(name for name, activation in ACTIVATIONS.items() if activation.operator),
     "position_embedding_type": ("learned_absolute", "rope", "none"),
     "rope_scaling.type": (None, "llama3"),
     "sliding_window.size": (None,),
     "multi_latent_attention.enabled": (False,),
     "multi_token_prediction.num_layers": (None, 0),
     "scales.attention_cap": (None,),
-    "embedding_layernorm": (False,),
-    "output_layer_bias": (False,),
     "sparse_mode": (0, 2),
     "pre_tokens": (1048576, 65536),
     "next_tokens": (0,),

@@ -11,6 +11,7 @@ from pynative.parameter import make_parameter, type_of
 from pynative.tensor_parallel.layers import VocabParallelEmbedding
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.random import get_rng_tracer
+from pynative.transformer.norm import norm_of
 
 EMBEDDING_LAYER = 0
 """Layers are numbered from 1; the embedding's dropout mask belongs to number 0."""
@@ -29,7 +30,7 @@ class PositionEmbedding(nn.Cell):
 
 
 class Embedding(nn.Cell):
-    """dropout(word embedding + position embedding), with sequence parallelism of this rank's shard of the sequence.
+    """dropout(norm(word embedding) + position embedding), with sequence parallelism of this rank's shard of it.
 
     Positions are added before the sequence is cut, so that the gradient of their table is whole on every rank. Without
     them the sum over the vocabulary's shards is cut in the same collective.
@@ -44,6 +45,7 @@ class Embedding(nn.Cell):
         words, positions = block.word_embeddings, block.position_embeddings
         cut_at_once = self.boundary.cuts_sequence and positions is None
         self.word_embeddings = VocabParallelEmbedding.of(words, config=config, reduce_scatter_embeddings=cut_at_once)
+        self.norm = norm_of(block.norm, config)
         self.position_embeddings = None if positions is None else PositionEmbedding(positions)
         self.hidden_dropout = config.hidden_dropout_rate
         self.residual_dtype = type_of(config.residual_dtype)
@@ -55,6 +57,8 @@ class Embedding(nn.Cell):
         Without position_ids positions are those in the sequence, of which context parallelism gives a rank a shard.
         """
         embeddings = self.word_embeddings(kernels.sequence_first(tokens))
+        if self.norm is not None:
+            embeddings = self.norm(embeddings)
         if self.position_embeddings is not None:
             ids = self._default_position_ids(*tokens.shape) if position_ids is None else position_ids
             positions = self.position_embeddings(kernels.sequence_first(ids))

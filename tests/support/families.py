@@ -16,7 +16,11 @@ FAMILIES = {
     "sandwich norm": "--use-sandwich-norm --attn-post-norm-scale 0.5 --ffn-post-norm-scale 0.25 "
     "--normalization RMSNorm",
     "no positions, residual after norm": "--position-embedding-type none --apply-residual-connection-post-layernorm",
-    "one-centered norm": "--apply-layernorm-1p",
+    "one-centered norm, biases here and there": "--apply-layernorm-1p --disable-bias-linear --add-dense-bias "
+    "--add-output-layer-bias --geglu --apply-query-key-layer-scaling",
+    "norm of embeddings": "--embed-layernorm --gelu-tanh",
+    "norm of embeddings, no positions": "--embed-layernorm --position-embedding-type rope --normalization RMSNorm "
+    "--add-output-layer-bias --untie-embeddings-and-output-weights",
     "per token loss": "--calculate-per-token-loss",
     "sgd": "--optimizer sgd --weight-decay 0.1",
 }

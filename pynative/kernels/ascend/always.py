@@ -10,7 +10,7 @@ from mindspore.ops.auto_generate import AdamW
 from pynative import in_place
 from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.kernels.ops import optimizer as composed
-from pynative.kernels.ops.activation import ACTIVATIONS
+from pynative.kernels.ops.activation import ACTIVATIONS, activated
 from pynative.kernels.ops.norm import scale as norm_scale
 
 _adamw = AdamW()
@@ -31,7 +31,7 @@ GELUS = {
 
 
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    return (ACTIVATIONS | GELUS)[activation](x if bias is None else x + bias)
+    return activated(x if bias is None else x + bias, activation, ACTIVATIONS | GELUS)
 
 
 def adam_(

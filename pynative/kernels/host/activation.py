@@ -6,14 +6,12 @@ Saved for backward is the input only.
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.activations import GATES
+from parallel_core.fused_rows import GATED_PARTS
 from pynative.autograd import Function
 from pynative.kernels.host.arrays import add_summed_gradient, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
-
-GATED = ("swiglu",)
-"""Activations of which two columns of the input make one of the result."""
-
 
 def _forward(name: str, x: np.ndarray, bias: np.ndarray | None, y: np.ndarray) -> None:
     def block(start: int, stop: int) -> None:
@@ -41,7 +39,7 @@ class _BiasActivation(Function):
         ctx.save_for_backward(x)
         ctx.name, ctx.bias = name, bias
         rows = rows_of(x)
-        columns = rows.shape[1] // (2 if name in GATED else 1)
+        columns = rows.shape[1] // (GATED_PARTS if name in GATES else 1)
         y = np.empty((len(rows), columns), rows.dtype)
         _forward(name, rows, array_or_none(bias), y)
         return from_numpy(y.reshape(*x.shape[:-1], columns))

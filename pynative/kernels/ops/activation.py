@@ -5,6 +5,7 @@ from math import sqrt
 
 from mindspore import Tensor, ops
 
+from parallel_core.activations import GATES
 from pynative.kernels.ops.linear import biased
 
 
@@ -21,20 +22,23 @@ def _squared_relu(x: Tensor) -> Tensor:
     return ops.square(_relu(x))
 
 
-def _swiglu(x: Tensor) -> Tensor:
-    gate, up = ops.chunk(x, 2, -1)
-    return ops.silu(gate) * up
-
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": ops.GeLU(),
     "gelu_erf": _gelu_erf,
     "silu": ops.silu,
     "relu": _relu,
     "squared_relu": _squared_relu,
-    "swiglu": _swiglu,
 }
+"""Activations of single features."""
+
+
+def activated(x: Tensor, activation: str, plain: dict[str, Callable[[Tensor], Tensor]] = ACTIVATIONS) -> Tensor:
+    """activation(x), gated or not, of these plain ones."""
+    if activation not in GATES:
+        return plain[activation](x)
+    gate, up = ops.chunk(x, 2, -1)
+    return plain[GATES[activation]](gate) * up
 
 
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    return ACTIVATIONS[activation](biased(x, bias))
+    return activated(biased(x, bias), activation)

@@ -38,7 +38,7 @@ class _SwiGlu(Function):
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(x)
-        return composed.ACTIVATIONS["swiglu"](x)
+        return composed.activated(x, "swiglu")
 
     @staticmethod
     def backward(ctx, dy):

@@ -79,6 +79,7 @@ LAYOUTS = {
 MODELS = ["gpt", "gpt tied, dropout", "llama", "head norms, part of the head turns", "sandwich norm"]
 ROWS = [("one rank", model) for model in MODELS]
 ROWS += [(layout, "llama") for layout in LAYOUTS if layout != "one rank"] + [("tp2 sp", "gpt")]
+ROWS += [("tp2 sp", "norm of embeddings"), ("tp2 sp", "norm of embeddings, no positions")]
 
 
 ROWS = [(*row, "") for row in ROWS]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mindspore import from_numpy
 
+from parallel_core.activations import GATES
 from pynative import kernels
 from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
 from tests.support import kernels as support
@@ -58,7 +59,10 @@ ACTIVATIONS = {
     "silu": _silu,
     "relu": lambda x: np.maximum(x, 0),
     "squared_relu": lambda x: np.maximum(x, 0) ** 2,
-    "swiglu": lambda x: _silu(x[..., : x.shape[-1] // 2]) * x[..., x.shape[-1] // 2 :],
+}
+ACTIVATIONS |= {
+    name: lambda x, gate=ACTIVATIONS[gate]: gate(x[..., : x.shape[-1] // 2]) * x[..., x.shape[-1] // 2 :]
+    for name, gate in GATES.items()
 }
 
 
@@ -89,7 +93,7 @@ def test_a_nan_stays_one(name, dtype):
     """Of either sign, anywhere in a row that is wide enough for a CPU's vectors; a relu that compares makes 0 of it."""
     x = normal(2, 70)
     x[0, 3], x[0, 68], x[1, 40] = np.nan, -np.nan, np.nan
-    expected = np.isnan(x[:, :35] + x[:, 35:]) if name == "swiglu" else np.isnan(x)
+    expected = np.isnan(x[:, :35] + x[:, 35:]) if name in GATES else np.isnan(x)
     result = support.values(kernels.bias_activation(tensor(x, dtype), None, name))
     np.testing.assert_array_equal(np.isnan(result), expected)
 

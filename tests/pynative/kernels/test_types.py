@@ -77,6 +77,9 @@ CASES = {
     "swiglu": Case(
         lambda x: kernels.bias_activation(x, None, "swiglu"), lambda x: _silu(x[..., :8]) * x[..., 8:], (WIDE,)
     ),
+    "geglu": Case(
+        lambda x: kernels.bias_activation(x, None, "geglu_tanh"), lambda x: _gelu(x[..., :8]) * x[..., 8:], (WIDE,)
+    ),
     "swiglu with bias": Case(
         lambda x, b: kernels.bias_activation(x, b, "swiglu"),
         lambda x, b: _silu(x[..., :8] + b[:8]) * (x[..., 8:] + b[8:]),
@@ -117,7 +120,7 @@ CASES = {
         lambda w: kernels.embedding(from_numpy(IDS), w, 0), lambda w: np.concatenate((w, 0 * w))[IDS], (normal(5, 8),)
     ),
 }
-_COMPOSED = {"linear", "gelu", "silu", "swiglu with bias", "bias_dropout_add"}
+_COMPOSED = {"linear", "gelu", "silu", "geglu", "swiglu with bias", "bias_dropout_add"}
 _ATTENTION = {"attention", "attention with dropout"}
 ROUNDS_BETWEEN = {
     "host": {"gelu", "swiglu with bias", *_ATTENTION},

@@ -75,7 +75,7 @@ class Engine(Protocol):
         """dx [r, h], and the rows' sums of the gradients of scale and, unless None, shift: float32 [h]."""
 
     def activation(self, name: str, x: Array, bias: Array | None, out: Array) -> None:
-        """out = activation(x + bias), x [r, f], bias [f]; "swiglu": out [r, f/2], the others [r, f].
+        """out = activation(x + bias), x [r, f], bias [f]; gated: out [r, f/2], the others [r, f].
 
         name: one of those of `kernels.bias_activation`.
         """

@@ -150,9 +150,32 @@ class Activation:
     gradient: Callable[[Array, Array, Array], None]
 
 
+def _gated_by(gate: Activation) -> Activation:
+    """a(gate) * up of [gate | up]."""
+
+    def forward(x: Array, out: Array) -> None:
+        to_gate, up = np.split(x, 2, axis=1)
+        gate.forward(to_gate, out)
+        out *= up
+
+    def gradient(x: Array, dy: Array, dx: Array) -> None:
+        (to_gate, up), (gate_gradient, up_gradient) = np.split(x, 2, axis=1), np.split(dx, 2, axis=1)
+        gate.forward(to_gate.copy(), up_gradient)
+        up_gradient *= dy
+        up *= dy
+        gate.gradient(to_gate, up, gate_gradient)
+
+    return Activation(forward, gradient)
+
+
+_GELU_TANH = Activation(_gelu_tanh, _gelu_tanh_gradient)
+_GELU_ERF = Activation(_gelu_erf, _gelu_erf_gradient)
+
 ACTIVATIONS = {
-    "gelu_tanh": Activation(_gelu_tanh, _gelu_tanh_gradient),
-    "gelu_erf": Activation(_gelu_erf, _gelu_erf_gradient),
+    "gelu_tanh": _GELU_TANH,
+    "gelu_erf": _GELU_ERF,
+    "geglu_tanh": _gated_by(_GELU_TANH),
+    "geglu_erf": _gated_by(_GELU_ERF),
     "silu": Activation(_silu, _silu_gradient),
     "relu": Activation(_relu, _relu_gradient),
     "squared_relu": Activation(_squared_relu, _squared_relu_gradient),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from parallel_core.activations import GATES
 from pynative.onednn import primitives
 from pynative.onednn.arrays import Array, layout_of, row_layout
 from pynative.onednn.library import Algorithm
@@ -17,15 +18,12 @@ PLAIN = {
 }
 """Name -> oneDNN's algorithm and its alpha. Its relu is not used: it makes 0 of a NaN, which then nobody would see."""
 
-GATED = {"swiglu": "silu"}
-"""Name -> the activation of its gate."""
-
 
 def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
     """Fill out with activation(x + bias), x [r, f]; False where oneDNN cannot."""
-    if name in GATED:
+    if name in GATES:
         gate, up = _halves(x, bias)
-        done = _run(_eltwise(GATED[name], gate), gate, gate)
+        done = _run(_eltwise(GATES[name], gate), gate, gate)
         fill(out, np.multiply(gate, up, out=_own_or(out, gate)))
         return done
     if name not in PLAIN:
@@ -43,8 +41,8 @@ def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
 
 def gradient(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> bool:
     """Fill dx [r, f]; False where oneDNN cannot."""
-    if name in GATED:
-        return _gated_gradient(GATED[name], _halves(x, bias), widened(dy), dx)
+    if name in GATES:
+        return _gated_gradient(GATES[name], _halves(x, bias), widened(dy), dx)
     if name not in PLAIN:
         return False
     if _run(_eltwise_gradient(name, dx), x if bias is None else _sum(x, bias), dy, dx):

@@ -45,8 +45,8 @@ class Embedding(nn.Cell):
         words, positions = block.word_embeddings, block.position_embeddings
         cut_at_once = self.boundary.cuts_sequence and positions is None
         self.word_embeddings = VocabParallelEmbedding.of(words, config=config, reduce_scatter_embeddings=cut_at_once)
-        self.norm = norm_of(block.norm, config)
         self.position_embeddings = None if positions is None else PositionEmbedding(positions)
+        self.norm = norm_of(block.norm, config)
         self.hidden_dropout = config.hidden_dropout_rate
         self.residual_dtype = type_of(config.residual_dtype)
         self.scale = config.scales.embedding

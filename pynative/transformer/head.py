@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mindspore import Tensor
 
 from parallel_core.blocks import EmbeddingTable, ParameterSpec, output_layer
@@ -40,13 +42,15 @@ class ParallelLMLogits(ParallelLinear):
             config.hidden_size,
             config.vocab_size,
             config=config,
-            bias=bias,
+            bias=False,
             skip_weight_param_allocation=True,
             compute_dtype=compute_dtype,
         )
         self.scale, self.cap = config.scales.logits, config.scales.logit_cap
         if weight is not None:
             self.weight = make_parameter(*weight)
+        if bias:
+            self.bias = make_parameter(*replace(output_layer(config), bias=True).parameters()["bias"])
 
     def construct(self, hidden_states: Tensor, weight: Tensor | None = None, parallel_output: bool = True) -> Tensor:
         """[s, b, h] (with sequence parallelism [s/t, b, h]) -> [s, b, v/t]; with parallel_output False the ranks'

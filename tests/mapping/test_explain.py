@@ -185,8 +185,7 @@ def test_every_config_field_has_its_sentence():
     [
         ("--swiglu", ""),
         ("--squared-relu", ""),
-        ("--geglu", " *(planned)*"),
-        ("--hidden-act", " *(planned: geglu, geglu_tanh)*"),
+        ("--geglu", ""),
         ("--position-embedding-type", " *(planned: alibi)*"),
         ("--use-rope-scaling", ""),
         ("--rope-scaling-factor", ""),

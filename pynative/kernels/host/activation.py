@@ -13,6 +13,7 @@ from pynative.kernels.host.arrays import add_summed_gradient, array_or_none, row
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
 
+
 def _forward(name: str, x: np.ndarray, bias: np.ndarray | None, y: np.ndarray) -> None:
     def block(start: int, stop: int) -> None:
         ENGINE.activation(name, x[start:stop], bias, y[start:stop])

@@ -58,14 +58,14 @@ def _of_experts(config: ModelConfig) -> Iterator[Figure]:
     by_expert = (number, moe.num_experts or 0)
     yield Figure(TOKENS_CHOSEN, by_expert, is_loss=False)
     yield Figure(TOKENS_ROUTED, by_expert, is_loss=False)
-    for name in _loss_names(config):
+    for name in router_losses(config):
         yield Figure(name, (number,), layers=layers)
 
 
-def _loss_names(config: ModelConfig) -> Iterator[str]:
+def router_losses(config: ModelConfig) -> Iterator[str]:
+    """The names of the losses that act on a router's logits."""
     moe = config.moe_config
-    if moe.moe_aux_loss_coeff:
-        yield BALANCING_LOSSES[moe.moe_router_load_balancing_type]
+    yield from (BALANCING_LOSSES[kind] for kind in moe.balancing_losses)
     if moe.moe_device_level_aux_loss_coeff:
         yield DEVICE_LOSS
     if moe.moe_comm_aux_loss_coeff:

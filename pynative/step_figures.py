@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 from mindspore import Tensor
@@ -16,6 +17,16 @@ from mindspore import Tensor
 from parallel_core.averaging import Averaging, MicroBatchWeight, Weight
 from parallel_core.step_figures import Figure, from_vector, to_vector
 from pynative import autograd
+
+
+class _Added(NamedTuple):
+    value: Tensor | float
+    layer: int | None
+    share: float
+
+    def read(self) -> np.ndarray | float:
+        value = self.value if isinstance(self.value, float) else np.squeeze(self.value.asnumpy())
+        return value * self.share
 
 
 class StepFigures:
@@ -28,13 +39,15 @@ class StepFigures:
 
     def __init__(self, figures: Sequence[Figure], averaging: Averaging) -> None:
         self.figures, self.averaging = figures, averaging
-        self._added: dict[str, list[tuple[int | None, Tensor]]] = {figure.name: [] for figure in figures}
+        self._added: dict[str, list[_Added]] = {figure.name: [] for figure in figures}
         self._running: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
 
-    def add(self, name: str, value: Tensor, layer: int | None = None) -> None:
-        """Report this rank's share of a figure; of one by layer that of a layer, by its global number from 1."""
+    def add(self, name: str, value: Tensor | float, layer: int | None = None, share: float = 1.0) -> None:
+        """Report `share` of a figure, which is this rank's; of one by layer that of a layer, by its number from 1."""
         if name in self._added:
-            self._added[name].append((layer, autograd.detached(value)))
+            self._added[name].append(
+                _Added(value if isinstance(value, float) else autograd.detached(value), layer, share)
+            )
 
     def running_total(self, name: str, layer: int, value: np.ndarray) -> tuple[np.ndarray, int]:
         """The sum of what was given here so far in this step, this value included, and how many they are."""
@@ -46,9 +59,8 @@ class StepFigures:
         """This rank's sums. The only place where figures are read from the device."""
         values = {figure.name: np.zeros(figure.shape, np.float64) for figure in self.figures}
         for name, added in self._added.items():
-            for layer, value in added:
-                row = ... if layer is None else layer - 1
-                values[name][row] += value.asnumpy().reshape(values[name][row].shape)
+            for one in added:
+                values[name][... if one.layer is None else one.layer - 1] += one.read()
         return to_vector(self.figures, values)
 
     def whole(self, vector: Sequence[float]) -> dict[str, np.ndarray]:

@@ -80,7 +80,7 @@ FLOORS = {
         | {"partition", "sampling", "sharding"},
         {"averaging", "buffers", "initial_values", "recompute", "schedules", "sizes"},
         {"config", "context"},
-        {"batch", "data", "optimizer", "rotary", "step_figures", "topology"},
+        {"batch", "data", "optimizer", "rotary", "routing", "step_figures", "topology"},
         {"blocks", "checkpoint"},
         {"costs"},
     ),

@@ -21,6 +21,7 @@ from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.mlp import MLP, BiasActivation
 from parallel_core.blocks.norm import Norm
+from parallel_core.blocks.router import Router
 
 __all__ = [
     "MLP",
@@ -38,6 +39,7 @@ __all__ = [
     "MicroBatch",
     "Norm",
     "ParameterSpec",
+    "Router",
     "chunk_of",
     "model_chunks",
     "output_layer",

@@ -7,6 +7,9 @@ from typing import Any
 
 from parallel_core.config.base import Config, option
 
+BALANCING_LOSSES = ("aux_loss", "seq_aux_loss", "global_aux_loss")
+"""Kinds of balancing that are a loss with a weight: they may be combined."""
+
 
 @dataclass(kw_only=True)
 class MoEConfig(Config):
@@ -88,6 +91,19 @@ class MoEConfig(Config):
     def derive(self) -> None:
         if self.num_experts == 1:
             self.num_experts = None
+
+    @property
+    def balancing(self) -> tuple[str, ...]:
+        """How tokens are kept spread: one kind, or several losses at once."""
+        kinds = self.moe_router_load_balancing_type
+        return tuple(kinds) if isinstance(kinds, list) else (kinds,)
+
+    @property
+    def balancing_losses(self) -> dict[str, float]:
+        """The balancing losses that are on, with their weights."""
+        weights = self.moe_aux_loss_coeff
+        pairs = zip(self.balancing, weights if isinstance(weights, list) else [weights], strict=True)
+        return {kind: weight for kind, weight in pairs if kind in BALANCING_LOSSES and weight}
 
     def has_experts(self, layer: int) -> bool:
         """Whether the layer of this global number, from 0, has experts."""

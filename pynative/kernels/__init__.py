@@ -51,6 +51,15 @@ from pynative.kernels.contract.linear import (
     linear_input_gradient,
     linear_weight_gradient,
 )
+from pynative.kernels.contract.routing import (
+    choose_experts,
+    drop_over_capacity,
+    load_of_experts,
+    router_statistics,
+    routing_probabilities,
+    sample_experts,
+    with_router_losses,
+)
 from pynative.kernels.contract.rows import gather_rows, sum_rows
 from pynative.kernels.contract.vocabulary import (
     cross_entropy_addends,

@@ -9,7 +9,17 @@ non-negative integers (`dropout.py`).
 The functions here are signatures: their text is the specification, the bodies are those of `host`, `ops` and `ascend`.
 """
 
-from pynative.kernels.contract import attention, elementwise, exchange, flat_buffers, layer, linear, rows, vocabulary
+from pynative.kernels.contract import (
+    attention,
+    elementwise,
+    exchange,
+    flat_buffers,
+    layer,
+    linear,
+    routing,
+    rows,
+    vocabulary,
+)
 from pynative.kernels.contract.table import Table, table
 
 CONTRACT: Table = table(
@@ -45,6 +55,13 @@ CONTRACT: Table = table(
     vocabulary.cross_entropy_loss,
     vocabulary.cross_entropy_gradient,
     vocabulary.masked_mean,
+    routing.choose_experts,
+    routing.routing_probabilities,
+    routing.sample_experts,
+    routing.drop_over_capacity,
+    routing.load_of_experts,
+    routing.router_statistics,
+    routing.with_router_losses,
     flat_buffers.adam_,
     flat_buffers.sgd_,
     flat_buffers.combine_,

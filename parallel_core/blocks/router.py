@@ -1,0 +1,67 @@
+"""The router of a mixture of experts: a linear h -> E whose results say where each token goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.block import Block, ParameterSpec
+from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_regions
+from parallel_core.initial_values import Constant, Normal
+from parallel_core.sharding import ShardSpec
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+INT32 = 4
+
+
+@dataclass(frozen=True)
+class Router(Block):
+    """x W^T + b with W [E, h] and b [E], between two tensor-parallel regions; then the choice of k of E experts."""
+
+    hidden_size: int
+    experts: int
+    topk: int
+    std: float
+    """Of the first values of weight and bias."""
+    dtype: str
+    bias: bool
+    expert_bias: bool
+    """Whether a bias that is no parameter is added to scores for the choice, and moved after every step."""
+    in_float32: bool
+    """Whether the input is widened."""
+    partial_over: str | None
+    """Kind of the group whose ranks route different shards of the sequence (see ShardSpec)."""
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Router:
+        """The configuration's."""
+        moe = config.moe_config
+        assert moe.num_experts is not None, "a dense layer has no router"
+        return cls(
+            config.hidden_size, moe.num_experts, moe.moe_router_topk, config.init_method_std, config.params_dtype,
+            config.add_bias_linear, moe.moe_router_enable_expert_bias, moe.moe_router_dtype is not None,
+            between_regions(config),
+        )  # fmt: skip
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        shapes = {"weight": (self.experts, self.hidden_size)} | ({"bias": (self.experts,)} if self.bias else {})
+        return {
+            name: ParameterSpec(ShardSpec(shape=shape, partial_over=self.partial_over), Normal(self.std), self.dtype)
+            for name, shape in shapes.items()
+        }
+
+    def untrained(self) -> dict[str, ParameterSpec]:
+        """Name -> what has no gradient and is kept with the parameters: the expert bias, in float32."""
+        spec = ParameterSpec(ShardSpec(shape=(self.experts,)), Constant(0.0), "float32")
+        return {"expert_bias": spec} if self.expert_bias else {}
+
+    def forward_flops(self, tokens: int, seq_length: int) -> float:
+        return 2.0 * tokens * self.hidden_size * self.experts
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """The input, the logits, and which experts were chosen."""
+        item_size = FLOAT32 if self.in_float32 else micro_batch.item_size
+        of_token = self.hidden_size * item_size + self.experts * item_size + self.topk * INT32
+        return {"": micro_batch.tokens_between * of_token}

@@ -1,0 +1,37 @@
+"""Routing of tokens to experts as plain functions of arrays: which experts, with which weights, at which loss."""
+
+from parallel_core.routing.capacity import get_capacity, kept_within
+from parallel_core.routing.choice import best, choose, sinkhorn
+from parallel_core.routing.losses import (
+    Tokens,
+    balance_weights,
+    group_weights,
+    load_of_sequences,
+    log_sum_exp,
+    loss_gradient,
+)
+from parallel_core.routing.rule import RoutingRule
+from parallel_core.routing.sampling import Noise, sample, sampled_gradient
+from parallel_core.routing.weights import normalized_scores, probabilities, probabilities_gradient, scores
+
+__all__ = [
+    "Noise",
+    "RoutingRule",
+    "Tokens",
+    "balance_weights",
+    "best",
+    "choose",
+    "get_capacity",
+    "group_weights",
+    "kept_within",
+    "load_of_sequences",
+    "log_sum_exp",
+    "loss_gradient",
+    "normalized_scores",
+    "probabilities",
+    "probabilities_gradient",
+    "sample",
+    "sampled_gradient",
+    "scores",
+    "sinkhorn",
+]

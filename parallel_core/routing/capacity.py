@@ -1,0 +1,25 @@
+"""Experts that take no more than so many tokens."""
+
+from math import ceil
+
+import numpy as np
+
+
+def get_capacity(num_tokens: int, num_experts: int, capacity_factor: float, min_capacity: int | None = None) -> int:
+    """Choices that an expert takes of `num_tokens`: an even share times the factor, rounded up."""
+    return max(ceil(num_tokens / num_experts * capacity_factor), min_capacity or 0)
+
+
+def kept_within(capacity: int, probabilities: np.ndarray, experts: np.ndarray, by_position: bool) -> np.ndarray:
+    """[T, k] bool: the choices that experts keep: those of the largest probability or, by_position, the first tokens.
+
+    experts [T, k] int32; among equal ones the first tokens are kept.
+    """
+    chosen, weights = experts.ravel(), probabilities.ravel()
+    kept = np.ones(chosen.shape, bool)
+    for expert in np.flatnonzero(np.bincount(chosen) > capacity):
+        places = np.flatnonzero(chosen == expert)
+        if not by_position:
+            places = places[np.argsort(-weights[places], kind="stable")]
+        kept[places[capacity:]] = False
+    return kept.reshape(experts.shape)

@@ -1,0 +1,57 @@
+"""How a router chooses experts and weighs what they give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from parallel_core.config import MoEConfig
+
+SPARSE_MIXER = "sparsemixer_topk"
+EPSILON = 1e-20
+"""Added to sums that scores are divided by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingRule:
+    """The settings of one router."""
+
+    topk: int
+    """Experts of a token, k."""
+    sigmoid: bool = False
+    """Scores are sigmoids of the logits; else their softmax."""
+    pre_softmax: bool = False
+    """The softmax is over all experts; else over the chosen ones."""
+    normalize: bool = False
+    """The chosen experts' scores are divided by their sum."""
+    scale: float = 1.0
+    """They are multiplied by this."""
+    groups: int = 1
+    """Groups of neighbouring experts."""
+    group_topk: int | None = None
+    """Groups that a token's experts may come from; None: all."""
+    sinkhorn: bool = False
+    """Experts are chosen of balanced scores; the weights are those of unbalanced ones, over all experts."""
+
+    @classmethod
+    def of(cls, config: MoEConfig) -> RoutingRule:
+        """The configuration's. With sigmoid scores several chosen ones are divided by their sum, always."""
+        sinkhorn = "sinkhorn" in config.balancing
+        topk, sigmoid = config.moe_router_topk, config.moe_router_score_function == "sigmoid"
+        if sinkhorn:
+            return cls(topk=topk, sigmoid=topk == 1, pre_softmax=True, sinkhorn=True)
+        return cls(
+            topk=topk,
+            sigmoid=sigmoid,
+            pre_softmax=config.moe_router_pre_softmax,
+            normalize=topk > 1 and (sigmoid or (config.moe_router_norm_topk_prob and config.moe_router_pre_softmax)),
+            scale=config.moe_router_topk_scaling_factor or 1.0,
+            groups=config.moe_router_num_groups or 1,
+            group_topk=config.moe_router_group_topk,
+        )
+
+    @property
+    def scores_all(self) -> bool:
+        """Whether the chosen experts' scores are those among all experts."""
+        return self.sigmoid or self.pre_softmax

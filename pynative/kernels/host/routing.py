@@ -1,0 +1,145 @@
+"""The operators of a router on the host: the functions of `parallel_core.routing`, a block of tokens at a time."""
+
+from collections.abc import Callable
+
+import numpy as np
+from mindspore import Tensor, from_numpy
+
+from parallel_core import routing
+from parallel_core.routing import Noise, RoutingRule
+from pynative.autograd import Function
+from pynative.kernels.host.arrays import array_of, array_or_none, as_float32, rows_of
+from pynative.kernels.host.threads import row_blocks, run
+from pynative.rounding import convert, widened
+
+
+def _by_blocks(logits: np.ndarray, out: np.ndarray, compute: Callable[..., np.ndarray], *others: np.ndarray) -> None:
+    """out = compute(logits, *others), all of them rows, the logits widened a block at a time."""
+
+    def block(start: int, stop: int) -> None:
+        convert(compute(widened(logits[start:stop]), *(x[start:stop] for x in others)), out[start:stop])
+
+    run(block, row_blocks(len(logits), logits.shape[1] * 4))
+
+
+def choose_experts(logits: Tensor, rule: RoutingRule, bias: Tensor | None = None, balanced: bool = False) -> Tensor:
+    rows, bias_array = rows_of(logits), array_or_none(bias)
+    if balanced:
+        return from_numpy(routing.best(routing.sinkhorn(widened(rows)), rule.topk))
+    experts = np.empty((len(rows), rule.topk), np.int32)
+    _by_blocks(rows, experts, lambda x: routing.choose(x, rule, bias_array))
+    return from_numpy(experts)
+
+
+class _Probabilities(Function):
+    @staticmethod
+    def forward(ctx, logits, experts, rule):
+        ctx.save_for_backward(logits, experts)
+        ctx.rule = rule
+        probs = np.empty(experts.shape, np.float32)
+        _by_blocks(rows_of(logits), probs, lambda x, e: routing.probabilities(x, e, rule), array_of(experts))
+        return from_numpy(probs)
+
+    @staticmethod
+    def backward(ctx, dprobs):
+        (logits, experts), rule = ctx.saved_tensors, ctx.rule
+        rows = rows_of(logits)
+        gradient = np.empty(rows.shape, rows.dtype)
+
+        def compute(x: np.ndarray, chosen: np.ndarray, upstream: np.ndarray) -> np.ndarray:
+            return routing.probabilities_gradient(x, chosen, rule, upstream)
+
+        _by_blocks(rows, gradient, compute, array_of(experts), as_float32(dprobs))
+        return from_numpy(gradient.reshape(logits.shape)), None, None
+
+
+def routing_probabilities(logits: Tensor, experts: Tensor, rule: RoutingRule) -> Tensor:
+    return _Probabilities.apply(logits, experts, rule)
+
+
+class _Sampled(Function):
+    @staticmethod
+    def forward(ctx, logits, jitter, noise):
+        draws = routing.sample(widened(rows_of(logits)), jitter, noise)
+        ctx.shape, ctx.dtype, ctx.draws = logits.shape, array_of(logits).dtype, draws
+        probs = np.stack([draw.weights for draw in draws], axis=1)
+        return from_numpy(probs), from_numpy(np.stack([draw.experts for draw in draws], axis=1).astype(np.int32))
+
+    @staticmethod
+    def backward(ctx, dprobs, _):
+        upstream, gradient = as_float32(dprobs), np.empty(ctx.shape, ctx.dtype)
+        total = sum(routing.sampled_gradient(draw, upstream[:, turn]) for turn, draw in enumerate(ctx.draws))
+        convert(total.reshape(ctx.shape), gradient)
+        return from_numpy(gradient), None, None
+
+
+def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
+    return _Sampled.apply(logits, jitter, noise)
+
+
+class _Dropped(Function):
+    @staticmethod
+    def forward(ctx, probs, experts, capacity, by_position):
+        values, chosen = array_of(probs), array_of(experts)
+        ctx.kept = routing.kept_within(capacity, values, chosen, by_position)
+        return from_numpy(values * ctx.kept), from_numpy(np.where(ctx.kept, chosen, np.int32(-1)))
+
+    @staticmethod
+    def backward(ctx, dprobs, _):
+        return from_numpy(array_of(dprobs) * ctx.kept), None, None, None
+
+
+def drop_over_capacity(probs: Tensor, experts: Tensor, capacity: int, by_position: bool) -> tuple[Tensor, Tensor]:
+    return _Dropped.apply(probs, experts, capacity, by_position)
+
+
+def load_of_experts(experts: Tensor, batch: int, number: int, groups: int | None = None) -> Tensor:
+    return from_numpy(routing.load_of_sequences(array_of(experts), batch, number, groups))
+
+
+def router_statistics(logits: Tensor, rule: RoutingRule) -> tuple[Tensor, Tensor, Tensor]:
+    _, batch, number = logits.shape
+    rows = rows_of(logits)
+    scores, experts = np.empty(rows.shape, np.float32), np.empty((len(rows), rule.topk), np.int32)
+    squares = np.empty(len(rows), np.float32)
+
+    def block(start: int, stop: int) -> None:
+        values = widened(rows[start:stop])
+        scores[start:stop] = routing.normalized_scores(values, rule)
+        experts[start:stop] = routing.best(scores[start:stop], rule.topk)
+        squares[start:stop] = routing.log_sum_exp(values) ** 2
+
+    run(block, row_blocks(len(rows), number * 4))
+    sums = scores.reshape(-1, batch, number).sum(axis=0)
+    load = routing.load_of_sequences(experts, batch, number)
+    return from_numpy(sums), from_numpy(load), from_numpy(squares.sum(keepdims=True).reshape(()))
+
+
+class _WithLosses(Function):
+    @staticmethod
+    def forward(ctx, logits, weights, z_weight, rule):
+        ctx.save_for_backward(logits)
+        ctx.weights, ctx.z_weight, ctx.rule = weights, z_weight, rule
+        return from_numpy(array_of(logits))
+
+    @staticmethod
+    def backward(ctx, dlogits):
+        (logits,) = ctx.saved_tensors
+        rows, upstream = rows_of(logits), rows_of(dlogits)
+        gradient = np.empty(rows.shape, upstream.dtype)
+        weights = None
+        if ctx.weights is not None:
+            whole = np.broadcast_to(array_of(ctx.weights), logits.shape)
+            weights = whole.reshape(rows.shape)
+
+        def block(start: int, stop: int) -> None:
+            own = None if weights is None else weights[start:stop]
+            added = routing.loss_gradient(widened(rows[start:stop]), own, ctx.z_weight, ctx.rule)
+            convert(widened(upstream[start:stop]) + added, gradient[start:stop])
+
+        run(block, row_blocks(len(rows), rows.shape[1] * 4))
+        return from_numpy(gradient.reshape(logits.shape)), None, None, None
+
+
+def with_router_losses(logits: Tensor, weights: Tensor | None, z_weight: float, rule: RoutingRule) -> Tensor:
+    return _WithLosses.apply(logits, weights, z_weight, rule)

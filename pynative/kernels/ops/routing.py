@@ -1,0 +1,168 @@
+"""The operators of a router, of MindSpore operators; what they choose by is float32."""
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, ops
+
+from parallel_core.routing import Noise, RoutingRule
+from parallel_core.routing.rule import EPSILON
+from pynative.autograd import Function, detached
+
+FLOAT32, INT32 = mindspore.float32, mindspore.int32
+
+
+def _rows(logits: Tensor) -> Tensor:
+    return ops.cast(logits, FLOAT32).reshape(-1, logits.shape[-1])
+
+
+def _scores(rows: Tensor, rule: RoutingRule) -> Tensor:
+    if rule.sigmoid:
+        return ops.sigmoid(rows)
+    return ops.softmax(rows, -1) if rule.pre_softmax else rows
+
+
+def _normalized(rows: Tensor, rule: RoutingRule) -> Tensor:
+    if not rule.sigmoid:
+        return ops.softmax(rows, -1)
+    values = ops.sigmoid(rows)
+    return values / (values.sum(axis=-1, keepdims=True) + EPSILON)
+
+
+def _best(values: Tensor, count: int) -> Tensor:
+    return ops.cast(ops.topk(values, count, -1)[1], INT32)
+
+
+def _is(numbers: Tensor, count: int) -> Tensor:
+    """numbers [..., k] -> [..., k, count] bool: which of 0 ... count - 1 each is; none for -1."""
+    return ops.expand_dims(numbers, -1) == Tensor(np.arange(count, dtype=np.int32))
+
+
+def _any(numbers: Tensor, count: int) -> Tensor:
+    """numbers [T, k] -> [T, count] float32: 1 where one of a row's numbers is it."""
+    return ops.cast(_is(numbers, count), FLOAT32).max(axis=1)
+
+
+def _within_best_groups(values: Tensor, rule: RoutingRule) -> Tensor:
+    if not rule.group_topk:
+        return values
+    grouped = values.reshape(values.shape[0], rule.groups, -1)
+    best_of_group = ops.topk(grouped, rule.topk // rule.group_topk, -1)[0].sum(axis=-1)
+    allowed = ops.expand_dims(_any(_best(best_of_group, rule.group_topk), rule.groups), -1)
+    hidden = Tensor(np.float32(-np.inf))
+    return ops.where(ops.broadcast_to(allowed > 0, grouped.shape), grouped, hidden).reshape(values.shape)
+
+
+def _sinkhorn(cost: Tensor, tolerance: float = 1e-4) -> Tensor:
+    cost = ops.exp(cost)
+    tokens, experts = cost.shape
+    columns, error = ops.ones((experts,), FLOAT32), np.inf
+    rows = ops.ones((tokens,), FLOAT32)
+    while error > tolerance:
+        rows = 1.0 / (tokens * ((cost * columns).sum(axis=1) + 1e-8))
+        before, columns = columns, 1.0 / (experts * ((ops.expand_dims(rows, 1) * cost).sum(axis=0) + 1e-8))
+        error = float(ops.abs(before - columns).mean().asnumpy())
+    return columns * cost * ops.expand_dims(rows, 1)
+
+
+def choose_experts(logits: Tensor, rule: RoutingRule, bias: Tensor | None = None, balanced: bool = False) -> Tensor:
+    rows = detached(_rows(logits))
+    if balanced:
+        return _best(_sinkhorn(rows), rule.topk)
+    values = _scores(rows, rule)
+    return _best(_within_best_groups(values if bias is None else values + bias, rule), rule.topk)
+
+
+def routing_probabilities(logits: Tensor, experts: Tensor, rule: RoutingRule) -> Tensor:
+    chosen = ops.gather_d(_scores(_rows(logits), rule), 1, experts)
+    if not rule.scores_all:
+        chosen = ops.softmax(chosen, -1)
+    if rule.normalize:
+        chosen = chosen / (chosen.sum(axis=-1, keepdims=True) + EPSILON)
+    return chosen if rule.scale == 1.0 else chosen * rule.scale
+
+
+def _draw(rows: Tensor, left: Tensor, jitter: float, draws: Tensor | None, thirds: Tensor | None) -> tuple:
+    """(weights [T, 1], experts [T, 1]) of one draw among the experts whose logit `left` is finite."""
+    highest = left.max(axis=1, keepdims=True)
+    far = (highest - rows) / ops.maximum(ops.abs(rows), highest) > 2 * jitter
+    hidden = Tensor(np.float32(-np.inf))
+    left = ops.where(ops.logical_or(detached(far), left == hidden), hidden, rows)
+    gates = ops.softmax(left, -1)
+    numbers = detached(left) if draws is None else detached(left) - ops.log(-ops.log(draws))
+    experts = _best(numbers, 1)
+    multiplier = ops.gather_d(gates, 1, experts)
+    if thirds is None:
+        return multiplier, experts
+    whole = ops.logical_or(experts == _best(detached(gates), 1), ops.expand_dims(thirds > 0.75, 1))
+    lost = ops.where(whole, Tensor(np.float32(0.0)), Tensor(np.float32(2.0 / 3.0)))
+    return multiplier - detached(multiplier) * lost, experts
+
+
+def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
+    rows = _rows(logits)
+    draws = [None, None] if noise is None else [Tensor(part) for part in noise.draws]
+    thirds = [None, None] if noise is None else [Tensor(part) for part in noise.thirds]
+    first, expert = _draw(rows, detached(rows), jitter, draws[0], thirds[0])
+    hidden = Tensor(np.float32(-np.inf))
+    left = ops.where(_any(expert, rows.shape[1]) > 0, hidden, detached(rows))
+    second, other = _draw(rows, left, jitter, draws[1], thirds[1])
+    return ops.cat((first, second), 1), ops.cat((expert, other), 1)
+
+
+def drop_over_capacity(probs: Tensor, experts: Tensor, capacity: int, by_position: bool) -> tuple[Tensor, Tensor]:
+    tokens, number = experts.shape[0], int(experts.max().asnumpy()) + 1
+    chosen = ops.cast(_is(experts, number), FLOAT32)
+    first_is_largest = Tensor(np.arange(tokens, 0, -1, dtype=np.float32)[:, None, None])
+    order = first_is_largest if by_position else 1.0 + ops.expand_dims(detached(probs), -1)
+    of_expert = (chosen * order).sum(axis=1).T
+    taken = _any(_best(of_expert, min(capacity, tokens)), tokens).T
+    kept = ops.gather_d(taken, 1, experts)
+    return probs * kept, ops.where(kept > 0, experts, Tensor(np.int32(-1)))
+
+
+def load_of_experts(experts: Tensor, batch: int, number: int, groups: int | None = None) -> Tensor:
+    if groups is None:
+        marks = ops.cast(_is(experts, number), FLOAT32).sum(axis=1)
+    else:
+        marks = _any(ops.where(experts < 0, experts, experts // (number // groups)), groups)
+    return marks.reshape(-1, batch, marks.shape[-1]).sum(axis=0)
+
+
+def _log_sum_exp(rows: Tensor) -> Tensor:
+    highest = ops.amax(rows, -1, True)
+    return (highest + ops.log(ops.exp(rows - highest).sum(axis=-1, keepdims=True))).reshape(-1)
+
+
+def router_statistics(logits: Tensor, rule: RoutingRule) -> tuple[Tensor, Tensor, Tensor]:
+    _, batch, number = logits.shape
+    rows = detached(_rows(logits))
+    scores = _normalized(rows, rule)
+    sums = scores.reshape(-1, batch, number).sum(axis=0)
+    load = load_of_experts(_best(scores, rule.topk), batch, number)
+    return sums, load, ops.square(_log_sum_exp(rows)).sum()
+
+
+class _WithLosses(Function):
+    @staticmethod
+    def forward(ctx, logits, weights, z_weight, rule):
+        ctx.save_for_backward(logits)
+        ctx.weights, ctx.z_weight, ctx.rule = weights, z_weight, rule
+        return detached(logits)
+
+    @staticmethod
+    def backward(ctx, dlogits):
+        (logits,) = ctx.saved_tensors
+        rows, gradient = _rows(logits), _rows(dlogits)
+        if ctx.z_weight:
+            factor = ops.expand_dims(_log_sum_exp(rows) * (2.0 * ctx.z_weight), 1)
+            gradient = gradient + ops.softmax(rows, -1) * factor
+        if ctx.weights is not None:
+            weights = ops.broadcast_to(ctx.weights, logits.shape).reshape(rows.shape)
+            scores = _normalized(rows, ctx.rule)
+            own = scores * (weights - (weights * scores).sum(axis=-1, keepdims=True))
+            gradient = gradient + (own * (1.0 - ops.sigmoid(rows)) if ctx.rule.sigmoid else own)
+        return ops.cast(gradient.reshape(logits.shape), dlogits.dtype), None, None, None
+
+
+def with_router_losses(logits: Tensor, weights: Tensor | None, z_weight: float, rule: RoutingRule) -> Tensor:
+    return _WithLosses.apply(logits, weights, z_weight, rule)

@@ -1,0 +1,133 @@
+"""Losses on a router's logits: of balance between experts, and of the logits' size.
+
+They are attached to the logits (see `step_figures`). Loads count the tokens of a whole micro-batch, or of whole
+sequences, over the ranks that share them; each rank's part of the gradient is that of its own tokens.
+
+s sequence, b batch, E experts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core import routing, step_figures
+from parallel_core.averaging import MicroBatchWeight
+from parallel_core.config import ModelConfig
+from parallel_core.routing import RoutingRule, Tokens
+from parallel_core.step_figures import BALANCING_LOSSES
+from pynative import autograd, kernels, parallel_state
+from pynative.collectives import Group
+from pynative.step_figures import StepFigures, current, seed
+
+
+class _Loss(NamedTuple):
+    """coefficient * sum(scores * weights)."""
+
+    name: str
+    coefficient: float
+    weights: np.ndarray
+    """[b, E] or [1, E]."""
+    replicas: int = 1
+    """Whose sum the loss is, already."""
+
+
+class RouterLosses:
+    """The losses of one layer's router.
+
+    Args:
+        layer_number: global, from 1.
+        sharing: the ranks that have other tokens of the same micro-batch.
+        copies: how many ranks route the same tokens.
+    """
+
+    def __init__(self, config: ModelConfig, layer_number: int, sharing: str, copies: int) -> None:
+        self.config, self.layer_number, self.copies = config.moe_config, layer_number, copies
+        self.rule = RoutingRule.of(config.moe_config)
+        self.sharing = sharing
+        self.are_on = any(True for _ in step_figures.router_losses(config))
+
+    def __call__(self, logits: Tensor, experts: Tensor | None = None) -> Tensor:
+        """The logits [s, b, E] of which `experts` [s b, k] were chosen, with the losses attached; experts: asked for by
+        losses of groups alone."""
+        if not (self.are_on and autograd.is_recording()):
+            return logits
+        group, figures = parallel_state.get_group(self.sharing), current()
+        sums, load, squares = (x.asnumpy() for x in kernels.router_statistics(logits, self.rule))
+        tokens = logits.shape[0] * logits.shape[1]
+        of_all = tokens * group.size
+        losses = self._of_load(load, of_all, group) + self._of_groups(logits, experts, of_all, group)
+        losses += self._of_all_replicas(load, tokens, figures)
+        start = seed(MicroBatchWeight(of_all))
+        self._report(figures, losses, sums, float(squares) / of_all)
+        weighted = [loss.weights * (loss.coefficient * start) for loss in losses]
+        weights = _tensor(np.sum(np.broadcast_arrays(*weighted), axis=0)) if weighted else None
+        z_weight = (self.config.moe_z_loss_coeff or 0.0) * start / of_all
+        return kernels.with_router_losses(logits, weights, z_weight, self.rule)
+
+    def _of_load(self, load: np.ndarray, of_all: int, group: Group) -> list[_Loss]:
+        """Of a micro-batch's load, and of each sequence's, load [b, E] of this rank's tokens."""
+        kinds = {kind: c for kind, c in self.config.balancing_losses.items() if kind != "global_aux_loss"}
+        if not kinds:
+            return []
+        whole, batch = _sum(load, group), len(load)
+        loads = {
+            "aux_loss": (whole.sum(axis=0, keepdims=True), Tokens(of_all)),
+            "seq_aux_loss": (whole, Tokens(of_all // batch, batch)),
+        }
+        return [
+            _Loss(BALANCING_LOSSES[kind], coefficient, routing.balance_weights(*loads[kind], self.rule.topk))
+            for kind, coefficient in kinds.items()
+        ]
+
+    def _of_groups(self, logits: Tensor, experts: Tensor | None, of_all: int, group: Group) -> list[_Loss]:
+        """Of the loads of groups of experts: choices, and tokens that are sent there (DeepSeek-V2, section 2.2.3)."""
+        moe, number, batch = self.config, logits.shape[-1], logits.shape[1]
+        groups, chosen_groups = self.rule.groups, self.rule.group_topk or self.rule.groups
+        found = []
+        for name, coefficient, is_sent, share in (
+            (step_figures.DEVICE_LOSS, moe.moe_device_level_aux_loss_coeff, False, self.rule.topk / groups),
+            (step_figures.COMMUNICATION_LOSS, moe.moe_comm_aux_loss_coeff, True, chosen_groups / groups),
+        ):
+            if coefficient and experts is not None:
+                load = kernels.load_of_experts(experts, batch, number, groups if is_sent else None).asnumpy()
+                load = _sum(load.reshape(batch, groups, -1).sum(axis=-1), group)
+                by_sequence = "seq_aux_loss" in moe.balancing
+                tokens = Tokens(of_all // batch, batch) if by_sequence else Tokens(of_all)
+                load = load if by_sequence else load.sum(axis=0, keepdims=True)
+                found.append(_Loss(name, coefficient, routing.group_weights(load, tokens, share, number)))
+        return found
+
+    def _of_all_replicas(self, load: np.ndarray, tokens: int, figures: StepFigures | None) -> list[_Loss]:
+        """Of the mean load of this step's micro-batches so far on all replicas (Qiu et al., "Demons in the Detail",
+        2025)."""
+        coefficient = self.config.balancing_losses.get("global_aux_loss")
+        if not coefficient:
+            return []
+        group = parallel_state.get_group({"cp": "dp-cp", "tp-cp": "tp-dp-cp"}[self.sharing])
+        whole = _sum(load.sum(axis=0, keepdims=True), group)
+        if figures is not None:
+            total, count = figures.running_total("global load", self.layer_number, whole)
+            whole = total / count
+        weights = routing.balance_weights(whole, Tokens(tokens * group.size), self.rule.topk)
+        name, replicas = BALANCING_LOSSES["global_aux_loss"], parallel_state.get_data_parallel_world_size()
+        return [_Loss(name, coefficient, weights, replicas)]
+
+    def _report(self, figures: StepFigures | None, losses: list[_Loss], sums: np.ndarray, z_loss: float) -> None:
+        """Each rank its share."""
+        if figures is None:
+            return
+        share = 1.0 / self.copies
+        for loss in losses:
+            figures.add(loss.name, float((sums * loss.weights).sum()) * loss.replicas, self.layer_number, share)
+        figures.add(step_figures.Z_LOSS, z_loss, self.layer_number, share)
+
+
+def _sum(load: np.ndarray, group: Group) -> np.ndarray:
+    return load if group.size == 1 else group.all_reduce(_tensor(load)).asnumpy()
+
+
+def _tensor(values: np.ndarray) -> Tensor:
+    return Tensor.from_numpy(np.ascontiguousarray(values, np.float32))

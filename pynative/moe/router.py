@@ -1,0 +1,97 @@
+"""The router of a mixture of experts (Shazeer et al., 2017): which experts each token goes to, with which weights."""
+
+from __future__ import annotations
+
+from mindspore import Tensor, nn
+
+from parallel_core import blocks
+from parallel_core.config import ModelConfig
+from parallel_core.routing import RoutingRule, get_capacity
+from parallel_core.routing.rule import SPARSE_MIXER
+from parallel_core.step_figures import TOKENS_CHOSEN, TOKENS_ROUTED
+from pynative import kernels, parallel_state
+from pynative.moe import noise
+from pynative.moe.aux_loss import RouterLosses
+from pynative.moe.routing import Routing
+from pynative.parameter import make_parameter, type_of
+from pynative.step_figures import current
+from pynative.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
+from pynative.tensor_parallel.mappings import Boundary
+
+ROUTER_DTYPES = {"fp32": "float32", "fp64": "float32"}
+
+
+class TopKRouter(nn.Cell):
+    """Scores of x W^T, the best k experts by them, and the weights of these.
+
+    W [E, h] is whole on every rank. Where the sequence is cut between tensor-parallel regions each rank routes its own
+    tokens. `layer_number` is global and starts at 1.
+    """
+
+    def __init__(self, config: ModelConfig, layer_number: int = 1) -> None:
+        super().__init__()
+        self.moe, self.layer_number = config.moe_config, layer_number
+        self.rule = RoutingRule.of(self.moe)
+        block = blocks.Router.of(config)
+        parameters = {name: make_parameter(*spec) for name, spec in block.parameters().items()}
+        self.weight, self.bias = parameters["weight"], parameters.get("bias")
+        untrained = {name: make_parameter(*spec) for name, spec in block.untrained().items()}
+        self.expert_bias = untrained.get("expert_bias")
+        for parameter in untrained.values():
+            parameter.requires_grad = False
+        self.outside = Boundary.of(config)
+        copies = 1 if self.outside.cuts_sequence else parallel_state.get_tensor_model_parallel_world_size()
+        self.copies, self.dtype = (
+            copies,
+            self.moe.moe_router_dtype and type_of(ROUTER_DTYPES[self.moe.moe_router_dtype]),
+        )
+        sharing = "tp-cp" if self.outside.cuts_sequence else "cp"
+        self.losses = RouterLosses(config, layer_number, sharing, copies)
+
+    def construct(self, hidden_states: Tensor) -> Routing:
+        """[s, b, h] -> the routing of its s b tokens."""
+        logits = self.gating(hidden_states)
+        probs, experts = self._sampled(logits) if SPARSE_MIXER in self.moe.balancing else self._best(logits)
+        factor, capacity = self.moe.moe_expert_capacity_factor, None
+        self._report(TOKENS_CHOSEN, experts)
+        if factor is not None and factor >= 0:
+            tokens = experts.shape[0]
+            capacity = get_capacity(tokens * self.rule.topk, logits.shape[-1], factor)
+            if capacity < tokens:
+                by_position = self.moe.moe_token_drop_policy == "position"
+                probs, experts = kernels.drop_over_capacity(probs, experts, capacity, by_position)
+        self._report(TOKENS_ROUTED, experts)
+        return Routing(probs, experts, capacity if self.moe.moe_pad_expert_input_to_capacity else None)
+
+    def gating(self, hidden_states: Tensor) -> Tensor:
+        """[s, b, h] -> logits [s, b, E]."""
+        epsilon, positions = self.moe.moe_input_jitter_eps, self.outside.positions(hidden_states.shape[0])
+        if epsilon and self.training and SPARSE_MIXER not in self.moe.balancing:
+            hidden_states = noise.jitter(hidden_states, epsilon, self.layer_number, positions)
+        if self.dtype is not None:
+            hidden_states = kernels.cast(hidden_states, self.dtype)
+        inside = self.outside.inside()
+        logits = linear_with_grad_accumulation_and_async_allreduce(hidden_states, self.weight, self.bias, inside)
+        if self.moe.moe_router_force_load_balancing:
+            return noise.random_logits(logits, self.layer_number, positions)
+        return logits
+
+    def _best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        balanced = self.rule.sinkhorn and self.training
+        experts = kernels.choose_experts(logits, self.rule, self.expert_bias, balanced)
+        if self.training:
+            logits = self.losses(logits, experts)
+        return kernels.routing_probabilities(logits, experts, self.rule), experts
+
+    def _sampled(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        positions = self.outside.positions(logits.shape[0])
+        numbers = noise.draws(logits.shape, self.layer_number, positions) if self.training else None
+        if self.training:
+            logits = self.losses(logits)
+        return kernels.sample_experts(logits, self.moe.moe_input_jitter_eps or 0.01, numbers)
+
+    def _report(self, name: str, experts: Tensor) -> None:
+        figures = current()
+        if figures is not None:
+            load = kernels.load_of_experts(experts, 1, self.weight.shape[0])
+            figures.add(name, load, self.layer_number, share=1.0 / self.copies)

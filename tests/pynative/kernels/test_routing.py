@@ -1,0 +1,113 @@
+"""The operators of a router: MindSpore's agree with the host's, which are numpy's; forward and backward."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from parallel_core import routing
+from parallel_core.routing import Noise, RoutingRule
+from pynative import kernels
+from tests.support.kernels import assert_close, normal, run_operator, tensor, upstream
+
+LOGITS = (np.argsort(normal(50, 3, 12, seed=8), axis=-1) * 0.3 - 1.5).astype(np.float32)
+"""Of a row no two are equal, in 16 bits neither: of equal ones `ops` may choose another than the host."""
+RULES = {
+    "softmax": RoutingRule(topk=2),
+    "softmax of all": RoutingRule(topk=3, pre_softmax=True, normalize=True, scale=2.5),
+    "groups of sigmoids": RoutingRule(topk=4, sigmoid=True, normalize=True, scale=2.5, groups=3, group_topk=2),
+}
+BIAS = np.linspace(-0.3, 0.3, 12, dtype=np.float32)
+
+
+def both(case):
+    """Results and gradients of the host's and MindSpore's operators."""
+    for implementation in ("host", "ops"):
+        kernels.use(implementation)
+        yield [array for arrays in run_operator(*case) for array in arrays]
+
+
+@pytest.mark.parametrize("dtype", [ms.float32, ms.bfloat16])
+@pytest.mark.parametrize("name", RULES)
+def test_choice_and_weights(name, dtype):
+    """The choice is the same to the last; 16-bit logits give float32 weights and gradients of their own type."""
+    rule, logits = RULES[name], Tensor(LOGITS).astype(dtype)
+    rows = logits.astype(ms.float32).asnumpy().reshape(-1, 12)
+    experts = routing.choose(rows, rule, BIAS if rule.sigmoid else None)
+    for implementation in ("host", "ops"):
+        kernels.use(implementation)
+        chosen = kernels.choose_experts(logits, rule, Tensor(BIAS) if rule.sigmoid else None)
+        assert chosen.dtype == ms.int32 and np.array_equal(chosen.asnumpy(), experts)
+
+    def weigh(x):
+        return kernels.routing_probabilities(kernels.cast(x, dtype), Tensor(experts), rule)
+
+    ours, theirs = both((weigh, (LOGITS,)))
+    assert_close(ours[0], routing.probabilities(rows, experts, rule), 1e-6)
+    for one, other in zip(ours, theirs, strict=True):
+        assert_close(one, other, 1e-5 if dtype == ms.float32 else 1e-2)
+
+
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_losses(sigmoid):
+    """Statistics, and what a loss of them adds to the logits' gradient."""
+    rule, weights = RoutingRule(topk=2, sigmoid=sigmoid), normal(3, 12, seed=9)
+    statistics = []
+    for implementation in ("host", "ops"):
+        kernels.use(implementation)
+        statistics.append([x.asnumpy() for x in kernels.router_statistics(Tensor(LOGITS), rule)])
+    for one, other in zip(*statistics, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    ours, theirs = both((lambda x: kernels.with_router_losses(x, tensor(weights), 0.1, rule), (LOGITS,)))
+    np.testing.assert_array_equal(ours[0], LOGITS)
+    for one, other in zip(ours, theirs, strict=True):
+        assert_close(one, other, 1e-5)
+    plain = run_operator(lambda x: kernels.with_router_losses(x, None, 0.0, rule), (LOGITS,))[1][0]
+    added = routing.loss_gradient(LOGITS.reshape(-1, 12), np.tile(weights, (50, 1)), 0.1, rule)
+    assert_close(ours[1] - plain, added.reshape(LOGITS.shape), 1e-5)
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+def test_dropping(by_position):
+    rows = LOGITS.reshape(-1, 12)
+    rule = RULES["softmax of all"]
+    experts = routing.choose(rows, rule)
+    probs = normal(len(rows), 3, seed=12) ** 2
+    kept = routing.kept_within(20, probs, experts, by_position)
+    assert 0 < (~kept).sum() < kept.size / 2
+
+    def drop(x):
+        return kernels.drop_over_capacity(x, Tensor(experts), 20, by_position)[0]
+
+    for found in both((drop, (probs,))):
+        np.testing.assert_array_equal(found[0], probs * kept)
+        np.testing.assert_array_equal(found[1], upstream(probs.shape, 0) * kept)
+        left = kernels.drop_over_capacity(Tensor(probs), Tensor(experts), 20, by_position)[1].asnumpy()
+        np.testing.assert_array_equal(left, np.where(kept, experts, -1))
+
+
+def test_sampling_and_sinkhorn():
+    """Both from the same random numbers."""
+    generator, tokens = np.random.default_rng(10), LOGITS.shape[0] * LOGITS.shape[1]
+    noise = Noise(
+        generator.random((2, tokens, 12)).astype(np.float32), generator.random((2, tokens)).astype(np.float32)
+    )
+    ours, theirs = both((lambda x: kernels.sample_experts(x, 0.1, noise)[0], (LOGITS,)))
+    for one, other in zip(ours, theirs, strict=True):
+        assert_close(one, other, 1e-5)
+    chosen, balanced = [], []
+    for implementation in ("host", "ops"):
+        kernels.use(implementation)
+        chosen.append(kernels.sample_experts(Tensor(LOGITS), 0.1, noise)[1].asnumpy())
+        balanced.append(kernels.choose_experts(Tensor(LOGITS), RULES["softmax"], balanced=True).asnumpy())
+    np.testing.assert_array_equal(*chosen)
+    np.testing.assert_array_equal(*balanced)
+
+
+@pytest.mark.parametrize("groups", [None, 4])
+def test_loads(groups):
+    experts = np.random.default_rng(11).integers(-1, 12, (30, 2)).astype(np.int32)
+    expected = routing.load_of_sequences(experts, 3, 12, groups)
+    for implementation in ("host", "ops"):
+        kernels.use(implementation)
+        np.testing.assert_array_equal(kernels.load_of_experts(Tensor(experts), 3, 12, groups).asnumpy(), expected)

@@ -1,0 +1,144 @@
+"""The router's choices, its losses and what it reports, on one rank and where ranks share a micro-batch's tokens."""
+
+import numpy as np
+import pytest
+
+from parallel_core import routing
+from parallel_core.routing import RoutingRule
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
+
+EXPERTS, SEQUENCE, BATCH = 6, 16, 2
+HIDDEN = np.random.default_rng(1).standard_normal((SEQUENCE, BATCH, 32)).astype(np.float32)
+WEIGHT = np.random.default_rng(2).standard_normal((EXPERTS, 32)).astype(np.float32) * 0.3
+UPSTREAM = np.random.default_rng(3).standard_normal((SEQUENCE, BATCH, 2)).astype(np.float32)
+ROUTER = f"{TINY} --num-experts {EXPERTS} --moe-router-topk 2 --disable-bias-linear"
+
+
+def route(backend, flags: str) -> dict:
+    """A router's results of this rank's share of HIDDEN, in a step of one micro-batch, and its summed gradient."""
+    from mindspore import Tensor
+
+    from parallel_core.averaging import Averaging
+    from parallel_core.step_figures import figures_of
+    from pynative import autograd, parallel_state
+    from pynative.in_place import assign
+    from pynative.moe.router import TopKRouter
+    from pynative.step_figures import StepFigures, collected
+
+    config = config_of(f"{ROUTER} {flags}", backend.world_size)
+    with job(backend, config):
+        router = TopKRouter(config.model_config, 1)
+        router.set_train(True)
+        assign(router.weight, Tensor(WEIGHT))
+        length = SEQUENCE // config.parallel_config.context_parallel_size
+        if router.outside.cuts_sequence:
+            length //= backend.world_size
+        places = np.concatenate([np.arange(r.start, r.stop) for r in router.outside.positions(length)])
+        averaging = Averaging(per_token=False, micro_batches=1, replicas=1)
+        figures = StepFigures(figures_of(config.model_config), averaging)
+        hidden = autograd.leaf(Tensor(HIDDEN[places]))
+        with autograd.recording(), collected(figures):
+            found = router(hidden)
+            autograd.backward([found.probs], [Tensor(UPSTREAM[places].reshape(-1, 2))])
+        world = parallel_state.get_world_group()
+        total = world.all_reduce(autograd.take_gradient(router.weight)).asnumpy()
+        vector = world.all_reduce(Tensor(np.array(figures.vector(), np.float32))).asnumpy()
+        return {
+            "places": places,
+            "probs": found.probs.asnumpy().reshape(-1, BATCH, 2),
+            "experts": found.experts.asnumpy().reshape(-1, BATCH, 2),
+            "gradient": total,
+            "figures": figures.whole(vector.tolist()),
+        }
+
+
+LOSSES = {
+    "none": "--moe-router-load-balancing-type none",
+    "micro-batch, z": "--moe-aux-loss-coeff 0.5 --moe-z-loss-coeff 0.2",
+    "sequences of sigmoids": (
+        "--moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.5 --moe-router-score-function sigmoid"
+    ),
+    "groups": (
+        "--moe-router-num-groups 3 --moe-router-group-topk 2 --moe-router-pre-softmax --moe-aux-loss-coeff 0.3 "
+        "--moe-device-level-aux-loss-coeff 0.5 --moe-comm-aux-loss-coeff 0.7"
+    ),
+    "global": "--moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 0.5",
+}
+
+
+def loss_of(logits: np.ndarray, flags: str, experts: np.ndarray) -> float:
+    """The losses in float64, written from their papers: loads by loops, means over tokens."""
+    moe = config_of(f"{ROUTER} {flags}", 1).moe_config
+    rule, total = RoutingRule.of(moe), 0.0
+    scores = routing.normalized_scores(logits, rule).reshape(SEQUENCE, BATCH, EXPERTS)
+    best = np.argsort(-scores, axis=-1)[..., : rule.topk]
+    share = np.stack([(best == e).any(axis=-1) for e in range(EXPERTS)], axis=-1) / rule.topk
+    for kind, coefficient in moe.balancing_losses.items():
+        axes = 0 if kind == "seq_aux_loss" else (0, 1)
+        total += coefficient * EXPERTS * np.mean(np.sum(share.mean(axis=axes) * scores.mean(axis=axes), axis=-1))
+    of_groups = scores.mean(axis=(0, 1)).reshape(3, 2).sum(axis=-1)
+    real = np.stack([(experts == e).any(axis=-1) for e in range(EXPERTS)], axis=-1).reshape(-1, 3, 2)
+    total += moe.moe_device_level_aux_loss_coeff * np.sum(of_groups * real.sum(axis=-1).mean(axis=0) * 3 / rule.topk)
+    total += moe.moe_comm_aux_loss_coeff * np.sum(of_groups * real.any(axis=-1).mean(axis=0) * 3 / 2)
+    return total + (moe.moe_z_loss_coeff or 0.0) * np.mean(routing.log_sum_exp(logits) ** 2)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_one_rank_against_float64(name):
+    """The weight's gradient by finite differences in some directions, with the choices held."""
+    found = run(1, route, LOSSES[name])[0]
+    rule = RoutingRule.of(config_of(f"{ROUTER} {LOSSES[name]}", 1).moe_config)
+    rows, weight = HIDDEN.reshape(-1, 32).astype(np.float64), WEIGHT.astype(np.float64)
+    experts = routing.choose(rows @ weight.T, rule)
+    assert np.array_equal(found["experts"].reshape(-1, 2), experts)
+    np.testing.assert_allclose(
+        found["probs"].reshape(-1, 2), routing.probabilities(rows @ weight.T, experts, rule), rtol=1e-5
+    )
+
+    def objective(weight):
+        logits = rows @ weight.T
+        weighted = (routing.probabilities(logits, experts, rule) * UPSTREAM.reshape(-1, 2)).sum()
+        return weighted + loss_of(logits, LOSSES[name], experts)
+
+    for direction in np.random.default_rng(4).standard_normal((12, *weight.shape)) * 1e-6:
+        slope = (objective(weight + direction) - objective(weight - direction)) / 2e-6
+        expected = (found["gradient"] * direction).sum() * 1e6
+        assert abs(slope - expected) < 2e-5 * np.linalg.norm(found["gradient"])
+
+
+@pytest.mark.parametrize("layout", ["--context-parallel-size 2", "--tensor-model-parallel-size 2 --sequence-parallel"])
+@pytest.mark.parametrize("name", ["micro-batch, z", "sequences of sigmoids", "groups", "global"])
+def test_ranks_that_share_a_micro_batch(name, layout):
+    """Each routes its own tokens; gradient and figures are those of one rank."""
+    one, shares = run(1, route, LOSSES[name])[0], run(2, route, f"{LOSSES[name]} {layout}")
+    for share in shares:
+        assert np.array_equal(share["experts"], one["experts"][share["places"]])
+        np.testing.assert_allclose(share["gradient"], one["gradient"], atol=1e-5 * np.abs(one["gradient"]).max())
+        for figure, value in one["figures"].items():
+            np.testing.assert_allclose(share["figures"][figure], value, rtol=1e-5)
+
+
+def test_figures():
+    """Even loads give a loss of one; counts are of choices before and after experts drop some."""
+    flags = "--moe-aux-loss-coeff 0.5 --moe-expert-capacity-factor 1.0"
+    found = run(1, route, flags)[0]
+    chosen, routed = (found["figures"][name][0] for name in ("tokens_chosen", "tokens_routed"))
+    capacity = -(-SEQUENCE * BATCH * 2 // EXPERTS)
+    assert chosen.sum() == SEQUENCE * BATCH * 2 and np.array_equal(routed, np.minimum(chosen, capacity))
+    kept = found["experts"] >= 0
+    assert kept.sum() == routed.sum() and not found["probs"][~kept].any()
+    assert 1.0 < found["figures"]["load_balancing_loss"][0] < 2.0
+
+
+@pytest.mark.parametrize(
+    "flags", ["--fix-router", "--moe-input-jitter-eps 0.1", "--moe-router-load-balancing-type sparsemixer_topk"]
+)
+def test_random_numbers_are_functions_of_place(flags):
+    """A rank that has a part of the sequence draws that part's."""
+    one = run(1, route, flags)[0]
+    plain = run(1, route, "")[0]
+    assert not np.array_equal(one["probs"], plain["probs"])
+    for share in run(2, route, f"{flags} --context-parallel-size 2"):
+        assert np.array_equal(share["experts"], one["experts"][share["places"]])
+        np.testing.assert_allclose(share["probs"], one["probs"][share["places"]], rtol=1e-5)

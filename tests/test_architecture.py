@@ -77,7 +77,7 @@ FLOORS = {
     "parallel_core": (
         {"activations", "batch_sizes", "blas", "dtypes", "files", "findings", "fused_rows", "loss_scale", "lr_schedule"}
         | {"messages", "newton_schulz", "token_dispatch"}
-        | {"partition", "sampling", "sharding"},
+        | {"partition", "sampling", "sharding", "strictness"},
         {"averaging", "buffers", "initial_values", "recompute", "schedules", "sizes"},
         {"config", "context"},
         {"batch", "data", "optimizer", "rotary", "routing", "step_figures", "topology"},

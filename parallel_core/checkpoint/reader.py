@@ -55,6 +55,10 @@ class CheckpointReader:
                 found.append(f"{path}: its bytes are not those that were written; load another checkpoint")
         return found
 
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of this name."""
+        return name in self.manifest.tensors
+
     def problem(self, name: str, spec: ShardSpec) -> str | None:
         """Why the tensor `name` cannot be read as `spec` says; None if it can."""
         tensor = self.manifest.tensors.get(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parallel_core.config.base import Config, option
+from parallel_core.strictness import STRICTNESS
 
 
 @dataclass(kw_only=True)
@@ -39,6 +40,9 @@ class CheckpointConfig(Config):
     """Start random states anew."""
     ckpt_step: int | None = option("--ckpt-step", None, at_least=0)
     """The iteration to load; the newest if not given."""
+    dist_ckpt_strictness: str = option("--dist-ckpt-strictness", "raise_all", choices=tuple(STRICTNESS))
+    """Whether names that the model (Megatron: unexpected) or the checkpoint (missing) has alone are refused, logged or
+    skipped."""
     exit_on_missing_checkpoint: bool = option("--exit-on-missing-checkpoint", False)
     """Stop if `load_checkpoint` holds none, instead of starting anew."""
     save_retain_interval: int | None = option("--save-retain-interval", None, at_least=1)

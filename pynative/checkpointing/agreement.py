@@ -8,8 +8,11 @@ from mindspore import Tensor
 from pynative import parallel_state
 
 
-def agree(offered: Sequence[str], taken: Collection[str], problems: Sequence[str], source: str) -> None:
-    """Raise ValueError on every rank if any rank has a problem, or if no rank takes a name that `source` offers.
+def agree(
+    offered: Sequence[str], taken: Collection[str], problems: Sequence[str], source: str, *, all_used: bool = True
+) -> list[str]:
+    """The names that `source` offers and no rank takes. Raise ValueError on every rank if any rank has a problem or,
+    with `all_used`, if there are such names.
 
     `offered` is the same list on all ranks. `taken` are the names that this rank's model has.
     """
@@ -17,8 +20,9 @@ def agree(offered: Sequence[str], taken: Collection[str], problems: Sequence[str
     findings.append(len(problems))
     counts = parallel_state.get_world_group().all_reduce(Tensor(np.array(findings, np.int32))).asnumpy()
     unused = [name for name, count in zip(offered, counts[:-1], strict=True) if count == 0]
-    all_problems = [*problems, *(f"{name}: {source} has it, the model does not" for name in unused)]
+    all_problems = [*problems, *(f"{name}: {source} has it, the model does not" for name in unused if all_used)]
     if not all_problems and counts[-1]:
         all_problems = ["another rank's part of the model does not fit; it says why"]
     if all_problems:
         raise ValueError(f"{source} does not fit, nothing was loaded:\n" + "\n".join(all_problems))
+    return unused

@@ -17,6 +17,7 @@ from parallel_core.checkpoint.schedule import schedule_problems
 from parallel_core.config import AllConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from parallel_core.optimizer import MAIN_PARAM
+from parallel_core.strictness import STRICTNESS, Strictness
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.checkpointing.optimizer_state import optimizer_tensors
@@ -52,9 +53,10 @@ def load_checkpoint(directory: Path, state: RunState, digests: bool = False) -> 
     weights_alone = weights_alone or not reader.holds_a_run
     optimizer = None if weights_alone else state.step_cell.optimizer
     scheduler = None if weights_alone else state.step_cell.scheduler
-    problems = _optimizer_problems(reader, optimizer) + _schedule_problems(reader, scheduler, state.config)
+    strictness = STRICTNESS[training.checkpoint.dist_ckpt_strictness]
+    problems = _optimizer_problems(reader, optimizer, strictness) + _schedule_problems(reader, scheduler, state.config)
     problems += reader.settings_problems(state.config.to_dict())
-    _check(reader, state.model, problems, digests=digests or training.checkpoint.crc_check)
+    _check(reader, state.model, problems, strictness, digests=digests or training.checkpoint.crc_check)
     _read_weights(reader, state.model)
     if optimizer is not None:
         _read_optimizer(reader, optimizer)
@@ -77,21 +79,34 @@ def _is_save_directory(directory: Path, output_dir: str | None) -> bool:
 def load_model(directory: Path, model: nn.Cell) -> Manifest:
     """Fill a model from a checkpoint, without anything that belongs to training. What the checkpoint says of itself."""
     reader = open_checkpoint(directory, optimizer=False)
-    _check(reader, model, [], digests=False)
+    _check(reader, model, [], STRICTNESS["raise_all"])
     _read_weights(reader, model)
     return reader.manifest
 
 
-def _check(reader: CheckpointReader, model: nn.Cell, problems: list[str], *, digests: bool) -> None:
+def _check(
+    reader: CheckpointReader, model: nn.Cell, problems: list[str], strictness: Strictness, *, digests: bool = False
+) -> None:
+    """Raise ValueError on every rank if anything is wrong on any; `strictness` is about names of one side only."""
     world = parallel_state.get_world_group()
     specs = {parameter.meta.spec.name: parameter.meta.spec for parameter in name_parameters(model)}
-    found = [reader.problem(name, spec) for name, spec in specs.items()]
+    absent = [] if strictness.refuses_absent else [name for name in specs if not reader.has(name)]
+    found = [reader.problem(name, spec) for name, spec in specs.items() if name not in absent]
     damaged = reader.damaged_files(world.rank, world.size, digests=digests)
     problems = [*damaged, *problems, *(problem for problem in found if problem)]
-    agree(reader.manifest.weights, specs.keys(), problems, str(reader.directory))
+    source = str(reader.directory)
+    unused = agree(reader.manifest.weights, specs.keys(), problems, source, all_used=strictness.refuses_unused)
+    if strictness.logs_absent:
+        for name in absent:
+            warn(f"{name}: the model has it, {source} does not: it keeps its initial values")
+    if strictness.logs_unused:
+        for name in unused:
+            warn(f"{name}: {source} has it, the model does not")
 
 
-def _optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | None) -> list[str]:
+def _optimizer_problems(
+    reader: CheckpointReader, optimizer: FlatOptimizer | None, strictness: Strictness
+) -> list[str]:
     if optimizer is None:
         return []
     record, remedy = reader.manifest.optimizer, "load the weights alone by --no-load-optim"
@@ -101,7 +116,8 @@ def _optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | Non
         now = optimizer.config.optimizer_type
         return [f"{reader.directory}: --optimizer was {record.kind}, now it is {now}; {remedy}"]
     tensors = optimizer_tensors(optimizer)
-    found = (reader.problem(_stored_name(reader, name), stretch.whole.spec) for name, stretch, _ in tensors)
+    wanted = ((_stored_name(reader, name), stretch.whole.spec) for name, stretch, _ in tensors)
+    found = (reader.problem(name, spec) for name, spec in wanted if strictness.refuses_absent or reader.has(name))
     return [problem for problem in found if problem]
 
 
@@ -115,11 +131,13 @@ def _schedule_problems(
 
 def _stored_name(reader: CheckpointReader, name: str) -> str:
     """Of a state's tensor: a run without float32 values beside its weights had weights that were float32."""
-    return name if name in reader.manifest.tensors else name.removeprefix(f"{MAIN_PARAM}.")
+    return name if reader.has(name) else name.removeprefix(f"{MAIN_PARAM}.")
 
 
 def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:
     for parameter in whole_parameters(model):
+        if not reader.has(parameter.meta.spec.name):
+            continue
         present = parameter.asnumpy().copy()  # What the checkpoint lacks, rows of padding, stays.
         write_parameter(parameter, reader.read(parameter.meta.spec.name, place_of(parameter), out=present))
 
@@ -127,8 +145,10 @@ def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:
 def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer) -> None:
     assert reader.manifest.optimizer is not None
     for name, stretch, memory in optimizer_tensors(optimizer):
-        present = stretch.to_array(memory.asnumpy()).copy()
-        write(memory, stretch.to_vector(reader.read(_stored_name(reader, name), stretch.place, out=present)))
+        stored = _stored_name(reader, name)
+        if reader.has(stored):
+            present = stretch.to_array(memory.asnumpy()).copy()
+            write(memory, stretch.to_vector(reader.read(stored, stretch.place, out=present)))
     optimizer.steps = reader.manifest.optimizer.steps
     if optimizer.grad_scaler is not None and reader.manifest.loss_scaler is not None:
         optimizer.grad_scaler.load_state_dict(reader.manifest.loss_scaler)

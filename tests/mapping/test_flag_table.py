@@ -97,6 +97,7 @@ OTHER_DEFAULTS = {
     "--pre-tockens": "MindSpeed-LLM's",
     "--loss-scale-window": "1000, but for an adaptive loss scaler, which begins with its shortest",
     "--lora-r": "",
+    "--dist-ckpt-strictness": "names on one side alone are refused unless a script says otherwise",
     "--spec": "",
     "--tokenizer-type": "",
 }

@@ -15,7 +15,6 @@ FLAGS = group(
         --ckpt-fully-parallel-load-process-group=str{dp,ep_dp}:dp --ckpt-assume-constant-structure
         --ckpt-pg-tensors-cache-path=str --ckpt-pg-tensors-cache-create
         --no-ckpt-load-validate-sharding-integrity|--disable-ckpt-load-validate-sharding-integrity=off
-        --dist-ckpt-strictness=str{assume_ok_unexpected,log_unexpected,log_all,raise_unexpected,raise_all,return_unexpected,return_all,ignore_all}:assume_ok_unexpected
         --dist-ckpt-optim-fully-reshardable --distrib-optim-fully-reshardable-mem-efficient --verify-integrity
         --use-dist-ckpt>use_dist_ckpt_deprecated --dist-ckpt-format>dist_ckpt_format_deprecated=str
         --dist-ckpt-workers=int:1 --ckpt-fully-parallel-save>ckpt_fully_parallel_save_deprecated

@@ -118,6 +118,27 @@ def test_a_checkpoint_that_does_not_fit_is_refused(checkpoint, layout, flags, wo
         load_at(layout, f"--load {directory} --lr-decay-iters 4 {flags}")
 
 
+@pytest.mark.parametrize("layout", ["one", "tp2"])
+@pytest.mark.parametrize("strictness", ["log_all", "ignore_all"])
+def test_names_of_one_side_alone_are_skipped_on_request(checkpoint, layout, strictness):
+    """The layer that the checkpoint lacks keeps its initial values, the one that the model lacks is left out; moments
+    likewise. --dist-ckpt-strictness is about names: shapes must fit whatever it says."""
+    directory, before = checkpoint
+    flags = f"--lr-decay-iters 4 --dist-ckpt-strictness {strictness}"
+    initial = load_at(layout, "--num-layers 3 --lr-decay-iters 4")
+    longer = load_at(layout, f"--load {directory} {flags} --num-layers 3")
+    shorter = load_at(layout, f"--load {directory} {flags} --num-layers 1")
+    for after, names in ((longer, before.weights), (shorter, shorter.weights)):
+        for name in names:
+            np.testing.assert_array_equal(after.weights[name], before.weights[name], err_msg=name)
+            np.testing.assert_array_equal(after.moments[f"exp_avg.{name}"], before.moments[f"exp_avg.{name}"])
+    for name in longer.weights.keys() - before.weights.keys():
+        np.testing.assert_array_equal(longer.weights[name], initial.weights[name], err_msg=name)
+    assert len(longer.weights) > len(before.weights) > len(shorter.weights)
+    with pytest.raises(ValueError, match=r"decoder.layers.0.mlp.linear_fc1.weight: \[128, 32\]"):
+        load_at(layout, f"--load {directory} {flags} --ffn-hidden-size 64")
+
+
 def test_what_was_saved_without_an_optimizer(tmp_path):
     """Says how to load it, and loads so."""
     before = train_at("one", f"--save {tmp_path} --no-save-optim --no-save-rng")

@@ -33,7 +33,8 @@ def save_and_load(backend, directory: Path) -> list[tuple[np.ndarray, ...]]:
         buffers = ParamAndGradBuffers(name_parameters(model), config.training_config.gradient)
         optimizer = get_optimizer(config.optimizer_config, buffers)
         step_cell = SimpleNamespace(optimizer=optimizer, scheduler=get_optimizer_param_scheduler(config))
-        return SimpleNamespace(config=config, model=model, step_cell=step_cell, iteration=3, consumed_samples=6)
+        run = {"iteration": 3, "consumed_samples": 6, "callbacks": (), "callback_states": {}}
+        return SimpleNamespace(config=config, model=model, step_cell=step_cell, **run)
 
     def contents(state) -> list[np.ndarray]:
         pairs = state.step_cell.optimizer.states_of_parameters()

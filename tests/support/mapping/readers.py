@@ -66,6 +66,7 @@ def _assigned(tree: ast.AST, names: Names) -> Names:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 many = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+                many = many and not any(isinstance(value, ast.Starred) for value in (*target.elts, *node.value.elts))
                 pairs = zip(target.elts, node.value.elts, strict=True) if many else [(target, node.value)]
                 for name, value in pairs:
                     section = _section(value, found)

@@ -14,7 +14,6 @@ TARGETS = {row.target: name for name, row in NAMES.items()}
 READ = reads()
 
 DERIVED_FROM = {
-    "model_config.add_bias_linear": "model_config.mlp_has_bias",
     "model_config.group_query_attention": "model_config.num_query_groups",
     "model_config.make_vocab_size_divisible_by": "model_config.vocab_size",
     "training_config.precision.bf16": "model_config.compute_dtype",

@@ -113,11 +113,22 @@ def shared_expert_gate(args: Any) -> bool:
 SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss")
 
 
-def load_balancing(args: Any) -> str | None:
+def _kinds_of_balancing(args: Any) -> list[str]:
+    given = args.moe_router_load_balancing_type
+    return given if isinstance(given, list) else [given]
+
+
+def load_balancing(args: Any) -> Any:
     """MindSpeed-LLM's names for whole routers, in Megatron's terms: what remains is the balancing loss."""
-    if args.moe_router_load_balancing_type not in (*SOFTMAX_FIRST, "noaux_tc", "aux_loss"):
-        return args.moe_router_load_balancing_type
-    return "seq_aux_loss" if args.seq_aux else "aux_loss"
+    loss = "seq_aux_loss" if args.seq_aux else "aux_loss"
+    of_routers = (*SOFTMAX_FIRST, "noaux_tc", "aux_loss")
+    kinds = [loss if kind in of_routers else kind for kind in _kinds_of_balancing(args)]
+    return kinds[0] if len(kinds) == 1 else kinds
+
+
+def softmax_comes_first(args: Any) -> bool:
+    named = any(kind in SOFTMAX_FIRST for kind in _kinds_of_balancing(args))
+    return bool(args.moe_router_pre_softmax or named or _is_deepspeed(args))
 
 
 def _is_deepspeed(args: Any) -> bool:
@@ -242,11 +253,9 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "moe_shared_expert_intermediate_size": shared_expert_size,
     "moe_shared_expert_gate": shared_expert_gate,
     "moe_router_load_balancing_type": load_balancing,
-    "moe_router_pre_softmax": lambda args: (
-        args.moe_router_pre_softmax or args.moe_router_load_balancing_type in SOFTMAX_FIRST or _is_deepspeed(args)
-    ),
+    "moe_router_pre_softmax": softmax_comes_first,
     "moe_router_enable_expert_bias": lambda args: (
-        args.moe_router_enable_expert_bias or args.moe_router_load_balancing_type == "noaux_tc"
+        args.moe_router_enable_expert_bias or "noaux_tc" in _kinds_of_balancing(args)
     ),
     "moe_router_num_groups": router_groups,
     "moe_router_dtype": router_dtype,

@@ -29,7 +29,7 @@ class Flag(NamedTuple):
     choices: tuple[Any, ...] = ()
     """The values it may have."""
     nargs: str | int | None = None
-    """How many values it takes: one, `+` (one or more), `*` (any number), or this many."""
+    """How many values it takes: one, `+` (one or more), `*` (any number), this many, `1+` (one, or a list of more)."""
     aliases: tuple[str, ...] = ()
     """Other names of the same flag."""
     stores: Any = True

@@ -122,14 +122,15 @@ def _arity(row: Flag, words: int) -> tuple[int, int]:
         return 0, 0
     if isinstance(row.nargs, int):
         return row.nargs, row.nargs
-    return {None: (1, 1), "*": (0, words), "+": (1, max(1, words))}[row.nargs]
+    return {None: (1, 1), "*": (0, words), "+": (1, max(1, words)), "1+": (1, max(1, words))}[row.nargs]
 
 
 def _value(row: Flag, words: list[str]) -> Any:
     if row.type is None:
         return row.stores
     converted = [convert(row, word) for word in words]
-    return converted if row.nargs in ("*", "+") or isinstance(row.nargs, int) else converted[0]
+    one = row.nargs is None or (row.nargs == "1+" and len(converted) == 1)
+    return converted[0] if one else converted
 
 
 class Unreadable(ValueError):
@@ -160,7 +161,7 @@ def taken(row: Flag, value: Any) -> Any:
         if not isinstance(value, bool):
             raise Unreadable(repr(value), "must be true or false")
         return value
-    if row.nargs is None:
+    if row.nargs is None or (row.nargs == "1+" and not isinstance(value, list | tuple)):
         return _taken(row, value)
     return [_taken(row, part) for part in (value if isinstance(value, list | tuple) else [value])]
 

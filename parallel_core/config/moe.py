@@ -9,6 +9,8 @@ from parallel_core.config.base import Config, option
 
 BALANCING_LOSSES = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 """Kinds of balancing that are a loss with a weight: they may be combined."""
+BALANCING = (*BALANCING_LOSSES, "sinkhorn", "sparsemixer_topk", "none")
+"""Kinds of balancing."""
 
 
 @dataclass(kw_only=True)
@@ -29,14 +31,11 @@ class MoEConfig(Config):
     """Compute a rank's experts in one grouped product."""
     moe_router_topk: int = option("--moe-router-topk", 2, at_least=1)
     """Experts each token goes to."""
-    moe_router_load_balancing_type: str = option(
-        "--moe-router-load-balancing-type",
-        "aux_loss",
-        choices=("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "sparsemixer_topk", "none"),
-    )
-    """How tokens are kept spread over experts; sparsemixer_topk samples them (SparseMixer, Liu et al., 2023)."""
-    moe_aux_loss_coeff: float = option("--moe-aux-loss-coeff", 0.0, at_least=0)
-    """Weight of the balancing loss."""
+    moe_router_load_balancing_type: str | list[str] = option("--moe-router-load-balancing-type", "aux_loss")
+    """How tokens are kept spread over experts, or several balancing losses; sparsemixer_topk samples experts
+    (SparseMixer, Liu et al., 2023)."""
+    moe_aux_loss_coeff: float | list[float] = option("--moe-aux-loss-coeff", 0.0)
+    """Weight of the balancing loss, or of each of several."""
     moe_device_level_aux_loss_coeff: float = option("--moe-device-level-aux-loss-coeff", 0.0, at_least=0)
     """Weight of the loss that balances groups of experts (DeepSeek-V2, 2024, section 2.2.3)."""
     moe_comm_aux_loss_coeff: float = option("--moe-comm-aux-loss-coeff", 0.0, at_least=0)
@@ -99,10 +98,15 @@ class MoEConfig(Config):
         return tuple(kinds) if isinstance(kinds, list) else (kinds,)
 
     @property
+    def balancing_weights(self) -> tuple[float, ...]:
+        """The weight of each kind of balancing."""
+        weights = self.moe_aux_loss_coeff
+        return tuple(weights) if isinstance(weights, list) else (weights,)
+
+    @property
     def balancing_losses(self) -> dict[str, float]:
         """The balancing losses that are on, with their weights."""
-        weights = self.moe_aux_loss_coeff
-        pairs = zip(self.balancing, weights if isinstance(weights, list) else [weights], strict=True)
+        pairs = zip(self.balancing, self.balancing_weights, strict=True)
         return {kind: weight for kind, weight in pairs if kind in BALANCING_LOSSES and weight}
 
     def has_experts(self, layer: int) -> bool:

@@ -10,16 +10,19 @@ def get_capacity(num_tokens: int, num_experts: int, capacity_factor: float, min_
     return max(ceil(num_tokens / num_experts * capacity_factor), min_capacity or 0)
 
 
-def kept_within(capacity: int, probabilities: np.ndarray, experts: np.ndarray, by_position: bool) -> np.ndarray:
+def kept_within(
+    capacity: int | np.ndarray, probabilities: np.ndarray, experts: np.ndarray, by_position: bool
+) -> np.ndarray:
     """[T, k] bool: the choices that experts keep: those of the largest probability or, by_position, the first tokens.
 
-    experts [T, k] int32; among equal ones the first tokens are kept.
+    capacity: of every expert, or of each [E]. experts [T, k] int32; among equal ones the first tokens are kept.
     """
     chosen, weights = experts.ravel(), probabilities.ravel()
-    kept = np.ones(chosen.shape, bool)
-    for expert in np.flatnonzero(np.bincount(chosen) > capacity):
+    kept, counts = np.ones(chosen.shape, bool), np.bincount(chosen)
+    capacities = np.broadcast_to(capacity, counts.shape) if np.ndim(capacity) == 0 else np.asarray(capacity)
+    for expert in np.flatnonzero(counts > capacities[: len(counts)]):
         places = np.flatnonzero(chosen == expert)
         if not by_position:
             places = places[np.argsort(-weights[places], kind="stable")]
-        kept[places[capacity:]] = False
+        kept[places[capacities[expert] :]] = False
     return kept.reshape(experts.shape)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
@@ -46,22 +50,29 @@ class TopKRouter(nn.Cell):
             self.moe.moe_router_dtype and type_of(ROUTER_DTYPES[self.moe.moe_router_dtype]),
         )
         sharing = "tp-cp" if self.outside.cuts_sequence else "cp"
+        self.capacities: Callable[[int], np.ndarray] | None = None
+        """From the capacity to that of each expert, where they differ."""
         self.losses = RouterLosses(config, layer_number, sharing, copies)
 
     def construct(self, hidden_states: Tensor) -> Routing:
         """[s, b, h] -> the routing of its s b tokens."""
         logits = self.gating(hidden_states)
         probs, experts = self._sampled(logits) if SPARSE_MIXER in self.moe.balancing else self._best(logits)
-        factor, capacity = self.moe.moe_expert_capacity_factor, None
         self._report(TOKENS_CHOSEN, experts)
-        if factor is not None and factor >= 0:
-            tokens = experts.shape[0]
-            capacity = get_capacity(tokens * self.rule.topk, logits.shape[-1], factor)
-            if capacity < tokens:
-                by_position = self.moe.moe_token_drop_policy == "position"
-                probs, experts = kernels.drop_over_capacity(probs, experts, capacity, by_position)
+        capacity = self._capacity(experts.shape[0])
+        if capacity is not None and np.min(capacity) < experts.shape[0]:
+            by_position = self.moe.moe_token_drop_policy == "position"
+            probs, experts = kernels.drop_over_capacity(probs, experts, capacity, by_position)
         self._report(TOKENS_ROUTED, experts)
         return Routing(probs, experts, capacity if self.moe.moe_pad_expert_input_to_capacity else None)
+
+    def _capacity(self, tokens: int) -> Any:
+        """How many of this rank's tokens an expert takes, or each [E]; None: all."""
+        factor = self.moe.moe_expert_capacity_factor
+        if factor is None or factor < 0:
+            return None
+        capacity = get_capacity(tokens * self.rule.topk, self.weight.shape[0], factor)
+        return capacity if self.capacities is None else self.capacities(capacity)
 
     def gating(self, hidden_states: Tensor) -> Tensor:
         """[s, b, h] -> logits [s, b, E]."""

@@ -11,6 +11,7 @@ from parallel_core.config import AllConfig, ModelConfig, TrainingConfig
 from pynative import parallel_state
 from pynative.distributed.finalize_model_grads import finalize_model_grads
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
+from pynative.moe.expert_bias import ExpertBiases
 from pynative.parameter import trainable
 from pynative.pipeline_parallel.step import GlobalLoss, PipelineStep
 from pynative.step_position import StepPosition, set_step_position
@@ -37,6 +38,7 @@ class ForwardBackward:
         self.buffers = ParamAndGradBuffers.of(trainable(model), config.training_config.gradient)
         self.pipeline = PipelineStep(model, config)
         self._forward_step, self._calls = BatchedForwardStep(), count()
+        self.expert_biases = ExpertBiases(model)
 
     @classmethod
     def of(cls, model: nn.CellList, config: AllConfig) -> "ForwardBackward":
@@ -53,6 +55,7 @@ class ForwardBackward:
         self.buffers.empty_gradients()
         loss = self.pipeline.run(self._forward_step, iter([data]), train)
         if train:
+            self.expert_biases.update(loss.figures)
             finalize_model_grads(self.buffers)
             self.buffers.gather_gradients()
         return loss, self.pipeline.averaging.gradient_scale(loss.tokens)

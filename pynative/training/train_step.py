@@ -12,6 +12,7 @@ from parallel_core.config import AllConfig, ModelConfig, ParallelConfig, Trainin
 from parallel_core.loss_scale import LossScaler
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative.distributed.finalize_model_grads import finalize_model_grads
+from pynative.moe.expert_bias import ExpertBiases
 from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.optimizer.grad_norm import GradientNorm, clip_coefficient
 from pynative.pipeline_parallel.stage import ForwardStep
@@ -89,7 +90,7 @@ class TrainOneStepCell:
                 bucket.is_checked = True
             self.pipeline.after_micro_batch = self.buffers.check_gradients
         self.gradient_norm = GradientNorm(self.buffers, checks_all=self.loss_scaler is not None)
-        self.skipped_steps = 0
+        self.skipped_steps, self.expert_biases = 0, ExpertBiases(self.model)
 
     def __call__(self, **data: Any) -> tuple[float, bool, float, float, float]:
         """One step on the model's keyword arguments for all of this rank's micro-batches.
@@ -116,6 +117,7 @@ class TrainOneStepCell:
         self.model.set_train(True)
         self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
         loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
+        self.expert_biases.update(loss.figures)
         averaging = self.pipeline.averaging
         finalize_model_grads(self.buffers)
         loss_scale, scale = averaging.loss_scale, averaging.gradient_scale(loss.tokens)

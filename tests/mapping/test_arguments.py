@@ -93,6 +93,11 @@ MOE = "--num-experts 4 --moe-ffn-hidden-size 32"
         (f"{MOE} --moe-layer-freq ([0]*1+[1]*1)*2", "moe_config.moe_layer_freq", [0, 1, 0, 1]),
         (f"{MOE} --n-shared-experts 2", "moe_config.moe_shared_expert_intermediate_size", 64),
         (f"{MOE} --moe-router-load-balancing-type softmax_topk", "moe_config.moe_router_pre_softmax", True),
+        (
+            f"{MOE} --moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 1e-2 1e-3",
+            "moe_config.balancing_losses",
+            {"aux_loss": 1e-2, "seq_aux_loss": 1e-3},
+        ),
         (f"{MOE} --seq-aux", "moe_config.moe_router_load_balancing_type", "seq_aux_loss"),
         (f"{MOE} --moe-token-dispatcher-type flex", "moe_config.moe_token_dispatcher_type", "alltoall"),
         (

@@ -78,16 +78,12 @@ def test_every_recorded_flag_is_in_the_table(facts):
     assert not names - BY_NAME.keys()
 
 
-ARITY_WIDENED = {"--moe-router-load-balancing-type", "--moe-aux-loss-coeff"}
-"""Megatron's newest version takes several values; one is what every other version and script gives."""
-
-
 def test_arity_agrees_with_the_recorded_facts(facts):
     for flag, rows in facts.items():
         row = BY_NAME[flag]
         takes_none = {fact["action"] != "store" for fact in rows}
         assert takes_none == {row.type is None}, flag
-        if row.type is not None and flag not in ARITY_WIDENED | {"--spec"}:
+        if row.type is not None and flag != "--spec":
             assert (row.nargs is not None) in {fact["nargs"] is not None for fact in rows}, flag
 
 

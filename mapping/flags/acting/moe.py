@@ -2,6 +2,7 @@
 
 from mapping.flags.acting.build import Acting, refusing, same, switch, value
 from mapping.flags.notations import layer_frequency
+from parallel_core.config.moe import BALANCING
 
 ACTING = Acting(
     {
@@ -9,8 +10,10 @@ ACTING = Acting(
         "--moe-router-load-balancing-type": refusing(
             "use aux_loss, seq_aux_loss, global_aux_loss, sinkhorn, softmax_topk or none",
             "quantile_balancing",
-            also=("noaux_tc", "softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss"),
+            also=(*BALANCING, "noaux_tc", "softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss"),
+            nargs="1+",
         ),
+        "--moe-aux-loss-coeff": {"nargs": "1+"},
         "--moe-router-score-function": refusing("use softmax or sigmoid", "sqrtsoftplus", "sqrtsoftmax"),
         "--moe-token-dispatcher-type": {"also": ("alltoall_seq", "flex")},
     },

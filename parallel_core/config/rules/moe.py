@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from parallel_core.config.moe import BALANCING, BALANCING_LOSSES
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 from parallel_core.sizes import expert_copies_are_whole
@@ -42,6 +43,32 @@ def router_chooses_among_experts(config: Sections) -> Iterator[Finding]:
         yield Finding("--moe-router-group-topk", chosen, "needs --moe-router-num-groups", "add it")
 
 
+def balancing_is_known(config: Sections) -> Iterator[Finding]:
+    moe = config.moe_config
+    kinds, weights = moe.balancing, moe.balancing_weights
+    flag, given = "--moe-router-load-balancing-type", " ".join(map(str, kinds))
+    if any(kind not in BALANCING for kind in kinds):
+        yield Finding(flag, given, f"must be of {', '.join(BALANCING)}", "change it")
+    elif len(kinds) > 1 and not set(kinds) <= set(BALANCING_LOSSES):
+        yield Finding(flag, given, f"only {', '.join(BALANCING_LOSSES)} may be combined", "leave one out")
+    elif len(kinds) != len(set(kinds)):
+        yield Finding(flag, given, "names a loss twice", "leave one out")
+    elif len(weights) != len(kinds):
+        rule = f"must have one weight for each --moe-router-load-balancing-type, {len(kinds)} in all"
+        yield Finding("--moe-aux-loss-coeff", " ".join(f"{weight:g}" for weight in weights), rule, "add or remove some")
+    if any(weight < 0 for weight in weights):
+        yield Finding(
+            "--moe-aux-loss-coeff", " ".join(f"{weight:g}" for weight in weights), "must be at least 0", "change it"
+        )
+
+
+def balanced_otherwise(config: Sections) -> Iterator[Finding]:
+    moe = config.moe_config
+    if moe.num_experts is not None and "sinkhorn" in moe.balancing and any(moe.balancing_weights):
+        rule = "does not go with --moe-router-load-balancing-type sinkhorn, which balances without a loss"
+        yield Finding("--moe-aux-loss-coeff", moe.moe_aux_loss_coeff, rule, "leave it out")
+
+
 def balanced_groups_exist(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     if moe.num_experts is None:
@@ -52,18 +79,18 @@ def balanced_groups_exist(config: Sections) -> Iterator[Finding]:
     ):
         if weight and moe.moe_router_num_groups is None:
             yield Finding(flag, weight, "balances groups of experts, so it needs --moe-router-num-groups", "add it")
-        if weight and moe.moe_router_load_balancing_type not in ("aux_loss", "seq_aux_loss"):
+        if weight and not set(moe.balancing) & {"aux_loss", "seq_aux_loss"}:
             yield Finding(
                 flag,
                 weight,
-                f"does not go with --moe-router-load-balancing-type {moe.moe_router_load_balancing_type}",
+                f"does not go with --moe-router-load-balancing-type {' '.join(moe.balancing)}",
                 "use aux_loss or seq_aux_loss",
             )
 
 
 def sampling_takes_two(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
-    if moe.num_experts is None or moe.moe_router_load_balancing_type != "sparsemixer_topk":
+    if moe.num_experts is None or "sparsemixer_topk" not in moe.balancing:
         return
     if moe.moe_router_topk != 2:
         yield Finding(
@@ -77,7 +104,7 @@ def sampling_takes_two(config: Sections) -> Iterator[Finding]:
 def one_expert_learns(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     softmax_of_one = moe.moe_router_topk == 1 and moe.moe_router_score_function == "softmax"
-    if moe.num_experts is None or moe.moe_router_load_balancing_type == "sinkhorn":
+    if moe.num_experts is None or "sinkhorn" in moe.balancing:
         return
     if softmax_of_one and not moe.moe_router_pre_softmax:
         yield Finding(
@@ -104,7 +131,7 @@ def capacity_is_given(config: Sections) -> Iterator[Finding]:
         return
     if moe.moe_pad_expert_input_to_capacity and moe.moe_expert_capacity_factor is None:
         yield Finding("--moe-pad-expert-input-to-capacity", None, "needs --moe-expert-capacity-factor", "add it")
-    if moe.moe_expert_capacity_factor is not None and moe.moe_router_load_balancing_type == "sinkhorn":
+    if moe.moe_expert_capacity_factor is not None and "sinkhorn" in moe.balancing:
         yield Finding(
             "--moe-expert-capacity-factor",
             moe.moe_expert_capacity_factor,
@@ -147,6 +174,8 @@ RULES = (
     experts_divide,
     expert_ranks_divide,
     router_chooses_among_experts,
+    balancing_is_known,
+    balanced_otherwise,
     balanced_groups_exist,
     sampling_takes_two,
     one_expert_learns,

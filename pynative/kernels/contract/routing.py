@@ -1,6 +1,7 @@
 # mypy: disable-error-code=empty-body
 """Contract of the operators of a router. T = s b tokens, E experts, k chosen ones, G groups of experts."""
 
+import numpy as np
 from mindspore import Tensor
 
 from parallel_core.routing import Noise, RoutingRule
@@ -21,9 +22,11 @@ def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[
     """logits [..., E] -> (weights [T, 2] float32, experts [T, 2] int32), as `parallel_core.routing.sample`."""
 
 
-def drop_over_capacity(probs: Tensor, experts: Tensor, capacity: int, by_position: bool) -> tuple[Tensor, Tensor]:
+def drop_over_capacity(
+    probs: Tensor, experts: Tensor, capacity: int | np.ndarray, by_position: bool
+) -> tuple[Tensor, Tensor]:
     """(probs, experts) [T, k] with 0 and -1 where an expert takes the token no more: of more than `capacity` it keeps
-    those of the largest probability or, by_position, the first."""
+    those of the largest probability or, by_position, the first. capacity: of every expert, or of each [E]."""
 
 
 def load_of_experts(experts: Tensor, batch: int, number: int, groups: int | None = None) -> Tensor:

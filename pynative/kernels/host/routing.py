@@ -89,7 +89,9 @@ class _Dropped(Function):
         return from_numpy(array_of(dprobs) * ctx.kept), None, None, None
 
 
-def drop_over_capacity(probs: Tensor, experts: Tensor, capacity: int, by_position: bool) -> tuple[Tensor, Tensor]:
+def drop_over_capacity(
+    probs: Tensor, experts: Tensor, capacity: int | np.ndarray, by_position: bool
+) -> tuple[Tensor, Tensor]:
     return _Dropped.apply(probs, experts, capacity, by_position)
 
 

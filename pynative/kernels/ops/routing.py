@@ -109,13 +109,18 @@ def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[
     return ops.cat((first, second), 1), ops.cat((expert, other), 1)
 
 
-def drop_over_capacity(probs: Tensor, experts: Tensor, capacity: int, by_position: bool) -> tuple[Tensor, Tensor]:
+def drop_over_capacity(
+    probs: Tensor, experts: Tensor, capacity: int | np.ndarray, by_position: bool
+) -> tuple[Tensor, Tensor]:
     tokens, number = experts.shape[0], int(experts.max().asnumpy()) + 1
+    capacities = np.minimum(capacity if np.ndim(capacity) else np.full(number, capacity), tokens)[:number]
     chosen = ops.cast(_is(experts, number), FLOAT32)
     first_is_largest = Tensor(np.arange(tokens, 0, -1, dtype=np.float32)[:, None, None])
     order = first_is_largest if by_position else 1.0 + ops.expand_dims(detached(probs), -1)
-    of_expert = (chosen * order).sum(axis=1).T
-    taken = _any(_best(of_expert, min(capacity, tokens)), tokens).T
+    most = int(capacities.max())
+    best_of_expert = _best((chosen * order).sum(axis=1).T, most)
+    within = Tensor(np.arange(most) < capacities[:, None])
+    taken = _any(ops.where(within, best_of_expert, Tensor(np.int32(-1))), tokens).T
     kept = ops.gather_d(taken, 1, experts)
     return probs * kept, ops.where(kept > 0, experts, Tensor(np.int32(-1)))
 

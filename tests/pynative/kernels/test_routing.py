@@ -67,22 +67,23 @@ def test_losses(sigmoid):
     assert_close(ours[1] - plain, added.reshape(LOGITS.shape), 1e-5)
 
 
+@pytest.mark.parametrize("capacity", [20, np.array([20, 40, 5, *[30] * 9])], ids=["one", "each its own"])
 @pytest.mark.parametrize("by_position", [False, True])
-def test_dropping(by_position):
+def test_dropping(by_position, capacity):
     rows = LOGITS.reshape(-1, 12)
     rule = RULES["softmax of all"]
     experts = routing.choose(rows, rule)
     probs = normal(len(rows), 3, seed=12) ** 2
-    kept = routing.kept_within(20, probs, experts, by_position)
+    kept = routing.kept_within(capacity, probs, experts, by_position)
     assert 0 < (~kept).sum() < kept.size / 2
 
     def drop(x):
-        return kernels.drop_over_capacity(x, Tensor(experts), 20, by_position)[0]
+        return kernels.drop_over_capacity(x, Tensor(experts), capacity, by_position)[0]
 
     for found in both((drop, (probs,))):
         np.testing.assert_array_equal(found[0], probs * kept)
         np.testing.assert_array_equal(found[1], upstream(probs.shape, 0) * kept)
-        left = kernels.drop_over_capacity(Tensor(probs), Tensor(experts), 20, by_position)[1].asnumpy()
+        left = kernels.drop_over_capacity(Tensor(probs), Tensor(experts), capacity, by_position)[1].asnumpy()
         np.testing.assert_array_equal(left, np.where(kept, experts, -1))
 
 

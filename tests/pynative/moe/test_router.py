@@ -142,3 +142,24 @@ def test_random_numbers_are_functions_of_place(flags):
     for share in run(2, route, f"{flags} --context-parallel-size 2"):
         assert np.array_equal(share["experts"], one["experts"][share["places"]])
         np.testing.assert_allclose(share["probs"], one["probs"][share["places"]], rtol=1e-5)
+
+
+def moved_bias(backend) -> tuple[list, list, bool]:
+    """An expert bias before and after a step in which experts got 1, 2, 3, 2, 2, 2 tokens."""
+    from mindspore import nn
+
+    from pynative.moe.expert_bias import ExpertBiases
+    from pynative.moe.router import TopKRouter
+
+    flags = f"{ROUTER} --moe-router-score-function sigmoid --moe-router-enable-expert-bias --bf16"
+    config = config_of(f"{flags} --moe-router-bias-update-rate 0.25", 1)
+    with job(backend, config):
+        router = TopKRouter(config.model_config, 2)
+        before = router.expert_bias.asnumpy().tolist()
+        ExpertBiases([nn.CellList([router])]).update({"tokens_routed": np.array([[0.0] * 6, [1, 2, 3, 2, 2, 2]])})
+        return before, router.expert_bias.asnumpy().tolist(), router.expert_bias.requires_grad
+
+
+def test_the_expert_bias_moves_towards_idle_experts():
+    """By the rate, whatever the distance; it is float32 in a 16-bit model, and no gradient's."""
+    assert run(1, moved_bias)[0] == ([0.0] * 6, [0.25, 0, -0.25, 0, 0, 0], False)

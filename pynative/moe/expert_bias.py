@@ -1,0 +1,31 @@
+"""Balance without a loss: a bias on each expert's score moves towards those that get few tokens (Wang et al.,
+"Auxiliary-Loss-Free Load Balancing", 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from parallel_core.step_figures import TOKENS_ROUTED
+from pynative import in_place
+from pynative.moe.router import TopKRouter
+
+
+class ExpertBiases:
+    """Those of a stage's chunks."""
+
+    def __init__(self, model: Iterable[nn.Cell]) -> None:
+        cells = [cell for chunk in model for _, cell in chunk.cells_and_names()]
+        routers = [cell for cell in cells if isinstance(cell, TopKRouter)]
+        self._biases = [(router, router.expert_bias) for router in routers if router.expert_bias is not None]
+
+    def update(self, figures: Mapping[str, np.ndarray]) -> None:
+        """Move each by its rate, down where an expert got more than the mean of what a step's tokens were routed to,
+        and up where it got less; once a step, whether or not its update is made."""
+        for router, bias in self._biases:
+            counts = figures[TOKENS_ROUTED][router.layer_number - 1]
+            moves = router.moe.moe_router_bias_update_rate * np.sign(counts.mean() - counts)
+            moved = bias.asnumpy() + moves.astype(np.float32)
+            in_place.assign(bias, Tensor.from_numpy(moved))

@@ -1,0 +1,86 @@
+"""Functions of Megatron's routers by their names and arguments, for cells of users.
+
+T tokens, E experts, k chosen ones. Probabilities and maps are dense [T, E] here, as there.
+"""
+
+from __future__ import annotations
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, ops
+
+from parallel_core.routing import RoutingRule, get_capacity
+from pynative import kernels
+from pynative.autograd import detached
+
+__all__ = ["get_capacity", "switch_load_balancing_loss_func", "topk_softmax_with_capacity", "z_loss_func"]
+
+
+def switch_load_balancing_loss_func(
+    probs: Tensor,
+    tokens_per_expert: Tensor,
+    total_num_tokens: int,
+    topk: int,
+    num_experts: int,
+    moe_aux_loss_coeff: float,
+) -> Tensor:
+    """coefficient * E / (k N^2) * sum_e(tokens_e sum_t probs_te), a scalar (Fedus et al., "Switch Transformers", 2021).
+
+    probs [T, E] of this rank's tokens; tokens_per_expert [E] of all N of them, on whichever ranks they are.
+    """
+    factor = num_experts * moe_aux_loss_coeff / (topk * float(total_num_tokens) ** 2)
+    return (probs.sum(axis=0) * ops.cast(tokens_per_expert, probs.dtype)).sum() * factor
+
+
+def z_loss_func(logits: Tensor, z_loss_coeff: float) -> Tensor:
+    """coefficient * the mean over tokens of log(sum_e(exp(logits_te)))^2, a scalar (Zoph et al., "ST-MoE", 2022)."""
+    highest = detached(ops.amax(logits, -1, True))
+    log_sum_exp = highest + ops.log(ops.exp(logits - highest).sum(axis=-1, keepdims=True))
+    return ops.square(log_sum_exp).mean() * z_loss_coeff
+
+
+def topk_softmax_with_capacity(
+    logits: Tensor,
+    topk: int,
+    capacity_factor: float | None = None,
+    pad_to_capacity: bool = False,
+    drop_policy: str = "probs",
+    use_pre_softmax: bool = False,
+    num_groups: int | None = None,
+    group_topk: int | None = None,
+    scaling_factor: float | None = None,
+    deterministic_mode: bool = False,
+    score_function: str = "softmax",
+    expert_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """logits [T, E] -> (probabilities [T, E], bool map of choices [T, E], tokens per expert before dropping [E]).
+
+    drop_policy: "probs" or "position", what an expert keeps of more than its capacity. pad_to_capacity: the map sends
+    each expert exactly as many, the others with probability 0. deterministic_mode: it is always so.
+    """
+    sigmoid, number = score_function == "sigmoid", logits.shape[-1]
+    if drop_policy not in ("probs", "position") or score_function not in ("softmax", "sigmoid"):
+        raise ValueError(f"drop_policy {drop_policy!r}, score_function {score_function!r}: not known")
+    rule = RoutingRule(
+        topk=topk, sigmoid=sigmoid, pre_softmax=use_pre_softmax, normalize=sigmoid and topk > 1,
+        scale=scaling_factor or 1.0, groups=num_groups or 1, group_topk=group_topk,
+    )  # fmt: skip
+    experts = kernels.choose_experts(logits, rule, expert_bias)
+    load = kernels.load_of_experts(experts, 1, number).reshape(number)
+    probs = kernels.routing_probabilities(logits, experts, rule)
+    capacity = None if capacity_factor is None else get_capacity(len(logits) * topk, number, capacity_factor)
+    if capacity is not None and capacity < len(logits):
+        probs, experts = kernels.drop_over_capacity(probs, experts, capacity, drop_policy == "position")
+    chosen = ops.cast(ops.expand_dims(experts, -1) == Tensor(np.arange(number, dtype=np.int32)), mindspore.float32)
+    dense, routed = (ops.expand_dims(probs, -1) * chosen).sum(axis=1), chosen.sum(axis=1)
+    if pad_to_capacity and capacity is not None:
+        routed = _filled(routed, min(capacity, len(logits)))
+    return dense, routed > 0, load
+
+
+def _filled(routed: Tensor, capacity: int) -> Tensor:
+    """The map with the first tokens that an expert does not have, up to its capacity."""
+    order = np.argsort(-routed.asnumpy(), axis=0, kind="stable")[:capacity]
+    filled = np.zeros(routed.shape, np.float32)
+    np.put_along_axis(filled, order, 1.0, axis=0)
+    return Tensor(filled)

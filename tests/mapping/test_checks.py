@@ -338,7 +338,11 @@ BAD = [
     ("--num-experts 4 --moe-router-topk 1", 1, "--moe-router-topk 1"),
     ("--num-experts 4 --moe-router-topk 0", 1, "--moe-router-topk 0"),
     ("--num-experts 4 --moe-aux-loss-coeff -1", 1, "--moe-aux-loss-coeff -1"),
-    ("--num-experts 4 --moe-router-load-balancing-type aux_loss none", 1, "--moe-router-load-balancing-type aux_loss"),
+    (
+        "--num-experts 4 --moe-router-load-balancing-type aux_loss none",
+        1,
+        "--moe-router-load-balancing-type aux_loss none",
+    ),
     ("--num-experts 4 --moe-router-load-balancing-type aux_loss seq_aux_loss", 1, "--moe-aux-loss-coeff 0"),
     ("--num-experts 4 --moe-router-load-balancing-type sinkhorn --moe-aux-loss-coeff 1", 1, "--moe-aux-loss-coeff 1"),
     ("--num-experts 4 --moe-layer-freq [1,2,0,1]", 1, "--moe-layer-freq [1, 2, 0, 1]"),

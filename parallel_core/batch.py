@@ -24,8 +24,8 @@ class Entry:
     """One array [b, ...] of a batch."""
 
     array: np.ndarray
-    is_shard: bool = False
-    """Whether the sequences are a context-parallel rank's shards already."""
+    whole: np.ndarray | None = None
+    """Where `array` has a context-parallel rank's shards: the whole sequences that they were cut of."""
     row_tokens: np.ndarray | None = None
     """Of labels and loss mask: how many tokens of each row's whole sequence count, float64 [b]."""
 
@@ -40,13 +40,21 @@ class Entry:
 
     def rows(self, start: int, stop: int) -> Entry:
         """Some of the rows."""
-        tokens = None if self.row_tokens is None else self.row_tokens[start:stop]
-        return replace(self, array=self.array[start:stop], row_tokens=tokens)
+        whole, tokens = (None if part is None else part[start:stop] for part in (self.whole, self.row_tokens))
+        return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
 
     @property
     def tokens(self) -> float | None:
         """How many tokens count, of labels and loss mask."""
         return None if self.row_tokens is None else float(self.row_tokens.sum())
+
+
+def tokens_ahead(sequences: np.ndarray, places: int) -> np.ndarray:
+    """Sequences [b, s] of what stands so many places further on, 0 beyond their end."""
+    ahead = np.zeros_like(sequences)
+    kept = max(sequences.shape[1] - places, 0)
+    ahead[:, :kept] = sequences[:, sequences.shape[1] - kept :]
+    return ahead
 
 
 @dataclass(frozen=True)
@@ -76,13 +84,13 @@ class ContextShard:
 
     def entry(self, name: str, entry: Any) -> Any:
         """An `Entry` with its sequences sharded; one that is, rows without a sequence and anything else stay."""
-        if self.layout.size == 1 or not isinstance(entry, Entry) or entry.is_shard or entry.array.ndim < 2:
+        if self.layout.size == 1 or not isinstance(entry, Entry) or entry.whole is not None or entry.array.ndim < 2:
             return entry
         is_mask = name == ATTENTION_MASK
         return replace(
             entry,
             array=self.mask_rows(entry.array) if is_mask else self.sequence(entry.array, name),
-            is_shard=True,
+            whole=entry.array,
         )
 
 

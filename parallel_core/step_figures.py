@@ -47,14 +47,22 @@ class Figure:
 def figures_of(config: ModelConfig) -> tuple[Figure, ...]:
     """The configuration's; the first axis of a figure by layer is all layers', dense ones and those of multi-token
     prediction (behind the decoder's) too."""
-    return tuple(_of_experts(config))
+    return tuple(_of_experts(config)) + tuple(
+        Figure(mtp_loss(depth), ()) for depth in range(1, config.multi_token_prediction.depths + 1)
+    )
+
+
+def mtp_loss(depth: int) -> str:
+    """Megatron's name of the loss of a depth of multi-token prediction, from 1."""
+    return f"mtp_{depth}_loss"
 
 
 def _of_experts(config: ModelConfig) -> Iterator[Figure]:
-    moe, number = config.moe_config, config.num_layers
-    layers = sum(map(moe.has_experts, range(number)))
-    if not layers:
+    moe, depths = config.moe_config, config.multi_token_prediction.depths
+    in_decoder, number = sum(map(moe.has_experts, range(config.num_layers))), config.num_layers + depths
+    if not in_decoder:
         return
+    layers = in_decoder + depths
     by_expert = (number, moe.num_experts or 0)
     yield Figure(TOKENS_CHOSEN, by_expert, is_loss=False)
     yield Figure(TOKENS_ROUTED, by_expert, is_loss=False)
@@ -86,7 +94,7 @@ def logged_by_layer(config: ModelConfig, values: Mapping[str, np.ndarray]) -> di
         for figure in figures_of(config)
         if figure.is_loss and figure.layers
         for layer, value in enumerate(values[figure.name])
-        if config.moe_config.has_experts(layer)
+        if config.moe_config.has_experts(min(layer, config.num_layers - 1))
     }
 
 

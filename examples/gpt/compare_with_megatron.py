@@ -9,7 +9,8 @@ CASE_DIR holds, under Megatron-Core's parameter names and layouts:
     tokens.npy         int [iterations x global batch, sequence + 1], in the order in which they are consumed
     loss_mask.npy      optional, [same rows, sequence], 1 = counts
     curve.json         per iteration "lm_loss" and "grad_norm" (before clipping); with a loss scale "skipped" and
-                       "loss_scale", the one that was used
+                       "loss_scale", the one that was used; where they apply "load_balancing_loss",
+                       "seq_load_balancing_loss", "z_loss", "mtp_1_loss" ..., as Megatron logs them
     grads_step1.npz    optional: gradients of iteration 1, averaged, before clipping
     weights_final.npz  optional
 
@@ -30,6 +31,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 OUR_CURVE, OUR_GRADIENTS, OUR_WEIGHTS = "curve.json", "grads_step1.npz", "weights_final.npz"
+
+OF_EVERY_RUN = ("lm_loss", "grad_norm", "skipped", "loss_scale")
+"""Columns of a curve; others are what layers report."""
 
 
 def case_flags(case: Path) -> list[str]:
@@ -65,6 +69,7 @@ class Rows:
 
 def run_case(case: Path, out: Path, all_config) -> None:
     """Train the case as one of the launched processes; rank 0 leaves curve, gradients and weights in `out`."""
+    from parallel_core.step_figures import logged
     from pynative import parallel_state
     from pynative.checkpointing import gather_gradients, gather_weights, load_weights
     from pynative.training.callbacks import Callback
@@ -87,6 +92,7 @@ def run_case(case: Path, out: Path, all_config) -> None:
         def on_step_end(self, state) -> None:
             result = state.result
             row = {"lm_loss": result.loss, "skipped": result.skipped, "loss_scale": result.loss_scale}
+            row |= logged(state.config.model_config, result.figures)
             self.curve.append({**row, "grad_norm": None if result.skipped else result.gradient_norm})
 
         def on_train_end(self, state) -> None:
@@ -135,12 +141,14 @@ def compare(case: Path, out: Path) -> dict[str, float | int | None]:
     loss, reference = column(ours, "lm_loss"), column(theirs, "lm_loss")
     norm, norm_reference = column(ours, "grad_norm"), column(theirs, "grad_norm")
     skipped, scale = column(ours, "skipped"), column(ours, "loss_scale")
+    figures = [name for name in ours[0] if name in theirs[0] and name not in OF_EVERY_RUN]
     updated = np.isfinite(norm) & np.isfinite(norm_reference)
     return {
         "skipped_equal": bool((skipped == column(theirs, "skipped", False)).all()),
         "max_abs_loss_scale": float(np.abs(scale - column(theirs, "loss_scale", 1.0)).max()),
         "max_abs_lm_loss": float(np.abs(loss - reference).max()),
         "max_rel_lm_loss": float((np.abs(loss - reference) / np.abs(reference)).max()),
+        **{f"max_abs_{name}": float(np.abs(column(ours, name) - column(theirs, name)).max()) for name in figures},
         "max_rel_grad_norm": float((np.abs(norm - norm_reference) / norm_reference)[updated].max()),
         "max_abs_final_weight": largest_difference(out / OUR_WEIGHTS, case / OUR_WEIGHTS, relative=False),
         "max_rel_grad_step1": largest_difference(out / OUR_GRADIENTS, case / OUR_GRADIENTS, relative=True),

@@ -12,6 +12,7 @@ from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.language_model import (
     Chunk,
     chunk_of,
+    further_layers,
     model_chunks,
     recompute_lines,
     stage_chunks,
@@ -20,6 +21,7 @@ from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.mlp import MLP, BiasActivation
+from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction, MultiTokenPredictionLayer
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.router import Router
 
@@ -37,10 +39,13 @@ __all__ = [
     "Layer",
     "Linear",
     "MicroBatch",
+    "MultiTokenPrediction",
+    "MultiTokenPredictionLayer",
     "Norm",
     "ParameterSpec",
     "Router",
     "chunk_of",
+    "further_layers",
     "model_chunks",
     "output_layer",
     "recompute_lines",

@@ -27,13 +27,15 @@ class EmbeddingTable(Block):
     dtype: str
     cuts: tuple[Cut, ...] = ()
     shared_over: str | None = None
-    """Kind of the group whose ranks have copies of it, if it is tied to the output layer's weight (see ShardSpec)."""
+    """Kind of the group whose ranks have copies of it (see ShardSpec): if it is tied to the output layer's weight, and
+    with multi-token prediction."""
     role: Role | None = None
 
     @classmethod
     def of_words(cls, config: ModelConfig) -> EmbeddingTable:
         """The configuration's word embedding: each tensor-parallel rank has a part of the vocabulary."""
-        shared_over = None if config.untie_embeddings_and_output_weights else "embedding"
+        tied, further = not config.untie_embeddings_and_output_weights, config.multi_token_prediction.depths
+        shared_over = "embedding" if tied or further else None
         return replace(
             cls.of_positions(config),
             rows=config.vocab_size,
@@ -107,7 +109,8 @@ class Embedding(Block):
 
 @dataclass(frozen=True)
 class SharedEmbedding(Block):
-    """The last pipeline stage's copy of a tied embedding: parameters of the first stage's names, and nothing else."""
+    """The last pipeline stage's copy of the embedding: parameters of the first stage's names, and nothing else. What
+    uses it counts that."""
 
     word_embeddings: EmbeddingTable
 

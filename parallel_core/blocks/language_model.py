@@ -2,86 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from parallel_core.blocks.block import Block, join
+from parallel_core.blocks.block import Block
 from parallel_core.blocks.embedding import Embedding, SharedEmbedding
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.layer import Layer
+from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 from parallel_core.blocks.norm import Norm
-from parallel_core.blocks.recomputed import (
-    input_bytes,
-    input_messages,
-    kept_by_second_run,
-    kept_of_group,
-    kept_of_layer,
-    messages_run_again,
-)
-from parallel_core.messages import Message
 from parallel_core.partition import chunk_layers
-from parallel_core.recompute import ChunkRecompute, RecomputePlan
+from parallel_core.recompute import ChunkRecompute, LayerRecompute, RecomputePlan
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
-
-
-@dataclass(frozen=True)
-class LayerStack(Block):
-    """Layers under their global numbers, 0-based."""
-
-    layers: tuple[tuple[int, Layer], ...]
-    recompute: ChunkRecompute
-
-    def submodules(self) -> dict[str, Block]:
-        return {str(number): layer for number, layer in self.layers}
-
-    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Of layers that are computed again together, the first is named."""
-        named = (self._kept_of(group, micro_batch).items() for group in self.recompute.groups())
-        return {name: size for group in named for name, size in group}
-
-    def _kept_of(self, group: range, micro_batch: MicroBatch) -> dict[str, int]:
-        (number, layer), asked = self.layers[group.start], self.recompute.layers[group.start]
-        if asked.full:
-            slices = self.recompute.slices_inputs
-            return {str(number): kept_of_group(self._of(group), micro_batch, asked, slices)}
-        return {join(str(number), name): size for name, size in kept_of_layer(layer, micro_batch, asked).items()}
-
-    def _of(self, group: range) -> list[Layer]:
-        return [layer for _, layer in self.layers[group.start : group.stop]]
-
-    def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Of what is kept, bytes that lie in host memory where the device has memory of its own."""
-        return sum(
-            size
-            for group in self.recompute.groups()
-            for name, size in self._kept_of(group, micro_batch).items()
-            if self.recompute.layers[group.start].offloads(name.partition(".")[2])
-        )
-
-    def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most that the layers keep at once during their backward because parts of them are run again: what comes
-        before such a part, what its second run keeps and gives, and the gradient with which that is run backwards."""
-        before = most = 0
-        for group in self.recompute.groups():
-            layer, asked = self.layers[group.start][1], self.recompute.layers[group.start]
-            before += sum(self._kept_of(group, micro_batch).values())
-            again = kept_by_second_run(self._of(group), micro_batch, asked, self.recompute.slices_inputs)
-            most = max(most, before + again + 2 * input_bytes(layer, micro_batch)) if again else most
-        return most
-
-    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Without the layers' numbers, so that equal messages can be counted together."""
-        for (_, layer), asked in zip(self.layers, self.recompute.layers, strict=True):
-            yield from layer.messages(micro_batch)
-            yield from messages_run_again(layer, micro_batch, asked)
-        for group in self.recompute.groups():
-            if self.recompute.layers[group.start].full:
-                yield from input_messages(self.layers[group.start][1], micro_batch, self.recompute.slices_inputs)
 
 
 @dataclass(frozen=True)
@@ -96,24 +34,29 @@ class Decoder(Block):
 class Chunk(Block):
     """What one virtual stage of a pipeline has of a language model; without a pipeline, all of it."""
 
-    embedding: Embedding | None
+    embedding: Embedding | SharedEmbedding | None
+    """Of the first chunk; with multi-token prediction a copy of the last one."""
     decoder: Decoder
+    mtp: MultiTokenPrediction | None
     output_layer: Linear | None
     loss: CrossEntropy | None
     shared_embedding: SharedEmbedding | None
-    """Of a last chunk that is not the first one too, when embeddings are tied."""
+    """Of a last chunk without an embedding of its own, when the output layer's weight is tied to it."""
 
     def cells(self) -> list[Block]:
         """The parts that work one after the other, in their order; their parameters in turn are the chunk's."""
-        layers = (layer for _, layer in self.decoder.layers.layers)
-        found = (self.embedding, *layers, self.decoder.final_layernorm, self.output_layer)
+        layers, further = (layer for _, layer in self.decoder.layers.layers), self.mtp.cells() if self.mtp else ()
+        found = (self.embedding, *layers, self.decoder.final_layernorm, *further, self.output_layer)
         return [block for block in found if block is not None]
 
     def recomputed_cells(self) -> list[range]:
         """Positions of cells that run forward again together."""
         layers, before = self.decoder.layers, int(self.embedding is not None)
-        groups = (group for group in layers.recompute.groups() if layers.recompute.layers[group.start].full)
-        return [range(group.start + before, group.stop + before) for group in groups]
+        groups = [group for group in layers.recompute.groups() if layers.recompute.layers[group.start].full]
+        found = [range(group.start + before, group.stop + before) for group in groups]
+        behind = before + len(layers.layers) + int(self.decoder.final_layernorm is not None)
+        further = self.mtp.recomputed_cells() if self.mtp else []
+        return found + [range(group.start + behind, group.stop + behind) for group in further]
 
     def submodules(self) -> dict[str, Block]:
         """The copy of the embedding goes by the first stage's name: it is the same parameter."""
@@ -123,9 +66,16 @@ class Chunk(Block):
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
         """The most that is kept at once during the backward because parts of the layers are run again then; what comes
-        after the layers is through by then."""
+        after such layers is through by then."""
         embedding = sum(self.embedding.kept_bytes(micro_batch).values()) if self.embedding else 0
-        return embedding + self.decoder.layers.bytes_in_backward(micro_batch)
+        again = self.mtp.bytes_in_backward(micro_batch) if self.mtp else 0
+        before = sum(self.decoder.kept_bytes(micro_batch).values()) if again else 0
+        return embedding + max(self.decoder.layers.bytes_in_backward(micro_batch), before + again)
+
+    def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
+        """Of what is kept, bytes that lie in host memory where the device has memory of its own."""
+        further = self.mtp.offloaded_bytes(micro_batch) if self.mtp else 0
+        return self.decoder.layers.offloaded_bytes(micro_batch) + further
 
 
 def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
@@ -133,34 +83,49 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
     layout = chunk_layers(config, config.parallel_config)
     first = stage == chunk == 0
     last = (chunk, stage) == (len(layout) - 1, len(layout[-1]) - 1)
-    embedding = Embedding.of(config)
-    tied_copy = last and not first and not config.untie_embeddings_and_output_weights
+    embedding, mtp = Embedding.of(config), further_layers(config) if last else None
+    copy, tied = SharedEmbedding(embedding.word_embeddings), not config.untie_embeddings_and_output_weights
     return Chunk(
-        embedding if first else None,
+        embedding if first else copy if mtp else None,
         Decoder(_layers(config, stage, chunk), Norm.of(config) if last and config.use_final_norm else None),
+        mtp,
         output_layer(config) if last else None,
         CrossEntropy(config.vocab_size) if last else None,
-        SharedEmbedding(embedding.word_embeddings) if tied_copy else None,
+        copy if tied and last and not first and not mtp else None,
     )
+
+
+def further_layers(config: ModelConfig) -> MultiTokenPrediction | None:
+    """What the last chunk has for multi-token prediction. How much of it is computed again is said as of layers behind
+    the stage's own."""
+    plan = _recompute_plan(config)
+    row = plan.counts[-1]
+    stage = plan.chunk(len(row) - 1, len(plan.counts) - 1)
+    layers = stage.layers[row[-1] - config.multi_token_prediction.depths :]
+    return MultiTokenPrediction.of(config, _on_this_rank(stage, layers, config))
+
+
+def _on_this_rank(plan: ChunkRecompute, layers: Iterable[LayerRecompute], config: ModelConfig) -> ChunkRecompute:
+    """The plan of some of a chunk's layers. With sequence parallelism the input of a group of layers is a rank's own
+    already."""
+    slices_inputs = plan.slices_inputs and not config.parallel_config.sequence_parallel
+    return replace(plan, layers=tuple(layers), slices_inputs=slices_inputs)
 
 
 def _layers(config: ModelConfig, stage: int, chunk: int) -> LayerStack:
-    """Layers of --noop-layers are left out: they only take up a number. With sequence parallelism the input of a group
-    of layers is a rank's own already."""
+    """Layers of --noop-layers are left out: they only take up a number."""
     parallel = config.parallel_config
     plan, numbers = _recompute_plan(config).chunk(stage, chunk), chunk_layers(config, parallel)[chunk][stage]
     there = [i for i, number in enumerate(numbers) if number not in (parallel.noop_layers or ())]
-    recompute = replace(
-        plan,
-        layers=tuple(plan.layers[i] for i in there),
-        slices_inputs=plan.slices_inputs and not parallel.sequence_parallel,
-    )
+    recompute = _on_this_rank(plan, (plan.layers[i] for i in there), config)
     return LayerStack(tuple((numbers[i], Layer.of(config, numbers[i])) for i in there), recompute)
 
 
 def _recompute_plan(config: ModelConfig) -> RecomputePlan:
-    layout = chunk_layers(config, config.parallel_config)
-    return RecomputePlan.of(config.recompute_config, [[len(numbers) for numbers in row] for row in layout])
+    """Depths of multi-token prediction count as layers behind the last stage's."""
+    counts = [[len(numbers) for numbers in row] for row in chunk_layers(config, config.parallel_config)]
+    counts[-1][-1] += config.multi_token_prediction.depths
+    return RecomputePlan.of(config.recompute_config, counts)
 
 
 def recompute_lines(config: ModelConfig) -> Iterator[str]:

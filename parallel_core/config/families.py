@@ -98,4 +98,9 @@ class MultiTokenPredictionConfig(Config):
     num_layers: int | None = option("--mtp-num-layers", None, at_least=0)
     """How many further tokens are predicted."""
     loss_scaling_factor: float = option("--mtp-loss-scaling-factor", 0.1, at_least=0)
-    """Weight of their loss."""
+    """Weight of their losses' mean."""
+
+    @property
+    def depths(self) -> int:
+        """How many there are."""
+        return self.num_layers or 0

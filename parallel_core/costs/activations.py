@@ -35,7 +35,7 @@ def peak_kept_bytes(config: AllConfig, stage: int, *, on_device: bool = False) -
     last = WeightGrad if any(isinstance(action, WeightGrad) for action in actions) else Backward
     kept, now, peak = kept_bytes(model, stage), 0, 0
     if on_device:
-        offloaded = [chunk.decoder.layers.offloaded_bytes(micro_batch) for chunk in chunks]
+        offloaded = [chunk.offloaded_bytes(micro_batch) for chunk in chunks]
         kept, in_backward = ([a - b for a, b in zip(sizes, offloaded, strict=True)] for sizes in (kept, in_backward))
     on_the_way = _hidden_states(config, micro_batch)
     for action in actions:

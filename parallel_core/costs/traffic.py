@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from parallel_core.blocks import MicroBatch, stage_chunks
@@ -32,6 +33,7 @@ from parallel_core.costs.muon import orthogonalisation
 from parallel_core.costs.parameters import stage_coordinates, stage_residences
 from parallel_core.dtypes import DTYPES
 from parallel_core.messages import Message, message
+from parallel_core.step_figures import figures_of
 
 if TYPE_CHECKING:
     from parallel_core.config import AllConfig
@@ -88,7 +90,8 @@ def _gathers_of_cells(config: AllConfig, stage: int, slots: SlotPlan) -> dict[Sp
 
 
 def reports(config: AllConfig) -> Iterator[Message]:
-    """The gradient's norm, with a loss scaler whether it is finite, and the loss with its numbers of tokens."""
+    """The gradient's norm, with a loss scaler whether it is finite, and the loss with its numbers of tokens and what
+    layers report beside it."""
     parallel = config.parallel_config
     model_ranks = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size
     if config.training_config.gradient.shards_states:
@@ -97,7 +100,8 @@ def reports(config: AllConfig) -> Iterator[Message]:
     yield from message("tp-pp", "all_reduce", FLOAT32, model_ranks, "gradient norm")
     if config.training_config.precision.make_loss_scaler() is not None:
         yield from message("world", "all_reduce", FLOAT32, parallel.world_size, "overflow")
-    yield from message("world", "all_reduce", 3 * FLOAT32, parallel.world_size, "loss report")
+    numbers = 3 + sum(prod(figure.shape) for figure in figures_of(config.model_config))
+    yield from message("world", "all_reduce", numbers * FLOAT32, parallel.world_size, "loss report")
 
 
 def step(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.batch import ContextShard, Entry
+from parallel_core import batch
+from parallel_core.batch import LABELS, LOSS_MASK, ContextShard, Entry
 from parallel_core.context import ContextLayout
 from pynative import parallel_state
 
@@ -36,6 +37,29 @@ def to_tensor(entry: Any) -> Any:
     tensor = Tensor.from_numpy(np.ascontiguousarray(entry.array))
     tensor.batch_entry = entry
     return tensor
+
+
+def tokens_ahead(tokens: Tensor, places: int) -> Tensor:
+    """Tokens or labels [b, s] of each sequence's shard -> what stands so many places further on in the sequence, maybe
+    in another rank's shard; 0 beyond its end."""
+    return _shard_of(LABELS, batch.tokens_ahead(_whole(tokens), places))
+
+
+def mask_ahead(loss_mask: Tensor | None, labels: Tensor, places: int) -> Tensor:
+    """The loss mask [b, s] of the labels so many places further on: it knows how many tokens count of whole sequences.
+    None: all labels count."""
+    mask = np.ones(_whole(labels).shape, np.float32) if loss_mask is None else _whole(loss_mask)
+    return _shard_of(LOSS_MASK, batch.tokens_ahead(mask, places))
+
+
+def _whole(tensor: Tensor) -> np.ndarray:
+    """[b, whole s]: what the shards were cut of, where that is known, or what the group's ranks have."""
+    made_of: Entry | None = getattr(tensor, "batch_entry", None)
+    return whole_sequence(tensor) if made_of is None or made_of.whole is None else made_of.whole
+
+
+def _shard_of(name: str, whole: np.ndarray) -> Tensor:
+    return to_tensor(context_shard().entry(name, Entry.of(name, whole)))
 
 
 def counted_tokens(labels: Tensor, loss_mask: Tensor | None) -> float | None:

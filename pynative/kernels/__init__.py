@@ -44,7 +44,15 @@ from pynative.kernels.contract.flat_buffers import (
     sgd_,
     squared_norm,
 )
-from pynative.kernels.contract.layer import bias_activation, bias_dropout_add, dropout, fork, layer_norm, rms_norm
+from pynative.kernels.contract.layer import (
+    bias_activation,
+    bias_dropout_add,
+    dropout,
+    fork,
+    join_features,
+    layer_norm,
+    rms_norm,
+)
 from pynative.kernels.contract.linear import (
     bias_gradient,
     linear_forward,

@@ -51,10 +51,11 @@ class Embedding(nn.Cell):
         self.residual_dtype = type_of(config.residual_dtype)
         self.scale = config.scales.embedding
 
-    def construct(self, tokens: Tensor, position_ids: Tensor | None) -> Tensor:
+    def construct(self, tokens: Tensor, position_ids: Tensor | None, ahead: int = 0) -> Tensor:
         """tokens and position_ids [b, s] -> [s, b, h] of the residual's type, with sequence parallelism [s/t, b, h].
 
         Without position_ids positions are those in the sequence, of which context parallelism gives a rank a shard.
+        ahead: how many places further on in the sequence the tokens are; each number has its own dropout mask.
         """
         embeddings = self.word_embeddings(kernels.sequence_first(tokens))
         if self.norm is not None:
@@ -68,7 +69,7 @@ class Embedding(nn.Cell):
             embeddings = kernels.scale(embeddings, self.scale)
         if not (self.training and self.hidden_dropout):
             return embeddings
-        key, rows = get_rng_tracer().key(EMBEDDING_LAYER, 0), self.boundary.positions(embeddings.shape[0])
+        key, rows = get_rng_tracer().key(EMBEDDING_LAYER, ahead), self.boundary.positions(embeddings.shape[0])
         return kernels.dropout(embeddings, self.hidden_dropout, key, rows)
 
     def _default_position_ids(self, batch: int, length: int) -> Tensor:

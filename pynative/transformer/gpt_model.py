@@ -11,6 +11,7 @@ from pynative.transformer.eos_mask import EosMask
 from pynative.transformer.language_model import check_unused, get_language_model
 from pynative.transformer.loss import LossWithMask
 from pynative.transformer.module import Module
+from pynative.transformer.multi_token_prediction import FurtherLosses
 
 
 class GPTModel(Module):
@@ -50,14 +51,17 @@ class GPTModel(Module):
         if post_process:
             # Nothing else reads the head's logits, whose own backward doesn't either.
             self.loss = LossWithMask(VocabParallelCrossEntropy(overwrite_logits=True))
-        if self.share_embeddings_and_output_weights:
+        self.further_losses = FurtherLosses(config) if post_process and config.multi_token_prediction.depths else None
+        if self._shares_embedding:
             self.initialize_word_embeddings()
 
     @property
     def unread_entries(self) -> frozenset[str]:
         """Names of a batch's entries that this stage has no use for; one in the middle needs masks alone."""
         unread = frozenset() if self.post_process else frozenset({"labels", "loss_mask"})
-        return unread if self.pre_process or self.eod_mask is not None else unread | {"tokens", "position_ids"}
+        if self.pre_process or self.eod_mask is not None:
+            return unread
+        return unread | ({"position_ids"} if self.further_losses is not None else {"tokens", "position_ids"})
 
     def construct(
         self,
@@ -84,17 +88,25 @@ class GPTModel(Module):
         if self.eod_mask is not None and (position_ids is None or attention_mask is None):
             position_ids, attention_mask = self.eod_mask(tokens)
         hidden_states = self.language_model(tokens, position_ids, attention_mask)
-        return self._head(hidden_states, labels, loss_mask) if self.post_process else hidden_states
+        if not self.post_process:
+            return hidden_states
+        if labels is None:
+            return self._logits(hidden_states, self.parallel_output).swapaxes(0, 1).contiguous()
+        if self.further_losses is None or not self.training:
+            return self._loss(hidden_states, labels, loss_mask)
+        hidden_states, states = self.language_model.predict_further(hidden_states, tokens, attention_mask)
+        loss = self._loss(hidden_states, labels, loss_mask)
+        return self.further_losses(loss, states, labels, loss_mask, self._loss)
 
-    def _head(self, hidden_states: Tensor, labels: Tensor | None, loss_mask: Tensor | None) -> Tensor:
-        """The loss is computed of logits that are cut, whatever is returned without labels."""
+    def _logits(self, hidden_states: Tensor, parallel_output: bool = True) -> Tensor:
+        """[s, b, h] -> [s, b, v/t], gathered [s, b, v]."""
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         head = self.language_model.output_layer
         assert head is not None, "only the last stage has a head"
-        logits = head(hidden_states, weight, labels is not None or self.parallel_output)
-        if labels is None:
-            return logits.swapaxes(0, 1).contiguous()
-        # The small tensors are turned to the logits' [s, b], not the logits to theirs.
+        return head(hidden_states, weight, parallel_output)
+
+    def _loss(self, hidden_states: Tensor, labels: Tensor, loss_mask: Tensor | None) -> Tensor:
+        """Of logits that are cut. The small tensors are turned to the logits' [s, b], not the logits to theirs."""
         turned_mask = None if loss_mask is None else kernels.sequence_first(loss_mask)
         tokens = counted_tokens(labels, loss_mask)
-        return self.loss(logits, kernels.sequence_first(labels), turned_mask, tokens)
+        return self.loss(self._logits(hidden_states), kernels.sequence_first(labels), turned_mask, tokens)

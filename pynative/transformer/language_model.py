@@ -7,10 +7,13 @@ from typing import Any
 
 from mindspore import Tensor, nn
 
+from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from pynative import kernels
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.head import ParallelLMLogits, head_of
+from pynative.transformer.multi_token_prediction import MultiTokenPrediction
 from pynative.transformer.transformer import ParallelTransformer
 
 __all__ = ["ParallelLMLogits", "TransformerLanguageModel", "check_unused", "get_language_model"]
@@ -31,7 +34,11 @@ def check_unused(**arguments: Any) -> None:
 
 
 class TransformerLanguageModel(nn.Cell):
-    """embedding (first stage), decoder: layers and final norm, output_layer (last stage). Names here are Megatron's."""
+    """embedding (first stage), decoder: layers and final norm, output_layer (last stage). Names here are Megatron's.
+
+    With multi-token prediction the last stage has `mtp` and, if it is not the first one too, a copy of the embedding:
+    the same parameter, whose gradients are summed over both.
+    """
 
     def __init__(
         self,
@@ -41,9 +48,12 @@ class TransformerLanguageModel(nn.Cell):
         post_process: bool = True,
     ) -> None:
         super().__init__()
-        self.embedding = Embedding(config) if pre_process else None
+        depths = blocks.further_layers(config) if post_process else None
+        self.embedding = Embedding(config) if pre_process or depths is not None else None
         self.decoder = ParallelTransformer(config, encoder_attn_mask_type, pre_process, post_process)
-        self.output_layer = head_of(config, has_embedding=pre_process) if post_process else None
+        self.mtp = None if depths is None else MultiTokenPrediction(config, depths, encoder_attn_mask_type)
+        has_embedding = self.embedding is not None
+        self.output_layer = head_of(config, has_embedding=has_embedding) if post_process else None
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
         """What the stage before sent, [s, b, h]."""
@@ -55,8 +65,18 @@ class TransformerLanguageModel(nn.Cell):
         """tokens, position_ids [b, s], attention_mask [b, 1, s, s] (True: left out) or None for causal -> hidden states
         [s, b, h], which `output_layer` turns to logits. unused: see `check_unused`."""
         check_unused(**unused)
-        hidden_states = None if self.embedding is None else self.embedding(tokens, position_ids)
+        embedding = self.embedding if self.decoder.pre_process else None
+        hidden_states = None if embedding is None else embedding(tokens, position_ids)
         return self.decoder(hidden_states, attention_mask)
+
+    def predict_further(
+        self, hidden_states: Tensor, tokens: Tensor, attention_mask: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The hidden states [s, b, h] for the output layer: those that the decoder gave, and of each depth."""
+        if self.mtp is None:
+            return hidden_states, []
+        hidden_states, before = kernels.fork(hidden_states)
+        return hidden_states, self.mtp(before, tokens, self.embedding, attention_mask)
 
 
 def get_language_model(

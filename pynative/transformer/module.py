@@ -11,8 +11,9 @@ from parallel_core.config import ModelConfig
 class Module(nn.Cell):
     """A cell that holds a language model and knows where its output weight is.
 
-    A subclass sets `self.language_model`, `self.pre_process` and `self.post_process`; with tied embeddings it calls
-    `initialize_word_embeddings()` at the end of its constructor.
+    A subclass sets `self.language_model`, `self.pre_process` and `self.post_process`; with tied embeddings, or if the
+    last stage has a copy of the embedding otherwise, it calls `initialize_word_embeddings()` at the end of its
+    constructor.
     """
 
     def __init__(
@@ -24,16 +25,21 @@ class Module(nn.Cell):
         self.pre_process = self.post_process = True
 
     def initialize_word_embeddings(self) -> None:
-        """Have the gradients of a tied weight summed over the first and last stage, which both have it."""
-        if not self.share_embeddings_and_output_weights:
+        """Have the gradients of a weight summed over the first and last stage, which both have it."""
+        if not self._shares_embedding:
             raise ValueError("initialize_word_embeddings() was called, but the model does not share its embedding")
         if self.pre_process or self.post_process:
-            tied = self.shared_embedding_or_output_weight()
-            tied.meta.spec = replace(tied.meta.spec, shared_over="embedding")
+            shared = self.shared_embedding_or_output_weight()
+            shared.meta.spec = replace(shared.meta.spec, shared_over="embedding")
+
+    @property
+    def _shares_embedding(self) -> bool:
+        predicts_further = self.config is not None and self.config.multi_token_prediction.depths > 0
+        return self.share_embeddings_and_output_weights or predicts_further
 
     def shared_embedding_or_output_weight(self) -> Parameter:
-        """The tied weight [v/t, h], on a first or last stage."""
-        if self.pre_process:
+        """The word embedding's weight [v/t, h], tied or copied, on a first or last stage."""
+        if getattr(self.language_model, "embedding", None) is not None:
             return self.language_model.embedding.word_embeddings.weight
         if not self.post_process:
             raise RuntimeError("only the first and the last pipeline stage hold the shared embedding")

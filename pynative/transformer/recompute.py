@@ -62,6 +62,11 @@ def _through(layers: Sequence[nn.Cell], hidden_states: Tensor, *context: Any) ->
     return hidden_states
 
 
+def computed_again(function: Callable[..., Any], plan: ChunkRecompute) -> Callable[..., Any]:
+    """The function, which is run again whole in the backward pass."""
+    return partial(_checkpoint_here, plan.slices_inputs, function)
+
+
 def runs_of(layers: Sequence[nn.Cell], plan: ChunkRecompute) -> tuple[Callable[..., Tensor], ...]:
     """The layers as functions (hidden states, *context) -> hidden states; a group that is computed again is one."""
     for layer, asked in zip(layers, plan.layers, strict=True):
@@ -71,4 +76,4 @@ def runs_of(layers: Sequence[nn.Cell], plan: ChunkRecompute) -> tuple[Callable[.
 
 def _run(layers: Sequence[nn.Cell], recomputed: bool, plan: ChunkRecompute) -> Callable[..., Tensor]:
     through = partial(_through, layers)
-    return partial(_checkpoint_here, plan.slices_inputs, through) if recomputed else through
+    return computed_again(through, plan) if recomputed else through

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parallel_core.batch import ContextShard, Entry, StepBatch
+from parallel_core.batch import ContextShard, Entry, StepBatch, tokens_ahead
 from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, as_array
 
 ROWS, LENGTH = 6, 16
@@ -58,7 +58,15 @@ def test_a_shard_is_not_cut_again(layout):
     once, again = StepBatch(entries(), 2, shard), StepBatch(cut, 2, shard)
     for name, entry in once.micro_batch(0).items():
         np.testing.assert_array_equal(again.micro_batch(0)[name].array, entry.array)
+        assert entry.whole is not None
+        np.testing.assert_array_equal(entry.whole, arrays()[name][:3])
     assert [again.tokens(number) for number in (0, 1)] == [once.tokens(number) for number in (0, 1)] == [6.0, 15.0]
+
+
+def test_tokens_ahead():
+    """What stands further on, zeros beyond the end; a sequence that ends before is all zeros."""
+    np.testing.assert_array_equal(tokens_ahead(np.array([[1, 2, 3], [4, 5, 6]]), 2), [[3, 0, 0], [6, 0, 0]])
+    assert not tokens_ahead(np.array([[1, 2, 3]]), 4).any()
 
 
 def test_what_counts():

@@ -56,6 +56,7 @@ ROWS = [
     ("llama", "tp2 pp2"),
     ("llama", "cp2 ring"),
     ("llama", "pp2 vpp2"),
+    *[("mtp", layout) for layout in ("1 rank", "tp2 sp", "pp2", "pp2 vpp2", "pp2 zb-h1", "cp2 ring", "dp2 zero 2")],
     ("qwen", "1 rank"),
     ("qwen", "tp2 sp"),
     ("qwen", "cp2 ulysses"),
@@ -153,6 +154,7 @@ def check(name: str, figures: dict) -> None:
     assert figures["steps"] == 20
     assert figures["max_rel_lm_loss"] < 1e-5, figures
     assert figures["max_rel_grad_norm"] < 1e-4, figures
+    assert name != "mtp" or figures["max_abs_mtp_1_loss"] < 5e-5, figures
     if name in WHOLE:
         assert figures["max_rel_grad_step1"] < 1e-4, figures
         assert figures["max_abs_final_weight"] < 1e-3, figures

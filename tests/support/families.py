@@ -21,6 +21,7 @@ FAMILIES = {
     "norm of embeddings": "--embed-layernorm --gelu-tanh",
     "norm of embeddings, no positions": "--embed-layernorm --position-embedding-type rope --normalization RMSNorm "
     "--add-output-layer-bias --untie-embeddings-and-output-weights",
+    "two tokens further": "--mtp-num-layers 2 --position-embedding-type rope --normalization RMSNorm",
     "per token loss": "--calculate-per-token-loss",
     "sgd": "--optimizer sgd --weight-decay 0.1",
 }

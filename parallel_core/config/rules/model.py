@@ -157,6 +157,18 @@ def stretched_positions_rotate(config: Sections) -> Iterator[Finding]:
         yield Finding("--rope-scaling-type", "longrope", "needs --long-factor and --short-factor", "add them")
 
 
+def further_tokens_are_embedded_alike(config: Sections) -> Iterator[Finding]:
+    """The last stage has a copy of the words' embedding alone; learned positions are refused in Megatron, too."""
+    model = config.model_config
+    depths = model.multi_token_prediction.depths
+    if depths and model.position_embedding_type == "learned_absolute":
+        yield Finding(
+            "--mtp-num-layers", depths, "does not go with learned positions", "use --position-embedding-type rope"
+        )
+    if depths and model.embedding_layernorm:
+        yield Finding("--mtp-num-layers", depths, "does not go with --embed-layernorm", "leave one of them out")
+
+
 RULES = (
     heads_divide,
     head_size_is_whole,
@@ -168,4 +180,5 @@ RULES = (
     rotating_channels_pair,
     latent_attention_stands_alone,
     stretched_positions_rotate,
+    further_tokens_are_embedded_alike,
 )

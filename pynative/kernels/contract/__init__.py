@@ -34,6 +34,7 @@ CONTRACT: Table = table(
     layer.rms_norm,
     layer.bias_activation,
     layer.fork,
+    layer.join_features,
     layer.bias_dropout_add,
     layer.dropout,
     attention.split_qkv,

@@ -29,6 +29,10 @@ def fork(x: Tensor) -> tuple[Tensor, Tensor]:
     """x for each of two consumers; their gradients are added here instead of by the tape's own operator."""
 
 
+def join_features(x: Tensor, y: Tensor) -> Tensor:
+    """x [..., m] and y [..., n] of one type beside each other, [..., m + n]."""
+
+
 def bias_dropout_add(
     x: Tensor,
     bias: Tensor | None,

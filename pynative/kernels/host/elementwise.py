@@ -8,7 +8,7 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import array_type, rows_of
+from pynative.kernels.host.arrays import array_of, array_type, rows_of
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import convert, fill, float32_for, widened
 
@@ -18,7 +18,7 @@ Compute = Callable[[slice, np.ndarray], np.ndarray]
 
 def _by_rows(compute: Compute, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
     """The tensor of this shape and type that is computed a block of rows at a time, each element rounded once."""
-    rows = np.empty((prod(shape[:-1]), shape[-1]), dtype)
+    rows = np.empty((prod(shape[:-1]), prod(shape[-1:])), dtype)
 
     def block(start: int, stop: int) -> None:
         out = rows[start:stop]
@@ -40,7 +40,7 @@ def _rounded(x: Tensor, dtype: mindspore.Type) -> Tensor:
 
 
 def _product(x: Tensor, factor: float) -> Tensor:
-    rows, number = rows_of(x), np.float32(factor)
+    rows, number = array_of(x).reshape(prod(x.shape[:-1]), -1), np.float32(factor)
     return _by_rows(lambda span, out: np.multiply(widened(rows[span]), number, out=out), x.shape, rows.dtype)
 
 

@@ -1,4 +1,4 @@
-"""The two ends of a residual branch: the fork, and bias, dropout and residual in one sweep; dropout; on the host."""
+"""Where branches part and meet: the fork, joined features, bias, dropout and residual in one sweep; on the host."""
 
 from collections.abc import Callable
 from functools import partial
@@ -111,3 +111,19 @@ class _Fork(Function):
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:
     return _Fork.apply(x)
+
+
+class _JoinFeatures(Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.width = x.shape[-1]
+        return from_numpy(np.concatenate((array_of(x), array_of(y)), axis=-1))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        halves = np.split(array_of(gradient), [ctx.width], axis=-1)
+        return tuple(from_numpy(np.ascontiguousarray(half)) for half in halves)
+
+
+def join_features(x: Tensor, y: Tensor) -> Tensor:
+    return _JoinFeatures.apply(x, y)

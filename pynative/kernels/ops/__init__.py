@@ -33,6 +33,7 @@ OPERATORS = table(
     norm.rms_norm,
     activation.bias_activation,
     residual.fork,
+    residual.join_features,
     residual.bias_dropout_add,
     residual.dropout,
     rotary.split_qkv,

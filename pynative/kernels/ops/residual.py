@@ -1,4 +1,4 @@
-"""Dropout, and the end of a residual branch, of MindSpore operators; masks come from the host's generator."""
+"""Dropout, and where branches part and meet, of MindSpore operators; masks come from the host's generator."""
 
 from mindspore import Tensor, from_numpy, ops
 
@@ -26,3 +26,7 @@ def bias_dropout_add(
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:
     return x, x
+
+
+def join_features(x: Tensor, y: Tensor) -> Tensor:
+    return ops.cat((x, y), -1)

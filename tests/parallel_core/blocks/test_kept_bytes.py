@@ -40,7 +40,7 @@ def measured(backend, flags: str) -> int:
     config = config_of(flags, backend.world_size)
     with job(backend, config):
         first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
-        model = GPTModel(config.model_config, pre_process=first, post_process=last)
+        model = GPTModel(config.model_config, pre_process=first, post_process=last).set_train()
         micro_batch = MicroBatch.of(config.model_config)
         shape = (micro_batch.tokens_between // micro_batch.batch, micro_batch.batch, config.model_config.hidden_size)
         ids, mask = np.ones((2, 128), np.int32), np.ones((2, 128), np.float32)
@@ -84,6 +84,9 @@ ROWS += [("tp2 sp", "norm of embeddings"), ("tp2 sp", "norm of embeddings, no po
 
 ROWS = [(*row, "") for row in ROWS]
 ROWS += [(layout, "llama", "--bf16") for layout in LAYOUTS] + [("one rank", "sandwich norm", "--bf16")]
+FURTHER = "two tokens further"
+ROWS += [("one rank", FURTHER, "--bf16 --params-dtype float32 --fp32-residual-connection"), ("pp2", FURTHER, "")]
+ROWS += [("tp2 sp", FURTHER, "--bf16"), ("ring", FURTHER, "")]
 ROWS += [("pp2", "sandwich norm", "--bf16 --params-dtype float32 --fp32-residual-connection")]
 
 
@@ -110,6 +113,10 @@ RECOMPUTED = [
     ("tp2 sp", "gpt", "--recompute-granularity selective --recompute-modules layernorm mlp --no-mp-comm-recompute"),
     ("tp2 sp", "gpt", r"--recompute-norm --select-recompute ['self_attention','mlp\\.linear_fc1']"),
     ("pp2", "llama", "--recompute [1,2]"),
+    ("pp2", FURTHER, "--recompute [2,4]"),
+    ("tp2", FURTHER, f"{FULL} uniform --recompute-num-layers 3 --recompute-slice-activation"),
+    ("one rank", FURTHER, f"{FULL} uniform --recompute-num-layers 1 --bf16 --fp32-residual-connection"),
+    ("tp2 sp", FURTHER, "--recompute-granularity selective --recompute-modules core_attn layernorm mlp"),
     ("ring", "llama", "--recompute-granularity selective"),
     ("ulysses", "llama", "--recompute-activations --recompute-modules core_attn mlp"),
 ]

@@ -81,6 +81,9 @@ def predicted(flags: str, world_size: int, rank: int) -> dict:
 LAYOUTS = [
     (2, TP2, ""),
     (2, TP2_SP, ""),
+    (2, TP2, FAMILIES["two tokens further"]),
+    (4, f"{TP2_SP} {PP2}", FAMILIES["two tokens further"]),
+    (4, f"{RING2} {PP2} {SHARDED}", f"{FAMILIES['two tokens further']} --untie-embeddings-and-output-weights"),
     (4, "--tensor-model-parallel-size 4 --sequence-parallel", ""),
     (2, TP2_SP, FAMILIES["llama"]),
     (2, f"{TP2} --optimizer muon", FAMILIES["llama"]),
@@ -135,6 +138,8 @@ ZERO = [
     (2, "--zero-stage 3", FAMILIES["llama"]),
     (4, f"--zero-stage 3 {TP2_SP}", ""),
     (4, f"--zero-stage 2 {PP2}", "--communication-data-type bf16"),
+    (2, "--zero-stage 3", f"{FAMILIES['two tokens further']} --recompute-granularity full "
+     "--recompute-method uniform --recompute-num-layers 1"),
     (2, f"--zero-stage 3 {RING2} --num-layers 5", "--recompute-granularity full --recompute-method uniform "
      "--recompute-num-layers 2"),
 ]  # fmt: skip
@@ -156,10 +161,13 @@ RECOMPUTED = [
     (2, TP2_SP, "--recompute-granularity selective --recompute-modules layernorm mlp core_attn"),
     (2, TP2_SP, r"--no-mp-comm-recompute --select-recompute ['mlp\\.linear_fc1','self_attention']"),
     (4, "--tensor-model-parallel-size 4", f"{FAMILIES['llama']} --recompute True"),
+    (2, TP2, f"{FAMILIES['two tokens further']} --recompute-granularity full --recompute-method uniform "
+     "--recompute-num-layers 2 --recompute-slice-activation"),
+    (2, TP2_SP, f"{FAMILIES['two tokens further']} --recompute-activations --recompute-modules mlp layernorm"),
     (2, RING2, "--recompute [2]"),
     (2, f"{RING2} --context-parallel-algo ulysses_cp_algo", "--recompute-activations"),
     (4, f"{TP2_SP} {PP2} --fp32-residual-connection --bf16", "--recompute [0,1]"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("world", "layout", "recompute"), RECOMPUTED)

@@ -148,6 +148,7 @@ TRAINED = [
     (2, f"--bf16 {SHARDED}"),
     (2, f"{SHARDED} --bf16 --params-dtype float32"),
     (2, f"--bf16 {PP2}"),
+    (2, f"--bf16 {PP2} {FAMILIES['two tokens further']}"),
     (2, "--bf16 --zero-stage 2"),
     (2, "--bf16 --zero-stage 3"),
     (2, f"--bf16 {TP2_SP} {FAMILIES['llama']}"),

@@ -247,6 +247,13 @@ def test_fork_adds_the_gradients_of_both_ways():
     assert_equals_reference(both, lambda x: x / (1 + np.exp(-x)) * x, (normal(5, 3, 8),))
 
 
+def test_joined_features_part_again():
+    """Of any widths; each side has its own part of the gradient."""
+    for widths in ((4, 4), (1, 7)):
+        x, y = (normal(3, 2, width, seed=width) for width in widths)
+        assert_equals_reference(kernels.join_features, lambda *sides: np.concatenate(sides, axis=-1), (x, y))
+
+
 def test_sequence_first():
     """Ids, labels and masks turned, whatever their type."""
     for dtype in (np.int32, np.float32, np.bool_):

@@ -115,6 +115,11 @@ CASES = {
     "dropout": Case(lambda x: kernels.dropout(x, 0.3, (1,)), lambda x: x * KEPT, (X,)),
     "scale": Case(lambda x: kernels.scale(x, 0.3), lambda x: np.float64(np.float32(0.3)) * x, (X,)),
     "soft_cap": Case(lambda x: kernels.soft_cap(x, 3.0), lambda x: 3.0 * np.tanh(x / 3.0), (2 * X,)),
+    "join_features": Case(
+        kernels.join_features,
+        lambda x, y: np.concatenate((x, y), axis=-1),
+        (X, normal(6, 2, 3, seed=6)),
+    ),
     "fork": Case(kernels.fork, lambda x: (x, x), (X,)),
     "embedding": Case(
         lambda w: kernels.embedding(from_numpy(IDS), w, 0), lambda w: np.concatenate((w, 0 * w))[IDS], (normal(5, 8),)

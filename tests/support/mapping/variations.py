@@ -60,6 +60,7 @@ COMPANY = {
     "--add-dense-bias": "--disable-bias-linear",
     "--add-qkv-bias": "--disable-bias-linear",
     "--apply-rope-fusion": f"{ROTARY} --no-rope-fusion",
+    "--num-nextn-predict-layers": ROTARY,
     "--check-for-nan-in-loss-and-grad": "--no-check-for-nan-in-loss-and-grad",
     **dict.fromkeys(
         ("--data-parallel-sharding-strategy", "--megatron-fsdp-grad-comm-dtype"),

@@ -1,0 +1,195 @@
+"""Multi-token prediction (DeepSeek-V3, 2024, section 2.2): depth K, from 0, predicts the token K + 2 places on.
+
+Depth after depth, each from the hidden states of the one before and the embeddings of the tokens K + 1 places on:
+
+    x = eh_proj([enorm(embeddings), hnorm(hidden states)]),  final_layernorm(transformer_layer(x))
+
+Embedding and output layer are the model's own. s sequence, b batch, h hidden, t tensor-parallel size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.block import Block
+from parallel_core.blocks.embedding import Embedding
+from parallel_core.blocks.head import CrossEntropy, output_layer
+from parallel_core.blocks.layer import Layer
+from parallel_core.blocks.layer_stack import LayerStack
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.blocks.norm import Norm
+from parallel_core.blocks.recomputed import input_bytes, input_messages, input_parts
+from parallel_core.messages import Message
+from parallel_core.recompute import ChunkRecompute
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+Sizes = dict[str, int]
+
+
+@dataclass(frozen=True)
+class MultiTokenPredictionLayer(Block):
+    """One depth, from the embeddings and hidden states before it to those after it.
+
+    eh_proj is cut by columns, and its output gathered.
+    """
+
+    enorm: Norm
+    hnorm: Norm
+    eh_proj: Linear
+    transformer_layer: Layer
+    final_layernorm: Norm
+    recompute: ChunkRecompute
+    """Of the one layer; if that is computed again whole, what comes before it is too."""
+
+    @classmethod
+    def of(cls, config: ModelConfig, recompute: ChunkRecompute) -> MultiTokenPredictionLayer:
+        """The configuration's: its layer is of the kind of the decoder's last one."""
+        norm, size = Norm.of(config), config.hidden_size
+        eh_proj = Linear.column(config, 2 * size, size, bias=False)
+        return cls(norm, norm, eh_proj, Layer.of(config, config.num_layers - 1), norm, recompute)
+
+    @property
+    def is_computed_again(self) -> bool:
+        """Whether all but the last norm runs forward again in the backward pass."""
+        return self.recompute.layers[0].full
+
+    @property
+    def _stack(self) -> LayerStack:
+        return LayerStack(((0, self.transformer_layer),), self.recompute)
+
+    def _kept_of_layer(self, micro_batch: MicroBatch) -> Sizes:
+        kept = self._stack.kept_bytes(micro_batch)
+        return {f"transformer_layer{name.removeprefix('0')}": size for name, size in kept.items()}
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """Of what is computed again, those of the forward pass twice."""
+        projection, slices = list(self._of_projection(micro_batch)), self.recompute.slices_inputs
+        yield from projection
+        yield from self._stack.messages(micro_batch)
+        if self.is_computed_again:
+            yield from (replace(one, backward=True) for one in projection if not one.backward)
+            yield from input_messages(self.transformer_layer, micro_batch, slices)  # of the second input
+
+    def _of_projection(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """eh_proj's; its output's columns; with sequence parallelism the gradient of that, by shards of the
+        sequence."""
+        size = micro_batch.tokens * (self.eh_proj.output_size // micro_batch.tensor) * micro_batch.item_size
+        yield from self.eh_proj.messages(micro_batch)
+        yield from micro_batch.tensor_message("all_gather", size)
+        yield from micro_batch.enter(self.eh_proj.output_size, backward=True)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> Sizes:
+        """The hidden states before a depth are what the output layer keeps, if that computes in their type."""
+        last = {"final_layernorm": sum(self.final_layernorm.kept_bytes(micro_batch).values())}
+        if not self.is_computed_again:
+            kept = self._kept_of_projection(micro_batch)
+            shared = {"hnorm": kept["hnorm"] - self._shared_with_head(micro_batch)}
+            return kept | shared | self._kept_of_layer(micro_batch) | last
+        inputs = {"enorm": self._input(micro_batch), "hnorm": self._input(micro_batch)}
+        if input_parts(self.transformer_layer, micro_batch, self.recompute.slices_inputs) == 1:
+            inputs["hnorm"] -= self._shared_with_head(micro_batch)
+        kept_by_layer = sum(self._kept_of_layer(micro_batch).values()) - self._input(micro_batch)
+        return inputs | {"transformer_layer": kept_by_layer} | last
+
+    def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
+        """The most that a depth keeps at once because parts of it are run again; 0 if none are."""
+        before = sum(self.kept_bytes(micro_batch).values())
+        if not self.is_computed_again:
+            again = self._stack.bytes_in_backward(micro_batch)
+            return again and again + before - sum(self._kept_of_layer(micro_batch).values())
+        layer, whole = self.transformer_layer, input_bytes(self.transformer_layer, micro_batch)
+        again = sum(self._kept_of_projection(micro_batch).values()) + sum(layer.kept_bytes(micro_batch).values())
+        has_inputs = input_parts(layer, micro_batch, self.recompute.slices_inputs) == 1
+        return before + again + 2 * whole - 2 * whole * has_inputs
+
+    def _kept_of_projection(self, micro_batch: MicroBatch) -> Sizes:
+        parts = {"enorm": self.enorm, "hnorm": self.hnorm, "eh_proj": self.eh_proj}
+        return {name: sum(part.kept_bytes(micro_batch).values()) for name, part in parts.items()}
+
+    def _input(self, micro_batch: MicroBatch) -> int:
+        """Of one of the two inputs, what a rank keeps if the depth is computed again."""
+        layer, slices = self.transformer_layer, self.recompute.slices_inputs
+        return input_bytes(layer, micro_batch) // input_parts(layer, micro_batch, slices)
+
+    def _shared_with_head(self, micro_batch: MicroBatch) -> int:
+        same = micro_batch.dtype == micro_batch.residual_dtype
+        return input_bytes(self.transformer_layer, micro_batch) if same else 0
+
+    def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
+        """Of what is kept, bytes that lie in host memory where the device has memory of its own."""
+        return self._stack.offloaded_bytes(micro_batch)
+
+
+@dataclass(frozen=True)
+class MultiTokenPrediction(Block):
+    """All depths, one after the other, each with a loss of its own."""
+
+    layers: tuple[MultiTokenPredictionLayer, ...]
+    embedding: Embedding
+    output_layer: Linear
+    loss: CrossEntropy
+
+    @classmethod
+    def of(cls, config: ModelConfig, recompute: ChunkRecompute) -> MultiTokenPrediction | None:
+        """The configuration's, if it has any depth. recompute: of each depth's layer."""
+        depths = [
+            MultiTokenPredictionLayer.of(config, replace(recompute, layers=(asked,))) for asked in recompute.layers
+        ]
+        parts = Embedding.of(config), output_layer(config), CrossEntropy(config.vocab_size)
+        return cls(tuple(depths), *parts) if depths else None
+
+    def submodules(self) -> dict[str, Block]:
+        """Embedding and output layer are the model's."""
+        return {f"layers.{depth}": layer for depth, layer in enumerate(self.layers)}
+
+    def cells(self) -> list[Block]:
+        """The parts that work one after the other, but the model's own."""
+        return [part for layer in self.layers for part in layer.submodules().values()]
+
+    def recomputed_cells(self) -> list[range]:
+        """Positions of cells that run forward again together: of a depth all but the last."""
+        starts = [sum(len(layer.submodules()) for layer in self.layers[:depth]) for depth in range(len(self.layers))]
+        return [
+            range(start, start + len(layer.submodules()) - 1)
+            for start, layer in zip(starts, self.layers, strict=True)
+            if layer.is_computed_again
+        ]
+
+    @property
+    def _used(self) -> dict[str, Block]:
+        """The model's own parts, which every depth uses."""
+        return {"embedding": self.embedding, "output_layer": self.output_layer, "loss": self.loss}
+
+    def forward_flops(self, tokens: int, seq_length: int) -> float:
+        used = sum(block.forward_flops(tokens, seq_length) for block in self._used.values())
+        return super().forward_flops(tokens, seq_length) + len(self.layers) * used
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """Without the depths' numbers, so that equal messages can be counted together."""
+        for layer in self.layers:
+            yield from layer.messages(micro_batch)
+            for block in self._used.values():
+                yield from block.messages(micro_batch)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> Sizes:
+        used = {name: sum(block.kept_bytes(micro_batch).values()) for name, block in self._used.items()}
+        by_depth = [{**layer.kept_bytes(micro_batch), **used} for layer in self.layers]
+        return {f"layers.{depth}.{name}": size for depth, kept in enumerate(by_depth) for name, size in kept.items()}
+
+    def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
+        """Of what is kept, bytes that lie in host memory where the device has memory of its own."""
+        return sum(layer.offloaded_bytes(micro_batch) for layer in self.layers)
+
+    def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
+        """The most that the depths keep at once during their backward because parts of them are run again; the heads
+        are through by then."""
+        kept = [sum(layer.kept_bytes(micro_batch).values()) for layer in self.layers]
+        embedded = sum(self.embedding.kept_bytes(micro_batch).values())
+        again = [layer.bytes_in_backward(micro_batch) for layer in self.layers]
+        totals = (sum(kept[:depth]) + (depth + 1) * embedded + size for depth, size in enumerate(again) if size)
+        return max(totals, default=0)

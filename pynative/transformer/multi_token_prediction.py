@@ -1,0 +1,157 @@
+"""Multi-token prediction (DeepSeek-V3, 2024, section 2.2): layers behind the decoder that predict tokens further on.
+
+Names here are Megatron's: `mtp.layers.K` is depth K, from 0, which predicts the token K + 2 places on. Embedding and
+output layer are the model's own, and so are called by who has them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+
+from mindspore import Tensor, nn
+
+from parallel_core import blocks
+from parallel_core.config import ModelConfig
+from parallel_core.step_figures import mtp_loss
+from pynative import kernels, parallel_state, step_figures
+from pynative.autograd import Function, detached
+from pynative.context_parallel.batch import counted_tokens, mask_ahead, tokens_ahead
+from pynative.parameter import type_of
+from pynative.tensor_parallel.layers import ColumnParallelLinear
+from pynative.transformer.embedding import Embedding
+from pynative.transformer.enums import AttnMaskType
+from pynative.transformer.layer import ParallelTransformerLayer
+from pynative.transformer.norm import get_norm
+from pynative.transformer.recompute import apply_to_layer, computed_again
+
+
+class MultiTokenPredictionLayer(nn.Cell):
+    """One depth: eh_proj([enorm(embeddings), hnorm(hidden states)]), a layer of the decoder's kind, final_layernorm.
+
+    `layer_number` is global, from 1: depths follow the decoder's layers.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer_number: int,
+        block: blocks.MultiTokenPredictionLayer,
+        self_attn_mask_type: enum.Enum = AttnMaskType.causal,
+    ) -> None:
+        super().__init__()
+        self.compute_dtype, self.residual_dtype = type_of(config.compute_dtype), type_of(config.residual_dtype)
+        self.enorm, self.hnorm = get_norm(config), get_norm(config)
+        self.eh_proj = ColumnParallelLinear.of(block.eh_proj, config, gather_output=True)
+        self.eh_proj.observable = True
+        layer = block.transformer_layer
+        self.transformer_layer = ParallelTransformerLayer(config, layer_number, self_attn_mask_type, layer)
+        self.final_layernorm = get_norm(config)
+        apply_to_layer(self.transformer_layer, block.recompute.layers[0], block.recompute.smallest_offloaded)
+        self._run = computed_again(self._through, block.recompute) if block.is_computed_again else self._through
+
+    def construct(self, embeddings: Tensor, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Both [s, b, h], with sequence parallelism [s/t, b, h] -> the same."""
+        return self.final_layernorm(self._run(embeddings, hidden_states, attention_mask))
+
+    def _through(self, embeddings: Tensor, hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
+        normed = (self.enorm(embeddings), self.hnorm(hidden_states))
+        joined = kernels.join_features(*(kernels.cast(x, self.compute_dtype) for x in normed))
+        projected = self.eh_proj.boundary.scatter(self.eh_proj(joined)[0])
+        return self.transformer_layer(kernels.cast(projected, self.residual_dtype), attention_mask)
+
+
+class MultiTokenPrediction(nn.Cell):
+    """All depths, one after the other."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        block: blocks.MultiTokenPrediction,
+        self_attn_mask_type: enum.Enum = AttnMaskType.causal,
+    ) -> None:
+        super().__init__()
+        first = config.num_layers + 1
+        self.layers = nn.CellList(
+            [
+                MultiTokenPredictionLayer(config, first + depth, layer, self_attn_mask_type)
+                for depth, layer in enumerate(block.layers)
+            ]
+        )
+
+    def construct(
+        self, hidden_states: Tensor, tokens: Tensor, embedding: Embedding, attention_mask: Tensor | None = None
+    ) -> list[Tensor]:
+        """The decoder's hidden states [s, b, h] and tokens [b, s] -> each depth's hidden states [s, b, h]."""
+        states: list[Tensor] = []
+        for depth, layer in enumerate(self.layers, 1):
+            if states:
+                hidden_states, states[-1] = kernels.fork(hidden_states)
+            embeddings = embedding(tokens_ahead(tokens, depth), None, depth)
+            hidden_states = layer(embeddings, hidden_states, attention_mask)
+            states.append(hidden_states)
+        return states
+
+
+class FurtherLosses:
+    """What the depths' losses add to the gradient of the main loss."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        settings = config.multi_token_prediction
+        self.factor = settings.loss_scaling_factor / max(settings.depths, 1)
+        self.per_token = config.parallel_config.all_config.training_config.calculate_per_token_loss
+
+    def __call__(
+        self,
+        loss: Tensor,
+        states: Sequence[Tensor],
+        labels: Tensor,
+        loss_mask: Tensor | None,
+        loss_of: Callable[[Tensor, Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """The main loss, whose backward is theirs, too.
+
+        states: of each depth, of which `loss_of` (hidden states, labels, mask) gives the mean loss. A depth's labels
+        and mask are shifted by one place more than those of the one before; where none is left nothing counts.
+        """
+        others, weights = [], []
+        for depth, state in enumerate(states, 1):
+            mask = mask_ahead(loss_mask, labels, depth)
+            others.append(loss_of(state, tokens_ahead(labels, depth), mask))
+            weights.append(self.factor * self._share(mask, labels, loss_mask))
+            self._report(depth, others[-1])
+        return _with_losses_beside(loss, others, weights)
+
+    @staticmethod
+    def _report(depth: int, loss: Tensor) -> None:
+        """Tensor- and context-parallel ranks have the same loss."""
+        figures, alike = step_figures.current(), parallel_state.get_tensor_and_context_parallel_world_size()
+        if figures is not None:
+            figures.add(mtp_loss(depth), loss, share=1.0 / alike)
+
+    def _share(self, mask: Tensor, labels: Tensor, loss_mask: Tensor | None) -> float:
+        """With --calculate-per-token-loss sums are divided by the main loss's tokens: a depth's mean counts as many."""
+        if not self.per_token:
+            return 1.0
+        own, main = (counted_tokens(labels, of) or 0.0 for of in (mask, mask_ahead(loss_mask, labels, 0)))
+        return own / max(main, 1.0)
+
+
+class _Beside(Function):
+    @staticmethod
+    def forward(ctx, loss, weights, *others):
+        ctx.weights = weights
+        return detached(loss)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None, *(kernels.scale(gradient, weight) for weight in ctx.weights)
+
+
+def _with_losses_beside(loss: Tensor, others: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """The loss as it is; its backward is that of loss + sum(weights x others). All are scalars, float32.
+
+    So they are averaged over micro-batches and replicas as it is, whoever does that, and it alone is reported
+    (Megatron's MTPLossAutoScaler).
+    """
+    return _Beside.apply(loss, tuple(weights), *others)

@@ -33,7 +33,7 @@ class FlatMemory:
 
     def __init__(self, spans: Sequence[Span], dtype: str = "float32", allocate: Allocate | None = None) -> None:
         """allocate: who makes the memory, which then is the host's, instead."""
-        self.spans, self.dtype, self._is_on_host = tuple(spans), dtype, allocate is not None
+        self.spans, self.dtype = tuple(spans), dtype
         self._memory: np.ndarray | Tensor
         if allocate is not None or ms.get_context("device_target") == "CPU":
             self._memory = (allocate or np.zeros)(self.size, Tensor([0], getattr(ms, dtype)).asnumpy().dtype)
@@ -55,8 +55,9 @@ class FlatMemory:
         first = self._place(start, start + int(np.prod(shape)))
         last = first + int(np.prod(shape))
         if isinstance(self._memory, np.ndarray):
-            view = Tensor.from_numpy(self._memory[first:last].reshape(shape))
-            view.is_on_host = self._is_on_host
+            array = self._memory[first:last].reshape(shape)
+            view = Tensor.from_numpy(array)
+            view.host_memory = array
             return view
         return self._memory[first:last].view(shape)
 

@@ -9,6 +9,7 @@ from mindspore import Tensor, from_numpy, ops
 from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key, attention_dropout_mask
+from pynative.kernels.ops.elementwise import cast
 
 MASKED_SCORE = -10000.0
 
@@ -47,7 +48,7 @@ class _Scores(Function):
         scaled, keys = _by_group(q * scale, k.shape[2]), _by_group(k, k.shape[2])
         ctx.save_for_backward(scaled, keys)
         scores = _product_with_transposed(scaled, keys).reshape(k.shape[1], q.shape[2], len(q), len(k))
-        return ops.cast(scores if mask is None else ops.masked_fill(scores, mask, MASKED_SCORE), mindspore.float32)
+        return cast(scores if mask is None else ops.masked_fill(scores, mask, MASKED_SCORE), mindspore.float32)
 
     @staticmethod
     def backward(ctx, dscores):
@@ -55,7 +56,7 @@ class _Scores(Function):
         batch, _, queries, _ = dscores.shape
         if ctx.mask is not None:
             dscores = ops.masked_fill(dscores, ctx.mask, 0.0)
-        dscores = ops.cast(dscores, ctx.dtype).reshape(batch, keys.shape[1], -1, keys.shape[2])
+        dscores = cast(dscores, ctx.dtype).reshape(batch, keys.shape[1], -1, keys.shape[2])
         dq = _by_position(_product(dscores, keys), queries) * ctx.scale
         return dq, _by_position(_transposed_product(dscores, scaled), keys.shape[2]), None, None, None
 
@@ -67,7 +68,7 @@ class _WeightedSum(Function):
     def forward(ctx, probabilities, v):
         batch, _, queries, keys = probabilities.shape
         ctx.shape, ctx.dtype, groups = probabilities.shape, probabilities.dtype, v.shape[2]
-        weights = ops.cast(probabilities, v.dtype).reshape(batch, groups, -1, keys)
+        weights = cast(probabilities, v.dtype).reshape(batch, groups, -1, keys)
         values = _by_group(v, groups)
         ctx.save_for_backward(weights, values)
         return _by_position(_product(weights, values), queries).reshape(queries, batch, -1)
@@ -77,7 +78,7 @@ class _WeightedSum(Function):
         weights, values = ctx.saved_tensors
         batch, heads, queries, keys = ctx.shape
         dout = _by_group(dout.reshape(queries, batch, heads, -1), weights.shape[1])
-        dweights = ops.cast(_product_with_transposed(dout, values).reshape(ctx.shape), ctx.dtype)
+        dweights = cast(_product_with_transposed(dout, values).reshape(ctx.shape), ctx.dtype)
         return dweights, _by_position(_transposed_product(weights, dout), keys)
 
 
@@ -116,7 +117,7 @@ class _Block:
 
     def by_group(self, x: Tensor) -> Tensor:
         """[s, b, n or g, d] -> [b, g, n/g * s, d]."""
-        return _by_group(ops.cast(x, mindspore.float32), self.groups)
+        return _by_group(cast(x, mindspore.float32), self.groups)
 
     def rows_by_group(self, x: Tensor) -> Tensor:
         """[s, b, n * e] -> [b, g, n/g * s, e]."""

@@ -12,6 +12,7 @@ from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 from pynative.kernels.ops.attention import attention_block, attention_block_gradient
+from pynative.kernels.ops.elementwise import cast
 
 QUERY_BLOCK = 256
 """Queries of a block; its scores are [b, n, QUERY_BLOCK, s] at most."""
@@ -48,7 +49,7 @@ class _BlockedAttention(Function):
         out, maxima, inverse_sums = zip(*partials, strict=True)
         out = ops.cat(out)
         ctx.save_for_backward(q, k, v, out, ops.cat(maxima, -1), ops.cat(inverse_sums, -1))
-        return ops.cast(out, q.dtype)
+        return cast(out, q.dtype)
 
     @staticmethod
     def backward(ctx, dout):
@@ -61,7 +62,7 @@ class _BlockedAttention(Function):
                 for total, part in zip((dk, dv), parts, strict=True):
                     total[keys] = total[keys] + part
             dq_blocks.append(dq)
-        dq, dk, dv = (ops.cast(x, q.dtype) for x in (ops.cat(dq_blocks), dk, dv))
+        dq, dk, dv = (cast(x, q.dtype) for x in (ops.cat(dq_blocks), dk, dv))
         return dq, dk, dv, None
 
 

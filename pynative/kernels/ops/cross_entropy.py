@@ -5,15 +5,11 @@ from collections.abc import Iterator, Sequence
 import mindspore
 from mindspore import Tensor, ops
 
+from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.embedding import row_of
+
 BLOCK_ENTRIES = 1 << 24
 """Logits that are widened to float32 at a time: 64 MB."""
-
-
-def _local_target(target: Tensor, first_id: int, width: int) -> tuple[Tensor, Tensor]:
-    """(column of each target, 0 where it is another rank's; whether it is this rank's as float32), both flat."""
-    local = target.astype(mindspore.int32).reshape(-1) - first_id
-    present = ops.logical_and(local >= 0, local < width)
-    return local * present.astype(mindspore.int32), present.astype(mindspore.float32)
 
 
 def _row_blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -22,7 +18,7 @@ def _row_blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
     step = max(1, BLOCK_ENTRIES // logits.shape[-1])
     for start in range(0, rows.shape[0], step):
         span = slice(start, min(start + step, rows.shape[0]))
-        yield span, ops.cast(rows[span], mindspore.float32)
+        yield span, cast(rows[span], mindspore.float32)
 
 
 def _joined(blocks: Sequence[Tensor]) -> Tensor:
@@ -30,16 +26,16 @@ def _joined(blocks: Sequence[Tensor]) -> Tensor:
 
 
 def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    column, present = _local_target(target, first_id, logits.shape[-1])
+    column, present = row_of(target.reshape(-1, 1), first_id, logits.shape[-1])
     blocks = [_statistics(rows, column[span]) for span, rows in _row_blocks(logits)]
     maximum, total, target_logit = (_joined(values).reshape(target.shape) for values in zip(*blocks, strict=True))
-    return maximum, total, target_logit * present.reshape(target.shape)
+    return maximum, total, ops.select(present.reshape(target.shape), target_logit, 0.0)
 
 
 def _statistics(rows: Tensor, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     maximum = ops.amax(rows, -1, True)
     total = ops.exp(rows - maximum).sum(axis=-1)
-    return maximum.reshape(-1), total, ops.gather_d(rows, 1, column.reshape(-1, 1)).reshape(-1)
+    return maximum.reshape(-1), total, ops.gather_d(rows, 1, column).reshape(-1)
 
 
 def cross_entropy_addends(own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor) -> Tensor:
@@ -59,19 +55,20 @@ def cross_entropy_gradient(
     dloss: Tensor,
     overwrite: bool = False,
 ) -> Tensor:
-    column, present = _local_target(target, first_id, logits.shape[-1])
+    column, present = row_of(target.reshape(-1, 1), first_id, logits.shape[-1])
     highest, weight = maximum.reshape(-1, 1), (dloss / added[0]).reshape(-1, 1)
-    subtracted = dloss.reshape(-1) * present
+    at_target = ops.select(present, -dloss.reshape(-1, 1), 0.0)
     blocks = []
     for span, rows in _row_blocks(logits):
         gradient = ops.exp(rows - highest[span]) * weight[span]
-        row = ops.arange(gradient.shape[0]).astype(mindspore.int32)
-        place = ops.stack((row, column[span]), -1)
-        blocks.append(ops.cast(ops.tensor_scatter_sub(gradient, place, subtracted[span]), logits.dtype))
+        complete = ops.tensor_scatter_elements(gradient, column[span], at_target[span], axis=1, reduction="add")
+        blocks.append(cast(complete, logits.dtype))
     return _joined(blocks).reshape(logits.shape)
 
 
 def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None = None) -> Tensor:
-    weights = ops.ones_like(losses) if mask is None else mask.astype(losses.dtype)
+    if mask is None:
+        return losses.sum() / max(losses.size if count is None else count, 1.0)
+    weights = cast(mask, losses.dtype)
     divisor = weights.sum().clip(1.0, None) if count is None else max(count, 1.0)
     return (losses * weights).sum() / divisor

@@ -1,11 +1,41 @@
 """Rows of a table by id, of MindSpore operators."""
 
+from functools import partial
+
 import mindspore
 from mindspore import Tensor, ops
 
+from pynative.autograd import Function, add_weight_gradient
+from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.linear import delivered
+
+
+def row_of(ids: Tensor, first_id: int, rows: int) -> tuple[Tensor, Tensor]:
+    """(the row of each id in a table that begins at `first_id`, 0 where it has none; bool, whether it has one)."""
+    local = cast(ids, mindspore.int32)
+    if first_id:
+        local = local - first_id
+    present = ops.logical_and(local >= 0, local < rows)
+    return ops.select(present, local, 0), present
+
+
+class _Embedding(Function):
+    @staticmethod
+    def forward(ctx, weight, ids, first_id):
+        row, present = row_of(ids, first_id, weight.shape[0])
+        ctx.weight, ctx.row, ctx.present = weight, row.reshape(-1), present.expand_dims(-1)
+        return ops.select(ctx.present, ops.gather(weight, row, 0), 0.0)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return add_weight_gradient(ctx.weight, partial(_weight_gradient, ctx, dy)), None, None
+
+
+def _weight_gradient(ctx, dy: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
+    """The sum over each id's rows, in float32."""
+    rows = cast(ops.select(ctx.present, dy, 0.0), mindspore.float32).reshape(-1, dy.shape[-1])
+    return delivered(ops.unsorted_segment_sum(rows, ctx.row, ctx.weight.shape[0]), out, accumulate)
+
 
 def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
-    local = ids.astype(mindspore.int32) - first_id
-    present = ops.logical_and(local >= 0, local < weight.shape[0])
-    rows = ops.gather(weight, local * present.astype(mindspore.int32), 0)
-    return rows * present.expand_dims(-1).astype(weight.dtype)
+    return _Embedding.apply(weight, ids, first_id)

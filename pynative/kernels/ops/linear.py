@@ -6,6 +6,7 @@ from mindspore import Tensor, ops
 
 from pynative import in_place
 from pynative.autograd import Function, add_weight_gradient
+from pynative.kernels.ops.elementwise import cast
 
 # The transpose flags avoid the copies that transposing a tensor first would make.
 _product = ops.MatMul()
@@ -54,7 +55,7 @@ class _AddBias(Function):
 
     @staticmethod
     def backward(ctx, dy):
-        return ops.cast(dy, ctx.dtype), add_weight_gradient(ctx.bias, partial(bias_gradient, dy))
+        return cast(dy, ctx.dtype), add_weight_gradient(ctx.bias, partial(bias_gradient, dy))
 
 
 def biased(x: Tensor, bias: Tensor | None) -> Tensor:

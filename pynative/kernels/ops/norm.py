@@ -5,6 +5,8 @@ from functools import cache
 import mindspore
 from mindspore import Tensor, ops
 
+from pynative.kernels.ops.elementwise import cast
+
 FLOAT32 = mindspore.float32
 
 
@@ -15,16 +17,16 @@ def _layer_norm(epsilon: float) -> ops.LayerNorm:
 
 def scale(weight: Tensor, zero_centered: bool) -> Tensor:
     """The factor a norm multiplies with: the weight, or in float32 the weight plus 1."""
-    return ops.cast(weight, FLOAT32) + 1 if zero_centered else weight
+    return cast(weight, FLOAT32) + 1 if zero_centered else weight
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
-    wide, factor, shift = (ops.cast(each, FLOAT32) for each in (x, scale(weight, zero_centered), bias))
+    wide, factor, shift = (cast(each, FLOAT32) for each in (x, scale(weight, zero_centered), bias))
     y, _, _ = _layer_norm(epsilon)(wide, factor, shift)
-    return ops.cast(y, x.dtype)
+    return cast(y, x.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
-    wide = ops.cast(x, FLOAT32)
+    wide = cast(x, FLOAT32)
     inverse = ops.rsqrt(ops.mean(ops.square(wide), -1, True) + epsilon)
-    return ops.cast(wide * inverse * scale(weight, zero_centered), x.dtype)
+    return cast(wide * inverse * scale(weight, zero_centered), x.dtype)

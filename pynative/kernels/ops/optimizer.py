@@ -3,15 +3,21 @@
 from math import isfinite, sqrt
 
 import mindspore
+import numpy as np
 from mindspore import Tensor, ops
 
 from pynative import in_place
 from pynative.kernels.contract.flat_buffers import AdamStep
+from pynative.kernels.ops.elementwise import cast
+
+_adam = ops.Adam()
 
 
 def penalized(grad: Tensor, param: Tensor, settings: AdamStep) -> Tensor:
     """The scaled gradient in float32, with what weight decay adds to it."""
-    scaled = ops.cast(grad, mindspore.float32) * settings.grad_scale
+    scaled = cast(grad, mindspore.float32)
+    if settings.grad_scale != 1:
+        scaled = scaled * settings.grad_scale
     return scaled + param * settings.penalty if settings.penalty else scaled
 
 
@@ -19,22 +25,41 @@ def adam_(
     param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, settings: AdamStep,
     model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    scaled, (first, second) = penalized(grad, param, settings), settings.corrections
-    average = ops.cast(exp_avg, mindspore.float32) * settings.beta1 + scaled * (1 - settings.beta1)
-    square = ops.cast(exp_avg_sq, mindspore.float32) * settings.beta2 + ops.square(scaled) * (1 - settings.beta2)
-    deviation = ops.sqrt(square) / sqrt(second) + settings.epsilon
-    ops.assign(param, param * settings.decay - average / deviation * (settings.learning_rate / first))
-    in_place.assign(exp_avg, average)
-    in_place.assign(exp_avg_sq, square)
+    gradient = penalized(grad, param, settings)
+    average, square = (cast(kept, mindspore.float32) for kept in (exp_avg, exp_avg_sq))
+    if settings.decay != 1:
+        in_place.assign(param, param * settings.decay)
+    rate, epsilon = _rate_and_epsilon(settings)
+    _adam(param, average, square, 0.0, 0.0, rate, settings.beta1, settings.beta2, epsilon, gradient)
+    for kept, wide in ((exp_avg, average), (exp_avg_sq, square)):
+        if wide is not kept:
+            in_place.assign(kept, wide)
     if model_param is not None:
         in_place.assign(model_param, param)
+
+
+def _rate_and_epsilon(settings: AdamStep) -> tuple[float, float]:
+    """Those with which an update that corrects nothing is one that corrects its averages.
+
+    The operator has float32 alone, in which 1 - 0.999 is off by 1e-5: what it adds to the averages is too large or too
+    small by a factor that is known, as the corrections are, and taken out of the quotient.
+    """
+    first, second = (
+        correction * _float32_complement(beta) / (1 - beta)
+        for correction, beta in zip(settings.corrections, (settings.beta1, settings.beta2), strict=True)
+    )
+    return settings.learning_rate * sqrt(second) / first, settings.epsilon * sqrt(second)
+
+
+def _float32_complement(beta: float) -> float:
+    return float(np.float32(1) - np.float32(beta))
 
 
 def sgd_(
     param: Tensor, grad: Tensor, momentum_buffer: Tensor, *, learning_rate: float, momentum: float,
     weight_decay: float, grad_scale: float = 1.0, model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    scaled = ops.cast(grad, mindspore.float32) * grad_scale
+    scaled = cast(grad, mindspore.float32) * grad_scale
     buffer = momentum_buffer * momentum + scaled + param * weight_decay
     ops.assign(momentum_buffer, buffer)
     ops.assign(param, param - buffer * learning_rate)
@@ -43,22 +68,22 @@ def sgd_(
 
 
 def combine_(x: Tensor, y: Tensor, x_factor: float, y_factor: float, model_param: Tensor | None = None) -> None:
-    total = ops.cast(y, mindspore.float32) * y_factor
+    total = cast(y, mindspore.float32) * y_factor
     if x_factor:
-        total = total + ops.cast(x, mindspore.float32) * x_factor
+        total = total + cast(x, mindspore.float32) * x_factor
     in_place.assign(x, total)
     if model_param is not None:
         in_place.assign(model_param, total)
 
 
 def clamp_(x: Tensor, limit: float) -> None:
-    values = ops.cast(x, mindspore.float32)
+    values = cast(x, mindspore.float32)
     # MindSpore's clamp on a CPU makes -limit of a NaN.
     in_place.assign(x, ops.select(ops.isnan(values), values, ops.clamp(values, -limit, limit)))
 
 
 def squared_norm(x: Tensor) -> float:
-    values = x.astype(mindspore.float32)
+    values = cast(x, mindspore.float32)
     total = float(ops.square(values).sum())
     if isfinite(total):
         return total
@@ -71,7 +96,7 @@ def add_(x: Tensor, y: Tensor) -> None:
 
 
 def scale_(x: Tensor, factor: float) -> None:
-    in_place.assign(x, x.astype(mindspore.float32) * factor)
+    in_place.assign(x, cast(x, mindspore.float32) * factor)
 
 
 def fill_(x: Tensor, value: float) -> None:

@@ -3,13 +3,14 @@
 from mindspore import Tensor, from_numpy, ops
 
 from pynative.kernels.dropout import Dropout, Key, Rows
+from pynative.kernels.ops.elementwise import cast
 from pynative.kernels.ops.linear import biased
 
 
 def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
     if not rate:
         return x
-    return ops.cast(x * from_numpy(Dropout(rate, key, rows).mask(x.shape)), x.dtype)  # The mask is float32.
+    return cast(x * from_numpy(Dropout(rate, key, rows).mask(x.shape)), x.dtype)  # The mask is float32.
 
 
 def bias_dropout_add(
@@ -21,7 +22,7 @@ def bias_dropout_add(
     rows: Rows | None = None,
 ) -> Tensor:
     branch = dropout(biased(x, bias), rate, key or (), rows)
-    return branch if residual is None else ops.cast(ops.add(residual, branch), residual.dtype)
+    return branch if residual is None else cast(ops.add(residual, branch), residual.dtype)
 
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ from mindspore import Tensor, ops
 
 from parallel_core.fused_rows import heads_of_group
 from pynative.autograd import Function
+from pynative.kernels.ops.elementwise import cast
 
 
 class _SplitQkv(Function):
@@ -41,7 +42,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool
     cos, sin = cos.reshape(shape), sin.reshape(shape)
     turning, passing = x[..., :rotated], x[..., rotated:]
     crossed = -_rotate_half(turning * sin, interleaved) if inverse else _rotate_half(turning, interleaved) * sin
-    turned = ops.cast(turning * cos + crossed, x.dtype)  # The angles are float32, and so are the products.
+    turned = cast(turning * cos + crossed, x.dtype)  # The angles are float32, and so are the products.
     return ops.cat((turned, passing), -1) if rotated < x.shape[-1] else turned
 
 

@@ -4,6 +4,8 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
+from pynative.kernels.ops.elementwise import cast
+
 
 def gather_rows(x: Tensor, sources: np.ndarray, row: tuple[int, ...]) -> Tensor:
     if not (x.size and sources.size):
@@ -21,4 +23,4 @@ def sum_rows(x: Tensor, places: np.ndarray, shape: tuple[int, ...]) -> Tensor:
     if addends == 1:
         return gather_rows(x, places[:, 0], row).reshape(shape)
     parts = gather_rows(x, places.T.reshape(-1), row).reshape(addends, count, *row)
-    return ops.cast(ops.cast(parts, mindspore.float32).sum(axis=0), x.dtype).reshape(shape)
+    return cast(cast(parts, mindspore.float32).sum(axis=0), x.dtype).reshape(shape)

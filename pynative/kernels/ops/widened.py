@@ -10,10 +10,10 @@ from inspect import signature
 from typing import Any
 
 import mindspore
-from mindspore import ops
 
 from pynative.kernels.contract.table import Operator, Table
 from pynative.kernels.ops import OPERATORS as COMPOSED
+from pynative.kernels.ops.elementwise import cast
 
 FLOAT16, BFLOAT16 = mindspore.float16, mindspore.bfloat16
 
@@ -34,7 +34,7 @@ def widened(operator: Operator, *type_givers: str) -> Operator:
         if given.get("out") is not None:
             return result
         dtype = next(given[name].dtype for name in type_givers if given.get(name) is not None)
-        return tuple(ops.cast(x, dtype) for x in result) if isinstance(result, tuple) else ops.cast(result, dtype)
+        return tuple(cast(x, dtype) for x in result) if isinstance(result, tuple) else cast(result, dtype)
 
     return call
 
@@ -53,7 +53,7 @@ def _is_narrow(x: Any) -> bool:
 
 
 def _wide(x: Any) -> Any:
-    return ops.cast(x, mindspore.float32) if _is_narrow(x) else x
+    return cast(x, mindspore.float32) if _is_narrow(x) else x
 
 
 TYPE_GIVERS = {

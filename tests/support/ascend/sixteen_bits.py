@@ -17,8 +17,8 @@ from pynative.kernels.ops import activation
 from tests.support.ascend.definitions import FLOATS, SIXTEEN_BITS
 
 OF_OPS = (
-    "amax", "erf", "exp", "gather", "gather_d", "log", "masked_fill", "maximum", "mean", "relu", "rsqrt", "sigmoid",
-    "silu", "softmax", "split", "square", "stack", "tensor_scatter_sub", "tile",
+    "amax", "erf", "exp", "gather", "gather_d", "log", "masked_fill", "maximum", "mean", "relu", "rsqrt", "select",
+    "sigmoid", "silu", "softmax", "split", "square", "stack", "tile",
 )  # fmt: skip
 OF_TENSORS = (
     "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__", "__getitem__",

@@ -57,9 +57,43 @@ def target_cells(value: Any, entries: Entries) -> Values | str:
     return {"target_modules": [pattern for entry in listed for pattern in entry["target_cells"]]}
 
 
+def beside_fields(fields: Values, table: Mapping[str, Meaning]) -> Meaning:
+    """These fields, and what the keys mean."""
+    read = parts(table)
+
+    def meaning(value: Any, entries: Entries) -> Values | str:
+        found = read(value, entries)
+        return fields if isinstance(found, str) else {**fields, **found}
+
+    return meaning
+
+
+_SUMMARY = parts(
+    {
+        "summary_dir": to("summary_dir"),
+        "keep_default_action": nothing("moe_config.save_token_distribution says what is recorded"),
+        **dict.fromkeys(("collect_freq", "collect_tensor_freq"), to("summary_collect_freq")),
+        "export_options": parts({"tensor_format": words({"npy": "it is the format"})}),
+    }
+)
+
+
+def summary(value: Any, entries: Entries) -> Values | str:
+    """Where and how often tensors are recorded: `collect_tensor_freq` goes before `collect_freq`."""
+    of_tensors = isinstance(value, Mapping) and value.get("collect_tensor_freq") is not None
+    return _SUMMARY({k: v for k, v in value.items() if k != "collect_freq"} if of_tensors else value, entries)
+
+
+_BY_MODEL = nothing("the model says it")
 CALLBACKS: dict[str, Meaning] = {
-    "MoEDropRateCallback": lambda value, entries: {"moe_log_drop_rate": True},
-    "SummaryMonitor": nothing("moe_config.save_token_distribution says what is recorded"),
+    "MoEDropRateCallback": beside_fields(
+        {"moe_log_drop_rate": True},
+        {
+            "capacity_factor": to("moe_drop_rate_capacity_factor"),
+            **dict.fromkeys(("expert_num", "num_layers", "mtp_depth"), _BY_MODEL),
+        },
+    ),
+    "SummaryMonitor": summary,
     "ColdHotExpertMonitor": nothing("moe_config.hot_expert_num says it"),
     "MFLossMonitor": parts({"per_print_times": to("log_interval")}),
     "ObsMonitor": nothing("checkpoints are written where output_dir says"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from parallel_core.config.base import Config, option
+from parallel_core.config.base import Config, concern, option, section
+from parallel_core.config.moe_monitors import MoEMonitorConfig
 
 BALANCING_LOSSES = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 """Kinds of balancing that are a loss with a weight: they may be combined."""
@@ -13,7 +13,7 @@ BALANCING = (*BALANCING_LOSSES, "sinkhorn", "sparsemixer_topk", "none")
 """Kinds of balancing."""
 
 
-@dataclass(kw_only=True)
+@section
 class MoEConfig(Config):
     """Experts, router and token dispatch; without `num_experts` the model is dense."""
 
@@ -68,16 +68,10 @@ class MoEConfig(Config):
         "--moe-token-dispatcher-type", "allgather", choices=("allgather", "alltoall")
     )
     """How tokens travel to the ranks of their experts."""
-    moe_expert_capacity_factor: float | None = option("--moe-expert-capacity-factor", None)
-    """Tokens an expert takes, as a multiple of an even share; none or negative: all."""
+    moe_expert_capacity_factor: float | None = option("--moe-expert-capacity-factor", None, above=0)
+    """Tokens an expert takes, as a multiple of an even share; none: all."""
     moe_pad_expert_input_to_capacity: bool = option("--moe-pad-expert-input-to-capacity", False)
     """Fill every expert's input up to its capacity."""
-    moe_log_drop_rate: bool = option("--moe-log-drop-rate", False)
-    """Log the share of tokens that each layer's experts drop."""
-    moe_per_layer_logging: bool = option("--moe-per-layer-logging", False)
-    """Log auxiliary losses of each layer, not only their mean."""
-    save_token_distribution: bool = option("--save-token-distribution", False)
-    """Record how many tokens each expert of a layer receives."""
     hot_expert_num: int = option("--hot-expert-num", 0, at_least=0)
     """Experts with most tokens that every data-parallel rank keeps a copy of."""
     cold_token_percent: float = option("--cold-token-percent", 1.0, above=0, at_most=1)
@@ -86,6 +80,9 @@ class MoEConfig(Config):
     """Iterations from one choice of those experts to the next."""
     moe_token_drop_policy: str = option("--moe-token-drop-policy", "probs", choices=("probs", "position"))
     """Which tokens an overfull expert drops: the least probable or the last."""
+
+    monitors: MoEMonitorConfig = concern(MoEMonitorConfig)
+    """What is logged and recorded."""
 
     def derive(self) -> None:
         if self.num_experts == 1:

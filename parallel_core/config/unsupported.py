@@ -42,8 +42,6 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "pre_tokens": (1048576, 65536),
     "next_tokens": (0,),
     "num_experts": (None,),
-    "moe_log_drop_rate": (False,),
-    "save_token_distribution": (False,),
     "hot_expert_num": (0,),
     "lora_rank": (0,),
     "expert_model_parallel_size": (1,),

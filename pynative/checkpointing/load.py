@@ -104,9 +104,7 @@ def _check(
             warn(f"{name}: {source} has it, the model does not")
 
 
-def _optimizer_problems(
-    reader: CheckpointReader, optimizer: FlatOptimizer | None, strictness: Strictness
-) -> list[str]:
+def _optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | None, strictness: Strictness) -> list[str]:
     if optimizer is None:
         return []
     record, remedy = reader.manifest.optimizer, "load the weights alone by --no-load-optim"

@@ -69,7 +69,7 @@ class TopKRouter(nn.Cell):
     def _capacity(self, tokens: int) -> Any:
         """How many of this rank's tokens an expert takes, or each [E]; None: all."""
         factor = self.moe.moe_expert_capacity_factor
-        if factor is None or factor < 0:
+        if factor is None:
             return None
         capacity = get_capacity(tokens * self.rule.topk, self.weight.shape[0], factor)
         return capacity if self.capacities is None else self.capacities(capacity)

@@ -37,6 +37,7 @@ from pynative.training.callbacks import (
     SignalCallback,
     TrainingState,
     WeightHashCallback,
+    expert_callbacks,
     profile_callbacks,
 )
 from pynative.training.callbacks.evaluation import evaluate
@@ -112,6 +113,7 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
         callbacks.append(WeightHashCallback(training.check_weight_hash_across_dp_replicas_interval))
     if training.log_local_norm:
         callbacks.append(GradientNormsCallback(training.log_interval))
+    callbacks += expert_callbacks(config.model_config, Path(training.checkpoint.output_dir or DEFAULT_OUTPUT))
     callbacks += profile_callbacks(training.profiler)
     callbacks += more
     if training.exit_interval or training.exit_duration_in_mins:

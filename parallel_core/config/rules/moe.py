@@ -140,6 +140,16 @@ def capacity_is_given(config: Sections) -> Iterator[Finding]:
         )
 
 
+def drop_rates_have_a_capacity(config: Sections) -> Iterator[Finding]:
+    moe = config.moe_config
+    monitors = moe.monitors
+    if moe.num_experts is None or not monitors.moe_log_drop_rate:
+        return
+    if moe.moe_expert_capacity_factor is None and monitors.moe_drop_rate_capacity_factor is None:
+        rule = "needs --moe-expert-capacity-factor, or --moe-drop-rate-capacity-factor to count for another"
+        yield Finding("--moe-log-drop-rate", None, rule, "add one of them")
+
+
 def layer_pattern_fits(config: Sections) -> Iterator[Finding]:
     pattern, layers = config.moe_config.moe_layer_freq, config.model_config.num_layers
     if config.moe_config.num_experts is None:
@@ -181,6 +191,7 @@ RULES = (
     one_expert_learns,
     expert_bias_has_sigmoid,
     capacity_is_given,
+    drop_rates_have_a_capacity,
     layer_pattern_fits,
     tokens_divide_over_tensor_ranks,
 )

@@ -4,6 +4,7 @@ from pynative.training.callbacks.base import Callback, TrainingState
 from pynative.training.callbacks.checkpoint import CheckpointCallback
 from pynative.training.callbacks.evaluation import EvaluationCallback
 from pynative.training.callbacks.exit import ExitCallback, SignalCallback
+from pynative.training.callbacks.experts import MoEDropRateCallback, SummaryMonitor, expert_callbacks
 from pynative.training.callbacks.finite import FiniteCallback
 from pynative.training.callbacks.gradient_norms import GradientNormsCallback
 from pynative.training.callbacks.log import LogCallback, MetricsCallback
@@ -19,8 +20,11 @@ __all__ = [
     "GradientNormsCallback",
     "LogCallback",
     "MetricsCallback",
+    "MoEDropRateCallback",
     "SignalCallback",
+    "SummaryMonitor",
     "TrainingState",
     "WeightHashCallback",
+    "expert_callbacks",
     "profile_callbacks",
 ]

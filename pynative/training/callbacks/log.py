@@ -57,7 +57,7 @@ class LogCallback(Callback):
         total = state.config.training_config.training_iters
         model, reported = state.config.model_config, state.result.figures
         losses = logged(model, reported)
-        by_layer = logged_by_layer(model, reported) if model.moe_config.moe_per_layer_logging else {}
+        by_layer = logged_by_layer(model, reported) if model.moe_config.monitors.moe_per_layer_logging else {}
         state.metrics |= losses | by_layer
         if state.iteration % self.interval == 0 or state.iteration in (1, total):
             log(_line(state.metrics, self._skipped, losses))

@@ -7,6 +7,7 @@ from typing import Any
 
 from mapping.flags.notations import dtype
 from mapping.readers import types
+from mapping.readers.callbacks import callbacks
 from mapping.readers.meaning import Entries, Meaning, Values, nothing, parts, planned, to, words
 from parallel_core.config.recompute import LISTED
 
@@ -55,80 +56,6 @@ def target_cells(value: Any, entries: Entries) -> Values | str:
     if not all(isinstance(entry, Mapping) and set(entry) == {"target_cells"} for entry in listed):
         raise ValueError("not implemented yet: a rank and a scale for single cells; give target_cells alone")
     return {"target_modules": [pattern for entry in listed for pattern in entry["target_cells"]]}
-
-
-def beside_fields(fields: Values, table: Mapping[str, Meaning]) -> Meaning:
-    """These fields, and what the keys mean."""
-    read = parts(table)
-
-    def meaning(value: Any, entries: Entries) -> Values | str:
-        found = read(value, entries)
-        return fields if isinstance(found, str) else {**fields, **found}
-
-    return meaning
-
-
-_SUMMARY = parts(
-    {
-        "summary_dir": to("summary_dir"),
-        "keep_default_action": nothing("moe_config.save_token_distribution says what is recorded"),
-        **dict.fromkeys(("collect_freq", "collect_tensor_freq"), to("summary_collect_freq")),
-        "export_options": parts({"tensor_format": words({"npy": "it is the format"})}),
-    }
-)
-
-
-def summary(value: Any, entries: Entries) -> Values | str:
-    """Where and how often tensors are recorded: `collect_tensor_freq` goes before `collect_freq`."""
-    of_tensors = isinstance(value, Mapping) and value.get("collect_tensor_freq") is not None
-    return _SUMMARY({k: v for k, v in value.items() if k != "collect_freq"} if of_tensors else value, entries)
-
-
-_BY_MODEL = nothing("the model says it")
-CALLBACKS: dict[str, Meaning] = {
-    "MoEDropRateCallback": beside_fields(
-        {"moe_log_drop_rate": True},
-        {
-            "capacity_factor": to("moe_drop_rate_capacity_factor"),
-            **dict.fromkeys(("expert_num", "num_layers", "mtp_depth"), _BY_MODEL),
-        },
-    ),
-    "SummaryMonitor": summary,
-    "ColdHotExpertMonitor": nothing("moe_config.hot_expert_num says it"),
-    "MFLossMonitor": parts({"per_print_times": to("log_interval")}),
-    "ObsMonitor": nothing("checkpoints are written where output_dir says"),
-    "CheckpointMonitor": parts(
-        {
-            "save_checkpoint_steps": to("save_interval"),
-            "keep_checkpoint_max": to("keep_checkpoint_max"),
-            "prefix": to("prefix"),
-            "directory": to("output_dir"),
-            "async_save": to("async_save"),
-            **dict.fromkeys(
-                ("integrated_save", "save_network_params", "save_trainable_params"),
-                nothing("checkpoints are whole, whatever the layout"),
-            ),
-        }
-    ),
-}
-"""Callback by its `type` -> what its other keys mean."""
-
-
-def callbacks(value: Any, entries: Entries) -> Values | str:
-    """A list of callbacks by type."""
-    found: Values = {}
-    reasons = []
-    for entry in value if isinstance(value, list) else [value]:
-        kind = entry.get("type") if isinstance(entry, Mapping) else entry
-        if kind not in CALLBACKS:
-            raise ValueError(f"knows {', '.join(CALLBACKS)}, not {kind}")
-        options = {key: part for key, part in entry.items() if key != "type"} if isinstance(entry, Mapping) else {}
-        meaning = CALLBACKS[kind](options, entries)
-        if isinstance(meaning, str):
-            reasons.append(f"{kind}: {meaning}")
-        else:
-            found |= meaning
-    return found or "; ".join(reasons) or "there is none"
 
 
 def zero(level: Any, entries: Entries) -> Values | str:

@@ -31,13 +31,15 @@ def _section(cls: type, values: Mapping[str, Any]) -> Any:
     """
     hints = get_type_hints(cls)
     shown = {name for entry in fields(cls) for name in entry.metadata.get("shows", ())}
-    unknown = values.keys() - {entry.name for entry in fields(cls)} - shown
+    concerns = [entry.metadata["concern"] for entry in fields(cls) if "concern" in entry.metadata]
+    known = {entry.name for part in (cls, *concerns) for entry in fields(part)}
+    unknown = values.keys() - known - shown
     if unknown:
         raise ValueError(
             f"{cls.__name__}: the checkpoint sets {', '.join(sorted(unknown))}, which this version does not know; load "
             f"it by the version that saved it"
         )
-    return cls(**{name: _value(hints[name], value) for name, value in values.items() if name not in shown})
+    return cls(**{name: _value(hints.get(name), value) for name, value in values.items() if name not in shown})
 
 
 def _value(hint: Any, value: Any) -> Any:

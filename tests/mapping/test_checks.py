@@ -504,8 +504,11 @@ GOOD = [
     ("--num-layers 5 --pipeline-model-parallel-size 2", 2),
     ("--pipeline-model-parallel-layout Et|t|t|tL --pipeline-model-parallel-size 2", 2),
     ("--pipeline-model-parallel-layout E|tt|tt|L --pipeline-model-parallel-size 4", 4),
-    ("--pipeline-model-parallel-layout Ett|ttmL --pipeline-model-parallel-size 2 --mtp-num-layers 1 "
-     "--position-embedding-type rope", 2),
+    (
+        "--pipeline-model-parallel-layout Ett|ttmL --pipeline-model-parallel-size 2 --mtp-num-layers 1 "
+        "--position-embedding-type rope",
+        2,
+    ),
     ("--use-megatron-fsdp --use-distributed-optimizer --data-parallel-sharding-strategy no_shard", 2),
     ("--use-megatron-fsdp --zero-stage 3 --ckpt-format fsdp_dtensor", 2),
     ("--use-megatron-fsdp --megatron-fsdp-main-params-dtype fp32 --megatron-fsdp-main-grads-dtype auto", 2),

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from mapping import ConfigError, init_configs_from_dict
-from mapping.readers.earlier_keys import CALLBACKS, EARLIER
+from mapping.readers.callbacks import CALLBACKS
+from mapping.readers.earlier_keys import EARLIER
 from mapping.readers.yaml_file import values_of
 from parallel_core.config import unsupported
 from parallel_core.config.tree import path_of

@@ -80,6 +80,7 @@ FLOORS = {
         | {"partition", "sampling", "sharding", "strictness"},
         {"averaging", "buffers", "initial_values", "recompute", "schedules", "sizes"},
         {"config", "context"},
+        {"rope_scaling"},
         {"batch", "data", "optimizer", "rotary", "routing", "step_figures", "topology"},
         {"blocks", "checkpoint"},
         {"costs"},

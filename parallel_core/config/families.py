@@ -59,8 +59,8 @@ class MultiLatentAttentionConfig(Config):
     """Channels of a query or key head that rotate."""
     v_head_dim: int = option("--v-head-dim", 128, at_least=1)
     """Channels of a value head."""
-    rotary_scaling_factor: float = option("--rotary-scaling-factor", 1.0, above=0)
-    """By how much positions are stretched, by YaRN."""
+    rotary_scaling_factor: float = option("--rotary-scaling-factor", None, above=0)
+    """By how much positions are stretched; if not given, by the factor of YaRN where that is asked for, else 1."""
 
 
 @dataclass(kw_only=True)

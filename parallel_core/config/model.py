@@ -209,12 +209,16 @@ class ModelConfig(Config):
         self.fill("embedding_init_method_std", lambda: self.init_method_std)
         self.fill("compute_dtype", lambda: self.params_dtype)
         self.fill("embedding_init_dtype", lambda: self.params_dtype)
+        self.multi_latent_attention.fill("rotary_scaling_factor", self._default_latent_factor)
         if self.fa_config.pre_tokens >= self.seq_length:
             self.fa_config.pre_tokens = FlashAttentionConfig.pre_tokens
         if self.add_bias_linear is False:
             self.bias_gelu_fusion = False
         if self.apply_query_key_layer_scaling is True:
             self.attention_softmax_in_fp32 = True
+
+    def _default_latent_factor(self) -> float:
+        return self.rope_scaling.factor if self.rope_scaling.type in ("yarn", "dynamic") else 1.0
 
     def _default_ffn_hidden_size(self) -> int:
         if self.hidden_act == "swiglu":
@@ -226,12 +230,17 @@ class ModelConfig(Config):
         """What the switches ask for, among the operators that the model has."""
         switches = {
             "attention": self.use_flash_attention,
-            "rotary": self.apply_rope_fusion and self.position_embedding_type == "rope",
+            "rotary": self.apply_rope_fusion and self.rotates,
             "bias_activation": self.apply_swiglu_fusion and self.hidden_act == "swiglu",
             "rms_norm": self.normalization == "FusedRMSNorm",
         }
         chosen = tuple(operator for operator, is_on in switches.items() if is_on)
         return FusedOperators(chosen, self.fa_config.input_layout)
+
+    @property
+    def rotates(self) -> bool:
+        """Whether queries and keys have rotary positions; those of latent attention always do."""
+        return self.position_embedding_type == "rope" or self.multi_latent_attention.enabled
 
     @property
     def residual_dtype(self) -> str:

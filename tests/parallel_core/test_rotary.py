@@ -3,7 +3,8 @@
 import numpy as np
 
 from parallel_core.config.families import RopeScalingConfig
-from parallel_core.rotary import Rotary, inverse_frequencies, llama3
+from parallel_core.rope_scaling import llama3
+from parallel_core.rotary import Rotary, inverse_frequencies
 from tests.support.engine import TINY, config_of
 
 

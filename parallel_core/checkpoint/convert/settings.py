@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 from parallel_core.config import AllConfig, ModelConfig, MoEConfig, OptimizerConfig, ParallelConfig, TrainingConfig
 from parallel_core.config.base import Config, has_type
-from parallel_core.rotary import LLAMA3_ORIGINAL_LENGTH
+from parallel_core.rope_scaling import LLAMA3_ORIGINAL_LENGTH
 
 SECTIONS: dict[str, type[Config]] = {"model_config": ModelConfig, "moe_config": MoEConfig}
 """The sections that say what a network is."""

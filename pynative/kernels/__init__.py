@@ -19,9 +19,11 @@ from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from pynative.kernels import selection
 from pynative.kernels.contract import CONTRACT
 from pynative.kernels.contract.attention import (
+    as_heads,
     attention,
     attention_block,
     attention_block_gradient,
+    latent_keys_values,
     rotary,
     split_qkv,
 )
@@ -52,6 +54,7 @@ from pynative.kernels.contract.layer import (
     join_features,
     layer_norm,
     rms_norm,
+    split_features,
 )
 from pynative.kernels.contract.linear import (
     bias_gradient,

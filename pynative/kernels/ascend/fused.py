@@ -32,7 +32,7 @@ def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
 _HALVES, _NEIGHBOURS = 0, 1  # rotary_position_embedding's mode
 
 
-def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
     """aclnnRotaryPositionEmbedding, which takes the angles of a position as [s, 1 or b, 1, r] in the type of x.
 
     Interleaved, it takes no angles of single samples: then composed operators compute.
@@ -41,9 +41,10 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
     shape = (x.shape[0], -1, 1, rotated)
     angles = [ops.cast(angle.reshape(shape), x.dtype) for angle in (cos, sin)]
     if interleaved and angles[0].shape[1] > 1:
-        return composed_rotary.rotary(x, cos, sin, interleaved)
-    turned = ops.rotary_position_embedding(x[..., :rotated], *angles, _NEIGHBOURS if interleaved else _HALVES)
-    return ops.cat((turned, x[..., rotated:]), -1) if rotated < x.shape[-1] else turned
+        return composed_rotary.rotary(x, cos, sin, interleaved, start)
+    turning = x[..., start : start + rotated]
+    turned = ops.rotary_position_embedding(turning, *angles, _NEIGHBOURS if interleaved else _HALVES)
+    return composed_rotary.between(x, start, turned)
 
 
 _LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -14,11 +14,22 @@ def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) ->
     """
 
 
-def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    """Rotate the first r elements of each head of x [s, b, n, d] by angles whose cos and sin are [s, r] or [s, b, r].
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
+    """Rotate r elements, from `start` on, of each head of x [s, b, n, d] by angles whose cos and sin are [s, r] or
+    [s, b, r].
 
-    Element i is paired with i + r/2 or, `interleaved`, 2i with 2i + 1; the angles' last axis is laid out likewise.
+    Of these, element i is paired with i + r/2 or, `interleaved`, 2i with 2i + 1; the angles' last axis is laid out
+    likewise.
     """
+
+
+def as_heads(x: Tensor, heads: int) -> Tensor:
+    """[s, b, n * d] -> [s, b, n, d]."""
+
+
+def latent_keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -> tuple[Tensor, Tensor]:
+    """Rows [s, b, n * (p + e)], of each head its own part of the key, then its value, and one part for the keys of all
+    heads [s, b, 1, r] -> k [s, b, n, p + r], each head's own part first, and v [s, b, n, e]."""
 
 
 def attention(

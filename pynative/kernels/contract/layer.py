@@ -25,6 +25,10 @@ def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     """
 
 
+def split_features(x: Tensor, widths: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """x [..., sum of the widths] -> tensors [..., width], one behind the other."""
+
+
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:
     """x for each of two consumers; their gradients are added here instead of by the tape's own operator."""
 

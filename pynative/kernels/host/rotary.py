@@ -1,5 +1,7 @@
 """Heads out of Megatron's fused q/k/v rows, and rotary position embedding (Su et al. 2021), on the host."""
 
+from typing import NamedTuple
+
 import numpy as np
 from mindspore import Tensor, from_numpy
 
@@ -55,6 +57,13 @@ def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) ->
     return _SplitQkv.apply(qkv, groups, heads_per_group, head_size)
 
 
+class Setting(NamedTuple):
+    """Which elements of a head rotate."""
+
+    interleaved: bool
+    start: int
+
+
 def _pair(rotated: int, interleaved: bool) -> tuple[slice, slice]:
     """Which elements of a head form the two coordinates of the rotated planes."""
     if interleaved:
@@ -77,19 +86,22 @@ def _factors(
     return own, other
 
 
-def _rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool, inverse: bool) -> np.ndarray:
-    """x [s, b, n, d] times the factors of its elements, plus those elements exchanged within planes times theirs."""
-    length, _, _, head_size = x.shape
-    one, two = _pair(cos.shape[-1], interleaved)
-    angles_shape = (length, -1, 1, cos.shape[-1])  # broadcasts over heads, and over the batch if the angles have none
-    own, other = _factors(cos.reshape(angles_shape), sin.reshape(angles_shape), head_size, (one, two), inverse)
+def _rotate(x: np.ndarray, angles: tuple[np.ndarray, np.ndarray], setting: Setting, inverse: bool) -> np.ndarray:
+    """Of x [s, b, n, d] the elements from the start on times their factors, plus those elements exchanged within planes
+    times theirs."""
+    cos, sin = angles
+    length, rotated, first = len(x), cos.shape[-1], setting.start
+    one, two = _pair(rotated, setting.interleaved)
+    shape = (length, -1, 1, rotated)  # broadcasts over heads, and over the batch if the angles have none
+    own, other = _factors(cos.reshape(shape), sin.reshape(shape), x.shape[-1] - first, (one, two), inverse)
     y = np.empty(x.shape, x.dtype)
 
     def block(start: int, stop: int) -> None:
         rows = slice(start, stop)
-        part, out = widened(x[rows]), y[rows]
+        y[rows, ..., :first] = x[rows, ..., :first]
+        part, out = widened(x[rows, ..., first:]), y[rows, ..., first:]
         result = float32_for(out)
-        exchanged = np.zeros_like(part)
+        exchanged = np.zeros(part.shape, np.float32)
         exchanged[..., one], exchanged[..., two] = part[..., two], part[..., one]
         exchanged *= other[rows]
         np.multiply(part, own[rows], out=result)
@@ -102,14 +114,14 @@ def _rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool, 
 
 class _Rotary(Function):
     @staticmethod
-    def forward(ctx, x, cos, sin, interleaved):
-        ctx.angles, ctx.interleaved = (as_float32(cos), as_float32(sin)), interleaved
-        return from_numpy(_rotate(array_of(x), *ctx.angles, interleaved, inverse=False))
+    def forward(ctx, x, cos, sin, setting):
+        ctx.angles, ctx.setting = (as_float32(cos), as_float32(sin)), setting
+        return from_numpy(_rotate(array_of(x), ctx.angles, setting, inverse=False))
 
     @staticmethod
     def backward(ctx, dy):
-        return from_numpy(_rotate(array_of(dy), *ctx.angles, ctx.interleaved, inverse=True)), None, None, None
+        return from_numpy(_rotate(array_of(dy), ctx.angles, ctx.setting, inverse=True)), None, None, None
 
 
-def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    return _Rotary.apply(x, cos, sin, interleaved)
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
+    return _Rotary.apply(x, cos, sin, Setting(interleaved, start))

@@ -19,17 +19,17 @@ class _Rotary(Function):
     """Nothing of x is kept: a rotation's gradient is the rotation back."""
 
     @staticmethod
-    def forward(ctx, x, cos, sin, interleaved):
-        ctx.angles, ctx.interleaved = (cos, sin), interleaved
-        return rotate(x, cos, sin, interleaved, inverse=False)
+    def forward(ctx, x, cos, sin, interleaved, start):
+        ctx.setting = (cos, sin, interleaved, start)
+        return rotate(x, *ctx.setting, inverse=False)
 
     @staticmethod
     def backward(ctx, dy):
-        return rotate(dy, *ctx.angles, ctx.interleaved, inverse=True), None, None, None
+        return rotate(dy, *ctx.setting, inverse=True), None, None, None, None
 
 
-def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    return _Rotary.apply(x, cos, sin, interleaved)
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
+    return _Rotary.apply(x, cos, sin, interleaved, start)
 
 
 class _SwiGlu(Function):

@@ -35,16 +35,29 @@ def _rotate_half(x: Tensor, interleaved: bool) -> Tensor:
     return ops.cat((-two, one), -1)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int, inverse: bool) -> Tensor:
     """As `rotary` says; `inverse` applies the transpose of that matrix, which is its gradient."""
-    rotated = cos.shape[-1]
-    shape = (x.shape[0], -1, 1, rotated)
+    shape = (x.shape[0], -1, 1, cos.shape[-1])
     cos, sin = cos.reshape(shape), sin.reshape(shape)
-    turning, passing = x[..., :rotated], x[..., rotated:]
+    stop = start + cos.shape[-1]
+    turning = x[..., start:stop]
     crossed = -_rotate_half(turning * sin, interleaved) if inverse else _rotate_half(turning, interleaved) * sin
+<<<<<<< HEAD
     turned = cast(turning * cos + crossed, x.dtype)  # The angles are float32, and so are the products.
     return ops.cat((turned, passing), -1) if rotated < x.shape[-1] else turned
+=======
+    turned = ops.cast(turning * cos + crossed, x.dtype)  # The angles are float32, and so are the products.
+    return between(x, start, turned)
+>>>>>>> 1d86b24 (Operators of latent attention: rotation of the last elements of heads, features apart, keys with a part that all heads share)
 
 
-def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    return rotate(x, cos, sin, interleaved, inverse=False)
+def between(x: Tensor, start: int, middle: Tensor) -> Tensor:
+    """x with `middle` in place of its elements from `start` on."""
+    stop = start + middle.shape[-1]
+    around = (x[..., :start], middle, x[..., stop:])
+    parts = [part for part in around if part.shape[-1]]
+    return ops.cat(parts, -1) if len(parts) > 1 else middle
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
+    return rotate(x, cos, sin, interleaved, start, inverse=False)

@@ -68,6 +68,7 @@ TYPE_GIVERS = {
     "dropout": ("x",),
     "split_qkv": ("qkv",),
     "rotary": ("x",),
+    "latent_keys_values": ("rows",),
     "attention": ("q",),
     "unpack_heads": ("packed",),
     "gather_rows": ("x",),

@@ -125,6 +125,34 @@ def test_rotary(interleaved, rotated, per_sample):
     )
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("size", [7, 9])
+def test_rotary_from_an_element_on(interleaved, size):
+    """Of a head of latent attention: the elements before and after those that rotate stay."""
+    cos, sin = normal(3, 4, seed=1), normal(3, 4, seed=2)
+
+    def reference(x):
+        return np.concatenate((x[..., :3], support.rotary(x[..., 3:], cos, sin, interleaved)), -1)
+
+    assert_equals_reference(
+        lambda x: kernels.rotary(x, tensor(cos), tensor(sin), interleaved, start=3), reference, (normal(3, 2, 2, size),)
+    )
+
+
+def test_heads_of_latent_attention():
+    """Features apart, as heads, and one rotary key for all of them, whose gradient is the sum over heads."""
+
+    def reference(rows, key):
+        heads = rows.reshape(3, 2, 4, 7)
+        return np.concatenate((heads[..., :5], np.repeat(key, 4, axis=2)), -1), heads[..., 5:]
+
+    inputs = (normal(3, 2, 28), normal(3, 2, 1, 3, seed=1))
+    assert_equals_reference(lambda rows, key: kernels.latent_keys_values(rows, key, 4, 2), reference, inputs)
+    split = (lambda x: kernels.split_features(x, (5, 2)), lambda x: (x[..., :5], x[..., 5:]))
+    assert_equals_reference(*split, (normal(3, 2, 7),))
+    assert_equals_reference(lambda x: kernels.as_heads(x, 3), lambda x: x.reshape(3, 2, 3, 2), (normal(3, 2, 6),))
+
+
 def _heads(sequence, batch, heads, groups):
     """Queries, keys, and values of another width."""
     shapes = ((sequence, batch, *shape) for shape in ((heads, 3), (groups, 3), (groups, 2)))

@@ -52,11 +52,17 @@ def _split(qkv: Array) -> tuple[Array, ...]:
     return rows[..., :2, :].reshape(6, 2, 4, 3), rows[..., 2, :], rows[..., 3, :]
 
 
+def _latent_heads(rows: Array, key: Array) -> tuple[Array, ...]:
+    heads = rows.reshape(6, 2, 4, 4)
+    return np.concatenate((heads[..., :2], np.repeat(key, 4, axis=2)), -1), heads[..., 2:]
+
+
 IDS = np.array([[1, 4, 1], [9, 0, 2]], np.int32)
 ANGLES = exact(normal(6, 16, seed=3))
 CAUSAL = np.triu(np.ones((6, 6), bool), 1)
 HEADS = [normal(6, 2, *shape, seed=shape[0]) for shape in ((4, 16), (2, 16), (2, 8))]
 X, WIDE, VECTOR = normal(6, 2, 8), normal(6, 2, 16), normal(8, seed=1)
+KEY = normal(6, 2, 1, 3)
 KEPT = dropout_mask((1,), (6, 2, 8), 0.3)
 
 CASES = {
@@ -96,6 +102,16 @@ CASES = {
         lambda x: support.rotary(x, ANGLES, ANGLES[::-1], True),
         (HEADS[0],),
     ),
+    "rotary of neighbours behind others": Case(
+        lambda x: kernels.rotary(x, tensor(ANGLES[:, :4]), tensor(ANGLES[::-1, :4]), True, 12),
+        lambda x: np.concatenate((x[..., :12], support.rotary(x[..., 12:], ANGLES[:, :4], ANGLES[::-1, :4], True)), -1),
+        (HEADS[0],),
+    ),
+    "split_features": Case(lambda x: kernels.split_features(x, (5, 3)), lambda x: (x[..., :5], x[..., 5:]), (X,)),
+    "as_heads": Case(lambda x: kernels.as_heads(x, 2), lambda x: x.reshape(6, 2, 2, 4), (X,)),
+    "latent_keys_values": Case(
+        lambda rows, key: kernels.latent_keys_values(rows, key, 4, 2), _latent_heads, (WIDE, KEY)
+    ),
     "attention": Case(
         lambda q, k, v: kernels.attention(q, k, v, scale=0.25),
         lambda q, k, v: support.attention(q, k, v, 0.25, CAUSAL),
@@ -126,12 +142,13 @@ CASES = {
     ),
 }
 _COMPOSED = {"linear", "gelu", "silu", "geglu", "swiglu with bias", "bias_dropout_add"}
+_ROTARY = {"rotary", "rotary of neighbours", "rotary of neighbours behind others"}
 _ATTENTION = {"attention", "attention with dropout"}
 ROUNDS_BETWEEN = {
     "host": {"gelu", "swiglu with bias", *_ATTENTION},
     "ops": set(),
     "ops frugal": set(),
-    "ascend": {*_COMPOSED, "swiglu", "rotary", "rotary of neighbours", *_ATTENTION},
+    "ascend": {*_COMPOSED, "swiglu", *_ROTARY, "latent_keys_values", *_ATTENTION},
     "ascend fused": _COMPOSED,
 }
 """Stack -> what it computes in several kernels of the type, rounding after each; two roundings of the largest element

@@ -1,0 +1,92 @@
+"""Features and heads of latent attention (DeepSeek-V2, 2024) taken apart and put together, on the host."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from mindspore import Tensor, from_numpy
+
+from pynative.autograd import Function
+from pynative.kernels.host.arrays import array_of, rows_of
+from pynative.kernels.host.threads import row_blocks, run
+from pynative.rounding import convert, widened
+
+Array = np.ndarray
+
+
+def _copied(pairs: Sequence[tuple[Array, Array]], row_bytes: int) -> None:
+    """Each pair's second array into its first, by blocks of their common rows."""
+
+    def block(start: int, stop: int) -> None:
+        for out, source in pairs:
+            out[start:stop] = source[start:stop]
+
+    run(block, row_blocks(len(pairs[0][0]), row_bytes))
+
+
+def _parts(array: Array, widths: Sequence[int]) -> list[Array]:
+    """Views of the last axis, one behind the other."""
+    return np.split(array, np.cumsum(widths)[:-1], axis=-1)
+
+
+class _SplitFeatures(Function):
+    @staticmethod
+    def forward(ctx, x, widths):
+        ctx.widths, rows = widths, rows_of(x)
+        parts = [np.empty((len(rows), width), rows.dtype) for width in widths]
+        _copied([*zip(parts, _parts(rows, widths), strict=True)], rows.shape[1] * rows.itemsize)
+        return tuple(from_numpy(part.reshape(*x.shape[:-1], -1)) for part in parts)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        sources = [rows_of(gradient) for gradient in gradients]
+        whole = np.empty((len(sources[0]), sum(ctx.widths)), sources[0].dtype)
+        _copied([*zip(_parts(whole, ctx.widths), sources, strict=True)], whole.shape[1] * whole.itemsize)
+        return from_numpy(whole.reshape(*gradients[0].shape[:-1], -1)), None
+
+
+def split_features(x: Tensor, widths: tuple[int, ...]) -> tuple[Tensor, ...]:
+    return _SplitFeatures.apply(x, widths)
+
+
+class _AsHeads(Function):
+    @staticmethod
+    def forward(ctx, x, heads):
+        return from_numpy(array_of(x).reshape(*x.shape[:-1], heads, -1))
+
+    @staticmethod
+    def backward(ctx, dy):
+        return from_numpy(array_of(dy).reshape(*dy.shape[:-2], -1)), None
+
+
+def as_heads(x: Tensor, heads: int) -> Tensor:
+    return _AsHeads.apply(x, heads)
+
+
+class _LatentKeysValues(Function):
+    @staticmethod
+    def forward(ctx, rows, key, heads, value_size):
+        source, shared = rows_of(rows), array_of(key)
+        both = source.reshape(len(source), heads, -1)
+        plain = both.shape[2] - value_size
+        ctx.plain = plain
+        k = np.empty((len(both), heads, plain + shared.shape[-1]), both.dtype)
+        v = np.empty((len(both), heads, value_size), both.dtype)
+        pairs = [(k[..., :plain], both[..., :plain]), (v, both[..., plain:])]
+        spread = np.broadcast_to(shared.reshape(len(both), 1, -1), (len(both), heads, shared.shape[-1]))
+        _copied([*pairs, (k[..., plain:], spread)], k[0].nbytes + v[0].nbytes)
+        return tuple(from_numpy(x.reshape(*rows.shape[:-1], heads, -1)) for x in (k, v))
+
+    @staticmethod
+    def backward(ctx, dk, dv):
+        keys, values = (array_of(x).reshape(-1, *x.shape[2:]) for x in (dk, dv))
+        plain, key_size = ctx.plain, keys.shape[2] - ctx.plain
+        both = np.empty((*keys.shape[:2], plain + values.shape[2]), keys.dtype)
+        shared = np.empty((len(keys), 1, key_size), keys.dtype)
+        _copied([(both[..., :plain], keys[..., :plain]), (both[..., plain:], values)], both[0].nbytes)
+        convert(widened(keys[..., plain:]).sum(axis=1, keepdims=True), shared)
+        leading = dk.shape[:2]
+        return from_numpy(both.reshape(*leading, -1)), from_numpy(shared.reshape(*leading, 1, -1)), None, None
+
+
+def latent_keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -> tuple[Tensor, Tensor]:
+    return _LatentKeysValues.apply(rows, key, heads, value_size)

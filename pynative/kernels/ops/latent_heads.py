@@ -1,0 +1,44 @@
+"""Features and heads of latent attention (DeepSeek-V2, 2024) taken apart and put together, of MindSpore operators."""
+
+from mindspore import Tensor, ops
+
+from pynative.autograd import Function
+
+
+class _SplitFeatures(Function):
+    """The tape's own backward would make tensors as wide as x, zero beside their part, and add them."""
+
+    @staticmethod
+    def forward(ctx, x, widths):
+        return tuple(part.contiguous() for part in ops.split(x, widths, -1))
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return ops.cat(gradients, -1), None
+
+
+def split_features(x: Tensor, widths: tuple[int, ...]) -> tuple[Tensor, ...]:
+    return _SplitFeatures.apply(x, widths)
+
+
+def as_heads(x: Tensor, heads: int) -> Tensor:
+    return x.reshape(*x.shape[:-1], heads, -1)
+
+
+class _LatentKeysValues(Function):
+    @staticmethod
+    def forward(ctx, rows, key, heads, value_size):
+        both = rows.reshape(*rows.shape[:-1], heads, -1)
+        plain, values = ops.split(both, (both.shape[-1] - value_size, value_size), -1)
+        ctx.widths = plain.shape[-1], key.shape[-1]
+        return ops.cat((plain, ops.tile(key, (1, 1, heads, 1))), -1), values.contiguous()
+
+    @staticmethod
+    def backward(ctx, dk, dv):
+        plain, shared = ops.split(dk, ctx.widths, -1)
+        rows = ops.cat((plain, dv), -1)
+        return rows.reshape(*rows.shape[:2], -1), shared.sum(axis=2, keepdims=True), None, None
+
+
+def latent_keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -> tuple[Tensor, Tensor]:
+    return _LatentKeysValues.apply(rows, key, heads, value_size)

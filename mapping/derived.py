@@ -39,11 +39,24 @@ def position_embedding_type(args: Any) -> str | None:
     return "rope" if rotary else args.position_embedding_type
 
 
+def latent_attention(args: Any) -> bool:
+    return args.multi_latent_attention or args.multi_head_latent_attention
+
+
 def rope_scaling_type(args: Any) -> str | None:
+    """Latent attention has Megatron's --rope-type, which is yarn unless given, or MindSpeed-LLM's --rope-scaling-type;
+    Megatron's stretches no positions before --rotary-scaling-factor says by how much."""
+    if latent_attention(args) and args.rope_scaling_type is None:
+        return None if args.rope_type == "rope" else "yarn"
     if args.use_rope_scaling:
         return "llama3"
     yarn = "yarn" in (args.position_embedding_type, args.rope_type)
     return "yarn" if yarn else args.rope_scaling_type
+
+
+def latent_factor(args: Any) -> float | None:
+    """Of latent attention's positions, by the flag of the tool whose --rope-type or --rope-scaling-type is given."""
+    return args.rotary_scaling_factor if args.rope_scaling_type is None else args.rope_scaling_factor
 
 
 def embedding_scale(args: Any) -> float | None:
@@ -236,6 +249,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "position_embedding_type": position_embedding_type,
     "use_rotary_embedding": lambda args: position_embedding_type(args) == "rope",
     "type": rope_scaling_type,
+    "rotary_scaling_factor": latent_factor,
     "embedding": embedding_scale,
     "residual": residual_scale,
     "logits": logit_scale,

@@ -17,6 +17,7 @@ from parallel_core.blocks.language_model import (
     recompute_lines,
     stage_chunks,
 )
+from parallel_core.blocks.latent_attention import LatentAttention
 from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
@@ -36,6 +37,7 @@ __all__ = [
     "Dispatch",
     "Embedding",
     "EmbeddingTable",
+    "LatentAttention",
     "Layer",
     "Linear",
     "MicroBatch",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import lcm
+from math import lcm, sqrt
 from typing import TYPE_CHECKING
 
 from parallel_core.blocks.block import Block
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CoreAttention(Block):
-    """softmax(q k^T / sqrt(d)) v without a score matrix in memory (FlashAttention, Dao et al., 2022)."""
+    """softmax(scale q k^T) v without a score matrix in memory (FlashAttention, Dao et al., 2022)."""
 
     heads: int
     groups: int
@@ -32,6 +32,8 @@ class CoreAttention(Block):
     """Width of a query's and a key's head."""
     value_size: int
     """Width of a value's head."""
+    scale: float
+    """Scores are multiplied by it."""
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         """Of the whole s x s square, not the causal half, as Megatron's figures have it (Narayanan et al., 2021)."""
@@ -116,10 +118,15 @@ class Attention(Block):
             replace(linear_qkv, interleaved_rows=tuple(map(len, rows.of_group(0)))),
             Norm.of_heads(config, heads) if config.qk_layernorm else None,
             Norm.of_heads(config, groups) if config.qk_layernorm else None,
-            CoreAttention(heads, groups, size, size),
+            CoreAttention(heads, groups, size, size, config.scales.attention or 1.0 / sqrt(size)),
             Linear.row(config, heads * size, bias=config.out_proj_has_bias),
             Rotary.of(config),
         )
+
+    @property
+    def first_linear(self) -> str:
+        """Name of the linear that keeps the input of all."""
+        return "linear_qkv"
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         yield from super().messages(micro_batch)

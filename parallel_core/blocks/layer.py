@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from parallel_core.blocks.attention import Attention
 from parallel_core.blocks.block import Block
+from parallel_core.blocks.latent_attention import LatentAttention
 from parallel_core.blocks.mlp import MLP
 from parallel_core.blocks.norm import Norm
 
@@ -19,7 +20,7 @@ class Layer(Block):
     """x + attention(norm(x)), then x + mlp(norm(x)); with sandwich norm each result is normed before it is added."""
 
     input_layernorm: Norm
-    self_attention: Attention
+    self_attention: Attention | LatentAttention
     pre_mlp_layernorm: Norm
     mlp: MLP
     post_attention_layernorm: Norm | None = None
@@ -33,9 +34,10 @@ class Layer(Block):
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> Layer:
         """The configuration's layer of this global number, 0-based; layers need not be alike."""
-        norm, attention, mlp = Norm.of(config), Attention.of(config), MLP.of(config)
+        attention = LatentAttention if config.multi_latent_attention.enabled else Attention
+        norm, self_attention, mlp = Norm.of(config), attention.of(config), MLP.of(config)
         if not config.use_sandwich_norm:
-            return cls(norm, attention, norm, mlp)
+            return cls(norm, self_attention, norm, mlp)
         after_attention = Norm.of_branch_output(config, config.attn_post_norm_scale)
         after_mlp = Norm.of_branch_output(config, config.ffn_post_norm_scale)
-        return cls(norm, attention, norm, mlp, after_attention, after_mlp)
+        return cls(norm, self_attention, norm, mlp, after_attention, after_mlp)

@@ -1,9 +1,10 @@
-"""A linear cut over tensor parallelism by columns or by rows ("Megatron-LM", Shoeybi et al., 2019, section 3)."""
+"""A linear cut over tensor parallelism by columns or by rows ("Megatron-LM", Shoeybi et al., 2019, section 3), or whole
+on every rank."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -24,12 +25,12 @@ ZEROS = Constant(0.0)
 
 @dataclass(frozen=True)
 class Linear(Block):
-    """y = x W^T + b with W [o, i] and b [o], cut along one of its axes over the t tensor-parallel ranks."""
+    """y = x W^T + b with W [o, i] and b [o], cut along one of its axes over the t tensor-parallel ranks, or whole."""
 
     input_size: int
     output_size: int
-    cut_axis: int
-    """COLUMNS or ROWS."""
+    cut_axis: int | None
+    """COLUMNS or ROWS; none: applied between two tensor-parallel regions, by every rank to what it has there."""
     initial: Normal | Constant
     """First values of the weight."""
     dtype: str
@@ -39,8 +40,9 @@ class Linear(Block):
     """Fused equal parts along the cut axis, each cut on its own: 2 for gate and up of a gated activation."""
     allocates_weight: bool = True
     """False: the weight is another module's (tied embeddings)."""
-    bias_partial_over: str | None = None
-    """By rows: kind of the group whose ranks add the bias to different shards of the sequence (see ShardSpec)."""
+    partial_over: str | None = None
+    """Of what is not cut, which is the bias by rows, or all: kind of the group whose ranks apply it to different shards
+    of the sequence (see ShardSpec)."""
     role: Role | None = None
     interleaved_rows: tuple[int, ...] = ()
     """Of the weight (see ShardSpec)."""
@@ -56,9 +58,13 @@ class Linear(Block):
         """A model's projection back into the residual stream: std / sqrt(2 x layers) (GPT-2, 2019)."""
         initial = Normal(config.init_method_std / sqrt(2.0 * config.num_layers))
         partial_over = between_regions(config)
-        return cls(
-            input_size, config.hidden_size, ROWS, initial, config.params_dtype, bias, bias_partial_over=partial_over
-        )
+        return cls(input_size, config.hidden_size, ROWS, initial, config.params_dtype, bias, partial_over=partial_over)
+
+    @classmethod
+    def between(cls, config: ModelConfig, input_size: int, output_size: int) -> Linear:
+        """A linear without a bias that is whole on every rank, normal with --init-method-std."""
+        initial, partial_over = Normal(config.init_method_std), between_regions(config)
+        return cls(input_size, output_size, None, initial, config.params_dtype, bias=False, partial_over=partial_over)
 
     @property
     def is_column(self) -> bool:
@@ -68,41 +74,43 @@ class Linear(Block):
     def parameters(self) -> dict[str, ParameterSpec]:
         specs = {}
         if self.allocates_weight:
-            shard = ShardSpec(
-                shape=(self.output_size, self.input_size),
-                cuts=(Cut(self.cut_axis, parts=self.parts),),
-                role=self.role,
-                interleaved_rows=self.interleaved_rows,
-            )
-            specs["weight"] = ParameterSpec(shard, self.initial, self.dtype)
+            specs["weight"] = ParameterSpec(self._weight_shard(), self.initial, self.dtype)
         if self.bias:
             specs["bias"] = ParameterSpec(self._bias_shard(), self.bias_initial, self.dtype)
         return specs
+
+    def _weight_shard(self) -> ShardSpec:
+        whole = ShardSpec(
+            shape=(self.output_size, self.input_size), role=self.role, interleaved_rows=self.interleaved_rows
+        )
+        if self.cut_axis is None:
+            return replace(whole, partial_over=self.partial_over)
+        return replace(whole, cuts=(Cut(self.cut_axis, parts=self.parts),))
 
     def _bias_shard(self) -> ShardSpec:
         """Cut with the output features; where those are whole, so is the bias."""
         if self.cut_axis == COLUMNS:
             return ShardSpec(shape=(self.output_size,), cuts=(Cut(0, parts=self.parts),))
-        return ShardSpec(shape=(self.output_size,), partial_over=self.bias_partial_over)
+        return ShardSpec(shape=(self.output_size,), partial_over=self.partial_over)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         return 2.0 * tokens * self.input_size * self.output_size
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """By columns: the input enters, in backward again for the weight's gradient, and its gradient leaves. By rows:
-        the output leaves, and its gradient enters."""
+        the output leaves, and its gradient enters. Whole: nothing."""
         if self.cut_axis == COLUMNS:
             yield from micro_batch.enter(self.input_size)
             yield from micro_batch.enter(self.input_size, backward=True)
             yield from micro_batch.leave(self.input_size, backward=True)
-        else:
+        elif self.cut_axis == ROWS:
             yield from micro_batch.leave(self.output_size)
             yield from micro_batch.enter(self.output_size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """The input as it lies outside of the region, or inside 1/t of its features."""
-        if self.cut_axis == COLUMNS:
-            elements = micro_batch.tokens_between * self.input_size
-        else:
+        if self.cut_axis == ROWS:
             elements = micro_batch.tokens * (self.input_size // micro_batch.tensor)
+        else:
+            elements = micro_batch.tokens_between * self.input_size
         return {"": elements * micro_batch.item_size}

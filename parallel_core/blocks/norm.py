@@ -52,6 +52,11 @@ class Norm(Block):
         size, dtype = config.kv_channels, config.params_dtype
         return cls(config.normalization, size, dtype, 1.0, one_p, "tp", heads, role="head norm")
 
+    @classmethod
+    def of_latent(cls, config: ModelConfig, size: int) -> Norm:
+        """--qk-layernorm's, of a latent of queries or of keys and values."""
+        return replace(cls.of(config), size=size, of_branch=True)
+
     @property
     def centred(self) -> bool:
         """Whether the mean is subtracted and a bias added: LayerNorm."""

@@ -23,7 +23,7 @@ def kept_of_layer(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) 
     kept, hidden_states = layer.kept_bytes(micro_batch), _hidden_states(layer, micro_batch)
     for half, norm in _NORM_OF.items():
         inside = {name for name in kept if name.startswith(f"{half}.")}
-        first = _first_linear(half)
+        first = _first_linear(layer, half)
         if half in asked.modules:
             kept = {name: size for name, size in kept.items() if name not in inside}
             kept[first] = hidden_states
@@ -68,17 +68,17 @@ def _kept_by_part(layer: Layer, kept: dict[str, int], micro_batch: MicroBatch, m
         return 0
     if module == "self_attention.core_attention":
         return kept[module] - layer.self_attention.core_attention.input_bytes(micro_batch)
-    inside = ("mlp.activation", "mlp.linear_fc2") if module == FIRST_LINEAR else _inside(kept, module)
+    inside = ("mlp.activation", "mlp.linear_fc2") if module == FIRST_LINEAR else _inside(layer, kept, module)
     return sum(kept[name] for name in inside)
 
 
-def _inside(kept: dict[str, int], half: str) -> tuple[str, ...]:
+def _inside(layer: Layer, kept: dict[str, int], half: str) -> tuple[str, ...]:
     """Of a half of a layer, what it keeps besides its input."""
-    return tuple(name for name in kept if name.startswith(f"{half}.") and name != _first_linear(half))
+    return tuple(name for name in kept if name.startswith(f"{half}.") and name != _first_linear(layer, half))
 
 
-def _first_linear(half: str) -> str:
-    return {"self_attention": "self_attention.linear_qkv", "mlp": FIRST_LINEAR}[half]
+def _first_linear(layer: Layer, half: str) -> str:
+    return FIRST_LINEAR if half == "mlp" else f"{half}.{layer.self_attention.first_linear}"
 
 
 def input_bytes(layer: Layer, micro_batch: MicroBatch) -> int:

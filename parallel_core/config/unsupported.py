@@ -34,9 +34,7 @@ class Unsupported(NamedTuple):
 
 _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("learned_absolute", "rope", "none"),
-    "rope_scaling.type": (None, "llama3"),
     "sliding_window.size": (None,),
-    "multi_latent_attention.enabled": (False,),
     "scales.attention_cap": (None,),
     "sparse_mode": (0, 2),
     "pre_tokens": (1048576, 65536),

@@ -130,7 +130,7 @@ class ParallelLinear(nn.Cell):
         fixed: see `FIXED`.
     """
 
-    cut_axis: int
+    cut_axis: int | None
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class ParallelLinear(nn.Cell):
             bias_initial=by_name(bias_init or "zeros", std),
             parts=stride,
             allocates_weight=not skip_weight_param_allocation,
-            bias_partial_over="tp" if self.boundary.cuts_sequence else None,
+            partial_over="tp" if self.boundary.cuts_sequence else None,
             interleaved_rows=interleaved_rows,
         )
         parameters = {name: make_parameter(*spec) for name, spec in block.parameters().items()}
@@ -274,6 +274,20 @@ class RowParallelLinear(ParallelLinear):
         if self.skip_bias_add:
             return y, self.bias
         return (y if self.bias is None else kernels.bias_dropout_add(y, self.bias)), None
+
+
+class DuplicatedLinear(ParallelLinear):
+    """A linear that every rank has whole and applies, without any message, to what it has between two regions: its part
+    of the sequence, so that the weight's gradient is partial, or what all ranks have alike (Megatron's "duplicated").
+    """
+
+    cut_axis = None
+
+    def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """x [s, b, i], with sequence parallelism [s/t, b, i] -> ([s, b, o] alike; the bias [o] if it was not added)."""
+        x, added = kernels.cast(x, self.compute_dtype), None if self.skip_bias_add else self.bias
+        y = linear_with_grad_accumulation_and_async_allreduce(x, self.weight, added, self.boundary.inside())
+        return y, self.bias if self.skip_bias_add else None
 
 
 class VocabParallelEmbedding(nn.Cell):

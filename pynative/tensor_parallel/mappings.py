@@ -175,6 +175,10 @@ class Boundary:
         """The global positions of this rank's hidden states [length, b, h] outside of the region."""
         return self.sequence.positions(length, self.context_rank, self.group.rank)
 
+    def entered(self, x: Tensor) -> Tensor:
+        """What lies outside, whole inside the region, where each rank's use of it is a share of a sum; recorded."""
+        return _apply(x, self.group, self.enter, self.leave)
+
     def exit(self, y: Tensor) -> Tensor:
         """The ranks' shares of a sum, out of the region; recorded."""
         return _apply(y, self.group, self.leave, self.enter)

@@ -187,6 +187,15 @@ def made_again(tensor: Any) -> Kept | None:
     return getattr(tensor, "made_again", None)
 
 
+def fork_made_again(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """`kernels.fork`, of a tensor that may be one that is made again."""
+    ways, again = kernels.fork(tensor), made_again(tensor)
+    if again is not None:
+        for way in ways:
+            way.made_again = again
+    return ways
+
+
 def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -> Any:
     """`function(*args)`, of which only the arguments are kept; `function` is run again for its backward.
 

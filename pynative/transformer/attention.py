@@ -4,7 +4,6 @@ s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tenso
 """
 
 import enum
-import math
 
 from mindspore import Tensor, nn
 
@@ -25,13 +24,20 @@ ATTENTION_DROPOUT = 0
 
 
 class CoreAttention(nn.Cell):
-    """softmax(q k^T / sqrt(d)) v, with this rank's heads and its shard of the sequence."""
+    """softmax(scale q k^T) v, with this rank's heads and its shard of the sequence."""
 
-    def __init__(self, config: ModelConfig, layer_number: int, attn_mask_type: enum.Enum = AttnMaskType.causal) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer_number: int,
+        attn_mask_type: enum.Enum = AttnMaskType.causal,
+        block: blocks.CoreAttention | None = None,
+    ) -> None:
         super().__init__()
+        block = blocks.Layer.of(config, layer_number - 1).self_attention.core_attention if block is None else block
         self.layer_number = layer_number
         self.causal = is_causal(attn_mask_type)
-        self.scale = config.scales.attention or 1.0 / math.sqrt(config.kv_channels)
+        self.scale = block.scale
         self.dropout_rate = config.attention_dropout_rate
         size = parallel_state.get_tensor_model_parallel_world_size()
         self.first_head = parallel_state.get_tensor_model_parallel_rank() * (config.num_attention_heads // size)
@@ -39,7 +45,8 @@ class CoreAttention(nn.Cell):
         self.ring_group = parallel_state.get_context_parallel_group_for_hybrid_ring()
 
     def construct(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """q [s, b, n/t, d], k and v [s, b, g/t, d], mask [b, 1, s, s] (True: left out) or None -> [s, b, n/t x d].
+        """q [s, b, n/t, d], k [s, b, g/t, d], v [s, b, g/t, e], mask [b, 1, s, s] (True: left out) or None ->
+        [s, b, n/t x e].
 
         A mask that is given says everything: causal order must be part of it, as Megatron's masks have it. With
         context parallelism s is a shard of the sequence, and the mask has the rows that `ContextShard.mask_rows` takes.
@@ -85,7 +92,7 @@ class ParallelAttention(nn.Cell):
         self.q_layernorm, self.k_layernorm = norm_of(block.q_layernorm, config), norm_of(block.k_layernorm, config)
         self.rotary = block.rotary
         self.region = Boundary.of(config).inside()
-        self.core_attention = CoreAttention(config, layer_number, attn_mask_type)
+        self.core_attention = CoreAttention(config, layer_number, attn_mask_type, core)
         self.linear_proj = RowParallelLinear.of(block.linear_proj, config=config)
 
     def construct(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:

@@ -12,10 +12,15 @@ from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.mlp import ParallelMLP
+from pynative.transformer.multi_latent_attention import MLASelfAttention
 from pynative.transformer.norm import norm_of
 
 AFTER_ATTENTION, AFTER_MLP = 1, 2
 """Places of the hidden dropout masks among a layer's dropout masks."""
+
+
+ATTENTIONS = {blocks.Attention: ParallelAttention, blocks.LatentAttention: MLASelfAttention}
+"""Block -> its cell."""
 
 
 class ParallelTransformerLayer(nn.Cell):
@@ -42,7 +47,8 @@ class ParallelTransformerLayer(nn.Cell):
         self.residual_after_norm = config.apply_residual_connection_post_norm
         block = blocks.Layer.of(config, layer_number - 1) if block is None else block
         self.input_layernorm = norm_of(block.input_layernorm, config)
-        self.self_attention = ParallelAttention(config, layer_number, self_attn_mask_type, block.self_attention)
+        attention = ATTENTIONS[type(block.self_attention)]
+        self.self_attention = attention(config, layer_number, self_attn_mask_type, block.self_attention)
         self.pre_mlp_layernorm = norm_of(block.pre_mlp_layernorm, config)
         self.mlp = ParallelMLP(config, block.mlp)
         self.post_attention_layernorm = norm_of(block.post_attention_layernorm, config)

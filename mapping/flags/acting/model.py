@@ -29,6 +29,7 @@ ACTING = Acting(
             "default": None,
             "help": "Width of a sliding window in every other layer.",
         },
+        "--rotary-scaling-factor": {"default": 1.0},
         "--multi-latent-attention": {"help": "Attention over low-rank keys and values (DeepSeek-V2, 2024)."},
         "--scale-depth": {
             "default": None,

@@ -42,13 +42,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int, i
     stop = start + cos.shape[-1]
     turning = x[..., start:stop]
     crossed = -_rotate_half(turning * sin, interleaved) if inverse else _rotate_half(turning, interleaved) * sin
-<<<<<<< HEAD
     turned = cast(turning * cos + crossed, x.dtype)  # The angles are float32, and so are the products.
-    return ops.cat((turned, passing), -1) if rotated < x.shape[-1] else turned
-=======
-    turned = ops.cast(turning * cos + crossed, x.dtype)  # The angles are float32, and so are the products.
     return between(x, start, turned)
->>>>>>> 1d86b24 (Operators of latent attention: rotation of the last elements of heads, features apart, keys with a part that all heads share)
 
 
 def between(x: Tensor, start: int, middle: Tensor) -> Tensor:

@@ -1,0 +1,91 @@
+"""Multi-head latent attention (DeepSeek-V2, 2024): keys and values of all heads come from one narrow latent vector.
+
+s sequence, b batch, h hidden, n heads; of each head p plain and r rotary channels of queries and keys, e of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.attention import CoreAttention
+from parallel_core.blocks.block import Block
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.blocks.norm import Norm
+from parallel_core.messages import Message
+from parallel_core.rope_scaling import factor_of, yarn_magnitude
+from parallel_core.rotary import Rotary
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class LatentAttention(Block):
+    """Queries: linear_q_proj or, compressed, linear_q_down_proj -> q_layernorm -> linear_q_up_proj. Keys and values:
+    linear_kv_down_proj -> [latent, one rotary key for all heads], latent -> kv_layernorm -> linear_kv_up_proj.
+
+    Rows of linear_q_up_proj (linear_q_proj) are, head by head, p plain channels and r rotary ones; of linear_kv_up_proj
+    p of the key and e of the value. Down projections are whole on every tensor-parallel rank: latents stay between the
+    regions, so with sequence parallelism they are what travels, not hidden states.
+    """
+
+    linear_q_proj: Linear | None
+    linear_q_down_proj: Linear | None
+    q_layernorm: Norm | None
+    linear_q_up_proj: Linear | None
+    linear_kv_down_proj: Linear
+    kv_layernorm: Norm | None
+    linear_kv_up_proj: Linear
+    core_attention: CoreAttention
+    linear_proj: Linear
+    rotary: Rotary
+    rotary_size: int
+    """r."""
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> LatentAttention:
+        """The configuration's."""
+        latent, heads, hidden = config.multi_latent_attention, config.num_attention_heads, config.hidden_size
+        query_size, rank = latent.qk_head_dim + latent.qk_pos_emb_head_dim, latent.q_lora_rank
+        key_value_size = latent.qk_head_dim + latent.v_head_dim
+        normed, direct = config.qk_layernorm, rank is None
+        return cls(
+            Linear.column(config, hidden, heads * query_size, bias=False) if direct else None,
+            None if rank is None else Linear.between(config, hidden, rank),
+            None if rank is None or not normed else Norm.of_latent(config, rank),
+            None if rank is None else Linear.column(config, rank, heads * query_size, bias=False),
+            Linear.between(config, hidden, latent.kv_lora_rank + latent.qk_pos_emb_head_dim),
+            Norm.of_latent(config, latent.kv_lora_rank) if normed else None,
+            Linear.column(config, latent.kv_lora_rank, heads * key_value_size, bias=False),
+            CoreAttention(heads, heads, query_size, latent.v_head_dim, score_scale(config, query_size)),
+            Linear.row(config, heads * latent.v_head_dim, bias=config.out_proj_has_bias),
+            Rotary.of_latent_attention(config),
+            latent.qk_pos_emb_head_dim,
+        )
+
+    @property
+    def first_linear(self) -> str:
+        """Name of the linear that keeps the input of all."""
+        return "linear_q_down_proj" if self.linear_q_proj is None else "linear_q_proj"
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """The rotary key is used by all heads: it enters the region, and its gradient is summed over the ranks."""
+        yield from super().messages(micro_batch)
+        for one in micro_batch.enter(self.rotary_size):
+            yield one.within("rotary_key")
+        for one in micro_batch.leave(self.rotary_size, backward=True):
+            yield one.within("rotary_key")
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """Queries' and keys' projections have one input."""
+        return {**super().kept_bytes(micro_batch), "linear_kv_down_proj": 0}
+
+
+def score_scale(config: ModelConfig, query_size: int) -> float:
+    """m^2 / sqrt(p + r), m YaRN's magnitude by --mscale-all-dim, with any kind of rotary positions as in Megatron."""
+    magnitude = yarn_magnitude(factor_of(config), config.rope_scaling.mscale_all_dim)
+    return config.scales.attention or magnitude**2 / sqrt(query_size)

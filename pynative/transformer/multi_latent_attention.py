@@ -1,0 +1,90 @@
+"""Multi-head latent attention (DeepSeek-V2, 2024), heads cut over ranks, latents whole on each.
+
+s sequence, b batch, h hidden, n heads, t tensor-parallel size; of each head p plain and r rotary channels of queries
+and keys, e of values.
+"""
+
+import enum
+
+from mindspore import Tensor, nn
+
+from parallel_core import blocks
+from parallel_core.config import ModelConfig
+from pynative import kernels, parallel_state
+from pynative.tensor_parallel.layers import ColumnParallelLinear, DuplicatedLinear, RowParallelLinear
+from pynative.tensor_parallel.mappings import Boundary
+from pynative.tensor_parallel.recompute import fork_made_again
+from pynative.transformer.attention import CoreAttention
+from pynative.transformer.enums import AttnMaskType
+from pynative.transformer.norm import norm_of
+from pynative.transformer.rope import angle_tables
+
+
+class MLASelfAttention(nn.Cell):
+    """Down projections -> norms of the latents -> up projections and rotation -> core attention -> linear_proj.
+
+    Neighbouring channels rotate as a pair and stay where they are; Megatron puts the pairs' first halves before their
+    second ones, in queries and keys alike, which changes no score.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer_number: int,
+        attn_mask_type: enum.Enum = AttnMaskType.causal,
+        block: blocks.LatentAttention | None = None,
+    ) -> None:
+        super().__init__()
+        block = blocks.LatentAttention.of(config) if block is None else block
+        core = block.core_attention
+        self.boundary = Boundary.of(config)
+        self.heads = core.heads // parallel_state.get_tensor_model_parallel_world_size()
+        self.value_size, self.rotary_start = core.value_size, core.query_key_size - block.rotary_size
+        self.latent_widths = (block.linear_kv_up_proj.input_size, block.rotary_size)
+        self.rotary = block.rotary
+        self.linear_q_proj = _linear_of(ColumnParallelLinear, block.linear_q_proj, config)
+        self.linear_q_down_proj = _linear_of(DuplicatedLinear, block.linear_q_down_proj, config)
+        self.q_layernorm = norm_of(block.q_layernorm, config)
+        self.linear_q_up_proj = _linear_of(ColumnParallelLinear, block.linear_q_up_proj, config)
+        self.linear_kv_down_proj = DuplicatedLinear.of(block.linear_kv_down_proj, config=config)
+        self.kv_layernorm = norm_of(block.kv_layernorm, config)
+        self.linear_kv_up_proj = ColumnParallelLinear.of(block.linear_kv_up_proj, config=config)
+        self.core_attention = CoreAttention(config, layer_number, attn_mask_type, core)
+        self.linear_proj = RowParallelLinear.of(block.linear_proj, config=config)
+
+    @property
+    def linear_q(self) -> nn.Cell:
+        """The linear that gives the heads of queries."""
+        return self.linear_q_up_proj if self.linear_q_proj is None else self.linear_q_proj
+
+    def construct(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """[s, b, h] -> ([s, b, h], the bias still to be added)."""
+        for_queries, for_keys = fork_made_again(hidden_states)
+        query_latent = self.compress_query(for_queries)
+        latent, rotary_key = kernels.split_features(self.linear_kv_down_proj(for_keys)[0], self.latent_widths)
+        latent = latent if self.kv_layernorm is None else self.kv_layernorm(latent)
+        heads = self.project_up(query_latent, latent, self.boundary.entered(rotary_key))
+        return self.linear_proj(self.core_attention(*heads, attention_mask))
+
+    def compress_query(self, hidden_states: Tensor) -> Tensor:
+        """The latent of the queries; where they are not compressed, the hidden states themselves."""
+        if self.linear_q_down_proj is None:
+            return hidden_states
+        latent, _ = self.linear_q_down_proj(hidden_states)
+        return latent if self.q_layernorm is None else self.q_layernorm(latent)
+
+    def project_up(self, query_latent: Tensor, latent: Tensor, rotary_key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The latents as they lie outside of the tensor-parallel region, the rotary key [s, b, r] as inside -> q and k
+        [s, b, n/t, p + r], v [s, b, n/t, e]."""
+        cos, sin = angle_tables(self.rotary, self.boundary.inside().positions(rotary_key.shape[0]))
+        rows, _ = self.linear_q(query_latent)
+        query = kernels.rotary(kernels.as_heads(rows, self.heads), cos, sin, True, self.rotary_start)
+        shared = kernels.rotary(kernels.as_heads(rotary_key, 1), cos, sin, True)
+        rows, _ = self.linear_kv_up_proj(latent)
+        return query, *kernels.latent_keys_values(rows, shared, self.heads, self.value_size)
+
+
+def _linear_of(
+    cell: type[ColumnParallelLinear | DuplicatedLinear], block: blocks.Linear | None, config: ModelConfig
+) -> nn.Cell | None:
+    return None if block is None else cell.of(block, config=config)

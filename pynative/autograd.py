@@ -141,6 +141,9 @@ Contribution = Callable[[Tensor | None, bool], Tensor]
 """(out, accumulate) -> a gradient. With a Tensor `out` of the parameter's shape, `out` is what is returned and holds it
 after: in place of what it held or, with `accumulate`, added to that."""
 
+Contributions = Callable[[Sequence[Tensor | None], Sequence[bool]], Sequence[Tensor]]
+"""The same of several parameters at once."""
+
 
 class DeferredGradients:
     """Weight gradients that a backward pass left for later, with the inputs they are made from."""
@@ -172,11 +175,13 @@ def deferred_weight_gradients() -> Iterator[DeferredGradients]:
         _deferred = before
 
 
-def _accumulate(parameter: Tensor, compute: Contribution) -> None:
-    meta = parameter.meta
-    _check_open(meta)
-    compute(meta.main_grad, not meta.main_grad_is_empty)
-    meta.main_grad_is_empty = False
+def _accumulate(parameters: Sequence[Tensor], compute: Contributions) -> None:
+    metas = [parameter.meta for parameter in parameters]
+    for meta in metas:
+        _check_open(meta)
+    compute([meta.main_grad for meta in metas], [not meta.main_grad_is_empty for meta in metas])
+    for meta in metas:
+        meta.main_grad_is_empty = False
 
 
 def _check_open(meta: Any) -> None:
@@ -190,15 +195,20 @@ def _check_open(meta: Any) -> None:
 
 def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | None:
     """Add a parameter's gradient where it belongs; the return value is what a `Function.backward` gives the tape."""
-    meta = getattr(parameter, "meta", None)
-    if meta is None or meta.main_grad is None:
-        gradient = compute(None, False)
-        return gradient if gradient.dtype == parameter.dtype else ops.cast(gradient, parameter.dtype)
+    return add_weight_gradients((parameter,), lambda out, accumulate: [compute(out[0], accumulate[0])])[0]
+
+
+def add_weight_gradients(parameters: Sequence[Tensor], compute: Contributions) -> list[Tensor | None]:
+    """The same of several parameters, which one operator computes: all of them are in buffers, or none."""
+    metas = [getattr(parameter, "meta", None) for parameter in parameters]
+    if any(meta is None or meta.main_grad is None for meta in metas):
+        gradients = compute([None] * len(parameters), [False] * len(parameters))
+        return [g if g.dtype == p.dtype else ops.cast(g, p.dtype) for g, p in zip(gradients, parameters, strict=True)]
     if _deferred is None:
-        _accumulate(parameter, compute)
+        _accumulate(parameters, compute)
     else:
-        _deferred.add(partial(_accumulate, parameter, compute))
-    return None
+        _deferred.add(partial(_accumulate, parameters, compute))
+    return [None] * len(parameters)
 
 
 def after_weight_gradients(action: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ from parallel_core.blocks.attention import Attention, CoreAttention
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.dispatch import Dispatch
 from parallel_core.blocks.embedding import Embedding, EmbeddingTable
+from parallel_core.blocks.experts import Expert, ExpertLinear, Experts, SharedExperts
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.language_model import (
     Chunk,
@@ -22,6 +23,7 @@ from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.mlp import MLP, BiasActivation
+from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction, MultiTokenPredictionLayer
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.router import Router
@@ -37,15 +39,20 @@ __all__ = [
     "Dispatch",
     "Embedding",
     "EmbeddingTable",
+    "Expert",
+    "ExpertLinear",
+    "Experts",
     "LatentAttention",
     "Layer",
     "Linear",
     "MicroBatch",
+    "MoELayer",
     "MultiTokenPrediction",
     "MultiTokenPredictionLayer",
     "Norm",
     "ParameterSpec",
     "Router",
+    "SharedExperts",
     "chunk_of",
     "further_layers",
     "model_chunks",

@@ -9,6 +9,7 @@ from parallel_core.blocks.attention import Attention
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.latent_attention import LatentAttention
 from parallel_core.blocks.mlp import MLP
+from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.norm import Norm
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Layer(Block):
     input_layernorm: Norm
     self_attention: Attention | LatentAttention
     pre_mlp_layernorm: Norm
-    mlp: MLP
+    mlp: MLP | MoELayer
     post_attention_layernorm: Norm | None = None
     post_mlp_layernorm: Norm | None = None
 
@@ -33,11 +34,17 @@ class Layer(Block):
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> Layer:
-        """The configuration's layer of this global number, 0-based; layers need not be alike."""
+        """The configuration's layer of this global number, 0-based; layers need not be alike. Those that come after the
+        decoder's are as its last."""
         attention = LatentAttention if config.multi_latent_attention.enabled else Attention
-        norm, self_attention, mlp = Norm.of(config), attention.of(config), MLP.of(config)
+        norm, self_attention = Norm.of(config), attention.of(config)
+        mlp = _feed_forward(config, min(number, config.num_layers - 1))
         if not config.use_sandwich_norm:
             return cls(norm, self_attention, norm, mlp)
         after_attention = Norm.of_branch_output(config, config.attn_post_norm_scale)
         after_mlp = Norm.of_branch_output(config, config.ffn_post_norm_scale)
         return cls(norm, self_attention, norm, mlp, after_attention, after_mlp)
+
+
+def _feed_forward(config: ModelConfig, number: int) -> MLP | MoELayer:
+    return MoELayer.of(config) if config.moe_config.has_experts(number) else MLP.of(config)

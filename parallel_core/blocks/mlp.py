@@ -11,6 +11,8 @@ from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from parallel_core.config import ModelConfig
 
 
@@ -36,9 +38,9 @@ class MLP(Block):
     linear_fc2: Linear
 
     @classmethod
-    def of(cls, config: ModelConfig) -> MLP:
-        """The configuration's dense feed-forward block."""
-        activation, size, bias = ACTIVATIONS[config.hidden_act], config.ffn_hidden_size, config.mlp_has_bias
+    def of(cls, config: ModelConfig, size: int | None = None) -> Self:
+        """The configuration's, of the width `size`; by default its dense feed-forward block."""
+        activation, size, bias = ACTIVATIONS[config.hidden_act], size or config.ffn_hidden_size, config.mlp_has_bias
         parts = 2 if activation.gated else 1
         fused = config.bias_gelu_fusion and bias
         operator = activation.operator if fused else activation.without_fusion or activation.operator

@@ -39,10 +39,8 @@ _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "sparse_mode": (0, 2),
     "pre_tokens": (1048576, 65536),
     "next_tokens": (0,),
-    "num_experts": (None,),
     "hot_expert_num": (0,),
     "lora_rank": (0,),
-    "expert_model_parallel_size": (1,),
     "ckpt_format": ("torch_dist", "torch", "torch_dcp", "fsdp_dtensor", "safetensors"),
     "prefix": ("network",),
     "instruction.enabled": (False,),
@@ -74,8 +72,6 @@ PART_OF: dict[str, Feature] = {
     "rope_scaling.short_": Feature("rope_scaling.type", "longrope"),
     "rope_scaling.": Feature("rope_scaling.type", "llama3"),
     "sliding_window.": Feature("sliding_window.size"),
-    "moe_config.": Feature("num_experts"),
-    "expert_tensor_parallel_size": Feature("num_experts"),
 }
 """How the name of a field, or of its section, begins -> what it only says the how of. The first that fits counts."""
 

@@ -36,6 +36,16 @@ from pynative.kernels.contract.exchange import (
     take_columns,
     unpack_heads,
 )
+from pynative.kernels.contract.experts import (
+    add_grouped_bias,
+    grouped_linear_forward,
+    grouped_linear_input_gradient,
+    grouped_linear_weight_gradient,
+    join_rows,
+    sigmoid_gate,
+    split_rows,
+    weighted_activation,
+)
 from pynative.kernels.contract.flat_buffers import (
     adam_,
     add_,

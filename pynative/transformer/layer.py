@@ -7,11 +7,12 @@ from mindspore import Tensor, nn
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from pynative import kernels
+from pynative.moe.moe_layer import MoELayer
 from pynative.tensor_parallel.mappings import Boundary
+from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.enums import AttnMaskType
-from pynative.transformer.mlp import ParallelMLP
 from pynative.transformer.multi_latent_attention import MLASelfAttention
 from pynative.transformer.norm import norm_of
 
@@ -50,7 +51,7 @@ class ParallelTransformerLayer(nn.Cell):
         attention = ATTENTIONS[type(block.self_attention)]
         self.self_attention = attention(config, layer_number, self_attn_mask_type, block.self_attention)
         self.pre_mlp_layernorm = norm_of(block.pre_mlp_layernorm, config)
-        self.mlp = ParallelMLP(config, block.mlp)
+        self.mlp = _feed_forward(config, layer_number, block.mlp)
         self.post_attention_layernorm = norm_of(block.post_attention_layernorm, config)
         self.post_mlp_layernorm = norm_of(block.post_mlp_layernorm, config)
 
@@ -80,3 +81,7 @@ class ParallelTransformerLayer(nn.Cell):
         hidden_states = self._join(attended, residual, self.post_attention_layernorm, AFTER_ATTENTION)
         normed, residual = self._part(hidden_states, self.pre_mlp_layernorm)
         return self._join(self.mlp(normed), residual, self.post_mlp_layernorm, AFTER_MLP)
+
+
+def _feed_forward(config: ModelConfig, layer_number: int, block: blocks.MLP | blocks.MoELayer) -> nn.Cell:
+    return ParallelMLP(config, block) if isinstance(block, blocks.MLP) else MoELayer(config, layer_number, block)

@@ -67,7 +67,7 @@ def test_a_file_with_a_runner():
     }
     assert {name: value_of(config, path_of(name)) for name in wanted} == wanted
     planned = {row.target for row in unsupported(config)}
-    names = ("num_experts", "hot_expert_num")
+    names = ("hot_expert_num",)
     assert {path_of(name) for name in names} <= planned
 
 

@@ -33,7 +33,7 @@ def answer(capsys, change: str, *options: str) -> dict:
         ("--swiglu", "mapped", "model_config.hidden_act", "swiglu"),
         ("--disable-bias-linear", "mapped", "model_config.add_bias_linear", False),
         ("--ckpt-format=torch", "mapped", "training_config.ckpt_format", "torch"),
-        ("--num-experts 4", "planned", "moe_config.num_experts", 4),
+        ("--is-instruction-dataset", "planned", "dataset_config.instruction.enabled", True),
         ("--no-persist-layer-norm", "ignored", "", False),
         ("--fp8-margin 0", "ignored", "", 0),
         ("--fp8-margin 1", "refused", "", 1),
@@ -143,10 +143,10 @@ def test_parts_of_a_planned_feature_are_planned(capsys):
     """They do nothing before the whole is there; without the whole they only fill their field."""
     statuses = {
         outcome["flag"]: outcome["status"]
-        for outcome in answer(capsys, "--num-experts 4 --moe-router-topk 1 --moe-router-pre-softmax")["flags"]
+        for outcome in answer(capsys, "--lora-target-modules linear_qkv --lora-r 4 --lora-alpha 8")["flags"]
     }
-    assert statuses["--moe-router-topk"] == statuses["--moe-router-pre-softmax"] == "planned"
-    assert answer(capsys, "--moe-router-pre-softmax")["flags"][-1]["status"] == "mapped"
+    assert statuses["--lora-r"] == statuses["--lora-alpha"] == "planned"
+    assert answer(capsys, "--lora-alpha 8")["flags"][-1]["status"] == "mapped"
 
 
 @pytest.mark.parametrize("argv", [[], ["--num-layers", "2"], ["--num-layers", "2", "--", "--lr", "1"]])
@@ -192,8 +192,8 @@ def test_every_config_field_has_its_sentence():
         ("--beta-fast", " *(planned)*"),
         ("--data-parallel-sharding-strategy", ""),
         ("--sparse-mode", " *(planned, but for 0, 2)*"),
-        ("--moe-router-topk", " *(planned)*"),
-        ("--moe-tp-extend-ep", " *(planned)*"),
+        ("--moe-router-topk", ""),
+        ("--moe-tp-extend-ep", ""),
         ("--seed", ""),
     ],
 )

@@ -30,11 +30,11 @@ def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     y = _product_with_transposed(_rows(x), weight)
     if bias is not None:
         y = ops.add(y, bias)
-    return y.reshape(*x.shape[:-1], -1)
+    return y.reshape(*x.shape[:-1], weight.shape[0])
 
 
 def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
-    return _product(_rows(dy), weight).reshape(*dy.shape[:-1], -1)
+    return _product(_rows(dy), weight).reshape(*dy.shape[:-1], weight.shape[1])
 
 
 def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:

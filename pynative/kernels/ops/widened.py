@@ -53,6 +53,8 @@ def _is_narrow(x: Any) -> bool:
 
 
 def _wide(x: Any) -> Any:
+    if isinstance(x, tuple | list):
+        return [_wide(entry) for entry in x]
     return cast(x, mindspore.float32) if _is_narrow(x) else x
 
 
@@ -74,6 +76,12 @@ TYPE_GIVERS = {
     "gather_rows": ("x",),
     "sum_rows": ("x",),
     "embedding": ("weight",),
+    "grouped_linear_forward": ("x",),
+    "grouped_linear_input_gradient": ("dy",),
+    "grouped_linear_weight_gradient": ("dy",),
+    "add_grouped_bias": ("y",),
+    "weighted_activation": ("x",),
+    "sigmoid_gate": ("y",),
 }
 """Operators that a CPU has no kernel or no gradient of in 16 bits, and what decides about their results' type."""
 

@@ -1,0 +1,142 @@
+"""Experts: feed-forward blocks of which a token passes through few (Shazeer et al., 2017), and those that all pass.
+
+T tokens that a rank routes, k experts a token, E experts, e expert-parallel and t' expert-tensor-parallel size, h
+hidden size, f width of an expert. With balanced routing a rank's experts get R = T k t' rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.block import Block, ParameterSpec, join
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_regions
+from parallel_core.blocks.mlp import MLP, BiasActivation
+from parallel_core.initial_values import Normal
+from parallel_core.sharding import ShardSpec
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from parallel_core.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class ExpertLinear(Linear):
+    """A linear of one expert: cut over expert tensor parallelism, another parameter on each expert-parallel rank.
+
+    Of a bias that is not cut, the first rank of an expert adds all: its gradient is a sum over them.
+    """
+
+    @classmethod
+    def like(cls, linear: Linear) -> Self:
+        """An expert's linear of the same sizes and first values as a dense one."""
+        return cls(**{field.name: getattr(linear, field.name) for field in fields(linear)})
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        return {name: spec._replace(shard=_of_expert(spec.shard)) for name, spec in super().parameters().items()}
+
+
+def _of_expert(shard: ShardSpec) -> ShardSpec:
+    cuts = tuple(replace(cut, over="expert-tp") for cut in shard.cuts)
+    partial_over = None if cuts else "expert-tp"
+    return replace(shard, cuts=cuts, replicas="expert-dp", distinct_over=("ep",), partial_over=partial_over)
+
+
+@dataclass(frozen=True)
+class Expert(Block):
+    """One expert: linear_fc2(probability x activation(linear_fc1(x)))."""
+
+    linear_fc1: ExpertLinear
+    activation: BiasActivation
+    linear_fc2: ExpertLinear
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Expert:
+        """The configuration's; all experts are alike."""
+        mlp = MLP.of(config, config.moe_config.moe_ffn_hidden_size)
+        return cls(ExpertLinear.like(mlp.linear_fc1), mlp.activation, ExpertLinear.like(mlp.linear_fc2))
+
+
+@dataclass(frozen=True)
+class Experts(Block):
+    """A layer's experts, of which a rank has E/e, under their numbers in the whole layer."""
+
+    expert: Expert
+    count: int
+    """E."""
+    expert_parallel: int
+    """e."""
+    expert_tensor: int
+    """t'."""
+    topk: int
+    """k."""
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Experts:
+        """The configuration's."""
+        moe, parallel = config.moe_config, config.parallel_config
+        assert moe.num_experts is not None
+        sizes = parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size
+        return cls(Expert.of(config), moe.num_experts, *sizes, moe.moe_router_topk)
+
+    def local(self, rank: int) -> range:
+        """The numbers of a rank's experts; `rank` is its place in the expert-parallel group."""
+        own = self.count // self.expert_parallel
+        return range(rank * own, (rank + 1) * own)
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        """Those of the first expert-parallel rank; the others' differ in the experts' numbers alone."""
+        specs = self.expert.parameters()
+        return {join(f"local_experts.{n}", name): spec for n in self.local(0) for name, spec in specs.items()}
+
+    def forward_flops(self, tokens: int, seq_length: int) -> float:
+        """Of the experts that the tokens pass through."""
+        return self.expert.forward_flops(tokens * self.topk, seq_length)
+
+    def rows(self, micro_batch: MicroBatch) -> int:
+        """R, with balanced routing: a tensor-parallel rank routes its part of the tokens."""
+        return micro_batch.tokens // micro_batch.tensor * self.topk * self.expert_tensor
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """With balanced routing: the tokens; what goes into the activation, and their probabilities; what comes out."""
+        rows, first, second = self.rows(micro_batch), self.expert.linear_fc1, self.expert.linear_fc2
+        widths = {
+            "linear_fc1": first.input_size * micro_batch.item_size,
+            "activation": first.output_size // self.expert_tensor * micro_batch.item_size + FLOAT32,
+            "linear_fc2": second.input_size // self.expert_tensor * micro_batch.item_size,
+        }
+        return {name: rows * width for name, width in widths.items()}
+
+
+@dataclass(frozen=True)
+class SharedExperts(MLP):
+    """The experts that every token passes through (DeepSeekMoE, Dai et al., 2024): together one feed-forward block, its
+    output weighed by sigmoid(x gate_weight^T) or added as it is."""
+
+    gate: ParameterSpec | None = None
+    """gate_weight [1, h]."""
+
+    @classmethod
+    def of(cls, config: ModelConfig, size: int | None = None) -> Self:
+        """The configuration's."""
+        moe = config.moe_config
+        block = super().of(config, size or moe.moe_shared_expert_intermediate_size)
+        shard = ShardSpec(shape=(1, config.hidden_size), partial_over=between_regions(config))
+        gate = ParameterSpec(shard, Normal(config.init_method_std), config.params_dtype)
+        return replace(block, gate=gate) if moe.moe_shared_expert_gate else block
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        specs = super().parameters()
+        return specs if self.gate is None else {**specs, "gate_weight": self.gate}
+
+    def forward_flops(self, tokens: int, seq_length: int) -> float:
+        gate = 0.0 if self.gate is None else 2.0 * tokens * self.linear_fc1.input_size
+        return super().forward_flops(tokens, seq_length) + gate
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """With a gate what it weighs, too."""
+        kept = super().kept_bytes(micro_batch)
+        weighed = micro_batch.tokens_between * self.linear_fc2.output_size * micro_batch.item_size
+        return kept if self.gate is None else {**kept, "gate": weighed}

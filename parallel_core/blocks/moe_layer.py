@@ -1,0 +1,35 @@
+"""A mixture of experts in the place of a layer's feed-forward block: router, dispatch, experts, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.block import Block
+from parallel_core.blocks.dispatch import Dispatch
+from parallel_core.blocks.experts import Experts, SharedExperts
+from parallel_core.blocks.router import Router
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class MoELayer(Block):
+    """combine(experts(dispatch(x, router(x)))) + shared_experts(x)."""
+
+    router: Router
+    dispatch: Dispatch
+    experts: Experts
+    shared_experts: SharedExperts | None
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> MoELayer:
+        """The configuration's."""
+        has_shared = config.moe_config.moe_shared_expert_intermediate_size is not None
+        return cls(
+            Router.of(config),
+            Dispatch.of(config),
+            Experts.of(config),
+            SharedExperts.of(config) if has_shared else None,
+        )

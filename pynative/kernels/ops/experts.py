@@ -1,0 +1,99 @@
+"""Linears of several weights over rows sorted by weight, and what experts do to their rows, of MindSpore operators."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from mindspore import Tensor, ops
+
+from pynative.autograd import Function
+from pynative.kernels.ops.activation import ACTIVATIONS
+from pynative.kernels.ops.linear import delivered, linear_forward, linear_input_gradient, linear_weight_gradient
+
+
+def _split(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
+    return ops.split(x, [int(count) for count in counts]) if len(counts) > 1 else (x,)
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    return ops.cat(list(parts)) if len(parts) > 1 else parts[0]
+
+
+class _SplitRows(Function):
+    """On a CPU the tape's own backward of `split` fails where a part is empty."""
+
+    @staticmethod
+    def forward(ctx, x, counts):
+        return _split(x, counts)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return _join(gradients), None
+
+
+class _JoinRows(Function):
+    @staticmethod
+    def forward(ctx, *parts):
+        ctx.counts = [len(part) for part in parts]
+        return _join(parts)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return _split(dy, ctx.counts)
+
+
+def split_rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
+    return _SplitRows.apply(x, counts) if len(counts) > 1 else (x,)
+
+
+def join_rows(parts: Sequence[Tensor]) -> Tensor:
+    return _JoinRows.apply(*parts) if len(parts) > 1 else parts[0]
+
+
+def _by_group(
+    product: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]
+) -> Tensor:
+    return _join([product(rows, weight) for rows, weight in zip(_split(x, counts), weights, strict=True)])
+
+
+def grouped_linear_forward(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    return _by_group(linear_forward, x, weights, counts)
+
+
+def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    return _by_group(linear_input_gradient, dy, weights, counts)
+
+
+def grouped_linear_weight_gradient(
+    dy: Tensor, x: Tensor, counts: Sequence[int], out: Sequence[Tensor | None], accumulate: Sequence[bool]
+) -> list[Tensor]:
+    groups = zip(_split(dy, counts), _split(x, counts), out, accumulate, strict=True)
+    return [_weight_gradient(*group) for group in groups]
+
+
+def _weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
+    """A CPU's product over no rows gives whatever was in its memory."""
+    if len(x):
+        return linear_weight_gradient(dy, x, out, accumulate)
+    return delivered(ops.zeros((dy.shape[1], x.shape[1]), dy.dtype), out, accumulate)
+
+
+def _column(factors: Tensor, like: Tensor) -> Tensor:
+    """[R, 1] in the type of what it multiplies."""
+    return ops.cast(factors.expand_dims(-1), like.dtype)
+
+
+def add_grouped_bias(
+    y: Tensor, biases: Sequence[Tensor], counts: Sequence[int], factors: Tensor | None = None
+) -> Tensor:
+    group_of_row = Tensor.from_numpy(np.repeat(np.arange(len(biases), dtype=np.int32), counts))
+    added = ops.gather(ops.stack(list(biases)), group_of_row, 0)
+    return y + (added if factors is None else added * _column(factors, added))
+
+
+def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
+    activated = ACTIVATIONS[activation](x)
+    return activated * _column(factors, activated)
+
+
+def sigmoid_gate(y: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    return y * ops.sigmoid((x * weight[0]).sum(axis=-1, keepdims=True))

@@ -1,0 +1,129 @@
+"""A rank's experts: one after the other, or all in one grouped operator.
+
+R rows of tokens, sorted by expert; h hidden size, f width of an expert, t' expert-tensor-parallel size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from mindspore import Tensor, nn
+
+from parallel_core import blocks
+from parallel_core.config import ModelConfig
+from pynative import kernels, parallel_state
+from pynative.autograd import Function, add_weight_gradients
+from pynative.parameter import make_parameter
+from pynative.tensor_parallel.recompute import made_again
+
+Counts = Sequence[int]
+"""Rows of each expert, in the order of the rows."""
+
+
+class _GroupedLinear(Function):
+    """Each row times its group's weight^T; the weights are cast to the rows' type, each time anew."""
+
+    @staticmethod
+    def forward(ctx, x, counts, *weights):
+        ctx.counts, ctx.weights, ctx.made_again = counts, weights, made_again(x)
+        ctx.save_for_backward(*(() if ctx.made_again else (x,)))
+        return kernels.grouped_linear_forward(x, _as(x, weights), counts)
+
+    @staticmethod
+    def backward(ctx, dy):
+        weights, counts = ctx.weights, ctx.counts
+        needs_dx, _, *needs_dw = ctx.inputs_need_gradients
+        dx = kernels.grouped_linear_input_gradient(dy, _as(dy, weights), counts) if needs_dx else None
+        if not any(needs_dw):
+            return dx, None, *([None] * len(weights))
+        x = ctx.made_again() if ctx.made_again else ctx.saved_tensors[0]
+        return dx, None, *add_weight_gradients(
+            weights, partial(kernels.grouped_linear_weight_gradient, dy, x, counts)
+        )  # fmt: skip
+
+
+def _as(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    return [kernels.cast(weight, x.dtype) for weight in weights]
+
+
+def grouped_linear(x: Tensor, weights: Sequence[Tensor], counts: Counts) -> Tensor:
+    """x [R, i], sorted by group, weights [o, i] of the groups -> [R, o]."""
+    return _GroupedLinear.apply(x, counts, *weights)
+
+
+class ExpertLinear(nn.Cell):
+    """The parameters of one of an expert's linears."""
+
+    def __init__(self, block: blocks.ExpertLinear) -> None:
+        super().__init__()
+        parameters = {name: make_parameter(*spec) for name, spec in block.parameters().items()}
+        self.weight, self.bias = parameters["weight"], parameters.get("bias")
+
+
+class Expert(nn.Cell):
+    """The parameters of one expert."""
+
+    def __init__(self, block: blocks.Expert) -> None:
+        super().__init__()
+        self.linear_fc1, self.linear_fc2 = ExpertLinear(block.linear_fc1), ExpertLinear(block.linear_fc2)
+
+
+class Experts(nn.Cell):
+    """linear_fc2(probability x activation(linear_fc1(x))) of each row with the weights of its expert.
+
+    With expert tensor parallelism the result is an addend of the sum over the ranks that share the expert.
+    """
+
+    def __init__(self, config: ModelConfig, block: blocks.Experts | None = None) -> None:
+        super().__init__()
+        block = blocks.Experts.of(config) if block is None else block
+        self.operator = block.expert.activation.operator
+        self.adds_bias = parallel_state.get_expert_tensor_parallel_rank() == 0
+        numbers = block.local(parallel_state.get_expert_model_parallel_rank())
+        self.local_experts = nn.Cell()
+        for number in numbers:
+            self.local_experts.insert_child_to_cell(str(number), Expert(block.expert))
+        self.experts: list[Expert] = list(self.local_experts.cells())
+
+    def through(self, experts: Sequence[Expert], tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
+        """Rows of some of the experts [R, h], their probabilities [R] and numbers -> [R, h]."""
+        first, second = [expert.linear_fc1 for expert in experts], [expert.linear_fc2 for expert in experts]
+        intermediate = grouped_linear(tokens, [linear.weight for linear in first], counts)
+        if first[0].bias is not None:
+            intermediate = kernels.add_grouped_bias(intermediate, [linear.bias for linear in first], counts)
+        output = grouped_linear(self.activate(intermediate, probs), [linear.weight for linear in second], counts)
+        if second[0].bias is not None and self.adds_bias:
+            output = kernels.add_grouped_bias(output, [linear.bias for linear in second], counts, probs)
+        return output
+
+    def activate(self, intermediate: Tensor, probs: Tensor) -> Tensor:
+        """[R, f/t'], gated 2 f/t', and probabilities [R] -> [R, f/t']."""
+        return kernels.weighted_activation(intermediate, probs, self.operator)
+
+
+class SequentialMLP(Experts):
+    """One expert after the other."""
+
+    def construct(self, tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
+        """tokens [R, h] sorted by expert, probs float32 [R], rows of each expert -> [R, h]."""
+        rows = zip(kernels.split_rows(tokens, counts), kernels.split_rows(probs, counts), strict=True)
+        return kernels.join_rows(
+            [
+                self.through([expert], own_tokens, own_probs, [count])
+                for expert, (own_tokens, own_probs), count in zip(self.experts, rows, counts, strict=True)
+            ]
+        )
+
+
+class GroupedMLP(Experts):
+    """All experts in grouped products (--moe-grouped-gemm; MegaBlocks, Gale et al., 2023)."""
+
+    def construct(self, tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
+        """tokens [R, h] sorted by expert, probs float32 [R], rows of each expert -> [R, h]."""
+        return self.through(self.experts, tokens, probs, counts)
+
+
+def experts_of(config: ModelConfig, block: blocks.Experts) -> SequentialMLP | GroupedMLP:
+    """By --moe-grouped-gemm."""
+    return (GroupedMLP if config.moe_config.moe_grouped_gemm else SequentialMLP)(config, block)

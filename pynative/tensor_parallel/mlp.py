@@ -1,0 +1,31 @@
+"""The feed-forward half of a layer: h -> f -> h with an activation between, or a gated one."""
+
+from mindspore import Tensor, nn
+
+from parallel_core import blocks
+from parallel_core.config import ModelConfig
+from pynative import kernels
+from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+
+
+class ParallelMLP(nn.Cell):
+    """linear_fc2(activation(linear_fc1(x))), cut by columns then by rows; gated, linear_fc1 has [gate; up]."""
+
+    def __init__(self, config: ModelConfig, block: blocks.MLP | None = None) -> None:
+        super().__init__()
+        block = blocks.MLP.of(config) if block is None else block
+        self.operator = block.activation.operator
+        self.linear_fc1 = ColumnParallelLinear.of(block.linear_fc1, config=config, skip_bias_add=True)
+        self.linear_fc2 = RowParallelLinear.of(block.linear_fc2, config=config)
+
+    def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
+        """[s, b, h] -> ([s, b, h], the bias still to be added)."""
+        return self.linear_fc2(self.expand(hidden_states))
+
+    def expand(self, hidden_states: Tensor) -> Tensor:
+        """[s, b, h] -> [s, b, f/t], activated."""
+        return self.activate(*self.linear_fc1(hidden_states))
+
+    def activate(self, intermediate: Tensor, bias: Tensor | None) -> Tensor:
+        """[s, b, f/t], gated 2 f/t, and a bias -> [s, b, f/t]."""
+        return kernels.bias_activation(intermediate, bias, self.operator)

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from pynative.autograd import Function
-from pynative.kernels.ops.activation import ACTIVATIONS
+from pynative.kernels.ops.activation import bias_activation
 from pynative.kernels.ops.linear import delivered, linear_forward, linear_input_gradient, linear_weight_gradient
 
 
@@ -91,7 +91,7 @@ def add_grouped_bias(
 
 
 def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
-    activated = ACTIVATIONS[activation](x)
+    activated = bias_activation(x, None, activation)
     return activated * _column(factors, activated)
 
 

@@ -78,7 +78,8 @@ PART_OF: dict[str, Feature] = {
 
 def feature_of(path: str) -> Feature | None:
     """What a field is a part of; none: it is something by itself."""
-    return next((feature for start, feature in PART_OF.items() if f".{start}" in f".{path}"), None)
+    features = (feature for start, feature in PART_OF.items() if f".{start}" in f".{path}")
+    return next((feature for feature in features if path_of(feature.field) != path), None)
 
 
 def is_missing(path: str, missing: Collection[str]) -> bool:

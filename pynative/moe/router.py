@@ -22,7 +22,7 @@ from pynative.step_figures import current
 from pynative.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import Boundary
 
-ROUTER_DTYPES = {"fp32": "float32", "fp64": "float32"}
+ROUTER_DTYPES = {"fp32": "float32", "fp64": "float64"}
 
 
 class TopKRouter(nn.Cell):

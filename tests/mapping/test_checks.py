@@ -347,6 +347,7 @@ BAD = [
     ("--num-experts 4 --moe-router-load-balancing-type aux_loss seq_aux_loss", 1, "--moe-aux-loss-coeff 0"),
     ("--num-experts 4 --moe-router-load-balancing-type sinkhorn --moe-aux-loss-coeff 1", 1, "--moe-aux-loss-coeff 1"),
     ("--num-experts 4 --moe-expert-capacity-factor -1", 1, "--moe-expert-capacity-factor -1"),
+    ("--num-experts 4 --moe-router-dtype fp64 --device-target Ascend", 1, "--moe-router-dtype fp64"),
     ("--num-experts 4 --moe-log-drop-rate", 1, "--moe-log-drop-rate"),
     ("--num-experts 4 --moe-layer-freq [1,2,0,1]", 1, "--moe-layer-freq [1, 2, 0, 1]"),
     ("--num-experts 4 --moe-router-group-topk 2", 1, "--moe-router-group-topk 2"),

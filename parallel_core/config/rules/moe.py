@@ -69,6 +69,13 @@ def balanced_otherwise(config: Sections) -> Iterator[Finding]:
         yield Finding("--moe-aux-loss-coeff", moe.moe_aux_loss_coeff, rule, "leave it out")
 
 
+def router_has_a_device_for_its_type(config: Sections) -> Iterator[Finding]:
+    moe = config.moe_config
+    on_ascend = config.parallel_config.device_target == "Ascend"
+    if moe.num_experts is not None and moe.moe_router_dtype == "fp64" and on_ascend:
+        yield Finding("--moe-router-dtype", "fp64", "an Ascend has no products of float64", "use fp32")
+
+
 def balanced_groups_exist(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     if moe.num_experts is None:
@@ -186,6 +193,7 @@ RULES = (
     router_chooses_among_experts,
     balancing_is_known,
     balanced_otherwise,
+    router_has_a_device_for_its_type,
     balanced_groups_exist,
     sampling_takes_two,
     one_expert_learns,

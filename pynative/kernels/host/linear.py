@@ -12,7 +12,11 @@ from pynative.rounding import put
 def _product(
     left: np.ndarray, right: np.ndarray, out: np.ndarray, bias: np.ndarray | None = None, accumulate: bool = False
 ) -> None:
-    """`ENGINE.matmul`, each thread computing a span of rows."""
+    """`ENGINE.matmul`, each thread computing a span of rows; float64, which no engine has, is numpy's."""
+    if left.dtype == np.float64:
+        product = left @ right if bias is None else left @ right + bias
+        out[...] = out + product if accumulate else product
+        return
 
     def span(start: int, stop: int) -> None:
         ENGINE.matmul(left[start:stop], right, out[start:stop], bias, accumulate)

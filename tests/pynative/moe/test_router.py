@@ -163,3 +163,32 @@ def moved_bias(backend) -> tuple[list, list, bool]:
 def test_the_expert_bias_moves_towards_idle_experts():
     """By the rate, whatever the distance; it is float32 in a 16-bit model, and no gradient's."""
     assert run(1, moved_bias)[0] == ([0.0] * 6, [0.25, 0, -0.25, 0, 0, 0], False)
+
+
+def gated(backend, flags: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits, and the gradients of hidden states and weight of their sum."""
+    from mindspore import Tensor
+
+    from pynative import autograd
+    from pynative.in_place import assign
+    from pynative.moe.router import TopKRouter
+
+    config = config_of(f"{ROUTER} {flags}", 1)
+    with job(backend, config):
+        router = TopKRouter(config.model_config)
+        assign(router.weight, Tensor(WEIGHT))
+        hidden = autograd.leaf(Tensor(HIDDEN))
+        with autograd.recording():
+            logits = router.gating(hidden)
+            autograd.backward([logits], [Tensor(np.ones(logits.shape, logits.asnumpy().dtype))])
+        return logits.asnumpy(), *(autograd.take_gradient(x).asnumpy() for x in (hidden, router.weight))
+
+
+@pytest.mark.parametrize("kernels", ["host", "ops"])
+@pytest.mark.parametrize("dtype, error", [("fp32", 1e-6), ("fp64", 1e-14)])
+def test_the_type_in_which_logits_are_computed(dtype, error, kernels):
+    logits, dx, dw = run(1, gated, f"--moe-router-dtype {dtype} --kernels {kernels}")[0]
+    exact = HIDDEN.astype(np.float64) @ WEIGHT.astype(np.float64).T
+    assert error / 100 < np.abs(logits - exact).max() < 10 * error or (dtype == "fp64" and (logits == exact).all())
+    np.testing.assert_allclose(dx, np.broadcast_to(WEIGHT.sum(axis=0), dx.shape), atol=1e-5)
+    np.testing.assert_allclose(dw, np.broadcast_to(HIDDEN.sum(axis=(0, 1)), dw.shape), atol=1e-4)

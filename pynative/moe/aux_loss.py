@@ -55,7 +55,8 @@ class RouterLosses:
         if not (self.are_on and autograd.is_recording()):
             return logits
         group, figures = parallel_state.get_group(self.sharing), current()
-        sums, load, squares = (x.asnumpy() for x in kernels.router_statistics(logits, self.rule))
+        sizes = bool(self.config.moe_z_loss_coeff)
+        sums, load, squares = (x.asnumpy() for x in kernels.router_statistics(logits, self.rule, sizes))
         tokens = logits.shape[0] * logits.shape[1]
         of_all = tokens * group.size
         losses = self._of_load(load, of_all, group) + self._of_groups(logits, experts, of_all, group)

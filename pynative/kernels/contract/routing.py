@@ -36,11 +36,11 @@ def load_of_experts(experts: Tensor, batch: int, number: int, groups: int | None
     """
 
 
-def router_statistics(logits: Tensor, rule: RoutingRule) -> tuple[Tensor, Tensor, Tensor]:
+def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """logits [s, b, E] -> what losses on them are made of, float32. Not recorded.
 
     Returns the sum over s of each sequence's normalized scores [b, E]; how many tokens have an expert among their k
-    best by them [b, E]; and the sum over tokens of log(sum(exp(logits)))^2, a scalar.
+    best by them [b, E]; and, if `sizes` are asked for, the sum over tokens of log(sum(exp(logits)))^2, a scalar.
     """
 
 

@@ -99,17 +99,18 @@ def load_of_experts(experts: Tensor, batch: int, number: int, groups: int | None
     return from_numpy(routing.load_of_sequences(array_of(experts), batch, number, groups))
 
 
-def router_statistics(logits: Tensor, rule: RoutingRule) -> tuple[Tensor, Tensor, Tensor]:
+def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     _, batch, number = logits.shape
     rows = rows_of(logits)
     scores, experts = np.empty(rows.shape, np.float32), np.empty((len(rows), rule.topk), np.int32)
-    squares = np.empty(len(rows), np.float32)
+    squares = np.zeros(len(rows), np.float32)
 
     def block(start: int, stop: int) -> None:
         values = widened(rows[start:stop])
         scores[start:stop] = routing.normalized_scores(values, rule)
         experts[start:stop] = routing.best(scores[start:stop], rule.topk)
-        squares[start:stop] = routing.log_sum_exp(values) ** 2
+        if sizes:
+            squares[start:stop] = routing.log_sum_exp(values) ** 2
 
     run(block, row_blocks(len(rows), number * 4))
     sums = scores.reshape(-1, batch, number).sum(axis=0)

@@ -138,13 +138,14 @@ def _log_sum_exp(rows: Tensor) -> Tensor:
     return (highest + ops.log(ops.exp(rows - highest).sum(axis=-1, keepdims=True))).reshape(-1)
 
 
-def router_statistics(logits: Tensor, rule: RoutingRule) -> tuple[Tensor, Tensor, Tensor]:
+def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     _, batch, number = logits.shape
     rows = detached(_rows(logits))
     scores = _normalized(rows, rule)
     sums = scores.reshape(-1, batch, number).sum(axis=0)
     load = load_of_experts(_best(scores, rule.topk), batch, number)
-    return sums, load, ops.square(_log_sum_exp(rows)).sum()
+    squares = ops.square(_log_sum_exp(rows)).sum() if sizes else Tensor(np.float32(0.0))
+    return sums, load, squares
 
 
 class _WithLosses(Function):

@@ -65,6 +65,13 @@ def embedding_scale(args: Any) -> float | None:
     return args.scale_emb or args.embedding_multiplier_scale
 
 
+def sliding_window(args: Any) -> int | None:
+    """Tokens before a query's own: --interleave-sliding-window counts its own, too."""
+    if args.interleave_sliding_window:
+        return args.interleave_sliding_window - 1
+    return args.window_size if args.sliding_window is None else args.sliding_window
+
+
 def residual_scale(args: Any) -> float | None:
     layers = args.num_layers
     return args.scale_depth / sqrt(layers) if args.scale_depth and layers and layers > 0 else args.scale_depth
@@ -254,8 +261,8 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "residual": residual_scale,
     "logits": logit_scale,
     "attention": attention_scale,
-    "size": lambda args: args.sliding_window or args.interleave_sliding_window or None,
-    "interleaved": lambda args: bool(args.interleave_sliding_window),
+    "size": sliding_window,
+    "skip_freq": lambda args: 2 if args.interleave_sliding_window else args.window_attn_skip_freq,
     "qkv_has_bias": bias_of("add_qkv_bias"),
     "out_proj_has_bias": bias_of("add_dense_bias"),
     "use_final_norm": unless("no_post_layer_norm"),

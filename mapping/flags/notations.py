@@ -59,6 +59,14 @@ def layer_frequency(text: str) -> int | list[int]:
     return result
 
 
+def attention_window(text: str) -> int | None:
+    """`4096,0` or `(4096, 0)`, tokens before and after a query's own, as how many before; -1 before: none."""
+    before, after = literal(text if text.lstrip().startswith("(") else f"({text})")
+    if not isinstance(before, int) or before < -1 or after not in (0, -1):
+        raise ValueError(text)
+    return None if before == -1 else before
+
+
 def numbers(text: str) -> list[float]:
     """Numbers with commas."""
     return [float(part) for part in text.split(",") if part.strip()]

@@ -17,6 +17,7 @@ from parallel_core.blocks.norm import Norm
 from parallel_core.fused_rows import QueryKeyValueRows
 from parallel_core.messages import Message, message
 from parallel_core.rotary import Rotary
+from parallel_core.score_form import PLAIN, ScoreForm
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -34,6 +35,8 @@ class CoreAttention(Block):
     """Width of a value's head."""
     scale: float
     """Scores are multiplied by it."""
+    form: ScoreForm = PLAIN
+    """What the model makes of scores. Those that a window leaves out are counted as operations all the same."""
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         """Of the whole s x s square, not the causal half, as Megatron's figures have it (Narayanan et al., 2021)."""
@@ -109,8 +112,8 @@ class Attention(Block):
     rotary: Rotary | None
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Attention:
-        """The configuration's."""
+    def of(cls, config: ModelConfig, number: int) -> Attention:
+        """The configuration's, of the layer of this global number, 0-based."""
         heads, groups, size = config.num_attention_heads, config.num_query_groups, config.kv_channels
         rows = QueryKeyValueRows(heads, groups, size)
         linear_qkv = Linear.column(config, config.hidden_size, rows.count, bias=config.qkv_has_bias)
@@ -118,7 +121,9 @@ class Attention(Block):
             replace(linear_qkv, interleaved_rows=tuple(map(len, rows.of_group(0)))),
             Norm.of_heads(config, heads) if config.qk_layernorm else None,
             Norm.of_heads(config, groups) if config.qk_layernorm else None,
-            CoreAttention(heads, groups, size, size, config.scales.attention or 1.0 / sqrt(size)),
+            CoreAttention(
+                heads, groups, size, size, config.scales.attention or 1.0 / sqrt(size), ScoreForm.of(config, number)
+            ),
             Linear.row(config, heads * size, bias=config.out_proj_has_bias),
             Rotary.of(config),
         )

@@ -18,6 +18,7 @@ from parallel_core.blocks.norm import Norm
 from parallel_core.messages import Message
 from parallel_core.rope_scaling import factor_of, yarn_magnitude
 from parallel_core.rotary import Rotary
+from parallel_core.score_form import ScoreForm
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -47,10 +48,11 @@ class LatentAttention(Block):
     """r."""
 
     @classmethod
-    def of(cls, config: ModelConfig) -> LatentAttention:
-        """The configuration's."""
+    def of(cls, config: ModelConfig, number: int) -> LatentAttention:
+        """The configuration's, of the layer of this global number, 0-based."""
         latent, heads, hidden = config.multi_latent_attention, config.num_attention_heads, config.hidden_size
         query_size, rank = latent.qk_head_dim + latent.qk_pos_emb_head_dim, latent.q_lora_rank
+        scale, form = score_scale(config, query_size), ScoreForm.of(config, number)
         key_value_size = latent.qk_head_dim + latent.v_head_dim
         normed, direct = config.qk_layernorm, rank is None
         return cls(
@@ -61,7 +63,7 @@ class LatentAttention(Block):
             Linear.between(config, hidden, latent.kv_lora_rank + latent.qk_pos_emb_head_dim),
             Norm.of_latent(config, latent.kv_lora_rank) if normed else None,
             Linear.column(config, latent.kv_lora_rank, heads * key_value_size, bias=False),
-            CoreAttention(heads, heads, query_size, latent.v_head_dim, score_scale(config, query_size)),
+            CoreAttention(heads, heads, query_size, latent.v_head_dim, scale, form),
             Linear.row(config, heads * latent.v_head_dim, bias=config.out_proj_has_bias),
             Rotary.of_latent_attention(config),
             latent.qk_pos_emb_head_dim,

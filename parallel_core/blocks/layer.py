@@ -37,8 +37,8 @@ class Layer(Block):
         """The configuration's layer of this global number, 0-based; layers need not be alike. Those that come after the
         decoder's are as its last."""
         attention = LatentAttention if config.multi_latent_attention.enabled else Attention
-        norm, self_attention = Norm.of(config), attention.of(config)
-        mlp = _feed_forward(config, min(number, config.num_layers - 1))
+        number = min(number, config.num_layers - 1)
+        norm, self_attention, mlp = Norm.of(config), attention.of(config, number), _feed_forward(config, number)
         if not config.use_sandwich_norm:
             return cls(norm, self_attention, norm, mlp)
         after_attention = Norm.of_branch_output(config, config.attn_post_norm_scale)

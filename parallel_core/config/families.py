@@ -87,8 +87,16 @@ class SlidingWindowConfig(Config):
 
     size: int | None = option("--sliding-window", None, at_least=1)
     """How many tokens before its own a query sees; none: all."""
-    interleaved: bool = option("--interleave-sliding-window", False)
-    """Only in every other layer."""
+    skip_freq: int | list[int] | None = option("--window-attn-skip-freq", None)
+    """Every so many-th layer, or those that a list of each layer's has as 0, see everything; none: no layer does."""
+
+    def is_in(self, layer: int) -> bool:
+        """Whether the layer of this global number, from 0, has the window; layers that a list lacks are its last."""
+        if self.skip_freq is None:
+            return True
+        if isinstance(self.skip_freq, list):
+            return bool(self.skip_freq[min(layer, len(self.skip_freq) - 1)])
+        return (layer + 1) % self.skip_freq != 0
 
 
 @dataclass(kw_only=True)

@@ -31,9 +31,11 @@ class FlashAttentionConfig(Config):
 
     sparse_mode: int = option("--sparse-mode", 0, at_least=0, at_most=4)
     """The operator's kind of mask; the mask itself follows from the model."""
-    pre_tokens: int = option("--pre-tockens", 1048576)
-    """How many tokens before its own a query may see, in a sliding window."""
-    next_tokens: int = option("--next-tockens", 0)
+    pre_tokens: int = option("--pre-tockens", 1048576, at_least=0)
+    """How many tokens before its own a query may see, in every layer, with sparse_mode 0 or 4."""
+    next_tokens: int = option(
+        "--next-tockens", 0, at_least=0, no_effect="the model is causal: a query sees no token after its own"
+    )
     """How many tokens after its own a query may see."""
     input_layout: str = option("--shape-order", "SBH", choices=("SBH", "BSH", "BSND", "BNSD"))
     """Order of the operator's dimensions: B batch, S sequence, N heads, D head size, H = N x D."""

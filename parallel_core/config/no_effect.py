@@ -17,6 +17,7 @@ from parallel_core.config.muon import MuonConfig
 from parallel_core.config.tree import path_of
 from parallel_core.partition import chunk_counts
 from parallel_core.recompute import RecomputePlan
+from parallel_core.score_form import BANDS
 
 
 class Idle(NamedTuple):
@@ -129,6 +130,16 @@ ROWS = (
         ("grad_reduce_in_bf16",),
         lambda config: config.model_config.compute_dtype != "bfloat16",
         "needs --bf16",
+    ),
+    Idle(
+        ("sliding_window.skip_freq",),
+        lambda config: config.model_config.sliding_window.size is None,
+        "needs --sliding-window or --window-size",
+    ),
+    Idle(
+        ("pre_tokens",),
+        lambda config: config.model_config.fa_config.sparse_mode not in BANDS,
+        "this --sparse-mode is causal over the whole sequence",
     ),
     Idle(
         ("cpu_offload_params",),

@@ -33,12 +33,6 @@ class Unsupported(NamedTuple):
 
 
 _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
-    "position_embedding_type": ("learned_absolute", "rope", "none"),
-    "sliding_window.size": (None,),
-    "scales.attention_cap": (None,),
-    "sparse_mode": (0, 2),
-    "pre_tokens": (1048576, 65536),
-    "next_tokens": (0,),
     "hot_expert_num": (0,),
     "lora_rank": (0,),
     "ckpt_format": ("torch_dist", "torch", "torch_dcp", "fsdp_dtensor", "safetensors"),
@@ -71,7 +65,6 @@ PART_OF: dict[str, Feature] = {
     "rope_scaling.long": Feature("rope_scaling.type", "longrope"),
     "rope_scaling.short_": Feature("rope_scaling.type", "longrope"),
     "rope_scaling.": Feature("rope_scaling.type", "llama3"),
-    "sliding_window.": Feature("sliding_window.size"),
 }
 """How the name of a field, or of its section, begins -> what it only says the how of. The first that fits counts."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from mindspore import Tensor
 
 from parallel_core.context import ContextLayout, cut, ring_block
+from parallel_core.score_form import PLAIN, ScoreForm
 from pynative import kernels
 from pynative.autograd import Function
 from pynative.collectives import Group, Recv, Send
@@ -105,6 +106,7 @@ def ring_attention(
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
     head_offset: int = 0,
+    form: ScoreForm = PLAIN,
 ) -> Tensor:
     """`kernels.attention` of a sequence of r s positions, of which member j holds the chunks j and 2r - 1 - j of 2r.
 
@@ -120,13 +122,13 @@ def ring_attention(
     if group.size == 1:
         return kernels.attention(
             q, k, v, scale=scale, causal=causal, mask=mask,
-            dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,
+            dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset, form=form,
         )  # fmt: skip
     length = len(q) * group.size
     local = ContextLayout(ring=group.size).ring_positions(length, group.rank)
     scores = Scores(
         scale=scale, causal=causal and mask is None, mask=mask,
-        dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset,
+        dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset, form=form,
         query_positions=local, key_positions=local, seq_length=length,
     )  # fmt: skip
     return _RingAttention.apply(q, k, v, _Ring(group, scores))

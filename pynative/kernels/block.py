@@ -14,6 +14,7 @@ import numpy as np
 from mindspore import Tensor
 
 from parallel_core.context import Ranges, cut
+from parallel_core.score_form import PLAIN, ScoreForm
 from pynative.kernels.dropout import Key, attention_dropout_mask
 
 
@@ -29,12 +30,31 @@ class Scores:
     dropout_rate: float
     dropout_key: Key
     head_offset: int
-    """Number of the first head among all ranks' heads, for dropout."""
+    """Number of the first head among all ranks' heads, for dropout and ALiBi."""
+    form: ScoreForm = PLAIN
+    """What the model makes of scores; a window acts beside `causal` and beside `mask`."""
     query_positions: Ranges
     """Where the block's queries stand in the sequence: dropout masks are functions of the place."""
     key_positions: Ranges
     seq_length: int
     """Keys of the whole sequence."""
+
+    @property
+    def sees_nothing(self) -> bool:
+        """Whether every key of the block lies before the window of every query."""
+        first, last = self.query_positions[0].start, self.key_positions[-1].stop - 1
+        return self.form.window is not None and last < first - self.form.window
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether every key of the block is in the window of every query."""
+        first, last = self.key_positions[0].start, self.query_positions[-1].stop - 1
+        return self.form.window is None or first >= last - self.form.window
+
+    def slopes(self, heads: int) -> np.ndarray:
+        """ALiBi's, of this rank's `heads` heads, float32."""
+        assert self.form.slopes is not None
+        return np.array(self.form.slopes[self.head_offset : self.head_offset + heads], np.float32)
 
     @property
     def queries(self) -> int:

@@ -33,6 +33,7 @@ class Algorithm(IntEnum):
     """dnnl_alg_kind_t."""
 
     RELU = 0x20
+    TANH = 0x21
     SQUARE = 0x23
     SQRT = 0x25
     LINEAR = 0x26

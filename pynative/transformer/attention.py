@@ -37,7 +37,7 @@ class CoreAttention(nn.Cell):
         block = blocks.Layer.of(config, layer_number - 1).self_attention.core_attention if block is None else block
         self.layer_number = layer_number
         self.causal = is_causal(attn_mask_type)
-        self.scale = block.scale
+        self.scale, self.form = block.scale, block.form
         self.dropout_rate = config.attention_dropout_rate
         size = parallel_state.get_tensor_model_parallel_world_size()
         self.first_head = parallel_state.get_tensor_model_parallel_rank() * (config.num_attention_heads // size)
@@ -64,6 +64,7 @@ class CoreAttention(nn.Cell):
             dropout_rate=rate,
             dropout_key=get_rng_tracer().key(self.layer_number, ATTENTION_DROPOUT) if rate else None,
             head_offset=self.first_head,
+            form=self.form,
         )
 
 
@@ -83,7 +84,7 @@ class ParallelAttention(nn.Cell):
     ) -> None:
         super().__init__()
         self.group = parallel_state.get_tensor_model_parallel_group()
-        block = blocks.Attention.of(config) if block is None else block
+        block = blocks.Attention.of(config, layer_number - 1) if block is None else block
         core = block.core_attention
         self.heads, self.groups, self.head_size = core.heads, core.groups, core.query_key_size
         self.local_groups = core.local_groups(self.group.size)

@@ -35,7 +35,7 @@ class MLASelfAttention(nn.Cell):
         block: blocks.LatentAttention | None = None,
     ) -> None:
         super().__init__()
-        block = blocks.LatentAttention.of(config) if block is None else block
+        block = blocks.LatentAttention.of(config, layer_number - 1) if block is None else block
         core = block.core_attention
         self.boundary = Boundary.of(config)
         self.heads = core.heads // parallel_state.get_tensor_model_parallel_world_size()

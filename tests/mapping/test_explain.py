@@ -133,10 +133,10 @@ def test_the_text_answer_names_flags_config_and_errors(capsys):
 
 def test_the_text_answer_says_what_a_run_would_stop_at(capsys):
     """A planned flag is accepted; whoever starts the run all the same must not be surprised."""
-    main(["--world-size", "2", "--", *line("--sliding-window 8 --log-throughput")])
+    main(["--world-size", "2", "--", *line("--lora-r 8 --lora-target-modules linear_qkv")])
     *_, intro, planned = capsys.readouterr().out.splitlines()
     assert intro.startswith("accepted; training refuses to start")
-    assert planned.startswith("planned: --sliding-window 8: not implemented yet (model_config.sliding_window.size)")
+    assert planned.startswith("planned: --lora-r 8: not implemented yet (lora_config.lora_rank)")
 
 
 def test_parts_of_a_planned_feature_are_planned(capsys):
@@ -186,12 +186,11 @@ def test_every_config_field_has_its_sentence():
         ("--swiglu", ""),
         ("--squared-relu", ""),
         ("--geglu", ""),
-        ("--position-embedding-type", " *(planned: alibi)*"),
+        ("--position-embedding-type", ""),
         ("--use-rope-scaling", ""),
         ("--rope-scaling-factor", ""),
         ("--beta-fast", " *(planned)*"),
         ("--data-parallel-sharding-strategy", ""),
-        ("--sparse-mode", " *(planned, but for 0, 2)*"),
         ("--moe-router-topk", ""),
         ("--moe-tp-extend-ep", ""),
         ("--seed", ""),

@@ -22,6 +22,9 @@ FAMILIES = {
     "norm of embeddings, no positions": "--embed-layernorm --position-embedding-type rope --normalization RMSNorm "
     "--add-output-layer-bias --untie-embeddings-and-output-weights",
     "two tokens further": "--mtp-num-layers 2 --position-embedding-type rope --normalization RMSNorm",
+    "window in every other layer, cap": "--window-size 5,0 --window-attn-skip-freq 2 --attn-logit-softcapping 0.4 "
+    "--position-embedding-type rope",
+    "alibi": "--position-embedding-type alibi --sliding-window 9 --group-query-attention --num-query-groups 2",
     "per token loss": "--calculate-per-token-loss",
     "sgd": "--optimizer sgd --weight-decay 0.1",
 }

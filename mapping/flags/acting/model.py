@@ -1,7 +1,7 @@
 """Flags of the network."""
 
 from mapping.flags.acting.build import Acting, read_by, refusing, same, switch, value
-from mapping.flags.notations import dtype, numbers, whole
+from mapping.flags.notations import attention_window, dtype, layer_frequency, numbers, whole
 
 ACTING = Acting(
     {
@@ -24,11 +24,7 @@ ACTING = Acting(
         "--beta-slow": {"type": int},
         "--long-factor": read_by(numbers),
         "--short-factor": read_by(numbers),
-        "--interleave-sliding-window": {
-            "type": int,
-            "default": None,
-            "help": "Width of a sliding window in every other layer.",
-        },
+        "--window-attn-skip-freq": read_by(layer_frequency),
         "--rotary-scaling-factor": {"default": 1.0},
         "--multi-latent-attention": {"help": "Attention over low-rank keys and values (DeepSeek-V2, 2024)."},
         "--scale-depth": {
@@ -56,6 +52,12 @@ ACTING = Acting(
         same("--add-bias-linear", "add_bias_linear", stores=True),
         same("--post-norm", "use_sandwich_norm"),
         same("--add-rmsnorm-offset", "apply_layernorm_1p"),
+        same(
+            "--interleave-sliding-window",
+            "sliding_window.size",
+            "A sliding window of so many tokens, a query's own included, in every other layer, the first among them.",
+        ),
+        value("--window-size", attention_window, "sliding_window.size"),
         switch("--input-embeds-norm", "scales.embedding", "Multiply embeddings by sqrt(hidden size)."),
         same("--scale-emb", "scales.embedding", default=None),
         same("--dim-model-base", "scales.logits", "Logits are multiplied by this over the hidden size.", default=None),

@@ -16,7 +16,7 @@ FLAGS = group(
         "this form of attention is out of scope; leave it out",
         """
         --hybrid-context-parallel --softmax-type=str{vanilla,off-by-one,learnable}:vanilla --qk-l2-norm --qk-clip
-        --qk-clip-alpha=float:0.5 --qk-clip-threshold=float:100 --window-size=str --window-attn-skip-freq=str
+        --qk-clip-alpha=float:0.5 --qk-clip-threshold=float:100
         --no-rope-freq=str --enable-gpt-oss --sliding-window-size=int:128 --n-head-kv=int
         --attention-head-type=str{multihead,multiquery} --position-encoding-2d
         """,

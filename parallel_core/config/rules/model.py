@@ -169,7 +169,20 @@ def further_tokens_are_embedded_alike(config: Sections) -> Iterator[Finding]:
         yield Finding("--mtp-num-layers", depths, "does not go with --embed-layernorm", "leave one of them out")
 
 
+def window_pattern_fits(config: Sections) -> Iterator[Finding]:
+    """--window-attn-skip-freq: a number, or of each layer whether it has the window."""
+    frequency, layers = config.model_config.sliding_window.skip_freq, config.model_config.num_layers
+    if isinstance(frequency, list) and len(frequency) != layers:
+        rule = f"has {len(frequency)} entries, must have --num-layers {layers}"
+        yield Finding("--window-attn-skip-freq", frequency, rule, "change it")
+    if isinstance(frequency, list) and any(entry not in (0, 1) for entry in frequency):
+        yield Finding("--window-attn-skip-freq", frequency, "entries must be 0 (all) or 1 (window)", "change it")
+    if isinstance(frequency, int) and frequency < 1:
+        yield Finding("--window-attn-skip-freq", frequency, "must be at least 1", "change it")
+
+
 RULES = (
+    window_pattern_fits,
     heads_divide,
     head_size_is_whole,
     widths_divide,

@@ -2,8 +2,8 @@
 
 The kernel gives each row's maximum and sum of exponentials, which is what blocks are put together by, and its gradient
 takes those of all blocks together. It computes in 16 bits with masked scores of minus infinity: float32, dropout,
-explicit masks and head sizes that it does not take go to composed operators, so that numbers are those of every other
-device.
+explicit masks, the edges of windows, caps, ALiBi and head sizes that it does not take go to composed operators, so that
+numbers are those of every other device.
 """
 
 import mindspore
@@ -15,7 +15,7 @@ from pynative.kernels.ops import attention as composed
 from pynative.kernels.ops.attention import added_last, causal_mask, merged, padded
 
 FLOAT32 = mindspore.float32
-LEFT_UP_CAUSAL, DENSE_MASK = 2, 0
+LEFT_UP_CAUSAL, BAND, DENSE_MASK = 2, 4, 0
 """The kernel's sparse_mode."""
 COMPRESSED_MASK_SIZE = 2048
 """Side of the triangle that LEFT_UP_CAUSAL wants, whatever the sequence length."""
@@ -42,7 +42,8 @@ def with_width(x: Tensor, width: int) -> Tensor:
 
 
 def _is_fused(q: Tensor, v: Tensor, scores: Scores) -> bool:
-    return fits(q, v) and not scores.dropout_rate and scores.mask is None
+    is_plain = not scores.form.changes_scores and scores.mask is None and not scores.dropout_rate
+    return fits(q, v) and is_plain and scores.sees_all
 
 
 def _mask_of(scores: Scores) -> Tensor | None:

@@ -4,11 +4,20 @@ The signatures are those of MindSpore 2.10.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from mindspore import Tensor, ops
 
+from parallel_core.score_form import PLAIN, ScoreForm
 from pynative.kernels.ascend import always as unswitched
-from pynative.kernels.ascend.attention_block import COMPRESSED_MASK_SIZE, DENSE_MASK, LEFT_UP_CAUSAL, fits, with_width
+from pynative.kernels.ascend.attention_block import (
+    BAND,
+    COMPRESSED_MASK_SIZE,
+    DENSE_MASK,
+    LEFT_UP_CAUSAL,
+    fits,
+    with_width,
+)
 from pynative.kernels.contract.table import Operator, Table, table
 from pynative.kernels.dropout import Key
 from pynative.kernels.ops import blocked_attention
@@ -67,35 +76,39 @@ _HEADS: dict[str, Callable[[Tensor, int], Tensor]] = {
 def flash_attention(input_layout: str) -> Operator:
     """aclnnFlashAttentionScore for heads in this layout: 16-bit types only, and masked scores are -inf there.
 
-    Float32, head sizes that it does not take, and dropout (so that masks stay those of every other device), go in
-    blocks of composed operators.
+    Float32, head sizes that it does not take, dropout (so that masks stay those of every other device), caps and ALiBi
+    go in blocks of composed operators.
     """
 
     def attention(
         q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-        dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0,
+        dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0, form: ScoreForm = PLAIN,
     ) -> Tensor:  # fmt: skip
-        if not fits(q, v) or dropout_rate:
+        if not fits(q, v) or dropout_rate or form.changes_scores or (form.window is not None and mask is not None):
             return blocked_attention.attention(
                 q, k, v, scale=scale, causal=causal, mask=mask,
-                dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset,
+                dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset, form=form,
             )  # fmt: skip
         width = max(q.shape[3], v.shape[3])
         heads = (_LAYOUTS[input_layout](with_width(x, width)) for x in (q, k, v))
-        mask, mode = _mask_and_mode(mask, causal)
         out = ops.flash_attention_score(
-            *heads, q.shape[2], attn_mask=mask, scalar_value=scale, input_layout=input_layout, sparse_mode=mode
+            *heads, q.shape[2], scalar_value=scale, input_layout=input_layout, **_masking(mask, causal, form.window)
         )
         return _HEADS[input_layout](out, q.shape[2])[..., : v.shape[3]].reshape(*q.shape[:2], -1)
 
     return attention
 
 
-def _mask_and_mode(mask: Tensor | None, causal: bool) -> tuple[Tensor | None, int]:
-    """attn_mask and sparse_mode for a mask [b or 1, 1, s, s]; the kernel wants one that all samples share as [s, s]."""
-    if mask is None:
-        return (causal_mask(COMPRESSED_MASK_SIZE), LEFT_UP_CAUSAL) if causal else (None, DENSE_MASK)
-    return (mask.reshape(mask.shape[-2:]) if len(mask) == 1 else mask), DENSE_MASK
+def _masking(mask: Tensor | None, causal: bool, window: int | None) -> dict[str, Any]:
+    """The kernel's arguments for a mask [b or 1, 1, s, s]; it wants one that all samples share as [s, s]."""
+    if mask is not None:
+        return {"attn_mask": mask.reshape(mask.shape[-2:]) if len(mask) == 1 else mask, "sparse_mode": DENSE_MASK}
+    if not causal:
+        return {"attn_mask": None, "sparse_mode": DENSE_MASK}
+    triangle = causal_mask(COMPRESSED_MASK_SIZE)
+    if window is None:
+        return {"attn_mask": triangle, "sparse_mode": LEFT_UP_CAUSAL}
+    return {"attn_mask": triangle, "sparse_mode": BAND, "pre_tokens": window, "next_tokens": 0}
 
 
 def forms(input_layout: str) -> Table:

@@ -3,6 +3,7 @@
 
 from mindspore import Tensor
 
+from parallel_core.score_form import PLAIN, ScoreForm
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 
@@ -43,11 +44,13 @@ def attention(
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
     head_offset: int = 0,
+    form: ScoreForm = PLAIN,
 ) -> Tensor:
     """softmax(scale q k^T, masked scores -10000) v: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e].
 
     Query head j uses group j // (n/g). mask: bool [b or 1, 1, s, s], True = masked out; given, it alone decides and
-    `causal` is not looked at. head_offset: number of the first head among all ranks' heads, for dropout.
+    `causal` is not looked at. head_offset: number of the first head among all ranks' heads, for dropout and ALiBi.
+    form: what the model makes of the scaled scores before they are masked; its window acts beside mask and `causal`.
     """
 
 

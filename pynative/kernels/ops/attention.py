@@ -6,10 +6,12 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy, ops
 
+from parallel_core.context import Ranges, as_array
+from parallel_core.score_form import PLAIN, ScoreForm
 from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key, attention_dropout_mask
-from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.elementwise import cast, soft_cap, soft_cap_slope
 
 MASKED_SCORE = -10000.0
 
@@ -22,6 +24,43 @@ _transposed_product = ops.BatchMatMul(transpose_a=True)
 def causal_mask(size: int) -> Tensor:
     """Bool [size, size], True above the diagonal: made once for all layers."""
     return from_numpy(~np.tri(size, dtype=bool))
+
+
+@lru_cache(maxsize=8)
+def left_out(queries: Ranges, keys: Ranges, causal: bool, form: ScoreForm) -> Tensor | None:
+    """Bool [q, k] of the keys that come after a query, if `causal`, or lie before its window; None: none do."""
+    query_positions, key_positions = as_array(queries), as_array(keys)
+    if form.sees_all(query_positions, key_positions):
+        return causal_mask(len(query_positions)) if causal else None
+    hidden = form.before_window(query_positions, key_positions)
+    return from_numpy(hidden | (key_positions > query_positions[:, None]) if causal else hidden)
+
+
+@lru_cache(maxsize=8)
+def distances(queries: Ranges, keys: Ranges) -> Tensor:
+    """Float32 [q, k], each key's position less the query's."""
+    return from_numpy((as_array(keys) - as_array(queries)[:, None]).astype(np.float32))
+
+
+def formed(values: Tensor, scores: Scores) -> Tensor:
+    """Scaled scores [b, n, q, k] with the cap and the bias that the model has, before any is left out."""
+    form = scores.form
+    if form.soft_cap is not None:
+        values = soft_cap(values, form.soft_cap)
+    if form.slopes is None:
+        return values
+    slopes = from_numpy(scores.slopes(values.shape[1]).reshape(-1, 1, 1))
+    return values + slopes * distances(scores.query_positions, scores.key_positions)
+
+
+def hidden_scores(scores: Scores) -> Tensor | None:
+    """Bool, broadcasting to [b, n, q, k], True = left out."""
+    of_form = left_out(scores.query_positions, scores.key_positions, scores.causal and scores.mask is None, scores.form)
+    if scores.mask is None:
+        return of_form
+    rows = scores.mask[:, :, -scores.queries :]
+    given = ops.cat([rows[..., run.start : run.stop] for run in scores.key_positions], -1)
+    return given if of_form is None else ops.logical_or(given, of_form)
 
 
 def dropout_masks(key: Key, rate: float, head_offset: int, shape: tuple[int, int, int, int]) -> Tensor:
@@ -95,10 +134,20 @@ def _by_position(x: Tensor, rows: int) -> Tensor:
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0,
+    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0, form: ScoreForm = PLAIN,
 ) -> Tensor:  # fmt: skip
-    left_out = causal_mask(len(q)) if causal and mask is None else mask
-    probabilities = ops.softmax(_Scores.apply(q, k, scale, left_out, mask is not None), -1)
+    scores = Scores(
+        scale=scale, causal=causal, mask=mask, dropout_rate=dropout_rate, dropout_key=dropout_key or (),
+        head_offset=head_offset, form=form, query_positions=(range(len(q)),), key_positions=(range(len(k)),),
+        seq_length=len(k),
+    )  # fmt: skip
+    hidden = hidden_scores(scores)
+    if form.changes_scores:
+        values = formed(_Scores.apply(q, k, scale, None, False), scores)
+        values = values if hidden is None else ops.masked_fill(values, hidden, MASKED_SCORE)
+    else:
+        values = _Scores.apply(q, k, scale, hidden, mask is not None)
+    probabilities = ops.softmax(values, -1)
     if dropout_rate:
         masks = dropout_masks(dropout_key or (), dropout_rate, head_offset, probabilities.shape)
         probabilities = probabilities * masks
@@ -127,18 +176,21 @@ class _Block:
         """[b, n, s, s'] -> [b, g, n/g * s, s']."""
         return x.reshape(self.batch, self.groups, -1, self.scores.keys)
 
-    def mask(self) -> Tensor | None:
-        """Bool, broadcasting to [b, n, s, s'], True = masked."""
-        if self.scores.mask is not None:
-            rows = self.scores.mask[:, :, -self.queries :]
-            return ops.cat([rows[..., run.start : run.stop] for run in self.scores.key_positions], -1)
-        return causal_mask(self.queries) if self.scores.causal else None
+    def products(self) -> Tensor:
+        """The scaled products, [b, n, s, s']."""
+        return _product_with_transposed(self.q * self.scores.scale, self.k).reshape(self.shape)
 
-    def score_values(self) -> Tensor:
-        """[b, n, s, s']."""
-        values = _product_with_transposed(self.q * self.scores.scale, self.k).reshape(self.shape)
-        mask = self.mask()
+    def score_values(self, products: Tensor) -> Tensor:
+        """What the model makes of them, [b, n, s, s']."""
+        values, mask = formed(products, self.scores), hidden_scores(self.scores)
         return values if mask is None else ops.masked_fill(values, mask, MASKED_SCORE)
+
+    def products_gradient(self, dscores: Tensor, products: Tensor) -> Tensor:
+        """The products' gradient from the scores': masked ones have none, capped ones less."""
+        mask, cap = hidden_scores(self.scores), self.scores.form.soft_cap
+        if mask is not None:
+            dscores = ops.masked_fill(dscores, mask, 0.0)
+        return dscores if cap is None else dscores * soft_cap_slope(products, cap)
 
     def dropout(self) -> Tensor | float:
         """Float32 masks [b, n, s, s'], or 1."""
@@ -149,8 +201,10 @@ class _Block:
 
 
 def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
+    if scores.sees_nothing and partial is not None:
+        return partial
     block = _Block(q, k, v, scores)
-    values = block.score_values()
+    values = block.score_values(block.products())
     maximum = ops.amax(values, -1)
     exponentials = ops.exp(values - maximum.expand_dims(-1))
     inverse_sum = 1 / exponentials.sum(axis=-1)
@@ -187,17 +241,17 @@ def merged(partial: Partial, block: Partial, heads: int) -> Partial:
 def attention_block_gradient(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if scores.sees_nothing and dq is not None:
+        return dq, *(ops.zeros(x.shape, mindspore.float32) for x in (k, v))
     block, first = _Block(q, k, v, scores), len(q) - scores.queries
     dout_bgse, out_bgse = block.rows_by_group(dout[first:]), block.rows_by_group(partial.out[first:])
-    exponentials = ops.exp(block.score_values() - partial.maximum[..., first:].expand_dims(-1))
+    products = block.products()
+    exponentials = ops.exp(block.score_values(products) - partial.maximum[..., first:].expand_dims(-1))
     probabilities, kept = exponentials * partial.inverse_sum[..., first:].expand_dims(-1), block.dropout()
     dv = _transposed_product(block.grouped(probabilities * kept), dout_bgse)
     delta = (dout_bgse * out_bgse).sum(axis=-1).reshape(*block.shape[:3], 1)
     dscores = probabilities * (_product_with_transposed(dout_bgse, block.v).reshape(block.shape) * kept - delta)
-    mask = block.mask()
-    if mask is not None:
-        dscores = ops.masked_fill(dscores, mask, 0.0)
-    dscores = block.grouped(dscores * scores.scale)
+    dscores = block.grouped(block.products_gradient(dscores, products) * scores.scale)
     own_dq = _by_position(_product(dscores, block.k), block.queries)
     dk = _transposed_product(dscores, block.q)
     of_keys = (padded(_by_position(x, scores.keys), len(k)) for x in (dk, dv))

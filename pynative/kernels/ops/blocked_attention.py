@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mindspore import Tensor, ops
 
+from parallel_core.score_form import PLAIN, ScoreForm
 from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
@@ -23,7 +24,7 @@ def _query_blocks(length: int) -> Iterator[slice]:
 
 
 def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
-    """The keys that some queries see: all, or causally the square at the diagonal and what lies before it."""
+    """The keys that some queries see: all, or causally the square at the diagonal and what is seen before it."""
 
     def part(first: int, stop: int, causal: bool) -> tuple[slice, Scores]:
         mask, queries = None if whole.mask is None else whole.mask[:, :, rows], (range(rows.start, rows.stop),)
@@ -32,8 +33,9 @@ def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
 
     if not whole.causal:
         return [part(0, whole.keys, False)]
-    square = part(rows.start, rows.stop, True)
-    return [square, part(0, rows.start, False)] if rows.start else [square]
+    square, window = part(rows.start, rows.stop, True), whole.form.window
+    first = 0 if window is None else max(0, rows.start - window)
+    return [square, part(first, rows.start, False)] if first < rows.start else [square]
 
 
 class _BlockedAttention(Function):
@@ -68,11 +70,11 @@ class _BlockedAttention(Function):
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0,
+    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0, form: ScoreForm = PLAIN,
 ) -> Tensor:  # fmt: skip
     whole = Scores(
         scale=scale, causal=causal and mask is None, mask=mask,
-        dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset,
+        dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset, form=form,
         query_positions=(range(len(q)),), key_positions=(range(len(k)),), seq_length=len(k),
     )  # fmt: skip
     return _BlockedAttention.apply(q, k, v, whole)

@@ -18,3 +18,9 @@ def scale(x: Tensor, factor: float) -> Tensor:
 def soft_cap(x: Tensor, cap: float) -> Tensor:
     # MindSpore's tanh of a CPU is off by 1e-4 where it saturates, its sigmoid is not.
     return cast(ops.sigmoid(cast(x, FLOAT32) * (2.0 / cap)) * (2.0 * cap) - cap, x.dtype)
+
+
+def soft_cap_slope(x: Tensor, cap: float) -> Tensor:
+    """d soft_cap / d x, float32: 1 - tanh^2 = 4 p (1 - p), p = sigmoid(2 x / cap)."""
+    p = ops.sigmoid(cast(x, FLOAT32) * (2.0 / cap))
+    return 4.0 * p * (1.0 - p)

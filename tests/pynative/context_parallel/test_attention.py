@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, as_array
+from parallel_core.score_form import PLAIN, ScoreForm, alibi_slopes
 from tests.support.distributed import run
 from tests.support.kernels import assert_close, normal, run_operator
 
@@ -95,6 +96,9 @@ OPTIONS = {
     "one mask for all rows": lambda length, batch: {"mask": document_mask(length, 1)},
     "everything seen": lambda length, batch: {"causal": False},
     "dropout": lambda length, batch: {"dropout_rate": 0.3, "dropout_key": (4, 1), "head_offset": 3},
+    "window": lambda length, batch: {"form": ScoreForm(window=3)},
+    "window and documents": lambda length, batch: {"form": ScoreForm(window=5), "mask": document_mask(length, batch)},
+    "alibi, cap, window": lambda length, batch: {"form": ScoreForm(9, 0.5, alibi_slopes(12)), "head_offset": 2},
     "dropout and documents": lambda length, batch: {
         "dropout_rate": 0.3,
         "dropout_key": (4, 2),
@@ -112,10 +116,11 @@ def test_masks_and_dropout(layout, option, implementation):
     check(LAYOUTS[layout], heads(16, 3, 8, 4, 3, 4), OPTIONS[option](16, 3), implementation)
 
 
+@pytest.mark.parametrize("form", [PLAIN, ScoreForm(window=250)], ids=["all", "window"])
 @pytest.mark.parametrize("layout", ["cp2 ring", "cp4 hybrid"])
-def test_chunks_across_several_blocks_of_queries(layout):
-    """Chunks that are no multiple of the host kernel's block of 128 query rows."""
-    check(LAYOUTS[layout], heads(1200, 1, 2, 1, 4, 4), {"dropout_rate": 0.1, "dropout_key": (1,)})
+def test_chunks_across_several_blocks_of_queries(layout, form):
+    """Chunks that are no multiple of the host kernel's block of 128 query rows, and rows without a key in them."""
+    check(LAYOUTS[layout], heads(1200, 1, 2, 1, 4, 4), {"dropout_rate": 0.1, "dropout_key": (1,), "form": form})
 
 
 @given(

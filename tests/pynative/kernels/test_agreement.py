@@ -6,10 +6,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mindspore import from_numpy
 
+from parallel_core.config.fused import FusedOperators
+from parallel_core.score_form import ScoreForm, alibi_slopes
 from pynative import kernels
 from tests.support.kernels import assert_close, linear, normal, run_operator, tensor
 
 SEQUENCE = 300  # more than two blocks of queries, the last one shorter
+
+
+FORMS = {
+    "window": ScoreForm(window=50),
+    "wide window": ScoreForm(window=270),
+    "cap": ScoreForm(soft_cap=0.8),
+    "alibi": ScoreForm(slopes=alibi_slopes(6)),
+    "window, cap, alibi": ScoreForm(140, 1.5, alibi_slopes(6)),
+}
 
 
 def _cases():
@@ -34,9 +45,14 @@ def _cases():
         "full": (lambda q, k, v: kernels.attention(q, k, v, scale=0.2, causal=False), heads),
         "masked": (lambda q, k, v: kernels.attention(q, k, v, scale=0.2, mask=from_numpy(hidden)), heads),
         "dropout": (lambda q, k, v: kernels.attention(q, k, v, scale=0.2, dropout_rate=0.2, dropout_key=key), heads),
+        **{name: (lambda q, k, v, form=form: kernels.attention(q, k, v, scale=0.2, form=form), heads)
+           for name, form in FORMS.items()},
+        "window, masked": (
+            lambda q, k, v: kernels.attention(q, k, v, scale=0.2, mask=from_numpy(hidden), form=ScoreForm(50)), heads
+        ),
         "bias_dropout_add": (lambda x, b, r: kernels.bias_dropout_add(x, b, r, 0.1, key), (x, vector, x * 2)),
         "embedding": (lambda w: kernels.embedding(from_numpy(ids), w, 0), (normal(101, 129),)),
-    }
+    }  # fmt: skip
 
 
 def _under(implementation, threads, case):
@@ -48,6 +64,16 @@ def _under(implementation, threads, case):
 def test_implementations_agree(name):
     case = _cases()[name]
     for ours, theirs in zip(_under("host", 2, case), _under("ops", 1, case), strict=True):
+        assert_close(ours, theirs, 1e-5)
+
+
+@pytest.mark.parametrize("name", [*FORMS, "window, masked"])
+def test_blocks_of_queries_agree(name):
+    """The form that keeps no scores, which looks at the keys in a window alone."""
+    case = _cases()[name]
+    kernels.use("ops", fused=FusedOperators(("attention",)))
+    in_blocks = [array for arrays in run_operator(*case) for array in arrays]
+    for ours, theirs in zip(in_blocks, _under("host", 1, case), strict=True):
         assert_close(ours, theirs, 1e-5)
 
 

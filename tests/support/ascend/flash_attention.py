@@ -9,6 +9,7 @@ import mindspore
 from mindspore import Tensor, ops
 from mindspore.ops.auto_generate import FlashAttentionScore, FlashAttentionScoreGrad
 
+from parallel_core.score_form import PLAIN, ScoreForm
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.ops import attention as composed
 from tests.support.ascend.definitions import SIXTEEN_BITS, Double, require
@@ -16,7 +17,7 @@ from tests.support.ascend.definitions import SIXTEEN_BITS, Double, require
 AXES = {"SBH": "sbh", "BSH": "bsh", "BSND": "bsnd", "BNSD": "bnsd"}
 """Layout -> its axes; TH and TND are experimental and not used."""
 
-DENSE, LEFT_UP_CAUSAL = 0, 2
+DENSE, LEFT_UP_CAUSAL, BAND = 0, 2, 4
 COMPRESSED = (2048, 2048)
 COPIES = 8
 NO_LIMIT = 2147483647
@@ -57,9 +58,9 @@ def check_inputs(query: Tensor, key: Tensor, value: Tensor, layout: str, heads: 
 
 
 def check_mask(mask: Tensor | None, mode: int, shape: tuple[int, int, int, int]) -> None:
-    """attn_mask [B, N1, S1, S2], [B, 1, S1, S2] or [S1, S2]; [2048, 2048], True above the diagonal, in mode 2."""
+    """attn_mask [B, N1, S1, S2], [B, 1, S1, S2] or [S1, S2]; [2048, 2048], True above the diagonal, in modes 2, 4."""
     b, n, s, t = shape
-    require(mode in (DENSE, LEFT_UP_CAUSAL), f"flash attention: sparse_mode {mode} is not used")
+    require(mode in (DENSE, LEFT_UP_CAUSAL, BAND), f"flash attention: sparse_mode {mode} is not used")
     if mask is not None:
         require(mask.dtype in (mindspore.bool_, mindspore.uint8), f"flash attention: attn_mask is {mask.dtype}")
     if mode == DENSE:
@@ -72,7 +73,7 @@ def check_mask(mask: Tensor | None, mode: int, shape: tuple[int, int, int, int])
 
 
 def check_settings(keep_prob: float, pre_tokens: int, next_tokens: int, limit: int, *unused: object) -> None:
-    """Dropout, bands, position codes, padding, prefixes and packed sequences are not used."""
+    """Dropout, dense bands, position codes, padding, prefixes and packed sequences are not used."""
     assert (keep_prob, pre_tokens, next_tokens) == (1.0, limit, limit) and all(x is None for x in unused)
 
 
@@ -85,6 +86,10 @@ def flash_attention_score(
 ) -> Tensor:  # fmt: skip
     """ops.flash_attention_score: the output in the query's layout and type."""
     unused = (real_shift, drop_mask, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen)
+    form = PLAIN
+    if sparse_mode == BAND:
+        require(pre_tokens >= 0 and next_tokens == 0, f"flash attention: band {pre_tokens}, {next_tokens}")
+        form, pre_tokens, next_tokens = ScoreForm(pre_tokens), NO_LIMIT, NO_LIMIT
     check_settings(keep_prob, pre_tokens, next_tokens, NO_LIMIT, *unused)
     require(type(scalar_value) is float, f"flash attention: scalar_value {scalar_value!r} is no float")
     q, k, v = check_inputs(query, key, value, input_layout, head_num)
@@ -92,7 +97,8 @@ def flash_attention_score(
     dense = attn_mask if sparse_mode == DENSE else None
     if dense is not None:
         dense = (dense if dense.ndim == 4 else dense.reshape(1, 1, *dense.shape)).astype(mindspore.bool_)
-    out = composed.attention(q, k, v, scale=scalar_value, causal=sparse_mode == LEFT_UP_CAUSAL, mask=dense)
+    causal = sparse_mode in (LEFT_UP_CAUSAL, BAND)
+    out = composed.attention(q, k, v, scale=scalar_value, causal=causal, mask=dense, form=form)
     return in_layout(out.reshape(q.shape), input_layout).astype(query.dtype)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.score_form import PLAIN, ScoreForm
 from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
@@ -43,11 +44,11 @@ class _Attention(Function):
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0,
+    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0, form: ScoreForm = PLAIN,
 ) -> Tensor:  # fmt: skip
     scores = Scores(
         scale=scale, causal=causal, mask=mask, dropout_rate=dropout_rate, dropout_key=dropout_key or (),
-        head_offset=head_offset, query_positions=(range(len(q)),), key_positions=(range(len(k)),),
+        head_offset=head_offset, form=form, query_positions=(range(len(q)),), key_positions=(range(len(k)),),
         seq_length=len(k),
     )  # fmt: skip
     return _Attention.apply(q, k, v, scores)

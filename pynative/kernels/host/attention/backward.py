@@ -55,14 +55,15 @@ class Upstream:
 
 def _block(block: Block, upstream: Upstream, memory: tuple[Array, Array], key_gradient: Array, value_gradient: Array):
     """Add the block's part to the gradients of keys and values (without their factors); return its queries'."""
-    gradient = np.empty(block.queries.shape, np.float32)
-    for keys in block.tiles():
+    tiles = tuple(block.tiles())
+    gradient = (np.empty if tiles else np.zeros)(block.queries.shape, np.float32)
+    for keys in tiles:
         probabilities, scores = (block.shaped(part, keys) for part in memory)
         exponentials(block, keys, probabilities, upstream.maximum, upstream.inverse_sum)
         _add_to_values(block, keys, probabilities, upstream.dout, value_gradient, dropped=scores)
         _scores_gradient(block, keys, probabilities, upstream, scores)
         ENGINE.matmul(scores, block.queries, key_gradient[:, keys], accumulate=True)
-        ENGINE.matmul(scores.transpose(0, 2, 1), block.keys[:, keys], gradient, accumulate=keys.start > 0)
+        ENGINE.matmul(scores.transpose(0, 2, 1), block.keys[:, keys], gradient, accumulate=keys is not tiles[0])
     return gradient
 
 
@@ -82,7 +83,19 @@ def _scores_gradient(block: Block, keys: slice, probabilities: Array, upstream: 
     """Fill a tile with the gradient of its scores; masked ones have none."""
     dropout, shown = block.dropout(keys), block.shown(keys)
     kept = None if dropout is None else ones_where(dropout, probabilities)
-    values = block.values[:, keys]
-    ENGINE.score_gradient(values, upstream.dout, probabilities, upstream.delta, out, kept, block.heads.kept_scale)
+    ENGINE.score_gradient(
+        block.values[:, keys], upstream.dout, probabilities, upstream.delta, out, kept, block.heads.kept_scale,
+        _slope(block, keys),
+    )  # fmt: skip
     if shown is not None:
         keep(out, shown, out)
+
+
+def _slope(block: Block, keys: slice) -> Array | None:
+    """Of a tile by how much a capped score moves with the score; None without a cap."""
+    scores = block.heads.scores
+    if scores.form.soft_cap is None:
+        return None
+    slope = np.empty((len(block.queries), keys.stop - keys.start, block.queries.shape[1]), block.heads.dtype)
+    ENGINE.soft_cap_slope(block.keys[:, keys], block.queries, slope, scores.scale / scores.form.soft_cap)
+    return slope

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from pynative.kernels.host.attention.heads import Block, Heads, row_stacks, stacks
-from pynative.kernels.host.attention.masks import keep
+from pynative.kernels.host.attention.masks import MASKED_SCORE, keep
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run
 from pynative.rounding import fill
@@ -30,8 +30,7 @@ def attention_forward(heads: Heads, out: np.ndarray, maximum: np.ndarray, invers
         values, total = _weighted_values(own, None)
         maxima[stack][span, rows] = 0
         if not (total.min() > SMALLEST_SUM and total.max() < LARGEST_SUM):
-            largest = _maximum(own)
-            values, total = _weighted_values(own, largest)
+            largest, values, total = _by_maximum(own)
             maxima[stack][span, rows] = largest[:, 0]
         np.divide(1, total, out=total)
         inverse_sums[stack][span, rows] = total[:, 0]
@@ -45,9 +44,11 @@ def _weighted_values(block: Block, maximum: np.ndarray | None) -> tuple[np.ndarr
     """(e v [j, q, e], the sums l of e [j, 1, q]), float32."""
     (count, rows, _), width = block.queries.shape, block.values.shape[2]
     values, total = np.empty((count, rows, width), np.float32), np.empty((count, 1, rows), np.float32)
-    memory = block.heads.tile_memory()
-    for keys in block.tiles():
-        tile, accumulate = block.shaped(memory, keys), keys.start > 0
+    tiles, memory = tuple(block.tiles()), block.heads.tile_memory()
+    if not tiles:
+        values[...], total[...] = 0, 0
+    for keys in tiles:
+        tile, accumulate = block.shaped(memory, keys), keys is not tiles[0]
         exponentials(block, keys, tile, maximum)
         ENGINE.matmul(_ones(keys.stop - keys.start, tile.dtype), tile, total, accumulate=accumulate)
         dropout = block.dropout(keys)
@@ -57,16 +58,34 @@ def _weighted_values(block: Block, maximum: np.ndarray | None) -> tuple[np.ndarr
     return values, total
 
 
+def _by_maximum(block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(m [j, 1, q], e v, l) with the rows' largest scores as m.
+
+    A row that sees none of the block's keys has values of 0, and m so low and l such that it counts for nothing beside
+    other blocks.
+    """
+    largest = _maximum(block)
+    nothing = np.isneginf(largest)
+    largest[nothing] = 0
+    values, total = _weighted_values(block, largest)
+    largest[nothing], total[nothing] = MASKED_SCORE, 1
+    return largest, values, total
+
+
 def exponentials(
     block: Block, keys: slice, out: np.ndarray, maximum: np.ndarray | None, inverse_sum: np.ndarray | None = None
 ) -> None:
     """Fill a tile [j, k, q] with exp(s - maximum) * inverse_sum; both [j, 1, q]."""
-    scale = block.heads.scores.scale
-    ENGINE.score_exponentials(block.keys[:, keys], block.queries, out, scale, block.limits(keys), maximum, inverse_sum)
-    diagonal = block.diagonal(keys)
+    scores, diagonal, window = block.heads.scores, block.diagonal(keys), block.window(keys)
+    ENGINE.score_exponentials(
+        block.keys[:, keys], block.queries, out, scores.scale, block.limits(keys), maximum, inverse_sum,
+        scores.form.soft_cap, block.bias(keys),
+    )  # fmt: skip
     if diagonal is not None:
         rows, seen = diagonal
         keep(out[:, rows], seen, out[:, rows])
+    if window is not None:
+        keep(out, window, out)
 
 
 def _maximum(block: Block) -> np.ndarray:
@@ -74,17 +93,31 @@ def _maximum(block: Block) -> np.ndarray:
     count, rows, _ = block.queries.shape
     largest = np.full((count, 1, rows), -np.inf, np.float32)
     for keys in block.tiles():
-        scores = np.empty((count, keys.stop - keys.start, rows), np.float32)
-        ENGINE.matmul(block.keys[:, keys], block.queries.transpose(0, 2, 1), scores)
-        scores *= np.float32(block.heads.scores.scale)
-        limits, diagonal = block.limits(keys), block.diagonal(keys)
+        scores = _scores(block, keys)
+        limits, diagonal, window = block.limits(keys), block.diagonal(keys), block.window(keys)
         if limits is not None:
             np.minimum(scores, limits, out=scores)
         if diagonal is not None:
             place, seen = diagonal
             scores[:, place][:, seen == 0] = -np.inf
+        if window is not None:
+            scores[:, window == 0] = -np.inf
         np.maximum(largest, scores.max(axis=1, keepdims=True), out=largest)
     return largest
+
+
+def _scores(block: Block, keys: slice) -> np.ndarray:
+    """A tile [j, k, q] of scores before anything is left out, float32."""
+    count, rows, _ = block.queries.shape
+    scores = np.empty((count, keys.stop - keys.start, rows), np.float32)
+    ENGINE.matmul(block.keys[:, keys], block.queries.transpose(0, 2, 1), scores)
+    scores *= np.float32(block.heads.scores.scale)
+    cap, bias = block.heads.scores.form.soft_cap, block.bias(keys)
+    if cap is not None:
+        scores = np.float32(cap) * np.tanh(scores / np.float32(cap))
+    if bias is not None:
+        scores += bias
+    return scores
 
 
 @lru_cache(maxsize=64)

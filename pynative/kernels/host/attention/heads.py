@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parallel_core.context import as_array
 from pynative.kernels.block import Scores
 from pynative.kernels.dropout import quantized_rate
 from pynative.kernels.host.arrays import array_of
@@ -59,6 +60,7 @@ class Heads:
         self.out_shape = (*q.shape[:3], v.shape[3])
         self.kept_scale = 1 / (1 - quantized_rate(scores.dropout_rate))
         self.causal = scores.causal and scores.mask is None
+        self.query_positions, self.key_positions = as_array(scores.query_positions), as_array(scores.key_positions)
         self.blocks = [slice(*span) for span in spans(len(q), QUERIES)]
         self.spans = self._spans()
 
@@ -93,6 +95,7 @@ class Block:
     rows: slice
 
     def __post_init__(self) -> None:
+        self.positions = self.heads.query_positions[self.rows]
         self.queries = self.heads.queries[self.stack][self.span, self.rows]
         self.keys, self.values = self.heads.keys[self.span], self.heads.values[self.span]
         self._dropout = self._dropout_bits() if self.heads.scores.dropout_rate else None
@@ -100,8 +103,16 @@ class Block:
 
     def tiles(self) -> Iterator[slice]:
         """The keys that the block's queries see, tile by tile; the probability of the others is exactly 0."""
-        visible = self.rows.stop if self.heads.causal else len(self.keys[0])
-        return (slice(*span) for span in spans(visible, KEYS))
+        visible, first = self.rows.stop if self.heads.causal else len(self.keys[0]), self._first_key()
+        return (slice(first + start, first + stop) for start, stop in spans(visible - first, KEYS))
+
+    def _first_key(self) -> int:
+        """Before it no key is in the window of a query; a multiple of QUERIES."""
+        scores = self.heads.scores
+        if scores.form.window is None or scores.mask is not None:
+            return 0
+        oldest = self.positions[0] - scores.form.window
+        return int(np.searchsorted(self.heads.key_positions, oldest)) // QUERIES * QUERIES
 
     def shaped(self, memory: np.ndarray, keys: slice) -> np.ndarray:
         """A tile [j, k, q] at the start of this memory."""
@@ -125,6 +136,23 @@ class Block:
         first = self.rows.start - keys.start
         return slice(first, keys.stop - keys.start), triangle(keys.stop - self.rows.start, self.keys.itemsize)
 
+    def window(self, keys: slice) -> np.ndarray | None:
+        """Bits [k, q] of a tile, set where the key is in the query's window; None: all are, or a mask says it."""
+        scores, positions = self.heads.scores, self.heads.key_positions[keys]
+        if scores.mask is not None or scores.form.sees_all(self.positions, positions):
+            return None
+        return bits_of(~scores.form.before_window(self.positions, positions).T, self.keys.itemsize)
+
+    def bias(self, keys: slice) -> np.ndarray | None:
+        """ALiBi's [j, k, q] of a tile, float32; None without."""
+        scores, groups = self.heads.scores, self.heads.groups
+        if scores.form.slopes is None:
+            return None
+        per_group = len(self.heads.queries)
+        numbers = np.arange(self.span.start, self.span.stop) % groups * per_group + self.stack
+        distances = (self.heads.key_positions[keys, None] - self.positions).astype(np.float32)
+        return scores.slopes(groups * per_group)[numbers, None, None] * distances
+
     def dropout(self, keys: slice) -> np.ndarray | None:
         """Bits [j, k, q] of a tile, set where dropout keeps a probability; None without dropout."""
         return None if self._dropout is None else self._dropout[:, keys]
@@ -144,5 +172,7 @@ class Block:
         if mask is None:
             return None
         array, batch = array_of(mask), self.span.start // self.heads.groups
-        rows = array[batch % len(array), 0, -scores.queries :][self.rows]
-        return columns(rows, scores)
+        rows = columns(array[batch % len(array), 0, -scores.queries :][self.rows], scores)
+        if scores.form.window is None:
+            return rows
+        return rows | scores.form.before_window(self.positions, self.heads.key_positions)

@@ -94,19 +94,25 @@ class Engine(Protocol):
     def score_exponentials(
         self, keys: Array, queries: Array, out: Array, scale: float,
         limits: Array | None = None, maximum: Array | None = None, inverse_sum: Array | None = None,
+        cap: float | None = None, bias: Array | None = None,
     ) -> None:  # fmt: skip
-        """out [j, k, q] = exp(min(scale keys queries^T, limits) - maximum) * inverse_sum; out has no gaps between rows.
+        """out [j, k, q] = exp(min(s + bias, limits) - maximum) * inverse_sum, s = scale keys queries^T or, with a cap,
+        cap tanh(that / cap); out has no gaps between rows.
 
-        keys [j, k, d], queries [j, q, d] of one type; limits [1 or j, k, q], maximum and inverse_sum [j, 1, q] float32.
+        keys [j, k, d], queries [j, q, d] of one type; limits [1 or j, k, q], bias [j, k, q], maximum and inverse_sum
+        [j, 1, q] float32.
         """
+
+    def soft_cap_slope(self, keys: Array, queries: Array, out: Array, scale: float) -> None:
+        """out [j, k, q] = 1 - tanh(scale keys queries^T)^2; out has no gaps between rows."""
 
     def score_gradient(
         self, values: Array, dout: Array, probabilities: Array, delta: Array, out: Array,
-        kept: Array | None = None, kept_scale: float = 1.0,
+        kept: Array | None = None, kept_scale: float = 1.0, slope: Array | None = None,
     ) -> None:  # fmt: skip
-        """out [j, k, q] = probabilities * (kept_scale values dout^T kept - delta); out has no gaps between rows.
+        """out [j, k, q] = probabilities * (kept_scale values dout^T kept - delta) * slope; no gaps between out's rows.
 
-        values [j, k, e], dout [j, q, e], kept and probabilities [j, k, q] of one type, delta [j, 1, q] float32.
+        values [j, k, e], dout [j, q, e], kept, probabilities and slope [j, k, q] of one type, delta [j, 1, q] float32.
         """
 
     def logit_statistics(self, x: Array, maximum: Array, total: Array) -> None:

@@ -9,6 +9,7 @@ import pytest
 from mindspore import Tensor
 
 from parallel_core.config.fused import NAMES, FusedOperators
+from parallel_core.score_form import ScoreForm, alibi_slopes
 from pynative import kernels
 from pynative.autograd import backward, leaf, recording, take_gradient
 from pynative.kernels.contract.flat_buffers import AdamStep
@@ -105,6 +106,19 @@ def test_what_flash_attention_does_not_take_is_composed(size, dtype, dropout, ca
     kind = getattr(mindspore, dtype.lower())
     settings = {"scale": 0.25, "dropout_rate": dropout, "dropout_key": (1, 2)}
     equal(on_both("attention", heads(size, size), kind, **settings), 2.0**-7)
+    assert not calls
+
+
+def test_a_window_is_a_band_of_the_kernel(calls):
+    """sparse_mode 4; a cap and ALiBi, and a window beside a mask, are composed."""
+    form = ScoreForm(window=3)
+    equal(on_both("attention", heads(), mindspore.float16, scale=0.25, form=form), 2.0**-7)
+    assert calls
+    calls.clear()
+    for form in (ScoreForm(soft_cap=1.0), ScoreForm(slopes=alibi_slopes(HEADS))):
+        equal(on_both("attention", heads(), mindspore.float16, scale=0.25, form=form), 2.0**-7)
+    mask = Tensor(MASKS["a mask each"][0])
+    equal(on_both("attention", heads(), mindspore.float16, scale=0.25, form=ScoreForm(3), mask=mask), 2.0**-7)
     assert not calls
 
 

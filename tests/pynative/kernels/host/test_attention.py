@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mindspore import from_numpy
 
+from parallel_core.score_form import PLAIN, ScoreForm, alibi_slopes
 from pynative import kernels
 from pynative.kernels.dropout import attention_dropout_mask
 from pynative.kernels.host.attention import backward, forward, heads
@@ -27,16 +28,25 @@ def engine(request, monkeypatch):
     return ENGINES[request.param]
 
 
-def reference(q, k, v, scale, hidden, kept, upstream_gradient):
+def reference(q, k, v, scale, hidden, kept, upstream_gradient, form=PLAIN, first_head=0):
     """(output, gradients of q, k and v) by their definitions; hidden bool [b, n, s, s], kept the dropout mask."""
     groups, size = k.shape[2], q.shape[2] // k.shape[2]
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     k, v = (np.repeat(x, size, axis=2) for x in (k, v))
-    p = softmax(np.where(hidden, -10000.0, np.einsum("sbnd,tbnd->bnst", q, k) * scale))
+    scores, slope, places = np.einsum("sbnd,tbnd->bnst", q, k) * scale, 1.0, np.arange(len(q))
+    if form.soft_cap is not None:
+        slope = 1 / np.cosh(scores / form.soft_cap) ** 2
+        scores = form.soft_cap * np.tanh(scores / form.soft_cap)
+    if form.slopes is not None:
+        slopes = np.array(form.slopes[first_head : first_head + q.shape[2]])[:, None, None]
+        scores = scores - slopes * (places[:, None] - places)
+    if form.window is not None:
+        hidden = hidden | (places[:, None] - places > form.window)
+    p = softmax(np.where(hidden, -10000.0, scores))
     out = np.einsum("bnst,tbnd->sbnd", p * kept, v)
     dout = upstream_gradient.reshape(out.shape)
     dp = np.einsum("sbnd,tbnd->bnst", dout, v) * kept
-    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * np.logical_not(hidden) * scale
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * np.logical_not(hidden) * slope * scale
     dq = np.einsum("bnst,tbnd->sbnd", ds, k)
     dk, dv = np.einsum("bnst,sbnd->tbnd", ds, q), np.einsum("bnst,sbnd->tbnd", p * kept, dout)
     dk, dv = (x.reshape(*x.shape[:2], groups, size, -1).sum(3) for x in (dk, dv))
@@ -61,7 +71,8 @@ def check(shape, options, dtype=mindspore.float32, spread=1.0):
         kept = np.array(masks).reshape(batch, count, length, length)
     outputs, gradients = run_operator(lambda *x: kernels.attention(*x, scale=0.4, **options), arrays, dtype)
     dout = upstream((length, batch, count * value_size), 0)
-    expected, expected_gradients = reference(*arrays, 0.4, hidden, kept, dout)
+    form, first_head = options.get("form", PLAIN), options.get("head_offset", 0)
+    expected, expected_gradients = reference(*arrays, 0.4, hidden, kept, dout, form, first_head)
     assert_close(outputs[0], expected, TYPES[dtype][0] * spread**2)
     for ours, wanted in zip(gradients, expected_gradients, strict=True):
         assert_close(ours, wanted, TYPES[dtype][1] * spread**2)
@@ -97,7 +108,15 @@ OPTIONS = {
     "dropout": {"dropout_rate": 0.3, "dropout_key": (5, 1), "head_offset": 6},
     "dropout, mask": {"mask": from_numpy(document_mask(3, 140, 0)), "dropout_rate": 0.1, "dropout_key": (2,)},
     "dropout, everything seen": {"causal": False, "dropout_rate": 0.5, "dropout_key": (2, 3)},
-}
+    "window": {"form": ScoreForm(window=37)},
+    "its own key and one": {"form": ScoreForm(window=1)},
+    "window and a mask each": {"form": ScoreForm(window=9), "mask": from_numpy(document_mask(3, 140, 7))},
+    "cap": {"form": ScoreForm(soft_cap=1.5)},
+    "alibi": {"form": ScoreForm(slopes=alibi_slopes(12)), "head_offset": 6},
+    "all of them": {
+        "form": ScoreForm(20, 0.7, alibi_slopes(12)), "head_offset": 2, "dropout_rate": 0.3, "dropout_key": (5, 1)
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -106,7 +125,28 @@ def test_options(option, dtype, engine):
     check((140, 3, 4, 2, 8, 6), OPTIONS[option], dtype)
 
 
-@pytest.mark.parametrize("option", ["causal", "everything seen", "a mask each"])
+@pytest.mark.parametrize("window", [1, 100, 127, 128, 600, 1098, 1099])
+def test_windows_across_several_tiles(window, engine):
+    """Tiles that no query of a block sees are not computed; one that some see is cut at its edge."""
+    check(SHAPES["several tiles of keys"], {"form": ScoreForm(window=window)})
+
+
+def test_a_window_saves_work(monkeypatch):
+    """Of s x s / 2 scores in tiles of 128 queries, those are computed that lie within 128 of the window."""
+    computed = []
+    real = ENGINE.score_exponentials
+
+    def counting(keys, queries, out, *rest):
+        computed.append(out[0].size)
+        real(keys, queries, out, *rest)
+
+    monkeypatch.setattr(ENGINE, "score_exponentials", counting)
+    q, k, v = (from_numpy(normal(2048, 1, 1, 4, seed=seed)) for seed in range(3))
+    kernels.attention(q, k, v, scale=0.4, form=ScoreForm(window=200))
+    assert sum(computed) <= 2048 * (200 + 2 * 128)
+
+
+@pytest.mark.parametrize("option", ["causal", "everything seen", "a mask each", "window"])
 @pytest.mark.parametrize("spread", [12.0, 30.0])
 def test_scores_that_exp_cannot_take(spread, option, engine):
     """Scores of hundreds and thousands: sums of exp(s) overflow or vanish unless the maximum is subtracted.

@@ -28,6 +28,7 @@ class NumpyEngine:
     logit_statistics = staticmethod(cross_entropy.logit_statistics)
     weighted_exponentials = staticmethod(cross_entropy.weighted_exponentials)
     score_exponentials = staticmethod(scores.score_exponentials)
+    soft_cap_slope = staticmethod(scores.soft_cap_slope)
     score_gradient = staticmethod(scores.score_gradient)
     adamw = staticmethod(optimizer.adamw)
 

@@ -11,9 +11,15 @@ Array = np.ndarray
 def score_exponentials(
     keys: Array, queries: Array, out: Array, scale: float,
     limits: Array | None = None, maximum: Array | None = None, inverse_sum: Array | None = None,
+    cap: float | None = None, bias: Array | None = None,
 ) -> None:  # fmt: skip
     result = float32_for(out)
-    matmul(keys, (widened(queries) * np.float32(scale)).transpose(0, 2, 1), result)
+    matmul(keys, (widened(queries) * np.float32(scale / (cap or 1.0))).transpose(0, 2, 1), result)
+    if cap is not None:
+        np.tanh(result, out=result)
+        result *= np.float32(cap)
+    if bias is not None:
+        result += bias
     if limits is not None:
         np.minimum(result, limits, out=result)
     if maximum is not None:
@@ -24,9 +30,18 @@ def score_exponentials(
     fill(out, result)
 
 
+def soft_cap_slope(keys: Array, queries: Array, out: Array, scale: float) -> None:
+    result = float32_for(out)
+    matmul(keys, (widened(queries) * np.float32(scale)).transpose(0, 2, 1), result)
+    np.tanh(result, out=result)
+    np.square(result, out=result)
+    np.subtract(np.float32(1), result, out=result)
+    fill(out, result)
+
+
 def score_gradient(
     values: Array, dout: Array, probabilities: Array, delta: Array, out: Array,
-    kept: Array | None = None, kept_scale: float = 1.0,
+    kept: Array | None = None, kept_scale: float = 1.0, slope: Array | None = None,
 ) -> None:  # fmt: skip
     result = float32_for(out)
     matmul(values, dout.transpose(0, 2, 1), result)
@@ -35,4 +50,6 @@ def score_gradient(
         result *= widened(kept)
     result -= delta
     result *= widened(probabilities)
+    if slope is not None:
+        result *= widened(slope)
     fill(out, result)

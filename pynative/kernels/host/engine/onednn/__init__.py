@@ -119,17 +119,23 @@ class OneDnnEngine(NumpyEngine):
     def score_exponentials(
         keys: Array, queries: Array, out: Array, scale: float,
         limits: Array | None = None, maximum: Array | None = None, inverse_sum: Array | None = None,
+        cap: float | None = None, bias: Array | None = None,
     ) -> None:  # fmt: skip
-        if not scores.exponentials(keys, queries, out, scale, limits, maximum, inverse_sum):
-            NumpyEngine.score_exponentials(keys, queries, out, scale, limits, maximum, inverse_sum)
+        if not scores.exponentials(keys, queries, out, scale, limits, maximum, inverse_sum, cap, bias):
+            NumpyEngine.score_exponentials(keys, queries, out, scale, limits, maximum, inverse_sum, cap, bias)
+
+    @staticmethod
+    def soft_cap_slope(keys: Array, queries: Array, out: Array, scale: float) -> None:
+        if not scores.soft_cap_slope(keys, queries, out, scale):
+            NumpyEngine.soft_cap_slope(keys, queries, out, scale)
 
     @staticmethod
     def score_gradient(
         values: Array, dout: Array, probabilities: Array, delta: Array, out: Array,
-        kept: Array | None = None, kept_scale: float = 1.0,
+        kept: Array | None = None, kept_scale: float = 1.0, slope: Array | None = None,
     ) -> None:  # fmt: skip
-        if not scores.gradient(values, dout, probabilities, delta, out, kept, kept_scale):
-            NumpyEngine.score_gradient(values, dout, probabilities, delta, out, kept, kept_scale)
+        if not scores.gradient(values, dout, probabilities, delta, out, kept, kept_scale, slope):
+            NumpyEngine.score_gradient(values, dout, probabilities, delta, out, kept, kept_scale, slope)
 
     @staticmethod
     def add(x: Array, bias: Array | None, mask: Array | None, residual: Array | None, out: Array) -> None:

@@ -11,6 +11,7 @@ from pynative.onednn.library import Algorithm
 from pynative.onednn.primitives import Binary, Eltwise, PostOp, Primitive
 
 EXPONENTIAL = Eltwise(Algorithm.EXP)
+TANH = Eltwise(Algorithm.TANH)
 
 
 class _Chain:
@@ -42,11 +43,15 @@ def _product(rows: Array, columns: Array, out: Array, chain: _Chain) -> bool:
 
 def exponentials(
     keys: Array, queries: Array, out: Array, scale: float,
-    limits: Array | None, maximum: Array | None, inverse_sum: Array | None,
+    limits: Array | None, maximum: Array | None, inverse_sum: Array | None, cap: float | None, bias: Array | None,
 ) -> bool:  # fmt: skip
     """`Engine.score_exponentials`; False where oneDNN cannot."""
     chain = _Chain()
-    chain.scale(scale)
+    chain.scale(scale / (cap or 1.0))
+    if cap is not None:
+        chain.post_ops.append(TANH)
+        chain.scale(cap)
+    chain.combine(Algorithm.ADD, bias)
     chain.combine(Algorithm.MINIMUM, limits)
     chain.combine(Algorithm.SUBTRACT, maximum)
     chain.post_ops.append(EXPONENTIAL)
@@ -54,9 +59,18 @@ def exponentials(
     return _product(keys, queries, out, chain)
 
 
+def soft_cap_slope(keys: Array, queries: Array, out: Array, scale: float) -> bool:
+    """`Engine.soft_cap_slope`; False where oneDNN cannot."""
+    chain = _Chain()
+    chain.scale(scale)
+    chain.post_ops += [TANH, Eltwise(Algorithm.SQUARE), Eltwise(Algorithm.LINEAR, -1.0, 1.0)]
+    return _product(keys, queries, out, chain)
+
+
 def gradient(
-    values: Array, dout: Array, probabilities: Array, delta: Array, out: Array, kept: Array | None, kept_scale: float
-) -> bool:
+    values: Array, dout: Array, probabilities: Array, delta: Array, out: Array, kept: Array | None, kept_scale: float,
+    slope: Array | None,
+) -> bool:  # fmt: skip
     """`Engine.score_gradient`; False where oneDNN cannot."""
     chain = _Chain()
     if kept is not None:
@@ -64,4 +78,5 @@ def gradient(
     chain.combine(Algorithm.MULTIPLY, kept)
     chain.combine(Algorithm.SUBTRACT, delta)
     chain.combine(Algorithm.MULTIPLY, probabilities)
+    chain.combine(Algorithm.MULTIPLY, slope)
     return _product(values, dout, out, chain)

@@ -1,0 +1,71 @@
+"""What a model makes of attention's scores before the softmax, beside their scale and the causal order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+BANDS = (0, 4)
+"""Values of --sparse-mode with which the fused operator reads --pre-tockens; with the others its mask is causal."""
+
+
+def alibi_slopes(heads: int) -> tuple[float, ...]:
+    """Of each head 2^(-8 i / n), i = 1 .. n; where n is no power of two, those of the power below, and then every
+    other one of the power above (Press et al., "Train Short, Test Long", 2022, and its code)."""
+    power = 2 ** math.floor(math.log2(heads))
+    whole, between = (tuple(2.0 ** (-8.0 * i / n) for i in range(1, n + 1)) for n in (power, 2 * power))
+    return whole + between[::2][: heads - power]
+
+
+@dataclass(frozen=True)
+class ScoreForm:
+    """How scores are formed: cap tanh(score / cap), then the bias by distance, of keys within the window alone."""
+
+    window: int | None = None
+    """A query sees its own key and this many before it; None: all before it."""
+    soft_cap: float | None = None
+    """Scores stay between -cap and cap (Gemma 2, 2024)."""
+    slopes: tuple[float, ...] | None = None
+    """ALiBi's of all heads: to a score is added slope x (the key's position - the query's)."""
+
+    @classmethod
+    def of(cls, config: ModelConfig, layer: int) -> ScoreForm:
+        """The configuration's, for the layer of this global number, from 0."""
+        alibi = config.position_embedding_type == "alibi"
+        slopes = alibi_slopes(config.num_attention_heads) if alibi else None
+        return cls(_window(config, layer), config.scales.attention_cap, slopes)
+
+    @property
+    def changes_scores(self) -> bool:
+        """Whether scores are not the scaled products alone."""
+        return self.soft_cap is not None or self.slopes is not None
+
+    def sees_all(self, queries: np.ndarray, keys: np.ndarray) -> bool:
+        """Whether all of these keys are within the window of all queries; both are ascending positions."""
+        return self.window is None or keys[0] >= queries[-1] - self.window
+
+    def sees_nothing(self, queries: np.ndarray, keys: np.ndarray) -> bool:
+        """Whether all of these keys lie before the window of every query."""
+        return self.window is not None and keys[-1] < queries[0] - self.window
+
+    def before_window(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Bool [q, k]: the key lies before the query's window."""
+        assert self.window is not None
+        return keys < queries[:, None] - self.window
+
+
+PLAIN = ScoreForm()
+
+
+def _window(config: ModelConfig, layer: int) -> int | None:
+    """The narrower one of the model's window, if the layer has it, and the fused operator's band."""
+    sizes = [config.sliding_window.size] if config.sliding_window.is_in(layer) else []
+    if config.fa_config.sparse_mode in BANDS:
+        sizes.append(config.fa_config.pre_tokens)
+    return min((size for size in sizes if size is not None and size < config.seq_length - 1), default=None)

@@ -47,6 +47,13 @@ IDLE = [
         "--lr-decay-style WSD --lr-wsd-decay-iters 2",
         "--lr-decay-style WSD",
     ),
+    (
+        "--window-attn-skip-freq 2",
+        "",
+        "--sliding-window 8",
+        "--sliding-window or --window-size",
+    ),
+    ("--pre-tockens 8", "--sparse-mode 2", "--sparse-mode 4", "--sparse-mode"),
     ("--lr-warmup-init 1e-4", "", "--lr-warmup-iters 2", "--lr-warmup-iters"),
     ("--lr-warmup-style log", "--lr-warmup-fraction 0", "--lr-warmup-fraction 0.2", "--lr-warmup-fraction"),
     ("--apply-wd-to-qk-layernorm", "", "--qk-layernorm", "--qk-layernorm"),

@@ -14,7 +14,7 @@ from tests.support.ascend import hccl, memory
 from tests.support.ascend.stack import DOUBLES, ascend_operators
 from tests.support.assets import ROOT
 
-RUNS_ON_A_CPU = {"ops.cast", "ops.cat", "ops.stack", "ops.tile"}
+RUNS_ON_A_CPU = {"ops.cast", "ops.cat", "ops.stack", "ops.tile", "ops.zeros"}
 """Operators of MindSpore that device code calls and whose CPU kernels the replays run."""
 
 GROUPS_AND_RANKS = {

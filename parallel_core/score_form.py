@@ -11,10 +11,6 @@ import numpy as np
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
 
-BANDS = (0, 4)
-"""Values of --sparse-mode with which the fused operator reads --pre-tockens; with the others its mask is causal."""
-
-
 def alibi_slopes(heads: int) -> tuple[float, ...]:
     """Of each head 2^(-8 i / n), i = 1 .. n; where n is no power of two, those of the power below, and then every
     other one of the power above (Press et al., "Train Short, Test Long", 2022, and its code)."""
@@ -66,6 +62,6 @@ PLAIN = ScoreForm()
 def _window(config: ModelConfig, layer: int) -> int | None:
     """The narrower one of the model's window, if the layer has it, and the fused operator's band."""
     sizes = [config.sliding_window.size] if config.sliding_window.is_in(layer) else []
-    if config.fa_config.sparse_mode in BANDS:
+    if config.fa_config.has_band:
         sizes.append(config.fa_config.pre_tokens)
     return min((size for size in sizes if size is not None and size < config.seq_length - 1), default=None)

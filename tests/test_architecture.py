@@ -81,7 +81,7 @@ FLOORS = {
         {"averaging", "buffers", "initial_values", "recompute", "schedules", "sizes"},
         {"config", "context"},
         {"rope_scaling"},
-        {"batch", "data", "optimizer", "rotary", "routing", "step_figures", "topology"},
+        {"batch", "data", "optimizer", "rotary", "routing", "score_form", "step_figures", "topology"},
         {"blocks", "checkpoint"},
         {"costs"},
     ),

@@ -40,6 +40,11 @@ class FlashAttentionConfig(Config):
     input_layout: str = option("--shape-order", "SBH", choices=("SBH", "BSH", "BSND", "BNSD"))
     """Order of the operator's dimensions: B batch, S sequence, N heads, D head size, H = N x D."""
 
+    @property
+    def has_band(self) -> bool:
+        """Whether the operator reads `pre_tokens`; in other modes its mask is causal."""
+        return self.sparse_mode in (0, 4)
+
 
 @section
 class ModelConfig(Config):

@@ -17,7 +17,6 @@ from parallel_core.config.muon import MuonConfig
 from parallel_core.config.tree import path_of
 from parallel_core.partition import chunk_counts
 from parallel_core.recompute import RecomputePlan
-from parallel_core.score_form import BANDS
 
 
 class Idle(NamedTuple):
@@ -138,7 +137,7 @@ ROWS = (
     ),
     Idle(
         ("pre_tokens",),
-        lambda config: config.model_config.fa_config.sparse_mode not in BANDS,
+        lambda config: not config.model_config.fa_config.has_band,
         "this --sparse-mode is causal over the whole sequence",
     ),
     Idle(

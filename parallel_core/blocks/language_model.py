@@ -30,6 +30,9 @@ class Decoder(Block):
     final_layernorm: Norm | None
 
 
+_OF_HEAD = ("output_layer", "loss")
+
+
 @dataclass(frozen=True)
 class Chunk(Block):
     """What one virtual stage of a pipeline has of a language model; without a pipeline, all of it."""
@@ -59,10 +62,13 @@ class Chunk(Block):
         return found + [range(group.start + behind, group.stop + behind) for group in further]
 
     def submodules(self) -> dict[str, Block]:
-        """The copy of the embedding goes by the first stage's name: it is the same parameter."""
+        """The copy of the embedding goes by the first stage's name: it is the same parameter, which the head has."""
         blocks = super().submodules()
         copy = blocks.pop("shared_embedding", None)
-        return blocks if copy is None else {**blocks, "embedding": copy}
+        if copy is None:
+            return blocks
+        before_head = {name: block for name, block in blocks.items() if name not in _OF_HEAD}
+        return {**before_head, "embedding": copy, **{name: blocks[name] for name in _OF_HEAD}}
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
         """The most that is kept at once during the backward because parts of the layers are run again then; what comes

@@ -59,12 +59,6 @@ PART_OF: dict[str, Feature] = {
     "tokenizer_model": Feature("tokenizer_type", "HuggingFaceTokenizer"),
     "tokenizer_kwargs": Feature("tokenizer_type", "HuggingFaceTokenizer"),
     "lora_config.": Feature("lora_rank"),
-    "multi_latent_attention.": Feature("multi_latent_attention.enabled"),
-    "rope_scaling.beta_": Feature("rope_scaling.type", "yarn"),
-    "rope_scaling.mscale": Feature("rope_scaling.type", "yarn"),
-    "rope_scaling.long": Feature("rope_scaling.type", "longrope"),
-    "rope_scaling.short_": Feature("rope_scaling.type", "longrope"),
-    "rope_scaling.": Feature("rope_scaling.type", "llama3"),
 }
 """How the name of a field, or of its section, begins -> what it only says the how of. The first that fits counts."""
 

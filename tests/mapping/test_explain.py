@@ -189,7 +189,6 @@ def test_every_config_field_has_its_sentence():
         ("--position-embedding-type", ""),
         ("--use-rope-scaling", ""),
         ("--rope-scaling-factor", ""),
-        ("--beta-fast", " *(planned)*"),
         ("--data-parallel-sharding-strategy", ""),
         ("--moe-router-topk", ""),
         ("--moe-tp-extend-ep", ""),

@@ -182,6 +182,7 @@ def _accumulate(parameters: Sequence[Tensor], compute: Contributions) -> None:
     compute([meta.main_grad for meta in metas], [not meta.main_grad_is_empty for meta in metas])
     for meta in metas:
         meta.main_grad_is_empty = False
+        meta.after_contribution()
 
 
 def _check_open(meta: Any) -> None:

@@ -16,7 +16,7 @@ def assign(target: Tensor, source: Tensor) -> None:
     """target <- source, in the target's type."""
     memory = _host_memory(target)
     if memory is None:
-        ops.assign(target, _as(source, target))
+        ops.assign(target, _as(_sent(source), target))
     else:
         put(widened(source.asnumpy()), memory, accumulate=False)
 
@@ -28,6 +28,17 @@ def assign_add(target: Tensor, source: Tensor) -> None:
         ops.assign_add(target, _as(source, target))
     else:
         put(widened(source.asnumpy()), memory, accumulate=True)
+
+
+def is_on_host(tensor: Tensor) -> bool:
+    """Whether a tensor of a `FlatMemory` stays in the host's memory while another device computes."""
+    return getattr(tensor, "host_memory", None) is not None and mindspore.get_context("device_target") != "CPU"
+
+
+def _sent(source: Tensor) -> Tensor:
+    """A tensor that an operator may take to its device: of what stays on the host another one over the same memory,
+    because MindSpore reads and writes a tensor on the device from then on."""
+    return Tensor.from_numpy(source.host_memory) if is_on_host(source) else source
 
 
 def _as(source: Tensor, target: Tensor) -> Tensor:

@@ -54,6 +54,8 @@ class ParameterMeta:
     """Nothing was added since the buffer was emptied: the next gradient overwrites."""
     main_grad_is_final: bool = False
     """Its sum over replicas has begun: nothing may be added before the buffer is emptied."""
+    after_contribution: Callable[[], None] = _nothing
+    """Called when something was added to its gradient."""
     main_param: Tensor | None = None
     """The float32 copy of a 16-bit parameter, which the optimizer updates; with the distributed optimizer of the part
     that this rank owns, as a vector. None: there is none."""
@@ -91,7 +93,7 @@ def place_of(parameter: Parameter) -> Place:
 def set_main_grad(parameter: Parameter, view: Tensor) -> None:
     """Have a parameter's gradients summed in a view of a buffer."""
     parameter.main_grad = parameter.meta.main_grad = view
-    parameter.meta.main_grad_is_empty = True
+    parameter.meta.main_grad_is_empty, parameter.meta.after_contribution = True, _nothing
 
 
 def set_main_param(parameter: Parameter, view: Tensor | None, of: Tensor | None = None) -> None:

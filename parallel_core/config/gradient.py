@@ -44,6 +44,8 @@ class GradientConfig(Config):
     """Copies of the shared-out optimizer states: a rank shares with the ranks of its copy."""
     zero_stage: int = option("--zero-stage", None, at_least=0, at_most=3)
     """What data-parallel ranks share out: 1 optimizer states, 2 gradients too, 3 weights too."""
+    cpu_offload_params: bool = option("--cpu-offload-params", False)
+    """Keep a rank's part of the weights in host memory (ZeRO stage 3), where on a CPU all weights are in any case."""
 
     def type_for(self, parameter_type: str) -> str:
         """The type in which gradients of parameters of a type are added up and reduced, Megatron's rule."""
@@ -92,6 +94,9 @@ class GradientConfig(Config):
         if self.use_distributed_optimizer and self.zero_stage == 0:
             rule = "--use-distributed-optimizer is stage 1 and part of the higher ones"
             yield Finding("--zero-stage", 0, rule, "leave one of them out")
+        if self.cpu_offload_params and self.zero_stage != 3:
+            rule = "only weights that are gathered when they are needed can lie elsewhere: needs --zero-stage 3"
+            yield Finding("--cpu-offload-params", None, rule, "add it, or leave --cpu-offload-params out")
         if self.num_distributed_optimizer_instances > 1 and not self.use_distributed_optimizer:
             yield Finding(
                 "--num-distributed-optimizer-instances",

@@ -143,7 +143,7 @@ ROWS = (
     Idle(
         ("cpu_offload_params",),
         lambda config: config.parallel_config.device_target != "Ascend",
-        "on a CPU weights are in host memory already; an accelerator refuses it",
+        "on a CPU weights are in host memory already",
     ),
     Idle(
         ("cpu_offload_optimizer", "nvme_path"),

@@ -11,15 +11,12 @@ from parallel_core.findings import Finding
 
 @dataclass(kw_only=True)
 class OffloadConfig(Config):
-    """Optimizer states and weights in host memory, or in a file ("ZeRO-Offload", 2021; "ZeRO-Infinity", 2021)."""
+    """Optimizer states in host memory, or in a file ("ZeRO-Offload", 2021; "ZeRO-Infinity", 2021)."""
 
     cpu_offload_optimizer: bool = option("--cpu-offload-optimizer", False)
     """Keep optimizer states in host memory, and update there."""
     optimizer_offload_fraction: float = option("--optimizer-offload-fraction", 1.0, at_least=0, at_most=1)
     """Share of the optimizer states that is kept in host memory, or in the file."""
-    cpu_offload_params: bool = option("--cpu-offload-params", False)
-    """Keep a rank's shard of the weights in host memory (ZeRO stage 3): on a CPU all weights are there already; refused
-    on an accelerator."""
     nvme_path: str | None = option("--nvme-path", None)
     """Directory of files in which optimizer states are kept, and mapped into host memory where they are updated."""
 

@@ -27,6 +27,8 @@ class MemoryBytes:
     """The float32 values of 16-bit parameters among them; wherever they lie."""
     offloaded_states: int
     """Part of them that lies in host memory or in a file (--cpu-offload-optimizer, --nvme-path)."""
+    offloaded_parameters: int
+    """Part of the parameters that lies in host memory where the device has memory of its own (--cpu-offload-params)."""
     activations: int
     """The most that is kept at once for backward passes (`peak_kept_bytes`), wherever it lies."""
     offloaded_activations: int
@@ -35,22 +37,25 @@ class MemoryBytes:
     @property
     def total(self) -> int:
         """On a device with memory of its own; what operators need while they compute, and messages, come on top."""
-        elsewhere = self.offloaded_states + self.offloaded_activations
+        elsewhere = self.offloaded_states + self.offloaded_parameters + self.offloaded_activations
         return self.parameters + self.gradients + self.optimizer_states + self.activations - elsewhere
 
 
 def memory(config: AllConfig, stage: int) -> MemoryBytes:
     """What each rank of a pipeline stage allocates."""
-    parameters = gradients = states = states_elsewhere = 0
+    parameters = gradients = states = states_elsewhere = parameters_elsewhere = 0
     for plan, kept in stage_residences(config, stage):
         parameters += DTYPES[plan.parameter_type].bytes * _elements(kept.parameters, kept.parameter_slots)
         gradients += DTYPES[plan.gradient_type].bytes * _elements(kept.gradients, kept.gradient_slots)
         planned = plan_states(plan, kept.owned, config.optimizer_config).values()
         states += sum(state.bytes for state in planned)
         states_elsewhere += _bytes_elsewhere(planned, _offloaded(config, plan, kept))
+        if config.training_config.gradient.cpu_offload_params:
+            cut = overlaps(kept.parameters, [*kept.parameter_slots.cells])
+            parameters_elsewhere += DTYPES[plan.parameter_type].bytes * sum(span.size for span in cut)
     activations = peak_kept_bytes(config, stage)
     on_host = activations - peak_kept_bytes(config, stage, on_device=True)
-    return MemoryBytes(parameters, gradients, states, states_elsewhere, activations, on_host)
+    return MemoryBytes(parameters, gradients, states, states_elsewhere, parameters_elsewhere, activations, on_host)
 
 
 def _offloaded(config: AllConfig, plan: BufferPlan, kept: Residence) -> Sequence[Span]:

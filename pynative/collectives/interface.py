@@ -72,7 +72,8 @@ class Group(ABC):
 
     Operations take and return MindSpore tensors of float32, float16, bfloat16, int32, int64 or bool. With
     `async_op=True` they return a Work, and the input must stay unchanged until its `wait()`. A group of one
-    returns the input itself. Reductions run in group order, 16-bit floats in float32, so all ranks get equal bits.
+    returns the input itself. `about` says what x is, the same on all ranks. Reductions run in group order,
+    16-bit floats in float32, so all ranks get equal bits.
     All raise CollectiveMismatch, PeerLost or PeerLate, on every rank, and ValueError before anything was sent.
     """
 
@@ -85,7 +86,9 @@ class Group(ABC):
         self._trace = trace
         self._lane = Lane()
 
-    def all_reduce(self, x: Tensor, op: str = "sum", *, out: Tensor | None = None, async_op: bool = False):
+    def all_reduce(
+        self, x: Tensor, op: str = "sum", *, out: Tensor | None = None, async_op: bool = False, about: str = ""
+    ):
         """The sum, max or min over the ranks (for bools, sum is or); written into `out` if given (may be x)."""
         self._check_reduction(op)
         kind = kind_of(x.dtype)
@@ -93,10 +96,12 @@ class Group(ABC):
             raise ValueError(f"all_reduce: out is {_typed(out)}, x is {_typed(x)}; they must be alike")
         if self.size == 1:
             return self._alone(x if out is None or out is x else _copied(x, out, kind), async_op)
-        call = self._call("all_reduce", f"op={op} {_described(x.shape, kind)}")
+        call = self._call("all_reduce", f"op={op} {_described(x.shape, kind)}", about)
         return self._run("all_reduce", call, self._all_reduce(call, x, kind, op, out), async_op, _bytes(x, kind))
 
-    def all_gather(self, x: Tensor, axis: int = 0, *, out: Tensor | None = None, async_op: bool = False):
+    def all_gather(
+        self, x: Tensor, axis: int = 0, *, out: Tensor | None = None, async_op: bool = False, about: str = ""
+    ):
         """The ranks' x concatenated along `axis` in group order; written into `out` if given, along the first axis.
 
         x may be this rank's place in `out`, the memory of which is then the only one.
@@ -107,11 +112,18 @@ class Group(ABC):
         self._check_out("all_gather", x, axis, shape, out)
         if self.size == 1:
             return self._alone(x if out is None else _copied(x, out, kind), async_op)
-        call = self._call("all_gather", f"axis={axis} {_described(x.shape, kind)}")
+        call = self._call("all_gather", f"axis={axis} {_described(x.shape, kind)}", about)
         return self._run("all_gather", call, self._all_gather(call, x, kind, axis, out), async_op, _bytes(x, kind))
 
     def reduce_scatter(
-        self, x: Tensor, axis: int = 0, op: str = "sum", *, out: Tensor | None = None, async_op: bool = False
+        self,
+        x: Tensor,
+        axis: int = 0,
+        op: str = "sum",
+        *,
+        out: Tensor | None = None,
+        async_op: bool = False,
+        about: str = "",
     ):
         """This rank's part, of `size` equal parts along `axis`, of the reduction over the ranks; written into `out` if
         given, along the first axis: this may be the part's own place in x."""
@@ -123,7 +135,7 @@ class Group(ABC):
         self._check_out("reduce_scatter", x, axis, shape, out)
         if self.size == 1:
             return self._alone(x if out is None else _copied(x, out, kind), async_op)
-        call = self._call("reduce_scatter", f"op={op} axis={axis} {_described(x.shape, kind)}")
+        call = self._call("reduce_scatter", f"op={op} axis={axis} {_described(x.shape, kind)}", about)
         steps = self._reduce_scatter(call, x, kind, axis, op, out)
         return self._run("reduce_scatter", call, steps, async_op, _bytes(x, kind))
 
@@ -225,8 +237,8 @@ class Group(ABC):
 
     # Shared parts.
 
-    def _call(self, operation: str, details: str) -> Call:
-        return Call(f"{operation} {details}", call_site())
+    def _call(self, operation: str, details: str, about: str = "") -> Call:
+        return Call(f"{operation} {details}{about and ' of '}{about}", call_site())
 
     def _run(
         self,

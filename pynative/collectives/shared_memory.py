@@ -23,6 +23,9 @@ from pynative.collectives.trace import Trace
 
 SMALL = 64 << 10
 """Bytes up to which an all_reduce is one post of everything."""
+AHEAD = COLLECTIVE.slots // 2
+"""Blocks of a reduce_scatter or an all_gather that a rank posts before it waits for the peers' first: so far a look of
+a computing rank gets at once. They fit the slots with as many that are being read."""
 
 
 class SharedMemoryGroup(CheckedGroup):
@@ -134,13 +137,13 @@ class SharedMemoryGroup(CheckedGroup):
     def _reduce_parts(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> Waits:
         count = target.size
         todo = spans(count, self._room_for_each // source.itemsize)
-        for k in range(len(todo) + 1):
+        for k in range(len(todo) + AHEAD):
             if k < len(todo):
                 parts = [Span(i * count + todo[k].start, i * count + todo[k].stop) for i in range(self.size)]
                 yield from self._post_parts(source, parts, call.packed() if k == 0 else b"")
-            if k > 0:
-                yield from self._agree(call) if k == 1 else self._arrivals_of_all()
-                start, stop = todo[k - 1]
+            if k >= AHEAD:
+                yield from self._agree(call) if k == AHEAD else self._arrivals_of_all()
+                start, stop = todo[k - AHEAD]
                 own = source[self.rank * count + start : self.rank * count + stop].copy()
                 self._sum_parts(own, target[start:stop], op, kind)
 
@@ -158,15 +161,15 @@ class SharedMemoryGroup(CheckedGroup):
     def _gather_rows(self, call: Call, source: np.ndarray, target: np.ndarray) -> Waits:
         target[self.rank] = source
         todo = spans(source.size, COLLECTIVE.slot_bytes // source.itemsize)
-        for k in range(len(todo) + 1):
+        for k in range(len(todo) + AHEAD):
             if k < len(todo):
                 yield from self._room(self._out)
                 part = source[todo[k].start : todo[k].stop]
                 self._out.payload(part.dtype, part.size)[...] = part
                 self._out.post(call.packed() if k == 0 else b"")
-            if k > 0:
-                yield from self._agree(call) if k == 1 else self._arrivals_of_all()
-                start, stop = todo[k - 1]
+            if k >= AHEAD:
+                yield from self._agree(call) if k == AHEAD else self._arrivals_of_all()
+                start, stop = todo[k - AHEAD]
                 for i, inbox in self._in.items():
                     target[i, start:stop] = inbox.view(source.dtype, stop - start)
                 self._give_back()

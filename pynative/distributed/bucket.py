@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from mindspore import Parameter, Tensor
@@ -32,6 +33,8 @@ class ParamAndGradBucket:
     ) -> None:
         self.span, self.params, self._sent_as = span, list(params), sent_as
         self._gradient = gradients.span(*span)
+        self.about = self.params[0].meta.spec.name + (f" and {len(self.params) - 1} more" if self.params[1:] else "")
+        """What it is, in messages."""
         self._reductions = [(one, *operands(one, gradients)) for one in reductions]
         self._gathers = [(one, *operands(one, parameters)) for one in gathers]
         self._grad_work: Waited | None = None
@@ -81,7 +84,7 @@ class ParamAndGradBucket:
         for parameter in self.params:
             parameter.meta.main_grad_is_final = True
         for reduction, given, result in self._reductions[:1]:
-            self._grad_work = started(reduction, given, result, self._sent_as)
+            self._grad_work = started(reduction, given, result, f"gradients of {self.about}", self._sent_as)
 
     def finish_grad_sync(self) -> None:
         """Wait until the gradients that this rank owns are the replicas' sum."""
@@ -89,7 +92,7 @@ class ParamAndGradBucket:
             self._grad_work.wait()
             self._grad_work = None
             for reduction, given, result in self._reductions[1:]:
-                started(reduction, given, result, self._sent_as).wait()
+                started(reduction, given, result, f"gradients of {self.about}", self._sent_as).wait()
 
     def average_gradients(self, factor: float) -> None:
         """Wait until the gradients that this rank owns are the replicas' sum times the factor, of which
@@ -102,7 +105,7 @@ class ParamAndGradBucket:
 
     def start_param_sync(self) -> None:
         """Start to gather the parameters, of which this rank has updated those that it owns."""
-        self._param_works = [started(gather, given, result) for gather, given, result in self._gathers]
+        self._param_works = [started(*gather, f"parameters {self.about}") for gather in self._gathers]
 
     def finish_param_sync(self) -> None:
         """Wait until the parameters are whole."""
@@ -145,6 +148,11 @@ def operands(collective: Collective, memory: Memory) -> tuple[Tensor, Tensor]:
     return (own, whole) if collective.operation == "all_gather" else (whole, own)
 
 
+def look_in() -> None:
+    """Move on the collectives that are on their way, without waiting."""
+    parallel_state.get_backend().progress()
+
+
 class Waited(Protocol):
     """A collective on its way."""
 
@@ -163,9 +171,9 @@ class _Converted:
         in_place.assign(self._result, self._work.wait())
 
 
-def started(collective: Collective, given: Tensor, result: Tensor, sent_as: str | None = None) -> Waited:
-    """A planned collective, in the operands' type or another."""
-    call = getattr(parallel_state.get_group(collective.over), collective.operation)
+def started(collective: Collective, given: Tensor, result: Tensor, about: str, sent_as: str | None = None) -> Waited:
+    """A planned collective, in the operands' type or another; `about` says what the operands are."""
+    call = partial(getattr(parallel_state.get_group(collective.over), collective.operation), async_op=True, about=about)
     if sent_as is None or sent_as == type_name(given.dtype):
-        return call(given, out=result, async_op=True)
-    return _Converted(call(given.astype(type_of(sent_as)), async_op=True), result)
+        return call(given, out=result)
+    return _Converted(call(given.astype(type_of(sent_as))), result)

@@ -1,6 +1,7 @@
 """One stretch of memory, many tensors that view it."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Protocol
 
 import mindspore as ms
@@ -11,6 +12,11 @@ from parallel_core.buffers import Span
 
 Allocate = Callable[[int, np.dtype], np.ndarray]
 """(elements, type) -> zeros in memory of the host."""
+
+
+def in_host_memory(size: int, dtype: np.dtype) -> np.ndarray:
+    """Zeros there."""
+    return np.zeros(size, dtype)
 
 
 class Memory(Protocol):
@@ -77,3 +83,33 @@ class FlatMemory:
                 return before + start - held.start
             before += held.size
         raise AssertionError(f"elements {start}..{stop} do not lie in one of {self.spans}")
+
+
+class SplitMemory:
+    """Elements of a planned buffer of which a part is kept elsewhere, under the plan's addresses."""
+
+    def __init__(self, elsewhere: Sequence[Span], rest: Sequence[Span], dtype: str, allocate: Allocate) -> None:
+        places = ((elsewhere, allocate), (rest, None))
+        self.spans = (*elsewhere, *rest)
+        self.parts = [FlatMemory(spans, dtype, where) for spans, where in places if spans]
+
+    @property
+    def bytes(self) -> int:
+        """Allocated, in all places."""
+        return sum(part.bytes for part in self.parts)
+
+    def holds(self, span: Span) -> bool:
+        """Whether one of the parts has these elements."""
+        return any(part.holds(span) for part in self.parts)
+
+    def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
+        """The tensor of this shape that begins at element `start` of the plan."""
+        span = Span(start, start + prod(shape))
+        return next(part for part in self.parts if part.holds(span)).view(start, shape)
+
+    def span(self, start: int, stop: int) -> Tensor:
+        """Elements start..stop-1 of the plan as a vector."""
+        return self.view(start, (stop - start,))
+
+
+SomeMemory = FlatMemory | SplitMemory

@@ -11,7 +11,7 @@ from parallel_core.buffers import Entry, Span, overlaps
 from parallel_core.sharding import SHARDS_OF_STATES
 from pynative import in_place, kernels, parallel_state
 from pynative.collectives import Completed, Group, Work
-from pynative.distributed.flat_memory import FlatMemory
+from pynative.distributed.flat_memory import SomeMemory
 from pynative.distributed.slots import InSlot, Slots
 
 NOT_HERE = -1024.0
@@ -46,7 +46,8 @@ class _Slot:
 
 
 class GatheredParameters:
-    """The transient parameters of one buffer.
+    """The transient parameters of one buffer. What the rank keeps of them may lie in host memory: it then enters the
+    slot first.
 
     Args:
         replicas: kind of the group whose ranks hold the same parameters.
@@ -55,21 +56,23 @@ class GatheredParameters:
     """
 
     def __init__(
-        self, replicas: str, entries: Sequence[tuple[Entry, Parameter]], slots: Slots, kept: FlatMemory
+        self, replicas: str, entries: Sequence[tuple[Entry, Parameter]], slots: Slots, kept: SomeMemory
     ) -> None:
         self._entries, self._kept = list(entries), kept
         self._group: Group = parallel_state.get_group(SHARDS_OF_STATES[replicas])
         self._places = {bucket: InSlot(slots, bucket) for bucket in slots.plan.cells}
         self._slots = {place.slot: _Slot(slots.memory_of(place.slot)) for place in self._places.values()}
-        self._operands = {bucket: (self._own(bucket), self._places[bucket].span(*bucket)) for bucket in self._places}
+        self._own = {bucket: one for bucket in self._places for one in overlaps([bucket], kept.spans)}
+        self._names = {bucket: self._name_of(bucket) for bucket in self._places}
         for slot in self._slots.values():
             slot.vacate()
         for bucket in self._places:
             self._adopt(bucket)
 
-    def _own(self, bucket: Span) -> Tensor:
-        (own,) = overlaps([bucket], self._kept.spans)
-        return self._kept.span(*own)
+    def _name_of(self, bucket: Span) -> str:
+        """What it is, in messages."""
+        first, *more = [entry.spec.name for entry, _ in self._entries if overlaps([entry.span], [bucket])]
+        return f"parameters {first} and {len(more)} more, which --zero-stage 3 gathers when a layer is called"
 
     def _adopt(self, bucket: Span) -> None:
         """Move a bucket's parameters into its slot, and what of them is this rank's into what it keeps."""
@@ -100,8 +103,12 @@ class GatheredParameters:
         slot.wait()
         if slot.bucket is None and not slot.is_vacant():
             raise _assigned()
-        own, whole = self._operands[bucket]
-        slot.bucket, slot.arriving = bucket, self._group.all_gather(own, out=whole, async_op=True)
+        place, kept = self._places[bucket], self._kept.span(*self._own[bucket])
+        own = place.span(*self._own[bucket]) if in_place.is_on_host(kept) else kept
+        if own is not kept:
+            in_place.assign(own, kept)
+        work = self._group.all_gather(own, out=place.span(*bucket), async_op=True, about=self._names[bucket])
+        slot.bucket, slot.arriving = bucket, work
 
     def keep(self, entry: Entry) -> None:
         """Take what is this rank's of a parameter from its slot, where new values were written; then the slot is

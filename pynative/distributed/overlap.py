@@ -1,8 +1,9 @@
 """Collectives of buckets in time: sums of gradients during the backward, gathers of parameters during the forward.
 
 A bucket's sum starts in the last micro-batch's backward, when the last of its cells is complete. Its gather starts
-after the update and is waited for by the first cell that needs its parameters. At the edges of layers a computing rank
-looks in on what is under way. All ranks start the same collectives in the same order, the model's.
+after the update and is waited for by the first cell that needs its parameters. At the edges of layers, and after each
+weight gradient, a computing rank looks in on what is under way. All ranks start the same collectives in the same order,
+the model's.
 """
 
 from collections import defaultdict
@@ -10,8 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from mindspore import nn
 
-from pynative import parallel_state
-from pynative.distributed.bucket import ParamAndGradBucket
+from pynative.distributed.bucket import ParamAndGradBucket, look_in
 from pynative.layer_events import LayerEvents
 
 
@@ -40,9 +40,11 @@ class _ChunkSums:
         self._started = 0
         events.listen("before_backward", self._look_in)
         events.listen("after_backward", self._cell_is_complete)
+        for parameter in (parameter for bucket in buckets for parameter in bucket.params):
+            parameter.meta.after_contribution = look_in
 
     def _look_in(self, cell: nn.Cell) -> None:
-        parallel_state.get_backend().progress()
+        look_in()
 
     def _cell_is_complete(self, cell: nn.Cell) -> None:
         if self.events.is_last_micro_batch and self.is_enabled:
@@ -86,7 +88,7 @@ class OverlappedGathers:
     def _wait_for(self, cell: nn.Cell) -> None:
         for bucket in self._needed.get(id(cell), ()):
             bucket.finish_param_sync()
-        parallel_state.get_backend().progress()
+        look_in()
 
 
 def _by_chunk(buckets: Iterable[ParamAndGradBucket]) -> dict[LayerEvents, list[ParamAndGradBucket]]:

@@ -4,6 +4,7 @@ between ranks around an update."""
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from weakref import ref
 
+import mindspore
 from mindspore import Parameter, nn
 
 from parallel_core.buffers import (
@@ -22,7 +23,7 @@ from parallel_core.buffers import (
 from parallel_core.config.gradient import GradientConfig
 from pynative import in_place, parallel_state
 from pynative.distributed.bucket import ParamAndGradBucket, operands
-from pynative.distributed.flat_memory import FlatMemory
+from pynative.distributed.flat_memory import FlatMemory, SomeMemory, SplitMemory, in_host_memory
 from pynative.distributed.gathered_parameters import GatheredParameters
 from pynative.distributed.overlap import OverlappedSums
 from pynative.distributed.slots import InSlot, Slots
@@ -35,12 +36,15 @@ from pynative.parameter import place_of, set_main_grad, trainable, type_name
 class ParamAndGradBuffer:
     """The flat memory of one plan: `parameter` keeps its values, and gradients are summed in its `main_grad`."""
 
-    def __init__(self, plan: BufferPlan, parameters: Sequence[Parameter], residence: Residence) -> None:
+    def __init__(
+        self, plan: BufferPlan, parameters: Sequence[Parameter], residence: Residence, offloads_cut: bool = False
+    ) -> None:
+        """offloads_cut: parameters of which the rank keeps a part alone are kept in host memory."""
         self.plan = plan
         self.owned = residence.owned
         """What this rank updates, and of which it has the optimizer's state: with the distributed optimizer its part of
         every bucket. The reduced gradient is whole there only."""
-        self.parameters = FlatMemory(residence.parameters, plan.parameter_type)
+        self.parameters = _kept_parameters(residence, plan.parameter_type, offloads_cut)
         """What the rank keeps of them; with ZeRO stage 3 that is its own part, and of the gradients with stage 2."""
         self.gradients = FlatMemory(residence.gradients, plan.gradient_type)
         self.gradient_slots = Slots(residence.gradient_slots, plan.gradient_type)
@@ -61,7 +65,7 @@ class ParamAndGradBuffer:
             parameter.set_data(home)
 
     @property
-    def memories(self) -> list[FlatMemory]:
+    def memories(self) -> list[SomeMemory]:
         """All that is allocated."""
         slots = (self.parameter_slots.memory, self.gradient_slots.memory)
         return [self.parameters, self.gradients, *(memory for memory in slots if memory is not None)]
@@ -74,6 +78,14 @@ class ParamAndGradBuffer:
                     f"parameter {entry.spec.name}: left the memory that is trained, as Parameter.set_data does to one; "
                     f"write its values by mindspore.ops.assign, or pynative.checkpointing.load_weights"
                 )
+
+
+def _kept_parameters(residence: Residence, dtype: str, offloads_cut: bool) -> SomeMemory:
+    """Memory of what a rank keeps of the parameters; on a CPU all of it is the host's."""
+    cut = overlaps(residence.parameters, [*residence.parameter_slots.cells])
+    if not offloads_cut or not cut or mindspore.get_context("device_target") == "CPU":
+        return FlatMemory(residence.parameters, dtype)
+    return SplitMemory(cut, [span for span in residence.parameters if span not in cut], dtype, in_host_memory)
 
 
 class ParamAndGradBuffers:
@@ -99,7 +111,8 @@ class ParamAndGradBuffers:
         )
         residences = [plan_residence(plan, cells, len(self._cells), coordinates, config.zero_stage) for plan in plans]
         self._buffers = [
-            ParamAndGradBuffer(plan, parameters, residence) for plan, residence in zip(plans, residences, strict=True)
+            ParamAndGradBuffer(plan, parameters, residence, config.cpu_offload_params)
+            for plan, residence in zip(plans, residences, strict=True)
         ]
         self.entries = [pair for buffer in self._buffers for pair in buffer.entries]
         """Every parameter with its place."""

@@ -10,7 +10,7 @@ from mindspore import Parameter
 from parallel_core.buffers import Collective, Entry, overlaps
 from pynative import in_place, kernels
 from pynative.distributed.bucket import ParamAndGradBucket, started
-from pynative.distributed.flat_memory import FlatMemory
+from pynative.distributed.flat_memory import FlatMemory, SomeMemory
 from pynative.distributed.slots import InSlot
 
 
@@ -47,7 +47,7 @@ class TransientBucket(ParamAndGradBucket):
         entries: Sequence[tuple[Entry, Parameter]],
         slot: InSlot,
         kept: FlatMemory,
-        parameters: FlatMemory,
+        parameters: SomeMemory,
         reductions: Sequence[Collective],
         gathers: Sequence[Collective],
         turn: Turn,
@@ -95,4 +95,4 @@ class TransientBucket(ParamAndGradBucket):
         """Wait until the gradients that this rank owns are the sum of all micro-batches over the replicas."""
         self._turn.finish()
         for one in self._over_instances:
-            started(*one, self._sent_as).wait()
+            started(*one, f"gradients of {self.about}", self._sent_as).wait()

@@ -13,6 +13,7 @@ from mindspore import Parameter, nn
 
 from parallel_core.buffers import Span, Visits
 from pynative import autograd
+from pynative.distributed.bucket import look_in
 from pynative.distributed.gathered_parameters import GatheredParameters
 from pynative.distributed.transient_bucket import TransientBucket, Turn
 from pynative.layer_events import LayerEvents
@@ -52,6 +53,8 @@ class SendGradients:
         self._cells, self._buckets, self._turn, self._overlaps = cells, buckets, turn, overlaps
         for events in cells.events if buckets else ():
             events.listen("after_backward", self._after_backward)
+        for parameter in (p for of_cell in buckets.values() for bucket in of_cell for p in bucket.params):
+            parameter.meta.after_contribution = look_in
 
     def _after_backward(self, cell: nn.Cell) -> None:
         number = self._cells.number(cell)

@@ -1,6 +1,6 @@
 """An optimizer over flat buffers: its states, float32 values of 16-bit parameters, the update of what a rank owns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from mindspore import Parameter, Tensor
@@ -12,16 +12,16 @@ from parallel_core.loss_scale import LossScaler
 from parallel_core.lr_schedule import Rates
 from parallel_core.optimizer import MAIN_PARAM, Treatment, moment_names, plan_states, treatment
 from pynative import in_place, kernels
-from pynative.distributed.flat_memory import FlatMemory
+from pynative.distributed.flat_memory import FlatMemory, SomeMemory, SplitMemory
 from pynative.distributed.overlap import OverlappedGathers
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
 from pynative.optimizer.muon import MuonMatrix, matrices_of
-from pynative.optimizer.offload import SplitMemory, allocate_states, update_on_host
+from pynative.optimizer.offload import allocate_states, where_states_are
 from pynative.optimizer.sweep import Step, Sweep
 from pynative.optimizer.updates import UPDATES
 from pynative.parameter import set_main_param
 
-States = dict[str, FlatMemory] | dict[str, SplitMemory]
+States = Mapping[str, SomeMemory]
 """Of a buffer, by name."""
 
 
@@ -99,7 +99,7 @@ class FlatOptimizer:
         return matrices_of(buffer.plan, matrices, sweeps, self.config, self.buffers.is_sharded)
 
     @staticmethod
-    def _give_main_params(buffer: ParamAndGradBuffer, main_param: FlatMemory | SplitMemory | None) -> None:
+    def _give_main_params(buffer: ParamAndGradBuffer, main_param: SomeMemory | None) -> None:
         """Let parameters know their float32 values: in their shape, or of a part of one the vector."""
         owned = {entry.index: run for entry, run in buffer.plan.entries_in(buffer.owned)}
         for entry, parameter in buffer.entries:
@@ -147,10 +147,10 @@ class FlatOptimizer:
         if self.config.clip_grad_value is not None:
             for gradients in self._gradients:
                 kernels.clamp_(gradients, self.config.clip_grad_value / step.grad_scale)
-        for sweep in self._sweeps:
-            UPDATES[sweep.treatment.rule](sweep, self.config, step)
-        for sweep in self._offloaded_sweeps:
-            update_on_host(sweep, self.config, step)
+        for sweeps, is_on_host in ((self._sweeps, False), (self._offloaded_sweeps, True)):
+            for sweep in sweeps:
+                with where_states_are(sweep, is_on_host) as here:
+                    UPDATES[sweep.treatment.rule](here, self.config, step)
         for matrix in self._matrices:
             matrix.update(step)
 

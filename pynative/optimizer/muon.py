@@ -12,6 +12,7 @@ from parallel_core.sharding import SHARDS_OF_STATES
 from pynative import kernels, parallel_state
 from pynative.collectives import Group
 from pynative.distributed.flat_memory import FlatMemory
+from pynative.optimizer.offload import where_states_are
 from pynative.optimizer.orthogonal import scaled_update
 from pynative.optimizer.sweep import Step, Sweep
 
@@ -42,7 +43,8 @@ class MuonMatrix:
         if self.sharing is not None:
             self.sharing.all_reduce(whole, out=whole)
         if self.owned is not None and self.sweep is not None:
-            self._apply(direction.view(0, self.entry.place.shape), self.owned, self.sweep, step)
+            with where_states_are(self.sweep, states_are_on_host=False) as here:
+                self._apply(direction.view(0, self.entry.place.shape), self.owned, here, step)
 
     def _fill(self, direction: Tensor, sweep: Sweep, grad_scale: float) -> None:
         """Average the gradient; the direction is the average, or Nesterov's, one average ahead."""

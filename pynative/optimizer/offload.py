@@ -1,4 +1,4 @@
-"""Optimizer states in host memory or in a file, and their update there.
+"""Optimizer states in host memory or in a file, weights in host memory, and updates where the states are.
 
 "ZeRO-Offload" (Ren et al., 2021): the device has weights and gradients, the host states and float32 weights; a gradient
 goes to the host, the updated weight comes back. "ZeRO-Infinity" (Rajbhandari et al., 2021): the states are in a file on
@@ -7,26 +7,19 @@ a fast disk, of which the host's memory holds what is in use.
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from math import prod
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import mindspore
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.buffers import Span
-from parallel_core.config import OptimizerConfig
+from parallel_core.config.gradient import GradientConfig
 from parallel_core.config.offload import OffloadConfig
 from pynative import in_place, kernels
-from pynative.distributed.flat_memory import Allocate, FlatMemory
-from pynative.optimizer.sweep import Step, Sweep
-from pynative.optimizer.updates import UPDATES
-
-
-def in_host_memory(size: int, dtype: np.dtype) -> np.ndarray:
-    """Zeros there."""
-    return np.zeros(size, dtype)
+from pynative.distributed.flat_memory import Allocate, in_host_memory
+from pynative.optimizer.sweep import Sweep
 
 
 class InFiles:
@@ -62,64 +55,35 @@ def allocate_states(config: OffloadConfig) -> Allocate | None:
     return in_host_memory if config.nvme_path is None else InFiles(config.nvme_path)
 
 
-class SplitMemory:
-    """States of which a part is kept elsewhere, under the plan's addresses."""
-
-    def __init__(self, elsewhere: Sequence[Span], rest: Sequence[Span], dtype: str, allocate: Allocate) -> None:
-        places = ((elsewhere, allocate), (rest, None))
-        self.parts = [FlatMemory(spans, dtype, where) for spans, where in places if spans]
-
-    @property
-    def bytes(self) -> int:
-        """Allocated, in all places."""
-        return sum(part.bytes for part in self.parts)
-
-    def holds(self, span: Span) -> bool:
-        """Whether one of the parts has these elements."""
-        return any(part.holds(span) for part in self.parts)
-
-    def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
-        """The tensor of this shape that begins at element `start` of the plan."""
-        span = Span(start, start + prod(shape))
-        return next(part for part in self.parts if part.holds(span)).view(start, shape)
-
-    def span(self, start: int, stop: int) -> Tensor:
-        """Elements start..stop-1 of the plan as a vector."""
-        return self.view(start, (stop - start,))
-
-
-def offload_lines(config: OffloadConfig) -> Iterator[str]:
-    """What the log says of it. ValueError for what is not done on this device."""
+def offload_lines(config: OffloadConfig, gradient: GradientConfig) -> Iterator[str]:
+    """What the log says of it."""
     on_cpu = mindspore.get_context("device_target") == "CPU"
     share = f"{config.optimizer_offload_fraction:.0%} of the optimizer's states are"
     if config.offloads_optimizer and config.nvme_path is not None:
         yield f"{share} in files of {config.nvme_path}"
     elif config.offloads_optimizer:
         yield f"{share} in host memory" + (", as everything is on a CPU" if on_cpu else "")
-    if config.cpu_offload_params and not on_cpu:
-        raise ValueError(
-            "--cpu-offload-params: a device keeps its part of the weights in its own memory; leave it out, or move the "
-            "optimizer's states by --cpu-offload-optimizer"
-        )
-    if config.cpu_offload_params:
-        yield "Weights are in host memory, as everything is on a CPU"
+    if gradient.cpu_offload_params:
+        yield "This rank's part of the weights is in host memory" + (", as everything is on a CPU" if on_cpu else "")
 
 
-def update_on_host(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
-    """Update what a sweep covers, of which the states - float32 values of 16-bit weights too - are the host's."""
-    param = sweep.param if sweep.model_param is not None else _copy(sweep.param)
-    model_param = None if sweep.model_param is None else _copy(sweep.model_param)
-    with kernels.on_host():
-        UPDATES[sweep.treatment.rule](
-            sweep._replace(param=param, grad=_copy(sweep.grad), model_param=model_param), config, step
-        )
-    weights, updated = (sweep.param, param) if model_param is None else (sweep.model_param, model_param)
+@contextmanager
+def where_states_are(sweep: Sweep, states_are_on_host: bool) -> Iterator[Sweep]:
+    """What an update needs, where its states are - float32 values of 16-bit weights among them - though gradients or
+    weights lie elsewhere: both are brought there, and after the block the weights go back."""
+    weights = sweep.param if sweep.model_param is None else sweep.model_param
+    is_there = in_place.is_on_host(weights) is states_are_on_host
+    updated = weights if is_there else _copy(weights)
+    gradient = _copy(sweep.grad) if states_are_on_host else sweep.grad
+    named = {"param": updated} if sweep.model_param is None else {"model_param": updated}
+    with kernels.on_host() if states_are_on_host else nullcontext():
+        yield sweep._replace(grad=gradient, **named)
     if updated is not weights:
         in_place.assign(weights, updated)
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """A device's tensor on the host; on a CPU itself."""
+    """A device's tensor on the host, or a host's that an operator may take to the device; on a CPU itself."""
     if mindspore.get_context("device_target") == "CPU":
         return tensor
     return Tensor.from_numpy(np.array(tensor.asnumpy()))

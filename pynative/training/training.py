@@ -195,7 +195,7 @@ def _step_cell(
     model: nn.CellList, config: AllConfig, forward_step_func: Callable | None, get_batch_func: Callable | None
 ) -> TrainOneStepCell:
     """Gradients, optimizer, schedule and forward step around a model."""
-    for line in offload_lines(config.training_config.offload):
+    for line in offload_lines(config.training_config.offload, config.training_config.gradient):
         log(line)
     optimizer = get_optimizer(config.optimizer_config, config.training_config, network=model)
     scheduler = get_optimizer_param_scheduler(config)

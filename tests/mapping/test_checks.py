@@ -391,7 +391,6 @@ BAD = [
     ),
     ("--zero-stage 3 --pipeline-model-parallel-size 2", 2, "--zero-stage 3"),
     ("--zero-stage 2 --cpu-offload-params", 2, "--cpu-offload-params"),
-    ("--zero-stage 3 --cpu-offload-params --device-target Ascend", 2, "--cpu-offload-params: a device keeps its part"),
     ("--nvme-path x --cpu-offload-optimizer", 1, "--nvme-path x"),
     ("--optimizer-offload-fraction 0.5", 1, "--optimizer-offload-fraction 0.5"),
     ("--optimizer-offload-fraction 1.5 --optimizer-cpu-offload", 1, "--optimizer-offload-fraction 1.5"),

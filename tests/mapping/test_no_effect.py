@@ -72,7 +72,7 @@ IDLE = [
         "--use-precision-aware-optimizer --bf16",
         "--bf16",
     ),
-    ("--cpu-offload-params", "--zero-stage 3", None, "on a CPU"),
+    ("--cpu-offload-params", "--zero-stage 3", "--zero-stage 3 --device-target Ascend", "on a CPU"),
     (
         "--cpu-offload-optimizer",
         "--optimizer-offload-fraction 0",

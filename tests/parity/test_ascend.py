@@ -6,10 +6,12 @@ of MindSpore is checked against MindSpore's definition of it and against the doc
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from parallel_core.costs import memory
 from tests.parity.test_goldens import LAYOUTS, REPLAY_SECONDS, check, script
 from tests.support.ascend.stack import ascend_job
 from tests.support.ascend.streams import Posted, check_order
@@ -25,6 +27,13 @@ _LLAMA = "--use-fused-swiglu --use-fused-rotary-pos-emb --use-fused-rmsnorm"
 FUSED = {"gpt2": "", "llama": _LLAMA, "llama_bf16": _LLAMA, "gpt2_fp16": ""}
 """Every fused operator that a model has a flag for; attention's is in all of them."""
 
+_OPTIMIZER, _WEIGHTS = "--cpu-offload-optimizer", "--zero-stage 3 --cpu-offload-params"
+OFFLOADED = [
+    ("gpt2", f"--use-distributed-optimizer {_OPTIMIZER}", 2),
+    ("gpt2", _WEIGHTS, 1),
+    ("llama_bf16", f"{_WEIGHTS} {_OPTIMIZER}", 4),
+]
+"""Cases, flags, and how many memories are the host's: weights, states."""
 FIRST_STEPS = [
     *[("llama_bf16", layout, 3) for layout in ("1 rank", "tp2 sp", "pp2", "cp2 ring", "dp2 distopt")],
     *[("gpt2_fp16", layout, 5) for layout in ("1 rank", "tp2 sp", "pp2")],
@@ -56,6 +65,39 @@ def replay(name: str, layout: str, out: Path, more: str = "") -> None:
 def test_the_ascend_stack_replays_megatrons_curve(name, layout, tmp_path):
     replay(name, layout, tmp_path)
     check(name, script().compare(asset(f"golden/{name}"), tmp_path))
+
+
+def offloaded(carrier, case: str, out: str, flags: list[str]) -> list[int]:
+    """One rank's part of a replay; the bytes of each memory that is the host's."""
+    from pynative.distributed.flat_memory import FlatMemory
+
+    made: list[int] = []
+    allocate = FlatMemory.__init__
+
+    def noted(self, spans, dtype="float32", place=None):
+        allocate(self, spans, dtype, place)
+        if place is not None:
+            made.append(self.bytes)
+
+    config = config_of(flags, carrier.world_size)
+    with patch.object(FlatMemory, "__init__", noted), ascend_job(carrier, config):
+        script().run_case(Path(case), Path(out), config)
+    expected = memory(config, 0)
+    assert sum(made) == expected.offloaded_states + expected.offloaded_parameters, (made, expected)
+    return made
+
+
+@pytest.mark.parametrize(("name", "flags", "memories"), OFFLOADED)
+def test_what_lies_in_host_memory_on_an_ascend(name, flags, memories, tmp_path):
+    """A whole run with optimizer states, weights, or both there: the curve is Megatron's, and the bytes are the
+    prediction's."""
+    case = asset(f"golden/{name}")
+    asked = f"{flags} --device-target Ascend --use-flash-attn {FUSED[name]} --exit-interval 2"
+    found = run(2, offloaded, str(case), str(tmp_path), [*script().case_flags(case), *asked.split()])
+    assert all(len(sizes) == memories for sizes in found)
+    ours, theirs = (json.loads((at / "curve.json").read_text())[:2] for at in (tmp_path, case))
+    for row, expected in zip(ours, theirs, strict=True):
+        assert row["lm_loss"] == pytest.approx(expected["lm_loss"], abs=1e-5 if name == "gpt2" else 5e-4)
 
 
 @pytest.mark.parametrize(("name", "layout", "steps"), FIRST_STEPS)

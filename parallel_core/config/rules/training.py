@@ -117,23 +117,6 @@ def weights_are_cut_without_a_pipeline(config: Sections) -> Iterator[Finding]:
             "use stage 2 (--zero-stage 2 alone, or --use-megatron-fsdp with --data-parallel-sharding-strategy "
             "optim_grads), or no pipeline",
         )
-    if config.training_config.offload.cpu_offload_params and gradient.zero_stage != 3:
-        yield Finding(
-            "--cpu-offload-params",
-            None,
-            "only weights that are gathered when they are needed can lie elsewhere: needs --zero-stage 3",
-            "add it, or leave --cpu-offload-params out",
-        )
-
-
-def weights_stay_with_the_device(config: Sections) -> Iterator[Finding]:
-    if config.training_config.offload.cpu_offload_params and config.parallel_config.device_target == "Ascend":
-        yield Finding(
-            "--cpu-offload-params",
-            None,
-            "a device keeps its part of the weights in its own memory (--device-target Ascend)",
-            "leave it out, or move the optimizer's states by --cpu-offload-optimizer",
-        )
 
 
 def offloaded_states_are_swept(config: Sections) -> Iterator[Finding]:
@@ -233,7 +216,6 @@ RULES = (
     states_are_copied_evenly,
     averages_where_gradients_are_averaged,
     weights_are_cut_without_a_pipeline,
-    weights_stay_with_the_device,
     offloaded_states_are_swept,
     copies_can_be_compared,
     checkpoints_are_kept,

@@ -111,6 +111,14 @@ def test_what_is_offloaded_is_not_on_the_device():
     assert swapped.total == memory(config, 0).total - swapped.offloaded_activations
 
 
+def test_weights_that_lie_elsewhere_are_not_on_the_device():
+    """What a rank keeps of cut weights; the slots and what is whole stay."""
+    flags = f"{SIZES} --global-batch-size 8 --zero-stage 3 --untie-embeddings-and-output-weights"
+    on_device, elsewhere = (memory(config_of(f"{flags} {more}", 2), 0) for more in ("", "--cpu-offload-params"))
+    assert on_device.offloaded_parameters == 0 < elsewhere.offloaded_parameters < elsewhere.parameters
+    assert elsewhere.total + elsewhere.offloaded_parameters == on_device.total
+
+
 @pytest.mark.parametrize("where", ["--cpu-offload-optimizer", "--nvme-path x"])
 def test_states_that_lie_elsewhere_are_not_on_the_device(where):
     """All of them; half of them but for the parameter at which they are cut; with a fraction of 0 none."""

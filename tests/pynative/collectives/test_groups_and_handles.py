@@ -231,7 +231,7 @@ def test_outstanding_work_moves_on_when_a_computing_rank_looks_in(backend):
     total = numbers(0, (size,), "float32") + numbers(1, (size,), "float32")
     results = run(2, complete_without_waiting, size, backend=backend)
     np.testing.assert_array_equal(np.concatenate([result for _, result in results]), total)
-    assert all(looks > 0 for looks, _ in results) or backend == "native"
+    assert any(looks > 0 for looks, _ in results) or backend == "native"
 
 
 def keep_no_intervals(backend):

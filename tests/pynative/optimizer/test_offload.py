@@ -107,10 +107,11 @@ def test_a_full_disk_is_an_error(tmp_path):
 def test_an_accelerators_states_are_the_hosts(is_16_bit):
     """On the doubles of an Ascend: states in numpy's memory, weights and gradients in the device's; the host's kernel
     updates copies of those, and what it made of the weights comes back."""
-    from pynative.distributed.flat_memory import FlatMemory
+    from pynative.distributed.flat_memory import FlatMemory, SplitMemory, in_host_memory
     from pynative.kernels.host import optimizer as host
-    from pynative.optimizer.offload import SplitMemory, in_host_memory, update_on_host
+    from pynative.optimizer.offload import where_states_are
     from pynative.optimizer.sweep import Step, Sweep
+    from pynative.optimizer.updates import adam
 
     whole, calls = Span(0, 64), []
     weights, gradient = (np.random.default_rng(seed).standard_normal(64).astype(np.float32) for seed in (1, 2))
@@ -132,7 +133,8 @@ def test_an_accelerators_states_are_the_hosts(is_16_bit):
         moments = {EXP_AVG: first, EXP_AVG_SQ: second}
         weights_of = (main, param) if is_16_bit else (param, None)
         sweep = Sweep(Treatment("adam", False, False), weights_of[0], grad, moments, weights_of[1])
-        update_on_host(sweep, OptimizerConfig(), Step(1, Rates(0.1, 0.0, 0.1), 1.0))
+        with where_states_are(sweep, states_are_on_host=True) as here:
+            adam(here, OptimizerConfig(), Step(1, Rates(0.1, 0.0, 0.1), 1.0))
     assert len(calls) == 1 and calls[0][2:] == [first.data_ptr(), second.data_ptr()]
     assert grad.data_ptr() not in calls[0] and param.data_ptr() not in calls[0]
     expected = weights - 0.1 * np.sign(gradient)  # Adam's first step.

@@ -19,6 +19,7 @@ from mindspore.mint.distributed import distributed
 
 from pynative.collectives import Backend, Group
 from pynative.collectives.arrays import kind_of, to_numpy, writable
+from pynative.in_place import is_on_host
 from tests.support.ascend.definitions import require
 from tests.support.ascend.memory import uninitialised
 from tests.support.ascend.streams import Message, Posted
@@ -109,6 +110,7 @@ def check(kernel: str, *tensors: Tensor) -> None:
     types = {x.dtype for x in tensors}
     require(len(types) == 1 and types <= set(TYPES), f"{kernel}: types {types}")
     require(all(x.is_contiguous() for x in tensors), f"{kernel}: a tensor is not contiguous")
+    require(not any(map(is_on_host, tensors)), f"{kernel}: a tensor lies in host memory")
 
 
 def fill(target: Tensor, result: Tensor) -> None:

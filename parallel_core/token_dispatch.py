@@ -49,8 +49,8 @@ class SortedChoices(NamedTuple):
     """int64 [E]: choices of each expert."""
 
 
-def sorted_by_expert(experts: np.ndarray, num_experts: int, capacity: int | None = None) -> SortedChoices:
-    """experts [T, k], -1 where a choice was dropped; with `capacity` every expert has as many rows, some of them -1.
+def sorted_by_expert(experts: np.ndarray, num_experts: int, rows: np.ndarray | None = None) -> SortedChoices:
+    """experts [T, k], -1 where a choice was dropped; with `rows` [E] each expert has so many rows, some of them -1.
 
     The sort is stable and of small integers, for which numpy counts instead of comparing.
     """
@@ -59,11 +59,15 @@ def sorted_by_expert(experts: np.ndarray, num_experts: int, capacity: int | None
     key = (flat + 1).astype(np.uint8 if num_experts < 256 else np.uint16 if num_experts < 65536 else np.int32)
     choices = np.argsort(key, kind="stable")[counts[0] :]
     counts = counts[1:]
-    if capacity is None:
+    if rows is None:
         return SortedChoices(choices, counts)
-    padded = np.full((num_experts, capacity), NONE, choices.dtype)
-    padded[np.arange(capacity) < counts[:, None]] = choices
-    return SortedChoices(padded.reshape(-1), np.full(num_experts, capacity))
+    padded = np.full(rows.sum(), NONE, choices.dtype)
+    padded[np.arange(len(choices)) + np.repeat(_starts(rows) - _starts(counts), counts)] = choices
+    return SortedChoices(padded, rows)
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+    return np.cumsum(counts) - counts
 
 
 def of_experts(chosen: SortedChoices, first: int, count: int) -> SortedChoices:
@@ -98,8 +102,7 @@ def by_expert(received: np.ndarray) -> np.ndarray:
     """
     lengths = received.T.reshape(-1)
     starts = (np.cumsum(received).reshape(received.shape) - received).T.reshape(-1)
-    shift = starts - (np.cumsum(lengths) - lengths)
-    return (np.arange(lengths.sum()) + np.repeat(shift, lengths)).astype(np.int32)
+    return (np.arange(lengths.sum()) + np.repeat(starts - _starts(lengths), lengths)).astype(np.int32)
 
 
 def inverse(order: np.ndarray) -> np.ndarray:

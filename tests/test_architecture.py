@@ -75,8 +75,8 @@ FLOORS = {
         {"arguments", "explain"},
     ),
     "parallel_core": (
-        {"activations", "batch_sizes", "blas", "dtypes", "files", "findings", "fused_rows", "loss_scale", "lr_schedule"}
-        | {"messages", "newton_schulz", "token_dispatch"}
+        {"activations", "batch_sizes", "blas", "dtypes", "files", "findings", "fused_rows", "hot_experts", "loss_scale"}
+        | {"lr_schedule", "messages", "newton_schulz", "token_dispatch"}
         | {"partition", "sampling", "sharding", "strictness"},
         {"averaging", "buffers", "initial_values", "recompute", "schedules", "sizes"},
         {"config", "context"},

@@ -75,6 +75,11 @@ def _updates_by_sgd(config: AllConfig) -> bool:
 
 ROWS = (
     Idle(
+        ("cold_token_percent", "hot_expert_update_step"),
+        lambda config: not config.moe_config.hot_expert_num,
+        "no expert is hot without --hot-expert-num",
+    ),
+    Idle(
         tuple(entry.name for entry in fields(MuonConfig)),
         lambda config: config.optimizer_config.optimizer_type != "muon",
         "needs --optimizer muon",

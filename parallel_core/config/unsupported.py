@@ -33,7 +33,6 @@ class Unsupported(NamedTuple):
 
 
 _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
-    "hot_expert_num": (0,),
     "lora_rank": (0,),
     "ckpt_format": ("torch_dist", "torch", "torch_dcp", "fsdp_dtensor", "safetensors"),
     "prefix": ("network",),

@@ -8,6 +8,7 @@ from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from pynative import kernels
 from pynative.moe.experts import experts_of
+from pynative.moe.hot_experts import HotExperts
 from pynative.moe.router import TopKRouter
 from pynative.moe.shared_experts import SharedExperts
 from pynative.moe.token_dispatcher import MoETokenDispatcher
@@ -27,6 +28,10 @@ class MoELayer(nn.Cell):
         self.router = TopKRouter(config, layer_number)
         self.token_dispatcher = MoETokenDispatcher.of(config)
         self.experts = experts_of(config, block.experts)
+        self.hot_experts: HotExperts | None = None
+        if config.moe_config.hot_expert_num:
+            self.hot_experts = HotExperts(config, layer_number, self.experts, self.token_dispatcher)
+            self.router.capacities = self.hot_experts.capacities
         self.shared_experts = None if block.shared_experts is None else SharedExperts(config, block.shared_experts)
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:

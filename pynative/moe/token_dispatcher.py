@@ -20,6 +20,7 @@ from mindspore import Tensor
 
 from parallel_core import token_dispatch
 from parallel_core.config import ModelConfig
+from parallel_core.hot_experts import Slots
 from parallel_core.token_dispatch import Copies
 from pynative import kernels, parallel_state
 from pynative.autograd import Function
@@ -135,6 +136,7 @@ class MoETokenDispatcher(ABC):
         self.group = parallel_state.get_expert_tensor_and_model_parallel_group()
         self.shards = parallel_state.get_expert_tensor_parallel_world_size()
         self.owner = parallel_state.get_expert_model_parallel_rank()
+        self.slots = Slots.plain(self.num_experts)
         boundary = Boundary.of(config)
         self.cut_over = None if boundary.cuts_sequence else boundary.group
 
@@ -144,8 +146,8 @@ class MoETokenDispatcher(ABC):
         return DISPATCHERS[config.moe_config.moe_token_dispatcher_type](config)
 
     @abstractmethod
-    def routes(self, experts: np.ndarray, capacity: int | None, shape: tuple[int, ...]) -> Planned:
-        """The plan for choices [T, k] of tokens `shape` = [s, b, h]."""
+    def routes(self, experts: np.ndarray, rows: np.ndarray | None, shape: tuple[int, ...]) -> Planned:
+        """The plan for choices [T, k] of tokens `shape` = [s, b, h]; rows: of each slot, if padded."""
 
     def dispatch(self, hidden: Tensor, routing: Routing) -> Dispatched:
         """hidden [s, b, h] and its routing -> the tokens at this rank's experts."""
@@ -153,8 +155,11 @@ class MoETokenDispatcher(ABC):
         if self.cut_over is not None and self.cut_over.size > 1:
             hidden, probs = (scatter_to_sequence_parallel_region(x, self.cut_over) for x in (hidden, probs))
             experts = np.split(experts, self.cut_over.size)[self.cut_over.rank]
-        padded_to = min(capacity, len(experts)) if capacity is not None and self.pads_to_capacity else None
-        tokens, choices, counts = self.routes(experts, padded_to, tuple(hidden.shape))
+        rows = None
+        if capacity is not None and self.pads_to_capacity:
+            rows = self.slots.rows(np.minimum(np.broadcast_to(capacity, self.num_experts), len(experts)))
+        experts = self.slots.of(experts)
+        tokens, choices, counts = self.routes(experts, rows, tuple(hidden.shape))
         return Dispatched(
             _Moved.apply(hidden, tokens.out, tokens.back),
             _Moved.apply(probs, choices.out, choices.back),
@@ -183,13 +188,14 @@ class Planned(NamedTuple):
 class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
     """Rows travel by one all-to-all each way, of as many bytes as their experts ask for.
 
-    Messages beside the rows': unless all experts are padded to the same capacity, the ranks tell each other how many.
+    Messages beside the rows': unless all know how many there are, because every expert is padded, the ranks tell.
     """
 
-    def routes(self, experts: np.ndarray, capacity: int | None, shape: tuple[int, ...]) -> Planned:
-        chosen = token_dispatch.sorted_by_expert(experts, self.num_experts, capacity)
+    def routes(self, experts: np.ndarray, rows: np.ndarray | None, shape: tuple[int, ...]) -> Planned:
+        chosen = token_dispatch.sorted_by_expert(experts, self.slots.total, rows)
         sent = token_dispatch.addressed(chosen, self.group.size, self.shards)
-        received = sent.counts if capacity is not None else self._exchanged(sent.counts)
+        are_known = rows is not None and not self.slots.has_copies
+        received = sent.counts if are_known else self._exchanged(sent.counts)
         is_sorted = 1 in received.shape
         route = AllToAllRoute(
             self.group,
@@ -213,12 +219,11 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
 class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
     """Every rank of the group gets all tokens; results come back by a reduce-scatter."""
 
-    def routes(self, experts: np.ndarray, capacity: int | None, shape: tuple[int, ...]) -> Planned:
-        mine, size = self.owner, self.num_experts * self.shards // self.group.size
+    def routes(self, experts: np.ndarray, rows: np.ndarray | None, shape: tuple[int, ...]) -> Planned:
+        size = self.slots.total * self.shards // self.group.size
         gathered = self.group.all_gather(Tensor.from_numpy(np.ascontiguousarray(experts))).asnumpy()
-        most = None if capacity is None else capacity * self.group.size
-        chosen = token_dispatch.sorted_by_expert(gathered, self.num_experts, most)
-        own = token_dispatch.of_experts(chosen, mine * size, size)
+        chosen = token_dispatch.sorted_by_expert(gathered, self.slots.total)
+        own = token_dispatch.of_experts(chosen, self.owner * size, size)
         route = AllGatherRoute(self.group, Copies.of(own.choices, gathered.size, 1), gathered.shape, ())
         return _planned(route, (self.group.size * shape[0], *shape[1:]), gathered.shape[1], own.counts)
 

@@ -13,6 +13,7 @@ from parallel_core.loss_scale import LossScaler
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative.distributed.finalize_model_grads import finalize_model_grads
 from pynative.moe.expert_bias import ExpertBiases
+from pynative.moe.hot_experts import hot_experts_of, replicated
 from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.optimizer.grad_norm import GradientNorm, clip_coefficient
 from pynative.pipeline_parallel.stage import ForwardStep
@@ -90,6 +91,7 @@ class TrainOneStepCell:
                 bucket.is_checked = True
             self.pipeline.after_micro_batch = self.buffers.check_gradients
         self.gradient_norm = GradientNorm(self.buffers, checks_all=self.loss_scaler is not None)
+        self.hot_experts = hot_experts_of(self.model)
         self.skipped_steps, self.expert_biases = 0, ExpertBiases(self.model)
 
     def __call__(self, **data: Any) -> tuple[float, bool, float, float, float]:
@@ -116,7 +118,8 @@ class TrainOneStepCell:
         samples = data.batch_size * replicas * (micro_batches or data.micro_batch_num)
         self.model.set_train(True)
         self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
-        loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
+        with replicated(self.hot_experts, train=True):
+            loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
         self.expert_biases.update(loss.figures)
         averaging = self.pipeline.averaging
         finalize_model_grads(self.buffers)
@@ -141,5 +144,6 @@ class TrainOneStepCell:
     def evaluate(self, data_iterator: Iterator, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""
         self.model.set_train(False)
-        losses = [self.pipeline.run(self.forward_step, data_iterator, train=False) for _ in range(batches)]
+        with replicated(self.hot_experts, train=False):
+            losses = [self.pipeline.run(self.forward_step, data_iterator, train=False) for _ in range(batches)]
         return sum(loss.total for loss in losses) / max(sum(loss.weight for loss in losses), 1.0)

@@ -101,26 +101,26 @@ def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int) -> nn.Cell:
 
 
 def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callback]) -> list[Callback]:
-    training = config.training_config
+    training, checkpoint = config.training_config, config.training_config.checkpoint
+    output = Path(checkpoint.output_dir or DEFAULT_OUTPUT)
     callbacks: list[Callback] = [LogCallback(training.log_interval)]
     if training.eval_iters and training.eval_interval:
         callbacks.append(EvaluationCallback(valid, training.eval_interval, training.eval_iters))
     if parallel_state.get_global_rank() == 0:
-        callbacks.append(MetricsCallback(Path(training.checkpoint.output_dir or DEFAULT_OUTPUT) / "metrics.jsonl"))
+        callbacks.append(MetricsCallback(output / "metrics.jsonl"))
     if training.check_for_nan_in_grad:
         callbacks.append(FiniteCallback())
     if training.check_weight_hash_across_dp_replicas_interval:
         callbacks.append(WeightHashCallback(training.check_weight_hash_across_dp_replicas_interval))
     if training.log_local_norm:
         callbacks.append(GradientNormsCallback(training.log_interval))
-    callbacks += expert_callbacks(config.model_config, Path(training.checkpoint.output_dir or DEFAULT_OUTPUT))
+    callbacks += expert_callbacks(config.model_config, output, checkpoint.save_interval)
     callbacks += profile_callbacks(training.profiler)
     callbacks += more
     if training.exit_interval or training.exit_duration_in_mins:
         callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))
     if training.exit_signal_handler:
         callbacks.append(SignalCallback())
-    checkpoint = training.checkpoint
     if checkpoint.output_dir:
         directory = Path(checkpoint.output_dir)
         callbacks.append(CheckpointCallback(directory, checkpoint.save_interval, checkpoint.async_save))

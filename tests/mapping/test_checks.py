@@ -176,6 +176,10 @@ BAD = [
         "--moe-comm-aux-loss-coeff 0.05",
     ),
     ("--moe-comm-aux-loss-coeff 0.05", 1, "--moe-comm-aux-loss-coeff"),
+    ("--num-experts 4 --hot-expert-num 5", 1, "--hot-expert-num 5"),
+    ("--num-experts 4 --hot-expert-num 1 --overlap-grad-reduce", 1, "--hot-expert-num 1"),
+    ("--num-experts 4 --hot-expert-num 1 --zero-stage 2", 1, "--hot-expert-num 1"),
+    ("--num-experts 4 --hot-expert-num 1 --cold-token-percent 0.5", 1, "--cold-token-percent 0.5"),
     ("--num-experts 4 --enable-shared-expert", 1, "--enable-shared-expert"),
     ("--num-experts 4 --shared-moe-ffn-hidden-size 64", 1, "--shared-moe-ffn-hidden-size"),
     # schedules, optimizer, checkpoints

@@ -16,11 +16,11 @@ def test_choices_by_expert(tokens, top, experts, seed):
     found = token_dispatch.sorted_by_expert(chosen, experts)
     assert found.choices.tolist() == [i for of_expert in expected for i in of_expert]
     assert found.counts.tolist() == [len(of_expert) for of_expert in expected]
-    capacity = max(found.counts) + 1
-    padded = token_dispatch.sorted_by_expert(chosen, experts, capacity)
-    assert padded.counts.tolist() == [capacity] * experts
-    rows = padded.choices.reshape(experts, capacity).tolist()
-    assert rows == [of_expert + [-1] * (capacity - len(of_expert)) for of_expert in expected]
+    rows = found.counts + np.arange(experts) % 3
+    padded = token_dispatch.sorted_by_expert(chosen, experts, rows)
+    assert padded.counts.tolist() == rows.tolist()
+    wanted = [of_expert + [-1] * (count - len(of_expert)) for of_expert, count in zip(expected, rows, strict=True)]
+    assert padded.choices.tolist() == [i for of_expert in wanted for i in of_expert]
     own = token_dispatch.of_experts(found, 1, 2)
     assert own.choices.tolist() == expected[1] + expected[2] and own.counts.tolist() == found.counts[1:3].tolist()
 

@@ -15,7 +15,13 @@ ACTING = Acting(
         ),
         "--moe-aux-loss-coeff": {"nargs": "1+"},
         "--moe-router-score-function": refusing("use softmax or sigmoid", "sqrtsoftplus", "sqrtsoftmax"),
-        "--moe-token-dispatcher-type": {"also": ("alltoall_seq", "flex")},
+        "--moe-token-dispatcher-type": {
+            "also": ("alltoall_seq", "flex"),
+            "stands_for": {
+                "flex": "alltoall is run, with the same result: it is a library's form of it for another device",
+                "alltoall_seq": "alltoall is run, with the same result",
+            },
+        },
     },
     (
         same("--moe-intermediate-size", "moe_ffn_hidden_size"),

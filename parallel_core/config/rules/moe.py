@@ -187,6 +187,29 @@ def tokens_divide_over_tensor_ranks(config: Sections) -> Iterator[Finding]:
         )
 
 
+def hot_experts_are_experts(config: Sections) -> Iterator[Finding]:
+    moe, hot = config.moe_config, config.moe_config.hot_expert_num
+    if hot and moe.num_experts is None:
+        yield Finding("--hot-expert-num", hot, "needs --num-experts", "add it")
+    elif hot > (moe.num_experts or 0):
+        yield Finding("--hot-expert-num", hot, f"must not exceed --num-experts {moe.num_experts}", "lower it")
+
+
+def copies_give_their_gradients_at_the_end(config: Sections) -> Iterator[Finding]:
+    """Copies' gradients join the owner's after the last backward, when sums that overlap it have gone already."""
+    hot, gradient = config.moe_config.hot_expert_num, config.training_config.gradient
+    if hot and (gradient.overlap_grad_reduce or gradient.zero_stage >= 2):
+        with_this = "--overlap-grad-reduce" if gradient.overlap_grad_reduce else f"--zero-stage {gradient.zero_stage}"
+        yield Finding("--hot-expert-num", hot, f"does not go with {with_this}", "leave one of them out")
+
+
+def cold_capacity_is_given(config: Sections) -> Iterator[Finding]:
+    moe = config.moe_config
+    if moe.hot_expert_num and moe.cold_token_percent < 1 and moe.moe_expert_capacity_factor is None:
+        rule = "is a share of the capacity, so it needs --moe-expert-capacity-factor"
+        yield Finding("--cold-token-percent", moe.cold_token_percent, rule, "add it")
+
+
 RULES = (
     experts_divide,
     expert_ranks_divide,
@@ -202,4 +225,7 @@ RULES = (
     drop_rates_have_a_capacity,
     layer_pattern_fits,
     tokens_divide_over_tensor_ranks,
+    hot_experts_are_experts,
+    copies_give_their_gradients_at_the_end,
+    cold_capacity_is_given,
 )

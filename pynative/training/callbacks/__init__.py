@@ -7,6 +7,7 @@ from pynative.training.callbacks.exit import ExitCallback, SignalCallback
 from pynative.training.callbacks.experts import MoEDropRateCallback, SummaryMonitor, expert_callbacks
 from pynative.training.callbacks.finite import FiniteCallback
 from pynative.training.callbacks.gradient_norms import GradientNormsCallback
+from pynative.training.callbacks.hot_experts import ColdHotExpertMonitor
 from pynative.training.callbacks.log import LogCallback, MetricsCallback
 from pynative.training.callbacks.profile import profile_callbacks
 from pynative.training.callbacks.weight_hash import WeightHashCallback
@@ -14,6 +15,7 @@ from pynative.training.callbacks.weight_hash import WeightHashCallback
 __all__ = [
     "Callback",
     "CheckpointCallback",
+    "ColdHotExpertMonitor",
     "EvaluationCallback",
     "ExitCallback",
     "FiniteCallback",

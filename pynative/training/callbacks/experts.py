@@ -12,6 +12,7 @@ from parallel_core.step_figures import TOKENS_CHOSEN
 from pynative import parallel_state
 from pynative.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.hot_experts import ColdHotExpertMonitor
 
 
 def drop_rate(counts: np.ndarray, capacity_factor: float) -> float:
@@ -103,8 +104,8 @@ def _depths(config: ModelConfig) -> int:
     return config.multi_token_prediction.num_layers or 0
 
 
-def expert_callbacks(config: ModelConfig, output: Path) -> list[Callback]:
-    """Those that the configuration asks for."""
+def expert_callbacks(config: ModelConfig, output: Path, save_interval: int | None) -> list[Callback]:
+    """Those that the configuration asks for. save_interval: steps between checkpoints."""
     monitors, found = config.moe_config.monitors, list[Callback]()
     if config.moe_config.num_experts is None:
         return found
@@ -113,4 +114,6 @@ def expert_callbacks(config: ModelConfig, output: Path) -> list[Callback]:
     if monitors.save_token_distribution:
         directory = monitors.summary_dir or output / "token_distribution"
         found.append(SummaryMonitor(directory, collect_freq=monitors.summary_collect_freq))
+    if config.moe_config.hot_expert_num:
+        found.append(ColdHotExpertMonitor(config.moe_config, save_checkpoint_steps=save_interval))
     return found

@@ -1,0 +1,157 @@
+"""Copies of the experts with most tokens on every expert-parallel rank, so that those tokens do not travel.
+
+An expert's owner alone has its parameters, gradients and optimizer states. The copies get the owner's values before a
+step's first forward; their gradients are summed over the ranks and added to the owner's after its last backward. So
+whoever reads the model, a checkpoint say, finds the trained values, whichever experts are hot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from parallel_core import hot_experts
+from parallel_core.buffers import Span
+from parallel_core.config import ModelConfig
+from parallel_core.hot_experts import Hot, Slots
+from pynative import autograd, in_place, kernels, parallel_state
+from pynative.autograd import TapeGradients
+from pynative.collectives import Group
+from pynative.distributed.flat_memory import FlatMemory
+from pynative.moe.experts import Expert, Experts
+from pynative.moe.token_dispatcher import MoETokenDispatcher
+from pynative.parameter import type_name
+
+LINEARS = ("linear_fc1", "linear_fc2")
+
+
+def _parameters(expert: Expert) -> list[Parameter]:
+    """An expert's, in one order on all ranks."""
+    linears = (getattr(expert, name) for name in LINEARS)
+    return [parameter for linear in linears for parameter in (linear.weight, linear.bias) if parameter is not None]
+
+
+class Copy:
+    """Memory for one expert's weights and their gradients; to those who compute it looks like an `Expert`."""
+
+    def __init__(self, like: Expert) -> None:
+        self._shapes = [tuple(parameter.shape) for parameter in _parameters(like)]
+        self._ends = np.cumsum([0, *(int(np.prod(shape)) for shape in self._shapes)]).tolist()
+        self._values = self._memory(type_name(like.linear_fc1.weight.dtype))
+        self._gradients: FlatMemory | None = None
+        self._weights = [autograd.leaf(view) for view in self._views(self._values)]
+        for weight in self._weights:
+            weight.meta = SimpleNamespace(main_grad=None, main_grad_is_empty=True, main_grad_is_final=False)
+        weights = iter(self._weights)
+        for name in LINEARS:
+            has_bias = getattr(like, name).bias is not None
+            setattr(self, name, SimpleNamespace(weight=next(weights), bias=next(weights) if has_bias else None))
+
+    def _memory(self, dtype: str) -> FlatMemory:
+        return FlatMemory([Span(0, self._ends[-1])], dtype)
+
+    def _views(self, memory: FlatMemory) -> list[Tensor]:
+        return [memory.view(start, shape) for start, shape in zip(self._ends, self._shapes, strict=False)]
+
+    def fetch(self, expert: Expert | None, source: int, group: Group) -> None:
+        """Take over the values that `source` has, which gives its expert."""
+        whole = self._values.span(0, self._ends[-1])
+        if expert is not None:
+            for view, parameter in zip(self._weights, _parameters(expert), strict=True):
+                in_place.assign(view, parameter)
+        received = group.broadcast(whole, source)
+        if expert is None:
+            in_place.assign(whole, received)
+
+    def expect_gradients(self, like: Expert) -> None:
+        """Have gradients added up, in the type in which those of a rank's own experts are."""
+        gradient = like.linear_fc1.weight.meta.main_grad
+        if self._gradients is None:
+            self._gradients = self._memory(type_name(gradient.dtype))
+        for weight, view in zip(self._weights, self._views(self._gradients), strict=True):
+            weight.meta.main_grad, weight.meta.main_grad_is_empty = view, True
+
+    def give_gradients(self, expert: Expert | None, group: Group) -> None:
+        """Sum the ranks' gradients, and add them to those of the owner's expert."""
+        assert self._gradients is not None
+        for weight in self._weights:
+            if weight.meta.main_grad_is_empty:
+                kernels.fill_(weight.meta.main_grad, 0.0)
+        whole = self._gradients.span(0, self._ends[-1])
+        group.all_reduce(whole, out=whole)
+        if expert is not None:
+            views = self._views(self._gradients)
+            TapeGradients.add(zip(_parameters(expert), views, strict=True))
+
+
+class HotExperts:
+    """A layer's hot experts: which they are, and the copies that this rank has of them while a step runs.
+
+    Args:
+        layer_number: the layer's, global, from 1.
+    """
+
+    def __init__(
+        self, config: ModelConfig, layer_number: int, experts: Experts, dispatcher: MoETokenDispatcher
+    ) -> None:
+        moe = config.moe_config
+        assert moe.num_experts is not None
+        self.layer_number, self._experts, self._dispatcher = layer_number, experts, dispatcher
+        self._count, self._cold_share = moe.num_experts, moe.cold_token_percent
+        self.hot: Hot = hot_experts.first_hot(moe.hot_expert_num)
+        """From the next step on; the same on all ranks."""
+        self._group = parallel_state.get_expert_model_parallel_group()
+        self._own = list(experts.experts)
+        copies = moe.hot_expert_num if self._group.size > 1 else 0
+        self._copies = [Copy(self._own[0]) for _ in range(copies)]
+
+    def capacities(self, capacity: int) -> np.ndarray:
+        """int64 [E]: what each expert takes where an even share of tokens, times the factor, is `capacity`."""
+        return hot_experts.capacities(capacity, self._cold_share, self.hot, self._count)
+
+    def install(self, train: bool) -> None:
+        """Bring the owners' values into the copies, and send tokens there."""
+        for number, copy in zip(self.hot, self._copies, strict=False):
+            copy.fetch(self._owned(number), number // len(self._own), self._group)
+            if train:
+                copy.expect_gradients(self._own[0])
+        if self._copies:
+            self._experts.experts = cast("list[Expert]", [*self._own, *self._copies])
+            self._dispatcher.slots = Slots.with_copies(self.hot, self._count, self._group.size, self._group.rank)
+
+    def remove(self, train: bool) -> None:
+        """Give the owners their gradients, and send tokens to the owners again."""
+        for number, copy in zip(self.hot, self._copies, strict=False):
+            if train:
+                copy.give_gradients(self._owned(number), self._group)
+        self._experts.experts, self._dispatcher.slots = list(self._own), Slots.plain(self._count)
+
+    def _owned(self, number: int) -> Expert | None:
+        owner, place = divmod(number, len(self._own))
+        return self._own[place] if owner == self._group.rank else None
+
+
+def hot_experts_of(model: nn.Cell) -> list[HotExperts]:
+    """Those of a model's layers."""
+    found = (getattr(cell, "hot_experts", None) for _, cell in model.cells_and_names())
+    return [each for each in found if each is not None]
+
+
+@contextmanager
+def replicated(layers: Sequence[HotExperts], train: bool) -> Iterator[None]:
+    """Within the block hot experts are where the tokens are. After one that trains their gradients are the owners'."""
+    for layer in layers:
+        layer.install(train)
+    try:
+        yield
+    except BaseException:
+        for layer in layers:
+            layer.remove(train=False)
+        raise
+    for layer in layers:
+        layer.remove(train)

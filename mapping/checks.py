@@ -50,6 +50,8 @@ EXCLUSIVE = (
 """Flags of which at most one may be given, each with a value that says something."""
 
 NEEDS = {
+    "--multi-latent-attention": ("--kv-lora-rank",),
+    "--multi-head-latent-attention": ("--kv-lora-rank",),
     "--save": ("--save-interval",),
     "--lr-decay-samples": ("--train-samples",),
     "--lr-warmup-samples": ("--train-samples",),

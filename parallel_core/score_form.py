@@ -11,6 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
 
+
 def alibi_slopes(heads: int) -> tuple[float, ...]:
     """Of each head 2^(-8 i / n), i = 1 .. n; where n is no power of two, those of the power below, and then every
     other one of the power above (Press et al., "Train Short, Test Long", 2022, and its code)."""

@@ -25,6 +25,10 @@ FAMILIES = {
     "window in every other layer, cap": "--window-size 5,0 --window-attn-skip-freq 2 --attn-logit-softcapping 0.4 "
     "--position-embedding-type rope",
     "alibi": "--position-embedding-type alibi --sliding-window 9 --group-query-attention --num-query-groups 2",
+    "latent attention": "--multi-latent-attention --kv-lora-rank 12 --qk-head-dim 6 --qk-pos-emb-head-dim 4 "
+    "--v-head-dim 5 --qk-layernorm --normalization RMSNorm --rotary-scaling-factor 4 --mscale-all-dim 0.5",
+    "latent attention, compressed queries": "--multi-latent-attention --q-lora-rank 20 --kv-lora-rank 12 "
+    "--qk-head-dim 6 --qk-pos-emb-head-dim 4 --v-head-dim 8 --qk-layernorm --rope-type rope --disable-bias-linear",
     "per token loss": "--calculate-per-token-loss",
     "sgd": "--optimizer sgd --weight-decay 0.1",
 }

@@ -44,9 +44,8 @@ def heads_divide(config: Sections) -> Iterator[Finding]:
 
 def head_size_is_whole(config: Sections) -> Iterator[Finding]:
     model = config.model_config
-    if model.kv_channels == model.hidden_size // model.num_attention_heads and (
-        model.hidden_size % model.num_attention_heads
-    ):
+    by_heads = not model.multi_latent_attention.enabled and model.hidden_size % model.num_attention_heads
+    if by_heads and model.kv_channels == model.hidden_size // model.num_attention_heads:
         yield Finding(
             "--hidden-size",
             model.hidden_size,
@@ -116,30 +115,61 @@ def types_agree(config: Sections) -> Iterator[Finding]:
             yield Finding(flag, kind, rule, "change one of them")
 
 
+def _rotating_channels(config: Sections) -> tuple[int, int]:
+    """Of a head: those that rotate, and those that may."""
+    model = config.model_config
+    latent = model.multi_latent_attention
+    width = latent.qk_pos_emb_head_dim if latent.enabled else model.kv_channels
+    return 2 * ceil(int(width * model.rotary_percent) / 2), width
+
+
 def rotating_channels_pair(config: Sections) -> Iterator[Finding]:
     model = config.model_config
-    if model.position_embedding_type != "rope" or model.multi_latent_attention.enabled:
+    if not model.rotates:
         return
-    channels = 2 * ceil(int(model.kv_channels * model.rotary_percent) / 2)
-    if not 0 < channels <= model.kv_channels:
+    channels, width = _rotating_channels(config)
+    if not 0 < channels <= width:
         yield Finding(
             "--rotary-percent",
             model.rotary_percent,
-            f"lets {channels} of {model.kv_channels} channels of a head rotate, in pairs: some must, and not more",
-            "change it, --kv-channels or --num-attention-heads",
+            f"lets {channels} of {width} channels of a head rotate, in pairs: some must, and not more",
+            "change it or "
+            + ("--qk-pos-emb-head-dim" if model.multi_latent_attention.enabled else "--kv-channels or the heads"),
         )
 
 
 def latent_attention_stands_alone(config: Sections) -> Iterator[Finding]:
-    if config.model_config.multi_latent_attention.enabled and config.model_config.group_query_attention:
-        yield Finding(
-            "--group-query-attention", None, "does not go with --multi-latent-attention", "leave one of them out"
-        )
+    model = config.model_config
+    if not model.multi_latent_attention.enabled:
+        return
+    factor = model.rotary_seq_len_interpolation_factor
+    for flag, value, rule in (
+        ("--group-query-attention", model.group_query_attention, "every head has its own keys there"),
+        ("--rotary-interleaved", model.rotary_interleaved, "its pairs are neighbours already"),
+        ("--rotary-seq-len-interpolation-factor", factor, "its positions are stretched by --rotary-scaling-factor"),
+    ):
+        if value:
+            shown = None if value is True else value
+            yield Finding(flag, shown, f"does not go with --multi-latent-attention: {rule}", "leave one of them out")
+
+
+def longrope_has_its_factors(config: Sections) -> Iterator[Finding]:
+    scaling = config.model_config.rope_scaling
+    if scaling.type != "longrope":
+        return
+    pairs = _rotating_channels(config)[0] // 2
+    for flag, factors in (("--long-factor", scaling.long_factor), ("--short-factor", scaling.short_factor)):
+        if factors is None:
+            yield Finding("--rope-scaling-type", "longrope", "needs --long-factor and --short-factor", "add them")
+            return
+        if len(factors) != pairs or min(factors) <= 0:
+            rule = f"must be {pairs} numbers above 0, one for each pair of channels that rotates"
+            yield Finding(flag, len(factors), rule, "change it")
 
 
 def stretched_positions_rotate(config: Sections) -> Iterator[Finding]:
     scaling, model = config.model_config.rope_scaling, config.model_config
-    if scaling.type is not None and model.position_embedding_type != "rope":
+    if scaling.type is not None and not model.rotates:
         yield Finding(
             "--rope-scaling-type",
             scaling.type,
@@ -153,8 +183,6 @@ def stretched_positions_rotate(config: Sections) -> Iterator[Finding]:
             f"must exceed --low-freq-factor {scaling.low_freq_factor:g}",
             "raise it",
         )
-    if scaling.type == "longrope" and (scaling.long_factor is None or scaling.short_factor is None):
-        yield Finding("--rope-scaling-type", "longrope", "needs --long-factor and --short-factor", "add them")
 
 
 def further_tokens_are_embedded_alike(config: Sections) -> Iterator[Finding]:
@@ -192,6 +220,7 @@ RULES = (
     types_agree,
     rotating_channels_pair,
     latent_attention_stands_alone,
+    longrope_has_its_factors,
     stretched_positions_rotate,
     further_tokens_are_embedded_alike,
 )

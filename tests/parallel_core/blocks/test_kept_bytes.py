@@ -87,6 +87,13 @@ ROWS += [(layout, "llama", "--bf16") for layout in LAYOUTS] + [("one rank", "san
 FURTHER = "two tokens further"
 ROWS += [("one rank", FURTHER, "--bf16 --params-dtype float32 --fp32-residual-connection"), ("pp2", FURTHER, "")]
 ROWS += [("tp2 sp", FURTHER, "--bf16"), ("ring", FURTHER, "")]
+LATENT, COMPRESSED = "latent attention", "latent attention, compressed queries"
+ROWS += [
+    ("one rank", COMPRESSED, ""),
+    ("tp2", LATENT, "--bf16"),
+    ("tp2 sp", COMPRESSED, "--bf16"),
+    ("ring", LATENT, ""),
+]
 ROWS += [("pp2", "sandwich norm", "--bf16 --params-dtype float32 --fp32-residual-connection")]
 
 
@@ -117,6 +124,8 @@ RECOMPUTED = [
     ("tp2", FURTHER, f"{FULL} uniform --recompute-num-layers 3 --recompute-slice-activation"),
     ("one rank", FURTHER, f"{FULL} uniform --recompute-num-layers 1 --bf16 --fp32-residual-connection"),
     ("tp2 sp", FURTHER, "--recompute-granularity selective --recompute-modules core_attn layernorm mlp"),
+    ("tp2 sp", COMPRESSED, "--recompute-granularity selective --recompute-modules core_attn layernorm"),
+    ("tp2 sp", LATENT, r"--recompute-norm --select-recompute ['self_attention','mlp\\.linear_fc1']"),
     ("ring", "llama", "--recompute-granularity selective"),
     ("ulysses", "llama", "--recompute-activations --recompute-modules core_attn mlp"),
 ]

@@ -50,8 +50,6 @@ EXCLUSIVE = (
 """Flags of which at most one may be given, each with a value that says something."""
 
 NEEDS = {
-    "--multi-latent-attention": ("--kv-lora-rank",),
-    "--multi-head-latent-attention": ("--kv-lora-rank",),
     "--save": ("--save-interval",),
     "--lr-decay-samples": ("--train-samples",),
     "--lr-warmup-samples": ("--train-samples",),
@@ -191,8 +189,17 @@ def _is_on(args: Any, flag: str) -> bool:
     return value is not None and value is not False
 
 
+def latent_attention_has_a_rank(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
+    """Megatron would take 32, which is nobody's model."""
+    names = {entry.row.name for entry in given}
+    for flag in ("--multi-latent-attention", "--multi-head-latent-attention"):
+        if _is_on(args, flag) and flag in names and "--kv-lora-rank" not in names:
+            yield Finding(flag, None, "needs --kv-lora-rank, the width of the latent", "add it")
+
+
 def position_flags_agree(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     rotary = args.use_rotary_position_embeddings or args.position_embedding_type in ("rope", "yarn")
+    rotary = rotary or args.multi_latent_attention or args.multi_head_latent_attention
     names = {entry.row.name for entry in given}
     if not args.add_position_embedding and not rotary:
         yield Finding(
@@ -300,6 +307,7 @@ RULES: tuple[Rule, ...] = (
     position_flags_agree,
     recompute_flags_agree,
     fused_norm_is_rms,
+    latent_attention_has_a_rank,
     tokenizer_has_its_files,
     context_sizes_multiply,
     sharding_agrees,

@@ -265,11 +265,6 @@ BAD = [
     ("--multi-latent-attention --kv-lora-rank 8 --rotary-interleaved", 1, "--rotary-interleaved"),
     ("--multi-latent-attention --kv-lora-rank 8 --qk-pos-emb-head-dim 3", 1, "--rotary-percent 1"),
     ("--position-embedding-type rope --rope-scaling-type longrope", 1, "--rope-scaling-type longrope"),
-    (
-        "--position-embedding-type rope --rope-scaling-type longrope --long-factor 1,2 --short-factor 1,1,1,1",
-        1,
-        "--long-factor 2",
-    ),
     ("--use-rope-scaling", 1, "--use-rope-scaling (--rope-scaling-type llama3)"),
     # refused by flag, by value, and names that are gone
     ("--fp8-format hybrid", 1, "--fp8-format hybrid"),

@@ -25,7 +25,8 @@ FLAGS = group(
         --use-te-activation-func --disable-jit-fuser --no-gradient-reduce-div-fusion=off --mla-down-proj-fusion
         --jit-compile --use-fusion-attn-v2 --gemm-gradient-accumulation-fusion --use-fused-ring-attention-update
         --skip-bias-add=off --loss-compute-mode=str{default,chunk}:default --loss-chunk-size=int:1024
-        --output-layer-slice-num=int:1 --apply-rope-no-in-complex --mla-fa-without-pad --mla-fa-divide-qk --lora-fusion --use-fused-mlp --use-te
+        --output-layer-slice-num=int:1 --apply-rope-no-in-complex --mla-fa-without-pad
+        --mla-fa-divide-qk --lora-fusion --use-fused-mlp --use-te
         """,
     ),
     ignored(

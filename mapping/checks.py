@@ -190,7 +190,6 @@ def _is_on(args: Any, flag: str) -> bool:
 
 
 def latent_attention_has_a_rank(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    """Megatron would take 32, which is nobody's model."""
     names = {entry.row.name for entry in given}
     for flag in ("--multi-latent-attention", "--multi-head-latent-attention"):
         if _is_on(args, flag) and flag in names and "--kv-lora-rank" not in names:

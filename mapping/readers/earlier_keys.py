@@ -223,8 +223,9 @@ _OPTIMIZER: dict[str, Meaning] = {
             "total_steps": to("lr_decay_iters"),
             "learning_rate": to("learning_rate"),
             "warmup_lr_init": to("lr_warmup_init"),
-            "lr_end": to("min_lr"),
-            "min_lr": to("min_lr"),
+            **dict.fromkeys(("lr_end", "end_learning_rate", "min_lr"), to("min_lr")),
+            "use_cosine": words({True: {"lr_decay_style": "cosine"}, False: {"lr_decay_style": "linear"}}),
+            "power": words({1: "the decay without a cosine is linear"}),
         }
     ),
     "weight_decay_kwargs": planned("a weight decay of its own for each group"),

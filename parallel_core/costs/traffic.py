@@ -116,7 +116,8 @@ def step(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:
 
 
 def step_traffic(config: AllConfig, stage: int, replica: int = 0) -> list[Message]:
-    """What a rank of a stage sends in one training step; equal messages are one entry.
+    """What a rank of a stage sends in one training step; equal messages are one entry. The few numbers that
+    --log-params-norm and its like sum where a line is logged are not among them.
 
     The replicas send the same, but with the distributed optimizer, where each sums its own part of partial gradients.
     """

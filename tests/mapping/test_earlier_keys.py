@@ -115,6 +115,14 @@ def test_a_whole_run_in_the_nested_layout():
         ("model_config", {"fa_config": {"pre_tokens": 63}}, "pre_tokens", 63),
         ("model_config", {"residual_connection_dtype": "float32"}, "fp32_residual_connection", False),
         ("optimizer_config", {"learning_rate_scheduler_kwargs": {"warmup_steps": 5}}, "lr_warmup_iters", 5),
+        ("optimizer_config", {"learning_rate_scheduler_kwargs": {"end_learning_rate": 1e-5}}, "min_lr", 1e-5),
+        ("optimizer_config", {"learning_rate_scheduler_kwargs": {"use_cosine": True}}, "lr_decay_style", "cosine"),
+        (
+            "optimizer_config",
+            {"learning_rate_scheduler_kwargs": {"use_cosine": False, "power": 1.0}},
+            "lr_decay_style",
+            "linear",
+        ),
         (
             "training_config",
             {"grad_clip_kwargs": {"grad_clip_type": "GradClipByValue", "clip_value": 2.0}},

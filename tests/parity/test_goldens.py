@@ -60,6 +60,7 @@ ROWS = [
     ("qwen", "1 rank"),
     ("qwen", "tp2 sp"),
     ("qwen", "cp2 ulysses"),
+    ("qwen", "dp2 zero 3"),
     ("neox_rotary_pct", "tp2"),
     ("gpt2_masked", "dp2"),
     ("gpt2_masked", "cp2 ring"),

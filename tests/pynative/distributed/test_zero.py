@@ -18,8 +18,8 @@ RECOMPUTED = "--recompute-granularity full --recompute-method uniform --recomput
 LAYOUTS = [
     (2, "--zero-stage 2", ""),
     (2, "--zero-stage 3", ""),
-    (4, "--zero-stage 2", UNTIED),
-    (4, "--zero-stage 3", UNTIED),
+    (4, "--zero-stage 2 --num-distributed-optimizer-instances 2", UNTIED),
+    (4, "--zero-stage 3 --num-distributed-optimizer-instances 2", UNTIED),
     (4, f"--zero-stage 2 {TP2} --overlap-grad-reduce", UNTIED),
     (4, f"--zero-stage 3 {TP2} --overlap-grad-reduce", UNTIED),
     (4, "--zero-stage 3 --context-parallel-size 2", UNTIED),

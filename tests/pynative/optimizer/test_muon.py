@@ -20,10 +20,18 @@ TP2, SHARDED = "--tensor-model-parallel-size 2", "--use-distributed-optimizer"
 
 
 @pytest.mark.parametrize(
-    ("world", "layout"), [(2, TP2), (2, f"{TP2} --muon-tp-mode distributed"), (2, SHARDED), (4, f"{TP2} {SHARDED}")]
+    ("world", "layout"),
+    [
+        (2, TP2),
+        (2, f"{TP2} --muon-tp-mode distributed"),
+        (2, "--zero-stage 2"),
+        (2, "--zero-stage 3 --overlap-grad-reduce"),
+        (4, f"{TP2} {SHARDED}"),
+    ],
 )
 def test_a_layout_trains_as_one_process(world, layout):
-    """Losses, updates and every state; also where slices of the distributed optimizer cut matrices in two."""
+    """Losses, updates and every state; also where slices of the distributed optimizer, or of ZeRO's stages 2 and 3, cut
+    matrices in two."""
     check_layout(MODEL, world, layout)
 
 

@@ -19,10 +19,9 @@ from tests.support.assets import asset
 from tests.support.distributed import run
 from tests.support.engine import config_of
 
-ROWS = [
-    *[("gpt2", layout) for layout in ("1 rank", "tp2", "pp2", "cp2 ring", "cp2 ulysses")],
-    *[("llama", layout) for layout in ("1 rank", "tp2 sp", "cp2 ring")],
-]
+ROWS = [("gpt2", "1 rank"), ("gpt2", "cp2 ulysses"), ("llama", "tp2 sp"), ("llama", "cp2 ring")]
+"""Whole curves, gradients and weights: every kind of operator and of collective that a float32 run has."""
+
 _LLAMA = "--use-fused-swiglu --use-fused-rotary-pos-emb --use-fused-rmsnorm"
 FUSED = {"gpt2": "", "llama": _LLAMA, "llama_bf16": _LLAMA, "gpt2_fp16": ""}
 """Every fused operator that a model has a flag for; attention's is in all of them."""
@@ -35,10 +34,13 @@ OFFLOADED = [
 ]
 """Cases, flags, and how many memories are the host's: weights, states."""
 FIRST_STEPS = [
+    *[("gpt2", layout, 4) for layout in ("tp2", "pp2", "cp2 ring")],
     *[("llama_bf16", layout, 3) for layout in ("1 rank", "tp2 sp", "pp2", "cp2 ring", "dp2 distopt")],
     *[("gpt2_fp16", layout, 5) for layout in ("1 rank", "tp2 sp", "pp2")],
 ]
-"""16-bit cases, which the doubles compute slowly: so many iterations of them. float16's scale is too large in three."""
+"""So many iterations of cases that the doubles compute slowly. float16's scale is too large in three of its five."""
+LIMITS = {"gpt2": (1e-5, 1e-4), "llama_bf16": (5e-4, 3e-3), "gpt2_fp16": (5e-4, 3e-3)}
+"""Of a loss, absolute, and of a gradient's norm, relative. In 16 bits Megatron's own layouts are as far apart."""
 
 
 def train(carrier, case: str, out: str, flags: list[str]) -> list[Posted]:
@@ -101,8 +103,8 @@ def test_what_lies_in_host_memory_on_an_ascend(name, flags, memories, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "layout", "steps"), FIRST_STEPS)
-def test_the_ascend_stack_in_sixteen_bits(name, layout, steps, tmp_path):
-    """As near as Megatron's own runs of the case under other layouts are to each other; the same steps are skipped."""
+def test_the_ascend_stacks_first_steps_are_megatrons(name, layout, steps, tmp_path):
+    """In float16 the same steps are skipped."""
     replay(name, layout, tmp_path, f"--exit-interval {steps}")
     ours, theirs = (
         json.loads((folder / "curve.json").read_text())[:steps] for folder in (tmp_path, asset(f"golden/{name}"))
@@ -112,7 +114,8 @@ def test_the_ascend_stack_in_sixteen_bits(name, layout, steps, tmp_path):
         for column in ("lm_loss", "grad_norm")
     )
     assert len(ours) == steps
-    np.testing.assert_allclose(losses, expected, rtol=0, atol=5e-4)
+    loss_limit, norm_limit = LIMITS[name]
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=loss_limit)
     updated = np.isfinite(expected_norms)
     np.testing.assert_array_equal(np.isfinite(norms), updated)
-    np.testing.assert_allclose(norms[updated], expected_norms[updated], rtol=3e-3)
+    np.testing.assert_allclose(norms[updated], expected_norms[updated], rtol=norm_limit)

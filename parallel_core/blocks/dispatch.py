@@ -94,3 +94,13 @@ class Dispatch(Block):
 
     def _message(self, operation: str, size: int, backward: bool = False) -> Iterator[Message]:
         yield from message("tp-ep", operation, size, self.owners * self.shards, backward=backward)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """With an even router: which token and which choice each row is of, where the rows of each choice are, and the
+        order in which rows that come are those of the experts."""
+        choices = micro_batch.tokens // micro_batch.tensor * self.choices
+        rows, ranks = choices * self.shards, self.owners * self.shards
+        if self.by_all_gather:
+            return {"": (2 * rows + choices * ranks) * INT32}
+        is_sorted = 1 in (ranks, self.experts // self.owners)
+        return {"": (3 * rows + (0 if is_sorted else rows)) * INT32}

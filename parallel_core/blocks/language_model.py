@@ -108,14 +108,18 @@ def further_layers(config: ModelConfig) -> MultiTokenPrediction | None:
     row = plan.counts[-1]
     stage = plan.chunk(len(row) - 1, len(plan.counts) - 1)
     layers = stage.layers[row[-1] - config.multi_token_prediction.depths :]
-    return MultiTokenPrediction.of(config, _on_this_rank(stage, layers, config))
+    numbered = ((config.num_layers - 1, asked) for asked in layers)
+    return MultiTokenPrediction.of(config, _on_this_rank(stage, numbered, config))
 
 
-def _on_this_rank(plan: ChunkRecompute, layers: Iterable[LayerRecompute], config: ModelConfig) -> ChunkRecompute:
-    """The plan of some of a chunk's layers. With sequence parallelism the input of a group of layers is a rank's own
-    already."""
+def _on_this_rank(
+    plan: ChunkRecompute, layers: Iterable[tuple[int, LayerRecompute]], config: ModelConfig
+) -> ChunkRecompute:
+    """The plan of some of a chunk's layers, by their numbers. With sequence parallelism the input of a group of layers
+    is a rank's own already."""
     slices_inputs = plan.slices_inputs and not config.parallel_config.sequence_parallel
-    return replace(plan, layers=tuple(layers), slices_inputs=slices_inputs)
+    asked = (asked.of_layer(config.moe_config.has_experts(number)) for number, asked in layers)
+    return replace(plan, layers=tuple(asked), slices_inputs=slices_inputs)
 
 
 def _layers(config: ModelConfig, stage: int, chunk: int) -> LayerStack:
@@ -123,7 +127,7 @@ def _layers(config: ModelConfig, stage: int, chunk: int) -> LayerStack:
     parallel = config.parallel_config
     plan, numbers = _recompute_plan(config).chunk(stage, chunk), chunk_layers(config, parallel)[chunk][stage]
     there = [i for i, number in enumerate(numbers) if number not in (parallel.noop_layers or ())]
-    recompute = _on_this_rank(plan, (plan.layers[i] for i in there), config)
+    recompute = _on_this_rank(plan, ((numbers[i], plan.layers[i]) for i in there), config)
     return LayerStack(tuple((numbers[i], Layer.of(config, numbers[i])) for i in there), recompute)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.dispatch import Dispatch
 from parallel_core.blocks.experts import Experts, SharedExperts
+from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.router import Router
 
 if TYPE_CHECKING:
@@ -33,3 +34,9 @@ class MoELayer(Block):
             Experts.of(config),
             SharedExperts.of(config) if has_shared else None,
         )
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """Shared experts keep the input that the router keeps, too, unless that widens it."""
+        kept = super().kept_bytes(micro_batch)
+        is_the_routers = self.shared_experts is not None and not self.router.in_float32
+        return {**kept, "shared_experts.linear_fc1": 0} if is_the_routers else kept

@@ -9,7 +9,7 @@ from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.messages import Message
-from parallel_core.recompute import FIRST_LINEAR, OUTPUT_DROPPED, LayerRecompute
+from parallel_core.recompute import FIRST_LINEAR, OUTPUT_DROPPED, LayerRecompute, path_in_layer
 
 _NORM_OF = {"self_attention": "input_layernorm", "mlp": "pre_mlp_layernorm"}
 """Half of a layer -> the norm of its input."""
@@ -34,6 +34,9 @@ def kept_of_layer(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) 
         "self_attention.core_attention": {"self_attention.core_attention": core.input_bytes(micro_batch)},
         "mlp.linear_fc1": {"mlp.activation": 0},
         "mlp.activation": {"mlp.linear_fc2": 0},
+        "moe.experts.activation": {"mlp.experts.linear_fc2": 0},
+        "moe": {**dict.fromkeys(_below(kept, "mlp"), 0), "mlp.router": hidden_states},
+        "moe.shared_experts": dict.fromkeys(_below(kept, "mlp.shared_experts")[1:], 0),
     }
     for module in asked.modules:
         kept |= changes.get(module, {})
@@ -68,6 +71,8 @@ def _kept_by_part(layer: Layer, kept: dict[str, int], micro_batch: MicroBatch, m
         return 0
     if module == "self_attention.core_attention":
         return kept[module] - layer.self_attention.core_attention.input_bytes(micro_batch)
+    if module in ("moe", "moe.shared_experts"):
+        return sum(kept[name] for name in _below(kept, path_in_layer(module))[1:])
     inside = ("mlp.activation", "mlp.linear_fc2") if module == FIRST_LINEAR else _inside(layer, kept, module)
     return sum(kept[name] for name in inside)
 
@@ -75,6 +80,10 @@ def _kept_by_part(layer: Layer, kept: dict[str, int], micro_batch: MicroBatch, m
 def _inside(layer: Layer, kept: dict[str, int], half: str) -> tuple[str, ...]:
     """Of a half of a layer, what it keeps besides its input."""
     return tuple(name for name in kept if name.startswith(f"{half}.") and name != _first_linear(layer, half))
+
+
+def _below(kept: dict[str, int], path: str) -> list[str]:
+    return [name for name in kept if f"{name}.".startswith(f"{path}.")]
 
 
 def _first_linear(layer: Layer, half: str) -> str:
@@ -94,7 +103,8 @@ def input_parts(layer: Layer, micro_batch: MicroBatch, slices: bool) -> int:
 def messages_run_again(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) -> Iterator[Message]:
     """The collectives of the forward pass that the second run of a layer's parts repeats, in the backward pass."""
     for one in layer.messages(micro_batch):
-        repeated = asked.full or any(f"{one.what}.".startswith(f"{module}.") for module in asked.modules)
+        paths = map(path_in_layer, asked.modules)
+        repeated = asked.full or any(f"{one.what}.".startswith(f"{path}.") for path in paths)
         if repeated and not one.backward and one.what not in asked.kept_collectives:
             yield replace(one, backward=True)
 

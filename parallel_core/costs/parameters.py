@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from parallel_core.blocks import ParameterSpec, stage_chunks
 from parallel_core.buffers import BufferPlan, Cell, Residence, plan_buffers, plan_residence
-from parallel_core.sharding import Coordinates, ShardSpec, place
+from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordinates, ShardSpec, place
 
 if TYPE_CHECKING:
     from parallel_core.config import AllConfig
@@ -25,18 +25,32 @@ def stage_parameters(config: AllConfig, stage: int) -> list[ShardSpec]:
 
 def stage_coordinates(config: AllConfig, stage: int, replica: int = 0) -> Coordinates:
     """A rank of a stage in the groups that its buffers are laid out for; `replica` is its place among those with the
-    same parameters."""
-    parallel, gradient = config.parallel_config, config.training_config.gradient
-    stages, instances = parallel.pipeline_model_parallel_size, gradient.num_distributed_optimizer_instances
+    same dense parameters, of which it is the first tensor-parallel rank."""
+    parallel = config.parallel_config
+    tensor, stages = parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size
     replicas = parallel.data_parallel_size * parallel.context_parallel_size
+    expert_tensor, experts = parallel.expert_tensor_parallel_size, parallel.expert_model_parallel_size
+    place, copies = replica * tensor, max(1, replicas * tensor // (expert_tensor * experts))
     return {
-        "tp": (0, parallel.tensor_model_parallel_size),
+        "tp": (0, tensor),
         "pp": (stage, stages),
         "dp": (0, parallel.data_parallel_size),
-        "dp-cp": (replica, replicas),
-        "intra-dp-cp": (replica % (replicas // instances), replicas // instances),
-        "inter-dp-cp": (replica // (replicas // instances), instances),
+        "expert-tp": (place % expert_tensor, expert_tensor),
+        "ep": (place // expert_tensor % experts, experts),
+        **_of_replicas(config, "dp-cp", replica, replicas),
+        **_of_replicas(config, "expert-dp", place // (expert_tensor * experts), copies),
         "embedding": (min(stage, 1), min(stages, 2)),
+    }
+
+
+def _of_replicas(config: AllConfig, kind: str, place: int, count: int) -> Coordinates:
+    """Among those with the same parameters, and in the instances of the distributed optimizer's state."""
+    instances = config.training_config.gradient.num_distributed_optimizer_instances
+    of_instance = max(1, count // instances)
+    return {
+        kind: (place, count),
+        SHARDS_OF_STATES[kind]: (place % of_instance, of_instance),
+        INSTANCES_OF_STATES[kind]: (place // of_instance, instances),
     }
 
 

@@ -4,7 +4,7 @@
 puts both notations, Megatron's flags and the lists by stage, into one value. `offload` says what lies in host memory.
 """
 
-from parallel_core.recompute.modules import FIRST_LINEAR, MEGATRON_MODULES, OUTPUT_DROPPED, matching
+from parallel_core.recompute.modules import FIRST_LINEAR, MEGATRON_MODULES, OUTPUT_DROPPED, matching, path_in_layer
 from parallel_core.recompute.offload import WHOLE_LAYER, OffloadSettings, wrong_offload
 from parallel_core.recompute.plan import BY_STAGE, ChunkRecompute, LayerRecompute, RecomputePlan, wrong_settings
 
@@ -19,6 +19,7 @@ __all__ = [
     "OffloadSettings",
     "RecomputePlan",
     "matching",
+    "path_in_layer",
     "wrong_offload",
     "wrong_settings",
 ]

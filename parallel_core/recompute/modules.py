@@ -9,8 +9,11 @@ MEGATRON_MODULES = {
     "core_attn": ("self_attention.core_attention",),
     "layernorm": ("input_layernorm", "pre_mlp_layernorm"),
     "mlp": ("mlp",),
+    "moe": ("moe",),
+    "moe_act": ("moe.experts.activation",),
+    "shared_experts": ("moe.shared_experts",),
 }
-"""Value of --recompute-modules -> modules, as far as a dense layer has them."""
+"""Value of --recompute-modules -> modules."""
 
 FIRST_LINEAR = "mlp.linear_fc1"
 ACTIVATION = ("mlp.activation",)
@@ -18,13 +21,22 @@ ACTIVATION = ("mlp.activation",)
 NORMS = MEGATRON_MODULES["layernorm"]
 """--recompute-norm."""
 
-OUTPUT_DROPPED = frozenset({*NORMS, *ACTIVATION})
+OUTPUT_DROPPED = frozenset({*NORMS, *ACTIVATION, *MEGATRON_MODULES["moe_act"]})
 """Modules whose input is kept in any case and whose output only the linear after it keeps: that is what is made again,
 when the linear's weight gradient needs it."""
 
 _OWN = ("input_layernorm", "self_attention", "self_attention.core_attention", "pre_mlp_layernorm")
-MODULES = (*_OWN, "mlp", "mlp.linear_fc1", "mlp.activation")
-"""Paths within a layer."""
+OF_DENSE_LAYERS = ("mlp", "mlp.linear_fc1", "mlp.activation")
+OF_LAYERS_OF_EXPERTS = ("moe", "moe.experts.activation", "moe.shared_experts")
+MODULES = (*_OWN, *OF_DENSE_LAYERS, *OF_LAYERS_OF_EXPERTS)
+"""Paths within a layer. A mixture of experts, which stands at `mlp`, is `moe` here: nobody who names the feed-forward
+block of dense layers means it."""
+
+
+def path_in_layer(module: str) -> str:
+    """Where a module stands in its layer."""
+    return f"mlp{module.removeprefix('moe')}" if module in OF_LAYERS_OF_EXPERTS else module
+
 
 _ALIASES = {
     "attention_norm": "input_layernorm",

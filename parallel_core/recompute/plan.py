@@ -18,6 +18,8 @@ from parallel_core.recompute.modules import (
     MEGATRON_MODULES,
     MODULES,
     NORMS,
+    OF_DENSE_LAYERS,
+    OF_LAYERS_OF_EXPERTS,
     OUTPUT_DROPPED,
     matching,
     outermost,
@@ -57,6 +59,14 @@ class LayerRecompute(NamedTuple):
     """Linears whose tensor-parallel collectives are not run again: what they gave is kept."""
     offloaded: tuple[str, ...] = ()
     """Paths within the layer of modules that keep what they keep in host memory."""
+
+    def of_layer(self, has_experts: bool) -> LayerRecompute:
+        """What of it such a layer has. What the norm before experts gives is kept by router and dispatch as well, so
+        that nothing is won by making it again."""
+        others = {*OF_DENSE_LAYERS, LINEAR_AFTER["pre_mlp_layernorm"], "mlp.linear_fc2", "pre_mlp_layernorm"}
+        absent = others if has_experts else {*OF_LAYERS_OF_EXPERTS}
+        modules = tuple(module for module in self.modules if module not in absent)
+        return self._replace(modules=modules, kept_collectives=self.kept_collectives - absent)
 
     def offloads(self, path: str) -> bool:
         """Whether what a module keeps lies in host memory."""

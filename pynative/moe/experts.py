@@ -49,7 +49,7 @@ def _as(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
 
 def grouped_linear(x: Tensor, weights: Sequence[Tensor], counts: Counts) -> Tensor:
     """x [R, i], sorted by group, weights [o, i] of the groups -> [R, o]."""
-    return _GroupedLinear.apply(x, counts, *weights)
+    return _GroupedLinear.apply(x, tuple(map(int, counts)), *weights)
 
 
 class ExpertLinear(nn.Cell):

@@ -20,6 +20,9 @@ METHODS = {
     "mlp": ("mlp", "construct"),
     "mlp.linear_fc1": ("mlp", "expand"),
     "mlp.activation": ("mlp", "activate"),
+    "moe": ("mlp", "construct"),
+    "moe.experts.activation": ("mlp.experts", "activate"),
+    "moe.shared_experts": ("mlp.shared_experts", "construct"),
 }
 """Module -> the cell of a layer, and its method, that is run again. What the first linear of a feed-forward block gives
 is kept by the activation alone, so the two are run again together."""

@@ -65,7 +65,8 @@ def recompute_has_one_notation(config: Sections) -> Iterator[Finding]:
 def recompute_modules_exist(config: Sections) -> Iterator[Finding]:
     """Of experts and latent attention where the model has these; one that has none has the modules of a dense layer."""
     model, experts = config.model_config, config.moe_config.num_experts is not None
-    there = {*MEGATRON_MODULES} | ({"moe_act", "moe", "shared_experts"} if experts else set())
+    there = {*MEGATRON_MODULES} - (set() if experts else {"moe_act", "moe", "shared_experts"})
+    there -= {"shared_experts"} if config.moe_config.moe_shared_expert_intermediate_size is None else set()
     there |= {"mla_up_proj"} if model.multi_latent_attention.enabled else set()
     for module in config.recompute_config.recompute_modules or ():
         if module not in there:

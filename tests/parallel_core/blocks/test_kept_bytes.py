@@ -73,17 +73,20 @@ LAYOUTS = {
     "tp2": (2, "--tensor-model-parallel-size 2"),
     "tp2 sp": (2, "--tensor-model-parallel-size 2 --sequence-parallel"),
     "pp2": (2, "--pipeline-model-parallel-size 2"),
+    "ep2": (2, "--expert-model-parallel-size 2"),
     "ring": (2, "--context-parallel-size 2"),
     "ulysses": (2, "--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo"),
 }
 MODELS = ["gpt", "gpt tied, dropout", "llama", "head norms, part of the head turns", "sandwich norm"]
 ROWS = [("one rank", model) for model in MODELS]
-ROWS += [(layout, "llama") for layout in LAYOUTS if layout != "one rank"] + [("tp2 sp", "gpt")]
+ROWS += [(layout, "llama") for layout in LAYOUTS if layout not in ("one rank", "ep2")] + [("tp2 sp", "gpt")]
 ROWS += [("tp2 sp", "norm of embeddings"), ("tp2 sp", "norm of embeddings, no positions")]
 
 
 ROWS = [(*row, "") for row in ROWS]
-ROWS += [(layout, "llama", "--bf16") for layout in LAYOUTS] + [("one rank", "sandwich norm", "--bf16")]
+ROWS += [(layout, "llama", "--bf16") for layout in LAYOUTS if layout != "ep2"] + [
+    ("one rank", "sandwich norm", "--bf16")
+]
 FURTHER = "two tokens further"
 ROWS += [("one rank", FURTHER, "--bf16 --params-dtype float32 --fp32-residual-connection"), ("pp2", FURTHER, "")]
 ROWS += [("tp2 sp", FURTHER, "--bf16"), ("ring", FURTHER, "")]
@@ -95,6 +98,12 @@ ROWS += [
     ("ring", LATENT, ""),
 ]
 ROWS += [("pp2", "sandwich norm", "--bf16 --params-dtype float32 --fp32-residual-connection")]
+
+
+EVEN = "--moe-router-topk 4"
+"""Every token goes to every expert: as many rows for each as the blocks count with."""
+ROWS += [("one rank", "experts", EVEN), ("one rank", "experts", f"{EVEN} --bf16 --moe-grouped-gemm")]
+ROWS += [("ep2", "experts", f"{EVEN} --moe-grouped-gemm"), ("tp2 sp", "experts", f"{EVEN} --bf16 --moe-grouped-gemm")]
 
 
 @pytest.mark.parametrize(("layout", "model", "types"), ROWS)
@@ -126,6 +135,10 @@ RECOMPUTED = [
     ("tp2 sp", FURTHER, "--recompute-granularity selective --recompute-modules core_attn layernorm mlp"),
     ("tp2 sp", COMPRESSED, "--recompute-granularity selective --recompute-modules core_attn layernorm"),
     ("tp2 sp", LATENT, r"--recompute-norm --select-recompute ['self_attention','mlp\\.linear_fc1']"),
+    ("one rank", "experts", f"{EVEN} --recompute-granularity selective --recompute-modules moe_act layernorm"),
+    ("one rank", "experts", f"{EVEN} --recompute-granularity selective --recompute-modules shared_experts mlp"),
+    ("ep2", "experts", f"{EVEN} --recompute-granularity selective --recompute-modules moe core_attn"),
+    ("ep2", "experts", f"{EVEN} {FULL} uniform --recompute-num-layers 2"),
     ("ring", "llama", "--recompute-granularity selective"),
     ("ulysses", "llama", "--recompute-activations --recompute-modules core_attn mlp"),
 ]
@@ -136,7 +149,8 @@ def test_less_is_kept_of_what_is_computed_again(layout, model, recompute):
     """To the byte; and it is less."""
     world, options = LAYOUTS[layout]
     flags = f"{SIZES} {FAMILIES[model]} {options}"
-    plain, config = (config_of(f"{flags} {more}", world).model_config for more in ("", recompute))
+    even = EVEN if EVEN in recompute else ""
+    plain, config = (config_of(f"{flags} {more}", world).model_config for more in (even, recompute))
     for rank, found in enumerate(run(world, measured, f"{flags} {recompute}")):
         stage = rank if layout == "pp2" else 0
         assert found == sum(kept_bytes(config, stage)), (rank, found, kept_bytes(config, stage))

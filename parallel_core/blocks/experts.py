@@ -129,7 +129,7 @@ class SharedExperts(MLP):
 
     def parameters(self) -> dict[str, ParameterSpec]:
         specs = super().parameters()
-        return specs if self.gate is None else {**specs, "gate_weight": self.gate}
+        return specs if self.gate is None else {"gate_weight": self.gate, **specs}
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         gate = 0.0 if self.gate is None else 2.0 * tokens * self.linear_fc1.input_size

@@ -30,7 +30,7 @@ FAMILIES = {
     "latent attention, compressed queries": "--multi-latent-attention --q-lora-rank 20 --kv-lora-rank 12 "
     "--qk-head-dim 6 --qk-pos-emb-head-dim 4 --v-head-dim 8 --qk-layernorm --rope-type rope --disable-bias-linear",
     "experts": "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --num-experts 4 "
-    "--moe-layer-freq [0,1,1,1] --moe-ffn-hidden-size 48 --moe-token-dispatcher-type alltoall "
+    "--moe-layer-freq 2 --moe-ffn-hidden-size 48 --moe-token-dispatcher-type alltoall "
     "--moe-shared-expert-intermediate-size 32 --moe-shared-expert-gate --untie-embeddings-and-output-weights",
     "experts with biases": "--num-experts 4 --moe-grouped-gemm --moe-token-dispatcher-type alltoall "
     "--untie-embeddings-and-output-weights",

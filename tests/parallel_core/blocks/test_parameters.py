@@ -6,6 +6,7 @@ import pytest
 
 from parallel_core.blocks import stage_chunks
 from parallel_core.costs import buffer_elements, stage_parameters
+from parallel_core.costs.parameters import stage_coordinates
 from parallel_core.sharding import place
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
@@ -47,7 +48,7 @@ def built(backend, flags: str) -> tuple[list, int]:
 
 def expected(config, stage: int) -> list:
     """The same from the blocks."""
-    coordinates = {"tp": (0, config.parallel_config.tensor_model_parallel_size)}
+    coordinates = stage_coordinates(config, stage)
     named = [item for chunk in stage_chunks(config.model_config, stage) for item in chunk.parameters().items()]
     return [
         (spec.shard.named(name), spec.initial, spec.dtype, place(spec.shard, coordinates).shape) for name, spec in named

@@ -1,0 +1,74 @@
+"""The recipes of examples/gpt: planned at their published sizes and world sizes, trained small."""
+
+import math
+import os
+import subprocess
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from mapping.reading import read
+from parallel_core.config import AllConfig
+from parallel_core.costs import memory, stage_parameters
+from tests.support.assets import ROOT
+from tests.support.distributed import run
+from tests.support.public_scripts import train_script
+
+PUBLISHED = {
+    "mixtral": (64, 46_702_792_704),
+    "qwen3_moe": (256, 235_093_634_560),
+    "deepseek_v3": (2048, 671_026_419_200 - 58 * 256),
+}
+"""Recipe -> ranks, and trained parameters of the model: those of the released files, without multi-token prediction and
+the biases of 256 experts' scores in 58 layers, which no optimizer moves."""
+MOST_MEMORY = 80 * 2**30
+"""Bytes of a device that such models are trained on."""
+
+
+def flags_of(recipe: str, folder: Path, **sizes: str) -> tuple[int, list[str]]:
+    """What a recipe asks to be planned: the world's size and the flags."""
+    fake = folder / "python"
+    fake.write_text("#!/bin/sh\nfor word in \"$@\"; do printf '%s\\n' \"$word\"; done\n")
+    fake.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PLAN": "1", **sizes}
+    script = ROOT / "examples" / "gpt" / f"{recipe}.sh"
+    done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True, check=True)
+    words = done.stdout.splitlines()
+    assert words[:3] == ["-m", "mapping.explain", "--world-size"] and words[4] == "--"
+    return int(words[3]), words[5:]
+
+
+def parameters(config: AllConfig) -> dict[str, int]:
+    """Name -> size of each of the whole model's, once; of experts, of which a rank has its share, all."""
+    parallel = config.parallel_config
+    specs = [spec for stage in range(parallel.pipeline_model_parallel_size) for spec in stage_parameters(config, stage)]
+    ranks = parallel.expert_model_parallel_size
+    return {spec.name: prod(spec.shape) * (ranks if "ep" in spec.distinct_over else 1) for spec in specs}
+
+
+@pytest.mark.parametrize("recipe", PUBLISHED)
+def test_a_published_size_is_planned(recipe, tmp_path):
+    """Every flag is accepted and acts, the model has its published number of parameters, and each stage has room."""
+    world, flags = flags_of(recipe, tmp_path, SIZE="published")
+    reading = read(flags, world_size=world)
+    assert not reading.findings
+    sizes = parameters(reading.config)
+    further = sum(size for name, size in sizes.items() if name.startswith("mtp."))
+    assert (world, sum(sizes.values()) - further) == PUBLISHED[recipe]
+    last_layer = sum(size for name, size in sizes.items() if name.startswith("decoder.layers.60."))
+    assert further == (last_layer and last_layer + 2 * 7168**2 + 3 * 7168) * (recipe == "deepseek_v3")
+    stages = range(reading.config.parallel_config.pipeline_model_parallel_size)
+    assert all(0 < memory(reading.config, stage).total < MOST_MEMORY for stage in stages)
+
+
+@pytest.mark.parametrize("recipe", PUBLISHED)
+def test_a_small_size_trains(recipe, tmp_path):
+    """Two steps on two ranks, which share the experts: one loss on all, near that of a guess, and falling."""
+    sizes = {"SEQ_LENGTH": "32", "MAX_POSITIONS": "32", "MICRO_BATCH_SIZE": "2", "GLOBAL_BATCH_SIZE": "8"}
+    world, flags = flags_of(recipe, tmp_path, TRAIN_ITERS="2", WARMUP_ITERS="0", NUM_LAYERS="2", **sizes)
+    first, *others = run(world, train_script, [*flags, "--eval-iters", "0", "--mock-data"], tmp_path)
+    assert all([step[:2] for step in ranks] == [step[:2] for step in first] for ranks in others)
+    losses = [step.loss for step in first]
+    assert losses[0] == pytest.approx(math.log(512), abs=0.3) and losses[1] < losses[0]
+    assert all(math.isfinite(step.gradient_norm) and step.gradient_norm > 0 for step in first)

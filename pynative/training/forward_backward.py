@@ -17,6 +17,7 @@ from pynative.pipeline_parallel.step import GlobalLoss, PipelineStep
 from pynative.step_position import StepPosition, set_step_position
 from pynative.training.forward_step import BatchedForwardStep
 from pynative.training.train_step import config_of
+from pynative.training.utils import set_training
 
 Result = tuple[float, None, tuple[Tensor, ...] | None]
 
@@ -50,7 +51,7 @@ class ForwardBackward:
 
     def __call__(self, data: dict[str, Any], train: bool = True) -> tuple[GlobalLoss, float]:
         """The loss, and what the reduced gradients in `main_grad` are to be multiplied with."""
-        self.model.set_train(train)
+        set_training(self.model, train)
         set_step_position(StepPosition(next(self._calls)))
         self.buffers.empty_gradients()
         loss = self.pipeline.run(self._forward_step, iter([data]), train)

@@ -20,6 +20,7 @@ from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.pipeline_parallel.step import PipelineStep
 from pynative.step_position import StepPosition, set_step_position
 from pynative.training.forward_step import BatchedForwardStep
+from pynative.training.utils import set_training
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class TrainOneStepCell:
         """
         data, replicas = self.config.dataset_config, self.config.parallel_config.data_parallel_size
         samples = data.batch_size * replicas * (micro_batches or data.micro_batch_num)
-        self.model.set_train(True)
+        set_training(self.model, True)
         self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
         with replicated(self.hot_experts, train=True):
             loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
@@ -143,7 +144,7 @@ class TrainOneStepCell:
 
     def evaluate(self, data_iterator: Iterator, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""
-        self.model.set_train(False)
+        set_training(self.model, False)
         with replicated(self.hot_experts, train=False):
             losses = [self.pipeline.run(self.forward_step, data_iterator, train=False) for _ in range(batches)]
         return sum(loss.total for loss in losses) / max(sum(loss.weight for loss in losses), 1.0)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter
+from mindspore import Parameter, nn
 
 from parallel_core.config import OptimizerConfig, ParallelConfig
 from parallel_core.optimizer import is_decayed
@@ -65,3 +65,9 @@ def set_weight_decay(params: Iterable[Parameter], optimizer_config: OptimizerCon
         groups[is_decayed(parameter.meta.spec, optimizer_config)].append(parameter)
     decay = optimizer_config.weight_decay
     return [{"params": group, "weight_decay": decay if decays else 0.0} for decays, group in groups.items() if group]
+
+
+def set_training(model: nn.Cell, train: bool) -> None:
+    """MindSpore's `set_train`, which goes through every cell, where the model's mode changes."""
+    if model.training is not train:
+        model.set_train(train)

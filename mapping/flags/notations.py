@@ -30,7 +30,7 @@ def layer_list(text: str) -> list[Any]:
 
 
 def dtype(text: str) -> str:
-    """`float32`, `torch.bfloat16`, `fp16`, ..."""
+    """`float32`, `float16` or `bfloat16`, also written as `fp16`, `half` or `torch.bfloat16`."""
     short = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
     name = text.removeprefix("torch.")
     name = short.get(name, name)

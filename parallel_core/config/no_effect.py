@@ -131,6 +131,11 @@ ROWS = (
         "with ZeRO stages 2 and 3 (--zero-stage) a bucket is a layer",
     ),
     Idle(
+        ("max_loss_scale_window", "min_loss_scale_window"),
+        lambda config: config.training_config.loss_scaler != "adaptive",
+        "needs --adaptive-loss-scale",
+    ),
+    Idle(
         ("grad_reduce_in_bf16",),
         lambda config: config.model_config.compute_dtype != "bfloat16",
         "needs --bf16",

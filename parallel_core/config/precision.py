@@ -71,7 +71,10 @@ class PrecisionConfig(Config):
                 f"must not be less than --min-loss-scale {self.min_loss_scale:g}",
                 "raise it",
             )
-
+        if self.loss_scale_window % 1 != 0:
+            yield Finding(
+                "--loss-scale-window", self.loss_scale_window, "must be a whole number: it counts steps", "round it"
+            )
         if self.loss_scaler == "adaptive" and self.max_loss_scale_window <= self.min_loss_scale_window:
             yield Finding(
                 "--max-scale-window",

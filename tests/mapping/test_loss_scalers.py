@@ -73,6 +73,14 @@ def test_bounds_that_contradict_are_refused():
         scaler_of("--fp16 --adaptive-loss-scale --max-scale-window 20")
 
 
+def test_a_window_is_whole_steps():
+    """Half a step would be cut off without a word; what is no number at all is said to be none."""
+    with pytest.raises(ConfigError, match="--loss-scale-window 2.5: must be a whole number"):
+        scaler_of("--fp16 --loss-scale-window 2.5")
+    with pytest.raises(ConfigError, match="--loss-scale-window x: must be a number"):
+        scaler_of("--fp16 --loss-scale-window x")
+
+
 def test_the_earlier_systems_cells_by_their_documented_arguments():
     """The state machine of the same name; one that every overflow shrinks."""
     cell = AdaptiveLossScaleUpdateCell(1, 2, 20, 1000, 20)

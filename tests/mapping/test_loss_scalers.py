@@ -75,7 +75,7 @@ def test_bounds_that_contradict_are_refused():
 
 def test_a_window_is_whole_steps():
     """Half a step would be cut off without a word; what is no number at all is said to be none."""
-    with pytest.raises(ConfigError, match="--loss-scale-window 2.5: must be a whole number"):
+    with pytest.raises(ConfigError, match=r"--loss-scale-window 2\.5: must be a whole number"):
         scaler_of("--fp16 --loss-scale-window 2.5")
     with pytest.raises(ConfigError, match="--loss-scale-window x: must be a number"):
         scaler_of("--fp16 --loss-scale-window x")

@@ -132,7 +132,7 @@ ROWS = (
     ),
     Idle(
         ("max_loss_scale_window", "min_loss_scale_window"),
-        lambda config: config.training_config.loss_scaler != "adaptive",
+        lambda config: config.training_config.precision.loss_scaler != "adaptive",
         "needs --adaptive-loss-scale",
     ),
     Idle(

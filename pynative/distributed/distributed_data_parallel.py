@@ -4,7 +4,7 @@ The training loop needs no wrapper: its step reduces the buffers of whatever mod
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,7 @@ from pynative import parallel_state
 from pynative.distributed.bucket import ParamAndGradBucket
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.layer_events import LayerEvents
-from pynative.parameter import trainable
+from pynative.parameter import trainable, type_name
 
 
 @dataclass(kw_only=True)
@@ -84,7 +84,7 @@ class DistributedDataParallel(nn.Cell):
         self._is_synchronised = True
         self._is_chunk = parallel_state.get_virtual_pipeline_model_parallel_world_size() is not None
         if self._is_chunk:
-            _check_agreement(config.gradient, self._gradient)
+            _check_agreement(config.gradient, self._gradient, {type_name(p.dtype) for p in trainable(module)})
         else:
             self._kept = self.flat_buffers
 
@@ -186,8 +186,18 @@ class DistributedDataParallel(nn.Cell):
             buffers.reduce_over_others()
 
 
-def _check_agreement(configured: GradientConfig, wrapped: GradientConfig) -> None:
-    """Raise ValueError if the wrapper asks for other buffers than the configuration, which decides for all chunks."""
+def _check_agreement(configured: GradientConfig, wrapped: GradientConfig, types: Iterable[str]) -> None:
+    """Raise ValueError if the wrapper asks for other buffers than the configuration, which decides for all chunks.
+
+    types: those of the parameters. Alignment is the configuration's: nothing but padding depends on it.
+    """
+    for dtype in types:
+        if wrapped.type_for(dtype) != configured.type_for(dtype):
+            raise ValueError(
+                f"DistributedDataParallelConfig: grad_reduce_in_fp32=True: with virtual pipeline stages the "
+                f"configuration says it, which adds up gradients of {dtype} in {configured.type_for(dtype)}; give "
+                f"--accumulate-allreduce-grads-in-fp32, or leave --grad-reduce-in-bf16 out"
+            )
     for name in ("overlap_grad_reduce", "use_distributed_optimizer", "average_in_collective", "bucket_size"):
         if getattr(wrapped, name) != getattr(configured, name):
             raise ValueError(

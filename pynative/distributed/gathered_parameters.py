@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import mindspore
+import numpy as np
 from mindspore import Parameter, Tensor
 
 from parallel_core.buffers import Entry, Span, overlaps
@@ -13,6 +14,7 @@ from pynative import in_place, kernels, parallel_state
 from pynative.collectives import Completed, Group, Work
 from pynative.distributed.flat_memory import SomeMemory
 from pynative.distributed.slots import InSlot, Slots
+from pynative.rounding import bits
 
 NOT_HERE = -1024.0
 """What every element of a slot is while no parameters are in it: no weight, so that nobody takes it for one; and not
@@ -35,8 +37,10 @@ class _Slot:
 
     def is_vacant(self) -> bool:
         """Whether nobody wrote there since then."""
-        values = self.memory.astype(mindspore.float32)
-        return bool((values == NOT_HERE).all())
+        on_host: np.ndarray | None = getattr(self.memory, "host_memory", None)
+        if on_host is None:
+            return bool((self.memory.astype(mindspore.float32) == NOT_HERE).all())
+        return bool((bits(on_host) == bits(np.array(NOT_HERE, on_host.dtype))).all())
 
     def wait(self) -> None:
         """Until what was asked for is there."""

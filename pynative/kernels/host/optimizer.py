@@ -11,7 +11,7 @@ from pynative.kernels.host.arrays import array_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.threads import run, spans
-from pynative.rounding import convert, fill, put, widened
+from pynative.rounding import bits, convert, fill, put, widened
 
 CHUNK = 256 * 1024
 """Elements of a chunk. An AdamW update takes a thread 0.9 ns an element by oneDNN's three sweeps over it, 1.1 in chunks
@@ -152,6 +152,6 @@ def scale_(x: Tensor, factor: float) -> None:
 
 def fill_(x: Tensor, value: float) -> None:
     def update(part: np.ndarray) -> None:
-        part.fill(value)
+        bits(part).fill(bits(np.array(value, part.dtype)).item())
 
     _in_chunks(update, x)

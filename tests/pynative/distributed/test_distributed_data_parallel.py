@@ -176,3 +176,18 @@ def refused(backend) -> None:
 
 def test_a_loop_of_ones_own_cannot_cut_gradients():
     run(2, refused)
+
+
+def other_types(backend) -> None:
+    from pynative.training.training import get_model
+
+    config = config_of(f"{BATCHES} {CHUNKS} --fp16", backend.world_size)
+    with job(backend, config):
+        get_model(wrapped(config, grad_reduce_in_fp32=False), config)
+        with pytest.raises(ValueError, match="adds up gradients of float16 in float16; give --accumulate"):
+            get_model(wrapped(config, grad_reduce_in_fp32=True), config)
+
+
+def test_a_wrapped_virtual_stage_adds_up_in_the_configurations_type():
+    """Its wish was passed over in silence, because the configuration decides for all chunks."""
+    run(2, other_types)

@@ -130,7 +130,7 @@ FLAGS = group(
     ),
     refused(
         "the DeepSpeed form of experts is out of scope; use the megatron_moe flags",
-        "--enable-token-rearrange-opt --no-use-rts=off",
+        "--no-use-rts=off",
     ),
     refused(
         "sharing keys and values between layers is out of scope; leave it out",

@@ -53,6 +53,7 @@ IDLE = [
         "--sliding-window 8",
         "--sliding-window or --window-size",
     ),
+    ("--hot-expert-update-step 5", "--num-experts 4", "--num-experts 4 --hot-expert-num 1", "--hot-expert-num"),
     ("--pre-tockens 8", "--sparse-mode 2", "--sparse-mode 4", "--sparse-mode"),
     ("--lr-warmup-init 1e-4", "", "--lr-warmup-iters 2", "--lr-warmup-iters"),
     ("--lr-warmup-style log", "--lr-warmup-fraction 0", "--lr-warmup-fraction 0.2", "--lr-warmup-fraction"),

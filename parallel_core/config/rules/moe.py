@@ -39,8 +39,9 @@ def router_chooses_among_experts(config: Sections) -> Iterator[Finding]:
         yield Finding(
             "--moe-router-group-topk", chosen, f"must not exceed --moe-router-num-groups {groups}", "lower it"
         )
-    if groups and chosen and chosen <= groups and moe.moe_router_topk > experts // groups * chosen:
-        rule = f"must not exceed the experts of --moe-router-group-topk {chosen} groups, {experts // groups * chosen}"
+    in_chosen = experts // groups * chosen if groups and chosen and not experts % groups else experts
+    if in_chosen < moe.moe_router_topk <= experts and (chosen or 0) <= (groups or 0):
+        rule = f"must not exceed the experts of --moe-router-group-topk {chosen} groups, {in_chosen}"
         yield Finding("--moe-router-topk", moe.moe_router_topk, rule, "lower it")
     if chosen is not None and groups is None:
         yield Finding("--moe-router-group-topk", chosen, "needs --moe-router-num-groups", "add it")

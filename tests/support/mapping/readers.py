@@ -18,7 +18,8 @@ from tests.support.assets import ROOT
 
 ANY = "any section"
 
-_PATHS = {path.rpartition(".")[2]: path for path in SECTIONS}
+_PATHS = {path.rpartition(".")[2]: path for path in SECTIONS} | {"moe": "moe_config"}
+"""Name of a section, and of attributes that cells keep one under -> its path."""
 _CLASSES = {cls.__name__: path for path, cls in SECTIONS.items()}
 _CLASSES |= {"TransformerConfig": "model_config", "ModelParallelConfig": "parallel_config"}
 _CLASSES |= {"OffloadSettings": "recompute_config", "RecomputeSettings": "recompute_config"}
@@ -112,10 +113,12 @@ def reads() -> dict[str, set[str]]:
             found[section].add(name)
     for section, names in BY_NAME.items():
         found[section] |= names
-    for section, method, function in _methods():
-        if FILLS.get(method, method) in set().union(*found.values()):
-            for owner, name in _reads(function, {"self": section}):
-                found[owner].add(name)
+    before = -1
+    while before != (before := sum(map(len, found.values()))):  # a method may be called by others alone
+        for section, method, function in _methods():
+            if FILLS.get(method, method) in set().union(*found.values()):
+                for owner, name in _reads(function, {"self": section}):
+                    found[owner].add(name)
     return found
 
 

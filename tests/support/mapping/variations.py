@@ -91,6 +91,9 @@ COMPANY = {
     "--microbatch-group-size-per-virtual-pipeline-stage": (
         "--pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2"
     ),
+    "--hot-expert-num": "--num-experts 4",
+    "--multi-latent-attention": "--kv-lora-rank 8",
+    "--multi-head-latent-attention": "--kv-lora-rank 8",
     "--moe-router-group-topk": "--num-experts 4 --moe-router-num-groups 4",
     "--moe-tp-extend-ep": "--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel",
     "--n-shared-experts": "--num-experts 4 --moe-ffn-hidden-size 64",

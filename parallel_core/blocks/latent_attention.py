@@ -74,6 +74,11 @@ class LatentAttention(Block):
         """Name of the linear that keeps the input of all."""
         return "linear_q_down_proj" if self.linear_q_proj is None else "linear_q_proj"
 
+    @property
+    def up_projections(self) -> tuple[str, str]:
+        """Names of the linears that make heads."""
+        return "linear_q_up_proj" if self.linear_q_proj is None else "linear_q_proj", "linear_kv_up_proj"
+
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """The rotary key is used by all heads: it enters the region, and its gradient is summed over the ranks."""
         yield from super().messages(micro_batch)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from parallel_core.blocks.latent_attention import LatentAttention
 from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.messages import Message
-from parallel_core.recompute import FIRST_LINEAR, OUTPUT_DROPPED, LayerRecompute, path_in_layer
+from parallel_core.recompute import FIRST_LINEAR, OUTPUT_DROPPED, UP_PROJECTIONS, LayerRecompute, path_in_layer
 
 _NORM_OF = {"self_attention": "input_layernorm", "mlp": "pre_mlp_layernorm"}
 """Half of a layer -> the norm of its input."""
@@ -40,9 +41,22 @@ def kept_of_layer(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) 
     }
     for module in asked.modules:
         kept |= changes.get(module, {})
+    if UP_PROJECTIONS in asked.modules and isinstance(layer.self_attention, LatentAttention):
+        kept |= _kept_without_heads(layer.self_attention, kept, micro_batch, asked)
     collectives = collective_bytes(layer, micro_batch, asked)
     inside_parts = [name for name in collectives if any(f"{name}.".startswith(f"{m}.") for m in asked.modules)]
     return {**kept, **{f"{name}.collective": collectives[name] for name in inside_parts}}
+
+
+def _kept_without_heads(
+    attention: LatentAttention, kept: dict[str, int], micro_batch: MicroBatch, asked: LayerRecompute
+) -> dict[str, int]:
+    """Of core attention whose queries, keys and values are made again, and of what makes them the rotary key. What
+    Ulysses exchanged them for is kept nevertheless, unless core attention is run again, too."""
+    name, core = "self_attention.core_attention", attention.core_attention
+    dropped = core.input_bytes(micro_batch) if micro_batch.context.ulysses == 1 or name in asked.modules else 0
+    rotary_key = micro_batch.tokens * attention.rotary_size * micro_batch.item_size
+    return {name: kept[name] - dropped, "self_attention.rotary_key": rotary_key}
 
 
 def kept_of_group(layers: Sequence[Layer], micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
@@ -73,6 +87,8 @@ def _kept_by_part(layer: Layer, kept: dict[str, int], micro_batch: MicroBatch, m
         return kept[module] - layer.self_attention.core_attention.input_bytes(micro_batch)
     if module in ("moe", "moe.shared_experts"):
         return sum(kept[name] for name in _below(kept, path_in_layer(module))[1:])
+    if module == UP_PROJECTIONS:
+        return layer.self_attention.core_attention.input_bytes(micro_batch)
     inside = ("mlp.activation", "mlp.linear_fc2") if module == FIRST_LINEAR else _inside(layer, kept, module)
     return sum(kept[name] for name in inside)
 
@@ -102,11 +118,20 @@ def input_parts(layer: Layer, micro_batch: MicroBatch, slices: bool) -> int:
 
 def messages_run_again(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) -> Iterator[Message]:
     """The collectives of the forward pass that the second run of a layer's parts repeats, in the backward pass."""
+    paths = [path for module in asked.modules for path in _paths_of(layer, module)]
     for one in layer.messages(micro_batch):
-        paths = map(path_in_layer, asked.modules)
         repeated = asked.full or any(f"{one.what}.".startswith(f"{path}.") for path in paths)
         if repeated and not one.backward and one.what not in asked.kept_collectives:
             yield replace(one, backward=True)
+
+
+def _paths_of(layer: Layer, module: str) -> tuple[str, ...]:
+    """The submodules that a module runs."""
+    if module != UP_PROJECTIONS:
+        return (path_in_layer(module),)
+    attention = layer.self_attention
+    names = attention.up_projections if isinstance(attention, LatentAttention) else ()
+    return tuple(f"self_attention.{name}" for name in names)
 
 
 def input_messages(layer: Layer, micro_batch: MicroBatch, slices: bool) -> Iterator[Message]:

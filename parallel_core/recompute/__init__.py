@@ -4,7 +4,14 @@
 puts both notations, Megatron's flags and the lists by stage, into one value. `offload` says what lies in host memory.
 """
 
-from parallel_core.recompute.modules import FIRST_LINEAR, MEGATRON_MODULES, OUTPUT_DROPPED, matching, path_in_layer
+from parallel_core.recompute.modules import (
+    FIRST_LINEAR,
+    MEGATRON_MODULES,
+    OUTPUT_DROPPED,
+    UP_PROJECTIONS,
+    matching,
+    path_in_layer,
+)
 from parallel_core.recompute.offload import WHOLE_LAYER, OffloadSettings, wrong_offload
 from parallel_core.recompute.plan import BY_STAGE, ChunkRecompute, LayerRecompute, RecomputePlan, wrong_settings
 
@@ -13,6 +20,7 @@ __all__ = [
     "FIRST_LINEAR",
     "MEGATRON_MODULES",
     "OUTPUT_DROPPED",
+    "UP_PROJECTIONS",
     "WHOLE_LAYER",
     "ChunkRecompute",
     "LayerRecompute",

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+UP_PROJECTIONS = "latent.up_projections"
+"""Of latent attention, with the rotation: what makes queries, keys and values of latents. Their results are dropped."""
+
 MEGATRON_MODULES = {
+    "mla_up_proj": (UP_PROJECTIONS,),
     "core_attn": ("self_attention.core_attention",),
     "layernorm": ("input_layernorm", "pre_mlp_layernorm"),
     "mlp": ("mlp",),
@@ -28,7 +32,7 @@ when the linear's weight gradient needs it."""
 _OWN = ("input_layernorm", "self_attention", "self_attention.core_attention", "pre_mlp_layernorm")
 OF_DENSE_LAYERS = ("mlp", "mlp.linear_fc1", "mlp.activation")
 OF_LAYERS_OF_EXPERTS = ("moe", "moe.experts.activation", "moe.shared_experts")
-MODULES = (*_OWN, *OF_DENSE_LAYERS, *OF_LAYERS_OF_EXPERTS)
+MODULES = (*_OWN, *OF_DENSE_LAYERS, *OF_LAYERS_OF_EXPERTS, UP_PROJECTIONS)
 """Paths within a layer. A mixture of experts, which stands at `mlp`, is `moe` here: nobody who names the feed-forward
 block of dense layers means it."""
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, saved_tensors_hooks
 
 from pynative import autograd, kernels, parallel_state
 from pynative.tensor_parallel.random import get_rng_tracer
@@ -61,11 +61,11 @@ class _Run:
         self._collectives.append(run())
         return self._collectives[-1]
 
-    def output(self) -> Tensor:
-        """The tensor that the part gives, made again."""
+    def output(self, number: int = 0) -> Tensor:
+        """The tensor that the part gives, or one of them, made again."""
         if not self._is_second:
             self._run_again()
-        return self._outputs[0]
+        return self._outputs[number]
 
     def _run_again(self) -> None:
         self._is_second = True
@@ -216,6 +216,35 @@ def checkpoint_without_output(function: Part, *args: Any) -> Tensor:
     output = _recorded(run, result, args)
     output.made_again = run.output
     return output
+
+
+def checkpoint_without_outputs(function: Part, *args: Any) -> tuple[Tensor, ...]:
+    """As `checkpoint`, of a function whose results go where `left_out` stands, which does not keep them either."""
+    if not _is_needed():
+        return function(*args)
+    run, result = _Run.of(function, args, _keep)
+    outputs = _recorded(run, result, args)
+    for number, output in enumerate(outputs):
+        output.made_again = partial(run.output, number)
+    return outputs
+
+
+@contextmanager
+def left_out(*tensors: Tensor) -> Iterator[None]:
+    """Operators within keep those of the tensors that are made again as the way to make them."""
+    ways = {(tensor.data_ptr(), tensor.size): again for tensor in tensors if (again := made_again(tensor)) is not None}
+
+    def pack(saved: Tensor) -> Tensor | Kept:
+        """An operator may save what it is given in another shape; what it has turned stays."""
+        again = ways.get((saved.data_ptr(), saved.size)) if saved.is_contiguous() else None
+        shape = saved.shape
+        return saved if again is None else lambda: again().reshape(shape)
+
+    if not ways:
+        yield
+        return
+    with saved_tensors_hooks(pack, lambda kept: kept if isinstance(kept, Tensor) else kept()):
+        yield
 
 
 def drop_output(function: Part, *args: Any) -> Tensor:

@@ -15,6 +15,7 @@ from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLin
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.query_groups import take_shared_group
 from pynative.tensor_parallel.random import get_rng_tracer
+from pynative.tensor_parallel.recompute import left_out
 from pynative.transformer.enums import AttnMaskType, is_causal
 from pynative.transformer.norm import norm_of
 from pynative.transformer.rope import angle_tables
@@ -52,20 +53,21 @@ class CoreAttention(nn.Cell):
         context parallelism s is a shard of the sequence, and the mask has the rows that `ContextShard.mask_rows` takes.
         """
         rate = self.dropout_rate if self.training else 0.0
-        return context_parallel_attention(
-            query,
-            key,
-            value,
-            self.ulysses_group,
-            self.ring_group,
-            scale=self.scale,
-            causal=self.causal,
-            mask=attention_mask,
-            dropout_rate=rate,
-            dropout_key=get_rng_tracer().key(self.layer_number, ATTENTION_DROPOUT) if rate else None,
-            head_offset=self.first_head,
-            form=self.form,
-        )
+        with left_out(query, key, value):
+            return context_parallel_attention(
+                query,
+                key,
+                value,
+                self.ulysses_group,
+                self.ring_group,
+                scale=self.scale,
+                causal=self.causal,
+                mask=attention_mask,
+                dropout_rate=rate,
+                dropout_key=get_rng_tracer().key(self.layer_number, ATTENTION_DROPOUT) if rate else None,
+                head_offset=self.first_head,
+                form=self.form,
+            )
 
 
 class ParallelAttention(nn.Cell):

@@ -8,8 +8,13 @@ from typing import Any
 
 from mindspore import Tensor, nn
 
-from parallel_core.recompute import OUTPUT_DROPPED, ChunkRecompute, LayerRecompute
-from pynative.tensor_parallel.recompute import checkpoint, checkpoint_without_output, drop_output
+from parallel_core.recompute import OUTPUT_DROPPED, UP_PROJECTIONS, ChunkRecompute, LayerRecompute
+from pynative.tensor_parallel.recompute import (
+    checkpoint,
+    checkpoint_without_output,
+    checkpoint_without_outputs,
+    drop_output,
+)
 from pynative.transformer.offload import device_has_own_memory, offload
 
 METHODS = {
@@ -23,6 +28,7 @@ METHODS = {
     "moe": ("mlp", "construct"),
     "moe.experts.activation": ("mlp.experts", "activate"),
     "moe.shared_experts": ("mlp.shared_experts", "construct"),
+    UP_PROJECTIONS: ("self_attention", "project_up"),
 }
 """Module -> the cell of a layer, and its method, that is run again. What the first linear of a feed-forward block gives
 is kept by the activation alone, so the two are run again together."""
@@ -33,7 +39,8 @@ def apply_to_layer(layer: nn.Cell, asked: LayerRecompute, smallest_offloaded: in
     for module in asked.modules:
         path, name = METHODS[module]
         cell = _inner(layer, path)
-        setattr(cell, name, partial(_again(module, asked), getattr(cell, name)))
+        if hasattr(cell, name):  # A pattern may name what only other models have.
+            setattr(cell, name, partial(_again(module, asked), getattr(cell, name)))
     for path in asked.kept_collectives:
         linear = _inner(layer, path)
         linear.boundary = linear.boundary.keeping()
@@ -43,6 +50,8 @@ def apply_to_layer(layer: nn.Cell, asked: LayerRecompute, smallest_offloaded: in
 
 
 def _again(module: str, asked: LayerRecompute) -> Callable[..., Any]:
+    if module == UP_PROJECTIONS:
+        return checkpoint_without_outputs
     if module in OUTPUT_DROPPED:
         return drop_output
     return checkpoint_without_output if module in asked.without_output else partial(_checkpoint_here, False)

@@ -67,7 +67,7 @@ def recompute_modules_exist(config: Sections) -> Iterator[Finding]:
     model, experts = config.model_config, config.moe_config.num_experts is not None
     there = {*MEGATRON_MODULES} - (set() if experts else {"moe_act", "moe", "shared_experts"})
     there -= {"shared_experts"} if config.moe_config.moe_shared_expert_intermediate_size is None else set()
-    there |= {"mla_up_proj"} if model.multi_latent_attention.enabled else set()
+    there -= set() if model.multi_latent_attention.enabled else {"mla_up_proj"}
     for module in config.recompute_config.recompute_modules or ():
         if module not in there:
             rule = f"is no module of this model, which has {', '.join(sorted(there))}"

@@ -118,6 +118,7 @@ def test_kept_bytes_are_those_that_a_forward_leaves(layout, model, types):
 
 
 FULL = "--recompute-granularity full --recompute-method"
+UP_PROJECTIONS = "--recompute-granularity selective --recompute-modules mla_up_proj"
 RECOMPUTED = [
     ("one rank", "llama", f"{FULL} uniform --recompute-num-layers 2"),
     ("one rank", "gpt", f"{FULL} block --recompute-num-layers 1 --recompute-activation-function"),
@@ -139,6 +140,9 @@ RECOMPUTED = [
     ("one rank", "experts", f"{EVEN} --recompute-granularity selective --recompute-modules shared_experts mlp"),
     ("ep2", "experts", f"{EVEN} --recompute-granularity selective --recompute-modules moe core_attn"),
     ("ep2", "experts", f"{EVEN} {FULL} uniform --recompute-num-layers 2"),
+    ("tp2 sp", COMPRESSED, f"{UP_PROJECTIONS} layernorm --bf16"),
+    ("one rank", LATENT, f"{UP_PROJECTIONS} core_attn"),
+    ("ring", LATENT, UP_PROJECTIONS),
     ("ring", "llama", "--recompute-granularity selective"),
     ("ulysses", "llama", "--recompute-activations --recompute-modules core_attn mlp"),
 ]

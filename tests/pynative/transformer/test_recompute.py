@@ -69,6 +69,17 @@ def test_bfloat16():
 
 
 TP2, SP = "--tensor-model-parallel-size 2", "--sequence-parallel"
+LATENT = f"{TINY} --global-batch-size 4 {STEPS} {DROPOUT} {FAMILIES['latent attention']}"
+COMPRESSED = f"{TINY} --global-batch-size 4 {STEPS} {FAMILIES['latent attention, compressed queries']}"
+
+
+def test_heads_of_latent_attention():
+    """Queries, keys and values are not kept: core attention asks for them again, or is run again itself."""
+    same(1, LATENT, f"{SELECTIVE} mla_up_proj layernorm", f"{SELECTIVE} mla_up_proj core_attn")
+    same(1, f"{COMPRESSED} --kernels ops", f"{SELECTIVE} mla_up_proj")
+    same(2, f"{COMPRESSED} {TP2} {SP}", f"{SELECTIVE} mla_up_proj")
+
+
 KEPT = "--no-mp-comm-recompute"
 LAYOUTS = {
     "tp2": (

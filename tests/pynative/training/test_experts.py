@@ -11,6 +11,8 @@ import pytest
 from pynative import parallel_state
 from pynative.training.callbacks import MoEDropRateCallback, SummaryMonitor, experts
 from tests.support.assets import ROOT
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
 
 COUNTS = np.array([[0.0] * 4, [10, 2, 2, 2], [4, 4, 4, 4]])
 
@@ -71,3 +73,61 @@ def test_token_distributions_are_written_and_drawn(tmp_path):
 def test_another_format_is_refused(tmp_path):
     with pytest.raises(ValueError, match="npy"):
         SummaryMonitor(tmp_path, export_options={"tensor_format": "txt"})
+
+
+MOE = (
+    f"{TINY} --num-experts 4 --moe-router-topk 2 --moe-layer-freq ([0]*1+[1]*1) --moe-aux-loss-coeff 0.1 "
+    "--moe-z-loss-coeff 0.1 --moe-log-drop-rate --moe-drop-rate-capacity-factor 1.1 --moe-per-layer-logging "
+    "--global-batch-size 8 --swiglu --disable-bias-linear"
+)
+
+
+def trained(backend, flags: str) -> tuple[list[str], list[dict], list[np.ndarray]]:
+    """The lines and figures of a run of two steps, and how often this rank's router chose each expert in each."""
+    from pynative.moe.router import TopKRouter
+    from pynative.training.callbacks import Callback, log
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+    from tests.support.layouts import Rows
+
+    lines, metrics, counts = [], [], [np.zeros(4)]
+
+    class Watch(Callback):
+        def on_step_end(self, state):
+            metrics.append(dict(state.metrics))
+            counts.append(np.zeros(4))
+
+    def counted(router, hidden_states):
+        found = construct(router, hidden_states)
+        counts[-1] += np.bincount(found.experts.asnumpy().ravel(), minlength=4)
+        return found
+
+    construct, said = TopKRouter.construct, (experts.log, log.log)
+    TopKRouter.construct = counted
+    experts.log = log.log = lines.append
+    try:
+        config = config_of(f"{MOE} {flags}", backend.world_size)
+        with job(backend, config):
+            pretrain(
+                lambda samples: (Rows(), None, None),
+                lambda **stage: GPTModel(config.model_config, **stage),
+                all_config=config,
+                callbacks=[Watch()],
+            )
+    finally:
+        TopKRouter.construct, (experts.log, log.log) = construct, said
+    return lines, metrics, counts[:-1]
+
+
+def test_a_runs_drop_rates_are_those_of_its_routers_choices():
+    """Recounted on both ranks, which have two micro-batches a step each; losses are logged by layer too."""
+    ranks = run(2, trained, "--expert-model-parallel-size 2")
+    lines, metrics, _ = ranks[0]
+    for step, counts in enumerate(np.sum([counts for *_, counts in ranks], axis=0)):
+        assert counts.sum() == 8 * 16 * 2
+        rate = np.maximum(counts / counts.sum() - 1.1 / 4, 0).sum()
+        assert [line for line in lines if line.startswith("layer:")][step] == f"layer: 1, drop_rate: {rate:.5f}"
+        assert metrics[step]["load_balancing_loss"] == metrics[step]["moe/load_balancing_loss_layer_1"] > 0.9
+        assert metrics[step]["z_loss"] > 0 and "moe/z_loss_layer_0" not in metrics[step]
+    assert sum("load_balancing_loss: " in line for line in lines) >= 2
+    assert not [line for line in ranks[1][0] if line.startswith("layer:")]

@@ -41,6 +41,7 @@ LAYOUTS = {
         f"{OVERLAP} --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1",
     ),
     "tp2 pp2": (4, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"),
+    "ep2": (2, "--expert-model-parallel-size 2"),
     "cp2 ring": (2, "--context-parallel-size 2"),
     "cp2 ulysses": (2, "--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo"),
     "cp4 hybrid": (4, "--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"),
@@ -48,7 +49,7 @@ LAYOUTS = {
 ROWS = [
     ("llama", "dp2 zero 2"),
     ("llama", "dp2 tp2 sp zero 3"),
-    *[("gpt2", layout) for layout in LAYOUTS if layout not in ("tp4", "pp4", "pp4 zb-h1")],
+    *[("gpt2", layout) for layout in LAYOUTS if layout not in ("tp4", "pp4", "pp4 zb-h1", "ep2")],
     ("llama", "1 rank"),
     ("llama", "tp4"),
     ("llama", "tp2 sp"),
@@ -57,6 +58,7 @@ ROWS = [
     ("llama", "cp2 ring"),
     ("llama", "pp2 vpp2"),
     *[("mtp", layout) for layout in ("1 rank", "tp2 sp", "pp2", "pp2 vpp2", "pp2 zb-h1", "cp2 ring", "dp2 zero 2")],
+    *[("moe_capacity", layout) for layout in ("1 rank", "ep2")],
     ("qwen", "1 rank"),
     ("qwen", "tp2 sp"),
     ("qwen", "cp2 ulysses"),
@@ -79,7 +81,7 @@ OTHER_PATHS = [
 ]
 
 SIXTEEN_BITS = [
-    *[("llama_bf16", layout) for layout in LAYOUTS if LAYOUTS[layout][0] <= 2 and layout != "pp2 zb-h1"],
+    *[("llama_bf16", layout) for layout in LAYOUTS if LAYOUTS[layout][0] <= 2 and layout not in ("pp2 zb-h1", "ep2")],
     *[("gpt2_fp16", layout) for layout in ("1 rank", "tp2", "tp2 sp", "pp2", "pp2 vpp2", "cp2 ring")],
     ("llama_bf16_distopt", "dp2"),
 ]

@@ -29,7 +29,7 @@ MOST_MEMORY = 80 * 2**30
 def flags_of(recipe: str, folder: Path, **sizes: str) -> tuple[int, list[str]]:
     """What a recipe asks to be planned: the world's size and the flags."""
     fake = folder / "python"
-    fake.write_text("#!/bin/sh\nfor word in \"$@\"; do printf '%s\\n' \"$word\"; done\n")
+    fake.write_text('#!/bin/sh\nfor word in "$@"; do printf \'%s\\n\' "$word"; done\n')
     fake.chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PLAN": "1", **sizes}
     script = ROOT / "examples" / "gpt" / f"{recipe}.sh"

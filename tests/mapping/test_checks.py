@@ -261,6 +261,12 @@ BAD = [
     ("--position-embedding-type rope --rotary-percent 0.05", 1, "--rotary-percent 0.05"),
     ("--multi-latent-attention --kv-lora-rank 8 --group-query-attention", 1, "--group-query-attention"),
     ("--multi-latent-attention", 1, "--multi-latent-attention"),
+    (
+        "--multi-latent-attention --kv-lora-rank 8 --fine-grained-activation-offloading --offload-modules qkv_linear",
+        1,
+        "--offload-modules qkv_linear",
+    ),
+    ("--recompute-granularity selective --recompute-modules mla_up_proj", 1, "--recompute-modules mla_up_proj"),
     ("--multi-latent-attention --kv-lora-rank 0", 1, "--kv-lora-rank 0"),
     ("--multi-latent-attention --kv-lora-rank 8 --q-lora-rank 0", 1, "--q-lora-rank 0"),
     ("--multi-latent-attention --kv-lora-rank 8 --rotary-interleaved", 1, "--rotary-interleaved"),

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from parallel_core.blocks import LatentAttention
 from parallel_core.config.families import RopeScalingConfig
-from parallel_core.rope_scaling import llama3
+from parallel_core.rope_scaling import llama3, yarn
 from parallel_core.rotary import Rotary, inverse_frequencies
 from tests.support.engine import TINY, config_of
 
@@ -20,6 +21,59 @@ def test_llama3_stretches_long_wavelengths_only():
     between = (1 - smooth) * inverse[~short & ~long] / 8 + smooth * inverse[~short & ~long]
     np.testing.assert_allclose(scaled[~short & ~long], between, rtol=1e-12)
     assert short.any() and long.any() and len(between) > 3
+
+
+def test_yarn_leaves_fast_pairs_and_stretches_slow_ones():
+    """Of 32 pairs, by Megatron's constants: the first 10 turn more than 32 times in 4096 positions, those from 23 on
+    less than once; the share that is stretched grows evenly between them."""
+    inverse = inverse_frequencies(64)
+    scaled = yarn(inverse, RopeScalingConfig(type="yarn"), 10000.0, 40.0)
+    stretched = (1 - scaled / inverse) / (1 - 1 / 40)
+    np.testing.assert_allclose(stretched, np.clip((np.arange(32) - 10) / 13, 0, 1), atol=1e-6)
+
+
+def test_latent_attention_has_angles_and_a_scale_of_its_own():
+    """Megatron's positions are yarn's unless --rope-type says otherwise, stretched by a factor that is 1 unless given;
+    MindSpeed-LLM's flags mean the same."""
+    latent = "--multi-latent-attention --kv-lora-rank 8 --qk-head-dim 12 --qk-pos-emb-head-dim 4"
+    megatron = "--rotary-scaling-factor 40 --mscale 0.707 --mscale-all-dim 1"
+    mindspeed = (
+        "--position-embedding-type rope --rope-scaling-type yarn --rope-scaling-factor 40 --rope-scaling-mscale 0.707 "
+        "--rope-scaling-mscale-all-dim 1"
+    )
+    plain, one, other, unstretched = (
+        LatentAttention.of(config_of(f"{TINY} {latent} {flags}", 1).model_config, 0)
+        for flags in ("", megatron, mindspeed, f"{megatron} --rope-type rope")
+    )
+    assert one == other and one.rotary.magnitude == (0.0707 * np.log(40) + 1) / (0.1 * np.log(40) + 1)
+    assert plain.rotary == Rotary(tuple(inverse_frequencies(4).tolist()), interleaved=True) == unstretched.rotary
+    assert plain.core_attention.scale == 0.25
+    scale = (0.1 * np.log(40) + 1) ** 2 / 4
+    assert one.core_attention.scale == unstretched.core_attention.scale == scale
+
+
+def test_longrope_divides_by_the_list_for_the_length():
+    """TINY's sequences have 16 positions: within an original length of 16, beyond one of 8."""
+    lists = "--rope-scaling-type longrope --long-factor 1,2,4,8 --short-factor 1,1,1,2 --position-embedding-type rope"
+    length = "--rope-scaling-original-max-position-embeddings"
+    short, long, said = (rotary(f"{lists} {more}") for more in ("", f"{length} 8", f"{length} 8 --long-mscale 1.5"))
+    plain = inverse_frequencies(8)
+    np.testing.assert_allclose(short.inverse_frequencies, plain / [1, 1, 1, 2], rtol=1e-6)
+    np.testing.assert_allclose(long.inverse_frequencies, plain / [1, 2, 4, 8], rtol=1e-6)
+    assert (short.magnitude, said.magnitude) == (1.0, 1.5)
+    assert np.isclose(long.magnitude, np.sqrt(1 + np.log(2) / np.log(8)))
+    cos, sin = said.tables((range(3, 4),))
+    np.testing.assert_allclose(cos**2 + sin**2, 1.5**2, rtol=1e-6)
+
+
+def test_dynamic_scaling_has_a_larger_base():
+    """That of NTK-aware scaling for sequences of twice the original length; within that length nothing changes."""
+    scaled = rotary("--position-embedding-type rope --rope-scaling-type dynamic --rope-scaling-factor 4 "
+                    "--rope-scaling-original-max-position-embeddings 8")  # fmt: skip
+    expected = inverse_frequencies(8, base=10000.0 * (4 * 2 - 3) ** (8 / 6))
+    np.testing.assert_allclose(scaled.inverse_frequencies, expected, rtol=1e-6)
+    within = rotary("--position-embedding-type rope --rope-scaling-type dynamic")
+    assert within == Rotary(tuple(inverse_frequencies(8).tolist()))
 
 
 def rotary(flags: str) -> Rotary | None:

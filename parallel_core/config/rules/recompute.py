@@ -74,6 +74,18 @@ def recompute_modules_exist(config: Sections) -> Iterator[Finding]:
             yield Finding("--recompute-modules", module, rule, "leave it out")
 
 
+def latent_attention_has_no_first_linear(config: Sections) -> Iterator[Finding]:
+    """It has no linear_qkv, which two settings name."""
+    recompute = config.recompute_config
+    if not config.model_config.multi_latent_attention.enabled:
+        return
+    rule = "does not go with --multi-latent-attention, whose linears are others"
+    if not recompute.mp_comm_recompute:
+        yield Finding("--no-mp-comm-recompute", None, rule, "leave one of them out")
+    if recompute.fine_grained_activation_offloading and "qkv_linear" in recompute.offload_modules:
+        yield Finding("--offload-modules", "qkv_linear", rule, "leave it out")
+
+
 def recompute_lists_fit(config: Sections) -> Iterator[Finding]:
     """Lists by stage are judged where the layers of the stages are right themselves."""
     recompute, layers = config.recompute_config, config.model_config.num_layers
@@ -120,4 +132,5 @@ RULES = (
     recompute_has_one_notation,
     recompute_modules_exist,
     recompute_lists_fit,
+    latent_attention_has_no_first_linear,
 )

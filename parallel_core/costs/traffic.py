@@ -33,10 +33,15 @@ from parallel_core.costs.muon import orthogonalisation
 from parallel_core.costs.parameters import stage_coordinates, stage_residences
 from parallel_core.dtypes import DTYPES
 from parallel_core.messages import Message, message
+from parallel_core.sharding import MODEL_GROUPS, MODEL_KINDS, SHARDS_OF_STATES
 from parallel_core.step_figures import figures_of
 
 if TYPE_CHECKING:
     from parallel_core.config import AllConfig
+
+
+OTHER_SUMS = {"tp": "partial gradients", "expert-tp": "partial gradients", "embedding": "tied embedding"}
+"""Kind of group -> what of gradients is summed over it; over the others, what replicas have."""
 
 
 def pipeline(config: AllConfig, stage: int) -> Iterator[Message]:
@@ -58,7 +63,7 @@ def gradients(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Messa
     plans, sharded = [plan for plan, _ in residences], config.training_config.gradient.shards_states
     micro_batches = config.dataset_config.micro_batch_num
     for one in plan_reductions(plans, coordinates, sharded=sharded):
-        what = {"tp": "partial gradients", "embedding": "tied embedding"}.get(one.over, "gradients")
+        what = OTHER_SUMS.get(one.over, "gradients")
         kept_as = plans[one.buffer].gradient_type
         sent_as = config.training_config.gradient.type_sent(kept_as) if what == "gradients" else kept_as
         size = one.span.size * DTYPES[sent_as].bytes
@@ -93,15 +98,23 @@ def reports(config: AllConfig) -> Iterator[Message]:
     """The gradient's norm, with a loss scaler whether it is finite, and the loss with its numbers of tokens and what
     layers report beside it."""
     parallel = config.parallel_config
-    model_ranks = parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size
-    if config.training_config.gradient.shards_states:
-        members = stage_coordinates(config, 0)["intra-dp-cp"][1]
-        yield from message("intra-dp-cp", "all_reduce", FLOAT32, members, "gradient norm")
-    yield from message("tp-pp", "all_reduce", FLOAT32, model_ranks, "gradient norm")
+    yield from _gradient_norm(config)
     if config.training_config.precision.make_loss_scaler() is not None:
         yield from message("world", "all_reduce", FLOAT32, parallel.world_size, "overflow")
     numbers = 3 + sum(prod(figure.shape) for figure in figures_of(config.model_config))
     yield from message("world", "all_reduce", numbers * FLOAT32, parallel.world_size, "loss report")
+
+
+def _gradient_norm(config: AllConfig) -> Iterator[Message]:
+    """Over what one replica of the model lies on; experts apart, where that is of other ranks."""
+    coordinates, stages = stage_coordinates(config, 0), config.parallel_config.pipeline_model_parallel_size
+    ranks = {kind: prod(coordinates[axis][1] for axis in axes) for kind, axes in MODEL_KINDS.items()}
+    apart = coordinates["ep"][1] > 1 or coordinates["expert-tp"][1] != coordinates["tp"][1]
+    for kind in MODEL_GROUPS if apart else ("dp-cp",):
+        over = SHARDS_OF_STATES[kind]
+        if config.training_config.gradient.shards_states:
+            yield from message(over, "all_reduce", FLOAT32, coordinates[over][1], "gradient norm")
+        yield from message(MODEL_GROUPS[kind], "all_reduce", FLOAT32, ranks[kind] * stages, "gradient norm")
 
 
 def step(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:

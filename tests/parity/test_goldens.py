@@ -44,12 +44,20 @@ LAYOUTS = {
     "ep2": (2, "--expert-model-parallel-size 2"),
     "cp2 ring": (2, "--context-parallel-size 2"),
     "cp2 ulysses": (2, "--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo"),
+    "ep2 grouped": (2, "--expert-model-parallel-size 2 --moe-grouped-gemm"),
+    "ep2 tp2 sp, whole experts": (
+        4,
+        "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel "
+        "--expert-tensor-parallel-size 1",
+    ),
+    "ep2 pp2 zb-h1": (4, "--expert-model-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1"),
+    "ep2 dp4 distopt": (4, "--expert-model-parallel-size 2 --use-distributed-optimizer"),
     "cp4 hybrid": (4, "--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"),
 }
 ROWS = [
     ("llama", "dp2 zero 2"),
     ("llama", "dp2 tp2 sp zero 3"),
-    *[("gpt2", layout) for layout in LAYOUTS if layout not in ("tp4", "pp4", "pp4 zb-h1", "ep2")],
+    *[("gpt2", layout) for layout in LAYOUTS if layout not in ("tp4", "pp4", "pp4 zb-h1") and "ep2" not in layout],
     ("llama", "1 rank"),
     ("llama", "tp4"),
     ("llama", "tp2 sp"),
@@ -62,6 +70,10 @@ ROWS = [
     ("mla", "1 rank"),
     ("mla", "tp2 sp"),
     ("mla", "cp2 ring"),
+    ("mixtral", "ep2 grouped"),
+    ("moe_shared_zloss", "ep2 tp2 sp, whole experts"),
+    ("mixtral", "ep2 pp2 zb-h1"),
+    ("moe_shared_zloss", "ep2 dp4 distopt"),
     ("qwen", "1 rank"),
     ("qwen", "tp2 sp"),
     ("qwen", "cp2 ulysses"),
@@ -83,8 +95,9 @@ OTHER_PATHS = [
     ("gpt2", "pp2 zb-h1", "--kernels ops", "native"),
 ]
 
+NOT_IN_16_BITS = ("pp2 zb-h1", "ep2", "ep2 grouped")
 SIXTEEN_BITS = [
-    *[("llama_bf16", layout) for layout in LAYOUTS if LAYOUTS[layout][0] <= 2 and layout not in ("pp2 zb-h1", "ep2")],
+    *[("llama_bf16", layout) for layout in LAYOUTS if LAYOUTS[layout][0] <= 2 and layout not in NOT_IN_16_BITS],
     *[("gpt2_fp16", layout) for layout in ("1 rank", "tp2", "tp2 sp", "pp2", "pp2 vpp2", "cp2 ring")],
     ("llama_bf16_distopt", "dp2"),
 ]

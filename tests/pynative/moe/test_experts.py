@@ -1,0 +1,109 @@
+"""A layer of experts: grouped as sequential, any layout as one rank, experts without tokens and with all of them."""
+
+import mindspore
+import numpy as np
+import pytest
+
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
+from tests.support.kernels import assert_close, normal
+
+EXPERTS = (
+    f"{TINY} --num-experts 4 --moe-router-topk 2 --moe-token-dispatcher-type alltoall "
+    "--untie-embeddings-and-output-weights"
+)
+TOKENS = normal(8, 4, 32)
+"""[s, b, h]; data-parallel ranks have sequences of it."""
+FAVOURED = np.linspace(1, 4, 32, dtype=np.float32)
+
+
+def through(backend, flags: str, favourite: bool = False) -> dict[str, np.ndarray]:
+    """Result, and gradients by name, of this rank's part of TOKENS; with `favourite` all go to experts 2 and 3."""
+    from pynative.autograd import backward, leaf, recording, take_gradient
+    from pynative.moe.moe_layer import MoELayer
+    from pynative.parameter import initialize_parameters, name_parameters, write_parameter
+
+    config = config_of(flags, backend.world_size)
+    with job(backend, config):
+        layer = MoELayer(config.model_config).set_train()
+        initialize_parameters(layer, 1)
+        for parameter in name_parameters(layer):
+            parameter.requires_grad_()
+        own, among = _part(config, backend.rank)
+        tokens = np.array_split(TOKENS, among, axis=1)[own]
+        if favourite:
+            tokens = FAVOURED + 0.01 * tokens
+            router = np.zeros((4, 32), np.float32)
+            router[2], router[3] = 0.1, 0.05
+            write_parameter(layer.router.weight, router)
+        x = leaf(mindspore.Tensor.from_numpy(np.ascontiguousarray(tokens)))
+        with recording():
+            output, bias = layer(x * 1.0)
+        assert bias is None
+        backward([output], [mindspore.Tensor.from_numpy(np.ascontiguousarray(np.cos(tokens)))])
+        gradients = {p.meta.spec.name: take_gradient(p) for p in name_parameters(layer)}
+        found = {"output": output, "input": take_gradient(x), **gradients}
+        return {name: value.asnumpy().copy() for name, value in found.items() if value is not None}
+
+
+def _part(config, rank: int) -> tuple[int, int]:
+    """Which of how many parts of the sequences: tensor-parallel ranks have the same."""
+    tensor = config.parallel_config.tensor_model_parallel_size
+    return rank // tensor, config.parallel_config.data_parallel_size
+
+
+FORMS = {
+    "swiglu": "--swiglu --disable-bias-linear --moe-ffn-hidden-size 24",
+    "biases": "",
+    "shared, gate": "--swiglu --disable-bias-linear --moe-shared-expert-intermediate-size 16 --moe-shared-expert-gate",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_grouped_is_sequential_exactly(form):
+    sequential, grouped = (
+        run(1, through, f"{EXPERTS} {FORMS[form]} {option}")[0] for option in ("", "--moe-grouped-gemm")
+    )
+    assert sequential.keys() == grouped.keys() and len(sequential) > 10
+    for name, value in sequential.items():
+        np.testing.assert_array_equal(value, grouped[name], err_msg=name)
+
+
+LAYOUTS = {
+    "ep2": (2, "--expert-model-parallel-size 2"),
+    "ep2 grouped": (2, "--expert-model-parallel-size 2 --moe-grouped-gemm"),
+    "ep2 etp2": (4, "--expert-model-parallel-size 2 --expert-tensor-parallel-size 2"),
+    "dp2": (2, ""),
+}
+
+
+@pytest.mark.parametrize(("layout", "form"), [(layout, "biases") for layout in LAYOUTS] + [("ep2", "shared, gate")])
+def test_any_layout_computes_what_one_rank_does(layout, form):
+    """Results and every gradient: an expert's is whole on its rank, the others are sums over replicas."""
+    world, options = LAYOUTS[layout]
+    (whole,) = run(1, through, f"{EXPERTS} {FORMS[form]}")
+    parts = run(world, through, f"{EXPERTS} {FORMS[form]} {options}")
+    for name in ("output", "input"):
+        assert_close(np.concatenate([part[name] for part in parts], axis=1), whole[name], 1e-5)
+    for name in whole.keys() - {"output", "input"}:
+        shards = [part[name] for part in parts if name in part]
+        if shards[0].shape == whole[name].shape:
+            assert_close(sum(shards), whole[name], 1e-5 * np.abs(whole[name]).max())
+        else:
+            axis = next(i for i, (a, b) in enumerate(zip(shards[0].shape, whole[name].shape, strict=True)) if a != b)
+            assert_close(np.concatenate(shards[:2], axis=axis), whole[name], 1e-5 * np.abs(whole[name]).max())
+
+
+@pytest.mark.parametrize("layout", ["ep2", "ep2 grouped"])
+def test_all_tokens_to_the_experts_of_one_rank(layout):
+    """The other rank's experts get none: its part of the graph runs all the same, and their gradients are zero."""
+    world, options = LAYOUTS[layout]
+    (whole,) = run(1, through, f"{EXPERTS} {FORMS['swiglu']}", True)
+    parts = run(world, through, f"{EXPERTS} {FORMS['swiglu']} {options}", True)
+    assert_close(np.concatenate([part["output"] for part in parts], axis=1), whole["output"], 1e-5)
+    for expert, has_tokens in enumerate((False, False, True, True)):
+        for linear in ("linear_fc1", "linear_fc2"):
+            name = f"experts.local_experts.{expert}.{linear}.weight"
+            found = parts[expert // 2][name]
+            assert found.any() == has_tokens
+            assert_close(found, whole[name], 1e-5 * max(1.0, np.abs(whole[name]).max()))

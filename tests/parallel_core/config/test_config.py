@@ -13,9 +13,9 @@ from parallel_core.config import (
     ConfigError,
     DatasetConfig,
     Finding,
+    LoraConfig,
     ModelConfig,
     ModelParallelConfig,
-    MoEConfig,
     OptimizerConfig,
     ParallelConfig,
     TrainingConfig,
@@ -154,8 +154,8 @@ def test_a_dictionary_of_the_config_is_plain_and_without_links():
 
 def test_what_is_not_implemented_is_named_by_flag_and_a_dense_model_is():
     assert unsupported(AllConfig(model_config=model())) == []
-    (row,) = unsupported(AllConfig(model_config=model(), moe_config=MoEConfig(num_experts=4)))
-    assert "--num-experts 4" in str(row) and row.target == "moe_config.num_experts"
+    (row,) = unsupported(AllConfig(model_config=model(), lora_config=LoraConfig(lora_rank=4)))
+    assert "--lora-r 4" in str(row) and row.target == "lora_config.lora_rank"
 
 
 def test_defaults_are_among_what_is_implemented():

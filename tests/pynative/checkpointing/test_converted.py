@@ -17,10 +17,6 @@ from tests.support.checkpoint_jobs import train
 from tests.support.distributed import run
 from tests.support.engine import job
 
-NOT_IN_THE_ENGINE = ("mixtral", "moe", "deepseek")
-"""Experts and latent attention."""
-DENSE = [case for case in CASES if not any(word in case for word in NOT_IN_THE_ENGINE)]
-
 
 def logits_of(backend, folder: str, ids: np.ndarray) -> np.ndarray:
     """What the engine computes in float32 from a checkpoint's weights."""
@@ -50,9 +46,9 @@ def converted(case: str, folder) -> object:
     return folder / "ours"
 
 
-@pytest.mark.parametrize("case", DENSE)
+@pytest.mark.parametrize("case", CASES)
 def test_logits_are_those_of_the_tool(case, tmp_path):
-    """Weights bit-equal and settings understood: positions, norms, activations, groups, ties."""
+    """Weights bit-equal and settings understood: positions, norms, activations, groups, ties, experts, latents."""
     expected = np.load(asset(f"checkpoints/{case}.npz"))
     (found,) = run(1, logits_of, converted(case, tmp_path), expected["input_ids"])
     np.testing.assert_allclose(found, expected["logits"], rtol=0, atol=2e-5)

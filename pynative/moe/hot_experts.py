@@ -19,13 +19,14 @@ from parallel_core import hot_experts
 from parallel_core.buffers import Span
 from parallel_core.config import ModelConfig
 from parallel_core.hot_experts import Hot, Slots
+from parallel_core.sharding import ShardSpec
 from pynative import autograd, in_place, kernels, parallel_state
 from pynative.autograd import TapeGradients
 from pynative.collectives import Group
 from pynative.distributed.flat_memory import FlatMemory
 from pynative.moe.experts import Expert, Experts
 from pynative.moe.token_dispatcher import MoETokenDispatcher
-from pynative.parameter import type_name
+from pynative.parameter import ParameterMeta, type_name
 
 LINEARS = ("linear_fc1", "linear_fc2")
 
@@ -46,7 +47,7 @@ class Copy:
         self._gradients: FlatMemory | None = None
         self._weights = [autograd.leaf(view) for view in self._views(self._values)]
         for weight in self._weights:
-            weight.meta = SimpleNamespace(main_grad=None, main_grad_is_empty=True, main_grad_is_final=False)
+            weight.meta = ParameterMeta(ShardSpec(shape=tuple(weight.shape)))
         weights = iter(self._weights)
         for name in LINEARS:
             has_bias = getattr(like, name).bias is not None

@@ -1,6 +1,7 @@
 """Buckets in time: their sums inside the backward, their gathers inside the forward, and the same bits as without."""
 
 import time
+from functools import cache
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from parallel_core.config.gradient import GradientConfig
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
-from tests.support.layouts import Rows, train
+from tests.support.layouts import Rows, Trained, train
 from tests.support.pipelines import pipeline
 from tests.support.pretraining import pretrain_tiny
 
@@ -36,12 +37,18 @@ CASES = {
 }
 
 
+@cache
+def plain_run(world: int, flags: str) -> Trained:
+    """Without overlap, for all cases that it is the same for."""
+    return run(world, train, f"{MODEL} {flags}")[0]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_bits_are_those_without_overlap(case):
     """Losses, gradients, weights: the same sums of the same addends. Without clipping, as the norm is added up by the
     bucket."""
     world, flags, overlapped = CASES[case]
-    plain, *_ = run(world, train, f"{MODEL} {flags}")
+    plain = plain_run(world, flags)
     found, *_ = run(world, train, f"{MODEL} {flags} {overlapped}")
     assert found.losses == plain.losses
     np.testing.assert_allclose(found.gradient_norms, plain.gradient_norms, rtol=1e-6)

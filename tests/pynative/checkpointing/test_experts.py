@@ -1,0 +1,44 @@
+"""Checkpoints of models with experts: any number of expert-parallel ranks takes over what any other saved."""
+
+import pytest
+
+from tests.support.checkpoint_jobs import Outcome, assert_same, train
+from tests.support.distributed import run
+
+EP2, SHARDED = "--expert-model-parallel-size 2", "--use-distributed-optimizer"
+SP2 = "--tensor-model-parallel-size 2 --sequence-parallel"
+LAYOUTS = {
+    "one": (1, ""),
+    "ep2": (2, EP2),
+    "ep2, sharded": (4, f"{EP2} {SHARDED} --micro-batch-size 1"),
+    "ep2 etp2": (4, f"{EP2} --expert-tensor-parallel-size 2 --micro-batch-size 1"),
+    "ep2 tp2, whole experts": (4, f"{EP2} {SP2} --expert-tensor-parallel-size 1"),
+    "ep2 pp2": (4, f"{EP2} --pipeline-model-parallel-size 2"),
+    "ep4": (4, "--expert-model-parallel-size 4 --micro-batch-size 1"),
+}
+LOADED_AT = {
+    "ep2, sharded": ("one", "ep2 etp2", "ep2 tp2, whole experts", "ep4"),
+    "ep2 etp2": ("ep2 pp2", "ep2, sharded"),
+    "one": ("ep2",),
+}
+"""Layout of the run that saves -> those that take over."""
+EXPERTS = (
+    "--swiglu --num-experts 4 --moe-ffn-hidden-size 24 --moe-grouped-gemm --moe-token-dispatcher-type alltoall "
+    "--disable-bias-linear --untie-embeddings-and-output-weights --lr-decay-iters 6"
+)
+
+
+def train_at(layout: str, flags: str, steps: bool = True) -> Outcome:
+    """Rank 0's outcome."""
+    world, options = LAYOUTS[layout]
+    return run(world, train, f"{EXPERTS} {flags} {options}", steps)[0]
+
+
+@pytest.mark.parametrize("layout", LOADED_AT)
+def test_any_layout_takes_over_what_any_other_saved(tmp_path, layout):
+    """Weights and moments of every expert, each found by its number, are the saving run's bits."""
+    before = train_at(layout, f"--bf16 --save {tmp_path}")
+    experts = {name for name in before.weights if ".local_experts." in name}
+    assert len(experts) == 2 * 4 * 2
+    for other in LOADED_AT[layout]:
+        assert_same(train_at(other, f"--bf16 --load {tmp_path}", steps=False), before)

@@ -14,6 +14,8 @@ from parallel_core.fused_rows import GATED_PARTS
 from parallel_core.sharding import Cut, ShardSpec
 
 _GATED = "gated"
+_LOCAL = "local"
+"""What Megatron's local implementation cuts, and Transformer Engine's has whole on every rank."""
 
 _ROWS: tuple[tuple[str, tuple[int, str] | None, str], ...] = (
     (r"embedding\.word_embeddings\.weight|output_layer\.(weight|bias)", (0, "tp"), ""),
@@ -23,7 +25,7 @@ _ROWS: tuple[tuple[str, tuple[int, str] | None, str], ...] = (
     (r".*\.(linear_qkv|linear_q_proj|linear_q_up_proj|linear_kv_up_proj|eh_proj)\.(weight|bias)", (0, "tp"), ""),
     (r".*\.(linear_proj|linear_fc2)\.weight", (1, "tp"), ""),
     (r".*\.(linear_proj|linear_fc2)\.bias", None, ""),
-    (r".*\.(linear_q_down_proj|linear_kv_down_proj)\.(weight|bias)", None, ""),
+    (r".*\.(linear_q_down_proj|linear_kv_down_proj)\.(weight|bias)", (0, "tp"), _LOCAL),
     (r".*(norm)\.(weight|bias)", None, ""),
     (r".*\.router\.(weight|bias|expert_bias)|.*\.shared_experts\.gate_weight", None, ""),
     (r"embedding\.position_embeddings\.weight", None, ""),
@@ -33,21 +35,25 @@ BUFFERS = re.compile(r".*\.router\.(expert_bias|local_tokens_per_expert)$")
 """Tensors of a model that its optimizer does not have."""
 
 
-def spec_of(name: str, shape: tuple[int, ...], gated: bool) -> ShardSpec:
-    """A parameter's whole shape and its cut. Raises ValueError for a name that no row has."""
+def spec_of(name: str, shape: tuple[int, ...], gated: bool, local: bool = False) -> ShardSpec:
+    """A parameter's whole shape and its cut; `local`: by --transformer-impl local. Raises ValueError for a name that no
+    row has."""
     for pattern, cut, kind in _ROWS:
         if re.fullmatch(pattern, name):
             parts = GATED_PARTS if kind == _GATED and gated else 1
             replicas = "expert-dp" if ".local_experts." in name else "dp-cp"
-            cuts = () if cut is None else (Cut(cut[0], cut[1], parts),)
+            acts = kind != _LOCAL or local
+            cuts = (Cut(cut[0], cut[1], parts),) if cut is not None and acts else ()
             return ShardSpec(shape=shape, name=name, cuts=cuts, replicas=replicas)
     raise ValueError(f"{name}: not a parameter that is known, so how it is cut is not known either")
 
 
-def whole_shape(name: str, local: tuple[int, ...], sizes: Mapping[str, int], gated: bool) -> tuple[int, ...]:
-    """The shape of a parameter of which a rank holds `local`; sizes: kind of a group -> number of its ranks."""
-    shape = list(local)
-    for cut in spec_of(name, local, gated).cuts:
+def whole_shape(
+    name: str, held: tuple[int, ...], sizes: Mapping[str, int], gated: bool, local: bool = False
+) -> tuple[int, ...]:
+    """The shape of a parameter of which a rank holds `held`; sizes: kind of a group -> number of its ranks."""
+    shape = list(held)
+    for cut in spec_of(name, held, gated, local).cuts:
         shape[cut.axis] *= sizes.get(cut.over, 1)
     return tuple(shape)
 

@@ -11,12 +11,14 @@ from parallel_core.checkpoint.convert.settings import differences
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from tests.support.checkpoint_cases import CASES, unpack
 from tests.support.engine import TINY, config_of
+from tests.support.families import FAMILIES
 
 GATED = "--swiglu --normalization RMSNorm --disable-bias-linear --add-qkv-bias --untie-embeddings-and-output-weights"
 FLAGS = {
     "gpt": "",
     "llama": f"{GATED} --position-embedding-type rope --group-query-attention --num-query-groups 2 --qk-layernorm",
     "sandwich": "--use-sandwich-norm",
+    "latent attention": f"{GATED} {FAMILIES['latent attention, compressed queries']}",
 }
 
 
@@ -38,6 +40,13 @@ def test_the_order_of_parameters_is_megatrons(case, tmp_path):
     for path in unpack(case, tmp_path).rglob("model_optim_rng.pt"):
         for chunk in RankFile(path, read_archive(path), 0, 0, 0).chunks:
             assert list(chunk) == in_order(reversed(chunk))
+
+
+def test_the_local_implementation_cuts_down_projections():
+    """Of its files of two ranks each has half of the rows; Transformer Engine's have them all."""
+    name = "decoder.layers.0.self_attention.linear_kv_down_proj.weight"
+    shapes = [cuts.whole_shape(name, (20, 64), {"tp": 2}, True, local) for local in (True, False)]
+    assert shapes == [(40, 64), (20, 64)]
 
 
 def test_a_name_that_nobody_knows_is_refused():

@@ -12,6 +12,15 @@ WHOLE = "--recompute-granularity full --recompute-method uniform --recompute-num
 
 IDLE = [
     *(
+        (
+            flag,
+            "--num-experts 4",
+            "--num-experts 4 --moe-expert-capacity-factor 2 --hot-expert-num 1",
+            "--hot-expert-num",
+        )
+        for flag in ("--cold-token-percent 0.5", "--hot-expert-update-step 5")
+    ),
+    *(
         (flag, "", "--optimizer muon", "--optimizer muon")
         for flag in (
             "--muon-momentum 0.8",

@@ -1,6 +1,6 @@
 """Linears of several weights over rows sorted by weight, and what experts do to their rows, on the host."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate as running_sum
 
@@ -21,21 +21,46 @@ def _spans(counts: Sequence[int]) -> list[slice]:
     return [slice(end - int(count), end) for end, count in zip(ends, counts, strict=True)]
 
 
-def _products(products: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]) -> None:
-    """(left, right, out, accumulate) each; threads share out spans of rows of all of them."""
-    tasks = []
-    for left, right, out, accumulated in products:
-        work = left.shape[0] * left.shape[1] * right.shape[1]
-        tasks += [(left[a:b], right, out[a:b], accumulated) for a, b in matmul_spans(len(left), work)]
-    run(lambda left, right, out, accumulated: ENGINE.matmul(left, right, out, None, accumulated), tasks)
+SAME_ROWS = 32
+"""Products have multiples of so many rows, and the rest of a group's is filled up with zeros: experts get other numbers
+of rows in every step, and oneDNN makes a primitive for each shape, which takes as long as a tenth of a step."""
+
+
+def _filled(rows: np.ndarray) -> np.ndarray:
+    filled = np.zeros((SAME_ROWS, rows.shape[1]), rows.dtype)
+    filled[: len(rows)] = rows
+    return filled
+
+
+def _rows_times(rows: np.ndarray, weight: np.ndarray, out: np.ndarray) -> None:
+    """out [r, c] = rows [r, k] weight [k, c]."""
+    whole = len(rows) - len(rows) % SAME_ROWS
+    if whole:
+        ENGINE.matmul(rows[:whole], weight, out[:whole])
+    if whole < len(rows):
+        rest = np.empty((SAME_ROWS, out.shape[1]), out.dtype)
+        ENGINE.matmul(_filled(rows[whole:]), weight, rest)
+        out[whole:] = rest[: len(rows) - whole]
+
+
+def _sum_over_rows(left: np.ndarray, right: np.ndarray, out: np.ndarray, accumulated: bool) -> None:
+    """out [o, i] = left [r, o]^T right [r, i], or added to it. A 16-bit sum is rounded once, so it stays in one."""
+    whole = len(left) - len(left) % SAME_ROWS if out.dtype == np.float32 else len(left)
+    if whole:
+        ENGINE.matmul(left[:whole].T, right[:whole], out, None, accumulated)
+    if whole < len(left):
+        ENGINE.matmul(_filled(left[whole:]).T, _filled(right[whole:]), out, None, accumulated or whole > 0)
 
 
 def _by_weight(x: Tensor, weights: Sequence[np.ndarray], counts: Sequence[int]) -> Tensor:
-    """Each row of x [R, k] times its group's [k, c]."""
+    """Each row of x [R, k] times its group's [k, c]; threads share out spans of rows."""
     rows = rows_of(x)
     y = np.empty((len(rows), weights[0].shape[1]), rows.dtype)
-    spans = zip(_spans(counts), weights, strict=True)
-    _products((rows[span], weight, y[span], False) for span, weight in spans if span.start < span.stop)
+    tasks = []
+    for span, weight in zip(_spans(counts), weights, strict=True):
+        own, out = rows[span], y[span]
+        tasks += [(own[a:b], weight, out[a:b]) for a, b in matmul_spans(len(own), own.size * weight.shape[1])]
+    run(_rows_times, tasks)
     return from_numpy(y)
 
 
@@ -53,13 +78,15 @@ def grouped_linear_weight_gradient(
     dy_rows, x_rows = rows_of(dy), rows_of(x)
     shape = dy_rows.shape[1], x_rows.shape[1]
     gradients = [gradient_memory(memory, shape, dy_rows.dtype) for memory in out]
-    products = []
+    tasks = []
     for span, gradient, accumulated in zip(_spans(counts), gradients, accumulate, strict=True):
-        if span.start < span.stop:
-            products.append((dy_rows[span].T, x_rows[span], gradient, accumulated))
+        left, right = dy_rows[span], x_rows[span]
+        spans = matmul_spans(shape[0], left.size * shape[1])
+        if len(left):
+            tasks += [(left[:, a:b], right, gradient[a:b], accumulated) for a, b in spans]
         elif not accumulated:
             gradient[...] = 0
-    _products(products)
+    run(_sum_over_rows, tasks)
     return [delivered(gradient, memory) for gradient, memory in zip(gradients, out, strict=True)]
 
 

@@ -1,10 +1,13 @@
 """The operators of experts equal their definitions, forward and every gradient, with groups that have no rows."""
 
+from types import SimpleNamespace
+
 import mindspore
 import numpy as np
 import pytest
 
 from pynative import kernels
+from pynative.kernels.host import experts as host_experts
 from pynative.moe.experts import grouped_linear
 from tests.support import kernels as support
 from tests.support.kernels import assert_close, assert_equals_reference, normal, run_operator, tensor, values
@@ -127,3 +130,26 @@ def test_no_rows_at_all():
         )
         assert outputs[0].shape == (0, 4) and all((gradient == 0).all() for gradient in gradients)
         assert support.values(tensor(outputs[0])).size == 0
+
+
+def test_products_have_few_shapes(monkeypatch):
+    """oneDNN makes a primitive for each number of rows, and experts get another in every step: on the host products
+    have multiples of 32 rows, and the results are those of all rows."""
+    counts, asked = [1, 0, 31, 32, 33, 75], []
+    product = host_experts.ENGINE.matmul
+
+    def noted(left, right, out, *more):
+        asked.append((left.shape, right.shape))
+        product(left, right, out, *more)
+
+    monkeypatch.setattr(host_experts, "ENGINE", SimpleNamespace(matmul=noted))
+    weights, x, dy = [normal(6, 5, seed=n) for n in range(6)], normal(sum(counts), 5), normal(sum(counts), 6, seed=9)
+    y = kernels.grouped_linear_forward(tensor(x), [tensor(w) for w in weights], counts)
+    assert all(left[0] % 32 == 0 for left, _ in asked)
+    asked.clear()
+    own = kernels.grouped_linear_weight_gradient(tensor(dy), tensor(x), counts, [None] * 6, [False] * 6)
+    assert all(right[0] % 32 == 0 for _, right in asked)
+    parts = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
+    assert_close(values(y), np.concatenate([x[at] @ w.T for at, w in zip(parts, weights, strict=True)]), 1e-6)
+    for gradient, at in zip(own, parts, strict=True):
+        assert_close(values(gradient), dy[at].T @ x[at], 1e-6)

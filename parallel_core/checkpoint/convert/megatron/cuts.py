@@ -36,8 +36,8 @@ BUFFERS = re.compile(r".*\.router\.(expert_bias|local_tokens_per_expert)$")
 
 
 def spec_of(name: str, shape: tuple[int, ...], gated: bool, local: bool = False) -> ShardSpec:
-    """A parameter's whole shape and its cut; `local`: by --transformer-impl local. Raises ValueError for a name that no
-    row has."""
+    """A parameter's whole shape and its cut; `local`: by Megatron's local implementation. Raises ValueError for a
+    name that no row has."""
     for pattern, cut, kind in _ROWS:
         if re.fullmatch(pattern, name):
             parts = GATED_PARTS if kind == _GATED and gated else 1
@@ -56,6 +56,16 @@ def whole_shape(
     for cut in spec_of(name, held, gated, local).cuts:
         shape[cut.axis] *= sizes.get(cut.over, 1)
     return tuple(shape)
+
+
+def rows_of_down_projections(network: Mapping[str, Any]) -> dict[str, int]:
+    """Linear of latent attention -> its rows; of a model without it, nothing."""
+    latent = network.get("multi_latent_attention") or {}
+    rank, rotary_key = latent.get("kv_lora_rank"), latent.get("qk_pos_emb_head_dim")
+    rows = {"linear_q_down_proj": latent.get("q_lora_rank")}
+    if rank and rotary_key:
+        rows["linear_kv_down_proj"] = rank + rotary_key
+    return {linear: count for linear, count in rows.items() if count}
 
 
 def is_gated(network: Mapping[str, Any]) -> bool:

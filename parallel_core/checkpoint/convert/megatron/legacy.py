@@ -78,7 +78,7 @@ def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
     model.position.hyperparameters = hyperparameters_of(contents[paths[0]])
     tied = not network.get("untie_embeddings_and_output_weights", False)
     gated = cuts.is_gated(network)
-    shards = _Shards(sizes, gated, tied, local=args.get("transformer_impl") == "local")
+    shards = _Shards(sizes, gated, tied, cuts.rows_of_down_projections(network))
     for file, layers, experts in _with_first_numbers(files, sizes):
         for offset, chunk in zip(layers, file.chunks, strict=True):
             shards.add("", file, {shifted(name, offset, experts): tensor for name, tensor in chunk.items()})
@@ -168,8 +168,8 @@ def _with_first_numbers(files: list[RankFile], sizes: Mapping[str, int]) -> Iter
 class _Shards:
     """Ranks' parts of tensors, put together by how each is cut."""
 
-    def __init__(self, sizes: Mapping[str, int], gated: bool, tied: bool, local: bool) -> None:
-        self._sizes, self._gated, self._tied, self._local = sizes, gated, tied, local
+    def __init__(self, sizes: Mapping[str, int], gated: bool, tied: bool, down_rows: Mapping[str, int]) -> None:
+        self._sizes, self._gated, self._tied, self._down_rows = sizes, gated, tied, down_rows
         self._found: dict[str, dict[str, dict[tuple[int, ...], tuple[RankFile, LazyTensor]]]] = defaultdict(dict)
 
     def add(self, state: str, file: RankFile, tensors: Mapping[str, LazyTensor]) -> None:
@@ -177,9 +177,14 @@ class _Shards:
         for name, tensor in tensors.items():
             if self._tied and name == "output_layer.weight":
                 continue  # a copy of the word embedding
-            spec = cuts.spec_of(name, tensor.shape, self._gated, self._local)
+            spec = cuts.spec_of(name, tensor.shape, self._gated, self._is_local(name, tensor.shape))
             key = tuple(self._coordinates(file)[cut.over][0] for cut in spec.cuts)
             self._found[state].setdefault(name, {}).setdefault(key, (file, tensor))
+
+    def _is_local(self, name: str, held: tuple[int, ...]) -> bool:
+        """Whether a rank holds a part of a down projection's rows."""
+        linear = name.split(".")[-2]
+        return held[0] < self._down_rows.get(linear, 0)
 
     def _coordinates(self, file: RankFile) -> Coordinates:
         expert_tensor = file.tensor % self._sizes["expert-tp"]
@@ -194,8 +199,9 @@ class _Shards:
 
     def _whole(self, name: str, parts: list[tuple[RankFile, LazyTensor]]) -> LazyTensor:
         first = parts[0][1]
-        shape = cuts.whole_shape(name, first.shape, self._sizes, self._gated, self._local)
-        spec = cuts.spec_of(name, shape, self._gated, self._local)
+        local = self._is_local(name, first.shape)
+        shape = cuts.whole_shape(name, first.shape, self._sizes, self._gated, local)
+        spec = cuts.spec_of(name, shape, self._gated, local)
         pieces = []
         for file, tensor in parts:
             held = place(spec, self._coordinates(file))

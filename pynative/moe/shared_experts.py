@@ -22,7 +22,10 @@ class SharedExperts(ParallelMLP):
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added: none)."""
         if self.gate_weight is None:
-            return super().construct(hidden_states)
+            return self._biased(hidden_states), None
         hidden_states, weighing = kernels.fork(hidden_states)
+        return kernels.sigmoid_gate(self._biased(hidden_states), weighing, self.gate_weight), None
+
+    def _biased(self, hidden_states: Tensor) -> Tensor:
         output, bias = super().construct(hidden_states)
-        return kernels.sigmoid_gate(output, weighing, self.gate_weight), bias
+        return output if bias is None else kernels.bias_dropout_add(output, bias)

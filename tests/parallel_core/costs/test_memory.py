@@ -147,7 +147,7 @@ def allocated(backend, flags: str) -> int:
     return sum(entry.bytes for identity, entry in memories().items() if identity not in before)
 
 
-SHARDED = "--use-distributed-optimizer"
+SHARDED, EP2 = "--use-distributed-optimizer", "--expert-model-parallel-size 2"
 TRAINED = [
     (1, ""),
     (1, "--bf16 --optimizer sgd"),
@@ -161,6 +161,9 @@ TRAINED = [
     (2, "--bf16 --zero-stage 3"),
     (2, f"--bf16 {TP2_SP} {FAMILIES['llama']}"),
     (4, f"--bf16 {PP2} {SHARDED}"),
+    (4, f"--bf16 {EP2} {SHARDED} {FAMILIES['experts']}"),
+    (4, f"--bf16 {EP2} --zero-stage 3 {FAMILIES['experts']}"),
+    (4, f"{EP2} {TP2_SP} --expert-tensor-parallel-size 1 {FAMILIES['experts with biases']}"),
 ]
 
 

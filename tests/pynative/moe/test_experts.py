@@ -55,7 +55,7 @@ def _part(config, rank: int) -> tuple[int, int]:
 FORMS = {
     "swiglu": "--swiglu --disable-bias-linear --moe-ffn-hidden-size 24",
     "biases": "",
-    "shared, gate": "--swiglu --disable-bias-linear --moe-shared-expert-intermediate-size 16 --moe-shared-expert-gate",
+    "shared, gate": "--swiglu --moe-shared-expert-intermediate-size 16 --moe-shared-expert-gate",
 }
 
 
@@ -107,3 +107,30 @@ def test_all_tokens_to_the_experts_of_one_rank(layout):
             found = parts[expert // 2][name]
             assert found.any() == has_tokens
             assert_close(found, whole[name], 1e-5 * max(1.0, np.abs(whole[name]).max()))
+
+
+def test_shared_experts_are_one_feed_forward_block_that_all_tokens_pass():
+    """sigmoid(x g^T) (W2 gelu(W1 x + b1) + b2), of which the biases count, too."""
+    flags = f"{EXPERTS} --moe-shared-expert-intermediate-size 16 --moe-shared-expert-gate --squared-relu"
+    (found,) = run(1, shared_alone, flags)
+    x, w = TOKENS.astype(np.float64), {name: value.astype(np.float64) for name, value in found.items()}
+    hidden = np.maximum(x @ w["linear_fc1.weight"].T + w["linear_fc1.bias"], 0) ** 2
+    output = hidden @ w["linear_fc2.weight"].T + w["linear_fc2.bias"]
+    assert_close(found["output"], output / (1 + np.exp(-(x @ w["gate_weight"].T))), 1e-5)
+
+
+def shared_alone(backend, flags: str) -> dict[str, np.ndarray]:
+    """Weights, biases far from zero among them, and the result of TOKENS."""
+    from pynative.moe.shared_experts import SharedExperts
+    from pynative.parameter import initialize_parameters, name_parameters, write_parameter
+
+    config = config_of(flags, backend.world_size)
+    with job(backend, config):
+        cell = SharedExperts(config.model_config)
+        initialize_parameters(cell, 1)
+        for parameter in name_parameters(cell):
+            if parameter.meta.spec.name.endswith("bias"):
+                write_parameter(parameter, normal(*parameter.shape, seed=3))
+        weights = {p.meta.spec.name: p.asnumpy().copy() for p in name_parameters(cell)}
+        output, _ = cell(mindspore.Tensor.from_numpy(TOKENS.copy()))
+        return {**weights, "output": output.asnumpy().copy()}

@@ -59,6 +59,9 @@ def _rewritten(name: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
+_DEPTH = re.compile(r"^mtp\.layers\.(\d+)\.(\w+)\.")
+PARTS_OF_DEPTH = ("enorm", "hnorm", "eh_proj", "transformer_layer", "final_layernorm")
+"""Of multi-token prediction, in the order of their parameters."""
 _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 
 
@@ -100,7 +103,12 @@ def _place_in_model(name: str, order: Sequence[str]) -> tuple[int, ...]:
     layer, expert, is_bias = layer_of(name), expert_of(name), name.endswith(".bias")
     if name.startswith("embedding."):
         return 0, int("position" in name)
-    if layer is None:
-        return 2, int(name.startswith("output_layer.")), is_bias
+    start: tuple[int, ...]
     module = next((number for number, module in enumerate(order) if f".{module}." in name), len(order))
-    return 1, layer, module, expert or 0, int("linear_fc2" in name), int("gate_weight" in name), is_bias
+    if depth := _DEPTH.match(name):
+        start = 3, int(depth[1]), PARTS_OF_DEPTH.index(depth[2])
+    elif layer is None:
+        return 2 + 2 * name.startswith("output_layer."), is_bias
+    else:
+        start = 1, layer
+    return *start, module, expert or 0, int("linear_fc2" in name), int("gate_weight" in name), is_bias

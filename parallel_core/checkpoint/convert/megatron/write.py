@@ -126,11 +126,12 @@ def _chunk(
         cut = {state: _cut(name, whole, coordinates, gated) for state, whole in states.items()}
         return Entry(local, _cut(name, model.weights[name], coordinates, gated), cut)
 
-    found = []
+    found, depths = [], settings.get(model.settings, "model_config.multi_token_prediction.num_layers") or 0
     for name in in_order(model.weights):
         one = expert_of(name)
         is_own = one is None or first_expert <= one < first_expert + own
-        if is_own and _is_here(name, layers, is_first=is_first, is_last=is_last):
+        embeds = is_first or (is_last and depths > 0)
+        if is_own and _is_here(name, layers, embeds=embeds, is_last=is_last):
             found.append(entry(name, shifted(name, -layers.start, -first_expert)))
     tied = not model.network.get("untie_embeddings_and_output_weights", False)
     if tied and is_last and not is_first:
@@ -142,11 +143,12 @@ def _experts(weights: Mapping[str, LazyTensor]) -> int:
     return 1 + max((number for name in weights if (number := expert_of(name)) is not None), default=-1)
 
 
-def _is_here(name: str, layers: range, *, is_first: bool, is_last: bool) -> bool:
+def _is_here(name: str, layers: range, *, embeds: bool, is_last: bool) -> bool:
+    """embeds: the first chunk does, and the last one to predict further tokens."""
     layer = layer_of(name)
     if layer is not None:
         return layer in layers
-    return is_first if name.startswith("embedding.") else is_last
+    return embeds if name.startswith("embedding.") else is_last
 
 
 def _cut(name: str, whole: LazyTensor, coordinates: Coordinates, gated: bool) -> LazyTensor:

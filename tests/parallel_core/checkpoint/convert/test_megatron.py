@@ -19,6 +19,7 @@ FLAGS = {
     "llama": f"{GATED} --position-embedding-type rope --group-query-attention --num-query-groups 2 --qk-layernorm",
     "sandwich": "--use-sandwich-norm",
     "latent attention": f"{GATED} {FAMILIES['latent attention, compressed queries']}",
+    "two tokens further": f"{GATED} --position-embedding-type rope --mtp-num-layers 2",
 }
 
 

@@ -1,10 +1,18 @@
 """Out again in every format and layout, each tensor as it came in."""
 
+import json
+
+import numpy as np
 import pytest
 
 from parallel_core.checkpoint.convert import __main__ as command
 from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.convert.megatron.args import settings_of
 from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.convert.native import write_native
+from parallel_core.checkpoint.lazy import of_array
+from parallel_core.checkpoint.torch_files.archive import read_archive
+from tests.support.assets import asset
 from tests.support.checkpoint_cases import CASES, digests, facts, state_digests, unpack
 
 WITHOUT_A_FAMILY = {"torch_dist/moe_mixed_ep2"}
@@ -33,6 +41,37 @@ def ids_alone(tensors: dict, count: int) -> dict:
 def states_of_ids(model: Model, count: int) -> dict:
     """The optimizer's state without those rows."""
     return {state: ids_alone(tensors, count) for state, tensors in model.states.items()}
+
+
+def _narrow(name: str, array: np.ndarray) -> np.ndarray:
+    """A shared expert of 24 instead of 32 features."""
+    if "shared_experts.linear_fc1" in name:
+        return np.concatenate((array[:24], array[32:56]))
+    return array[:, :24] if "shared_experts.linear_fc2" in name else array
+
+
+def test_further_tokens_travel(tmp_path):
+    """DeepSeek-V3's kind of model, its layer behind the decoder and the copy of the embedding beside it included: as
+    Megatron's files of a pipeline, and as HuggingFace's."""
+    case = asset("golden/deepseek")
+    args = json.loads((case / "config.json").read_text())["resolved_args"]
+    args |= {"padded_vocab_size": 512, "moe_shared_expert_intermediate_size": 24}  # HuggingFace counts it in experts
+    weights = {name: of_array(_narrow(name, array)) for name, array in np.load(case / "weights.npz").items()}
+    model = Model(weights, settings_of(args))
+    ours = tmp_path / "ours"
+    write_native(model, ours)
+    target = ("--to", "megatron", "--tensor-model-parallel-size", 2, "--pipeline-model-parallel-size", 2)
+    assert convert("--input", ours, "--output", tmp_path / "megatron", *target) == ""
+    assert convert("--input", tmp_path / "megatron", "--output", tmp_path / "hf", "--to", "hf") == ""
+    for folder in ("megatron", "hf"):
+        found = formats.read(tmp_path / folder)
+        assert digests(found.weights) == digests(weights)
+        assert found.network["multi_token_prediction"]["num_layers"] == 1
+    (last,) = (tmp_path / "megatron").rglob("mp_rank_01_001/model_optim_rng.pt")
+    names = list(read_archive(last)["model"])
+    assert names[0] == "embedding.word_embeddings.weight" and names[-1] == "output_layer.weight"
+    depth = [name.split(".")[3] for name in names if name.startswith("mtp.layers.0.")]
+    assert list(dict.fromkeys(depth)) == ["enorm", "hnorm", "eh_proj", "transformer_layer", "final_layernorm"]
 
 
 @pytest.mark.parametrize("case", CASES)

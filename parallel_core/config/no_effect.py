@@ -75,6 +75,26 @@ def _updates_by_sgd(config: AllConfig) -> bool:
 
 ROWS = (
     Idle(
+        ("moe_drop_rate_capacity_factor",),
+        lambda config: not config.moe_config.monitors.moe_log_drop_rate,
+        "no rates are logged without --moe-log-drop-rate",
+    ),
+    Idle(
+        ("summary_dir", "summary_collect_freq"),
+        lambda config: not config.moe_config.monitors.save_token_distribution,
+        "nothing is recorded without --save-token-distribution",
+    ),
+    Idle(
+        ("moe_router_bias_update_rate",),
+        lambda config: not config.moe_config.moe_router_enable_expert_bias,
+        "there is no bias without --moe-router-enable-expert-bias",
+    ),
+    Idle(
+        ("moe_token_drop_policy",),
+        lambda config: config.moe_config.moe_expert_capacity_factor is None,
+        "no token is dropped without --moe-expert-capacity-factor",
+    ),
+    Idle(
         ("cold_token_percent", "hot_expert_update_step"),
         lambda config: not config.moe_config.hot_expert_num,
         "no expert is hot without --hot-expert-num",

@@ -10,7 +10,20 @@ from tests.support.mapping.lines import reading
 
 WHOLE = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 
+EXPERTS = "--num-experts 4 --moe-expert-capacity-factor 2"
 IDLE = [
+    ("--moe-drop-rate-capacity-factor 2", EXPERTS, f"{EXPERTS} --moe-log-drop-rate", "--moe-log-drop-rate"),
+    *(
+        (flag, EXPERTS, f"{EXPERTS} --save-token-distribution", "--save-token-distribution")
+        for flag in ("--summary-dir x", "--summary-collect-freq 5")
+    ),
+    (
+        "--moe-router-bias-update-rate 0.1",
+        EXPERTS,
+        f"{EXPERTS} --moe-router-score-function sigmoid --moe-router-enable-expert-bias",
+        "--moe-router-enable-expert-bias",
+    ),
+    ("--moe-token-drop-policy position", "--num-experts 4", EXPERTS, "--moe-expert-capacity-factor"),
     *(
         (
             flag,

@@ -51,7 +51,7 @@ class Rotary:
     @classmethod
     def of_width(cls, config: ModelConfig, width: int, interleaved: bool) -> Rotary:
         """That of heads of which `width` channels may rotate."""
-        plain = inverse_frequencies(width, config.rotary_percent, config.rotary_base)
+        plain = inverse_frequencies(width, config.rotating_share, config.rotary_base)
         frequencies, magnitude = stretched(plain, config)
         scale = 1.0 / (config.rotary_seq_len_interpolation_factor or 1.0)
         return cls(tuple(frequencies.tolist()), scale, interleaved, magnitude)

@@ -250,6 +250,13 @@ class ModelConfig(Config):
         return self.position_embedding_type == "rope" or self.multi_latent_attention.enabled
 
     @property
+    def rotating_share(self) -> float:
+        """Of the channels that may rotate. Where latent attention's positions are stretched, its rotary part is all of
+        them: Megatron's yarn knows no --rotary-percent, and MindSpeed-LLM's is of --kv-channels."""
+        stretched = self.multi_latent_attention.enabled and self.rope_scaling.type is not None
+        return 1.0 if stretched else self.rotary_percent
+
+    @property
     def residual_dtype(self) -> str:
         """Type of the residual stream, and so of what pipeline stages send each other."""
         return "float32" if self.fp32_residual_connection else self.compute_dtype

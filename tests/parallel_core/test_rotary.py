@@ -52,6 +52,16 @@ def test_latent_attention_has_angles_and_a_scale_of_its_own():
     assert one.core_attention.scale == unstretched.core_attention.scale == scale
 
 
+def test_a_share_of_latent_attentions_channels_rotates_where_nothing_is_stretched():
+    """As in Megatron, whose yarn rotates them all."""
+    latent = "--multi-latent-attention --kv-lora-rank 8 --qk-pos-emb-head-dim 4 --rotary-percent 0.5"
+    pairs = [
+        len(LatentAttention.of(config_of(f"{TINY} {latent} {kind}", 1).model_config, 0).rotary.inverse_frequencies)
+        for kind in ("--rope-type rope", "--rope-type yarn")
+    ]
+    assert pairs == [1, 2]
+
+
 def test_longrope_divides_by_the_list_for_the_length():
     """TINY's sequences have 16 positions: within an original length of 16, beyond one of 8."""
     lists = "--rope-scaling-type longrope --long-factor 1,2,4,8 --short-factor 1,1,1,2 --position-embedding-type rope"

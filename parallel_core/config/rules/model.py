@@ -120,7 +120,7 @@ def _rotating_channels(config: Sections) -> tuple[int, int]:
     model = config.model_config
     latent = model.multi_latent_attention
     width = latent.qk_pos_emb_head_dim if latent.enabled else model.kv_channels
-    return 2 * ceil(int(width * model.rotary_percent) / 2), width
+    return 2 * ceil(int(width * model.rotating_share) / 2), width
 
 
 def rotating_channels_pair(config: Sections) -> Iterator[Finding]:

@@ -82,6 +82,14 @@ def attention_scale(args: Any) -> float | None:
     return 1 / sqrt(divisor) if divisor is not None and divisor > 0 else divisor
 
 
+def further_loss_factor(args: Any) -> float | None:
+    """MindSpeed-LLM's --num-nextn-predict-layers has another default beside it than Megatron's --mtp-num-layers."""
+    factor, scale = args.mtp_loss_scaling_factor, args.mtp_loss_scale
+    if factor != 0.1 or scale is None:
+        return factor
+    return scale if args.num_nextn_predict_layers or scale != 0.3 else factor
+
+
 def logit_scale(args: Any) -> float | None:
     if args.dim_model_base and args.hidden_size:
         return args.dim_model_base / args.hidden_size
@@ -261,6 +269,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "residual": residual_scale,
     "logits": logit_scale,
     "attention": attention_scale,
+    "loss_scaling_factor": further_loss_factor,
     "size": sliding_window,
     "skip_freq": lambda args: 2 if args.interleave_sliding_window else args.window_attn_skip_freq,
     "qkv_has_bias": bias_of("add_qkv_bias"),

@@ -1,6 +1,7 @@
 """Shrunk launch scripts of the public, trained inside a rank of a test's pool.
 
 python -m tests.support.public_scripts shrunk_dense [s0105 ...]     # trains all of them, or these: a line for each
+python -m tests.support.public_scripts shrunk_experts               # 15 with experts, 20 with latent attention, 25 dense
 """
 
 import json
@@ -32,7 +33,7 @@ def train_script(backend, argv: Sequence[str], folder: Path) -> list[Step]:
     """Train what a command line says, as examples/gpt/pretrain_gpt.py does."""
     from parallel_core.data.blended import build_train_valid_test_datasets
     from parallel_core.data.from_config import gpt_dataset_config
-    from pynative.parameter import trainable
+    from pynative.parameter import whole_parameters
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
@@ -41,7 +42,7 @@ def train_script(backend, argv: Sequence[str], folder: Path) -> list[Step]:
 
     class Steps(Callback):
         def on_step_end(self, state):
-            weights = sum(float(p.asnumpy().astype("float64").sum()) for p in trainable(state.model))
+            weights = sum(float(p.asnumpy().astype("float64").sum()) for p in whole_parameters(state.model))
             found.append(Step(state.result.loss, state.result.gradient_norm, weights))
 
     os.chdir(folder)

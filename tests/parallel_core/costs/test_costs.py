@@ -64,6 +64,8 @@ def predicted(flags: str, world_size: int, rank: int) -> dict:
         tensor_model_parallel_size=parallel.tensor_model_parallel_size,
         context_parallel_size=parallel.context_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_model_parallel_size,
+        expert_model_parallel_size=parallel.expert_model_parallel_size,
+        expert_tensor_parallel_size=parallel.expert_tensor_parallel_size,
         context_parallel_algo=parallel.context_parallel_algo,
         ulysses_degree_in_cp=parallel.ulysses_degree_in_cp,
         num_distributed_optimizer_instances=parallel.num_distributed_optimizer_instances,
@@ -78,7 +80,15 @@ def predicted(flags: str, world_size: int, rank: int) -> dict:
     return {key: (calls[key], sent[key]) for key in calls}
 
 
+EXPERTS = (
+    "--num-experts 4 --moe-router-topk 2 --moe-router-load-balancing-type none --expert-model-parallel-size 2 "
+    "--moe-token-dispatcher-type"
+)
+PADDED = f"{EXPERTS} alltoall --moe-expert-capacity-factor 1 --moe-pad-expert-input-to-capacity"
+"""Every expert has as many rows, whatever the router says."""
 LAYOUTS = [
+    (2, PADDED, FAMILIES["llama"]),
+    (2, f"{EXPERTS} allgather", FAMILIES["llama"]),
     (2, TP2, ""),
     (2, TP2_SP, ""),
     (2, TP2, FAMILIES["two tokens further"]),

@@ -90,6 +90,19 @@ def _matches(expressions: list[re.Pattern[str]], children: list[str]) -> bool:
     )
 
 
+def rest_of_layer(kept: Iterable[str]) -> tuple[str, ...]:
+    """What can be computed again of a layer but these modules, what they lie in and what lies in them. The first linear
+    of a feed-forward block is run again with the activation, never without."""
+    kept = set(kept)
+    kept |= {FIRST_LINEAR} if kept.intersection(ACTIVATION) else set()
+    candidates = (*_OWN, *OF_DENSE_LAYERS, *OF_LAYERS_OF_EXPERTS)
+    return outermost(path for path in candidates if not any(_meet(path, one) for one in kept))
+
+
+def _meet(path: str, other: str) -> bool:
+    return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")
+
+
 def outermost(paths: Iterable[str]) -> tuple[str, ...]:
     """Without modules that lie in another of them, in the order of the layer."""
     chosen = set(paths)

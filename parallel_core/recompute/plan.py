@@ -23,6 +23,7 @@ from parallel_core.recompute.modules import (
     OUTPUT_DROPPED,
     matching,
     outermost,
+    rest_of_layer,
 )
 from parallel_core.recompute.offload import WHOLE_LAYER, OffloadSettings, offloaded_modules
 from parallel_core.recompute.tables import Table, as_logged
@@ -161,35 +162,19 @@ class RecomputePlan:
         return ChunkRecompute(layers, self.group_size, self.slices_inputs, self.smallest_offloaded)
 
     def _layer(self, stage: int, chunk: int, index: int) -> LayerRecompute:
-        def named(patterns: dict[str, Table], without: dict[str, Table]) -> set[str]:
-            chosen, left_out = (
-                {
-                    module
-                    for pattern, table in some.items()
-                    if index < table[chunk][stage]
-                    for module in matching(pattern)
-                }
-                for some in (patterns, without)
-            )
-            return chosen - left_out
+        def named(patterns: dict[str, Table]) -> set[str]:
+            here = (pattern for pattern, table in patterns.items() if index < table[chunk][stage])
+            return {module for pattern in here for module in matching(pattern)}
 
-        full = index < self.full[chunk][stage]
-        modules = () if full else outermost(named(self.select, self.select_exclude))
+        whole, left_out = index < self.full[chunk][stage], named(self.select_exclude)
+        full = whole and not left_out
+        modules = rest_of_layer(left_out) if whole else outermost(named(self.select) - left_out)
+        modules = () if full else modules
         kept = frozenset[str]()
         if not self.runs_collectives_again and (full or modules):
-            again = named(self.communication, self.communication_exclude)
+            again = named(self.communication) - named(self.communication_exclude)
             kept = COLLECTIVES - {LINEAR_AFTER[norm] for norm in again & LINEAR_AFTER.keys()}
-        return LayerRecompute(full, modules, kept, () if full else self.offload(index))
-
-    @property
-    def excludes_from_whole_layers(self) -> bool:
-        """Whether a layer that is computed again whole has a module that is not to be; tables count from the first."""
-        rows = (
-            (of, without)
-            for table in self.select_exclude.values()
-            for of, without in zip(self.full, table, strict=True)
-        )
-        return any(full and excluded for of, without in rows for full, excluded in zip(of, without, strict=True))
+        return LayerRecompute(full, modules, kept, () if whole else self.offload(index))
 
     def log_lines(self) -> Iterator[str]:
         """The normalised tables, if the user wrote any."""

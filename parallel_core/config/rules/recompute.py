@@ -9,7 +9,7 @@ from parallel_core.config.rules.pipeline import has_too_many_stages
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 from parallel_core.partition import chunk_counts
-from parallel_core.recompute import BY_STAGE, MEGATRON_MODULES, RecomputePlan, wrong_offload, wrong_settings
+from parallel_core.recompute import BY_STAGE, MEGATRON_MODULES, wrong_offload, wrong_settings
 
 
 def recompute_is_whole(config: Sections) -> Iterator[Finding]:
@@ -94,17 +94,7 @@ def recompute_lists_fit(config: Sections) -> Iterator[Finding]:
     counts = chunk_counts(layers, config.parallel_config)
     if sum(map(sum, counts)) != layers:
         return
-    findings = list(wrong_settings(recompute, counts, FLAGS))
-    yield from findings
-    plan = None if findings else RecomputePlan.of(recompute, counts)
-    if plan and plan.excludes_from_whole_layers:
-        yield Finding(
-            FLAGS["select_recompute_exclude"],
-            recompute.select_recompute_exclude,
-            "has layers that --recompute computes again whole, from their input alone: no module of these is left out",
-            "give it as lists that are 0 where those of --recompute are not, or name the other modules of these layers "
-            "with --select-recompute",
-        )
+    yield from wrong_settings(recompute, counts, FLAGS)
 
 
 def recomputed_norms_feed_linears(config: Sections) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ import pytest
 from parallel_core.config.recompute import RecomputeConfig
 from parallel_core.recompute import RecomputePlan, matching, wrong_settings
 from tests.support.assets import asset
-from tests.support.engine import TINY, config_of
 
 COUNTS = [[4, 5, 5, 5, 5], [5, 5, 5, 5, 4]]
 NORMS, ACTIVATION, CORE = ("input_layernorm", "pre_mlp_layernorm"), ("mlp.activation",), "self_attention.core_attention"
@@ -102,14 +101,25 @@ def test_excluded_modules_are_kept():
     assert [layer.modules for layer in settings.chunk(0, 0).layers] == [(CORE,), (CORE, "mlp")]
 
 
-@pytest.mark.parametrize(("excluded", "wrong"), [([1, 0], True), ([0, 2], False), (True, True)])
-def test_nothing_is_left_out_of_whole_layers(excluded, wrong):
-    """Of stages where some layers are computed again whole; beside them modules may be left out."""
-    settings = plan([[2, 2]], recompute=[1, 0], select_recompute=["mlp"], select_recompute_exclude={"mlp": excluded})
-    assert settings.excludes_from_whole_layers == wrong
-    flags = ["--recompute", "[1]", "--select-recompute-exclude", "['mlp']"]
-    with pytest.raises(ValueError, match=r"--select-recompute-exclude .*: has layers that --recompute computes again"):
-        config_of([*TINY.split(), *flags], 1)
+ALL_BUT_MLP = ("input_layernorm", "self_attention", "pre_mlp_layernorm")
+WITH_MOE = ("moe",)
+
+
+@pytest.mark.parametrize(
+    ("excluded", "modules"),
+    [
+        ("mlp", (*ALL_BUT_MLP, *WITH_MOE)),
+        (r"feed_forward\.mul", (*ALL_BUT_MLP, *WITH_MOE)),
+        (r"feed_forward\.w1\.matmul", (*ALL_BUT_MLP, "mlp.activation", *WITH_MOE)),
+        (r"self_attention\.core_attention", ("input_layernorm", "pre_mlp_layernorm", "mlp", *WITH_MOE)),
+    ],
+)
+def test_of_a_whole_layer_all_but_the_excluded_modules_are_computed_again(excluded, modules):
+    """The second layer has no exclusion and stays whole, the third is none of them."""
+    settings = plan([[3]], recompute=[2], select_recompute_exclude={excluded: [1]})
+    first, second, third = settings.chunk(0, 0).layers
+    assert not first.full and first.modules == modules
+    assert second.full and not second.modules and not third.full and not third.modules
 
 
 def test_collectives_are_kept_where_nothing_asks_for_them():

@@ -45,6 +45,8 @@ WAYS = (
     f"{SELECTIVE} layernorm mlp core_attn",
     FIRST_LINEAR,
     EVERYTHING,
+    "--recompute True --select-recompute-exclude ['mlp']",
+    r"--recompute [3] --select-recompute-exclude {'.*attention\\..*':[2],'mlp\\.linear_fc1':True}",
 )
 
 

@@ -19,7 +19,7 @@ FAMILIES = {
     "one-centered norm, biases here and there": "--apply-layernorm-1p --disable-bias-linear --add-dense-bias "
     "--add-output-layer-bias --geglu --apply-query-key-layer-scaling",
     "norm of embeddings": "--embed-layernorm --gelu-tanh",
-    "norm of embeddings, no positions": "--embed-layernorm --position-embedding-type rope --normalization RMSNorm "
+    "norm of embeddings, no positions": "--embed-layernorm --position-embedding-type rope --norm-epsilon 1e-3 "
     "--add-output-layer-bias --untie-embeddings-and-output-weights",
     "two tokens further": "--mtp-num-layers 2 --position-embedding-type rope --normalization RMSNorm",
     "window in every other layer, cap": "--window-size 5,0 --window-attn-skip-freq 2 --attn-logit-softcapping 0.4 "

@@ -25,11 +25,12 @@ def adam_(
     param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, settings: AdamStep,
     model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    gradient = penalized(grad, param, settings)
+    raised = sqrt((1 - settings.beta2) / _float32_complement(settings.beta2))
+    gradient = penalized(grad, param, settings) * raised
     average, square = (cast(kept, mindspore.float32) for kept in (exp_avg, exp_avg_sq))
     if settings.decay != 1:
         in_place.assign(param, param * settings.decay)
-    rate, epsilon = _rate_and_epsilon(settings)
+    rate, epsilon = _rate_and_epsilon(settings, raised)
     _adam(param, average, square, 0.0, 0.0, rate, settings.beta1, settings.beta2, epsilon, gradient)
     for kept, wide in ((exp_avg, average), (exp_avg_sq, square)):
         if wide is not kept:
@@ -38,17 +39,15 @@ def adam_(
         in_place.assign(model_param, param)
 
 
-def _rate_and_epsilon(settings: AdamStep) -> tuple[float, float]:
+def _rate_and_epsilon(settings: AdamStep, raised: float) -> tuple[float, float]:
     """Those with which an update that corrects nothing is one that corrects its averages.
 
-    The operator has float32 alone, in which 1 - 0.999 is off by 1e-5: what it adds to the averages is too large or too
-    small by a factor that is known, as the corrections are, and taken out of the quotient.
+    The operator has float32 alone, in which 1 - 0.999 is off by 1e-5. The gradient is `raised` so that the average of
+    squares is right; the other average is then larger by 6e-6, which is known and taken out of the quotient.
     """
-    first, second = (
-        correction * _float32_complement(beta) / (1 - beta)
-        for correction, beta in zip(settings.corrections, (settings.beta1, settings.beta2), strict=True)
-    )
-    return settings.learning_rate * sqrt(second) / first, settings.epsilon * sqrt(second)
+    first, second = settings.corrections
+    excess = raised * _float32_complement(settings.beta1) / (1 - settings.beta1)
+    return settings.learning_rate * sqrt(second) / (first * excess), settings.epsilon * sqrt(second)
 
 
 def _float32_complement(beta: float) -> float:

@@ -24,7 +24,7 @@ from pynative.checkpointing.optimizer_state import optimizer_tensors
 from pynative.checkpointing.state import RunState
 from pynative.log import log, warn
 from pynative.optimizer.flat_optimizer import FlatOptimizer
-from pynative.parameter import name_parameters, place_of, whole_parameters, write, write_parameter
+from pynative.parameter import name_parameters, place_of, type_name, whole_parameters, write, write_parameter
 from pynative.tensor_parallel.random import get_rng_tracer
 
 
@@ -57,9 +57,9 @@ def load_checkpoint(directory: Path, state: RunState, digests: bool = False) -> 
     problems = _optimizer_problems(reader, optimizer, strictness) + _schedule_problems(reader, scheduler, state.config)
     problems += reader.settings_problems(state.config.to_dict())
     _check(reader, state.model, problems, strictness, digests=digests or training.checkpoint.crc_check)
-    _read_weights(reader, state.model)
+    _read_weights(reader, state.model, exactly=optimizer is not None)
     if optimizer is not None:
-        _read_optimizer(reader, optimizer)
+        _read_optimizer(reader, optimizer, strictness)
     if scheduler is not None:
         from_flags = not state.config.optimizer_config.use_checkpoint_opt_param_scheduler
         scheduler.load_state_dict(reader.manifest.scheduler, override=from_flags)
@@ -80,7 +80,7 @@ def load_model(directory: Path, model: nn.Cell) -> Manifest:
     """Fill a model from a checkpoint, without anything that belongs to training. What the checkpoint says of itself."""
     reader = open_checkpoint(directory, optimizer=False)
     _check(reader, model, [], STRICTNESS["raise_all"])
-    _read_weights(reader, model)
+    _read_weights(reader, model, exactly=False)
     return reader.manifest
 
 
@@ -113,6 +113,8 @@ def _optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | Non
     if record.kind != optimizer.config.optimizer_type:
         now = optimizer.config.optimizer_type
         return [f"{reader.directory}: --optimizer was {record.kind}, now it is {now}; {remedy}"]
+    if strictness.refuses_unused and (dropped := set(record.state) - set(optimizer.state_names)):
+        return [f"{reader.directory}: has the states {', '.join(sorted(dropped))}, this optimizer does not; {remedy}"]
     tensors = optimizer_tensors(optimizer)
     wanted = ((_stored_name(reader, name), stretch.whole.spec) for name, stretch, _ in tensors)
     found = (reader.problem(name, spec) for name, spec in wanted if strictness.refuses_absent or reader.has(name))
@@ -132,21 +134,28 @@ def _stored_name(reader: CheckpointReader, name: str) -> str:
     return name if reader.has(name) else name.removeprefix(f"{MAIN_PARAM}.")
 
 
-def _read_weights(reader: CheckpointReader, model: nn.Cell) -> None:
+def _read_weights(reader: CheckpointReader, model: nn.Cell, *, exactly: bool) -> None:
+    """exactly: float32 weights take the float32 values that the optimizer of a 16-bit run kept of its own."""
     for parameter in whole_parameters(model):
-        if not reader.has(parameter.meta.spec.name):
+        name = parameter.meta.spec.name
+        if not reader.has(name):
             continue
+        exact = f"{MAIN_PARAM}.{name}"
+        if exactly and type_name(parameter.dtype) == "float32" and reader.has(exact):
+            name = exact
         present = parameter.asnumpy().copy()  # What the checkpoint lacks, rows of padding, stays.
-        write_parameter(parameter, reader.read(parameter.meta.spec.name, place_of(parameter), out=present))
+        write_parameter(parameter, reader.read(name, place_of(parameter), out=present))
 
 
-def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer) -> None:
+def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer, strictness: Strictness) -> None:
     assert reader.manifest.optimizer is not None
     for name, stretch, memory in optimizer_tensors(optimizer):
         stored = _stored_name(reader, name)
         if reader.has(stored):
             present = stretch.to_array(memory.asnumpy()).copy()
             write(memory, stretch.to_vector(reader.read(stored, stretch.place, out=present)))
+        elif strictness.logs_absent:
+            warn(f"{name}: the optimizer has it, {reader.directory} does not: it starts anew")
     optimizer.steps = reader.manifest.optimizer.steps
     if optimizer.grad_scaler is not None and reader.manifest.loss_scaler is not None:
         optimizer.grad_scaler.load_state_dict(reader.manifest.loss_scaler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def _run(state: RunState) -> Run:
         optimizer=None if optimizer is None else _record(optimizer),
         loss_scaler=None if scaler is None else scaler.state_dict(),
         rng=None if training.checkpoint.no_save_rng else {"seed": get_rng_tracer().seed},
-        state={name: kept for name, one in named(state.callbacks).items() if (kept := one.state_dict())},
+        state={name: deepcopy(kept) for name, one in named(state.callbacks).items() if (kept := one.state_dict())},
     )
 
 

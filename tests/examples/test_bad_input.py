@@ -54,7 +54,7 @@ MISTAKES = {
     "batches": ({"--global-batch-size": 3, "--mock-data": ""}, "--global-batch-size 3"),
     "ranks": ({"--tensor-model-parallel-size": 2, "--mock-data": ""}, "--tensor-model-parallel-size 2"),
     "abbreviated": ({"--num-layer": 2, "--mock-data": ""}, "--num-layers"),
-    "not yet": ({"--lora-r": 4, "--mock-data": ""}, "--lora-r"),
+    "not yet": ({"--lora-target-modules": "linear_qkv", "--mock-data": ""}, "--lora"),
 }
 
 

@@ -246,7 +246,6 @@ BAD = [
     ),
     ("--recompute [1,1]", 1, "--recompute [1, 1]"),
     ("--select-recompute ['feed_forwrad']", 1, "--select-recompute feed_forwrad"),
-    ("--recompute [1] --select-recompute-exclude ['mlp']", 1, "--select-recompute-exclude ['mlp']"),
     ("--recompute-granularity selective --recompute-modules moe_act", 1, "--recompute-modules moe_act"),
     (
         "--enable-recompute-layers-per-pp-rank --recompute-granularity full --recompute-method uniform "

@@ -139,6 +139,46 @@ def test_names_of_one_side_alone_are_skipped_on_request(checkpoint, layout, stri
         load_at(layout, f"--load {directory} {flags} --ffn-hidden-size 64")
 
 
+REFUSES = {
+    "assume_ok_unexpected": (True, False),
+    "log_unexpected": (False, False),
+    "raise_unexpected": (True, False),
+    "raise_all": (True, True),
+    "return_all": (False, False),
+}
+"""--dist-ckpt-strictness -> whether names are refused that the model has alone, and that the checkpoint has alone."""
+
+
+@pytest.mark.parametrize("strictness", REFUSES)
+def test_which_side_may_have_more(checkpoint, strictness):
+    directory, _ = checkpoint
+    flags = f"--load {directory} --lr-decay-iters 4 --dist-ckpt-strictness {strictness}"
+    for layers, refused in zip((3, 1), REFUSES[strictness], strict=True):
+        if refused:
+            with pytest.raises(ValueError, match="does not fit, nothing was loaded"):
+                load_at("one", f"{flags} --num-layers {layers}")
+        else:
+            load_at("one", f"{flags} --num-layers {layers}")
+
+
+def test_states_that_this_optimizer_lacks_are_named(tmp_path):
+    """They would be lost without a word; weights alone, or what Megatron assumes, can be asked for."""
+    train_at("one", f"{FOUR_STEPS} --optimizer PmAdamW --pma-interleave-step 1 --save {tmp_path} --train-iters 2")
+    load = f"{FOUR_STEPS} --load {tmp_path}"
+    with pytest.raises(ValueError, match=r"has the states .*pma.*, this optimizer does not; .*--no-load-optim"):
+        load_at("one", load)
+    load_at("one", f"{load} --dist-ckpt-strictness assume_ok_unexpected")
+
+
+def test_a_float32_run_takes_the_float32_values_of_a_16_bit_one(tmp_path):
+    """Not the weights, which are those values rounded; with --no-load-optim the weights."""
+    train_at("one", f"--bf16 --save {tmp_path}")
+    whole, rounded = load_at("one", f"--load {tmp_path}"), load_at("one", f"--load {tmp_path} --no-load-optim")
+    for name, values in whole.weights.items():
+        np.testing.assert_array_equal(values, saved(tmp_path, f"main_param.{name}"), err_msg=name)
+    assert any(not np.array_equal(whole.weights[name], rounded.weights[name]) for name in whole.weights)
+
+
 def test_what_was_saved_without_an_optimizer(tmp_path):
     """Says how to load it, and loads so."""
     before = train_at("one", f"--save {tmp_path} --no-save-optim --no-save-rng")

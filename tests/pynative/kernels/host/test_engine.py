@@ -111,16 +111,23 @@ class PlainEngine:
     def product_type(self, dtype):
         return dtype
 
-    def score_exponentials(self, keys, queries, out, scale, limits=None, maximum=None, inverse_sum=None):
+    def score_exponentials(
+        self, keys, queries, out, scale, limits=None, maximum=None, inverse_sum=None, cap=None, bias=None
+    ):
         self.calls.add("score_exponentials")
         scores = scale * (keys.astype(np.float64) @ queries.swapaxes(1, 2))
+        scores = (scores if cap is None else cap * np.tanh(scores / cap)) + (0 if bias is None else bias)
         scores = np.minimum(scores, np.inf if limits is None else limits) - (0 if maximum is None else maximum)
         out[...] = np.exp(scores) * (1 if inverse_sum is None else inverse_sum)
 
-    def score_gradient(self, values, dout, probabilities, delta, out, kept=None, kept_scale=1.0):
+    def score_gradient(self, values, dout, probabilities, delta, out, kept=None, kept_scale=1.0, slope=None):
         self.calls.add("score_gradient")
         gradient = values.astype(np.float64) @ dout.swapaxes(1, 2) * (1 if kept is None else kept_scale * kept)
-        out[...] = probabilities * (gradient - delta)
+        out[...] = probabilities * (gradient - delta) * (1 if slope is None else slope)
+
+    def soft_cap_slope(self, keys, queries, out, scale):
+        self.calls.add("soft_cap_slope")
+        out[...] = 1 - np.tanh(scale * (keys.astype(np.float64) @ queries.swapaxes(1, 2))) ** 2
 
 
 def cross_entropy_of(logits, target):

@@ -26,6 +26,11 @@ class Turn:
         self.finish()
         self._leaving = bucket
 
+    def vacate(self, slot: int) -> None:
+        """Wait until nothing leaves this slot any more."""
+        if self._leaving is not None and self._leaving.slot == slot:
+            self.finish()
+
     def finish(self) -> None:
         """Wait until the last one has left."""
         leaving, self._leaving = self._leaving, None
@@ -54,7 +59,7 @@ class TransientBucket(ParamAndGradBucket):
         sent_as: str | None = None,
     ) -> None:
         super().__init__(slot.bucket, [p for _, p in entries], slot, parameters, reductions[:1], gathers, sent_as)
-        self.cell = slot.cell
+        self.cell, self.slot = slot.cell, slot.slot
         (own,) = overlaps([slot.bucket], kept.spans)
         self._own, self._sum, self._turn = slot.span(*own), kept.span(*own), turn
         self._over_instances = [(one, self._sum, self._sum) for one in reductions[1:]]

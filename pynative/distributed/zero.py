@@ -8,6 +8,7 @@ parameters arrive before its forward and its backward, while the cell before it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from mindspore import Parameter, nn
 
@@ -52,15 +53,25 @@ class SendGradients:
     ) -> None:
         self._cells, self._buckets, self._turn, self._overlaps = cells, buckets, turn, overlaps
         for events in cells.events if buckets else ():
+            events.listen("before_backward", self._before_backward)
             events.listen("after_backward", self._after_backward)
         for parameter in (p for of_cell in buckets.values() for bucket in of_cell for p in bucket.params):
             parameter.meta.after_contribution = look_in
 
-    def _after_backward(self, cell: nn.Cell) -> None:
+    def _buckets_of(self, cell: nn.Cell) -> Sequence[TransientBucket]:
         number = self._cells.number(cell)
-        for bucket in () if number is None else self._buckets.get(number, ()):
+        return () if number is None else self._buckets.get(number, ())
+
+    def _before_backward(self, cell: nn.Cell) -> None:
+        """Before its gradients are written: the neighbour whose turn would have ended that of the cell before it may be
+        frozen, or not called."""
+        for bucket in self._buckets_of(cell):
+            autograd.after_weight_gradients(partial(self._turn.vacate, bucket.slot))
+
+    def _after_backward(self, cell: nn.Cell) -> None:
+        for bucket in self._buckets_of(cell):
             bucket.send()
-        if number is None or not self._overlaps:
+        if self._cells.number(cell) is None or not self._overlaps:
             self._turn.finish()
 
 

@@ -1,13 +1,11 @@
 """ZeRO's stages against each other: what ranks keep differs, what they compute does not."""
 
-import re
-
 import numpy as np
 import pytest
 
 from parallel_core.costs.parameters import stage_residences
 from parallel_core.dtypes import DTYPES
-from tests.support.distributed import outcomes, run
+from tests.support.distributed import run
 from tests.support.engine import TINY, config_of
 from tests.support.layouts import Trained, check_layout, train
 
@@ -216,67 +214,6 @@ def test_an_optimizer_is_built_anew():
     twice, once = (run(2, with_optimizers, f"{flags} --zero-stage 2", count) for count in (2, 1))
     assert twice == once
     run(2, refused, f"{flags} --zero-stage 3")
-
-
-def dropping(backend, flags: str) -> tuple[float, float]:
-    """A run in which a layer passes its input on in every second micro-batch of rank 1."""
-    from pynative.transformer.gpt_model import GPTModel
-    from tests.support.pretraining import pretrain_tiny
-
-    config = config_of(flags, backend.world_size)
-
-    def provider(**stage):
-        model = GPTModel(config.model_config, **stage)
-        layer = [cell for _, cell in model.cells_and_names() if type(cell).__name__ == "ParallelTransformerLayer"][1]
-        run_layer, calls = layer.construct, []
-
-        def construct(states, *rest, **named):
-            calls.append(1)
-            return states if backend.rank == 1 and len(calls) % 2 == 0 else run_layer(states, *rest, **named)
-
-        layer.construct = construct
-        return model
-
-    result = pretrain_tiny(backend, flags, model_provider_func=provider).result
-    return result.loss, result.gradient_norm
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_a_layer_that_some_replicas_leave_out(stage):
-    """Its gradients are summed in its turn all the same."""
-    flags = f"{TINY} {UNTIED} --global-batch-size 8"
-    expected = run(2, dropping, f"{flags} --zero-stage 0")[0]
-    assert run(2, dropping, f"{flags} --zero-stage {stage}")[0] == pytest.approx(expected, rel=1e-6)
-
-
-def skipping(backend, flags: str) -> None:
-    """A run in which rank 1 does not call a layer."""
-    from pynative.transformer.gpt_model import GPTModel
-    from tests.support.pretraining import pretrain_tiny
-
-    config = config_of(flags, backend.world_size)
-
-    def provider(**stage):
-        model = GPTModel(config.model_config, **stage)
-        layer = [cell for _, cell in model.cells_and_names() if type(cell).__name__ == "ParallelTransformerLayer"][1]
-        skips = {"__call__": lambda self, states, *rest, **named: states}
-        if backend.rank == 1:
-            layer.__class__ = type("Skipped", (type(layer),), skips)
-        return model
-
-    pretrain_tiny(backend, flags, model_provider_func=provider)
-
-
-@pytest.mark.parametrize(("stage", "what"), [(2, "gradients of"), (3, "parameters")])
-def test_a_layer_that_some_replicas_do_not_call_is_an_error(stage, what):
-    """Layers are alike, so that the sum of two different ones' gradients, or a gather of different ones' weights, would
-    pass for right."""
-    flags = f"{TINY} {UNTIED} --num-layers 3 --global-batch-size 4 --zero-stage {stage}"
-    for outcome in outcomes(2, skipping, flags):
-        assert outcome.kind == "CollectiveMismatch" and re.search(
-            rf"rank 0 calls \w+ .* of {what} decoder\.layers\.1.*rank 1 calls \w+ .* of {what} decoder\.layers\.[02]",
-            outcome.text,
-        ), outcome.text
 
 
 def warnings_of(backend, flags: str) -> list[str]:

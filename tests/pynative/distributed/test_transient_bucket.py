@@ -1,0 +1,117 @@
+"""Gradients leave their slots in turn (ZeRO stage 2), whatever cells on the way have none, on all ranks or on some."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.support.distributed import outcomes, run
+from tests.support.engine import TINY, config_of
+from tests.support.layouts import Trained, train
+
+UNTIED = "--untie-embeddings-and-output-weights --num-layers 5 --position-embedding-type rope"
+
+
+def layers_of(model) -> list:
+    return [cell for _, cell in model.cells_and_names() if type(cell).__name__ == "ParallelTransformerLayer"]
+
+
+def leave_out(layer) -> None:
+    """Have a layer's input passed on by whoever calls it, without an event."""
+    layer.__class__ = type("Skipped", (type(layer),), {"__call__": lambda self, states, *rest, **named: states})
+
+
+def freeze(cell) -> None:
+    for parameter in cell.get_parameters():
+        parameter.requires_grad = False
+
+
+GAPS = {
+    "frozen layer": lambda model: freeze(layers_of(model)[1]),
+    "layer left out": lambda model: leave_out(layers_of(model)[1]),
+    "frozen decoder": lambda model: freeze(model.language_model.decoder),
+}
+
+
+def with_gap(backend, flags: str, gap: str) -> Trained:
+    """A run in which cells between others send no gradients."""
+    from pynative.transformer.gpt_model import GPTModel
+
+    def build(*arguments, **stage):
+        model = GPTModel(*arguments, **stage)
+        GAPS[gap](model)
+        return model
+
+    return train(backend, flags, build=build)
+
+
+@pytest.mark.parametrize(("gap", "stage"), [("frozen layer", 2), ("layer left out", 3), ("frozen decoder", 2)])
+def test_gradients_have_left_a_slot_when_the_next_ones_come(gap, stage):
+    """Those of cells next but one, of first and last cell: the one between has no turn. Bit-equal to stage 0."""
+    flags = f"{TINY} --untie-embeddings-and-output-weights --num-layers 3 --global-batch-size 4 --clip-grad 0"
+    plain, cut = (
+        run(2, with_gap, f"{flags} {stages}", gap)[0]
+        for stages in ("--zero-stage 0", f"--zero-stage {stage} --overlap-grad-reduce")
+    )
+    assert cut.losses == plain.losses and cut.gradients.keys() == plain.gradients.keys()
+    for name, values in plain.gradients.items():
+        np.testing.assert_array_equal(cut.gradients[name], values, err_msg=name)
+
+
+def dropping(backend, flags: str) -> tuple[float, float]:
+    """A run in which a layer passes its input on in every second micro-batch of rank 1."""
+    from pynative.transformer.gpt_model import GPTModel
+    from tests.support.pretraining import pretrain_tiny
+
+    config = config_of(flags, backend.world_size)
+
+    def provider(**stage):
+        model = GPTModel(config.model_config, **stage)
+        layer = layers_of(model)[1]
+        run_layer, calls = layer.construct, []
+
+        def construct(states, *rest, **named):
+            calls.append(1)
+            return states if backend.rank == 1 and len(calls) % 2 == 0 else run_layer(states, *rest, **named)
+
+        layer.construct = construct
+        return model
+
+    result = pretrain_tiny(backend, flags, model_provider_func=provider).result
+    return result.loss, result.gradient_norm
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_layer_that_some_replicas_leave_out(stage):
+    """Its gradients are summed in its turn all the same."""
+    flags = f"{TINY} {UNTIED} --global-batch-size 8"
+    expected = run(2, dropping, f"{flags} --zero-stage 0")[0]
+    assert run(2, dropping, f"{flags} --zero-stage {stage}")[0] == pytest.approx(expected, rel=1e-6)
+
+
+def skipping(backend, flags: str) -> None:
+    """A run in which rank 1 does not call a layer."""
+    from pynative.transformer.gpt_model import GPTModel
+    from tests.support.pretraining import pretrain_tiny
+
+    config = config_of(flags, backend.world_size)
+
+    def provider(**stage):
+        model = GPTModel(config.model_config, **stage)
+        if backend.rank == 1:
+            leave_out(layers_of(model)[1])
+        return model
+
+    pretrain_tiny(backend, flags, model_provider_func=provider)
+
+
+@pytest.mark.parametrize(("stage", "what"), [(2, "gradients of"), (3, "parameters")])
+def test_a_layer_that_some_replicas_do_not_call_is_an_error(stage, what):
+    """Layers are alike, so that the sum of two different ones' gradients, or a gather of different ones' weights, would
+    pass for right."""
+    flags = f"{TINY} {UNTIED} --num-layers 3 --global-batch-size 4 --zero-stage {stage}"
+    for outcome in outcomes(2, skipping, flags):
+        assert outcome.kind == "CollectiveMismatch" and re.search(
+            rf"rank 0 calls \w+ .* of {what} decoder\.layers\.1.*rank 1 calls \w+ .* of {what} decoder\.layers\.[02]",
+            outcome.text,
+        ), outcome.text

@@ -60,26 +60,42 @@ def test_a_signal_to_one_rank_ends_all_after_the_same_step_with_a_checkpoint(tmp
     assert outcomes == [(2, True)] * 2 and (tmp_path / "iter_0000002").is_dir()
 
 
-def spoil_a_replica(backend, spoiled: bool) -> str:
+def spoil_a_replica(backend, flags: str, spoiled: str) -> str:
     from pynative.training.callbacks import Callback
 
     class Spoil(Callback):
         def on_gradients(self, state, gradient_scale):
             if spoiled and backend.rank == 1:
-                state.step_cell.buffers.entries[0][1].asnumpy().reshape(-1)[0] += 1e-3
+                parameters = {entry.spec.name: parameter for entry, parameter in state.step_cell.buffers.entries}
+                parameters[spoiled].asnumpy().reshape(-1)[0] += 1e-3
 
+    flags = f"{BATCHES} --train-iters 1 --check-weight-hash-across-dp-replicas-interval 1 {flags}"
     try:
-        pretrain_tiny(backend, f"{BATCHES} --check-weight-hash-across-dp-replicas-interval 1", callbacks=[Spoil()])
+        pretrain_tiny(backend, flags, callbacks=[Spoil()])
     except RuntimeError as error:
         return str(error)
     return ""
 
 
-@pytest.mark.parametrize("spoiled", [False, True])
-def test_replicas_that_drift_apart_are_found(spoiled):
-    """After the step in which it happened, on every rank, with the ranks' numbers."""
-    for message in run(2, spoil_a_replica, spoiled):
-        assert bool(re.match(r"iteration 1: weights differ .* ranks 0, 1", message)) == spoiled, message
+FOUR_EXPERTS = "--num-experts 4 --moe-token-dispatcher-type alltoall"
+EP2 = "--expert-model-parallel-size 2"
+
+
+@pytest.mark.parametrize(
+    ("flags", "spoiled"),
+    [
+        ("", ""),
+        ("", "decoder.layers.1.mlp.linear_fc2.weight"),
+        (f"{FOUR_EXPERTS} {EP2}", ""),
+        (f"{FOUR_EXPERTS} {EP2}", "decoder.layers.1.mlp.router.weight"),
+        (FOUR_EXPERTS, "decoder.layers.1.mlp.experts.local_experts.3.linear_fc2.weight"),
+    ],
+)
+def test_replicas_that_drift_apart_are_found(flags, spoiled):
+    """After the step in which it happened, on every rank, with the ranks' numbers; ranks with other experts are none's
+    replicas."""
+    for message in run(2, spoil_a_replica, flags, spoiled):
+        assert bool(re.match(r"iteration 1: weights differ .* ranks 0, 1", message)) == bool(spoiled), message
 
 
 def evaluate_only(backend, flags: str) -> tuple[int, float]:

@@ -40,7 +40,7 @@ class ModelStatistics:
     def gradient_norms(self, scale: float) -> dict[str, float]:
         """The L2 norm of each parameter's gradient times `scale`, by global name, of those of this stage.
 
-        All ranks of the stage call this and get the same.
+        All ranks of the stage call this and get the same, but of experts those that they hold a part of.
         """
         norms: dict[str, float] = {}
         coordinates = parallel_state.get_coordinates()

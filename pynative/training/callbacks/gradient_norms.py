@@ -1,5 +1,6 @@
 """The norm of each parameter's gradient in the log."""
 
+from parallel_core.sharding import MODEL_KINDS, Coordinates, ShardSpec
 from pynative import parallel_state
 from pynative.log import log
 from pynative.optimizer.statistics import ModelStatistics
@@ -7,7 +8,8 @@ from pynative.training.callbacks.base import Callback, TrainingState
 
 
 class GradientNormsCallback(Callback):
-    """--log-local-norm: a line for each parameter every `interval` iterations, from one rank of each stage."""
+    """--log-local-norm: a line for each parameter every `interval` iterations, from the first rank of each stage that
+    has it: each expert's from one of the ranks that hold it."""
 
     reads_parameters = False
 
@@ -17,11 +19,19 @@ class GradientNormsCallback(Callback):
     def on_train_begin(self, state: TrainingState) -> None:
         self._statistics = ModelStatistics(state.step_cell.buffers)
         coordinates = parallel_state.get_coordinates()
-        self._speaks = all(coordinates.get(kind, (0, 1))[0] == 0 for kind in ("tp", "dp-cp"))
+        specs = [entry.spec for entry, _ in state.step_cell.buffers.entries]
+        self._logged = {spec.name for spec in specs if _is_first(spec, coordinates)}
 
     def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
         if (state.iteration + 1) % self.interval:
             return
         norms = self._statistics.gradient_norms(gradient_scale)
-        for name, norm in norms.items() if self._speaks else ():
-            log(f"Step: {state.iteration + 1}, Local_norm: {name}: {norm:.6e}")
+        for name, norm in norms.items():
+            if name in self._logged:
+                log(f"Step: {state.iteration + 1}, Local_norm: {name}: {norm:.6e}")
+
+
+def _is_first(spec: ShardSpec, coordinates: Coordinates) -> bool:
+    """Whether this rank is the first of its stage's ranks that hold the parameter, or a part of it."""
+    kinds = {spec.replicas, *MODEL_KINDS[spec.replicas]} - {*spec.distinct_over}
+    return all(coordinates.get(kind, (0, 1))[0] == 0 for kind in kinds)

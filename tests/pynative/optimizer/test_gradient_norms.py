@@ -37,3 +37,16 @@ def test_parts_add_up_to_the_whole(layout):
     for name, norm in found.items():
         assert norm == pytest.approx(alone[name], rel=1e-4, abs=1e-7), name
     assert all(not spoken for spoken, _ in others)
+
+
+def test_each_expert_is_logged_by_a_rank_that_has_it():
+    """Once, with one process's norm; all other parameters by the first rank."""
+    experts = "--num-experts 4 --moe-token-dispatcher-type alltoall"
+    alone, whole = run(1, norms, experts)[0]
+    (first, _), (second, _) = run(2, norms, f"{experts} --expert-model-parallel-size 2")
+    assert {*first} | {*second} == {*alone} and not {*first} & {*second}
+    assert {name.split("local_experts.")[-1][:2] for name in second} == {"2.", "3."}
+    found = first | second
+    assert np.sqrt(sum(norm**2 for norm in found.values())) == pytest.approx(whole, rel=1e-5)
+    for name, norm in found.items():
+        assert norm == pytest.approx(alone[name], rel=1e-4, abs=1e-7), name

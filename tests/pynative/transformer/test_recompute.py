@@ -82,6 +82,19 @@ def test_heads_of_latent_attention():
     same(2, f"{COMPRESSED} {TP2} {SP}", f"{SELECTIVE} mla_up_proj")
 
 
+EXPERTS = (
+    f"{TINY} --num-layers 4 --global-batch-size 8 {STEPS} {DROPOUT} {FAMILIES['experts']} --moe-aux-loss-coeff 0.1 "
+    f"--moe-z-loss-coeff 0.1"
+)
+
+
+def test_modules_of_experts():
+    """Two micro-batches are in flight on the first stage; a router that runs again adds its losses' gradients once."""
+    same(
+        2, f"{EXPERTS} {pipeline('1f1b', 2)}", f"{SELECTIVE} moe", f"{SELECTIVE} moe_act", f"{SELECTIVE} shared_experts"
+    )
+
+
 KEPT = "--no-mp-comm-recompute"
 LAYOUTS = {
     "tp2": (

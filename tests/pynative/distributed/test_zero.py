@@ -7,12 +7,15 @@ from parallel_core.costs.parameters import stage_residences
 from parallel_core.dtypes import DTYPES
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of
+from tests.support.families import FAMILIES
 from tests.support.layouts import Trained, check_layout, train
 
 UNTIED = "--untie-embeddings-and-output-weights --num-layers 5 --position-embedding-type rope"
 FLAGS = f"{TINY} --global-batch-size 8 --weight-decay 0.1"
 TP2 = "--tensor-model-parallel-size 2 --sequence-parallel"
 RECOMPUTED = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 --hidden-dropout 0.1"
+EXPERTS = FAMILIES["experts"]
+"""In every second layer."""
 LAYOUTS = [
     (2, "--zero-stage 2", ""),
     (2, "--zero-stage 3", ""),
@@ -22,6 +25,7 @@ LAYOUTS = [
     (4, f"--zero-stage 3 {TP2} --overlap-grad-reduce", UNTIED),
     (4, "--zero-stage 3 --context-parallel-size 2", UNTIED),
     (2, "--zero-stage 3 --overlap-grad-reduce", f"{UNTIED} {RECOMPUTED}"),
+    (4, "--zero-stage 3 --expert-model-parallel-size 2 --overlap-grad-reduce", f"{EXPERTS} --num-layers 3"),
     (4, "--zero-stage 2 --pipeline-model-parallel-size 2", ""),
     (4, "--zero-stage 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1 --overlap-grad-reduce", UNTIED),
     (4, "--zero-stage 2 --pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2", "--num-layers 4"),

@@ -16,7 +16,7 @@ from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 from parallel_core.blocks.norm import Norm
 from parallel_core.partition import chunk_layers
-from parallel_core.recompute import ChunkRecompute, LayerRecompute, RecomputePlan
+from parallel_core.recompute import ChunkRecompute, LayerKind, LayerRecompute, RecomputePlan
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -104,12 +104,15 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
 def further_layers(config: ModelConfig) -> MultiTokenPrediction | None:
     """What the last chunk has for multi-token prediction. How much of it is computed again is said as of layers behind
     the stage's own."""
+    return MultiTokenPrediction.of(config, _recompute_of_depths(config))
+
+
+def _recompute_of_depths(config: ModelConfig) -> ChunkRecompute:
     plan = _recompute_plan(config)
     row = plan.counts[-1]
     stage = plan.chunk(len(row) - 1, len(plan.counts) - 1)
     layers = stage.layers[row[-1] - config.multi_token_prediction.depths :]
-    numbered = ((config.num_layers - 1, asked) for asked in layers)
-    return MultiTokenPrediction.of(config, _on_this_rank(stage, numbered, config))
+    return _on_this_rank(stage, ((config.num_layers - 1, asked) for asked in layers), config)
 
 
 def _on_this_rank(
@@ -118,17 +121,24 @@ def _on_this_rank(
     """The plan of some of a chunk's layers, by their numbers. With sequence parallelism the input of a group of layers
     is a rank's own already."""
     slices_inputs = plan.slices_inputs and not config.parallel_config.sequence_parallel
-    asked = (asked.of_layer(config.moe_config.has_experts(number)) for number, asked in layers)
+    latent = config.multi_latent_attention.enabled
+    asked = (asked.of_layer(LayerKind.of(config.moe_config, latent, number)) for number, asked in layers)
     return replace(plan, layers=tuple(asked), slices_inputs=slices_inputs)
 
 
 def _layers(config: ModelConfig, stage: int, chunk: int) -> LayerStack:
-    """Layers of --noop-layers are left out: they only take up a number."""
+    numbers, recompute = _recompute_of_layers(config, stage, chunk)
+    return LayerStack(tuple((number, Layer.of(config, number)) for number in numbers), recompute)
+
+
+def _recompute_of_layers(config: ModelConfig, stage: int, chunk: int) -> tuple[list[int], ChunkRecompute]:
+    """The numbers of a chunk's layers, and their plan. Layers of --noop-layers are left out: they only take up a
+    number."""
     parallel = config.parallel_config
     plan, numbers = _recompute_plan(config).chunk(stage, chunk), chunk_layers(config, parallel)[chunk][stage]
     there = [i for i, number in enumerate(numbers) if number not in (parallel.noop_layers or ())]
     recompute = _on_this_rank(plan, ((numbers[i], plan.layers[i]) for i in there), config)
-    return LayerStack(tuple((numbers[i], Layer.of(config, numbers[i])) for i in there), recompute)
+    return [numbers[i] for i in there], recompute
 
 
 def _recompute_plan(config: ModelConfig) -> RecomputePlan:
@@ -139,12 +149,15 @@ def _recompute_plan(config: ModelConfig) -> RecomputePlan:
 
 
 def recompute_lines(config: ModelConfig) -> Iterator[str]:
-    """What the log says of lists by stage: the tables, and each layer's."""
+    """What the log says of lists by stage: the tables, and each layer's. Depths of multi-token prediction have the
+    numbers behind the layers."""
     plan = _recompute_plan(config)
     yield from plan.log_lines()
-    for chunk, row in enumerate(chunk_layers(config, config.parallel_config)):
-        for stage, numbers in enumerate(row):
-            yield from plan.layer_lines(stage, chunk, numbers.start)
+    for chunk, row in enumerate(plan.counts):
+        for stage in range(len(row)):
+            numbers, recompute = _recompute_of_layers(config, stage, chunk)
+            yield from plan.layer_lines(zip(numbers, recompute.layers, strict=True))
+    yield from plan.layer_lines(enumerate(_recompute_of_depths(config).layers, config.num_layers))
 
 
 def stage_chunks(config: ModelConfig, stage: int) -> list[Chunk]:

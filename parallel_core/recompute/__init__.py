@@ -9,7 +9,9 @@ from parallel_core.recompute.modules import (
     MEGATRON_MODULES,
     OUTPUT_DROPPED,
     UP_PROJECTIONS,
+    LayerKind,
     matching,
+    modules_of,
     path_in_layer,
 )
 from parallel_core.recompute.offload import WHOLE_LAYER, OffloadSettings, wrong_offload
@@ -23,10 +25,12 @@ __all__ = [
     "UP_PROJECTIONS",
     "WHOLE_LAYER",
     "ChunkRecompute",
+    "LayerKind",
     "LayerRecompute",
     "OffloadSettings",
     "RecomputePlan",
     "matching",
+    "modules_of",
     "path_in_layer",
     "wrong_offload",
     "wrong_settings",

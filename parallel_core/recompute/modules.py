@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 
-UP_PROJECTIONS = "latent.up_projections"
+UP_PROJECTIONS = "self_attention.up_projections"
 """Of latent attention, with the rotation: what makes queries, keys and values of latents. Their results are dropped."""
 
 MEGATRON_MODULES = {
@@ -29,20 +30,60 @@ OUTPUT_DROPPED = frozenset({*NORMS, *ACTIVATION, *MEGATRON_MODULES["moe_act"]})
 """Modules whose input is kept in any case and whose output only the linear after it keeps: that is what is made again,
 when the linear's weight gradient needs it."""
 
-_OWN = ("input_layernorm", "self_attention", "self_attention.core_attention", "pre_mlp_layernorm")
-OF_DENSE_LAYERS = ("mlp", "mlp.linear_fc1", "mlp.activation")
-OF_LAYERS_OF_EXPERTS = ("moe", "moe.experts.activation", "moe.shared_experts")
-MODULES = (*_OWN, *OF_DENSE_LAYERS, *OF_LAYERS_OF_EXPERTS, UP_PROJECTIONS)
+_OF_DENSE_LAYERS = ("mlp", "mlp.linear_fc1", "mlp.activation")
+_OF_LAYERS_OF_EXPERTS = ("moe", "moe.experts.activation", "moe.shared_experts")
+MODULES = (
+    *("input_layernorm", "self_attention", UP_PROJECTIONS, "self_attention.core_attention", "pre_mlp_layernorm"),
+    *(*_OF_DENSE_LAYERS, *_OF_LAYERS_OF_EXPERTS),
+)
 """Paths within a layer. A mixture of experts, which stands at `mlp`, is `moe` here: nobody who names the feed-forward
 block of dense layers means it."""
 
 
+class _Experts(Protocol):
+    """What a MoEConfig says."""
+
+    moe_shared_expert_intermediate_size: int | None
+
+    def has_experts(self, layer: int) -> bool: ...
+
+
+class LayerKind(NamedTuple):
+    """What a layer is made of, as far as layers differ in it."""
+
+    has_experts: bool = False
+    has_shared_experts: bool = False
+    has_latent_attention: bool = False
+
+    @classmethod
+    def of(cls, experts: _Experts, has_latent_attention: bool, number: int) -> LayerKind:
+        """Of the layer of this global number, from 0."""
+        has_experts = experts.has_experts(number)
+        has_shared_experts = has_experts and experts.moe_shared_expert_intermediate_size is not None
+        return cls(has_experts, has_shared_experts, has_latent_attention)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Those of `MODULES` that such a layer has."""
+        absent = {*(_OF_DENSE_LAYERS if self.has_experts else _OF_LAYERS_OF_EXPERTS)}
+        absent |= set() if self.has_shared_experts else {"moe.shared_experts"}
+        absent |= set() if self.has_latent_attention else {UP_PROJECTIONS}
+        return tuple(module for module in MODULES if module not in absent)
+
+
+def modules_of(kinds: Iterable[LayerKind]) -> tuple[str, ...]:
+    """What layers of these kinds have together, in the order of a layer."""
+    there = {module for kind in {*kinds} for module in kind.modules}
+    return tuple(sorted(there, key=MODULES.index))
+
+
 def path_in_layer(module: str) -> str:
     """Where a module stands in its layer."""
-    return f"mlp{module.removeprefix('moe')}" if module in OF_LAYERS_OF_EXPERTS else module
+    return f"mlp{module.removeprefix('moe')}" if module in _OF_LAYERS_OF_EXPERTS else module
 
 
 _ALIASES = {
+    "latent.up_projections": UP_PROJECTIONS,
     "attention_norm": "input_layernorm",
     "attention_norm.norm": "input_layernorm",
     "input_layernorm.norm": "input_layernorm",
@@ -95,8 +136,7 @@ def rest_of_layer(kept: Iterable[str]) -> tuple[str, ...]:
     of a feed-forward block is run again with the activation, never without."""
     kept = set(kept)
     kept |= {FIRST_LINEAR} if kept.intersection(ACTIVATION) else set()
-    candidates = (*_OWN, *OF_DENSE_LAYERS, *OF_LAYERS_OF_EXPERTS)
-    return outermost(path for path in candidates if not any(_meet(path, one) for one in kept))
+    return outermost(path for path in MODULES if not any(_meet(path, one) for one in kept))
 
 
 def _meet(path: str, other: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -18,9 +18,8 @@ from parallel_core.recompute.modules import (
     MEGATRON_MODULES,
     MODULES,
     NORMS,
-    OF_DENSE_LAYERS,
-    OF_LAYERS_OF_EXPERTS,
     OUTPUT_DROPPED,
+    LayerKind,
     matching,
     outermost,
     rest_of_layer,
@@ -61,11 +60,12 @@ class LayerRecompute(NamedTuple):
     offloaded: tuple[str, ...] = ()
     """Paths within the layer of modules that keep what they keep in host memory."""
 
-    def of_layer(self, has_experts: bool) -> LayerRecompute:
+    def of_layer(self, kind: LayerKind) -> LayerRecompute:
         """What of it such a layer has. What the norm before experts gives is kept by router and dispatch as well, so
         that nothing is won by making it again."""
-        others = {*OF_DENSE_LAYERS, LINEAR_AFTER["pre_mlp_layernorm"], "mlp.linear_fc2", "pre_mlp_layernorm"}
-        absent = others if has_experts else {*OF_LAYERS_OF_EXPERTS}
+        absent = {*MODULES} - {*kind.modules}
+        if kind.has_experts:
+            absent |= {LINEAR_AFTER["pre_mlp_layernorm"], "mlp.linear_fc2", "pre_mlp_layernorm"}
         modules = tuple(module for module in self.modules if module not in absent)
         return self._replace(modules=modules, kept_collectives=self.kept_collectives - absent)
 
@@ -188,11 +188,11 @@ class RecomputePlan:
         if self.communication_exclude:
             yield f"Formative select_comm_recompute_exclude: {as_logged(self.communication_exclude)}"
 
-    def layer_lines(self, stage: int, chunk: int, first: int) -> Iterator[str]:
-        """Which layers of a chunk, numbered from `first`, are computed again, if the user wrote lists by stage."""
+    def layer_lines(self, layers: Iterable[tuple[int, LayerRecompute]]) -> Iterator[str]:
+        """Which of these numbered layers are computed again, if the user wrote lists by stage."""
         if not self.by_stage:
             return
-        for number, layer in enumerate(self.chunk(stage, chunk).layers, first):
+        for number, layer in layers:
             if layer.full:
                 yield f"Set full recompute at layer {number}"
             elif layer.modules:
@@ -246,8 +246,11 @@ def _pattern(path: str) -> str:
     return path.replace(".", r"\.")
 
 
-def wrong_settings(settings: RecomputeSettings, counts: Table, flags: dict[str, str]) -> Iterator[Finding]:
-    """What is wrong with the lists by stage; `flags` are the names of the settings."""
+def wrong_settings(
+    settings: RecomputeSettings, counts: Table, flags: dict[str, str], modules: tuple[str, ...]
+) -> Iterator[Finding]:
+    """What is wrong with the lists by stage; `flags` are the names of the settings, `modules` what the model's layers
+    have."""
     for name in (*BY_STAGE, *(f"{pattern}_exclude" for pattern in PATTERNS)):
         value = getattr(settings, name)
         try:
@@ -258,7 +261,7 @@ def wrong_settings(settings: RecomputeSettings, counts: Table, flags: dict[str, 
         except ValueError as error:
             yield Finding(flags[name], value, str(error), "change it")
             continue
-        there = tuple(LINEAR_AFTER) if name.startswith("select_comm") else MODULES
+        there = tuple(LINEAR_AFTER) if name.startswith("select_comm") else modules
         for pattern in found if by_pattern else ():
             yield from _unknown_pattern(flags[name], pattern, there)
 

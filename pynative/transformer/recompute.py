@@ -39,8 +39,7 @@ def apply_to_layer(layer: nn.Cell, asked: LayerRecompute, smallest_offloaded: in
     for module in asked.modules:
         path, name = METHODS[module]
         cell = _inner(layer, path)
-        if hasattr(cell, name):  # A pattern may name what only other models have.
-            setattr(cell, name, partial(_again(module, asked), getattr(cell, name)))
+        setattr(cell, name, partial(_again(module, asked), getattr(cell, name)))
     for path in asked.kept_collectives:
         linear = _inner(layer, path)
         linear.boundary = linear.boundary.keeping()

@@ -246,6 +246,9 @@ BAD = [
     ),
     ("--recompute [1,1]", 1, "--recompute [1, 1]"),
     ("--select-recompute ['feed_forwrad']", 1, "--select-recompute feed_forwrad"),
+    ("--num-experts 4 --moe-layer-freq 0 --select-recompute ['mlp']", 1, "--moe-layer-freq 0"),
+    ("--select-recompute ['moe']", 1, "--select-recompute moe"),
+    (r"--select-recompute ['latent\\.up_projections']", 1, r"--select-recompute latent\.up_projections"),
     ("--recompute-granularity selective --recompute-modules moe_act", 1, "--recompute-modules moe_act"),
     (
         "--enable-recompute-layers-per-pp-rank --recompute-granularity full --recompute-method uniform "

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parallel_core.config.recompute import LISTED
+from parallel_core.config.rules.moe import layer_pattern_fits
 from parallel_core.config.rules.pipeline import has_too_many_stages
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 from parallel_core.partition import chunk_counts
-from parallel_core.recompute import BY_STAGE, MEGATRON_MODULES, wrong_offload, wrong_settings
+from parallel_core.recompute import BY_STAGE, MEGATRON_MODULES, LayerKind, modules_of, wrong_offload, wrong_settings
 
 
 def recompute_is_whole(config: Sections) -> Iterator[Finding]:
@@ -92,9 +93,16 @@ def recompute_lists_fit(config: Sections) -> Iterator[Finding]:
     if all(getattr(recompute, name) is None for name in LISTED) or has_too_many_stages(config):
         return
     counts = chunk_counts(layers, config.parallel_config)
-    if sum(map(sum, counts)) != layers:
+    if sum(map(sum, counts)) != layers or any(layer_pattern_fits(config)):
         return
-    yield from wrong_settings(recompute, counts, FLAGS)
+    yield from wrong_settings(recompute, counts, FLAGS, _modules_of_layers(config))
+
+
+def _modules_of_layers(config: Sections) -> tuple[str, ...]:
+    moe, latent = config.moe_config, config.model_config.multi_latent_attention.enabled
+    numbers = range(config.model_config.num_layers)
+    there = (number for number in numbers if number not in (config.parallel_config.noop_layers or ()))
+    return modules_of(LayerKind.of(moe, latent, number) for number in there)
 
 
 def recomputed_norms_feed_linears(config: Sections) -> Iterator[Finding]:

@@ -143,6 +143,8 @@ RECOMPUTED = [
     ("tp2 sp", COMPRESSED, f"{UP_PROJECTIONS} layernorm --bf16"),
     ("one rank", LATENT, f"{UP_PROJECTIONS} core_attn"),
     ("ring", LATENT, UP_PROJECTIONS),
+    ("one rank", LATENT, r"--select-recompute ['self_attention','latent\\.up_projections']"),
+    ("one rank", COMPRESSED, r"--recompute True --select-recompute-exclude ['latent\\.up_projections']"),
     ("ring", "llama", "--recompute-granularity selective"),
     ("ulysses", "llama", "--recompute-activations --recompute-modules core_attn mlp"),
 ]

@@ -5,11 +5,13 @@ import re
 import pytest
 
 from parallel_core.config.recompute import RecomputeConfig
-from parallel_core.recompute import RecomputePlan, matching, wrong_settings
+from parallel_core.recompute import UP_PROJECTIONS, LayerKind, RecomputePlan, matching, modules_of, wrong_settings
 from tests.support.assets import asset
 
 COUNTS = [[4, 5, 5, 5, 5], [5, 5, 5, 5, 4]]
 NORMS, ACTIVATION, CORE = ("input_layernorm", "pre_mlp_layernorm"), ("mlp.activation",), "self_attention.core_attention"
+
+DENSE, EXPERTS, LATENT = LayerKind(), LayerKind(has_experts=True), LayerKind(has_latent_attention=True)
 
 
 def plan(counts=COUNTS, **settings) -> RecomputePlan:
@@ -30,7 +32,8 @@ def test_the_documented_example_is_logged_character_for_character():
     documented = re.findall(r"^INFO - (Formative .*)$", asset("documents/001.md").read_text(), re.MULTILINE)
     assert len(documented) == 3
     assert list(example.log_lines()) == documented
-    assert list(example.layer_lines(0, 1, first=24)) == ["Set full recompute at layer 24"] + [
+    layers = [layer.of_layer(DENSE) for layer in example.chunk(0, 1).layers]
+    assert list(example.layer_lines(enumerate(layers, 24))) == ["Set full recompute at layer 24"] + [
         f"Set select recompute on at layer {n}: mlp.linear_fc1, mlp.activation" for n in (25,)
     ] + [f"Set select recompute on at layer {n}: mlp.activation" for n in (26, 27, 28)]
 
@@ -102,24 +105,54 @@ def test_excluded_modules_are_kept():
 
 
 ALL_BUT_MLP = ("input_layernorm", "self_attention", "pre_mlp_layernorm")
-WITH_MOE = ("moe",)
 
 
 @pytest.mark.parametrize(
     ("excluded", "modules"),
     [
-        ("mlp", (*ALL_BUT_MLP, *WITH_MOE)),
-        (r"feed_forward\.mul", (*ALL_BUT_MLP, *WITH_MOE)),
-        (r"feed_forward\.w1\.matmul", (*ALL_BUT_MLP, "mlp.activation", *WITH_MOE)),
-        (r"self_attention\.core_attention", ("input_layernorm", "pre_mlp_layernorm", "mlp", *WITH_MOE)),
+        ("mlp", ALL_BUT_MLP),
+        (r"feed_forward\.mul", ALL_BUT_MLP),
+        (r"feed_forward\.w1\.matmul", (*ALL_BUT_MLP, "mlp.activation")),
+        (r"self_attention\.core_attention", ("input_layernorm", "pre_mlp_layernorm", "mlp")),
     ],
 )
 def test_of_a_whole_layer_all_but_the_excluded_modules_are_computed_again(excluded, modules):
     """The second layer has no exclusion and stays whole, the third is none of them."""
     settings = plan([[3]], recompute=[2], select_recompute_exclude={excluded: [1]})
-    first, second, third = settings.chunk(0, 0).layers
+    first, second, third = (layer.of_layer(DENSE) for layer in settings.chunk(0, 0).layers)
     assert not first.full and first.modules == modules
     assert second.full and not second.modules and not third.full and not third.modules
+
+
+def test_up_projections_lie_in_the_attention():
+    """Of a whole layer that keeps their results core attention is run again, not the attention; who asks for both the
+    attention and them asks for the attention."""
+    asked = plan([[1]], recompute=[1], select_recompute_exclude=[r"latent\.up_projections"])
+    (layer,) = (layer.of_layer(LATENT) for layer in asked.chunk(0, 0).layers)
+    assert not layer.full and layer.modules == ("input_layernorm", CORE, "pre_mlp_layernorm", "mlp")
+    both = plan([[1]], select_recompute=["self_attention", r"latent\.up_projections"])
+    assert both.chunk(0, 0).layers[0].of_layer(LATENT).modules == ("self_attention",)
+
+
+def test_of_a_layer_only_what_it_has_is_named():
+    """A pattern may be about layers of another kind."""
+    asked = plan([[1]], select_recompute=["mlp", "moe", r"latent\.up_projections"])
+    (layer,) = asked.chunk(0, 0).layers
+    assert layer.of_layer(DENSE).modules == ("mlp",)
+    assert layer.of_layer(EXPERTS).modules == ("moe",)
+    assert layer.of_layer(LATENT).modules == (UP_PROJECTIONS, "mlp")
+
+
+@pytest.mark.parametrize("pattern", ["moe", r"moe\.shared_experts", r"latent\.up_projections"])
+def test_a_pattern_that_names_nothing_of_the_model_is_refused(pattern):
+    """With the modules that there are; another kind of layer has it."""
+    flags = {name: f"--{name}" for name in vars(RecomputeConfig())}
+    settings = RecomputeConfig(select_recompute=[pattern], select_recompute_exclude=[pattern])
+    found = list(wrong_settings(settings, COUNTS, flags, modules_of([DENSE])))
+    assert [finding.flag for finding in found] == ["--select_recompute", "--select_recompute_exclude"]
+    for finding in found:
+        assert finding.rule.endswith("pre_mlp_layernorm, mlp, mlp.linear_fc1, mlp.activation")
+    assert not list(wrong_settings(settings, COUNTS, flags, modules_of([DENSE, LayerKind(True, True, True)])))
 
 
 def test_collectives_are_kept_where_nothing_asks_for_them():
@@ -163,6 +196,6 @@ def test_patterns_match_whole_names(pattern, modules):
 )
 def test_wrong_settings_are_named(settings, says):
     flags = {name: f"--{name}" for name in vars(RecomputeConfig())}
-    (finding,) = wrong_settings(RecomputeConfig(**settings), COUNTS, flags)
+    (finding,) = wrong_settings(RecomputeConfig(**settings), COUNTS, flags, DENSE.modules)
     assert finding.flag == f"--{next(iter(settings))}"
     assert says in finding.rule

@@ -74,10 +74,15 @@ TP2, SP = "--tensor-model-parallel-size 2", "--sequence-parallel"
 LATENT = f"{TINY} --global-batch-size 4 {STEPS} {DROPOUT} {FAMILIES['latent attention']}"
 COMPRESSED = f"{TINY} --global-batch-size 4 {STEPS} {FAMILIES['latent attention, compressed queries']}"
 
+REST_OF_LATENT = [
+    rf"--recompute True --select-recompute-exclude ['{kept}']"
+    for kept in (r"latent\\.up_projections", r"self_attention\\.core_attention")
+]
+
 
 def test_heads_of_latent_attention():
     """Queries, keys and values are not kept: core attention asks for them again, or is run again itself."""
-    same(1, LATENT, f"{SELECTIVE} mla_up_proj layernorm", f"{SELECTIVE} mla_up_proj core_attn")
+    same(1, LATENT, f"{SELECTIVE} mla_up_proj layernorm", f"{SELECTIVE} mla_up_proj core_attn", *REST_OF_LATENT)
     same(1, f"{COMPRESSED} --kernels ops", f"{SELECTIVE} mla_up_proj")
     same(2, f"{COMPRESSED} {TP2} {SP}", f"{SELECTIVE} mla_up_proj")
 

@@ -58,6 +58,7 @@ def _recomputes_no_module(config: AllConfig) -> bool:
         recompute.select_recompute is not None
         or recompute.recompute_granularity == "selective"
         or recompute.recompute_norm
+        or recompute.recompute_mla_up_proj
         or recompute.recompute_activation_function
     )
 
@@ -206,6 +207,11 @@ ROWS = (
         "needs --recompute-norm",
     ),
     Idle(
+        ("recompute_mla_up_proj",),
+        lambda config: not config.model_config.multi_latent_attention.enabled,
+        "needs --multi-latent-attention",
+    ),
+    Idle(
         ("recompute_activation_function_num_layers",),
         lambda config: not config.recompute_config.recompute_activation_function,
         "needs --recompute-activation-function",
@@ -217,7 +223,7 @@ ROWS = (
     ),
     Idle(
         (
-            *("recompute_norm", "recompute_norm_num_layers"),
+            *("recompute_norm", "recompute_norm_num_layers", "recompute_mla_up_proj"),
             *("recompute_activation_function", "recompute_activation_function_num_layers"),
             *("select_recompute", "swap_attention", "swap_modules", "cpu_offloading_num_layers"),
             *("fine_grained_activation_offloading", "offload_modules", "min_offloaded_tensor_size"),

@@ -39,6 +39,7 @@ class RecomputeSettings(OffloadSettings, Protocol):
     recompute_activation_function_num_layers: int | None
     recompute_norm: bool
     recompute_norm_num_layers: int | None
+    recompute_mla_up_proj: bool
     enable_recompute_layers_per_pp_rank: bool
     recompute: Any
     select_recompute: Any
@@ -235,6 +236,7 @@ def _select(settings: RecomputeSettings, counts: Table) -> dict[str, Table]:
     for asked, layers, modules in (
         (settings.recompute_activation_function, settings.recompute_activation_function_num_layers, ACTIVATION),
         (settings.recompute_norm, settings.recompute_norm_num_layers, NORMS),
+        (settings.recompute_mla_up_proj, None, MEGATRON_MODULES["mla_up_proj"]),
     ):
         if asked:
             table = tables.all_of(counts) if layers is None else _first(settings, full + layers, counts)

@@ -135,6 +135,12 @@ IDLE = [
     ("--recompute-modules mlp", WHOLE, None, "--recompute-granularity selective"),
     ("--recompute-norm-num-layers 1", "", "--recompute-norm", "--recompute-norm"),
     (
+        "--recompute-mla-up-proj",
+        "",
+        "--multi-latent-attention --kv-lora-rank 16 --position-embedding-type rope",
+        "--multi-latent-attention",
+    ),
+    (
         "--recompute-activation-function-num-layers 1",
         "",
         "--recompute-activation-function",

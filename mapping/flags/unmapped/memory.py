@@ -54,10 +54,13 @@ FLAGS = group(
         """,
     ),
     ignored(
-        "it changes the memory of latent attention or multi-token prediction alone, and no result",
-        """
-        --recompute-mla-up-proj --mla-swap-core-attn-out --mla-zero-memory --recompute-mtp-norm --recompute-mtp-layer
-        """,
+        "it changes the memory of latent attention alone, and no result",
+        "--mla-swap-core-attn-out --mla-zero-memory",
+    ),
+    ignored(
+        "layers of multi-token prediction are recomputed as layers of the last stage, behind its own, by the settings "
+        "for those; no result changes",
+        "--recompute-mtp-norm --recompute-mtp-layer",
     ),
     refused(
         "linear and gated attention are out of scope; leave it out for full attention",

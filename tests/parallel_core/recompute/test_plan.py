@@ -99,6 +99,15 @@ def test_activations_are_counted_after_whole_layers():
     assert [layer.modules for layer in layers] == [(), both, both, NORMS]
 
 
+def test_up_projections_by_either_flag():
+    """MindSpeed's flag says what Megatron's module does."""
+    by_flag = plan(recompute_mla_up_proj=True)
+    by_module = plan(recompute_granularity="selective", recompute_modules=["mla_up_proj"])
+    layers = by_flag.chunk(1, 1).layers
+    assert layers == by_module.chunk(1, 1).layers
+    assert {layer.of_layer(LATENT).modules for layer in layers} == {(UP_PROJECTIONS,)}
+
+
 def test_excluded_modules_are_kept():
     settings = plan([[2]], select_recompute=["mlp.*", r".*\.core_attention"], select_recompute_exclude={"mlp": [1]})
     assert [layer.modules for layer in settings.chunk(0, 0).layers] == [(CORE,), (CORE, "mlp")]

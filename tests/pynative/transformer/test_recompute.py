@@ -83,7 +83,7 @@ REST_OF_LATENT = [
 def test_heads_of_latent_attention():
     """Queries, keys and values are not kept: core attention asks for them again, or is run again itself."""
     same(1, LATENT, f"{SELECTIVE} mla_up_proj layernorm", f"{SELECTIVE} mla_up_proj core_attn", *REST_OF_LATENT)
-    same(1, f"{COMPRESSED} --kernels ops", f"{SELECTIVE} mla_up_proj")
+    same(1, f"{COMPRESSED} --kernels ops", "--recompute-mla-up-proj")
     same(2, f"{COMPRESSED} {TP2} {SP}", f"{SELECTIVE} mla_up_proj")
 
 

@@ -31,6 +31,8 @@ class OptimizerParamScheduler:
     lr_warmup_style: str = "linear"
     lr_warmup_unit: int = 1
     """Samples of one update: a logarithmic warm-up counts updates."""
+    lr_delay_steps: int = 0
+    """Samples for which the learning rate stays the first one before its schedule begins."""
     lr_decay_steps: int
     lr_decay_style: str = "linear"
     start_wd: float
@@ -60,30 +62,35 @@ class OptimizerParamScheduler:
         """Advance by `increment` samples."""
         self.num_steps += increment
 
+    @property
+    def _lr_steps(self) -> int:
+        """Samples of the learning rate's own schedule."""
+        return max(0, self.num_steps - self.lr_delay_steps)
+
     def get_lr(self, max_lr: float | None = None, min_lr: float | None = None) -> float:
         """The learning rate now, for a parameter group with its own maximum and minimum if given."""
         top = self.max_lr if max_lr is None else max_lr
         floor = self.min_lr if min_lr is None else min_lr
-        if self.lr_warmup_steps > 0 and self.num_steps <= self.lr_warmup_steps:
+        if self.lr_warmup_steps > 0 and self._lr_steps <= self.lr_warmup_steps:
             return self.init_lr + (top - self.init_lr) * self._warmup_share()
         if self.lr_decay_style == "constant":
             return top
-        if self.num_steps > self.lr_decay_steps:
+        if self._lr_steps > self.lr_decay_steps:
             return floor
         if self.lr_decay_style == "inverse-square-root":
             warm_up = max(self.lr_warmup_steps, 1)
-            return max(floor, top * math.sqrt(warm_up) / math.sqrt(max(self.num_steps, 1)))
+            return max(floor, top * math.sqrt(warm_up) / math.sqrt(max(self._lr_steps, 1)))
         return floor + self._decay_coefficient() * (top - floor)
 
     def _warmup_share(self) -> float:
         """How much of the rise is done: s/w, or log(u + 1) / log(w) of updates as DeepSpeed's WarmupLR has it."""
         if self.lr_warmup_style == "linear":
-            return self.num_steps / self.lr_warmup_steps
-        updates, all_updates = self.num_steps / self.lr_warmup_unit, self.lr_warmup_steps / self.lr_warmup_unit
+            return self._lr_steps / self.lr_warmup_steps
+        updates, all_updates = self._lr_steps / self.lr_warmup_unit, self.lr_warmup_steps / self.lr_warmup_unit
         return min(1.0, math.log(updates + 1) / math.log(max(2.0, all_updates)))
 
     def _decay_coefficient(self) -> float:
-        ratio = (self.num_steps - self.lr_warmup_steps) / (self.lr_decay_steps - self.lr_warmup_steps)
+        ratio = (self._lr_steps - self.lr_warmup_steps) / (self.lr_decay_steps - self.lr_warmup_steps)
         if self.lr_decay_style == "linear":
             return 1.0 - ratio
         if self.lr_decay_style == "cosine":
@@ -93,7 +100,7 @@ class OptimizerParamScheduler:
     def _anneal_coefficient(self) -> float:
         """Warm-up, stable, decay (Hu et al., MiniCPM, 2024): 1 until the last `wsd_decay_steps` samples."""
         assert self.wsd_decay_steps is not None
-        into = self.num_steps - (self.lr_decay_steps - self.wsd_decay_steps)
+        into = self._lr_steps - (self.lr_decay_steps - self.wsd_decay_steps)
         if into <= 0:
             return 1.0
         ratio = into / self.wsd_decay_steps

@@ -93,7 +93,10 @@ KEYS: dict[str, Callable[[Any], Arguments]] = {
     "optimizer.params.momentum": lambda value: {"sgd_momentum": float(value), "muon_momentum": float(value)},
     "optimizer.params.nesterov": one_of({False: {}}),
     "scheduler.type": one_of(
-        {"WarmupLR": {"lr_decay_style": "constant"}, "WarmupDecayLR": {"lr_decay_style": "linear"}}
+        {
+            name: {"lr_decay_style": style, "lr_schedule_delay": 1}
+            for name, style in (("WarmupLR", "constant"), ("WarmupDecayLR", "linear"))
+        }
     ),
     "scheduler.params.warmup_min_lr": lambda value: {"lr_warmup_init": float(value), "min_lr": float(value)},
     "scheduler.params.warmup_max_lr": to("lr", float),

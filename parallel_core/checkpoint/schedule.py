@@ -13,6 +13,7 @@ FLAGS = {
     "init_lr": "--lr-warmup-init",
     "lr_warmup_steps": "--lr-warmup-iters, --lr-warmup-samples or --lr-warmup-fraction",
     "lr_warmup_style": "--lr-warmup-style",
+    "lr_delay_steps": "--lr-schedule-delay",
     "lr_decay_steps": "--lr-decay-iters or --lr-decay-samples (--train-iters if neither is given)",
     "lr_decay_style": "--lr-decay-style",
     "start_wd": "--start-weight-decay",

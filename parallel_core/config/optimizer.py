@@ -100,6 +100,8 @@ class OptimizerConfig(Config):
     """Learning rate at the first iteration of the warm-up."""
     lr_warmup_style: str = option("--lr-warmup-style", "linear", choices=("linear", "log"))
     """How the learning rate rises: evenly, or by the logarithm of the updates, as DeepSpeed's WarmupLR does."""
+    lr_schedule_delay: int = option("--lr-schedule-delay", 0, at_least=0)
+    """Updates with the first learning rate before its schedule begins; DeepSpeed's schedulers have one."""
     lr_wsd_decay_style: str = option(
         "--lr-wsd-decay-style", "exponential", choices=("exponential", "linear", "cosine", "minus_sqrt")
     )

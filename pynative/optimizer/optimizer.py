@@ -100,6 +100,7 @@ def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:
         lr_warmup_steps=warm_up,
         lr_warmup_style=optimizer.lr_warmup_style,
         lr_warmup_unit=batch,
+        lr_delay_steps=optimizer.lr_schedule_delay * batch,
         lr_decay_steps=decay,
         lr_decay_style=optimizer.lr_decay_style,
         start_wd=optimizer.start_weight_decay,

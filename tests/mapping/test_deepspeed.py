@@ -179,7 +179,7 @@ def test_a_block_as_printed_is_read(tmp_path):
 
 def test_a_schedule_without_its_keys_has_deepspeeds_defaults(reading_with):
     schedule = reading_with({"scheduler": {"type": "WarmupLR"}}).config.optimizer_config
-    assert (schedule.lr_warmup_style, schedule.lr_warmup_iters) == ("log", 1000)
+    assert (schedule.lr_warmup_style, schedule.lr_warmup_iters, schedule.lr_schedule_delay) == ("log", 1000, 1)
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,38 @@ def test_every_row_of_megatrons_curve(name):
         scheduler.step(case["increment"])
 
 
-def test_a_logarithmic_warm_up_is_deepspeeds():
-    """Its `WarmupLR`: min + (max - min) log(update + 1) / log(updates of the warm-up), then the maximum."""
-    arguments = dict(lr_decay_steps=4, lr_decay_style="constant", start_wd=0.0, end_wd=0.0, wd_incr_steps=4)
-    arguments |= dict(max_lr=1e-3, init_lr=1e-4, lr_warmup_style="log", lr_warmup_steps=80, lr_warmup_unit=8)
-    scheduler = OptimizerParamScheduler(**arguments)
-    for update in range(14):
-        share = math.log(update + 1) / math.log(10) if update < 10 else 1.0
-        assert scheduler.get_lr() == pytest.approx(1e-4 + 9e-4 * share, rel=1e-12)
+LOW, HIGH, WARM_UP, TOTAL = 1e-4, 1e-3, 10, 25
+
+
+def deepspeeds_rates(decays: bool, logarithmic: bool, updates: int) -> list[float]:
+    """The learning rate of each update, by steps as DeepSpeed's engine makes them: its scheduler sets the lowest rate
+    when it is made, at batch -1, and the next batch's after each update."""
+    rate, batch, rates = LOW, -1, []
+    for _ in range(updates):
+        rates.append(rate)
+        batch += 1
+        if batch < WARM_UP:
+            share = math.log(batch + 1) / math.log(WARM_UP) if logarithmic else batch / WARM_UP
+        else:
+            share = max(0.0, (TOTAL - batch) / (TOTAL - WARM_UP)) if decays else 1.0
+        rate = LOW + (HIGH - LOW) * share
+    return rates
+
+
+@pytest.mark.parametrize("decays", [False, True], ids=["WarmupLR", "WarmupDecayLR"])
+@pytest.mark.parametrize("style", ["log", "linear"])
+def test_with_a_delay_of_one_update_the_rates_are_deepspeeds(decays, style):
+    """Of every update, past the end of the decay. The second has the lowest rate once more."""
+    arguments = dict(lr_decay_style="linear" if decays else "constant", lr_decay_steps=8 * TOTAL, lr_delay_steps=8)
+    arguments |= dict(max_lr=HIGH, min_lr=LOW, init_lr=LOW, start_wd=0.0, end_wd=0.0, wd_incr_steps=4)
+    arguments |= dict(lr_warmup_style=style, lr_warmup_steps=8 * WARM_UP, lr_warmup_unit=8)
+    scheduler, rates = OptimizerParamScheduler(**arguments), []
+    wanted = deepspeeds_rates(decays, style == "log", TOTAL + 5)
+    assert wanted[:2] == [LOW, LOW] and wanted[2] > LOW and wanted[WARM_UP + 1] == HIGH
+    for _ in wanted:
+        rates.append(scheduler.get_lr())
         scheduler.step(8)
+    assert rates == pytest.approx(wanted, rel=1e-12)
 
 
 def test_a_checkpoint_continues_the_curve():

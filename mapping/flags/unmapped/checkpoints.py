@@ -24,7 +24,7 @@ FLAGS = group(
         """,
     ),
     ignored(
-        "--async-save has one thread of the lowest priority, for the whole run",
+        "--async-save writes in one thread of the lowest priority, a new one for each phase of a checkpoint",
         """
         --async-strategy=str{nvrx,mcore}:nvrx --use-persistent-ckpt-worker --async-ckpt-cpu-priority=int:10
         --async-ckpt-io-priority=int:3 --async-ckpt-use-cpu-shm

@@ -7,6 +7,8 @@ import pytest
 from tests.support.mapping.lines import reading
 
 TOO_MANY = "--moe-router-topk 3"
+OF_EXPERTS = "must be a multiple of --expert-tensor-parallel-size"
+OF_DENSE = "must be a multiple of --tensor-model-parallel-size"
 BAD = [
     # the command line itself
     ("--num-layer 4", 1, "--num-layer"),
@@ -160,6 +162,21 @@ BAD = [
     ("--num-experts 4 --expert-model-parallel-size 4", 2, "--expert-model-parallel-size 4"),
     ("--num-experts 2 --moe-router-topk 4", 1, "--moe-router-topk 4"),
     ("--num-experts 4 --tensor-model-parallel-size 2 --seq-length 63", 2, "--seq-length 63"),
+    *(
+        (f"--num-experts 4 --tensor-model-parallel-size 2 {change}", 2, named)
+        for change, named in (
+            ("--sequence-parallel --moe-ffn-hidden-size 25", f"--moe-ffn-hidden-size 25: {OF_EXPERTS} 2"),
+            ("--ffn-hidden-size 25", f"--moe-ffn-hidden-size 25: {OF_EXPERTS} 2"),
+            (
+                "--moe-shared-expert-intermediate-size 25 --expert-tensor-parallel-size 1",
+                f"--moe-shared-expert-intermediate-size 25: {OF_DENSE} 2",
+            ),
+            (
+                "--moe-layer-freq [0,1,1,1] --ffn-hidden-size 25 --moe-ffn-hidden-size 24",
+                f"--ffn-hidden-size 25: {OF_DENSE} 2",
+            ),
+        )
+    ),
     ("--num-experts 4 --moe-router-enable-expert-bias", 1, "--moe-router-enable-expert-bias"),
     ("--num-experts 4 --moe-pad-expert-input-to-capacity", 1, "--moe-pad-expert-input-to-capacity"),
     ("--num-experts 4 --moe-layer-freq [1,0]", 1, "--moe-layer-freq [1, 0]"),

@@ -54,16 +54,11 @@ def head_size_is_whole(config: Sections) -> Iterator[Finding]:
         )
 
 
-def widths_divide(config: Sections) -> Iterator[Finding]:
+def vocabulary_divides(config: Sections) -> Iterator[Finding]:
     model, size = config.model_config, config.parallel_config.tensor_model_parallel_size
-    widths = [("--padded-vocab-size", model.vocab_size)]
-    if config.moe_config.num_experts is None:
-        widths.append(("--ffn-hidden-size", model.ffn_hidden_size))
-    for flag, width in widths:
-        if width % size:
-            yield Finding(
-                flag, width, f"must be a multiple of --tensor-model-parallel-size {size}", "change one of them"
-            )
+    if model.vocab_size % size:
+        rule = f"must be a multiple of --tensor-model-parallel-size {size}"
+        yield Finding("--padded-vocab-size", model.vocab_size, rule, "change one of them")
 
 
 def vocabulary_fits(config: Sections) -> Iterator[Finding]:
@@ -213,7 +208,7 @@ RULES = (
     window_pattern_fits,
     heads_divide,
     head_size_is_whole,
-    widths_divide,
+    vocabulary_divides,
     vocabulary_fits,
     positions_reach,
     half_precision_flags,

@@ -26,6 +26,33 @@ def expert_ranks_divide(config: Sections) -> Iterator[Finding]:
         yield from expert_copies_are_whole(config.parallel_config)
 
 
+def dense_widths_divide(config: Sections) -> Iterator[Finding]:
+    """Of the blocks that all tokens pass through: of dense layers, and shared experts."""
+    size, kinds = config.parallel_config.tensor_model_parallel_size, _kinds_of_layers(config)
+    shared = config.moe_config.moe_shared_expert_intermediate_size
+    for flag, width, is_there in (
+        ("--ffn-hidden-size", config.model_config.ffn_hidden_size, False in kinds),
+        ("--moe-shared-expert-intermediate-size", shared or 0, True in kinds),
+    ):
+        if is_there and width % size:
+            rule = f"must be a multiple of --tensor-model-parallel-size {size}"
+            yield Finding(flag, width, rule, "change one of them")
+
+
+def expert_width_divides(config: Sections) -> Iterator[Finding]:
+    width, size = config.moe_config.moe_ffn_hidden_size, config.parallel_config.expert_tensor_parallel_size
+    if True in _kinds_of_layers(config) and width % size:
+        rule = f"must be a multiple of --expert-tensor-parallel-size {size}"
+        yield Finding("--moe-ffn-hidden-size", width, rule, "change one of them")
+
+
+def _kinds_of_layers(config: Sections) -> set[bool]:
+    """Whether layers have experts; nothing is known where the pattern does not fit."""
+    if any(layer_pattern_fits(config)):
+        return set()
+    return {config.moe_config.has_experts(layer) for layer in range(config.model_config.num_layers)}
+
+
 def router_chooses_among_experts(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     experts, groups, chosen = moe.num_experts, moe.moe_router_num_groups, moe.moe_router_group_topk
@@ -217,6 +244,8 @@ def cold_capacity_is_given(config: Sections) -> Iterator[Finding]:
 RULES = (
     experts_divide,
     expert_ranks_divide,
+    dense_widths_divide,
+    expert_width_divides,
     router_chooses_among_experts,
     balancing_is_known,
     balanced_otherwise,

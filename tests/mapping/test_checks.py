@@ -294,6 +294,11 @@ BAD = [
     ("--multi-head-latent-attention --q-lora-rank 8", 1, "--multi-head-latent-attention"),
     ("--num-experts 8 --moe-router-topk 9", 1, "--moe-router-topk 9"),
     ("--num-experts 4 --moe-router-num-groups 2 --moe-router-group-topk 1 --moe-router-topk 3", 1, TOO_MANY),
+    (
+        "--num-experts 4 --moe-router-num-groups 4 --moe-router-group-topk 3 --moe-router-topk 2",
+        1,
+        "--moe-router-topk 2: must be at least --moe-router-group-topk 3",
+    ),
     ("--num-experts 8 --moe-expert-capacity-factor -1", 1, "--moe-expert-capacity-factor -1"),
     ("--num-experts 4 --hot-expert-num 5", 1, "--hot-expert-num 5"),
     ("--num-experts 6 --expert-model-parallel-size 4", 4, "--num-experts 6"),

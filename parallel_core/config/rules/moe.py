@@ -70,6 +70,9 @@ def router_chooses_among_experts(config: Sections) -> Iterator[Finding]:
     if in_chosen < moe.moe_router_topk <= experts and (chosen or 0) <= (groups or 0):
         rule = f"must not exceed the experts of --moe-router-group-topk {chosen} groups, {in_chosen}"
         yield Finding("--moe-router-topk", moe.moe_router_topk, rule, "lower it")
+    if chosen is not None and chosen > moe.moe_router_topk:
+        rule = f"must be at least --moe-router-group-topk {chosen}: a group is as good as its best k / {chosen} experts"
+        yield Finding("--moe-router-topk", moe.moe_router_topk, rule, "raise it")
     if chosen is not None and groups is None:
         yield Finding("--moe-router-group-topk", chosen, "needs --moe-router-num-groups", "add it")
 

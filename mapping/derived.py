@@ -1,7 +1,7 @@
 """Config fields that follow from several arguments, or from one in other words: one function each.
 
-A function reads the arguments by Megatron's names (one that is not there reads as none) and returns the field's value,
-or none to leave the field at its default.
+A function reads the arguments by Megatron's names (one that is not there reads as none; `given` names those that were
+given, as far as that is known) and returns the field's value, or none to leave the field at its default.
 """
 
 from __future__ import annotations
@@ -83,11 +83,13 @@ def attention_scale(args: Any) -> float | None:
 
 
 def further_loss_factor(args: Any) -> float | None:
-    """MindSpeed-LLM's --num-nextn-predict-layers has another default beside it than Megatron's --mtp-num-layers."""
+    """MindSpeed-LLM's --num-nextn-predict-layers has another default beside it than Megatron's --mtp-num-layers. In
+    another parser's namespace, which does not say what was given, a value that is no default was."""
     factor, scale = args.mtp_loss_scaling_factor, args.mtp_loss_scale
-    if factor != 0.1 or scale is None:
+    if scale is None or factor != 0.1 or "mtp_loss_scaling_factor" in args.given:
         return factor
-    return scale if args.num_nextn_predict_layers or scale != 0.3 else factor
+    is_given = scale != 0.3 or "mtp_loss_scale" in args.given
+    return scale if is_given or args.num_nextn_predict_layers else factor
 
 
 def logit_scale(args: Any) -> float | None:

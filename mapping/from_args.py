@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from mapping.derived import DERIVED
@@ -20,17 +20,21 @@ _NAMES_ELSEWHERE = {dest: other for other, dest in OTHER_NAMES.items()}
 class _Reader:
     """Reads a namespace; an argument that it does not have is none."""
 
-    def __init__(self, args: Namespace, look_at_files: bool) -> None:
+    def __init__(self, args: Namespace, look_at_files: bool, given: Collection[str]) -> None:
         self._args = args
         self.look_at_files = look_at_files
+        self.given = given
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._args, name, getattr(self._args, _NAMES_ELSEWHERE.get(name, ""), None))
 
 
-def field_values(args: Namespace, look_at_files: bool = True) -> dict[str, Any]:
-    """Path -> value, for every config field that the arguments, and a tokenizer's files, say something of."""
-    reader = _Reader(args, look_at_files)
+def field_values(args: Namespace, look_at_files: bool = True, given: Collection[str] = ()) -> dict[str, Any]:
+    """Path -> value, for every config field that the arguments, and a tokenizer's files, say something of.
+
+    given: the arguments that are not left at their default, as far as that is known.
+    """
+    reader = _Reader(args, look_at_files, given)
     values = _copied(reader) | {path: _derived(derive, reader) for path, derive in DERIVED.items()}
     return {path: value for path, value in values.items() if value is not None}
 

@@ -104,7 +104,8 @@ def resolve(sources: Sources) -> Reading:
     findings = [*sources.findings, *contradictions, *check_given(args, of_flags)]
     findings += () if sources.is_a_file else required(args)
     vars(args).update(instead_of_refused(of_flags))
-    values = field_values(args, sources.read_vocabulary) | {e.field: e.value for e in yaml if e.field}
+    values = field_values(args, sources.read_vocabulary, {_argument(entry) for entry in given})
+    values |= {entry.field: entry.value for entry in yaml if entry.field}
     args.world_size = sources.world_size or values.get(_WORLD) or _smallest_world(values)
     values[_WORLD] = args.world_size
     with gather_findings() as of_config:

@@ -15,6 +15,7 @@ from tests.support.assets import asset
 from tests.support.mapping.lines import line, reading
 
 MOE = "--num-experts 4 --moe-ffn-hidden-size 32"
+FURTHER = "--position-embedding-type rope"
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,16 @@ MOE = "--num-experts 4 --moe-ffn-hidden-size 32"
             "--pipeline-model-parallel-size 1",
             "moe_config.moe_router_num_groups",
             2,
+        ),
+        *(
+            (f"{FURTHER} {change}", "model_config.multi_token_prediction.loss_scaling_factor", value)
+            for change, value in (
+                ("--num-nextn-predict-layers 1", 0.3),
+                ("--num-nextn-predict-layers 1 --mtp-loss-scaling-factor 0.1", 0.1),
+                ("--num-nextn-predict-layers 1 --mtp-loss-scale 0.1", 0.1),
+                ("--mtp-num-layers 1", 0.1),
+                ("--mtp-num-layers 1 --mtp-loss-scale 0.3", 0.3),
+            )
         ),
         ("--profile-memory", "training_config.profile_memory", True),
         ("--profile-with-memory", "training_config.profile_memory", True),

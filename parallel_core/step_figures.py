@@ -58,16 +58,22 @@ def mtp_loss(depth: int) -> str:
 
 
 def _of_experts(config: ModelConfig) -> Iterator[Figure]:
-    moe, depths = config.moe_config, config.multi_token_prediction.depths
-    in_decoder, number = sum(map(moe.has_experts, range(config.num_layers))), config.num_layers + depths
-    if not in_decoder:
+    layers, number = len(_layers_of_experts(config)), config.num_layers + config.multi_token_prediction.depths
+    if not layers:
         return
-    layers = in_decoder + depths
-    by_expert = (number, moe.num_experts or 0)
+    by_expert = (number, config.moe_config.num_experts or 0)
     yield Figure(TOKENS_CHOSEN, by_expert, is_loss=False)
     yield Figure(TOKENS_ROUTED, by_expert, is_loss=False)
     for name in router_losses(config):
         yield Figure(name, (number,), layers=layers)
+
+
+def _layers_of_experts(config: ModelConfig) -> list[int]:
+    """Numbers of the layers that have experts: of those that do something, and of multi-token prediction's, which are
+    as the decoder's last."""
+    numbers, idle = range(config.num_layers + config.multi_token_prediction.depths), config.parallel_config.noop_layers
+    last, has_experts = config.num_layers - 1, config.moe_config.has_experts
+    return [number for number in numbers if number not in (idle or ()) and has_experts(min(number, last))]
 
 
 def router_losses(config: ModelConfig) -> Iterator[str]:
@@ -90,11 +96,10 @@ def logged(config: ModelConfig, values: Mapping[str, np.ndarray]) -> dict[str, f
 def logged_by_layer(config: ModelConfig, values: Mapping[str, np.ndarray]) -> dict[str, float]:
     """The losses of each layer that has experts, by Megatron's names: layers count from 0."""
     return {
-        f"moe/{figure.name}_layer_{layer}": float(value)
+        f"moe/{figure.name}_layer_{layer}": float(values[figure.name][layer])
         for figure in figures_of(config)
         if figure.is_loss and figure.layers
-        for layer, value in enumerate(values[figure.name])
-        if config.moe_config.has_experts(min(layer, config.num_layers - 1))
+        for layer in _layers_of_experts(config)
     }
 
 

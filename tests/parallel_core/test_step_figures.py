@@ -31,3 +31,16 @@ def test_the_logged_loss_is_the_mean_over_layers_that_have_it():
     assert logged(config, whole) == {"load_balancing_loss": 6 / 2 / 2, "z_loss": 6 / 2 / 2}
     by_layer = logged_by_layer(config, whole)
     assert by_layer["moe/z_loss_layer_3"] == 1.5 and "moe/z_loss_layer_2" not in by_layer
+
+
+def test_layers_that_do_nothing_have_no_loss():
+    """The mean is over the others, and over multi-token prediction's layer, which is as the last even if that is
+    idle."""
+    config = model(
+        "--num-experts 2 --moe-z-loss-coeff 0.1 --noop-layers 0,3 --mtp-num-layers 1 --position-embedding-type rope"
+    )
+    values = {figure.name: np.zeros(figure.shape) for figure in figures_of(config)}
+    values["z_loss"] += [0, 2, 3, 0, 4]
+    assert logged(config, values)["z_loss"] == 3
+    by_layer = {name: value for name, value in logged_by_layer(config, values).items() if "z_loss" in name}
+    assert by_layer == {f"moe/z_loss_layer_{layer}": layer + (1 if layer < 4 else 0) for layer in (1, 2, 4)}

@@ -135,7 +135,13 @@ OF_FP16_TP = OF_FP16._replace(lm_loss=1.8e-3, grad_norm=2.2e-2)
 """Megatron-Core: 5.5e-4, 7.4e-3. Measured: 1.3e-3, 1.6e-2."""
 
 FINAL = "weights_final.npz"
-REPORTED = {"mtp": ("mtp_1_loss",), "deepseek": ("mtp_1_loss", "seq_load_balancing_loss")}
+REPORTED = {
+    "mtp": ("mtp_1_loss",),
+    "deepseek": ("mtp_1_loss", "seq_load_balancing_loss"),
+    "mixtral": ("load_balancing_loss",),
+    "moe_shared_zloss": ("load_balancing_loss", "z_loss"),
+    "moe_capacity": ("load_balancing_loss",),
+}
 """What layers report beside the loss, by case."""
 WHOLE = ("gpt2", "llama")
 """The cases whose gradients of the first step and final weights are kept."""

@@ -128,6 +128,13 @@ def moe_layer_freq(args: Any) -> int | list[int] | None:
     return [int(layer >= first and layer % every == 0) for layer in range(layers)]
 
 
+def needless(args: Any) -> dict[str, str]:
+    """Argument -> why nothing is derived from it, of those that another makes needless."""
+    if isinstance(args.moe_layer_freq, list):
+        return {"first_k_dense_replace": "no effect: the list of --moe-layer-freq says which layers have experts"}
+    return {}
+
+
 def shared_expert_size(args: Any) -> int | None:
     width = args.moe_ffn_hidden_size or args.moe_intermediate_size or args.ffn_hidden_size
     if args.n_shared_experts and width:

@@ -16,6 +16,7 @@ from mapping.checks import (
     required,
     spared_parameters_are_there,
 )
+from mapping.derived import needless
 from mapping.files import missing_files
 from mapping.flags import IGNORED, ROWS, Flag
 from mapping.from_args import COPIED, field_values
@@ -120,7 +121,8 @@ def resolve(sources: Sources) -> Reading:
     found = as_given([*findings, *of_config, *open_ends, *files, *out_of_place(strong, config)], given)
     _fill_in(args, config, yaml)
     reasons = ({} if found else without_effect(config)) | why_not(config)
-    reported = _with_reasons([*sources.typed, *sources.changed, *sources.deepspeed, *defaults, *yaml], reasons)
+    reported = [*sources.typed, *sources.changed, *sources.deepspeed, *defaults, *yaml]
+    reported = _with_reasons(reported, reasons, needless(args))
     return Reading(sources, reported, args, config, found, notes)
 
 
@@ -152,9 +154,13 @@ def _agreeing(deepspeed: Sequence[Given], rest: Sequence[Given]) -> tuple[list[G
     return agreeing, findings
 
 
-def _with_reasons(given: Sequence[Given], reasons: Mapping[str, str]) -> list[Given]:
-    """The values, those whose field does nothing with the reason why."""
-    return [entry._replace(reason=entry.reason or reasons.get(entry.target, "")) for entry in given]
+def _with_reasons(given: Sequence[Given], of_fields: Mapping[str, str], of_arguments: Mapping[str, str]) -> list[Given]:
+    """The values, those whose field or argument does nothing with the reason why."""
+
+    def reason(entry: Given) -> str:
+        return entry.reason or of_fields.get(entry.target) or of_arguments.get(entry.row.dest, "")
+
+    return [entry._replace(reason=reason(entry)) for entry in given]
 
 
 def _argument(entry: Given) -> str:

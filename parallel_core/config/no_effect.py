@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.base import Unjudged
+from parallel_core.config.moe import BALANCING_LOSSES
 from parallel_core.config.muon import MuonConfig
 from parallel_core.config.tree import path_of
 from parallel_core.partition import chunk_counts
@@ -74,6 +75,10 @@ def _updates_by_sgd(config: AllConfig) -> bool:
     return config.optimizer_config.optimizer_type == "sgd"
 
 
+def _routes_in_its_own_way(config: AllConfig) -> bool:
+    return not {"sinkhorn", "sparsemixer_topk"}.isdisjoint(config.moe_config.balancing)
+
+
 ROWS = (
     Idle(
         ("moe_drop_rate_capacity_factor",),
@@ -89,6 +94,25 @@ ROWS = (
         ("moe_router_bias_update_rate",),
         lambda config: not config.moe_config.moe_router_enable_expert_bias,
         "there is no bias without --moe-router-enable-expert-bias",
+    ),
+    Idle(
+        (
+            *("moe_router_score_function", "moe_router_pre_softmax", "moe_router_norm_topk_prob"),
+            *("moe_router_topk_scaling_factor", "moe_router_num_groups", "moe_router_group_topk"),
+            *("moe_router_enable_expert_bias", "moe_router_bias_update_rate"),
+        ),
+        _routes_in_its_own_way,
+        "--moe-router-load-balancing-type sinkhorn and sparsemixer_topk choose and weigh experts in their own way",
+    ),
+    Idle(
+        ("moe_aux_loss_coeff",),
+        lambda config: set(BALANCING_LOSSES).isdisjoint(config.moe_config.balancing),
+        "this --moe-router-load-balancing-type is no loss",
+    ),
+    Idle(
+        ("moe_pad_expert_input_to_capacity",),
+        lambda config: config.moe_config.moe_token_dispatcher_type == "allgather",
+        "needs --moe-token-dispatcher-type alltoall: an all-gather sends every token to every rank",
     ),
     Idle(
         ("moe_token_drop_policy",),

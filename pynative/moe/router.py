@@ -89,7 +89,8 @@ class TopKRouter(nn.Cell):
 
     def _best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         balanced = self.rule.sinkhorn and self.training
-        experts = kernels.choose_experts(logits, self.rule, self.expert_bias, balanced)
+        bias = None if self.rule.sinkhorn else self.expert_bias
+        experts = kernels.choose_experts(logits, self.rule, bias, balanced)
         if self.training:
             logits = self.losses(logits, experts)
         return kernels.routing_probabilities(logits, experts, self.rule), experts

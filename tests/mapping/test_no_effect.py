@@ -11,6 +11,8 @@ from tests.support.mapping.lines import reading
 WHOLE = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 
 EXPERTS = "--num-experts 4 --moe-expert-capacity-factor 2"
+NO_LOSS = "--num-experts 4 --moe-router-load-balancing-type"
+SIGMOID = "--moe-router-score-function sigmoid"
 IDLE = [
     ("--moe-drop-rate-capacity-factor 2", EXPERTS, f"{EXPERTS} --moe-log-drop-rate", "--moe-log-drop-rate"),
     *(
@@ -22,6 +24,40 @@ IDLE = [
         EXPERTS,
         f"{EXPERTS} --moe-router-score-function sigmoid --moe-router-enable-expert-bias",
         "--moe-router-enable-expert-bias",
+    ),
+    *(
+        (flag, f"{NO_LOSS} {kind}", f"--num-experts 4 {beside}", "choose and weigh experts in their own way")
+        for kind in ("sinkhorn", "sparsemixer_topk")
+        for flag, beside in (
+            ("--moe-router-score-function sigmoid", ""),
+            ("--moe-router-pre-softmax", ""),
+            ("--norm-topk-prob", "--moe-router-pre-softmax"),
+            ("--moe-router-topk-scaling-factor 2", ""),
+            ("--moe-router-num-groups 2", ""),
+        )
+    ),
+    (
+        "--moe-router-group-topk 1",
+        f"{NO_LOSS} sinkhorn --moe-router-num-groups 2",
+        "--num-experts 4 --moe-router-num-groups 2",
+        "choose and weigh experts in their own way",
+    ),
+    *(
+        (flag, f"{NO_LOSS} sinkhorn {biased}", f"--num-experts 4 {biased}", "choose and weigh experts in their own way")
+        for flag, biased in (
+            ("--moe-router-enable-expert-bias", SIGMOID),
+            ("--moe-router-bias-update-rate 0.1", f"{SIGMOID} --moe-router-enable-expert-bias"),
+        )
+    ),
+    *(
+        ("--moe-aux-loss-coeff 0.1", f"{NO_LOSS} {kind}", "--num-experts 4", "--moe-router-load-balancing-type")
+        for kind in ("none", "sparsemixer_topk")
+    ),
+    (
+        "--moe-pad-expert-input-to-capacity",
+        f"{EXPERTS} --moe-token-dispatcher-type allgather",
+        f"{EXPERTS} --moe-token-dispatcher-type alltoall",
+        "--moe-token-dispatcher-type alltoall",
     ),
     ("--moe-token-drop-policy position", "--num-experts 4", EXPERTS, "--moe-expert-capacity-factor"),
     *(
@@ -174,6 +210,14 @@ def test_a_flag_that_does_nothing_says_so_and_acts_where_it_does(flag, alone, be
     status, reason = outcome_of(flag, alone)
     assert status == IGNORED and reason.startswith("no effect: ") and named in reason
     assert beside is None or outcome_of(flag, beside) == (MAPPED, "")
+
+
+def test_a_number_of_dense_layers_does_nothing_beside_the_list_of_layers():
+    """Both say which layers have experts; the list says it whole."""
+    status, reason = outcome_of("--first-k-dense-replace 1", "--num-experts 4 --moe-layer-freq [1,0,1,1]")
+    assert status == IGNORED and reason.startswith("no effect: ") and "--moe-layer-freq" in reason
+    assert outcome_of("--first-k-dense-replace 1", "--num-experts 4 --moe-layer-freq 1") == (MAPPED, "")
+    assert outcome_of("--moe-layer-freq [1,0,1,1]", "--num-experts 4 --first-k-dense-replace 1") == (MAPPED, "")
 
 
 def test_every_row_has_a_case():

@@ -165,6 +165,30 @@ def test_the_expert_bias_moves_towards_idle_experts():
     assert run(1, moved_bias)[0] == ([0.0] * 6, [0.25, 0, -0.25, 0, 0, 0], False)
 
 
+def evaluated(backend, flags: str) -> np.ndarray:
+    """The experts that a router chooses outside of training, with a bias that is for the last one."""
+    from mindspore import Tensor
+
+    from pynative.in_place import assign
+    from pynative.moe.router import TopKRouter
+
+    config = config_of(f"{ROUTER} --moe-router-score-function sigmoid --moe-router-enable-expert-bias {flags}", 1)
+    with job(backend, config):
+        router = TopKRouter(config.model_config, 1)
+        router.set_train(False)
+        assign(router.weight, Tensor(WEIGHT))
+        assign(router.expert_bias, Tensor(np.float32([0] * (EXPERTS - 1) + [9])))
+        return router(Tensor(HIDDEN)).experts.asnumpy()
+
+
+def test_sinkhorn_chooses_without_the_bias_in_evaluation_too():
+    """As Megatron does; in training it balances by its own iteration."""
+    assert (run(1, evaluated, "")[0] == EXPERTS - 1).any(axis=-1).all()
+    experts = run(1, evaluated, "--moe-router-load-balancing-type sinkhorn")[0]
+    logits = HIDDEN.reshape(-1, 32) @ WEIGHT.T
+    assert np.array_equal(experts, np.argsort(-logits, axis=-1)[:, :2])
+
+
 def gated(backend, flags: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Logits, and the gradients of hidden states and weight of their sum."""
     from mindspore import Tensor

@@ -31,6 +31,11 @@ LAYOUTS = {
     "dp2 pp2 distopt": (4, "--use-distributed-optimizer --pipeline-model-parallel-size 2"),
     "dp2 zero 2": (2, "--zero-stage 2 --overlap-grad-reduce"),
     "dp2 zero 3": (2, "--zero-stage 3 --overlap-grad-reduce"),
+    "dp4 zero 2": (4, "--zero-stage 2"),
+    "dp4 zero 3": (4, "--zero-stage 3"),
+    "dp2 pp2 zero 2": (4, "--zero-stage 2 --pipeline-model-parallel-size 2"),
+    "dp2 cp2 zero 3": (4, "--zero-stage 3 --context-parallel-size 2 --overlap-grad-reduce"),
+    "dp2 tp2 overlap": (4, f"{OVERLAP} --tensor-model-parallel-size 2"),
     "dp2 tp2 sp zero 3": (4, "--zero-stage 3 --tensor-model-parallel-size 2 --sequence-parallel"),
     "dp2 cp2 distopt": (4, "--use-distributed-optimizer --context-parallel-size 2"),
     "dp2 overlap": (2, OVERLAP),
@@ -50,6 +55,19 @@ LAYOUTS = {
         "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel "
         "--expert-tensor-parallel-size 1",
     ),
+    "ep4": (4, "--expert-model-parallel-size 4"),
+    "ep2 tp2": (4, "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1"),
+    "ep2 etp2": (4, "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel"),
+    "ep2 pp2": (4, "--expert-model-parallel-size 2 --pipeline-model-parallel-size 2"),
+    "ep2 pp2 vpp2": (
+        4,
+        "--expert-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1",
+    ),
+    "ep2 cp2 ring": (2, "--expert-model-parallel-size 2 --context-parallel-size 2"),
+    "ep2 cp2 ulysses": (
+        4,
+        "--expert-model-parallel-size 2 --context-parallel-size 2 --context-parallel-algo ulysses_cp_algo",
+    ),
     "ep2 pp2 zb-h1": (4, "--expert-model-parallel-size 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1"),
     "ep2 dp4 distopt": (4, "--expert-model-parallel-size 2 --use-distributed-optimizer"),
     "cp4 hybrid": (4, "--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"),
@@ -57,7 +75,7 @@ LAYOUTS = {
 ROWS = [
     ("llama", "dp2 zero 2"),
     ("llama", "dp2 tp2 sp zero 3"),
-    *[("gpt2", layout) for layout in LAYOUTS if layout not in ("tp4", "pp4", "pp4 zb-h1") and "ep2" not in layout],
+    *[("gpt2", layout) for layout in LAYOUTS if layout not in ("tp4", "pp4", "pp4 zb-h1") and "ep" not in layout],
     ("llama", "1 rank"),
     ("llama", "tp4"),
     ("llama", "tp2 sp"),
@@ -71,7 +89,9 @@ ROWS = [
     ("mla", "1 rank"),
     ("mla", "tp2 sp"),
     ("mla", "cp2 ring"),
-    ("mixtral", "ep2 grouped"),
+    *[("mixtral", layout) for layout in ("1 rank", "ep2 grouped", "ep4", "ep2 etp2", "ep2 pp2", "ep2 cp2 ring")],
+    *[("moe_shared_zloss", layout) for layout in ("1 rank", "ep2", "ep2 tp2", "ep2 pp2 vpp2", "ep2 cp2 ulysses")],
+    ("deepseek", "1 rank"),
     ("moe_shared_zloss", "ep2 tp2 sp, whole experts"),
     ("mixtral", "ep2 pp2 zb-h1"),
     ("moe_shared_zloss", "ep2 dp4 distopt"),
@@ -96,7 +116,7 @@ OTHER_PATHS = [
     ("gpt2", "pp2 zb-h1", "--kernels ops", "native"),
 ]
 
-NOT_IN_16_BITS = ("pp2 zb-h1", "ep2", "ep2 grouped")
+NOT_IN_16_BITS = ("pp2 zb-h1", "ep2", "ep2 grouped", "ep2 cp2 ring")
 SIXTEEN_BITS = [
     *[("llama_bf16", layout) for layout in LAYOUTS if LAYOUTS[layout][0] <= 2 and layout not in NOT_IN_16_BITS],
     *[("gpt2_fp16", layout) for layout in ("1 rank", "tp2", "tp2 sp", "pp2", "pp2 vpp2", "cp2 ring")],

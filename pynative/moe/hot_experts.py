@@ -80,6 +80,8 @@ class Copy:
     def give_gradients(self, expert: Expert | None, group: Group) -> None:
         """Sum the ranks' gradients, and add them to those of the owner's expert."""
         assert self._gradients is not None
+        arrived = ((weight, autograd.take_gradient(weight)) for weight in self._weights)
+        TapeGradients.add((weight, gradient) for weight, gradient in arrived if gradient is not None)
         for weight in self._weights:
             if weight.meta.main_grad_is_empty:
                 kernels.fill_(weight.meta.main_grad, 0.0)

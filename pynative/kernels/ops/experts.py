@@ -86,7 +86,10 @@ def add_grouped_bias(
     y: Tensor, biases: Sequence[Tensor], counts: Sequence[int], factors: Tensor | None = None
 ) -> Tensor:
     group_of_row = Tensor.from_numpy(np.repeat(np.arange(len(biases), dtype=np.int32), counts))
-    added = ops.gather(ops.stack(list(biases)), group_of_row, 0)
+    # `stack` takes parameters or other tensors, not both, and of hot experts there are both. A product's gradient is a
+    # tensor of its own; those of views are parts of one, into which the tape adds the next micro-batch's wrongly.
+    table = ops.stack([bias * 1.0 for bias in biases])
+    added = ops.gather(table, group_of_row, 0)
     return y + (added if factors is None else added * _column(factors, added))
 
 

@@ -34,3 +34,9 @@ def test_a_layout_is_one_process_without(layout):
     """Losses, every gradient, weights and moments after steps between which the hot experts change."""
     world, flags = LAYOUTS[layout]
     check_layout(EXPERTS, world, f"{flags} --hot-expert-update-step 1")
+
+
+def test_biases_have_their_gradients_by_mindspores_operators():
+    """The tape leaves those in `_grad` of the copies, where no buffer looks."""
+    with_biases = EXPERTS.replace("--disable-bias-linear", "")
+    check_layout(with_biases, 2, f"{EP2} --hot-expert-num 2 --hot-expert-update-step 1 --kernels ops")

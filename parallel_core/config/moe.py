@@ -112,3 +112,12 @@ class MoEConfig(Config):
             return False
         pattern = self.moe_layer_freq
         return bool(pattern[layer]) if isinstance(pattern, list) else layer % pattern == 0
+
+    def kinds_of_layers(self, layers: int) -> set[bool]:
+        """Whether some of so many layers have experts, and some have none."""
+        if self.num_experts is None:
+            return {False}
+        pattern = self.moe_layer_freq
+        if isinstance(pattern, list):
+            return set(map(bool, pattern))
+        return {True} if pattern == 1 or layers == 1 else {True, False}

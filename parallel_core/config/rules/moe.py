@@ -50,7 +50,7 @@ def _kinds_of_layers(config: Sections) -> set[bool]:
     """Whether layers have experts; nothing is known where the pattern does not fit."""
     if any(layer_pattern_fits(config)):
         return set()
-    return {config.moe_config.has_experts(layer) for layer in range(config.model_config.num_layers)}
+    return config.moe_config.kinds_of_layers(config.model_config.num_layers)
 
 
 def router_chooses_among_experts(config: Sections) -> Iterator[Finding]:

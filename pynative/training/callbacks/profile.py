@@ -108,6 +108,10 @@ class DynamicProfileCallback(Callback):
     def on_step_end(self, state: TrainingState) -> None:
         self._monitor.step()
 
+    def on_train_end(self, state: TrainingState) -> None:
+        """Its shared memory goes by the hour in its name: what stays behind would keep the next run from reading."""
+        self._monitor.on_train_end(None)
+
 
 def profile_callbacks(config: ProfilerConfig) -> list[Callback]:
     """What --profile asks of this rank."""

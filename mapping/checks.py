@@ -87,7 +87,6 @@ NEEDS = {
     "--megatron-fsdp-grad-comm-dtype": ("--use-megatron-fsdp", "--use-custom-fsdp"),
     "--enable-shared-expert": ("--shared-moe-ffn-hidden-size",),
     "--shared-moe-ffn-hidden-size": ("--enable-shared-expert",),
-    "--fp8-as-bf16": ("--bf16",),
     "--main-grads-dtype": ("--use-precision-aware-optimizer",),
 }
 """A flag -> flags of which one must come with it."""
@@ -117,9 +116,8 @@ def _refuses(row: Flag, part: Any) -> bool:
     return isinstance(part, str | int | float) and part in row.refuses
 
 
-def _is_refused(entry: Given, given: Sequence[Given]) -> bool:
-    passes = entry.row.passes_with in {other.row.name for other in given if other.row.name and other.value}
-    return entry.row.status == REFUSED and entry.value != entry.row.default and not passes
+def _is_refused(entry: Given) -> bool:
+    return entry.row.status == REFUSED and entry.value != entry.row.default
 
 
 def _refusal(entry: Given, value: Any, reason: str) -> Finding:
@@ -129,7 +127,7 @@ def _refusal(entry: Given, value: Any, reason: str) -> Finding:
 
 def refusals(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     for entry in given:
-        if _is_refused(entry, given):
+        if _is_refused(entry):
             yield _refusal(entry, _words(entry.value), entry.row.reason)
         for part in _parts(entry.value):
             if _refuses(entry.row, part):

@@ -45,11 +45,7 @@ class Outcome:
 def outcomes(reading: Reading) -> Iterator[Outcome]:
     """One for everything that was given: flags in order, then the keys of files."""
     missing = {row.target for row in unsupported(reading.config)}
-    passes = {given.row.name for given in reading.given if given.row.name and given.value}
     for given in reading.given:
-        if given.row.passes_with in passes:
-            yield Outcome(given.name, given.value, IGNORED, "", f"{given.row.passes_with} lets it pass")
-            continue
         yield _outcome(given, reading.config, is_missing(given.target, missing))
 
 

@@ -37,7 +37,7 @@ class Given(NamedTuple):
 
     @property
     def replaced(self) -> str:
-        """The sentence about what is taken for the value, where another gives the same result; empty if it acts."""
+        """The sentence about what is taken for the value, where another stands for it; empty if it acts."""
         return self.row.stands_for.get(self.value, "") if isinstance(self.value, str) else ""
 
 

@@ -86,7 +86,8 @@ class Reading:
         """What was given and does nothing, or was given another way, and what was left to the flags: by rank 0."""
         if self.sources.rank != 0:
             return
-        ignored = [entry.name for entry in self.given if entry.status == IGNORED and not entry.reason]
+        silent = [entry for entry in self.given if not (entry.reason or entry.replaced)]
+        ignored = [entry.name for entry in silent if entry.status == IGNORED]
         if ignored:
             print(f"ignored, the result is the same without: {' '.join(ignored)}")
         of_files = (f"ignored: {entry.name}: {entry.reason}" for entry in self.given if entry.reason)

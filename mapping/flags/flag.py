@@ -37,11 +37,9 @@ class Flag(NamedTuple):
     refuses: dict[Any, str] = {}  # noqa: RUF012
     """Values that Megatron knows and we do not honour, each with the reason."""
     stands_for: dict[Any, str] = {}  # noqa: RUF012
-    """Values for which another is taken that gives the same result, each with the sentence that says so."""
-    passes_with: str = ""
-    """The flag that lets a refused one pass, as if it were not there."""
+    """Values for which another is taken, each with the sentence that says so; it is printed when a run starts."""
     status: str = MAPPED
-    """`mapped`: it acts. `ignored`: it cannot change the result. `refused`: an error, unless given its default."""
+    """`mapped`: it acts. `ignored`: it does nothing, for a reason. `refused`: an error, unless given its default."""
     reason: str = ""
     """Why it is ignored, or why it is refused and what to do instead."""
     group: str = ""
@@ -109,13 +107,13 @@ def _rows(flags: Iterable[str | Flag], **more: Any) -> tuple[Flag, ...]:
 
 
 def ignored(reason: str, *flags: str | Flag) -> tuple[Flag, ...]:
-    """Flags that cannot change the result, and why."""
+    """Flags that do nothing, and why: nearly always that they cannot change the result."""
     return _rows(flags, status=IGNORED, reason=reason)
 
 
-def refused(reason: str, *flags: str | Flag, passes_with: str = "") -> tuple[Flag, ...]:
+def refused(reason: str, *flags: str | Flag) -> tuple[Flag, ...]:
     """Flags that ask for something we do not do, and what to do instead."""
-    return _rows(flags, status=REFUSED, reason=reason, passes_with=passes_with)
+    return _rows(flags, status=REFUSED, reason=reason)
 
 
 def group(title: str, *tables: Iterable[Flag]) -> tuple[Flag, ...]:

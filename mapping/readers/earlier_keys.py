@@ -146,7 +146,7 @@ _MODEL: dict[str, Meaning] = {
     "offset": lambda value, entries: {"offset": value} if value else "layers are shared evenly",
     "enable_flash_sp": planned("FlashSP as a form of context parallelism"),
     "parallel_position_embedding": planned("position tables that are cut over ranks"),
-    "fp8_format": planned("8-bit types"),
+    "fp8_format": words(dict.fromkeys(("e4m3", "hybrid"), "what it would compute in 8 bits is computed in 16")),
     **dict.fromkeys(
         ("use_query_layer", "use_visual_encoder", "use_retriever", "retro_add_retriever", "out_hidden_size"),
         planned("other networks than a decoder"),

@@ -35,8 +35,9 @@ def answer(capsys, change: str, *options: str) -> dict:
         ("--ckpt-format=torch", "mapped", "training_config.ckpt_format", "torch"),
         ("--is-instruction-dataset", "planned", "dataset_config.instruction.enabled", True),
         ("--no-persist-layer-norm", "ignored", "", False),
-        ("--fp8-margin 0", "ignored", "", 0),
-        ("--fp8-margin 1", "refused", "", 1),
+        ("--fp4-recipe nvfp4", "ignored", "", "nvfp4"),
+        ("--fp4-recipe custom", "refused", "", "custom"),
+        ("--fp8-margin 1", "ignored", "", 1),
     ],
 )
 def test_what_becomes_of_a_flag(capsys, change, status, target, value):

@@ -46,16 +46,17 @@ def test_the_older_classes_had_other_experts():
     assert error.startswith("--num-experts 4: does not go with --use-legacy-models")
 
 
-def test_eight_bits_are_computed_in_bfloat16_only_when_that_is_said():
-    (error,) = reading("--bf16 --fp8-format hybrid").errors
-    assert "--fp8-as-bf16" in error
-    found = reading("--bf16 --fp8-format hybrid --fp8-recipe blockwise --fp8-as-bf16")
+def test_eight_bits_are_computed_in_sixteen_and_a_run_says_so_when_it_starts(capsys):
+    found = reading("--bf16 --fp8-format hybrid --fp8-recipe blockwise")
     assert found.errors == [] and found.config == reading("--bf16").config
-    assert "refused" not in as_text(found) and "--fp8-as-bf16 lets it pass" in as_text(found)
-    (error,) = reading("--bf16 --fp4-format e2m1 --fp8-as-bf16").errors
+    (note,) = found.notes
+    assert note.startswith("--fp8-format hybrid: computed in the type of --bf16")
+    found.print_notes()
+    printed = capsys.readouterr().out
+    assert note in printed and "the result is the same without: --fp8-recipe\n" in printed
+    assert "refused" not in as_text(found)
+    (error,) = reading("--bf16 --fp4-format e2m1").errors
     assert error.startswith("--fp4-format")
-    (error,) = reading("--fp8-format hybrid --fp8-as-bf16").errors
-    assert "needs --bf16" in error
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_the_38b_example():
         ({"language_model": {"num_layer": 4}}, "num_layer", "num_layers"),
         ({"language_model": {"num_layers": "four"}}, "num_layers", "four"),
         ({"model_config": {"num_layers": "four"}}, "model_config.num_layers", "four"),
-        ({"language_model": {}, "fp8": "hybrid"}, "fp8 hybrid: ", "fp8_as_bf16"),
+        ({"language_model": {}, "fp4": "e2m1"}, "fp4 e2m1: ", "bf16"),
     ],
 )
 def test_a_wrong_key_or_value_is_an_error_with_the_nearest_name(content, blamed, near):
@@ -175,7 +175,7 @@ def test_what_a_file_ignores_is_printed(capsys):
     init_configs_from_dict(MEGATRON, world_size=1)
     lines = capsys.readouterr().out.splitlines()
     assert "ignored: gated_linear_unit: activation_func says it" in lines
-    assert "ignored, the result is the same without: use_mcore_models" in lines
+    assert "ignored, the result is the same without: fp8_margin use_mcore_models" in lines
 
 
 @pytest.mark.parametrize("value", ["x", [[1]], {"a": 1}, "None", "9" * 30])

@@ -56,13 +56,12 @@ FLAGS = group(
     refused(
         "use --expert-model-parallel-size and --moe-tp-extend-ep", "--moe-extended-tp --moe-expert-parallel-size=int"
     ),
-    refused(
-        "8-bit training is out of scope; add --fp8-as-bf16 to compute in bfloat16 what it would compute in 8 bits",
+    ignored(
+        "what it would send or compute in 8 bits is sent and computed in the type of --bf16",
         """
         --moe-router-padding-for-quantization --moe-router-padding-for-fp8 --moe-dispatch-fwd-dtype=str{bf16,mxfp8}:bf16
         --moe-combine-bwd-dtype=str{bf16,mxfp8}:bf16 --no-use-gmm-fp8=off
         """,
-        passes_with="--fp8-as-bf16",
     ),
     refused(
         "this variant of experts is out of scope; leave it out",

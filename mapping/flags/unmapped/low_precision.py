@@ -1,6 +1,8 @@
 """Flags without effect: 8-bit and 4-bit types, types of optimizer states."""
 
-from mapping.flags.flag import group, ignored, refused
+from mapping.flags.flag import group, ignored, refused, value
+
+_FINER = "computed in the type of --bf16 or --fp16, else in float32, all of which round finer than 8 bits"
 
 FLAGS = group(
     "Low precision: 8-bit and 4-bit types, types of optimizer states",
@@ -8,11 +10,16 @@ FLAGS = group(
         "checkpoints are written and read in this package's own way, checked on reading",
         "--no-stream-ckpt-dequant|--disable-stream-ckpt-dequant=off",
     ),
-    ignored("it only lets the flags of 8-bit training pass, which then do nothing: --bf16 computes", "--fp8-as-bf16"),
-    refused(
-        "8-bit training is out of scope; add --fp8-as-bf16 to compute in bfloat16 what it would compute in 8 bits",
+    ignored(
+        "what it would compute in 8 bits is computed in the type of --bf16 or --fp16",
+        value(
+            "--fp8-format",
+            str,
+            dest="fp8",
+            choices=("e4m3", "hybrid"),
+            stands_for={"e4m3": _FINER, "hybrid": _FINER},
+        ),
         """
-        --fp8-format>fp8=str{e4m3,hybrid}
         --fp8-recipe=str{tensorwise,delayed,mxfp8,blockwise,custom}:delayed --fp8-quantizer-factory=str
         --fp8-margin=int:0 --fp8-interval=int:1 --fp8-amax-history-len=int:1
         --fp8-amax-compute-algo=str{most_recent,max}:most_recent --no-fp8-wgrad|--disable-fp8-wgrad=off
@@ -20,7 +27,6 @@ FLAGS = group(
         --keep-fp8-transpose-cache --fp8-param-gather --keep-fp8-transpose-cache-when-using-custom-fsdp
         --fp8-reuse-quantized-weight
         """,
-        passes_with="--fp8-as-bf16",
     ),
     refused(
         "4-bit and quantised training is out of scope; use --bf16",

@@ -11,6 +11,7 @@ import pytest
 from mapping.reading import read
 from parallel_core.config.unsupported import unsupported
 from tests.support.assets import ROOT
+from tests.support.checkpoint_cases import unpack
 
 
 def commands(page: str) -> list[str]:
@@ -21,8 +22,11 @@ def commands(page: str) -> list[str]:
 
 SHOWN = commands("README.md")
 PLANS = [
-    command for command in SHOWN if re.match(r"python -m (parallel_core|mapping)", command) and "..." not in command
+    command
+    for command in SHOWN
+    if re.match(r"python -m (parallel_core\.[a-z]+ |mapping)", command) and "..." not in command
 ]
+CONVERSIONS = [command for command in SHOWN if command.startswith("python -m parallel_core.checkpoint.")]
 LAUNCHES = [command for command in SHOWN if "pretrain_gpt.sh" in command and "pip install" not in command]
 
 
@@ -37,6 +41,17 @@ def test_a_plan_is_printed(command):
     """What needs no device runs as shown."""
     done = subprocess.run([sys.executable, *shlex.split(command)[1:]], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+@pytest.mark.parametrize("case", ["hf/llama", "legacy/llama_tp2_bf16"])
+def test_checkpoints_are_converted(case, tmp_path):
+    """The commands run one after another, from a folder of HuggingFace and from one of Megatron-LM."""
+    unpack(case, tmp_path).rename(tmp_path / "MODEL")
+    assert len(CONVERSIONS) == 4
+    for command in CONVERSIONS:
+        words = [sys.executable, *shlex.split(command)[1:]]
+        done = subprocess.run(words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True)
+        assert done.returncode == 0 and done.stdout.strip(), done.stderr
 
 
 @pytest.mark.parametrize("command", LAUNCHES)

@@ -1,11 +1,12 @@
 """Files that appear whole or not at all."""
 
+import json
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 class ReplacingFile:
@@ -56,3 +57,26 @@ def plain_file(folder: Path, name: str, *, links: bool = False) -> Path:
         if path.is_symlink() and not links:
             raise ValueError(f"{path}: is a link; a checkpoint's files must lie in its folder: copy what it points to")
     return path
+
+
+def parse_json(text: str | bytes, where: Path) -> Any:
+    """What JSON says that anybody may have written.
+
+    Raises ValueError naming `where` if it is none, and for a name that is there twice or levels beyond Python's.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not readable JSON ({error})") from error
+
+
+def read_json(path: Path) -> Any:
+    """See `parse_json`."""
+    return parse_json(path.read_bytes(), path)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found

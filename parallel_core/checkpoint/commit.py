@@ -8,9 +8,11 @@ latest, and at most a hidden directory that the next save removes. Only rank 0 c
 import os
 import re
 import shutil
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
-from parallel_core.checkpoint.manifest import MANIFEST
+from parallel_core.checkpoint.manifest import MANIFEST, Manifest
 from parallel_core.files import replacing
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -32,9 +34,9 @@ def partial_directory(root: Path, iteration: int) -> Path:
     return _hidden(root / checkpoint_name(iteration), "partial")
 
 
-def sync_directory(directory: Path) -> None:
-    """Bring a directory's entries to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Bring a file's bytes or a directory's entries to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -61,49 +63,115 @@ def clean(root: Path) -> None:
         if match["state"] == "replaced" and not (root / match["name"]).exists():
             path.rename(root / match["name"])
         else:
-            shutil.rmtree(path)
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """A folder, or a link to one: what that points to is not ours."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
+
+
+def _sync_all(directory: Path) -> None:
+    """Bring a directory and all in it to the disk."""
+    for path in directory.rglob("*"):
+        _sync(path)
+    _sync(directory)
 
 
 def publish(root: Path, iteration: int, keep: int, retain: int | None = None) -> Path:
     """Give the partial directory its name, make it the latest, and delete others as `prune` says."""
     final = root / checkpoint_name(iteration)
     partial = partial_directory(root, iteration)
-    sync_directory(partial)
+    _sync_all(partial)
     aside = _hidden(final, "replaced")
     if final.exists():
         final.rename(aside)
     partial.rename(final)
-    sync_directory(root)
+    _sync(root)
     with replacing(root / TRACKER) as file:
         file.write(f"{iteration}\n".encode())
-    sync_directory(root)
-    shutil.rmtree(aside, ignore_errors=True)
-    prune(root, keep, retain)
+    _sync(root)
+    with suppress(OSError):  # The checkpoint is there. What cannot be deleted now, the next save tells.
+        if aside.exists():
+            _remove(aside)
+        prune(root, final, keep, retain)
     return final
 
 
-def prune(root: Path, keep: int, retain: int | None = None) -> None:
-    """Delete all but the `keep` checkpoints that were published last and those of iterations that `retain` divides."""
-    published = [path for path in root.iterdir() if _PUBLISHED.fullmatch(path.name) and (path / MANIFEST).exists()]
+def prune(root: Path, newest: Path, keep: int, retain: int | None = None) -> None:
+    """Delete all but the `keep` checkpoints that were published last and those of iterations that `retain` divides.
+
+    newest: the very last, whatever the clock said. If none of those that stay is whole, the newest whole one does, too.
+    """
+    published = sorted(_published(root), key=lambda path: path == newest)
+    stays = {path for path in published if retain and int(path.name.removeprefix("iter_")) % retain == 0}
+    stays.update(published[-keep:])
+    if len(stays) < len(published):
+        stays.update(list(islice(filter(_is_whole, reversed(published)), 1)))
+    for path in published:
+        if path not in stays:
+            _remove(path.rename(_hidden(path, "deleted")))
+
+
+def _published(root: Path) -> list[Path]:
+    """The checkpoints, that of the last commit last."""
+    found = [path for path in root.iterdir() if _PUBLISHED.fullmatch(path.name) and (path / MANIFEST).exists()]
     # By time, not by iteration: another run may have left higher iterations in the same directory.
-    published.sort(key=lambda path: ((path / MANIFEST).stat().st_mtime_ns, path.name))
-    for path in published[:-keep]:
-        if retain and int(path.name.removeprefix("iter_")) % retain == 0:
-            continue
-        shutil.rmtree(path.rename(_hidden(path, "deleted")))
+    return sorted(found, key=lambda path: ((path / MANIFEST).stat().st_mtime_ns, path.name))
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a checkpoint's manifest can be read, and its files have their sizes; their bytes are not read."""
+    try:
+        files = Manifest.read(path).files
+        return all((path / name).stat().st_size == record.size for name, record in files.items())
+    except (ValueError, OSError):
+        return False
+
+
+def newest_whole(root: Path, besides: Path | None = None) -> Path | None:
+    """The checkpoint that was published last of those that look whole."""
+    with suppress(OSError):
+        return next((path for path in reversed(_published(root)) if path != besides and _is_whole(path)), None)
+    return None
+
+
+def another(directory: Path) -> str:
+    """What to tell a user whose checkpoint is damaged."""
+    other = newest_whole(directory.parent, directory)
+    if other is None:
+        return f"{directory.parent} holds no other whole checkpoint"
+    number = int(other.name.removeprefix("iter_"))
+    return f"the newest other checkpoint that looks whole is {other}: --load {other.parent} --ckpt-step {number}"
+
+
+def overlooked(root: Path) -> str | None:
+    """What to tell a user if `root` names a latest checkpoint that is not the one that was published last: a save died
+    before it was named, or the name was changed since. None: it is."""
+    if not (root / TRACKER).is_file() or (root / MANIFEST).exists():
+        return None
+    try:
+        named, last = find(root), newest_whole(root)
+    except ValueError:  # another tool's, or damaged: whoever loads says so
+        return None
+    if last is None or last.name == named.name.strip(".").partition(".")[0]:
+        return None
+    return f"{root / TRACKER} names {named.name}, but {last.name} was saved later and looks whole: {another(named)}"
 
 
 def cannot_write(root: Path, needed: int, error: OSError) -> str:
     """What to tell a user whose checkpoint of `needed` bytes on this rank could not be written into `root`."""
-    free = shutil.disk_usage(root).free if root.is_dir() else 0
-    sizes = f"this rank writes {needed / 2**20:,.1f} MiB, {free / 2**20:,.1f} MiB are free"
-    try:
-        newest = f"the newest whole checkpoint is {find(root)}"
-    except ValueError:
-        newest = "it holds no whole checkpoint"
+    sizes = f"this rank writes {needed / 2**20:,.3f} MiB"
+    with suppress(OSError):
+        sizes += f", {shutil.disk_usage(root).free / 2**20:,.3f} MiB are free"
+    whole = newest_whole(root)
+    newest = "it holds no whole checkpoint" if whole is None else f"the newest whole checkpoint is {whole}"
     return (
-        f"{error.strerror} (--save {root}: {sizes}; {newest}); make room, or give another folder to --save and "
-        f"--load {root}"
+        f"{error.strerror or error} (--save {root}: {sizes}; {newest}); make room, or give another folder to --save "
+        f"and --load {root}"
     )
 
 
@@ -131,18 +199,21 @@ def find(root: Path, step: int | None = None) -> Path:
         ) from error
     except ValueError as error:
         raise ValueError(f"{tracker}: expected the number of an iteration ({error})") from error
+    directory = _of_iteration(root, iteration)
+    if not directory.exists():
+        raise ValueError(f"{tracker} names iteration {iteration}, but {directory} does not exist; {another(directory)}")
+    return directory
+
+
+def _of_iteration(root: Path, iteration: int) -> Path:
+    """Where its checkpoint is, also after a save that died while it replaced it."""
     final = root / checkpoint_name(iteration)
     aside = _hidden(final, "replaced")
-    if not final.exists() and not aside.exists():
-        raise ValueError(
-            f"{tracker} names iteration {iteration}, but {final} does not exist; give one of the iter_* directories of "
-            f"{root} to --load"
-        )
-    return final if final.exists() else aside
+    return aside if aside.exists() and not final.exists() else final
 
 
 def _of_step(root: Path, step: int) -> Path:
-    directory = root / checkpoint_name(step)
+    directory = _of_iteration(root, step)
     if not (directory / MANIFEST).exists():
         there = sorted(int(path.parent.name.removeprefix("iter_")) for path in root.glob(f"iter_*/{MANIFEST}"))
         raise ValueError(

@@ -1,8 +1,10 @@
 """The manifest: what a checkpoint holds, which file holds which part of it, and where the run stood."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 from parallel_core.checkpoint.layout import cover_problem
 from parallel_core.checkpoint.tensor_file import FileRecord
 from parallel_core.dtypes import DTYPES
-from parallel_core.files import plain_file
+from parallel_core.files import plain_file, read_json
 from parallel_core.sharding import Box
 
 MANIFEST = "manifest.json"
@@ -85,15 +87,18 @@ class Manifest(Run):
         return [name for name in self.tensors if name.partition(".")[0] not in states]
 
     def to_json(self) -> str:
-        """The text of the manifest file."""
-        return json.dumps(asdict(self), indent=1)
+        """The text of the manifest file, which ends with a digest of the rest."""
+        content = asdict(self)
+        return json.dumps(content | {_DIGEST: _digest(content)}, indent=1)
 
     @classmethod
     def read(cls, directory: Path) -> "Manifest":
         """The manifest of a checkpoint's directory. Raises ValueError naming the file if it is not one."""
         path = directory / MANIFEST
         try:
-            content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
+            content = read_json(plain_file(directory, MANIFEST))
+            digest = content.pop(_DIGEST, None)  # earlier checkpoints have none
+            is_changed = digest not in (None, _digest(content))
             version = content["format_version"]
             if version != FORMAT_VERSION:
                 raise ValueError(f"format version {version}, this program reads {FORMAT_VERSION}")
@@ -105,8 +110,10 @@ class Manifest(Run):
                 **content,
             )
             manifest.check(directory)
+            if is_changed:
+                raise ValueError("damaged: it does not say what was written")
             return manifest
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"{path}: not a readable manifest of a checkpoint ({error!r}); --load takes what --save was given, or "
                 f"one of the iter_* directories in it"
@@ -115,11 +122,15 @@ class Manifest(Run):
     def check(self, directory: Path) -> None:
         """Raise ValueError if a file would lie outside of the directory, or if a tensor is not what its slices add up
         to: a manifest can come from anybody."""
+        _check_run(self)
+        named = re.fullmatch(r"iter_(\d{7,})", directory.name)
+        if named and int(named[1]) != self.iteration:
+            raise ValueError(f"it is of iteration {self.iteration}, its folder of another")
         for name in self.files:
             plain_file(directory, name)
         stored = sum(record.size for record in self.files.values())
         for name, tensor in self.tensors.items():
-            if tensor.dtype not in DTYPES or not all(type(n) is int and n >= 0 for n in tensor.shape):
+            if tensor.dtype not in DTYPES or not all(type(n) is int and 0 <= n < 1 << 62 for n in tensor.shape):
                 raise ValueError(f"{name}: shape {list(tensor.shape)} of {tensor.dtype} is not possible")
             if prod(tensor.shape) * DTYPES[tensor.dtype].bytes > stored:
                 raise ValueError(f"{name}: shape {list(tensor.shape)} is more than all files hold")
@@ -129,11 +140,28 @@ class Manifest(Run):
                 raise ValueError(f"{name}: {problem or f'lies in {min(unknown)}, which is not a file of it'}")
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name is there twice")
-    return found
+_DIGEST = "digest"
+
+
+def _digest(content: Any) -> str:
+    return blake2b(json.dumps(content).encode()).hexdigest()
+
+
+def _check_run(run: Run) -> None:
+    """Raise ValueError for a field that is not of the kind that a run writes."""
+    optimizer = run.optimizer
+    rng = {"seed": 0} if run.rng is None else run.rng
+    scaler = {} if run.loss_scaler is None else run.loss_scaler
+    counts = [run.iteration, run.consumed_samples, *([optimizer.steps] if optimizer else [])]
+    tables = [run.topology, run.scheduler, rng, scaler, *run.config.values(), *run.state.values()]
+    numbers = [*run.topology.values(), *rng.values()]
+    names = [optimizer.kind, *optimizer.state] if optimizer else []
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError("its iteration, samples or steps are no counts")
+    if not all(isinstance(table, dict) for table in tables) or not all(type(number) is int for number in numbers):
+        raise ValueError("an entry of the run is of another kind than a run writes")
+    if not all(isinstance(name, str) for name in names) or "seed" not in rng:
+        raise ValueError("its optimizer or its random state lacks something")
 
 
 def tensor_from(entry: Mapping[str, Any]) -> StoredTensor:

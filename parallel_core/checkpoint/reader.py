@@ -10,7 +10,7 @@ import numpy as np
 
 from parallel_core.checkpoint.layout import Copy, overlap
 from parallel_core.checkpoint.manifest import Manifest, Shard, StoredTensor
-from parallel_core.checkpoint.tensor_file import TensorFile, record_of
+from parallel_core.checkpoint.tensor_file import TensorFile, damage
 from parallel_core.sharding import Box, Place, ShardSpec
 
 
@@ -37,23 +37,13 @@ class CheckpointReader:
         self._open = cache(lambda name: TensorFile(directory / name))
 
     def damaged_files(self, share: int = 0, shares: int = 1, *, digests: bool = False) -> list[str]:
-        """What is wrong with the files: missing, of another size or, with `digests`, of other bytes.
+        """What is wrong with the files: missing, of another size, with other bytes; `digests`: see `damage`.
 
         Reading everything takes time, so ranks can divide the files: this is share number `share` of `shares`.
         """
-        found = []
-        for name, record in list(self.manifest.files.items())[share::shares]:
-            path = self.directory / name
-            if not path.is_file():
-                found.append(f"{path}: missing; restore it or load another checkpoint")
-            elif path.stat().st_size != record.size:
-                found.append(
-                    f"{path}: has {path.stat().st_size} bytes, {record.size} were written: it is cut off or damaged; "
-                    f"load another checkpoint"
-                )
-            elif digests and record_of(path) != record:
-                found.append(f"{path}: its bytes are not those that were written; load another checkpoint")
-        return found
+        files = list(self.manifest.files.items())[share::shares]
+        found = (damage(self.directory / name, record, digest=digests) for name, record in files)
+        return list(filter(None, found))
 
     def has(self, name: str) -> bool:
         """Whether there is a tensor of this name."""
@@ -94,7 +84,9 @@ class CheckpointReader:
 
     def _shard_problem(self, name: str, shard: Shard) -> str | None:
         try:
-            shape = self._open(shard.file).shape(name)
+            file = self._open(shard.file)
+            shape = file.shape(name)
+            dtype = None if shape is None else file.tensor(name).dtype
         except ValueError as error:
             return str(error)
         ends = [tuple(a + n for a, n in zip(box.at, box.shape, strict=True)) for box in shard.pieces]
@@ -102,7 +94,8 @@ class CheckpointReader:
         if shape != needed:
             found = "is not there" if shape is None else f"has shape {list(shape)}"
             return f"{self.directory / shard.file}: {name} {found}, the manifest says {list(needed)}"
-        return None
+        said = self.manifest.tensors[name].dtype
+        return None if dtype == said else f"{file.path}: {name} is {dtype}, the manifest says {said}"
 
     def read(self, name: str, place: Place, out: np.ndarray) -> np.ndarray:
         """A rank's shard of a tensor, from whatever layout it was written in.

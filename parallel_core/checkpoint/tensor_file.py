@@ -9,17 +9,19 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from parallel_core.checkpoint.lazy import LazyTensor, from_bfloat16, in_file, of_array
 from parallel_core.dtypes import DTYPES
+from parallel_core.files import parse_json
 
 _TYPES = {dtype.safetensors: name for name, dtype in DTYPES.items()}
 _METADATA = "__metadata__"
@@ -35,31 +37,55 @@ class FileRecord:
     """Bytes."""
     blake2b: str
     """Digest of all bytes, hexadecimal."""
+    crc32: dict[str, int] = field(default_factory=dict)
+    """Of the header, called "", and of each tensor's bytes: fast, and tells which one is damaged."""
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, np.ndarray | LazyTensor], metadata: Mapping[str, str] | None = None
 ) -> FileRecord:
     """Write a safetensors file and bring it to the disk; tensors that are not in memory are read one by one."""
-    digest, size = hashlib.blake2b(), 0
+    digest, size, checksums = hashlib.blake2b(), 0, {}
     lazy = {name: value if isinstance(value, LazyTensor) else of_array(value) for name, value in tensors.items()}
     with path.open("wb") as file:
         blocks: Iterable[Any] = chain([_header(lazy, metadata)], (_bytes(tensor.read()) for tensor in lazy.values()))
-        for block in blocks:
+        for name, block in zip(["", *lazy], blocks, strict=True):
             digest.update(block)
+            checksums[name] = crc32(block)
             size += file.write(block)
         file.flush()
         os.fsync(file.fileno())
-    return FileRecord(size, digest.hexdigest())
+    return FileRecord(size, digest.hexdigest(), checksums)
 
 
-def record_of(path: Path) -> FileRecord:
-    """Size and digest of a file as it is."""
+def digest_of(path: Path) -> str:
+    """Digest of a file as it is."""
     digest = hashlib.blake2b()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
             digest.update(block)
-    return FileRecord(path.stat().st_size, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def damage(path: Path, record: FileRecord, *, digest: bool = False) -> str | None:
+    """What is wrong with a file of which `record` was kept, and which tensors are not what was written. None: nothing.
+
+    digest: by the digest as well, which no change escapes that somebody made on purpose.
+    """
+    if not path.is_file():
+        return f"{path}: missing"
+    if path.stat().st_size != record.size:
+        return f"{path}: has {path.stat().st_size} bytes, {record.size} were written: it is cut off or damaged"
+    try:
+        wrong = TensorFile(path).changed(record.crc32) if record.crc32 else []
+    except ValueError as error:
+        return str(error)
+    if wrong:
+        names = ", ".join(wrong[:5]) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
+        return f"{path}: damaged: not what was written are {names}"
+    if (digest or not record.crc32) and digest_of(path) != record.blake2b:
+        return f"{path}: damaged: its bytes are not those that were written"
+    return None
 
 
 def _bytes(array: np.ndarray) -> Any:
@@ -84,6 +110,16 @@ def _header(tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str] | Non
     return len(text).to_bytes(_LENGTH, "little") + text
 
 
+def _end(header: Mapping[str, Any]) -> int:
+    """Of the data. Raises ValueError if tensors share bytes or leave some out, which the format forbids."""
+    end = 0
+    for begin, stop in sorted(tuple(entry["data_offsets"]) for entry in header.values()):
+        if type(begin) is not int or type(stop) is not int or begin != end or stop < begin:
+            raise ValueError(f"a tensor lies from byte {begin} to {stop} of the data, the one before ends at {end}")
+        end = stop
+    return end
+
+
 class TensorFile:
     """A safetensors file to read from; only what is asked for is read.
 
@@ -93,13 +129,15 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            if not path.is_file():
+                raise ValueError("no file")
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(_LENGTH), "little")
-                header = json.loads(file.read(min(length, path.stat().st_size)))
+                header = parse_json(file.read(min(length, path.stat().st_size)), path)
             header.pop(_METADATA, None)
             self._entries: dict[str, dict[str, Any]] = header
             self._data_start = _LENGTH + length
-            end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+            end = _end(header)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise ValueError(f"{path}: not a readable safetensors file ({error})") from error
         if path.stat().st_size != self._data_start + end:
@@ -108,9 +146,21 @@ class TensorFile:
                 f"or damaged; load another checkpoint"
             )
 
+    def changed(self, checksums: Mapping[str, int]) -> list[str]:
+        """Names of the tensors whose bytes have another checksum, or are on one side only."""
+        with self.path.open("rb") as file:
+            header = crc32(file.read(self._data_start))
+        if header != checksums.get(""):
+            return ["its header"]
+        found = {name: crc32(self._data(*self._place(name)[2:]).data) for name in self._entries} | {"": header}
+        return sorted(name for name in found.keys() | checksums.keys() if found.get(name) != checksums.get(name))
+
     @cached_property
     def _map(self) -> np.ndarray:
         return np.memmap(self.path, np.uint8, mode="r", offset=self._data_start)
+
+    def _data(self, begin: int, end: int) -> np.ndarray:
+        return self._map[begin:end] if begin < end else np.zeros(0, np.uint8)  # nothing cannot be mapped
 
     @property
     def names(self) -> list[str]:
@@ -119,14 +169,18 @@ class TensorFile:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Shape of a tensor; None if the file has none of that name."""
-        return tuple(self._entries[name]["shape"]) if name in self._entries else None
+        return self._place(name)[1] if name in self._entries else None
 
     def _place(self, name: str) -> tuple[str, tuple[int, ...], int, int]:
         """(our type, shape, begin, end in the data) of a tensor. Raises ValueError if they contradict each other."""
         entry = self._entries[name]
-        dtype, shape, (begin, end) = _TYPES.get(entry["dtype"]), tuple(entry["shape"]), entry["data_offsets"]
+        try:
+            kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+            dtype = _TYPES.get(kind)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{self.path}: the header does not say what {name} is ({error!r})") from error
         if dtype is None:
-            raise ValueError(f"{self.path}: {name} has type {entry['dtype']}; readable are {', '.join(_TYPES)}")
+            raise ValueError(f"{self.path}: {name} has type {kind}; readable are {', '.join(_TYPES)}")
         if (
             not all(type(n) is int and n >= 0 for n in (*shape, begin))
             or end - begin != prod(shape) * DTYPES[dtype].bytes
@@ -143,7 +197,5 @@ class TensorFile:
         """A view of a tensor, bfloat16 as float32; bytes are read from the disk when they are touched."""
         dtype, shape, begin, end = self._place(name)
         kind = DTYPES[dtype].numpy
-        if begin == end:
-            return np.zeros(shape, kind)
-        values = self._map[begin:end].view(kind).reshape(shape)
+        values = self._data(begin, end).view(kind).reshape(shape)
         return from_bfloat16(values) if dtype == "bfloat16" else values

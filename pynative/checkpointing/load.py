@@ -49,6 +49,9 @@ def load_checkpoint(directory: Path, state: RunState, digests: bool = False) -> 
     kind = "hf" if training.checkpoint.convert_from_huggingface else "auto"
     weights_alone = training.checkpoint.finetune or training.checkpoint.no_load_optim
     step = training.checkpoint.ckpt_step
+    later = None if step is not None or parallel_state.get_global_rank() > 0 else commit.overlooked(directory)
+    if later is not None:
+        warn(later)
     reader = open_checkpoint(directory, step, vocabulary, kind=kind, optimizer=not weights_alone)
     weights_alone = weights_alone or not reader.holds_a_run
     optimizer = None if weights_alone else state.step_cell.optimizer
@@ -93,6 +96,8 @@ def _check(
     absent = [] if strictness.refuses_absent else [name for name in specs if not reader.has(name)]
     found = [reader.problem(name, spec) for name, spec in specs.items() if name not in absent]
     damaged = reader.damaged_files(world.rank, world.size, digests=digests)
+    if damaged:
+        damaged.append(commit.another(reader.directory))
     problems = [*damaged, *problems, *(problem for problem in found if problem)]
     source = str(reader.directory)
     unused = agree(reader.manifest.weights, specs.keys(), problems, source, all_used=strictness.refuses_unused)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -69,10 +73,11 @@ class Saving:
         world, optimizer = parallel_state.get_world_group(), _saved_optimizer(state)
         is_sharded = optimizer is not None and optimizer.buffers.is_sharded
         files = writers(parallel_state.get_topology(), sharded=is_sharded)
+        tensors, run = _local_tensors(state), _run(state)
         if world.rank == 0:
-            commit.begin(directory, state.iteration)
+            with _explained(directory, tensors):
+                commit.begin(directory, state.iteration)
         world.barrier()
-        tensors = _local_tensors(state)
         if copies:
             tensors = {name: LocalTensor(place, np.array(values)) for name, (place, values) in tensors.items()}
         return cls(
@@ -81,7 +86,7 @@ class Saving:
             is_publisher=world.rank == 0,
             file=files.get(world.rank),
             tensors=tensors,
-            run=_run(state),
+            run=run,
             files=tuple(files.values()),
             config=state.config.training_config.checkpoint,
             keep=_kept(state.config.training_config.checkpoint) if keep is None else keep,
@@ -94,23 +99,30 @@ class Saving:
 
     def write(self) -> None:
         """This rank's file. Raises OSError, naming folder, need and newest whole checkpoint, if it cannot be."""
-        if self.file is None:
-            return
-        try:
-            write_part(commit.partial_directory(self.directory, self.iteration), self.file, self.tensors)
-        except OSError as error:
-            needed = sum(tensor.values.nbytes for tensor in self.tensors.values())
-            raise OSError(error.errno, commit.cannot_write(self.directory, needed, error)) from error
+        if self.file is not None:
+            with _explained(self.directory, self.tensors):
+                write_part(commit.partial_directory(self.directory, self.iteration), self.file, self.tensors)
 
     def publish(self) -> None:
-        """Manifest, name, and the pointer to the latest."""
+        """Manifest, name, and the pointer to the latest. Raises as `write` does."""
         if not self.is_publisher:
             return
         partial = commit.partial_directory(self.directory, self.iteration)
-        write_manifest(partial, self.run, self.files)
-        if self.config.convert_to_huggingface:
-            add_huggingface(partial, self.config.huggingface_model_type)
-        commit.publish(self.directory, self.iteration, self.keep, self.config.save_retain_interval)
+        with _explained(self.directory, self.tensors):
+            write_manifest(partial, self.run, self.files)
+            if self.config.convert_to_huggingface:
+                add_huggingface(partial, self.config.huggingface_model_type)
+            commit.publish(self.directory, self.iteration, self.keep, self.config.save_retain_interval)
+
+
+@contextmanager
+def _explained(directory: Path, tensors: dict[str, LocalTensor]) -> Iterator[None]:
+    """What the system refuses, said with the folder, what this rank writes, and what there is to resume from."""
+    try:
+        yield
+    except OSError as error:
+        needed = sum(tensor.values.nbytes for tensor in tensors.values())
+        raise OSError(error.errno, commit.cannot_write(directory, needed, error)) from error
 
 
 def _kept(config: CheckpointConfig) -> int:
@@ -150,8 +162,17 @@ def _run(state: RunState) -> Run:
         optimizer=None if optimizer is None else _record(optimizer),
         loss_scaler=None if scaler is None else scaler.state_dict(),
         rng=None if training.checkpoint.no_save_rng else {"seed": get_rng_tracer().seed},
-        state={name: deepcopy(kept) for name, one in named(state.callbacks).items() if (kept := one.state_dict())},
+        state={name: _plain(name, kept) for name, one in named(state.callbacks).items() if (kept := one.state_dict())},
     )
+
+
+def _plain(callback: str, kept: dict[str, Any]) -> dict[str, Any]:
+    """A copy of what a callback keeps. Raises ValueError if it is not what a manifest can hold."""
+    try:
+        json.dumps(kept)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{callback}.state_dict: {error}; give numbers, strings, lists and dicts of them") from error
+    return deepcopy(kept)
 
 
 def _topology() -> dict[str, int]:

@@ -117,13 +117,13 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
     callbacks += expert_callbacks(config.model_config, output, checkpoint.save_interval)
     callbacks += profile_callbacks(training.profiler)
     callbacks += more
-    if training.exit_interval or training.exit_duration_in_mins:
-        callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))
-    if training.exit_signal_handler:
-        callbacks.append(SignalCallback())
     if checkpoint.output_dir:
         directory = Path(checkpoint.output_dir)
         callbacks.append(CheckpointCallback(directory, checkpoint.save_interval, checkpoint.async_save))
+    if training.exit_interval or training.exit_duration_in_mins:
+        callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))
+    if training.exit_signal_handler:
+        callbacks.append(SignalCallback())  # the last: a signal must not end the process while it saves at the end
     return callbacks
 
 

@@ -82,7 +82,14 @@ def open_checkpoint(
     except ValueError:
         if kind != "auto":
             raise
-        return CheckpointReader(commit.find(directory, step), vocabulary)
+        return _native(commit.find(directory, step), vocabulary)
     if one.kind == "native":
-        return CheckpointReader(commit.find(directory, step), vocabulary)
+        return _native(commit.find(directory, step), vocabulary)
     return ConvertedReader(folder, formats.read(folder, one.kind, optimizer=optimizer), vocabulary)
+
+
+def _native(folder: Path, vocabulary: Vocabulary | None) -> CheckpointReader:
+    try:
+        return CheckpointReader(folder, vocabulary)
+    except ValueError as error:
+        raise ValueError(f"{error}; {commit.another(folder)}") from error

@@ -1,24 +1,22 @@
 """A save that dies anywhere loses nothing; a save that succeeds leaves nothing behind."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.manifest import MANIFEST
 from parallel_core.checkpoint.reader import CheckpointReader
 from parallel_core.checkpoint.writer import file_name, write_manifest
 from tests.support.checkpoint_writing import one_tensor, run_at, save, whole, write_stages
-
-
-class Crash(BaseException):
-    """The process is gone."""
+from tests.support.dying import deaths
 
 
 def _value(root: Path) -> float:
@@ -31,66 +29,59 @@ def _value(root: Path) -> float:
     return float(values.flat[0])
 
 
-STEPS = [
-    (Path, "mkdir"),
-    (Path, "rename"),
-    (Path, "open"),
-    (Path, "write_text"),
-    (Path, "unlink"),
-    (os, "fsync"),
-    (os, "replace"),
-    (shutil, "rmtree"),
-]
-"""Every call by which a save changes the disk."""
-
-
-def _crash_at(monkeypatch, count: int) -> list[int]:
-    """The process dies just before its `count`-th change of the disk; the returned list counts them."""
-    seen = [0]
-
-    def dying(original):
-        def call(*args, **kwargs):
-            seen[0] += 1
-            if seen[0] == count:
-                raise Crash
-            return original(*args, **kwargs)
-
-        return call
-
-    for owner, name in STEPS:
-        monkeypatch.setattr(owner, name, dying(getattr(owner, name)))
-    return seen
-
-
-def _changes(monkeypatch, root: Path, iteration: int) -> int:
-    with monkeypatch.context() as patch:
-        seen = _crash_at(patch, 0)
-        save(root, iteration, [one_tensor(2)], tensor_size=2, keep=1)
-    return seen[0]
-
-
 @pytest.mark.parametrize("iteration", [2, 1], ids=["new iteration", "iteration that exists"])
-def test_a_crash_at_any_step_leaves_a_whole_checkpoint(tmp_path, monkeypatch, iteration):
-    """The latest is the old one or the new one, cleaning up keeps it, and the next save succeeds."""
-    save(tmp_path / "dry", 1, [one_tensor(1)])
-    steps = _changes(monkeypatch, tmp_path / "dry", iteration)
-    assert steps > 15
-    seen = set()
-    for count in range(1, steps + 1):
-        root = tmp_path / str(count)
+def test_a_death_at_any_step_leaves_a_whole_checkpoint(tmp_path, iteration):
+    """The latest is the old one or the new one, cleaning up keeps it, and the next save succeeds and tidies up."""
+    roots = map(tmp_path.joinpath, map(str, range(1000)))
+
+    def saved_once() -> Path:
+        root = next(roots)
         save(root, 1, [one_tensor(1)])
-        with monkeypatch.context() as patch:
-            _crash_at(patch, count)
-            with pytest.raises(Crash):
-                save(root, iteration, [one_tensor(2)], tensor_size=2, keep=1)
-        left = _value(root)
-        seen.add(left)
-        commit.clean(root)
-        assert _value(root) == left
-        save(root, 3, [one_tensor(3)], keep=1)
-        assert _value(root) == 3
-        assert sorted(path.name for path in root.iterdir()) == ["iter_0000003", commit.TRACKER]
-    assert seen == {1.0, 2.0}
+        return root
+
+    seen = []
+    with patch("os.fsync"):
+        for _, root in deaths(saved_once, lambda root: save(root, iteration, [one_tensor(2)], 2, keep=1)):
+            seen.append(_value(root))
+            commit.clean(root)
+            assert _value(root) == seen[-1]
+            save(root, 3, [one_tensor(3)], keep=1)
+            assert _value(root) == 3
+            assert sorted(path.name for path in root.iterdir()) == ["iter_0000003", commit.TRACKER]
+    assert seen == sorted(seen) and set(seen) == {1.0, 2.0} and len(seen) > 30, "from one step on it is the new one"
+
+
+def test_all_bytes_are_on_the_disk_before_a_name_says_so(tmp_path):
+    """Files and folders of the checkpoint before it is renamed, the rename before the pointer, the pointer at last:
+    nothing is lost with the power, either."""
+    synced: set[Path] = set()
+    folder, seen = tmp_path / "iter_0000001", []
+    fsync, rename, replace = os.fsync, Path.rename, os.replace
+
+    def note(descriptor: int) -> None:
+        synced.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def named(path: Path, target: Path) -> Path:
+        assert {path, *path.rglob("*")} <= synced
+        synced.clear()
+        seen.append(target)
+        return rename(path, target)
+
+    def pointed(path: Path, target: Path) -> None:
+        assert {Path(path), tmp_path} <= synced
+        synced.clear()
+        seen.append(target)
+        replace(path, target)
+
+    with patch("os.fsync", note), patch.object(Path, "rename", named), patch("os.replace", pointed):
+        partial = commit.begin(tmp_path, 1)
+        (partial / "huggingface").mkdir()
+        (partial / "huggingface" / "config.json").write_text("{}")
+        write_stages(partial, [one_tensor(1)], 1)
+        write_manifest(partial, run_at(1), [file_name(0, 0)])
+        commit.publish(tmp_path, 1, keep=1)
+    assert seen == [folder, tmp_path / commit.TRACKER] and tmp_path in synced
 
 
 WRITER = """
@@ -125,6 +116,63 @@ def test_the_newest_by_time_are_kept(tmp_path):
         save(tmp_path, iteration, [one_tensor(iteration)], keep=2)
     assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_0000002", "iter_0000003"]
     assert _value(tmp_path) == 3
+
+
+def test_the_newest_stays_whatever_the_clock_says(tmp_path):
+    """The clock went back, or an earlier checkpoint was copied here later."""
+    for iteration in (1, 2):
+        manifest = save(tmp_path, iteration, [one_tensor(iteration)], keep=1) / MANIFEST
+        later = time.time() + 3600
+        os.utime(manifest, (later, later))
+    assert [path.name for path in tmp_path.glob("iter_*")] == ["iter_0000002"] and _value(tmp_path) == 2
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+@pytest.mark.parametrize("retain", [None, 3])
+def test_the_newest_whole_one_is_never_deleted(tmp_path, keep, retain):
+    """A disk that drops what it was given cuts off files 2 and 3 as they are published: 1 stays, and is the one that
+    messages name; the next good one takes its place."""
+    save(tmp_path, 1, [one_tensor(1)])
+    write = commit._sync_all
+
+    def cut_off(partial: Path) -> None:
+        write(partial)
+        os.truncate(partial / file_name(0, 0), 50)
+
+    with patch.object(commit, "_sync_all", cut_off):
+        for iteration in (2, 3):
+            save(tmp_path, iteration, [one_tensor(iteration)], keep=keep, retain=retain)
+    assert commit.newest_whole(tmp_path) == tmp_path / "iter_0000001"
+    assert "iter_0000001" in commit.another(tmp_path / "iter_0000003")
+    for iteration in (4, 5):
+        save(tmp_path, iteration, [one_tensor(iteration)], keep=keep, retain=retain)
+    left = {int(path.name[5:]) for path in tmp_path.glob("iter_*")}
+    assert left == {*range(6 - keep, 6)} | ({3} if retain else set()) and _value(tmp_path) == 5
+
+
+def test_a_checkpoint_that_cannot_be_deleted_fails_no_save(tmp_path):
+    """The new one is there; a leftover is the next save's, and links are removed themselves, not what they point to."""
+    mine = save(tmp_path / "mine", 1, [one_tensor(9)])
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "iter_0000001").symlink_to(mine)
+    save(tmp_path / "root", 2, [one_tensor(2)], keep=1)
+    assert not (tmp_path / "root" / "iter_0000001").exists() and _value(tmp_path / "mine") == 9
+    with patch("shutil.rmtree", side_effect=OSError("busy")):
+        save(tmp_path / "root", 3, [one_tensor(3)], keep=1)
+    assert _value(tmp_path / "root") == 3 and len(list(tmp_path.glob("root/.iter*"))) == 1
+    save(tmp_path / "root", 4, [one_tensor(4)], keep=1)
+    assert not list(tmp_path.glob("root/.iter*"))
+
+
+def test_a_pointer_to_another_than_the_last_is_noticed(tmp_path):
+    """A bit of it flipped, or a save died before it pointed to what it had written; nothing to say otherwise."""
+    for iteration in (2, 3):
+        save(tmp_path, iteration, [one_tensor(iteration)])
+    assert commit.overlooked(tmp_path) is None and commit.overlooked(tmp_path / "iter_0000002") is None
+    (tmp_path / commit.TRACKER).write_text("2\n")
+    said = commit.overlooked(tmp_path)
+    assert said is not None and "names iter_0000002, but iter_0000003 was saved later" in said
+    assert "--ckpt-step 3" in said
 
 
 def test_saving_an_iteration_again_replaces_it(tmp_path):

@@ -1,6 +1,7 @@
 """A manifest that was tampered with is refused before anything is read, inside of its folder or outside."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from parallel_core.checkpoint.manifest import Manifest
 from parallel_core.checkpoint.reader import CheckpointReader
 from tests.support.checkpoint_writing import one_tensor, save
+from tests.support.opened import opened
 
 FILE = "mp_rank_00_000.safetensors"
 
@@ -57,17 +59,66 @@ EDITS = {
     "a negative shape": (lambda c: c["tensors"]["w"].__setitem__("shape", [-1, -8]), "not possible"),
     "an unknown type": (lambda c: c["tensors"]["w"].__setitem__("dtype", "object"), "not possible"),
     "a file that is not listed": (lambda c: c["files"].pop(FILE), "not a file of it"),
+    "the folder itself": (renamed("."), "does not lie in it"),
+    "no name": (renamed(""), "does not lie in it"),
+    "another system's path": (renamed("..\\x"), "does not lie in it"),
+    "a number that no array takes": (lambda c: c["tensors"]["w"].update(shape=[0, 1 << 70], shards=[]), "not possible"),
+    "a type that is no name": (lambda c: c["tensors"]["w"].__setitem__("dtype", ["float32"]), "unhashable"),
+    "a truth value": (lambda c: c["tensors"]["w"].__setitem__("shape", [4, True]), "not possible"),
+    "a size that is no number": (lambda c: c["files"][FILE].__setitem__("size", "1"), "TypeError"),
+    "an iteration in words": (lambda c: c.__setitem__("iteration", "one"), "no counts"),
+    "a negative iteration": (lambda c: c.__setitem__("iteration", -1), "no counts"),
+    "another iteration": (lambda c: c.__setitem__("iteration", 7), "of iteration 7, its folder of another"),
+    "half a sample": (lambda c: c.__setitem__("consumed_samples", 0.5), "no counts"),
+    "steps in words": (lambda c: c["optimizer"].__setitem__("steps", "1"), "no counts"),
+    "a state that is no name": (lambda c: c["optimizer"].__setitem__("state", [1]), "lacks something"),
+    "an optimizer that is a list": (lambda c: c.__setitem__("optimizer", [1]), "not a readable manifest"),
+    "a schedule that is a list": (lambda c: c.__setitem__("scheduler", [1]), "another kind"),
+    "a section that is a number": (lambda c: c["config"].__setitem__("model_config", 3), "another kind"),
+    "a random state without its seed": (lambda c: c.__setitem__("rng", {}), "lacks something"),
+    "a seed in words": (lambda c: c.__setitem__("rng", {"seed": "x"}), "another kind"),
+    "a callback's state that is a list": (lambda c: c.__setitem__("state", {"Counter": [1]}), "another kind"),
+    "callbacks that are a list": (lambda c: c.__setitem__("state", [1]), "not a readable manifest"),
+    "tensors that are a list": (lambda c: c.__setitem__("tensors", [1]), "not a readable manifest"),
+    "files that are a list": (lambda c: c.__setitem__("files", [1]), "not a readable manifest"),
+    "an unknown entry": (lambda c: c.__setitem__("run", "rm"), "not a readable manifest"),
+    "no tensors": (lambda c: c.pop("tensors"), "not a readable manifest"),
+    "one number changed": (lambda c: c["scheduler"].__setitem__("max_lr", 7), "damaged: it does not say"),
 }
 
 
 @pytest.mark.parametrize("name", EDITS)
 def test_it_is_refused(folder, name):
-    """With the reason."""
+    """With the reason and the manifest's name, and nothing but the manifest was opened."""
     edit, words = EDITS[name]
     assert Manifest.read(folder).tensors
     change(folder, edit)
-    with pytest.raises(ValueError, match=words):
+    with opened() as files, pytest.raises(ValueError, match=words) as error:
         CheckpointReader(folder)
+    assert set(files) == {folder / "manifest.json"} and str(folder / "manifest.json") in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "9" * 10_000, "NaN", "\0"])
+def test_json_that_python_itself_stumbles_over(folder, text):
+    """More levels than its stack has, more digits than it reads, no object."""
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=r"manifest\.json: not a readable manifest"):
+        Manifest.read(folder)
+
+
+def test_a_manifest_that_is_a_link_is_not_followed(folder, tmp_path):
+    shutil.move(folder / "manifest.json", tmp_path / "elsewhere")
+    (folder / "manifest.json").symlink_to(tmp_path / "elsewhere")
+    with opened() as files, pytest.raises(ValueError, match="is a link"):
+        CheckpointReader(folder)
+    assert files == []
+
+
+def test_a_manifest_without_a_digest_is_of_an_earlier_version(folder):
+    """And can be read; so can one that somebody formatted anew."""
+    change(folder, lambda content: content.pop("digest"))
+    assert re.fullmatch(r"\{\S.*\}", (folder / "manifest.json").read_text())
+    assert Manifest.read(folder).iteration == 1
 
 
 def test_a_tensor_that_is_there_twice_is_refused(folder):

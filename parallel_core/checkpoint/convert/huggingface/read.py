@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.checkpoint.torch_files.archive import read_archive
-from parallel_core.files import plain_file
+from parallel_core.files import plain_file, read_json
 from parallel_core.fused_rows import QueryKeyValueRows
 
 CONFIG = "config.json"
@@ -37,7 +36,7 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
 
     Raises ValueError if something is missing, or is there and not known.
     """
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    config = read_json(folder / CONFIG)
     family = family_of(config)
     try:
         found = settings_of(config, family)
@@ -70,7 +69,7 @@ def read_tensors(folder: Path) -> dict[str, LazyTensor]:
     tensors_of = _safetensors if ending == "safetensors" else _of_torch
     if not index.is_file():
         return tensors_of(folder / f"{name}.{ending}")
-    files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    files = read_json(index)["weight_map"]
     tensors: dict[str, LazyTensor] = {}
     for file in sorted(set(files.values())):
         path = plain_file(folder, file, links=True)

@@ -1,0 +1,33 @@
+"""Which files are opened."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+_listening: list[list[Path]] = []
+
+
+@contextmanager
+def opened() -> Iterator[list[Path]]:
+    """Inside, every path that this process opens is added to the list."""
+    _listen()
+    found: list[Path] = []
+    _listening.append(found)
+    try:
+        yield found
+    finally:
+        _listening.remove(found)
+
+
+@cache
+def _listen() -> None:
+    """Python keeps an audit hook for good."""
+
+    def hook(event: str, arguments: tuple) -> None:
+        if event == "open" and _listening and isinstance(arguments[0], str | Path):
+            for found in _listening:
+                found.append(Path(arguments[0]).absolute())
+
+    sys.addaudithook(hook)

@@ -24,15 +24,11 @@ def hottest(tokens: np.ndarray, count: int) -> Hot:
     return tuple(sorted(np.argsort(-tokens, kind="stable")[:count].tolist()))
 
 
-def is_revised(step: int, update_step: int, save_interval: int | None = None) -> bool:
-    """Whether the hot experts are chosen anew at the end of a step (from 1): at powers of two up to `update_step`, at
-    its multiples, and where a checkpoint follows."""
+def is_revised(step: int, update_step: int) -> bool:
+    """Whether the hot experts are chosen anew at the end of a step (from 1): at powers of two up to `update_step`, and
+    at its multiples."""
     is_power_of_two = step & (step - 1) == 0
-    return (
-        (is_power_of_two and step <= update_step)
-        or step % update_step == 0
-        or (save_interval is not None and save_interval > 0 and step % save_interval == 0)
-    )
+    return (is_power_of_two and step <= update_step) or step % update_step == 0
 
 
 def capacities(capacity: int, cold_share: float, hot: Hot, experts: int) -> np.ndarray:

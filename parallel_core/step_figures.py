@@ -37,10 +37,11 @@ class Figure:
     is_loss: bool = True
     """Averaged over micro-batches and data-parallel replicas, and logged."""
     layers: int = 0
-    """Of a loss by layer: how many layers have it; what is logged is their mean."""
+    """Of a loss by layer: by how many layers its sum is divided to be logged. As in Megatron those are the decoder's
+    layers of experts and all depths of multi-token prediction, dense ones too."""
 
     def logged(self, value: np.ndarray) -> float:
-        """One number: the mean over the layers that have the loss, or their sum where it isn't by layer."""
+        """One number: the mean over `layers`, or the value itself where it isn't by layer."""
         return float(value.sum()) / max(self.layers, 1)
 
 
@@ -58,14 +59,16 @@ def mtp_loss(depth: int) -> str:
 
 
 def _of_experts(config: ModelConfig) -> Iterator[Figure]:
-    layers, number = len(_layers_of_experts(config)), config.num_layers + config.multi_token_prediction.depths
-    if not layers:
+    of_experts, depths = _layers_of_experts(config), config.multi_token_prediction.depths
+    if not of_experts:
         return
+    number = config.num_layers + depths
+    averaged = depths + sum(layer < config.num_layers for layer in of_experts)
     by_expert = (number, config.moe_config.num_experts or 0)
     yield Figure(TOKENS_CHOSEN, by_expert, is_loss=False)
     yield Figure(TOKENS_ROUTED, by_expert, is_loss=False)
     for name in router_losses(config):
-        yield Figure(name, (number,), layers=layers)
+        yield Figure(name, (number,), layers=averaged)
 
 
 def _layers_of_experts(config: ModelConfig) -> list[int]:

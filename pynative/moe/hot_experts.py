@@ -7,7 +7,7 @@ whoever reads the model, a checkpoint say, finds the trained values, whichever e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import cast
@@ -17,9 +17,10 @@ from mindspore import Parameter, Tensor, nn
 
 from parallel_core import hot_experts
 from parallel_core.buffers import Span
-from parallel_core.config import ModelConfig
-from parallel_core.hot_experts import Hot, Slots
+from parallel_core.config import ModelConfig, MoEConfig
+from parallel_core.hot_experts import Hot, Slots, hottest, is_revised
 from parallel_core.sharding import ShardSpec
+from parallel_core.step_figures import TOKENS_CHOSEN
 from pynative import autograd, in_place, kernels, parallel_state
 from pynative.autograd import TapeGradients
 from pynative.collectives import Group
@@ -27,6 +28,7 @@ from pynative.distributed.flat_memory import FlatMemory
 from pynative.moe.experts import Expert, Experts
 from pynative.moe.token_dispatcher import MoETokenDispatcher
 from pynative.parameter import ParameterMeta, type_name
+from pynative.step_position import get_step_position
 
 LINEARS = ("linear_fc1", "linear_fc2")
 
@@ -139,22 +141,45 @@ class HotExperts:
         return self._own[place] if owner == self._group.rank else None
 
 
-def hot_experts_of(model: nn.Cell) -> list[HotExperts]:
-    """Those of a model's layers."""
-    found = (getattr(cell, "hot_experts", None) for _, cell in model.cells_and_names())
-    return [each for each in found if each is not None]
+class HotExpertLayers:
+    """Those of a stage's chunks: where they are while a step runs, and which they are from the next one on."""
 
+    def __init__(self, model: Iterable[nn.Cell], moe: MoEConfig) -> None:
+        cells = [cell for chunk in model for _, cell in chunk.cells_and_names()]
+        self._layers = [layer for cell in cells if (layer := getattr(cell, "hot_experts", None)) is not None]
+        self._count, self._update_step = moe.hot_expert_num, moe.hot_expert_update_step
+        self._tokens: np.ndarray | None = None
+        self.chosen: dict[int, Hot] = {}
+        """Of all stages' layers, by their numbers: what was chosen so far."""
 
-@contextmanager
-def replicated(layers: Sequence[HotExperts], train: bool) -> Iterator[None]:
-    """Within the block hot experts are where the tokens are. After one that trains their gradients are the owners'."""
-    for layer in layers:
-        layer.install(train)
-    try:
-        yield
-    except BaseException:
-        for layer in layers:
-            layer.remove(train=False)
-        raise
-    for layer in layers:
-        layer.remove(train)
+    @contextmanager
+    def replicated(self, train: bool) -> Iterator[None]:
+        """Within the block they are where the tokens are. After one that trains their gradients are the owners'."""
+        for layer in self._layers:
+            layer.install(train)
+        try:
+            yield
+        except BaseException:
+            for layer in self._layers:
+                layer.remove(train=False)
+            raise
+        for layer in self._layers:
+            layer.remove(train)
+
+    def update(self, figures: Mapping[str, np.ndarray]) -> None:
+        """After the backward of a training step, choose anew if it is one to do so, by the tokens that all ranks'
+        routers sent to each expert."""
+        self._tokens = figures.get(TOKENS_CHOSEN)
+        if is_revised(get_step_position().iteration + 1, self._update_step):
+            self.choose()
+
+    def choose(self) -> None:
+        """By the last step's tokens."""
+        if self._count and self._tokens is not None:
+            self.take({number: hottest(row, self._count) for number, row in enumerate(self._tokens, 1)})
+
+    def take(self, chosen: Mapping[int, Hot]) -> None:
+        """What was chosen earlier, where it is of as many experts as are hot in this run."""
+        self.chosen = {number: hot for number, hot in chosen.items() if len(hot) == self._count}
+        for layer in self._layers:
+            layer.hot = self.chosen.get(layer.layer_number, layer.hot)

@@ -12,6 +12,7 @@ from pynative import parallel_state
 from pynative.distributed.finalize_model_grads import finalize_model_grads
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.moe.expert_bias import ExpertBiases
+from pynative.moe.hot_experts import HotExpertLayers
 from pynative.parameter import trainable
 from pynative.pipeline_parallel.step import GlobalLoss, PipelineStep
 from pynative.step_position import StepPosition, set_step_position
@@ -40,6 +41,7 @@ class ForwardBackward:
         self.pipeline = PipelineStep(model, config)
         self._forward_step, self._calls = BatchedForwardStep(), count()
         self.expert_biases = ExpertBiases(model)
+        self.hot_experts = HotExpertLayers(model, config.model_config.moe_config)
 
     @classmethod
     def of(cls, model: nn.CellList, config: AllConfig) -> "ForwardBackward":
@@ -54,9 +56,11 @@ class ForwardBackward:
         set_training(self.model, train)
         set_step_position(StepPosition(next(self._calls)))
         self.buffers.empty_gradients()
-        loss = self.pipeline.run(self._forward_step, iter([data]), train)
+        with self.hot_experts.replicated(train):
+            loss = self.pipeline.run(self._forward_step, iter([data]), train)
         if train:
             self.expert_biases.update(loss.figures)
+            self.hot_experts.update(loss.figures)
             finalize_model_grads(self.buffers)
             self.buffers.gather_gradients()
         return loss, self.pipeline.averaging.gradient_scale(loss.tokens)

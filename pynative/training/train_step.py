@@ -13,7 +13,7 @@ from parallel_core.loss_scale import LossScaler
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative.distributed.finalize_model_grads import finalize_model_grads
 from pynative.moe.expert_bias import ExpertBiases
-from pynative.moe.hot_experts import hot_experts_of, replicated
+from pynative.moe.hot_experts import HotExpertLayers
 from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.optimizer.grad_norm import GradientNorm, clip_coefficient
 from pynative.pipeline_parallel.stage import ForwardStep
@@ -92,7 +92,7 @@ class TrainOneStepCell:
                 bucket.is_checked = True
             self.pipeline.after_micro_batch = self.buffers.check_gradients
         self.gradient_norm = GradientNorm(self.buffers, checks_all=self.loss_scaler is not None)
-        self.hot_experts = hot_experts_of(self.model)
+        self.hot_experts = HotExpertLayers(self.model, model_config.moe_config)
         self.skipped_steps, self.expert_biases = 0, ExpertBiases(self.model)
 
     def __call__(self, **data: Any) -> tuple[float, bool, float, float, float]:
@@ -119,9 +119,10 @@ class TrainOneStepCell:
         samples = data.batch_size * replicas * (micro_batches or data.micro_batch_num)
         set_training(self.model, True)
         self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
-        with replicated(self.hot_experts, train=True):
+        with self.hot_experts.replicated(train=True):
             loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
         self.expert_biases.update(loss.figures)
+        self.hot_experts.update(loss.figures)
         averaging = self.pipeline.averaging
         finalize_model_grads(self.buffers)
         loss_scale, scale = averaging.loss_scale, averaging.gradient_scale(loss.tokens)
@@ -145,6 +146,6 @@ class TrainOneStepCell:
     def evaluate(self, data_iterator: Iterator, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""
         set_training(self.model, False)
-        with replicated(self.hot_experts, train=False):
+        with self.hot_experts.replicated(train=False):
             losses = [self.pipeline.run(self.forward_step, data_iterator, train=False) for _ in range(batches)]
         return sum(loss.total for loss in losses) / max(sum(loss.weight for loss in losses), 1.0)

@@ -114,7 +114,7 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
         callbacks.append(WeightHashCallback(training.check_weight_hash_across_dp_replicas_interval))
     if training.log_local_norm:
         callbacks.append(GradientNormsCallback(training.log_interval))
-    callbacks += expert_callbacks(config.model_config, output, checkpoint.save_interval)
+    callbacks += expert_callbacks(config.model_config, output, more)
     callbacks += profile_callbacks(training.profiler)
     callbacks += more
     if checkpoint.output_dir:

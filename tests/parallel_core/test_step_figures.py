@@ -44,3 +44,15 @@ def test_layers_that_do_nothing_have_no_loss():
     assert logged(config, values)["z_loss"] == 3
     by_layer = {name: value for name, value in logged_by_layer(config, values).items() if "z_loss" in name}
     assert by_layer == {f"moe/z_loss_layer_{layer}": layer + (1 if layer < 4 else 0) for layer in (1, 2, 4)}
+
+
+def test_megatron_divides_by_all_depths():
+    """By a dense one too: recorded of Megatron-Core, whose decoder has two layers of experts here."""
+    config = model(
+        "--num-experts 2 --moe-layer-freq [1,1,0,0] --moe-z-loss-coeff 0.1 --mtp-num-layers 1 "
+        "--position-embedding-type rope"
+    )
+    values = {figure.name: np.zeros(figure.shape) for figure in figures_of(config)}
+    values["z_loss"] += [2, 4, 0, 0, 0]
+    assert logged(config, values)["z_loss"] == 2
+    assert [name[-1] for name in logged_by_layer(config, values) if "z_loss" in name] == ["0", "1"]

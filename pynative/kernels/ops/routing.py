@@ -29,7 +29,9 @@ def _normalized(rows: Tensor, rule: RoutingRule) -> Tensor:
 
 
 def _best(values: Tensor, count: int) -> Tensor:
-    return ops.cast(ops.topk(values, count, -1)[1], INT32)
+    """Columns of the largest values of each row; of equal ones the first, as a CPU's operator has them only where it is
+    asked for all."""
+    return ops.cast(ops.topk(values, values.shape[-1], -1)[1][..., :count], INT32)
 
 
 def _is(numbers: Tensor, count: int) -> Tensor:
@@ -114,11 +116,11 @@ def drop_over_capacity(
 ) -> tuple[Tensor, Tensor]:
     tokens, number = experts.shape[0], int(experts.max().asnumpy()) + 1
     capacities = np.minimum(capacity if np.ndim(capacity) else np.full(number, capacity), tokens)[:number]
-    chosen = ops.cast(_is(experts, number), FLOAT32)
     first_is_largest = Tensor(np.arange(tokens, 0, -1, dtype=np.float32)[:, None, None])
-    order = first_is_largest if by_position else 1.0 + ops.expand_dims(detached(probs), -1)
-    most = int(capacities.max())
-    best_of_expert = _best((chosen * order).sum(axis=1).T, most)
+    order = first_is_largest if by_position else ops.expand_dims(detached(probs), -1)
+    chosen = ops.where(_is(experts, number), order, Tensor(np.float32(-1.0)))
+    most = max(int(capacities.max()), 1)
+    best_of_expert = _best(chosen.max(axis=1).T, most)
     within = Tensor(np.arange(most) < capacities[:, None])
     taken = _any(ops.where(within, best_of_expert, Tensor(np.int32(-1))), tokens).T
     kept = ops.gather_d(taken, 1, experts)

@@ -1,7 +1,7 @@
 """What the log and files say of experts: how many tokens they drop, and how many each receives."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,16 +104,20 @@ def _depths(config: ModelConfig) -> int:
     return config.multi_token_prediction.num_layers or 0
 
 
-def expert_callbacks(config: ModelConfig, output: Path, save_interval: int | None) -> list[Callback]:
-    """Those that the configuration asks for. save_interval: steps between checkpoints."""
+def expert_callbacks(config: ModelConfig, output: Path, given: Sequence[Callback]) -> list[Callback]:
+    """Those that the configuration asks for and a script has not `given` itself."""
     monitors, found = config.moe_config.monitors, list[Callback]()
     if config.moe_config.num_experts is None:
         return found
-    if monitors.moe_log_drop_rate:
+    if monitors.moe_log_drop_rate and not _has(given, MoEDropRateCallback):
         found.append(MoEDropRateCallback.of(config))
     if monitors.save_token_distribution:
         directory = monitors.summary_dir or output / "token_distribution"
         found.append(SummaryMonitor(directory, collect_freq=monitors.summary_collect_freq))
-    if config.moe_config.hot_expert_num:
-        found.append(ColdHotExpertMonitor(config.moe_config, save_checkpoint_steps=save_interval))
+    if config.moe_config.hot_expert_num and not _has(given, ColdHotExpertMonitor):
+        found.append(ColdHotExpertMonitor(config.moe_config))
     return found
+
+
+def _has(callbacks: Sequence[Callback], kind: type[Callback]) -> bool:
+    return any(isinstance(callback, kind) for callback in callbacks)

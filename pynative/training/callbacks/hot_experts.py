@@ -1,58 +1,55 @@
-"""The choice of the experts that every rank has copies of."""
+"""What a checkpoint keeps of the experts that every rank has copies of."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from parallel_core.config.moe import MoEConfig
-from parallel_core.hot_experts import hottest, is_revised
-from parallel_core.step_figures import TOKENS_CHOSEN
-from pynative.moe.hot_experts import hot_experts_of
+from pynative.moe.hot_experts import HotExpertLayers
 from pynative.training.callbacks.base import Callback, TrainingState
 
 
 class ColdHotExpertMonitor(Callback):
-    """Chooses each layer's hot experts anew by the tokens that all ranks' routers sent to each in the step.
+    """Has each layer's hot experts chosen anew before a checkpoint, which keeps the choice.
 
-    Copies hold no state of their own, so that it does not matter whether a checkpoint is written before or after.
+    At powers of two and multiples of its step the training step itself chooses. Copies hold no state of their own, so
+    that it does not matter whether this stands before or after the callback that saves.
 
     Args:
-        moe_config: how many are hot, and how often they are chosen.
-        save_checkpoint_steps: they are chosen at its multiples, too; none or below 1: no checkpoints.
-        hidden_size, ffn_hidden_size, expert_parallel, model_parallel: those of the model, which knows them itself.
+        save_checkpoint_steps: they are chosen at its multiples; none or below 1: when the run's own checkpoints begin.
+        moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: those of the model, which knows them
+            itself.
     """
 
     reads_parameters = False
 
     def __init__(
         self,
-        moe_config: MoEConfig,
+        moe_config: MoEConfig | None = None,
         hidden_size: int | None = None,
         ffn_hidden_size: int | None = None,
         expert_parallel: int | None = None,
         model_parallel: int | None = None,
         save_checkpoint_steps: int | None = None,
     ) -> None:
-        self._update_step, self._save_interval = moe_config.hot_expert_update_step, save_checkpoint_steps
-        self._count = moe_config.hot_expert_num
-        self._hot: dict[str, list[int]] = {}
-        """Of all stages' layers, by their numbers as text: what was chosen so far."""
+        self._save_interval = save_checkpoint_steps or 0
+        self._layers: HotExpertLayers | None = None
+        self._kept: dict[str, list[int]] = {}
 
     def on_train_begin(self, state: TrainingState) -> None:
-        self._tell(state)
+        self._layers = state.step_cell.hot_experts
+        self._layers.take({int(number): tuple(hot) for number, hot in self._kept.items()})
 
     def on_step_end(self, state: TrainingState) -> None:
-        if is_revised(state.iteration, self._update_step, self._save_interval):
-            tokens = state.result.figures[TOKENS_CHOSEN]
-            self._hot = {str(number): list(hottest(row, self._count)) for number, row in enumerate(tokens, 1)}
-            self._tell(state)
+        if self._save_interval > 0 and state.iteration % self._save_interval == 0:
+            state.step_cell.hot_experts.choose()
+
+    def before_save(self, state: TrainingState) -> None:
+        state.step_cell.hot_experts.choose()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"hot": self._hot}
+        chosen = {} if self._layers is None else self._layers.chosen
+        return {"hot": {str(number): list(hot) for number, hot in chosen.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._hot = {number: hot for number, hot in state["hot"].items() if len(hot) == self._count}
-
-    def _tell(self, state: TrainingState) -> None:
-        for layer in hot_experts_of(state.model):
-            layer.hot = tuple(self._hot.get(str(layer.layer_number), layer.hot))
+        self._kept = state["hot"]

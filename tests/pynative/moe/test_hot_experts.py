@@ -1,25 +1,29 @@
-"""Hot experts: copies on every rank change nothing but where tokens are computed."""
+"""Hot experts: copies on every rank change nothing but where tokens are computed, and what cold experts take."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from tests.support.engine import TINY
+from parallel_core.hot_experts import hottest
+from tests.support import checkpoint_jobs
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
 from tests.support.families import FAMILIES
-from tests.support.layouts import check_layout
+from tests.support.layouts import Rows, check_layout, train
 
 EXPERTS = (
     f"{TINY} {FAMILIES['llama']} --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 24 --moe-grouped-gemm "
     "--moe-aux-loss-coeff 0.01 --moe-token-dispatcher-type alltoall --global-batch-size 8"
 )
 EP2 = "--expert-model-parallel-size 2"
+TP2 = "--tensor-model-parallel-size 2 --sequence-parallel --expert-tensor-parallel-size 2"
+COLD = "--moe-expert-capacity-factor 1 --cold-token-percent 0.5"
 LAYOUTS = {
-    "one hot": (2, f"{EP2} --hot-expert-num 1"),
     "three hot, of both ranks": (2, f"{EP2} --hot-expert-num 3"),
     "all hot, distributed optimizer": (2, f"{EP2} --hot-expert-num 4 --use-distributed-optimizer"),
     "all-gather": (2, f"{EP2} --hot-expert-num 2 --moe-token-dispatcher-type allgather"),
-    "ep2 x tp2 + sp": (
-        4,
-        f"{EP2} --hot-expert-num 2 --tensor-model-parallel-size 2 --sequence-parallel --expert-tensor-parallel-size 2",
-    ),
+    "ep2 x tp2 + sp": (4, f"{EP2} --hot-expert-num 2 {TP2}"),
     "pipeline": (4, f"{EP2} --hot-expert-num 2 --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1"),
     "capacity for all, padded": (
         2,
@@ -40,3 +44,201 @@ def test_biases_have_their_gradients_by_mindspores_operators():
     """The tape leaves those in `_grad` of the copies, where no buffer looks."""
     with_biases = EXPERTS.replace("--disable-bias-linear", "")
     check_layout(with_biases, 2, f"{EP2} --hot-expert-num 2 --hot-expert-update-step 1 --kernels ops")
+
+
+@pytest.mark.parametrize("layout", ["", "--use-distributed-optimizer", "--pipeline-model-parallel-size 2", TP2])
+def test_any_number_of_hot_experts_has_the_losses_of_none(layout):
+    """None, one, ... all of them, at ep2 and its combinations."""
+    world = 2 if "parallel-size" not in layout else 4
+    numbers = range(5) if world == 2 else (0, 1, 4)
+    none, *others = (
+        run(world, train, f"{EXPERTS} {EP2} {layout} --train-iters 4 --hot-expert-num {hot}")[0].losses
+        for hot in numbers
+    )
+    assert none[0] - none[-1] > 1e-3
+    np.testing.assert_allclose(others, [none] * len(others), rtol=0, atol=1e-6)
+
+
+def test_in_bfloat16_only_the_order_of_sums_differs():
+    """The first loss is the same; gradients are float32 sums in another order, so that a later weight may round to its
+    other neighbour: measured no difference in four steps."""
+    losses = [
+        run(2, train, f"{EXPERTS} {EP2} --bf16 --train-iters 4 --hot-expert-num {hot}")[0].losses for hot in (0, 3)
+    ]
+    assert losses[0][0] == losses[1][0]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
+def test_cold_experts_drop_alike_on_any_layout(dispatcher):
+    """Ranks with other tokens drop what one process drops, by whose choice the hot experts change."""
+    cold = f"{EXPERTS} --hot-expert-num 2 --hot-expert-update-step 1 {COLD} --moe-token-dispatcher-type {dispatcher}"
+    check_layout(cold, 2, EP2)
+
+
+def watched(backend, flags: str) -> dict[str, list]:
+    """Of each micro-batch the experts with most capacity; of each micro-batch of each step the choices, their weights,
+    and what dropping left of them; of each step how many choices the run reports for each expert."""
+    from pynative import kernels
+    from pynative.moe import router
+    from pynative.training.callbacks import Callback
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+
+    found: dict[str, list] = {"hot": [], "dropped": [[]], "counts": []}
+
+    class Watch(Callback):
+        def on_step_end(self, state):
+            found["counts"].append(np.array(state.result.figures["tokens_chosen"][0]))
+            found["dropped"].append([])
+
+    class Kernels:
+        def __getattr__(self, name):
+            return getattr(kernels, name)
+
+        def drop_over_capacity(self, probs, experts, capacity, by_position):
+            before = experts.asnumpy().copy(), probs.asnumpy().copy()
+            found["hot"].append(tuple(np.flatnonzero(capacity == capacity.max()).tolist()))
+            kept = kernels.drop_over_capacity(probs, experts, capacity, by_position)
+            found["dropped"][-1].append((*before, kept[1].asnumpy().copy()))
+            return kept
+
+    router.kernels = Kernels()
+    try:
+        config = config_of(flags, backend.world_size)
+        with job(backend, config):
+            pretrain(
+                lambda samples: (Rows(), None, None),
+                lambda **stage: GPTModel(config.model_config, **stage),
+                all_config=config,
+                callbacks=[Watch()],
+            )
+    finally:
+        router.kernels = kernels
+    return found
+
+
+def recounted(experts: np.ndarray, probs: np.ndarray, hot: tuple[int, ...]) -> np.ndarray:
+    """What is left of choices [T, k] where of 16 tokens' two choices among four experts an even share is kept by hot
+    experts, half of that by the others; the largest weights are kept."""
+    left, share = experts.copy(), experts.size // 4
+    for expert in range(4):
+        takers = sorted(zip(*np.nonzero(experts == expert), strict=True), key=lambda place: -probs[place])
+        for place in takers[share if expert in hot else share // 2 :]:
+            left[place] = -1
+    return left
+
+
+def test_a_run_drops_and_chooses_as_a_plain_recount_says(tmp_path):
+    """Chosen anew after steps 1, 2 (powers of two up to 3), 3, 6 (multiples), and 5, where a checkpoint is written."""
+    flags = f"{EXPERTS} {EP2} --num-layers 1 --hot-expert-num 2 --hot-expert-update-step 3 {COLD} --lr 3e-2"
+    ranks = run(2, watched, f"{flags} --train-iters 8 --save {tmp_path} --save-interval 5")
+    hot, expected = (0, 1), []
+    for step, counts in enumerate(ranks[0]["counts"], start=1):
+        expected.append(hot)
+        own = [[np.bincount(before.ravel(), minlength=4) for before, *_ in rank["dropped"][step - 1]] for rank in ranks]
+        np.testing.assert_array_equal(np.sum(own, axis=(0, 1)), counts)
+        if step in (1, 2, 3, 5, 6):
+            hot = hottest(counts, 2)
+        for rank in ranks:
+            assert len(rank["dropped"][step - 1]) == 2
+            for experts, probs, after in rank["dropped"][step - 1]:
+                np.testing.assert_array_equal(after, recounted(experts, probs, expected[-1]))
+    assert len(set(expected)) > 2
+    assert ranks[0]["hot"] == ranks[1]["hot"] == [hot for hot in expected for _ in range(2)]
+
+
+SAVED = "--num-layers 2 --num-experts 4 --moe-token-dispatcher-type alltoall --lr-decay-iters 6 --lr 2e-2 --swiglu"
+HOT = f"{EP2} --hot-expert-num 2 --moe-expert-capacity-factor 1.0 --cold-token-percent 0.5"
+
+
+def checkpointed(flags: str, steps: bool = True) -> checkpoint_jobs.Outcome:
+    """Rank 0's outcome of a run on two ranks."""
+    return run(2, checkpoint_jobs.train, f"{SAVED} {flags}", steps)[0]
+
+
+def test_a_run_is_resumed_bit_by_bit(tmp_path):
+    """After a step that is no power of two, with capacities that the choice decides; and trained weights come into
+    a run without hot experts, or with more."""
+    save = f"--save {tmp_path} --save-interval 3"
+    whole = checkpointed(f"{HOT} {save} --train-iters 6")
+    resumed = checkpointed(f"{HOT} --load {tmp_path} --ckpt-step 3 --train-iters 6 --save {tmp_path}/again")
+    assert resumed.losses == whole.losses[3:]
+    checkpoint_jobs.assert_same(resumed, whole)
+    for others in (EP2, "", f"{EP2} --hot-expert-num 4"):
+        checkpoint_jobs.assert_same(checkpointed(f"{others} --load {tmp_path} --train-iters 6", steps=False), whole)
+
+
+def ordered(backend, flags: str, saves_first: bool, folder: str) -> None:
+    """Train with a monitor before or after the callback that saves, as a script may give them."""
+    from pynative.training.callbacks import CheckpointCallback, ColdHotExpertMonitor
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = config_of(flags, backend.world_size)
+    callbacks = [CheckpointCallback(Path(folder), 3), ColdHotExpertMonitor(config.moe_config, save_checkpoint_steps=3)]
+    with job(backend, config):
+        state = pretrain(
+            lambda samples: (Rows(), None, None),
+            lambda **stage: GPTModel(config.model_config, **stage),
+            all_config=config,
+            callbacks=callbacks if saves_first else callbacks[::-1],
+        )
+    assert sum(isinstance(callback, ColdHotExpertMonitor) for callback in state.callbacks) == 1
+
+
+def test_the_order_of_callbacks_does_not_matter(tmp_path):
+    """The files of both orders are the same: weights, moments, and which experts are hot."""
+    flags = f"{EXPERTS} {EP2} --num-layers 1 --hot-expert-num 2 {COLD} --lr 3e-2 --train-iters 3"
+    for saves_first in (True, False):
+        run(2, ordered, flags, saves_first, str(tmp_path / str(saves_first)))
+    first, second = (
+        {file.relative_to(folder): file.read_bytes() for file in sorted(folder.rglob("*.safetensors"))}
+        for folder in (tmp_path / "True", tmp_path / "False")
+    )
+    assert first and first == second
+    states = [next(folder.rglob("manifest*.json")).read_text() for folder in (tmp_path / "True", tmp_path / "False")]
+    assert all('"ColdHotExpertMonitor"' in state for state in states)
+
+
+def own_loops(backend, flags: str) -> dict[str, list]:
+    """Losses and hot experts of three steps by a step cell that a script calls, and of its gradients by a function."""
+    from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
+    from pynative.training.forward_backward import ForwardBackward, get_forward_backward_func
+    from pynative.training.train_step import TrainOneStepCell
+    from pynative.training.training import get_model
+    from pynative.transformer.gpt_model import GPTModel
+
+    config, rows = config_of(flags, backend.world_size), Rows()
+    samples = [rows[4 * backend.rank + i] for i in range(4)]
+    batch = {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
+    training, model_config = config.training_config, config.model_config
+    found: dict[str, list] = {"losses": [], "hot": [], "gradients": [], "function's hot": []}
+    with job(backend, config):
+        model = get_model(lambda **stage: GPTModel(model_config, **stage), config)
+        optimizer = get_optimizer(config.optimizer_config, training, network=model)
+        cell = TrainOneStepCell(model, optimizer, get_optimizer_param_scheduler(config), training, model_config)
+        for _ in range(3):
+            found["losses"].append(cell(**batch)[0])
+            found["hot"].append(dict(cell.hot_experts.chosen))
+        model = get_model(lambda **stage: GPTModel(model_config, **stage), config)
+        parameters = model.trainable_params()
+        function = get_forward_backward_func(model, parameters, training, model_config)
+        for _ in range(2):
+            _, gradients = function(**batch)
+            found["gradients"] = [gradient.asnumpy().copy() for gradient in gradients]
+            found["function's hot"].append(dict(ForwardBackward.of(model, config).hot_experts.chosen))
+    return found
+
+
+def test_a_loop_of_ones_own_has_hot_experts():
+    """They are chosen anew there too, and their copies' gradients come to the owners."""
+    flags = f"{EXPERTS} {EP2} --lr 3e-2"
+    plain, hot = (run(2, own_loops, f"{flags} --hot-expert-num {number}") for number in (0, 2))
+    for without, found in zip(plain, hot, strict=True):
+        np.testing.assert_allclose(found["losses"], without["losses"], rtol=0, atol=1e-6)
+        for one, other in zip(found["gradients"], without["gradients"], strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max() + 1e-9)
+        assert all(len(chosen) == 2 for chosen in [*found["hot"], *found["function's hot"]])
+        assert found["hot"][0] == found["function's hot"][0] == hot[0]["hot"][0]
+    assert not plain[0]["hot"][0]

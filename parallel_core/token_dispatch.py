@@ -39,6 +39,11 @@ class Copies(NamedTuple):
         """Where `times` rows after one another are parts of one: the copies of those."""
         return Copies(self.sources // times, self.places.reshape(-1, times * self.places.shape[1]))
 
+    @property
+    def undone(self) -> Copies:
+        """Of rows that are copied once each: the way back to what they are copies of."""
+        return Copies(self.places[:, 0], self.sources[:, None])
+
 
 class SortedChoices(NamedTuple):
     """The choices of a rank's tokens, by expert."""
@@ -61,9 +66,21 @@ def sorted_by_expert(experts: np.ndarray, num_experts: int, rows: np.ndarray | N
     counts = counts[1:]
     if rows is None:
         return SortedChoices(choices, counts)
-    padded = np.full(rows.sum(), NONE, choices.dtype)
-    padded[np.arange(len(choices)) + np.repeat(_starts(rows) - _starts(counts), counts)] = choices
-    return SortedChoices(padded, rows)
+    return SortedChoices(_padded(choices, counts, rows), rows)
+
+
+def _padded(values: np.ndarray, counts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Values of so many rows of each expert, counts [E]: -1 behind them where it has more, rows [E]."""
+    padded = np.full(rows.sum(), NONE, values.dtype)
+    padded[np.arange(len(values)) + np.repeat(_starts(rows) - _starts(counts), counts)] = values
+    return padded
+
+
+def one_row_at_least(counts: np.ndarray) -> tuple[Copies, np.ndarray]:
+    """Rows of each expert, counts [E] -> the same rows with one of zeros for every expert that has none, and their
+    numbers [E]."""
+    rows, filled = int(counts.sum()), np.maximum(counts, 1)
+    return Copies.of(_padded(np.arange(rows), counts, filled), rows, 1), filled
 
 
 def _starts(counts: np.ndarray) -> np.ndarray:

@@ -170,7 +170,7 @@ _MOE: dict[str, Meaning] = {
     "capacity_factor": to("moe_expert_capacity_factor"),
     "num_experts_chosen": to("moe_router_topk"),
     "use_gmm": to("moe_grouped_gemm"),
-    "enable_gmm_safe_tokens": nothing("a grouped product takes experts that no token goes to"),
+    "enable_gmm_safe_tokens": to("enable_gmm_safe_tokens"),
     "use_self_defined_alltoall": nothing("the result is the same"),
     "callback_moe_droprate": to("moe_log_drop_rate"),
     "enable_cold_hot_expert": lambda value, entries: "hot_expert_num says how many" if value else {"hot_expert_num": 0},

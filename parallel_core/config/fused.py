@@ -12,6 +12,9 @@ NAMES = {
 }
 """Operator that has a switch -> what people call it; of bias_activation it is swiglu."""
 
+SWITCH_OF = {"weighted_activation": "bias_activation"}
+"""Operator that has the switch of another: experts have dense blocks' activation."""
+
 
 @dataclass(frozen=True)
 class FusedOperators:
@@ -27,6 +30,10 @@ class FusedOperators:
     def __post_init__(self) -> None:
         unknown = set(self.operators) - set(NAMES)
         assert not unknown, f"no switch for {unknown}"
+
+    def has(self, operator: str) -> bool:
+        """Whether the operator's switch is on."""
+        return SWITCH_OF.get(operator, operator) in self.operators
 
     def __str__(self) -> str:
         return ", ".join(NAMES[operator] for operator in self.operators)

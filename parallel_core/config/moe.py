@@ -29,6 +29,8 @@ class MoEConfig(Config):
     """Weigh the shared experts' output by a learned gate."""
     moe_grouped_gemm: bool = option("--moe-grouped-gemm", False)
     """Compute a rank's experts in one grouped product."""
+    enable_gmm_safe_tokens: bool = option("--enable-gmm-safe-tokens", False)
+    """Give experts to which no token goes a row of zeros in it, which is dropped after; results are the same."""
     moe_router_topk: int = option("--moe-router-topk", 2, at_least=1)
     """Experts each token goes to."""
     moe_router_load_balancing_type: str | list[str] = option("--moe-router-load-balancing-type", "aux_loss")

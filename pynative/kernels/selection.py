@@ -27,7 +27,7 @@ class Stack:
         if self.forms is None:
             return layers
         forms: Table = _module(self.forms).forms(fused.input_layout)
-        return [{name: form for name, form in forms.items() if name in fused.operators}, *layers]
+        return [{name: form for name, form in forms.items() if fused.has(name)}, *layers]
 
 
 def _module(name: str):

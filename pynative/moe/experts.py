@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from parallel_core.token_dispatch import one_row_at_least
 from pynative import kernels, parallel_state
 from pynative.autograd import Function, add_weight_gradients
+from pynative.moe.rows import copied_rows
 from pynative.parameter import make_parameter
 from pynative.tensor_parallel.recompute import made_again
 
@@ -78,6 +81,7 @@ class Experts(nn.Cell):
     def __init__(self, config: ModelConfig, block: blocks.Experts | None = None) -> None:
         super().__init__()
         block = blocks.Experts.of(config) if block is None else block
+        self.safe_tokens = config.moe_config.enable_gmm_safe_tokens
         self.operator = block.expert.activation.operator
         self.adds_bias = parallel_state.get_expert_tensor_parallel_rank() == 0
         numbers = block.local(parallel_state.get_expert_model_parallel_rank())
@@ -121,7 +125,11 @@ class GroupedMLP(Experts):
 
     def construct(self, tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
         """tokens [R, h] sorted by expert, probs float32 [R], rows of each expert -> [R, h]."""
-        return self.through(self.experts, tokens, probs, counts)
+        if not self.safe_tokens or all(counts):
+            return self.through(self.experts, tokens, probs, counts)
+        filled, rows = one_row_at_least(np.asarray(counts))
+        tokens, probs = copied_rows(tokens, filled), copied_rows(probs, filled)
+        return copied_rows(self.through(self.experts, tokens, probs, rows.tolist()), filled.undone)
 
 
 def experts_of(config: ModelConfig, block: blocks.Experts) -> SequentialMLP | GroupedMLP:

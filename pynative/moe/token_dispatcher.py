@@ -11,9 +11,9 @@ once, m experts of a rank, r rows that these receive.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from mindspore import Tensor
@@ -23,29 +23,14 @@ from parallel_core.config import ModelConfig
 from parallel_core.hot_experts import Slots
 from parallel_core.token_dispatch import Copies
 from pynative import kernels, parallel_state
-from pynative.autograd import Function
 from pynative.collectives import Group
 from pynative.moe.routing import Routing
+from pynative.moe.rows import Moved
 from pynative.tensor_parallel.mappings import (
     Boundary,
     gather_from_sequence_parallel_region,
     scatter_to_sequence_parallel_region,
 )
-
-Move: TypeAlias = Callable[[Tensor], Tensor]
-
-
-class _Moved(Function):
-    """A move forward, its transpose backward."""
-
-    @staticmethod
-    def forward(ctx, x, move, transpose):
-        ctx.transpose = transpose
-        return move(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return ctx.transpose(dy), None, None
 
 
 class Route(ABC):
@@ -161,15 +146,15 @@ class MoETokenDispatcher(ABC):
         experts = self.slots.of(experts)
         tokens, choices, counts = self.routes(experts, rows, tuple(hidden.shape))
         return Dispatched(
-            _Moved.apply(hidden, tokens.out, tokens.back),
-            _Moved.apply(probs, choices.out, choices.back),
+            Moved.apply(hidden, tokens.out, tokens.back),
+            Moved.apply(probs, choices.out, choices.back),
             counts,
             tokens,
         )
 
     def combine(self, output: Tensor, dispatched: Dispatched) -> Tensor:
         """The experts' results [r, h], weighted -> [s, b, h]: each token's sum."""
-        summed = _Moved.apply(output, dispatched.route.back, dispatched.route.out)
+        summed = Moved.apply(output, dispatched.route.back, dispatched.route.out)
         if self.cut_over is None:
             return summed
         return gather_from_sequence_parallel_region(summed, self.cut_over, tensor_parallel_output_grad=False)

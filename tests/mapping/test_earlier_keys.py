@@ -55,6 +55,7 @@ def test_a_file_with_a_runner():
         "num_experts": 8,
         "moe_expert_capacity_factor": 2.0,
         "moe_grouped_gemm": True,
+        "enable_gmm_safe_tokens": True,
         "hot_expert_num": 1,
         "save_interval": 7,
         "moe_log_drop_rate": True,

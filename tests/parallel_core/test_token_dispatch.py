@@ -65,3 +65,14 @@ def test_copies_of_rows_that_are_one():
     """Choices 2 t and 2 t + 1 are token t's."""
     copies = Copies.of(np.array([3, 0, -1, 1]), 4, 1).of_rows(2)
     assert copies.sources.tolist() == [1, 0, -1, 0] and copies.places.tolist() == [[1, 3], [-1, 0]]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=6))
+def test_one_row_at_least(counts):
+    """Experts without rows get one of zeros, the others keep theirs; and back."""
+    filled, rows = token_dispatch.one_row_at_least(np.array(counts))
+    assert rows.tolist() == [max(count, 1) for count in counts]
+    of_expert = np.split(filled.sources, np.cumsum(rows)[:-1])
+    assert [len(own) if own[0] >= 0 else 0 for own in of_expert] == counts
+    assert filled.sources[filled.undone.sources].tolist() == list(range(sum(counts)))
+    assert filled.undone.places[:, 0].tolist() == filled.sources.tolist()

@@ -11,6 +11,7 @@ from pynative import in_place
 from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.kernels.ops import optimizer as composed
 from pynative.kernels.ops.activation import ACTIVATIONS, activated
+from pynative.kernels.ops.experts import weighted
 from pynative.kernels.ops.norm import scale as norm_scale
 
 _adamw = AdamW()
@@ -32,6 +33,10 @@ GELUS = {
 
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     return activated(x if bias is None else x + bias, activation, ACTIVATIONS | GELUS)
+
+
+def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
+    return weighted(bias_activation, x, factors, activation)
 
 
 def adam_(

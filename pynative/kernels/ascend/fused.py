@@ -23,6 +23,7 @@ from pynative.kernels.dropout import Key
 from pynative.kernels.ops import blocked_attention
 from pynative.kernels.ops import rotary as composed_rotary
 from pynative.kernels.ops.attention import causal_mask
+from pynative.kernels.ops.experts import weighted
 from pynative.kernels.ops.norm import scale as norm_scale
 
 
@@ -36,6 +37,11 @@ def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     if activation != "swiglu":
         return unswitched.bias_activation(x, bias, activation)
     return ops.swiglu(x if bias is None else x + bias, -1)
+
+
+def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
+    """Of experts, by the same."""
+    return weighted(bias_activation, x, factors, activation)
 
 
 _HALVES, _NEIGHBOURS = 0, 1  # rotary_position_embedding's mode
@@ -113,4 +119,4 @@ def _masking(mask: Tensor | None, causal: bool, window: int | None) -> dict[str,
 
 def forms(input_layout: str) -> Table:
     """The fused forms; the layout is what the attention kernel reads."""
-    return table(flash_attention(input_layout), rotary, bias_activation, rms_norm)
+    return table(flash_attention(input_layout), rotary, bias_activation, weighted_activation, rms_norm)

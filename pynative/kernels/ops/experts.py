@@ -6,16 +6,19 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from pynative.autograd import Function
+from pynative.kernels.contract.table import Operator
 from pynative.kernels.ops.activation import bias_activation
 from pynative.kernels.ops.linear import delivered, linear_forward, linear_input_gradient, linear_weight_gradient
 
 
-def _split(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
+def parts(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
+    """The rows of each group. Not recorded."""
     return ops.split(x, [int(count) for count in counts]) if len(counts) > 1 else (x,)
 
 
-def _join(parts: Sequence[Tensor]) -> Tensor:
-    return ops.cat(list(parts)) if len(parts) > 1 else parts[0]
+def joined(groups: Sequence[Tensor]) -> Tensor:
+    """The groups' rows, one group after the other. Not recorded."""
+    return ops.cat(list(groups)) if len(groups) > 1 else groups[0]
 
 
 class _SplitRows(Function):
@@ -23,22 +26,22 @@ class _SplitRows(Function):
 
     @staticmethod
     def forward(ctx, x, counts):
-        return _split(x, counts)
+        return parts(x, counts)
 
     @staticmethod
     def backward(ctx, *gradients):
-        return _join(gradients), None
+        return joined(gradients), None
 
 
 class _JoinRows(Function):
     @staticmethod
     def forward(ctx, *parts):
         ctx.counts = [len(part) for part in parts]
-        return _join(parts)
+        return joined(parts)
 
     @staticmethod
     def backward(ctx, dy):
-        return _split(dy, ctx.counts)
+        return parts(dy, ctx.counts)
 
 
 def split_rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
@@ -52,7 +55,7 @@ def join_rows(parts: Sequence[Tensor]) -> Tensor:
 def _by_group(
     product: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]
 ) -> Tensor:
-    return _join([product(rows, weight) for rows, weight in zip(_split(x, counts), weights, strict=True)])
+    return joined([product(rows, weight) for rows, weight in zip(parts(x, counts), weights, strict=True)])
 
 
 def grouped_linear_forward(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
@@ -66,7 +69,7 @@ def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts:
 def grouped_linear_weight_gradient(
     dy: Tensor, x: Tensor, counts: Sequence[int], out: Sequence[Tensor | None], accumulate: Sequence[bool]
 ) -> list[Tensor]:
-    groups = zip(_split(dy, counts), _split(x, counts), out, accumulate, strict=True)
+    groups = zip(parts(dy, counts), parts(x, counts), out, accumulate, strict=True)
     return [_weight_gradient(*group) for group in groups]
 
 
@@ -74,7 +77,12 @@ def _weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None, accumulate: bool
     """A CPU's product over no rows gives whatever was in its memory."""
     if len(x):
         return linear_weight_gradient(dy, x, out, accumulate)
-    return delivered(ops.zeros((dy.shape[1], x.shape[1]), dy.dtype), out, accumulate)
+    return delivered(no_rows_gradient(dy, x), out, accumulate)
+
+
+def no_rows_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    """Of a weight that no row met."""
+    return ops.zeros((dy.shape[1], x.shape[1]), dy.dtype)
 
 
 def _column(factors: Tensor, like: Tensor) -> Tensor:
@@ -94,7 +102,12 @@ def add_grouped_bias(
 
 
 def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
-    activated = bias_activation(x, None, activation)
+    return weighted(bias_activation, x, factors, activation)
+
+
+def weighted(operator: Operator, x: Tensor, factors: Tensor, activation: str) -> Tensor:
+    """`weighted_activation` by this form of `bias_activation`; no rows at all go to the composed one."""
+    activated = (operator if x.size else bias_activation)(x, None, activation)
     return activated * _column(factors, activated)
 
 

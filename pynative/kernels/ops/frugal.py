@@ -10,6 +10,7 @@ from pynative.kernels.contract.table import Table, table
 from pynative.kernels.ops import activation as composed
 from pynative.kernels.ops import widened
 from pynative.kernels.ops.blocked_attention import attention
+from pynative.kernels.ops.experts import weighted
 from pynative.kernels.ops.linear import delivered
 from pynative.kernels.ops.norm import scale
 from pynative.kernels.ops.rotary import rotate
@@ -54,6 +55,10 @@ def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     return _SwiGlu.apply(x if bias is None else x + bias)
 
 
+def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
+    return weighted(bias_activation, x, factors, activation)
+
+
 class _RmsNorm(Function):
     """With r = 1 / sqrt(mean(x^2) + epsilon), x^ = x r and g = dy weight:
     dx = r (g - x^ mean(g x^)), dweight = sum dy x^."""
@@ -85,4 +90,4 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = Fa
 
 def forms(input_layout: str) -> Table:
     """The frugal forms. The layout is a fused attention operator's, which a CPU has not."""
-    return widened.of(table(attention, rotary, bias_activation, rms_norm))
+    return widened.of(table(attention, rotary, bias_activation, weighted_activation, rms_norm))

@@ -23,6 +23,11 @@ CASES = {
     "rotary share": ("rotary", lambda x: kernels.rotary(x, tensor(SHORT_ANGLES), tensor(SHORT_ANGLES)), (X,)),
     "swiglu": ("bias_activation", lambda x: kernels.bias_activation(x, None, "swiglu"), (WIDE,)),
     "swiglu bias": ("bias_activation", lambda x, b: kernels.bias_activation(x, b, "swiglu"), (WIDE, normal(10))),
+    "swiglu of experts": (
+        "bias_activation",
+        lambda x, p: kernels.weighted_activation(x, p, "swiglu"),
+        (normal(7, 10), np.abs(normal(7, seed=1))),
+    ),
     "gelu": ("bias_activation", lambda x, b: kernels.bias_activation(x, b, "gelu_erf"), (WIDE, normal(10))),
     "causal": ("attention", lambda q, k, v: kernels.attention(q, k, v, scale=0.4), HEADS),
     "full": ("attention", lambda q, k, v: kernels.attention(q, k, v, scale=0.4, causal=False), HEADS),
@@ -71,10 +76,14 @@ def _selected(implementation, *switches):
     return {name: getattr(kernels, name) for name in CONTRACT}
 
 
+FOLLOWING = {"bias_activation": ("weighted_activation",)}
+"""Experts' activation has the switch of dense blocks'."""
+
+
 @pytest.mark.parametrize("switch", NAMES)
 def test_a_switch_changes_its_operator_alone(switch):
     before, after = _selected("ops"), _selected("ops", switch)
-    assert {name for name in CONTRACT if after[name] is not before[name]} == {switch}
+    assert {name for name in CONTRACT if after[name] is not before[name]} == {switch, *FOLLOWING.get(switch, ())}
     assert _selected("ops") == before
 
 

@@ -1,5 +1,7 @@
 """A layer of experts: grouped as sequential, any layout as one rank, experts without tokens and with all of them."""
 
+from unittest.mock import patch
+
 import mindspore
 import numpy as np
 import pytest
@@ -67,6 +69,35 @@ def test_grouped_is_sequential_exactly(form):
     assert sequential.keys() == grouped.keys() and len(sequential) > 10
     for name, value in sequential.items():
         np.testing.assert_array_equal(value, grouped[name], err_msg=name)
+
+
+def seen(backend, flags: str) -> tuple[dict[str, np.ndarray], list[tuple[int, ...]]]:
+    """`through` where all tokens go to two of the experts, and the numbers of rows that grouped products got."""
+    from pynative.moe import experts
+
+    counts: list[tuple[int, ...]] = []
+    grouped = experts.grouped_linear
+
+    def noted(x, weights, rows):
+        counts.append(tuple(rows))
+        return grouped(x, weights, rows)
+
+    with patch.object(experts, "grouped_linear", noted):
+        return through(backend, flags, favourite=True), counts
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_of_zeros_for_experts_without_tokens_changes_no_bit(form):
+    """enable_gmm_safe_tokens: no grouped product has an expert without rows; results and gradients are the same."""
+    flags = f"{EXPERTS} {FORMS[form]} --moe-grouped-gemm"
+    ((plain, few),), ((safe, all_of_them),) = (
+        run(1, seen, f"{flags} {option}") for option in ("", "--enable-gmm-safe-tokens")
+    )
+    assert len(few) == len(all_of_them) == 2
+    assert all(0 in rows for rows in few) and all(min(rows) == 1 for rows in all_of_them)
+    assert plain.keys() == safe.keys() and len(plain) > 10
+    for name, value in plain.items():
+        np.testing.assert_array_equal(value, safe[name], err_msg=name)
 
 
 LAYOUTS = {

@@ -52,6 +52,8 @@ _accepted: set[tuple] = set()
 
 
 def _described(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_described, value))
     return (value.shape, str(value.dtype)) if isinstance(value, Tensor) else (type(value), repr(value))
 
 

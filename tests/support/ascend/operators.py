@@ -7,11 +7,11 @@ checks by itself when it is called (`definitions.defined`) are not repeated.
 
 import mindspore
 from mindspore import Tensor, mint, ops
-from mindspore.ops.auto_generate import AdamW
+from mindspore.ops.auto_generate import AdamW, GroupedMatmulV4
 
 from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.kernels.ops import optimizer, widened
-from tests.support.ascend.definitions import Double, require, require_tensors
+from tests.support.ascend.definitions import SIXTEEN_BITS, Double, require, require_tensors
 
 HALVES, NEIGHBOURS = 0, 1
 COMPUTED = widened.OPERATORS
@@ -93,6 +93,33 @@ def adamw(
     return var, m, v
 
 
+def grouped_matmul(
+    self: GroupedMatmulV4, x: list[Tensor], weight: list[Tensor], bias: None = None, scale: None = None,
+    offset: None = None, antiquant_scale: None = None, antiquant_offset: None = None, pre_token_scale: None = None,
+    group_list: None = None, activation_input: None = None, activation_quant_scale: None = None,
+    activation_quant_offset: None = None, split_item: int = 0, group_type: int = -1, group_list_type: int = 0,
+    act_type: int = 0, output_dtype: None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """grouped_matmul_v4 of auto_generate, its first two tables of limits: split_item 0 with group_type -1 takes two
+    lists of one length, the right ones of two axes, of one 16-bit type. aclnnGroupedMatmulV4: at most 128 of each, last
+    axes below 65536, left ones as they lie in memory.
+    """
+    quantized = (scale, offset, antiquant_scale, antiquant_offset, pre_token_scale)
+    unused = (*quantized, bias, group_list, activation_input, activation_quant_scale, activation_quant_offset)
+    assert (split_item, group_type, group_list_type, act_type, output_dtype) == (0, -1, 0, 0, None), "another form"
+    assert all(each is None for each in unused), "the double knows no other form"
+    require(len(x) == len(weight), f"GroupedMatmul: {len(x)} and {len(weight)} matrices")
+    require(1 <= len(x) <= 128, f"GroupedMatmul: {len(x)} products")
+    for left, right in zip(x, weight, strict=True):
+        require_tensors("GroupedMatmul", x=left, weight=right)
+        require(left.ndim == right.ndim == 2, f"GroupedMatmul: {left.shape} times {right.shape}")
+        require(max(left.shape[1], right.shape[1]) < 65536, f"GroupedMatmul: {left.shape} times {right.shape}")
+        require(left.is_contiguous(), "GroupedMatmul: a left side is a view of something transposed")
+    types = {each.dtype for each in (*x, *weight)}
+    require(len(types) == 1 and types <= set(SIXTEEN_BITS), f"GroupedMatmul: {types}")
+    return tuple(COMPUTED["linear_input_gradient"](*pair) for pair in zip(x, weight, strict=True))
+
+
 DOUBLES = (
     Double(ops, "rms_norm", rms_norm),
     Double(mint.nn.functional, "layer_norm", layer_norm),
@@ -100,4 +127,5 @@ DOUBLES = (
     Double(ops, "swiglu", swiglu),
     Double(ops, "rotary_position_embedding", rotary_position_embedding),
     Double(AdamW, "__call__", adamw),
+    Double(GroupedMatmulV4, "__call__", grouped_matmul),
 )

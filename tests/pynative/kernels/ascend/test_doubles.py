@@ -8,13 +8,13 @@ import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor, mint, ops
-from mindspore.ops.auto_generate import AdamW, FlashAttentionScore, FlashAttentionScoreGrad
+from mindspore.ops.auto_generate import AdamW, FlashAttentionScore, FlashAttentionScoreGrad, GroupedMatmulV4
 
 from tests.support.ascend import hccl, memory
 from tests.support.ascend.stack import DOUBLES, ascend_operators
 from tests.support.assets import ROOT
 
-RUNS_ON_A_CPU = {"ops.cast", "ops.cat", "ops.stack", "ops.tile", "ops.zeros"}
+RUNS_ON_A_CPU = {"ops.cast", "ops.cat", "ops.stack", "ops.tile", "ops.transpose", "ops.zeros"}
 """Operators of MindSpore that device code calls and whose CPU kernels the replays run."""
 
 GROUPS_AND_RANKS = {
@@ -108,7 +108,16 @@ def gradient(dy=Q, statistics=(2, 4, 16, 8), dtype=mindspore.float32, out=Q):
     return kernel(Q, Q, Q, dy, None, None, None, None, rows, rows, None, out)
 
 
+LEFT, RIGHT = [x(3, 8, dtype=HALF), x(1, 8, dtype=HALF)], [x(8, 4, dtype=HALF)] * 2
+
+
+def products(left=LEFT, right=RIGHT, **more):
+    return GroupedMatmulV4()(left, right, split_item=0, group_type=-1, **more)
+
+
 GOOD = {
+    "grouped matmul": products,
+    "grouped matmul: a weight's view": lambda: products(right=[ops.transpose(x(4, 8, dtype=HALF), (1, 0))] * 2),
     "rms_norm": lambda: ops.rms_norm(x(4, 2, 8), x(8), 1e-5),
     "layer_norm": lambda: mint.nn.functional.layer_norm(x(4, 2, 8), (8,), x(8), x(8), 1e-5),
     "gelu": lambda: mint.nn.functional.gelu(x(4, 8), approximate="tanh"),
@@ -123,6 +132,17 @@ GOOD = {
     "gradient": gradient,
 }
 WRONG = {
+    "grouped matmul: float32": lambda: products([x(3, 8)] * 2, [x(8, 4)] * 2),
+    "grouped matmul: types differ": lambda: products(right=[x(8, 4, dtype=mindspore.bfloat16)] * 2),
+    "grouped matmul: lengths differ": lambda: products(right=RIGHT[:1]),
+    "grouped matmul: sizes differ": lambda: products(right=[x(7, 4, dtype=HALF)] * 2),
+    "grouped matmul: no rows": lambda: products(left=[LEFT[0], x(0, 8, dtype=HALF)]),
+    "grouped matmul: a tensor": lambda: products(LEFT[0], RIGHT[0]),
+    "grouped matmul: three axes": lambda: products(right=[x(1, 8, 4, dtype=HALF)] * 2),
+    "grouped matmul: 129 products": lambda: products(LEFT[:1] * 129, RIGHT[:1] * 129),
+    "grouped matmul: a long axis": lambda: products([x(1, 65536, dtype=HALF)], [x(65536, 1, dtype=HALF)]),
+    "grouped matmul: a transposed left side": lambda: products([ops.transpose(x(8, 3, dtype=HALF), (1, 0))] * 2),
+    "grouped matmul: split into one": lambda: GroupedMatmulV4()(LEFT, RIGHT, split_item=3, group_type=-1),
     "rms_norm: the name of torch": lambda: ops.rms_norm(x(4, 8), x(8), eps=1e-5),
     "rms_norm: weight of another size": lambda: ops.rms_norm(x(4, 8), x(7), 1e-5),
     "rms_norm: weight of another type": lambda: ops.rms_norm(x(4, 8, dtype=HALF), x(8), 1e-5),

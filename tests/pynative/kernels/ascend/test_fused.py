@@ -3,6 +3,9 @@
 Training is float32 so far, which flash attention does not take: its 16-bit calls are made here.
 """
 
+from dataclasses import replace
+from functools import wraps
+
 import mindspore
 import numpy as np
 import pytest
@@ -12,10 +15,12 @@ from parallel_core.config.fused import NAMES, FusedOperators
 from parallel_core.score_form import ScoreForm, alibi_slopes
 from pynative import kernels
 from pynative.autograd import backward, leaf, recording, take_gradient
+from pynative.kernels.ascend import grouped_matmul
 from pynative.kernels.contract.flat_buffers import AdamStep
-from tests.support.ascend import flash_attention
+from pynative.moe.experts import grouped_linear
+from tests.support.ascend import flash_attention, stack
 from tests.support.ascend.stack import ascend_operators
-from tests.support.kernels import assert_close, normal, tensor, upstream, values
+from tests.support.kernels import assert_close, normal, run_operator, tensor, upstream, values
 
 TYPES = {"float16": (mindspore.float16, 2.0**-8), "bfloat16": (mindspore.bfloat16, 2.0**-5)}
 SEQUENCE, BATCH, HEADS, GROUPS, SIZE = 24, 2, 4, 2, 16
@@ -149,6 +154,77 @@ def test_rotary(size, angles, interleaved):
 def test_norms_and_activations(operator, widths, arguments, dtype):
     inputs = [normal(*shape, seed=seed) for seed, shape in enumerate(widths)]
     equal(on_both(operator, inputs, getattr(mindspore, dtype), arguments), 1e-6 if dtype == "float32" else 2.0**-7)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("activation", ["swiglu", "gelu_tanh"])
+@pytest.mark.parametrize("rows", [5, 0])
+def test_experts_have_the_activations_of_dense_blocks(rows, activation, dtype, monkeypatch):
+    """The same fused operators; a rank to which no token goes calls none."""
+    seen: list[str] = []
+    for name in ("swiglu", "gelu"):
+        number, double = next((n, d) for n, d in enumerate(stack.DOUBLES) if d.name == name)
+        noted = replace(double, function=_noting(double.function, seen))
+        monkeypatch.setattr(stack, "DOUBLES", (*stack.DOUBLES[:number], noted, *stack.DOUBLES[number + 1 :]))
+    factors = tensor(np.abs(normal(rows, seed=1)))
+    found = on_both("weighted_activation", [normal(rows, 8)], getattr(mindspore, dtype), (factors, activation))
+    equal(found, 1e-6 if dtype == "float32" else 2.0**-7)
+    assert seen == ([activation.removesuffix("_tanh")] if rows else [])
+
+
+def _noting(function, seen):
+    @wraps(function)
+    def noted(*arguments, **settings):
+        seen.append(function.__name__)
+        return function(*arguments, **settings)
+
+    return noted
+
+
+COUNTS = [(3, 0, 2), (0, 0, 5), (1, 4, 0), (0, 0, 0), (5,)]
+
+
+@pytest.mark.parametrize("dtype", [mindspore.float16, mindspore.bfloat16, mindspore.float32], ids=str)
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+def test_experts_products_are_grouped(counts, dtype, monkeypatch):
+    """Forward and both gradients, each in calls of as many products as the kernel takes; experts without rows are not
+    among them. float32 is composed."""
+    calls: list[int] = []
+    made = grouped_matmul._grouped_matmul
+    monkeypatch.setattr(grouped_matmul, "MOST_GROUPS", 2)
+    monkeypatch.setattr(
+        grouped_matmul, "_grouped_matmul", lambda *args, **more: calls.append(len(args[0])) or made(*args, **more)
+    )
+    inputs = [normal(sum(counts), 6), *(normal(4, 6, seed=seed + 1) for seed in range(len(counts)))]
+    rounded = [values(tensor(x, dtype)) for x in inputs]
+
+    def through(x, *weights):
+        return grouped_linear(x, weights, counts)
+
+    kernels.use("ops")
+    expected, expected_gradients = run_operator(through, rounded)
+    with ascend_operators():
+        kernels.use("ops")
+        outputs, gradients = run_operator(through, rounded, dtype)
+    tolerance = {mindspore.float16: 2.0**-9, mindspore.bfloat16: 2.0**-6}.get(dtype, 1e-6)
+    equal(((*outputs, *gradients), (*expected, *expected_gradients)), tolerance)
+    groups = np.count_nonzero(counts) if dtype != mindspore.float32 and len(counts) > 1 else 0
+    assert sum(calls) == 3 * groups and max(calls, default=0) <= 2
+
+
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_gradients_of_grouped_products_go_where_they_are_wanted(accumulate):
+    """Into float32 memory, on top of what is there or instead; an expert without rows adds nothing."""
+    counts, dy, x = (2, 0, 3), normal(5, 4), normal(5, 3, seed=1)
+    before = [normal(4, 3, seed=seed) for seed in range(3)]
+    out = [tensor(array.copy()) for array in before]
+    with ascend_operators():
+        kernels.use("ops")
+        given = (tensor(array, mindspore.float16) for array in (dy, x))
+        found = kernels.grouped_linear_weight_gradient(*given, counts, out, [accumulate] * 3)
+    for n, (start, stop) in enumerate(((0, 2), (2, 2), (2, 5))):
+        assert found[n] is out[n]
+        assert_close(values(out[n]), dy[start:stop].T @ x[start:stop] + accumulate * before[n], 2.0**-8)
 
 
 @pytest.mark.parametrize("variant", [{}, {"is_decoupled": False}, {"is_corrected": False}], ids=str)

@@ -1,0 +1,77 @@
+"""The linears of experts by an Ascend's grouped product. Not run on hardware: nobody here had one.
+
+One call multiplies a list of matrices by a list of others, each pair of its own sizes (split_item 0, group_type -1).
+So weights are read where they are, and all three products are of this one form; the form with a `group_list` wants
+all weights in one tensor, a copy of them in every call, and is not documented for the weights' gradient. MindSpore
+documents 16-bit types for the list form and no empty matrices: float32 goes to composed operators, and experts without
+rows are left out.
+"""
+
+from collections.abc import Sequence
+
+import mindspore
+from mindspore import Tensor, ops
+from mindspore.ops.auto_generate import GroupedMatmulV4
+
+from pynative.kernels.ops import experts as composed
+from pynative.kernels.ops.linear import delivered
+
+_grouped_matmul = GroupedMatmulV4()
+
+MOST_GROUPS, LONGEST_AXIS = 128, 65535
+"""As many products as aclnnGroupedMatmul makes at once, and how long a matrix's last axis may be."""
+
+
+def _is_fused(x: Tensor, counts: Sequence[int]) -> bool:
+    return x.dtype != mindspore.float32 and len(counts) > 1 and 0 < max(counts) <= LONGEST_AXIS
+
+
+def _with_rows(counts: Sequence[int]) -> list[int]:
+    """The numbers of groups that have any."""
+    return [number for number, count in enumerate(counts) if count]
+
+
+def _products(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
+    """Each of the left times its partner of the right."""
+    starts = range(0, len(left), MOST_GROUPS)
+    pairs = ((left[start : start + MOST_GROUPS], right[start : start + MOST_GROUPS]) for start in starts)
+    return [y for xs, ws in pairs for y in _grouped_matmul(list(xs), list(ws), split_item=0, group_type=-1)]
+
+
+def _by_group(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    """x [R, i], weights [i, o] of the groups that have rows -> [R, o]."""
+    return composed.joined(_products(composed.parts(x, [count for count in counts if count]), weights))
+
+
+def _transposed(x: Tensor) -> Tensor:
+    return ops.transpose(x, (1, 0))
+
+
+def grouped_linear_forward(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    """aclnnGroupedMatmulV4, whose weights may be views of what is transposed."""
+    if not _is_fused(x, counts):
+        return composed.grouped_linear_forward(x, weights, counts)
+    return _by_group(x, [_transposed(weights[number]) for number in _with_rows(counts)], counts)
+
+
+def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    """aclnnGroupedMatmulV4."""
+    if not _is_fused(dy, counts):
+        return composed.grouped_linear_input_gradient(dy, weights, counts)
+    return _by_group(dy, [weights[number] for number in _with_rows(counts)], counts)
+
+
+def grouped_linear_weight_gradient(
+    dy: Tensor, x: Tensor, counts: Sequence[int], out: Sequence[Tensor | None], accumulate: Sequence[bool]
+) -> list[Tensor]:
+    """aclnnGroupedMatmulV4, whose left sides lie in their order in memory: they are copied."""
+    if not _is_fused(dy, counts):
+        return composed.grouped_linear_weight_gradient(dy, x, counts, out, accumulate)
+    numbers, sizes = _with_rows(counts), [count for count in counts if count]
+    left = [_transposed(rows).contiguous() for rows in composed.parts(dy, sizes)]
+    products = dict(zip(numbers, _products(left, composed.parts(x, sizes)), strict=True))
+    empty = composed.no_rows_gradient(dy, x)
+    return [
+        delivered(products.get(number, empty), memory, adds)
+        for number, (memory, adds) in enumerate(zip(out, accumulate, strict=True))
+    ]

@@ -119,6 +119,7 @@ def _changed(name: str, value: Any) -> Given:
 _FILES = {
     "yaml_cfg": "call init_configs_from_yaml, or pass on the namespace that parse_args() returns instead of a copy",
     "deepspeed_config": "pass on the namespace that parse_args() returns instead of a copy",
+    "use_checkpoint_args": "pass on the namespace that parse_args() returns instead of a copy",
 }
 """Arguments that name files whose values do not stand in a namespace -> what to do."""
 
@@ -127,7 +128,7 @@ def _of_foreign(args: Namespace) -> AllConfig:
     complain(
         Finding(f"--{name.replace('_', '-')}", getattr(args, name), "is read by parse_args() only", fix)
         for name, fix in _FILES.items()
-        if getattr(args, name, None) is not None
+        if getattr(args, name, None) not in (None, False)
     )
     with gather_findings() as findings:
         config = build(field_values(args))

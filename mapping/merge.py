@@ -23,6 +23,7 @@ from mapping.from_args import COPIED, field_values
 from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.loss_scale import out_of_place, why_not
 from mapping.naming import as_given
+from mapping.readers import checkpoint
 from mapping.readers.deepspeed import Auto, resolved
 from parallel_core.config import AllConfig, unsupported
 from parallel_core.config.base import Unknown, gather_findings, judge
@@ -97,16 +98,19 @@ class Reading:
 def resolve(sources: Sources) -> Reading:
     """Merge, check and build, without raising: the config as far as it can be known, and every finding."""
     strong = [*_other_names(sources), *sources.typed, *sources.changed]
+    said = checkpoint.read([*sources.yaml, *strong])
     yaml = list(_not_taken(sources.yaml, strong))
     deepspeed, contradictions = _agreeing(sources.deepspeed, [*yaml, *sources.typed])
     defaults = list(_not_taken(sources.defaults, [*yaml, *deepspeed, *strong]))
+    yaml += [*_not_taken(said.fills_in, [*yaml, *deepspeed, *strong]), *said.wins]
     given = [*defaults, *yaml, *deepspeed, *strong]
     args = _arguments(sources, given)
     of_flags = [entry for entry in given if entry.row.name]
-    findings = [*sources.findings, *contradictions, *check_given(args, of_flags)]
+    findings = [*sources.findings, *said.findings, *contradictions, *check_given(args, of_flags)]
     findings += () if sources.is_a_file else required(args)
     vars(args).update(instead_of_refused(of_flags))
     values = field_values(args, sources.read_vocabulary, {_argument(entry) for entry in given})
+    replaced = list(_replaced(said.wins, [*sources.yaml, *strong], values))
     values |= {entry.field: entry.value for entry in yaml if entry.field}
     args.world_size = sources.world_size or values.get(_WORLD) or _smallest_world(values)
     values[_WORLD] = args.world_size
@@ -114,7 +118,7 @@ def resolve(sources: Sources) -> Reading:
         config = build(values)
     config.named = {entry.target: entry.name for entry in given if entry.target}
     notes, open_ends = resolved(sources.autos, config)
-    notes = [*(f"{entry.name} {entry.value}: {entry.replaced}" for entry in given if entry.replaced), *notes]
+    replaced += (f"{entry.name} {entry.value}: {entry.replaced}" for entry in given if entry.replaced)
     files = missing_files(args) if sources.check_files else ()
     of_config += judge([partial(replicas_are_averaged, yaml)], config)
     if not (findings or of_config or unsupported(config)):
@@ -124,7 +128,7 @@ def resolve(sources: Sources) -> Reading:
     reasons = ({} if found else without_effect(config)) | why_not(config)
     reported = [*sources.typed, *sources.changed, *sources.deepspeed, *defaults, *yaml]
     reported = _with_reasons(reported, reasons, needless(args))
-    return Reading(sources, reported, args, config, found, notes)
+    return Reading(sources, reported, args, config, found, [*replaced, *notes])
 
 
 def _other_names(sources: Sources) -> Iterator[Given]:
@@ -153,6 +157,16 @@ def _agreeing(deepspeed: Sequence[Given], rest: Sequence[Given]) -> tuple[list[G
             rule, fix = f"contradicts {other.name} {other.value}", 'change one of them or write "auto"'
             findings.append(Finding(entry.name, str(entry.value), rule, fix, entry.source))
     return agreeing, findings
+
+
+def _replaced(wins: Sequence[Given], given: Sequence[Given], of_flags: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each flag and key that a checkpoint's value replaces."""
+    by_target = {entry.field: entry for entry in wins}
+    for entry in given:
+        other = by_target.get(entry.target)
+        value = entry.value if entry.field else of_flags.get(entry.target)
+        if other is not None and other.value != value:
+            yield f"{entry.name} {entry.value}: {other.source} has {other.value}, which counts (--use-checkpoint-args)"
 
 
 def _with_reasons(given: Sequence[Given], of_fields: Mapping[str, str], of_arguments: Mapping[str, str]) -> list[Given]:

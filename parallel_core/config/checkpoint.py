@@ -45,6 +45,13 @@ class CheckpointConfig(Config):
     skipped."""
     exit_on_missing_checkpoint: bool = option("--exit-on-missing-checkpoint", False)
     """Stop if `load_checkpoint` holds none, instead of starting anew."""
+    use_checkpoint_args: bool = option("--use-checkpoint-args", False)
+    """Take from `load_checkpoint` what says which model it is: sizes that no flag gives, and, whatever the flags say,
+    its kind (positions, biases, norm, activation, dropout, experts, tokenizer)."""
+    use_mp_args_from_checkpoint_args: bool = option("--use-mp-args-from-checkpoint-args", False)
+    """With `use_checkpoint_args` also the tensor-, pipeline- and expert-parallel sizes, whatever the flags say."""
+    use_tokenizer_model_from_checkpoint_args: bool = option("--no-use-tokenizer-model-from-checkpoint-args", True)
+    """With `use_checkpoint_args` also the path of the tokenizer's model."""
     save_retain_interval: int | None = option("--save-retain-interval", None, at_least=1)
     """Checkpoints of iterations that this divides are never removed, of the others only the newest is kept."""
     convert_from_huggingface: bool = option("--enable-hf2mg-convert", False)

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from tests.support.engine import TINY, config_of, job
-from tests.support.gathering import gather_optimizer_state
+from tests.support.gathering import gather_copies, gather_optimizer_state
 
 BASE = f"{TINY} --global-batch-size 4 --log-interval 100 --save-interval 100"
 """A step has as many samples for one replica as for two."""
+ENDLESS = BASE.replace("--train-iters 2", "")
+"""The same without how long to train."""
 
 
 @dataclass
@@ -29,6 +31,8 @@ class Outcome:
     iteration: int = 0
     consumed_samples: int = 0
     seed: int = 0
+    seen: "Outcome | None" = None
+    """The same of an earlier iteration, if that was asked for; without losses."""
 
 
 class Rows:
@@ -49,20 +53,29 @@ class Rows:
         }
 
 
-def train(backend, flags: str, steps: bool = True) -> Outcome:
-    """Train with TINY and these flags (a later flag wins), or with `steps` False only load, then report."""
+def train(backend, flags: str, steps: bool = True, base: str = BASE, look_at: int | None = None) -> Outcome:
+    """Train with `base` and these flags (a later flag wins), or with `steps` False only load, then report; also of
+    how things stand when `look_at` iterations are done."""
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
 
-    config = config_of(f"{BASE} {flags}", backend.world_size)
+    config = config_of(f"{base} {flags}", backend.world_size)
     outcome = Outcome()
 
     class Recorder(Callback):
         def on_train_begin(self, state) -> None:
             state.should_stop = not steps
+            self.look(state)
+
+        def look(self, state) -> None:
+            if state.iteration == look_at:
+                state.step_cell.buffers.finish_param_sync()
+                outcome.seen = Outcome()
+                _report(state, outcome.seen)
 
         def on_step_end(self, state) -> None:
+            self.look(state)
             outcome.losses.append(state.result.loss)
             outcome.scales.append(state.result.loss_scale)
 
@@ -78,12 +91,12 @@ def train(backend, flags: str, steps: bool = True) -> Outcome:
 
 
 def _report(state, outcome: Outcome) -> None:
-    from pynative.checkpointing import gather_weights
     from pynative.tensor_parallel.random import get_rng_tracer
 
     optimizer = state.step_cell.optimizer
-    outcome.weights = gather_weights(state.model)
-    outcome.moments = gather_optimizer_state(state)
+    outcome.weights = gather_copies(state.model)
+    moments = gather_optimizer_state(state)
+    outcome.moments = moments and {name: values.copy() for name, values in moments.items()}
     outcome.steps, outcome.scheduler = optimizer.steps, state.step_cell.scheduler.state_dict()
     outcome.iteration, outcome.consumed_samples = state.iteration, state.consumed_samples
     outcome.seed = get_rng_tracer().seed

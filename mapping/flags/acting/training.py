@@ -11,6 +11,9 @@ ACTING = Acting(
         "--eval-interval": {"default": None},
         "--save-interval": {"aliases": ("--persistent-save-interval",)},
         "--ckpt-format": refusing("use safetensors, or torch_dist, which gives the same", "zarr"),
+        "--no-use-tokenizer-model-from-checkpoint-args": {
+            "aliases": ("--disable-use-tokenizer-model-from-checkpoint-args",)
+        },
         "--loss-scale-window": {"default": None},
         "--zero-stage": {"choices": (0, 1, 2, 3)},
         "--profile-with-memory": {"aliases": ("--profile-memory",)},

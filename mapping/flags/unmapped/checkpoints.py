@@ -40,16 +40,6 @@ FLAGS = group(
         """,
     ),
     refused("use --load and --finetune", "--pretrained-checkpoint=str --override-ckpt-iteration=int"),
-    refused(
-        "give the model's own flags; they are not read from a checkpoint",
-        "--use-checkpoint-args --use-mp-args-from-checkpoint-args",
-    ),
     refused("a checkpoint must fit the model; convert it first", "--load-checkpoint-loosely"),
-    refused(
-        "a tokenizer is what its files say; change them instead",
-        """
-        --no-use-tokenizer-model-from-checkpoint-args|--disable-use-tokenizer-model-from-checkpoint-args=off
-        """,
-    ),
     refused("use --use-checkpoint-opt_param-scheduler", "--use-checkpoint-lr-scheduler"),
 )

@@ -51,7 +51,7 @@ def fits(value: Any, hint: Any) -> bool:
     return value is not None and has_type(value, hint)
 
 
-_OF_NETWORK = (
+OF_NETWORK = (
     "normalization", "norm_epsilon", "apply_layernorm_1p", "qk_layernorm", "use_sandwich_norm", "use_final_norm",
     "apply_residual_connection_post_norm", "hidden_act", "bias_gelu_fusion", "kv_channels", "position_embedding_type",
     "rotary_percent", "rotary_base", "rotary_interleaved", "rotary_seq_len_interpolation_factor", "rope_scaling.type",
@@ -86,7 +86,7 @@ def _counts(path: str, name: str, ours: Mapping[str, Any]) -> bool:
         return False
     if name in _OF_LLAMA3:
         return get(ours, "model_config.rope_scaling.type") == "llama3"
-    return name in _OF_NETWORK
+    return name in OF_NETWORK
 
 
 def agree(one: Any, other: Any) -> bool:

@@ -48,6 +48,8 @@ LOSS_SCALE = (
 COMPANY = {
     **dict.fromkeys(LOSS_SCALE, "--fp16"),
     "--embedding-dtype": "--fp16 --params-dtype float32",
+    "--use-checkpoint-args": "--load nothing/is/there",
+    "--use-mp-args-from-checkpoint-args": "--load nothing/is/there --use-checkpoint-args",
     **dict.fromkeys(
         ("--moe-comm-aux-loss-coeff", "--moe-device-level-aux-loss-coeff"),
         "--num-experts 4 --moe-router-num-groups 2",

@@ -1,0 +1,107 @@
+"""--use-checkpoint-args: the model is what the checkpoint says, as in Megatron-LM."""
+
+import json
+
+import pytest
+
+from mapping import init_configs_from_args, parse_args
+from mapping.reading import read
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.manifest import Manifest
+from parallel_core.config import ConfigError
+from tests.support.checkpoint_cases import unpack
+from tests.support.engine import TINY, config_of
+
+LLAMA = (
+    "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear --ffn-hidden-size 48 "
+    "--untie-embeddings-and-output-weights --group-query-attention --num-query-groups 2 --qk-layernorm "
+    "--tensor-model-parallel-size 2"
+)
+REST = "--micro-batch-size 2 --train-iters 2 --lr 1e-3 --eval-iters 0"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What --save names: a manifest is all that is read."""
+    root = tmp_path_factory.mktemp("save")
+    checkpoint = root / commit.checkpoint_name(2)
+    checkpoint.mkdir()
+    config = config_of(f"{TINY} {LLAMA}", 2).to_dict()
+    manifest = Manifest(iteration=2, consumed_samples=8, topology={}, config=config, scheduler={})
+    (checkpoint / "manifest.json").write_text(manifest.to_json())
+    (root / commit.TRACKER).write_text("2\n")
+    return root
+
+
+def config_with(flags: str, world: int = 2):
+    return init_configs_from_args(parse_args(f"{REST} --use-checkpoint-args {flags}".split(), world_size=world))
+
+
+def test_nothing_of_the_model_has_to_be_said(folder):
+    """Sizes, kind, vocabulary and tokenizer are those of the run that saved; the layout is the flags'."""
+    found, saved = config_with(f"--load {folder}"), config_of(f"{TINY} {LLAMA}", 2)
+    ours, theirs = found.to_dict(), saved.to_dict()
+    not_taken = {"init_method_std", "embedding_init_method_std"}
+    for section in ("model_config", "moe_config"):
+        differs = {name for name, value in ours[section].items() if value != theirs[section][name]}
+        assert differs <= not_taken, differs
+    assert found.dataset_config.tokenizer_type == "NullTokenizer"
+    assert found.parallel_config.tensor_model_parallel_size == 1
+
+
+def test_sizes_of_the_layout_on_request(folder):
+    """--use-mp-args-from-checkpoint-args wins over the flag."""
+    flags = f"--load {folder} --use-mp-args-from-checkpoint-args --tensor-model-parallel-size 1"
+    assert config_with(flags).parallel_config.tensor_model_parallel_size == 2
+
+
+def test_a_size_that_is_given_wins_and_a_kind_does_not(folder):
+    """As in Megatron; what a flag said in vain is told."""
+    reading = read(
+        f"{REST} --use-checkpoint-args --load {folder} --num-layers 3 --rotary-base 500 --hidden-dropout 0.2".split(),
+        world_size=1,
+        read_vocabulary=True,
+    )
+    model = reading.config.model_config
+    assert not reading.errors and (model.num_layers, model.rotary_base, model.hidden_dropout_rate) == (3, 10000, 0)
+    assert [note.partition(":")[0] for note in reading.notes] == ["--rotary-base 500.0", "--hidden-dropout 0.2"]
+    assert all(str(folder) in note for note in reading.notes)
+
+
+def test_arguments_show_what_was_taken(folder):
+    """A script reads args.num_layers, and may change arguments after."""
+    args = parse_args(f"{REST} --use-checkpoint-args --load {folder}".split(), world_size=1)
+    assert (args.num_layers, args.hidden_size, args.padded_vocab_size, args.vocab_size) == (2, 32, 64, 60)
+    args.lr = 0.5
+    config = init_configs_from_args(args)
+    assert config.optimizer_config.learning_rate == 0.5 and config.model_config.hidden_act == "swiglu"
+
+
+def test_a_model_of_huggingface_says_what_it_is(tmp_path):
+    """So does every format that is converted while it is read."""
+    settings = json.loads((unpack("hf/llama", tmp_path) / "config.json").read_text())
+    model = config_with(f"--load {unpack('hf/llama', tmp_path)} --seq-length 16", 1).model_config
+    assert model.num_layers == settings["num_hidden_layers"] and model.hidden_act == "swiglu"
+    assert model.ffn_hidden_size == settings["intermediate_size"] and model.normalization == "RMSNorm"
+
+
+def test_an_empty_folder_leaves_all_to_the_flags(tmp_path):
+    """A first start: as without the flag."""
+    flags = f"{TINY} --load {tmp_path} --save {tmp_path} --save-interval 1"
+    assert config_with(flags).model_config == config_of(flags, 2).model_config
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--use-checkpoint-args", "--use-checkpoint-args: needs --load"),
+        ("--use-mp-args-from-checkpoint-args", "acts beside --use-checkpoint-args alone"),
+        ("--use-checkpoint-args --load {damaged}", "cannot read --load"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(tmp_path, flags, words):
+    (tmp_path / "iter_0000002").mkdir()
+    (tmp_path / "iter_0000002" / "manifest.json").write_text("{")
+    (tmp_path / commit.TRACKER).write_text("2\n")
+    with pytest.raises(ConfigError, match=words):
+        config_of(f"{TINY} {flags.format(damaged=tmp_path)}", 1)

@@ -1,0 +1,153 @@
+"""What one layout saves another takes over: pairs of layouts drawn from all axes, of dense models and of experts.
+
+The 40 pairs that are judged: `python -m tests.pynative.checkpointing.test_drawn_layouts 40` prints a line for each.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from parallel_core.config import unsupported
+from parallel_core.findings import ConfigError
+from tests.support.checkpoint_jobs import BASE, Outcome, train
+from tests.support.distributed import run
+from tests.support.engine import config_of
+
+SEED, PAIRS_IN_SUITE = 20, 5
+SAVED_AFTER, STEPS = 2, 4
+STEP_FLAGS = (
+    f"--num-layers 4 --train-iters {STEPS} --lr-decay-iters 6 --lr-decay-style cosine --init-method-std 0.1 "
+    "--global-batch-size 8 --hidden-dropout 0.1 --adam-eps 1e-5"
+)
+"""Micro-batches have one size in all layouts: they number the masks of dropout."""
+LLAMA = (
+    "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
+    "--untie-embeddings-and-output-weights --ffn-hidden-size 48"
+)
+EXPERTS = (
+    f"{LLAMA} --num-experts 4 --moe-ffn-hidden-size 24 --moe-grouped-gemm --moe-token-dispatcher-type alltoall "
+    "--moe-router-load-balancing-type none"
+)
+DENSE = {
+    "gpt": "--attention-dropout 0.1",
+    "llama": f"{LLAMA} --group-query-attention --num-query-groups 2 --qk-layernorm",
+}
+WITH_EXPERTS = {
+    "experts": EXPERTS,
+    "latent, shared": f"{EXPERTS} --multi-latent-attention --q-lora-rank 16 --kv-lora-rank 12 --qk-head-dim 8 "
+    "--qk-pos-emb-head-dim 4 --v-head-dim 8 --moe-shared-expert-intermediate-size 16 "
+    "--moe-router-enable-expert-bias --moe-router-score-function sigmoid",
+}
+PRECISIONS = {"float32": "", "bf16": "--bf16", "fp16": "--fp16 --initial-loss-scale 1024"}
+TAKES_OVER = [("float32", "float32")] * 4 + [
+    ("bf16", "bf16"), ("fp16", "fp16"), ("float32", "bf16"), ("bf16", "float32"), ("fp16", "bf16"), ("bf16", "fp16"),
+]  # fmt: skip
+"""Precision of the run that saves, and of the one that takes over."""
+LOSS = {"float32": 1e-6, "bf16": 1e-2, "fp16": 2e-3}
+"""By how much the next losses of two layouts may differ, relatively; in 16 bits sums over ranks are rounded."""
+
+
+class Layout(NamedTuple):
+    """Where a run takes place."""
+
+    world: int
+    flags: str
+
+
+class Pair(NamedTuple):
+    """A model, the layout and precision that save it, and those that take it over."""
+
+    model: str
+    saves: Layout
+    takes_over: Layout
+    precisions: tuple[str, str]
+
+    def __str__(self) -> str:
+        ends = zip((self.saves, self.takes_over), self.precisions, strict=True)
+        return f"{self.model}: " + " => ".join(f"{layout.world} {kind} {layout.flags}" for layout, kind in ends)
+
+
+def draw_layout(random: Random, model: str) -> Layout:
+    """A legal one: flags are drawn until the rules of the configuration have nothing against them."""
+    flags = f"{BASE} {STEP_FLAGS} {(DENSE | WITH_EXPERTS)[model]}"
+    while True:
+        layout = _any_layout(random, model in WITH_EXPERTS)
+        try:
+            if not unsupported(config_of(f"{flags} {layout.flags}", layout.world)):
+                return layout
+        except ConfigError:
+            continue
+
+
+def _any_layout(random: Random, experts: bool) -> Layout:
+    world, tp, pp, cp = (random.choice(sizes) for sizes in ((1, 2, 4, 4), (1, 2), (1, 2), (1, 2)))
+    sizes = {"tensor-model": tp, "pipeline-model": pp, "context": cp}
+    flags = [f"--{kind}-parallel-size {size}" for kind, size in sizes.items() if size > 1]
+    flags += random.choice([["--sequence-parallel"], []]) if tp > 1 else []
+    if pp > 1:
+        kinds = "--pipeline-schedule zb-h1", "--virtual-pipeline-model-parallel-size 2", "--num-layer-list 1,3", ""
+        flags += [random.choice([*kinds, "--decoder-first-pipeline-num-layers 3 --decoder-last-pipeline-num-layers 1"])]
+    if cp > 1:
+        flags += [f"--context-parallel-algo {random.choice(('megatron_cp_algo', 'ulysses_cp_algo'))}"]
+    if experts:
+        flags += [f"--expert-model-parallel-size {random.choice((1, 2, 4))}"]
+        flags += [f"--expert-tensor-parallel-size {random.choice((1, 2))}"]
+    sharing = "--use-distributed-optimizer", "--zero-stage 1", "--zero-stage 2", "--zero-stage 3"
+    twice = "--use-distributed-optimizer --num-distributed-optimizer-instances 2"
+    return Layout(world, " ".join(filter(None, [*flags, random.choice([*sharing, twice, ""])])))
+
+
+def draw_pairs(seed: int, count: int) -> Iterator[Pair]:
+    random = Random(seed)
+    models = [*DENSE, *WITH_EXPERTS]
+    for number in range(count):
+        model = models[number % len(models)]
+        layouts = draw_layout(random, model), draw_layout(random, model)
+        yield Pair(model, *layouts, random.choice(TAKES_OVER))
+
+
+def exact_values(outcome: Outcome) -> dict[str, np.ndarray]:
+    """Moments, and of 16-bit weights the float32 values."""
+    assert outcome.weights is not None and outcome.moments is not None
+    weights = {name: outcome.moments.get(f"main_param.{name}", values) for name, values in outcome.weights.items()}
+    return weights | {name: v for name, v in outcome.moments.items() if not name.startswith("main_param.")}
+
+
+def check(pair: Pair, directory: Path) -> float:
+    """Weights and moments to the bit, place and schedule; by how much the next losses differ, relatively."""
+    model = f"{STEP_FLAGS} {(DENSE | WITH_EXPERTS)[pair.model]}"
+    first, second = (PRECISIONS[kind] for kind in pair.precisions)
+    save = f"{model} {pair.saves.flags} {first} --save {directory} --save-interval {SAVED_AFTER}"
+    load = f"{model} {pair.takes_over.flags} {second} --load {directory} --ckpt-step {SAVED_AFTER}"
+    before = run(pair.saves.world, train, save, look_at=SAVED_AFTER)[0]
+    after = run(pair.takes_over.world, train, load, look_at=SAVED_AFTER)[0]
+    expected, found = exact_values(before.seen), exact_values(after.seen)
+    assert expected.keys() == found.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+    for name in ("steps", "scheduler", "iteration", "consumed_samples", "seed"):
+        assert getattr(after.seen, name) == getattr(before.seen, name), name
+    next_losses = np.array([before.losses[SAVED_AFTER:], after.losses])
+    error = float(np.max(np.abs(next_losses[0] / next_losses[1] - 1)))
+    assert error <= max(LOSS[kind] for kind in pair.precisions), error
+    return error
+
+
+@pytest.mark.parametrize("pair", draw_pairs(SEED, PAIRS_IN_SUITE), ids=lambda pair: pair.model)
+def test_the_other_layout_goes_on(pair, tmp_path):
+    check(pair, tmp_path)
+
+
+if __name__ == "__main__":
+    for one in draw_pairs(SEED, int(sys.argv[1])):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                print(f"{check(one, Path(folder)):.1e} {one}", flush=True)
+            except Exception as failure:
+                print(f"FAILED {one}\n{failure}", flush=True)

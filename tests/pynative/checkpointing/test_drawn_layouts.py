@@ -49,8 +49,9 @@ TAKES_OVER = [("float32", "float32")] * 4 + [
     ("bf16", "bf16"), ("fp16", "fp16"), ("float32", "bf16"), ("bf16", "float32"), ("fp16", "bf16"), ("bf16", "fp16"),
 ]  # fmt: skip
 """Precision of the run that saves, and of the one that takes over."""
-LOSS = {"float32": 1e-6, "bf16": 1e-2, "fp16": 2e-3}
-"""By how much the next losses of two layouts may differ, relatively; in 16 bits sums over ranks are rounded."""
+LOSS, ROUNDED_LOSS = 1e-6, 2**-8
+"""By how much the next losses of two layouts may differ, relatively: in float32; where one run has 16 bits, in which
+sums over ranks are rounded, one step of bfloat16. Measured over the 40 pairs: at most 1.1e-7 and 1.3e-3."""
 
 
 class Layout(NamedTuple):
@@ -135,7 +136,7 @@ def check(pair: Pair, directory: Path) -> float:
         assert getattr(after.seen, name) == getattr(before.seen, name), name
     next_losses = np.array([before.losses[SAVED_AFTER:], after.losses])
     error = float(np.max(np.abs(next_losses[0] / next_losses[1] - 1)))
-    assert error <= max(LOSS[kind] for kind in pair.precisions), error
+    assert error <= (LOSS if set(pair.precisions) == {"float32"} else ROUNDED_LOSS), error
     return error
 
 

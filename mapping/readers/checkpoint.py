@@ -13,8 +13,9 @@ from typing import Any
 
 from mapping.given import ROW_OF, Given
 from mapping.readers.yaml_sections import coerced
+from parallel_core.checkpoint.convert.networks import OF_NETWORK
 from parallel_core.checkpoint.convert.reader import open_checkpoint
-from parallel_core.checkpoint.convert.settings import OF_NETWORK, get
+from parallel_core.checkpoint.convert.settings import get
 from parallel_core.config.tree import FLAG_OF, OPTIONS, PUBLIC, path_of
 from parallel_core.findings import Finding
 

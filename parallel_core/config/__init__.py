@@ -2,6 +2,7 @@
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.dataset import DatasetConfig
+from parallel_core.config.families import SlidingWindowConfig
 from parallel_core.config.lora import LoraConfig
 from parallel_core.config.model import FlashAttentionConfig, ModelConfig, TransformerConfig
 from parallel_core.config.moe import MoEConfig
@@ -23,6 +24,7 @@ __all__ = [
     "ModelParallelConfig",
     "OptimizerConfig",
     "ParallelConfig",
+    "SlidingWindowConfig",
     "TrainingConfig",
     "TransformerConfig",
     "unsupported",

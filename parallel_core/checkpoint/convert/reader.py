@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parallel_core.checkpoint import commit
-from parallel_core.checkpoint.convert import formats, settings
+from parallel_core.checkpoint.convert import formats, networks
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.convert.native import run_of
 from parallel_core.checkpoint.layout import overlap
@@ -42,7 +42,7 @@ class ConvertedReader(CheckpointReader):
         """Settings of the network in which the flags and the checkpoint differ: no shape would tell."""
         return [
             f"{shown(flag, now)}: the checkpoint {self.directory} has {then}"
-            for path, flag, now, then in settings.differences(config, self.manifest.config)
+            for path, flag, now, then in networks.differences(config, self.manifest.config)
         ]
 
     def damaged_files(self, share: int = 0, shares: int = 1, *, digests: bool = False) -> list[str]:

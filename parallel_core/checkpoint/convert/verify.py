@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from parallel_core.checkpoint.convert import settings
+from parallel_core.checkpoint.convert import networks, settings
 from parallel_core.checkpoint.convert.model import VOCABULARY, Model
 from parallel_core.checkpoint.lazy import LazyTensor
 
@@ -18,7 +18,7 @@ def differences(written: Model, found: Model, *, states: bool) -> list[str]:
 
 def _differences(written: Model, found: Model, states: bool) -> Iterator[str]:
     configs = [settings.config_of(model.settings).to_dict() for model in (written, found)]
-    for path, _, then, now in settings.differences(*configs):
+    for path, _, then, now in networks.differences(*configs):
         yield f"{path}: {then} became {now}"
     before = dict(written.all_tensors() if states else written.weights.items())
     after = dict(found.all_tensors() if states else found.weights.items())

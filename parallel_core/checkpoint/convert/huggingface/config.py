@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parallel_core.checkpoint.convert import settings
-from parallel_core.checkpoint.convert.huggingface.fields import REQUIRED, Field, Group
+from parallel_core.checkpoint.convert import networks, settings
+from parallel_core.checkpoint.convert.huggingface.kinds import REQUIRED, Field, Group
 from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES, OTHER_NAMES, Family
 
 
@@ -25,7 +25,7 @@ def settings_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     found = dict(family.fixed)
     for field in family.fields:
         if isinstance(field, Field):
-            value = config.get(field.key)
+            value = field.value_in(config)
             if value is None and field.default is REQUIRED:
                 raise ValueError(f"config.json: {field.key} is missing")
             value = field.default if value is None else value
@@ -59,7 +59,7 @@ def matching_family(ours: Mapping[str, Any], model_type: str | None = None) -> F
     for family in FAMILIES:
         if model_type in (None, family.model_type):
             wrong = [
-                path for path, value in family.fixed.items() if not settings.agree(settings.get(ours, path), value)
+                path for path, value in family.fixed.items() if not networks.agree(settings.get(ours, path), value)
             ]
             problem = _unsaid(ours, family) if not wrong else f"{', '.join(wrong)} is otherwise"
             if problem is None:
@@ -79,7 +79,7 @@ def _unsaid(ours: Mapping[str, Any], family: Family) -> str | None:
     except (ValueError, KeyError) as error:
         return str(error)
     full = settings.config_of(with_vocabulary(back)).to_dict()
-    differs = [path for path, _, _, _ in settings.differences(ours, full)]
+    differs = [path for path, _, _, _ in networks.differences(ours, full)]
     return f"its config.json cannot say {', '.join(differs)}" if differs else None
 
 

@@ -175,16 +175,16 @@ _OF_GPT2 = {
     "model_config.qk_layernorm": False,
     **_DENSE,
 }
-_OF_LLAMA: dict[str, Any] = {
+_WITH_ANY_BIAS: dict[str, Any] = {
     "model_config.normalization": "RMSNorm",
     "model_config.hidden_act": "swiglu",
-    "model_config.add_bias_linear": False,
     "model_config.position_embedding_type": "rope",
     "model_config.rotary_interleaved": False,
     "model_config.apply_layernorm_1p": False,
     "model_config.multi_latent_attention.enabled": False,
     "model_config.qk_layernorm": False,
 }
+_OF_LLAMA = {**_WITH_ANY_BIAS, "model_config.add_bias_linear": False}
 _HEAD_NORMS = {"model_config.qk_layernorm": True}
 _NO_OTHER_BIAS = {"model_config.out_proj_has_bias": False, "model_config.mlp_has_bias": False}
 _NO_BIAS = {"model_config.qkv_has_bias": False, **_NO_OTHER_BIAS}
@@ -198,7 +198,7 @@ _V3 = (*_DEEPSEEK, *_MULTI_TOKEN)
 
 FAMILIES = (
     Family("gpt2", "GPT2LMHeadModel", f.GPT2, _GPT2, _OF_GPT2, "transformer."),
-    Family("llama", "LlamaForCausalLM", f.LLAMA, _LLAMA, {**_OF_LLAMA, **_DENSE}, "model."),
+    Family("llama", "LlamaForCausalLM", f.LLAMA, _LLAMA, {**_WITH_ANY_BIAS, **_DENSE}, "model."),
     Family("mistral", "MistralForCausalLM", f.MISTRAL, _LLAMA, {**_OF_LLAMA, **_DENSE, **_NO_BIAS}, "model."),
     Family("qwen2", "Qwen2ForCausalLM", f.QWEN2, _LLAMA, {**_OF_LLAMA, **_DENSE, **_QKV_BIAS}, "model."),
     Family("qwen3", "Qwen3ForCausalLM", f.QWEN3, _LLAMA, {**_OF_LLAMA, **_DENSE, **_HEAD_NORMS}, "model."),

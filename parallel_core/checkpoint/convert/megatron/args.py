@@ -125,6 +125,21 @@ def arguments_of(ours: Mapping[str, Any]) -> dict[str, Any]:
         "add_position_embedding": network["position_embedding_type"] == "learned_absolute",
         "vocab_size": network["unpadded_vocab_size"],
         "padded_vocab_size": network["vocab_size"],
-        "window_size": None,
-    }
+        "window_size": _window(network),
+    } | _biases(network)
     return args
+
+
+def _window(network: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Tokens before a query's own and after it."""
+    size = settings.get(network, "sliding_window.size")
+    return None if size is None else (size, 0)
+
+
+def _biases(network: Mapping[str, Any]) -> dict[str, bool]:
+    """Megatron has one flag for all linears, and one for queries, keys and values alone. Raises ValueError where the
+    feed-forward block has biases that attention lacks."""
+    qkv, out, mlp = (bool(network[f"{linear}_has_bias"]) for linear in ("qkv", "out_proj", "mlp"))
+    if mlp and not (qkv and out):
+        raise ValueError("the feed-forward block has biases that attention lacks: no flag of Megatron's says that")
+    return {"add_bias_linear": mlp, "add_qkv_bias": qkv}

@@ -7,7 +7,7 @@ from parallel_core.checkpoint.convert.megatron import cuts
 from parallel_core.checkpoint.convert.megatron.args import arguments_of, settings_of
 from parallel_core.checkpoint.convert.megatron.legacy import RankFile
 from parallel_core.checkpoint.convert.megatron.names import in_order, spellings
-from parallel_core.checkpoint.convert.settings import differences
+from parallel_core.checkpoint.convert.networks import differences
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from tests.support.checkpoint_cases import CASES, unpack
 from tests.support.engine import TINY, config_of

@@ -1,0 +1,142 @@
+"""Experts in config.json: which layers have them, and how a router chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, Group, Must, Settings
+from parallel_core.checkpoint.convert.networks import layers_with_experts
+
+
+def _experts_in(dense: Callable[[Mapping[str, Any], int], bool]) -> Callable[[Mapping[str, Any]], Settings]:
+    """Which layers have experts, where `dense` says whether one has none."""
+
+    def read(config: Mapping[str, Any]) -> Settings:
+        layers = [int(not dense(config, layer)) for layer in range(config["num_hidden_layers"])]
+        return {"moe_config.moe_layer_freq": 1 if all(layers) else layers}
+
+    return read
+
+
+def _layers_out(ours: Settings) -> list[int]:
+    return layers_with_experts(ours["moe_config.moe_layer_freq"], ours["model_config.num_layers"])
+
+
+def _qwen_dense(config: Mapping[str, Any], layer: int) -> bool:
+    step = config.get("decoder_sparse_step") or 1
+    return layer in (config.get("mlp_only_layers") or ()) or (layer + 1) % step != 0
+
+
+def _qwen_dense_out(ours: Settings) -> Mapping[str, Any]:
+    layers = _layers_out(ours)
+    return {"decoder_sparse_step": 1, "mlp_only_layers": [i for i, has in enumerate(layers) if not has]}
+
+
+def _deepseek_dense(config: Mapping[str, Any], layer: int) -> bool:
+    return layer < (config.get("first_k_dense_replace") or 0) or layer % (config.get("moe_layer_freq") or 1) != 0
+
+
+def _deepseek_dense_out(ours: Settings) -> Mapping[str, Any]:
+    layers = _layers_out(ours)
+    first = layers.index(1)
+    if not all(layers[first:]):
+        raise ValueError(
+            f"layers with experts {layers}: DeepSeek's config.json can only say how many dense ones come first"
+        )
+    return {"first_k_dense_replace": first, "moe_layer_freq": 1}
+
+
+def _shared(config: Mapping[str, Any]) -> Settings:
+    count = config.get("n_shared_experts")
+    return {"moe_config.moe_shared_expert_intermediate_size": count * config["moe_intermediate_size"]} if count else {}
+
+
+def _shared_out(ours: Settings) -> Mapping[str, Any]:
+    size, one = ours.get("moe_config.moe_shared_expert_intermediate_size"), ours["moe_config.moe_ffn_hidden_size"]
+    if size is not None and size % one:
+        raise ValueError(
+            f"--moe-shared-expert-intermediate-size {size}: must be a multiple of --moe-ffn-hidden-size {one}"
+        )
+    return {"n_shared_experts": None if size is None else size // one}
+
+
+def _groups(config: Mapping[str, Any]) -> Settings:
+    """Group-limited routing; a single group is none."""
+    count, best = config.get("n_group") or 1, config.get("topk_group")
+    return {"moe_config.moe_router_num_groups": count, "moe_config.moe_router_group_topk": best} if count > 1 else {}
+
+
+def _greedy_groups(config: Mapping[str, Any]) -> Settings:
+    """DeepSeek-V2's, where a group is as good as its best expert. Here it is as good as the sum of its best
+    k / topk_group, as in Megatron: the same where that is one."""
+    if config.get("topk_method") != "group_limited_greedy":
+        return {}
+    found, chosen, groups = _groups(config), config["num_experts_per_tok"], config["topk_group"]
+    if found and chosen // groups != 1 and groups < config["n_group"]:
+        raise ValueError(
+            f"config.json: topk_method 'group_limited_greedy' of {chosen} experts in {groups} groups judges a group by "
+            f"its best expert; here, as in Megatron, by the sum of its best {chosen // groups}"
+        )
+    return found
+
+
+def _greedy_groups_out(ours: Settings) -> Mapping[str, Any]:
+    groups = _groups_out(ours)
+    return {**groups, "topk_method": "group_limited_greedy" if groups["n_group"] > 1 else "greedy"}
+
+
+def _groups_out(ours: Settings) -> Mapping[str, Any]:
+    count, best = ours.get("moe_config.moe_router_num_groups"), ours.get("moe_config.moe_router_group_topk")
+    return {"n_group": count or 1, "topk_group": best or 1}
+
+
+def _normalized(config: Mapping[str, Any]) -> Settings:
+    """A softmax over the chosen experts is one over all, divided by the chosen ones' sum."""
+    return {"moe_config.moe_router_pre_softmax": not config.get("norm_topk_prob")}
+
+
+def _normalized_out(ours: Settings) -> Mapping[str, Any]:
+    is_over_all = ours["moe_config.moe_router_pre_softmax"]
+    return {"norm_topk_prob": not is_over_all or bool(ours.get("moe_config.moe_router_norm_topk_prob"))}
+
+
+CHOSEN = Field("moe_config.moe_router_topk", "num_experts_per_tok")
+WIDTH = Field("moe_config.moe_ffn_hidden_size", "moe_intermediate_size")
+MIXTRAL: tuple[AnyField, ...] = (
+    CHOSEN,
+    Field("moe_config.num_experts", "num_local_experts"),
+    Group(lambda _: {"moe_config.moe_router_pre_softmax": False}, lambda _: {}),
+)
+QWEN: tuple[AnyField, ...] = (
+    CHOSEN,
+    WIDTH,
+    Field("moe_config.num_experts", "num_experts", also=("num_local_experts",)),
+    Group(_normalized, _normalized_out),
+    Group(_experts_in(_qwen_dense), _qwen_dense_out),
+)
+DEEPSEEK: tuple[AnyField, ...] = (
+    CHOSEN,
+    WIDTH,
+    Field("moe_config.num_experts", "n_routed_experts"),
+    Field(
+        "moe_config.moe_router_topk_scaling_factor", "routed_scaling_factor", 1.0, to_theirs=lambda scale: scale or 1.0
+    ),
+    Group(_experts_in(_deepseek_dense), _deepseek_dense_out),
+    Group(_shared, _shared_out),
+)
+DEEPSEEK_V3: tuple[AnyField, ...] = (
+    *DEEPSEEK,
+    Group(_groups, _groups_out),
+    Must("norm_topk_prob", (True, None)),
+    Must("scoring_func", ("sigmoid", None)),
+    Must("topk_method", ("noaux_tc", None)),
+)
+DEEPSEEK_V2: tuple[AnyField, ...] = (
+    *DEEPSEEK,
+    Must("norm_topk_prob", (False, None)),
+    Must("scoring_func", ("softmax", None)),
+    Must("topk_method", ("greedy", "group_limited_greedy", None)),
+    Group(_greedy_groups, _greedy_groups_out),
+    Group(lambda _: {"moe_config.moe_router_pre_softmax": True}, lambda _: {}),
+)

@@ -1,0 +1,51 @@
+"""What a row of a family's settings is: our path, the key in config.json, and how a value changes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+REQUIRED = object()
+"""A key that must be there: nobody knows its value otherwise."""
+
+Settings = dict[str, Any]
+"""Our settings by path."""
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class Field(NamedTuple):
+    """One setting."""
+
+    path: str
+    key: str
+    default: Any = REQUIRED
+    """What it is where the key is missing or null."""
+    to_ours: Callable[[Any], Any] = _same
+    to_theirs: Callable[[Any], Any] = _same
+    also: tuple[str, ...] = ()
+    """Other spellings of the key, which are read."""
+
+    def value_in(self, config: Mapping[str, Any]) -> Any:
+        """What config.json says under any of the spellings; none: nothing."""
+        return next((config[key] for key in (self.key, *self.also) if config.get(key) is not None), None)
+
+
+class Group(NamedTuple):
+    """Settings that several keys say together."""
+
+    to_ours: Callable[[Mapping[str, Any]], Settings]
+    to_theirs: Callable[[Settings], Mapping[str, Any]]
+
+
+class Must(NamedTuple):
+    """A key whose other values are not known here."""
+
+    key: str
+    values: tuple[Any, ...]
+    """The first is written."""
+
+
+AnyField = Field | Group | Must

@@ -1,0 +1,90 @@
+"""Rotary positions in config.json, and how they are stretched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parallel_core.checkpoint.convert.huggingface.kinds import Group, Settings
+
+
+def _rope(config: Mapping[str, Any]) -> Settings:
+    """Both spellings: transformers 5 has `rope_parameters`, 4 `rope_theta` and `rope_scaling`."""
+    scaling = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    theta = scaling.pop("rope_theta", config.get("rope_theta"))
+    if theta is None:
+        raise ValueError(
+            'config.json has neither "rope_parameters" nor "rope_theta"; add the base that the model was trained with '
+            '("rope_theta": 10000.0 for the first LLaMA models)'
+        )
+    kind = scaling.pop("rope_type", None) or scaling.pop("type", None) or "default"
+    part = scaling.pop("partial_rotary_factor", None) or config.get("partial_rotary_factor") or 1.0
+    if part != 1.0:
+        raise ValueError(
+            f"config.json: partial_rotary_factor {part}: transformers' models of this type turn all channels"
+        )
+    found: Settings = {"model_config.rotary_base": theta, "model_config.rotary_percent": 1.0}
+    if kind == "default":
+        return found
+    if kind not in _SCALINGS:
+        raise ValueError(f"config.json: rope_type {kind!r} is not known; known are {', '.join(_SCALINGS)}, default")
+    _check(kind, scaling)
+    if kind == "linear":
+        return {**found, "model_config.rotary_seq_len_interpolation_factor": scaling["factor"]}
+    found["model_config.rope_scaling.type"] = kind
+    for name in _SCALINGS[kind]:
+        if scaling.get(name) is not None:
+            found[f"model_config.rope_scaling.{name}"] = scaling[name]
+    if kind == "yarn":
+        found.setdefault(
+            "model_config.rope_scaling.original_max_position_embeddings", config.get("max_position_embeddings")
+        )
+        found["model_config.multi_latent_attention.rotary_scaling_factor"] = scaling["factor"]
+    return found
+
+
+def _check(kind: str, scaling: Mapping[str, Any]) -> None:
+    """Refuse numbers that would not act as they do there."""
+    given = {name for name, value in scaling.items() if value is not None}
+    unknown = sorted(given - {*_SCALINGS[kind], "finetuned"})
+    if unknown:
+        raise ValueError(
+            f"config.json: {unknown[0]} of rope_type {kind!r} is not known here; known are {_SCALINGS[kind]}"
+        )
+    if (scaling.get("mscale") or 1.0) != 1.0 and not scaling.get("mscale_all_dim"):
+        raise ValueError(
+            "config.json: mscale does nothing in transformers without mscale_all_dim; remove it or add that"
+        )
+    if scaling.get("mscale_all_dim") and not scaling.get("mscale"):
+        raise ValueError("config.json: mscale_all_dim without mscale is not known here")
+
+
+_SCALINGS = {
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings"),
+    "dynamic": ("factor", "original_max_position_embeddings"),
+    "linear": ("factor",),
+}
+"""Kind of scaling -> its numbers."""
+
+
+def _rope_out(ours: Settings) -> Mapping[str, Any]:
+    theta, kind = ours["model_config.rotary_base"], ours.get("model_config.rope_scaling.type")
+    factor = ours.get("model_config.rotary_seq_len_interpolation_factor")
+    scaling: dict[str, Any] = {}
+    if kind is not None:
+        numbers = {name: ours.get(f"model_config.rope_scaling.{name}") for name in _SCALINGS[kind]}
+        if numbers.get("mscale") == 1.0 and not numbers.get("mscale_all_dim"):
+            del numbers["mscale"], numbers["mscale_all_dim"]
+        scaling = {"rope_type": kind, **{name: value for name, value in numbers.items() if value is not None}}
+    elif factor is not None:
+        scaling = {"rope_type": "linear", "factor": factor}
+    return {
+        "rope_theta": theta,
+        "rope_scaling": scaling or None,
+        "rope_parameters": {"rope_type": "default", **scaling, "rope_theta": theta},
+    }
+
+
+ROPE = Group(_rope, _rope_out)
+"""Base and stretching."""

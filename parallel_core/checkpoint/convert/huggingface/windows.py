@@ -1,0 +1,90 @@
+"""Attention to the latest tokens in config.json.
+
+A window of W there is W tokens, the query's own among them; ours, as Megatron's --window-size W,0, counts those before
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from parallel_core.checkpoint.convert.huggingface.kinds import Group, Settings
+from parallel_core.checkpoint.convert.networks import layers_with_window
+
+_SIZE, _SKIPPED = "model_config.sliding_window.size", "model_config.sliding_window.skip_freq"
+_KINDS = {"sliding_attention": 1, "full_attention": 0}
+
+Rule = Callable[[Mapping[str, Any], int], bool]
+"""Whether a layer has the window, where no list of layers says so."""
+
+
+def _read(config: Mapping[str, Any], size: int | None, layers: list[int]) -> Settings:
+    if not size or not any(layers):
+        return {}
+    return {_SIZE: size - 1, _SKIPPED: None if all(layers) else layers}
+
+
+def _layers_out(ours: Settings) -> list[int]:
+    return layers_with_window(ours.get(_SIZE), ours.get(_SKIPPED), ours["model_config.num_layers"])
+
+
+def everywhere(default: int | None = None) -> Group:
+    """All layers have it, or none. default: its size where the key is missing, which is another thing than null."""
+
+    def read(config: Mapping[str, Any]) -> Settings:
+        return _read(config, config.get("sliding_window", default), [1])
+
+    def write(ours: Settings) -> Mapping[str, Any]:
+        layers = _layers_out(ours)
+        if any(layers) and not all(layers):
+            raise ValueError(f"layers with a sliding window {layers}: its config.json can only say all of them")
+        return {"sliding_window": ours[_SIZE] + 1 if any(layers) else None}
+
+    return Group(read, write)
+
+
+def by_switch(rule: Rule | None = None) -> Group:
+    """Layers of `layer_types` or of `rule`, if `use_sliding_window` is true; without a rule all."""
+
+    def read(config: Mapping[str, Any]) -> Settings:
+        if not config.get("use_sliding_window"):
+            return {}
+        return _read(config, config.get("sliding_window", 4096), _layers_in(config, rule))
+
+    def write(ours: Settings) -> Mapping[str, Any]:
+        layers = _layers_out(ours)
+        if not any(layers):
+            return {"use_sliding_window": False, "sliding_window": None}
+        found = {"use_sliding_window": True, "sliding_window": ours[_SIZE] + 1}
+        if rule is None and not all(layers):
+            raise ValueError(f"layers with a sliding window {layers}: its config.json can only say all of them")
+        types = {number: kind for kind, number in _KINDS.items()}
+        first = layers.index(1)
+        return (
+            found if rule is None else found | {"layer_types": [types[n] for n in layers], "max_window_layers": first}
+        )
+
+    return Group(read, write)
+
+
+def _layers_in(config: Mapping[str, Any], rule: Rule | None) -> list[int]:
+    if rule is None:
+        return [1]
+    types = config.get("layer_types")
+    if types is None:
+        return [int(rule(config, layer)) for layer in range(config["num_hidden_layers"])]
+    unknown = sorted(set(types) - _KINDS.keys())
+    if unknown:
+        raise ValueError(f"config.json: layer_types {unknown[0]!r} is not known; known are {', '.join(_KINDS)}")
+    return [_KINDS[kind] for kind in types]
+
+
+def from_a_layer_on(config: Mapping[str, Any], layer: int) -> bool:
+    """Qwen2's and Qwen3's rule."""
+    return bool(layer >= config.get("max_window_layers", 28))
+
+
+def every_other_before_a_layer(config: Mapping[str, Any], layer: int) -> bool:
+    """Qwen2-MoE's rule."""
+    return layer % 2 == 0 and bool(layer < config.get("max_window_layers", 28))

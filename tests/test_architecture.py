@@ -99,6 +99,7 @@ FLOORS = {
         {"transformer"},
         {"checkpointing"},
         {"dist_checkpointing", "training"},
+        {"checkpoint_logits"},
     ),
 }
 """The parts of each package, lowest floor first: a part imports only parts of lower floors."""

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from parallel_core.checkpoint import commit
-from parallel_core.checkpoint.config import config_for_inference
 from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.__main__ import main
 from parallel_core.checkpoint.convert.model import VOCABULARY
 from parallel_core.checkpoint.convert.native import write_native
-from parallel_core.checkpoint.manifest import Manifest
-from parallel_core.config import ParallelConfig
 from tests.support.assets import asset
 from tests.support.checkpoint_cases import CASES, digest, facts, unpack
 from tests.support.checkpoint_jobs import train
@@ -20,24 +17,10 @@ from tests.support.engine import job
 
 def logits_of(backend, folder: str, ids: np.ndarray) -> np.ndarray:
     """What the engine computes in float32 from a checkpoint's weights."""
-    import mindspore as ms
+    from pynative import checkpoint_logits
 
-    from pynative.checkpointing import load_model
-    from pynative.transformer.gpt_model import GPTModel
-
-    sections = Manifest.read(commit.find(folder)).config
-    sections["model_config"] |= {
-        "params_dtype": "float32",
-        "compute_dtype": "float32",
-        "embedding_init_dtype": "float32",
-    }
-    config = config_for_inference(sections, ParallelConfig())
-    with job(backend, config):
-        model = GPTModel(config.model_config, parallel_output=False)
-        load_model(folder, model)
-        model.set_train(False)
-        positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
-        return model(ms.Tensor(ids), ms.Tensor(positions), None).asnumpy()
+    with job(backend, checkpoint_logits.config_in_float32(folder)):
+        return checkpoint_logits.logits_of(folder, ids)
 
 
 def converted(case: str, folder) -> object:

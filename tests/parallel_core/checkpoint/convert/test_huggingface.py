@@ -1,0 +1,161 @@
+"""What a config.json says, and what is written into one."""
+
+import pytest
+
+from parallel_core.checkpoint.convert.huggingface.config import (
+    config_of,
+    family_of,
+    matching_family,
+    settings_of,
+    with_vocabulary,
+)
+from parallel_core.checkpoint.convert.settings import config_of as whole_config
+from parallel_core.checkpoint.convert.settings import get
+
+LLAMA = {
+    "vocab_size": 100, "num_hidden_layers": 4, "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+}  # fmt: skip
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_local_experts": 4, "norm_topk_prob": True}
+DEEPSEEK = {
+    "n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 16, "kv_lora_rank": 8, "v_head_dim": 8,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+}  # fmt: skip
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+
+
+def read(model_type: str, **keys: object) -> dict:
+    """Our settings of a config.json."""
+    config = {**LLAMA, "model_type": model_type, **keys}
+    return settings_of(config, family_of(config))
+
+
+def written(ours: dict, model_type: str) -> dict:
+    """The config.json of a model with these settings."""
+    full = whole_config(with_vocabulary(ours)).to_dict()
+    return config_of(full, matching_family(full, model_type))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys", "size", "layers"),
+    [
+        ("mistral", {"sliding_window": 5}, 4, None),
+        ("mistral", {"sliding_window": None}, None, None),
+        ("mistral", {}, 4095, None),
+        ("mixtral", {**EXPERTS}, None, None),
+        ("qwen2", {"sliding_window": 5, "max_window_layers": 0}, None, None),
+        ("qwen2", {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 3}, 4, [0, 0, 0, 1]),
+        ("qwen2", {"sliding_window": 5, "use_sliding_window": True, "max_window_layers": 4}, None, None),
+        (
+            "qwen3",
+            {
+                "sliding_window": 5,
+                "use_sliding_window": True,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+            },
+            4,
+            [1, 0, 1, 0],
+        ),
+        ("qwen3_moe", {**EXPERTS, "sliding_window": 5, "use_sliding_window": True}, 4, None),
+        (
+            "qwen2_moe",
+            {
+                **EXPERTS,
+                "shared_expert_intermediate_size": 24,
+                "sliding_window": 5,
+                "use_sliding_window": True,
+                "max_window_layers": 2,
+            },
+            4,
+            [1, 0, 0, 0],
+        ),
+    ],
+)
+def test_windows(model_type, keys, size, layers):
+    """A window there counts the query's own token, ours does not; which layers have it, each family says its way. What
+    is written is read as the same."""
+    ours = read(model_type, **keys)
+    window = get(ours, "model_config.sliding_window", {})
+    assert (window.get("size"), window.get("skip_freq")) == (size, layers)
+    again = written(ours, model_type)
+    assert get(settings_of(again, family_of(again)), "model_config.sliding_window", {}) == window
+
+
+def test_number_of_experts_in_both_spellings():
+    """transformers 5 writes num_local_experts, 4 num_experts; what both read is written."""
+    assert get(read("qwen3_moe", **EXPERTS), "moe_config.num_experts") == 4
+    assert written(read("qwen3_moe", **EXPERTS), "qwen3_moe")["num_experts"] == 4
+
+
+def test_layers_with_experts_by_a_number_and_by_a_list():
+    """--moe-layer-freq 2 is every second layer from the first: a list is the same network."""
+    ours = read("qwen2_moe", **EXPERTS, shared_expert_intermediate_size=24)
+    ours["moe_config"]["moe_layer_freq"] = 2
+    assert written(ours, "qwen2_moe")["mlp_only_layers"] == [1, 3]
+
+
+def test_scores_over_all_experts_divided_by_their_sum():
+    """--moe-router-pre-softmax with --norm-topk-prob is a softmax over the chosen experts."""
+    ours = read("qwen3_moe", **EXPERTS)
+    ours["moe_config"] |= {"moe_router_pre_softmax": True, "moe_router_norm_topk_prob": True}
+    assert written(ours, "qwen3_moe")["norm_topk_prob"] is True
+
+
+def test_groups_of_experts_count_only_where_the_method_limits_them():
+    """DeepSeek-V2's config.json has n_group with the method `greedy`, too."""
+    groups = {"n_group": 4, "topk_group": 2}
+    assert "moe_router_num_groups" not in read("deepseek_v2", **DEEPSEEK, **groups, topk_method="greedy")["moe_config"]
+    limited = {**DEEPSEEK, **groups, "num_experts_per_tok": 3, "topk_method": "group_limited_greedy"}
+    ours = read("deepseek_v2", **limited)
+    assert ours["moe_config"]["moe_router_group_topk"] == 2
+    assert written(ours, "deepseek_v2")["topk_method"] == "group_limited_greedy"
+
+
+def test_every_head_of_latent_attention_has_its_own_keys():
+    """The key that says so has another default there."""
+    ours = read("deepseek_v2", **DEEPSEEK)
+    assert written(ours, "deepseek_v2")["num_key_value_heads"] == 4
+
+
+def test_all_linears_with_a_bias():
+    """LLaMA's two keys together are Megatron's one flag."""
+    assert read("llama", attention_bias=True, mlp_bias=True)["model_config"]["add_bias_linear"] is True
+    assert read("llama", attention_bias=True)["model_config"]["add_bias_linear"] is False
+
+
+def test_yarn_without_its_magnitudes():
+    """Where neither is given none is written: one alone acts otherwise there."""
+    again = written(read("llama", rope_scaling=YARN), "llama")["rope_scaling"]
+    assert again["factor"] == 4.0 and not {"mscale", "mscale_all_dim"} & again.keys()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys", "words"),
+    [
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ("llama", {"rope_scaling": {**YARN, "attention_factor": 2.0}}, "attention_factor"),
+        ("llama", {"rope_scaling": {**YARN, "mscale_all_dim": 0.7}}, "mscale_all_dim"),
+        ("llama", {"rope_scaling": {**YARN, "mscale": 0.7}}, "mscale"),
+        ("llama", {"rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
+        ("qwen3", {"use_sliding_window": True, "layer_types": ["chunked_attention"] * 4}, "chunked_attention"),
+        (
+            "deepseek_v2",
+            {**DEEPSEEK, "n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"},
+            "group_limited_greedy",
+        ),
+        ("deepseek_v3", {**DEEPSEEK, "norm_topk_prob": False}, "norm_topk_prob False"),
+        ("deepseek_v3", {**DEEPSEEK, "scoring_func": "softmax"}, "scoring_func 'softmax'"),
+    ],
+)
+def test_what_would_be_computed_otherwise_is_refused(model_type, keys, words):
+    """By its key in config.json: no shape of a weight would tell."""
+    with pytest.raises(ValueError, match=words):
+        read(model_type, **keys)
+
+
+def test_a_window_of_some_layers_is_not_written_for_mistral():
+    """Its config.json can only say all of them."""
+    ours = read("mistral", sliding_window=5)
+    ours["model_config"]["sliding_window"]["skip_freq"] = [1, 0, 1, 0]
+    with pytest.raises(ValueError, match="layers with a sliding window"):
+        written(ours, "mistral")

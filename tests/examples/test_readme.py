@@ -45,11 +45,16 @@ def test_a_plan_is_printed(command):
 
 @pytest.mark.parametrize("case", ["hf/llama", "legacy/llama_tp2_bf16"])
 def test_checkpoints_are_converted(case, tmp_path):
-    """The commands run one after another, from a folder of HuggingFace and from one of Megatron-LM."""
+    """The commands run one after another, from a folder of HuggingFace and from one of Megatron-LM; the engine computes
+    logits in one of them."""
     unpack(case, tmp_path).rename(tmp_path / "MODEL")
     assert len(CONVERSIONS) == 4
+    computes = case == "hf/llama"
     for command in CONVERSIONS:
         words = [sys.executable, *shlex.split(command)[1:]]
+        if ".convert" in command:
+            words += ["--logits", "yes" if computes else "no"]
+            computes = False
         done = subprocess.run(words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True)
         assert done.returncode == 0 and done.stdout.strip(), done.stderr
 

@@ -1,7 +1,7 @@
 """`python -m parallel_core.checkpoint.convert --input DIR --output DIR [--to native|hf|megatron]`.
 
 From HuggingFace's, Megatron-LM's and our checkpoints to any of them, one tensor in memory at a time. What was written
-is read again: it must be the same network, bit by bit.
+is read again: it must be the same network, bit by bit, and the engine must compute the same logits of a small prompt.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.convert import formats, logits
 from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES
 from parallel_core.checkpoint.convert.huggingface.write import write_huggingface
 from parallel_core.checkpoint.convert.megatron.write import Layout, write_legacy
@@ -33,6 +33,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--ckpt-step", type=int, help="this iteration instead of the latest")
     made.add_argument("--no-load-optim", action="store_true", help="leave the optimizer's state out")
     made.add_argument("--no-verify", action="store_true", help="do not read again what was written")
+    made.add_argument(
+        "--logits",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="compare logits of a small prompt as well; auto: of models that fit into "
+        f"{logits.MOST_BYTES >> 30} GiB, if the engine is installed",
+    )
     made.add_argument("--vocab-size", type=int, help="ids of the tokenizer; Megatron's checkpoints do not say it")
     made.add_argument(
         "--make-vocab-size-divisible-by", type=int, help="pad the vocabulary to a multiple of this and tp"
@@ -62,11 +69,23 @@ def convert(options: argparse.Namespace) -> list[str]:
     written = _write(model, options)
     lines = [f"{folder} ({source.name} format): {len(model.weights)} weights" + _states(model)]
     if not options.no_verify:
-        problems = differences(model, formats.read(written, options.to), states=options.to != "hf")
-        if problems:
-            raise ValueError("what was written is not what was read:\n" + "\n".join(problems[:20]))
-        lines.append("read again: the same network, equal bit by bit")
+        lines += _verified(model, folder, written, options)
     return [*lines, f"written: {written}"]
+
+
+def _verified(model: Model, source: Path, written: Path, options: argparse.Namespace) -> list[str]:
+    """Lines that say in what the written checkpoint is equal to the source. Raises ValueError if it is not."""
+    problems = differences(model, formats.read(written, options.to), states=options.to != "hf")
+    if problems:
+        raise ValueError("what was written is not what was read:\n" + "\n".join(problems[:20]))
+    lines = ["read again: the same network, equal bit by bit"]
+    if options.logits == "no":
+        return lines
+    reason = logits.skipped(model) if options.logits == "auto" else None
+    if reason is not None:
+        return [*lines, f"logits of a small prompt: not compared, {reason}"]
+    found = logits.difference(model, source, written)
+    return [*lines, f"logits of a small prompt: equal, the largest difference is {found:.1e} of the largest logit"]
 
 
 def _states(model: Model) -> str:

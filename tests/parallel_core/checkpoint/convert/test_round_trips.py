@@ -22,7 +22,7 @@ WITHOUT_A_FAMILY = {"torch_dist/moe_mixed_ep2"}
 def convert(*arguments: object) -> str:
     """Run the command; what it says of a failure, empty if it did not fail."""
     try:
-        command.convert(command.parser().parse_args([str(argument) for argument in arguments]))
+        command.convert(command.parser().parse_args(["--logits", "no", *map(str, arguments)]))
     except ValueError as error:
         return str(error)
     return ""

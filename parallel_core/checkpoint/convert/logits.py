@@ -1,0 +1,74 @@
+"""Whether a written checkpoint computes the logits of the one that was read.
+
+Weights that are equal bit by bit and settings that say the same network leave three faults that this finds: a setting
+which changes the network and that nobody compared, a target that the engine cannot load, and numbers that are none. It
+does not find a mistake that reading makes of both alike: for that the logits of another tool are needed.
+
+The engine is another package with a device of its own, so it runs in a process of its own, started by its name.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from parallel_core.checkpoint.convert.model import Model
+
+ENGINE = "pynative.checkpoint_logits"
+MOST_BYTES = 2 << 30
+"""Of the weights in float32: a larger model is compared only if it is asked for."""
+TOLERANCE = 1e-4
+"""Largest difference, over the largest logit: a vocabulary that is padded otherwise is multiplied in other blocks."""
+_PROMPT = 16
+
+
+def skipped(model: Model) -> str | None:
+    """Why logits are not compared unless they are asked for; none: they are."""
+    size = 4 * sum(prod(tensor.shape) for tensor in model.weights.values())
+    if size > MOST_BYTES:
+        more = f"{size / 2**30:.1f} GiB in float32, more than {MOST_BYTES >> 30}"
+        return f"the weights take {more}; --logits yes compares them"
+    if find_spec(ENGINE.partition(".")[0]) is None or find_spec("mindspore") is None:
+        return "the engine is not installed here"
+    return None
+
+
+def difference(model: Model, source: Path, target: Path) -> float:
+    """The largest difference between the logits of a small prompt, over the largest of them.
+
+    Raises ValueError if either cannot be computed, or if they differ by more than rounding.
+    """
+    ids = model.unpadded_vocab_size
+    prompt = (np.arange(1, 1 + min(_PROMPT, _longest(model)), dtype=np.int64) * 7919 % ids).tolist()
+    one, other = (logits[..., :ids] for logits in _computed(prompt, source, target))
+    found = float(np.abs(one - other).max() / max(1.0, np.abs(one).max()))
+    if not found <= TOLERANCE:  # nor if it is no number
+        raise ValueError(
+            f"{target}: logits of a small prompt differ from those of {source} by {found:.1e} of the largest"
+        )
+    return found
+
+
+def _longest(model: Model) -> int:
+    longest: int = model.network.get("max_position_embeddings") or _PROMPT
+    return longest
+
+
+def _computed(prompt: list[int], *folders: Path) -> list[np.ndarray]:
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "logits.npz"
+        command = [sys.executable, "-m", ENGINE, "--out", str(out), "--ids", ",".join(map(str, prompt))]
+        done = subprocess.run(
+            [*command, *map(str, folders)], capture_output=True, text=True, env={"GLOG_v": "3", **os.environ}
+        )
+        if done.returncode:
+            raise ValueError(f"the engine did not compute logits of it:\n{done.stderr.strip()[-2000:]}")
+        with np.load(out) as arrays:
+            return [arrays[name] for name in arrays.files]

@@ -1,0 +1,52 @@
+"""Logits of what was written against those of what was read."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from parallel_core.checkpoint.convert import formats, logits
+from parallel_core.checkpoint.convert.native import write_native
+from tests.support.checkpoint_cases import unpack
+
+LLAMA = "hf/llama"
+
+
+def engine_that_gives(monkeypatch, *arrays: np.ndarray) -> None:
+    """In the place of the engine's process."""
+    monkeypatch.setattr(logits, "_computed", lambda prompt, *folders: [np.array(array)[None, None] for array in arrays])
+
+
+@pytest.mark.parametrize("other", [[1.0, 2.001], [1.0, np.nan]])
+def test_other_numbers_and_none_are_refused(other, monkeypatch, tmp_path):
+    """Both folders are named."""
+    engine_that_gives(monkeypatch, [1.0, 2.0], other)
+    model = formats.read(unpack(LLAMA, tmp_path))
+    with pytest.raises(ValueError, match=r"two: logits of a small prompt differ from those of .*one"):
+        logits.difference(model, tmp_path / "one", tmp_path / "two")
+
+
+def test_ids_that_only_pad_are_not_compared(monkeypatch, tmp_path):
+    """A target may have more of them."""
+    model = formats.read(unpack(LLAMA, tmp_path))
+    ids = np.ones(model.unpadded_vocab_size)
+    engine_that_gives(monkeypatch, ids, np.append(ids, 7.0))
+    assert logits.difference(model, tmp_path, tmp_path) == 0.0
+
+
+def test_large_models_are_skipped_with_a_reason(tmp_path):
+    """A billion parameters are not computed unless they are asked for."""
+    tensor = SimpleNamespace(shape=(1 << 15, 1 << 15))
+    model = formats.read(unpack(LLAMA, tmp_path))
+    model.weights = {"embedding.word_embeddings.weight": tensor}
+    assert "4.0 GiB" in logits.skipped(model) and "--logits yes" in logits.skipped(model)
+
+
+def test_a_setting_that_changes_the_network_shows(tmp_path):
+    """The engine itself: the same weights with another base of rotary positions."""
+    source = unpack(LLAMA, tmp_path)
+    model = formats.read(source)
+    model.network["rotary_base"] = 500
+    target = write_native(model, tmp_path / "ours")
+    with pytest.raises(ValueError, match="logits of a small prompt differ"):
+        logits.difference(model, source, target)

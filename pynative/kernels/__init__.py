@@ -82,6 +82,7 @@ from pynative.kernels.contract.routing import (
     with_router_losses,
 )
 from pynative.kernels.contract.rows import gather_rows, sum_rows
+from pynative.kernels.contract.sparse import attention_target, choose_keys, indexer_gradient, sparse_attention
 from pynative.kernels.contract.vocabulary import (
     cross_entropy_addends,
     cross_entropy_gradient,

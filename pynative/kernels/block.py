@@ -8,7 +8,7 @@ float32.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from mindspore import Tensor
@@ -38,6 +38,22 @@ class Scores:
     key_positions: Ranges
     seq_length: int
     """Keys of the whole sequence."""
+    chosen: Tensor | None = None
+    """Int32 [b, s, k]: each query's keys, by their positions, in a block that is a whole sequence; None: all."""
+
+    @classmethod
+    def of_chosen(cls, length: int, scale: float, chosen: Tensor) -> Self:
+        """Of a sequence, causal, with chosen keys alone."""
+        whole = (range(length),)
+        return cls(
+            scale=scale, causal=True, mask=None, dropout_rate=0.0, dropout_key=(), head_offset=0, chosen=chosen,
+            query_positions=whole, key_positions=whole, seq_length=length,
+        )  # fmt: skip
+
+    @property
+    def differs_by_sample(self) -> bool:
+        """Whether the samples of a batch are masked each in its own way."""
+        return self.mask is not None or self.chosen is not None
 
     @property
     def sees_nothing(self) -> bool:

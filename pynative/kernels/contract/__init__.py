@@ -19,6 +19,7 @@ from pynative.kernels.contract import (
     linear,
     routing,
     rows,
+    sparse,
     vocabulary,
 )
 from pynative.kernels.contract.table import Table, table
@@ -46,6 +47,10 @@ CONTRACT: Table = table(
     attention.attention,
     attention.attention_block,
     attention.attention_block_gradient,
+    sparse.choose_keys,
+    sparse.sparse_attention,
+    sparse.attention_target,
+    sparse.indexer_gradient,
     exchange.chunk,
     exchange.sequence_first,
     exchange.take_columns,

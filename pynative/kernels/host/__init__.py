@@ -18,6 +18,7 @@ from pynative.kernels.host import (
     routing,
     rows,
     slices,
+    sparse,
 )
 
 OPERATORS = table(
@@ -43,6 +44,10 @@ OPERATORS = table(
     attention.attention,
     attention.attention_block,
     attention.attention_block_gradient,
+    sparse.choose_keys,
+    sparse.sparse_attention,
+    sparse.attention_target,
+    sparse.indexer_gradient,
     slices.chunk,
     slices.sequence_first,
     slices.take_columns,

@@ -21,6 +21,7 @@ from pynative.kernels.ops import (
     routing,
     rows,
     slices,
+    sparse,
 )
 
 OPERATORS = table(
@@ -46,6 +47,10 @@ OPERATORS = table(
     attention.attention,
     attention.attention_block,
     attention.attention_block_gradient,
+    sparse.choose_keys,
+    sparse.sparse_attention,
+    sparse.attention_target,
+    sparse.indexer_gradient,
     slices.chunk,
     slices.sequence_first,
     slices.take_columns,

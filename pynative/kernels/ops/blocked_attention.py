@@ -6,6 +6,7 @@ Kept for backward, beside the input: the output and two numbers a row, from whic
 from collections.abc import Iterator
 from dataclasses import replace
 
+import mindspore
 from mindspore import Tensor, ops
 
 from parallel_core.score_form import PLAIN, ScoreForm
@@ -19,18 +20,33 @@ QUERY_BLOCK = 256
 """Queries of a block; its scores are [b, n, QUERY_BLOCK, s] at most."""
 
 
-def _query_blocks(length: int) -> Iterator[slice]:
+def query_blocks(length: int) -> Iterator[slice]:
+    """The queries of a sequence, a block at a time."""
     return (slice(first, min(first + QUERY_BLOCK, length)) for first in range(0, length, QUERY_BLOCK))
 
 
+def shown_to(chosen: Tensor, keys: int) -> Tensor:
+    """Bool [b, q, keys]: which of so many keys the positions [b, q, k] name; those that are negative name none."""
+    nowhere = ops.full_like(chosen, keys)
+    places = ops.where(chosen < 0, nowhere, chosen)
+    empty = ops.zeros((*chosen.shape[:2], keys + 1), mindspore.float32)
+    return ops.scatter(empty, 2, places, ops.ones(chosen.shape, mindspore.float32))[..., :keys] > 0
+
+
 def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
-    """The keys that some queries see: all, or causally the square at the diagonal and what is seen before it."""
+    """The keys that some queries see: all, or causally the square at the diagonal and what is seen before it; of chosen
+    ones those up to the last query's, and a mask."""
 
     def part(first: int, stop: int, causal: bool) -> tuple[slice, Scores]:
         mask, queries = None if whole.mask is None else whole.mask[:, :, rows], (range(rows.start, rows.stop),)
         scores = replace(whole, causal=causal, mask=mask, query_positions=queries, key_positions=(range(first, stop),))
         return slice(first, stop), scores
 
+    if whole.chosen is not None:
+        hidden = ops.logical_not(shown_to(whole.chosen[:, rows], rows.stop)).expand_dims(1)
+        queries, keys = (range(rows.start, rows.stop),), (range(rows.stop),)
+        part_of = replace(whole, chosen=None, mask=hidden, query_positions=queries, key_positions=keys)
+        return [(slice(0, rows.stop), part_of)]
     if not whole.causal:
         return [part(0, whole.keys, False)]
     square, window = part(rows.start, rows.stop, True), whole.form.window
@@ -42,7 +58,7 @@ class _BlockedAttention(Function):
     @staticmethod
     def forward(ctx, q, k, v, whole):
         partials = []
-        for rows in _query_blocks(whole.queries):
+        for rows in query_blocks(whole.queries):
             partial = None
             for keys, scores in _key_blocks(whole, rows):
                 partial = attention_block(q[rows], k[keys], v[keys], scores, partial)
@@ -57,7 +73,7 @@ class _BlockedAttention(Function):
     def backward(ctx, dout):
         q, k, v, out, maximum, inverse_sum = ctx.saved_tensors
         dq_blocks, dk, dv = [], ops.zeros(k.shape, out.dtype), ops.zeros(v.shape, out.dtype)
-        for rows in _query_blocks(len(q)):
+        for rows in query_blocks(len(q)):
             partial, dq = Partial(out[rows], maximum[..., rows], inverse_sum[..., rows]), None
             for keys, scores in _key_blocks(ctx.whole, rows):
                 dq, *parts = attention_block_gradient(q[rows], k[keys], v[keys], dout[rows], partial, scores, dq)
@@ -77,4 +93,9 @@ def attention(
         dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset, form=form,
         query_positions=(range(len(q)),), key_positions=(range(len(k)),), seq_length=len(k),
     )  # fmt: skip
+    return attend(q, k, v, whole)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, whole: Scores) -> Tensor:
+    """Attention of a whole sequence, whatever decides about its scores; recorded."""
     return _BlockedAttention.apply(q, k, v, whole)

@@ -72,6 +72,7 @@ TYPE_GIVERS = {
     "rotary": ("x",),
     "latent_keys_values": ("rows",),
     "attention": ("q",),
+    "sparse_attention": ("q",),
     "unpack_heads": ("packed",),
     "gather_rows": ("x",),
     "sum_rows": ("x",),

@@ -51,6 +51,11 @@ def attention(
         head_offset=head_offset, form=form, query_positions=(range(len(q)),), key_positions=(range(len(k)),),
         seq_length=len(k),
     )  # fmt: skip
+    return attend(q, k, v, scores)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+    """Attention of a whole sequence, whatever decides about its scores; recorded."""
     return _Attention.apply(q, k, v, scores)
 
 

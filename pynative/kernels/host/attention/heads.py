@@ -13,7 +13,7 @@ from parallel_core.context import as_array
 from pynative.kernels.block import Scores
 from pynative.kernels.dropout import quantized_rate
 from pynative.kernels.host.arrays import array_of
-from pynative.kernels.host.attention.masks import bits_of, columns, limits_of, triangle
+from pynative.kernels.host.attention.masks import bits_of, columns, limits_of, shown_to, triangle
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import spans
 from pynative.rounding import widened
@@ -66,9 +66,9 @@ class Heads:
 
     def _spans(self) -> list[slice]:
         """The heads of a stack in runs that are computed at once. They depend on the shapes alone."""
-        count, parts = len(self.keys), 1 if self.scores.mask is None else self.query_shape[1]
+        count, parts = len(self.keys), self.query_shape[1] if self.scores.differs_by_sample else 1
         size = self._run_length(count // parts)
-        starts = range(0, count, count // parts)  # a mask belongs to one batch entry
+        starts = range(0, count, count // parts)
         return [slice(start + a, start + b) for start in starts for a, b in spans(count // parts, size)]
 
     def _run_length(self, count: int) -> int:
@@ -120,11 +120,11 @@ class Block:
         return memory[: shape[0] * shape[1] * shape[2]].reshape(shape)
 
     def limits(self, keys: slice) -> np.ndarray | None:
-        """Upper limits [1, k, q] of a tile's scores, where a mask is given."""
+        """Upper limits [1, k, q] of a tile's scores, where a mask or chosen keys are given."""
         return None if self._hidden is None else limits_of(self._hidden[None, :, keys])
 
     def shown(self, keys: slice) -> np.ndarray | None:
-        """Bits [k, q] of a tile, set where the mask that is given hides nothing."""
+        """Bits [k, q] of a tile, set where the mask or the chosen keys that are given hide nothing."""
         if self._hidden is None:
             return None
         return bits_of(np.logical_not(self._hidden[:, keys].T), self.keys.itemsize)
@@ -167,11 +167,13 @@ class Block:
         return bits_of(np.stack(masks), self.keys.itemsize)
 
     def _hidden_scores(self) -> np.ndarray | None:
-        """Of the given mask the block's rows, bool [q, k]."""
-        mask, scores = self.heads.scores.mask, self.heads.scores
+        """Of the given mask, or of what was not chosen, the block's rows, bool [q, k]."""
+        mask, scores, batch = self.heads.scores.mask, self.heads.scores, self.span.start // self.heads.groups
+        if scores.chosen is not None:
+            return ~shown_to(array_of(scores.chosen)[batch, self.rows], range(len(self.keys[0])))
         if mask is None:
             return None
-        array, batch = array_of(mask), self.span.start // self.heads.groups
+        array = array_of(mask)
         rows = columns(array[batch % len(array), 0, -scores.queries :][self.rows], scores)
         if scores.form.window is None:
             return rows

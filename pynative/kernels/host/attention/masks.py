@@ -44,6 +44,14 @@ def columns(rows: np.ndarray, scores: Scores) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
+def shown_to(chosen: np.ndarray, keys: range) -> np.ndarray:
+    """Bool [queries, keys]: which keys the positions [queries, k] name; those that are negative name none."""
+    rows, columns = np.nonzero((chosen >= keys.start) & (chosen < keys.stop))
+    shown = np.zeros((len(chosen), len(keys)), bool)
+    shown[rows, chosen[rows, columns] - keys.start] = True
+    return shown
+
+
 def limits_of(hidden: np.ndarray) -> np.ndarray:
     """Upper limits [.., keys, queries] of the scores of bool `hidden` [.., queries, keys]."""
     return np.where(np.ascontiguousarray(np.swapaxes(hidden, -1, -2)), MASKED_SCORE, np.float32(np.inf))

@@ -1,0 +1,42 @@
+# mypy: disable-error-code=empty-body
+"""Contract of the operators of sparse attention: an indexer chooses the keys that a query attends to.
+
+j heads of the indexer, c their size. Its score of a key for a query is I = sum over its heads of weight * relu(query .
+key) (DeepSeek-V3.2, 2025, equation 1). `chosen` are positions of keys, int32 [b, s, k], -1 in the place of none; where
+it is None, all keys are, up to the query's own. Blocks of queries are positions of consecutive ones, all from 0 on.
+"""
+
+from mindspore import Tensor
+
+
+def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int) -> Tensor:
+    """query [s, b, j, c], key [s, b, c], weights [s, b, j] -> for each query the best of its own key and those before
+    it, int32 [b, s, topk], in the sequence's order; of equal ones the first. Not recorded."""
+
+
+def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:
+    """`attention` of each query with its chosen keys alone: q, k [s, b, n, d], v [s, b, n, e] -> [s, b, n * e]."""
+
+
+def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: range, scale: float) -> Tensor:
+    """q, k [s, b, n, d] -> float32 [b, queries, queries.stop]: the sum over heads of softmax(scale q k^T).
+
+    Not recorded.
+    """
+
+
+def indexer_gradient(
+    query: Tensor,
+    key: Tensor,
+    weights: Tensor,
+    chosen: Tensor | None,
+    target: Tensor,
+    queries: range,
+    factor: float,
+    dkey: Tensor,
+) -> tuple[float, Tensor, Tensor]:
+    """(L, dquery [queries, b, j, c], dweights [queries, b, j]) of L = KL(target || softmax(I)), summed over queries.
+
+    target [b, queries, queries.stop], which is first divided by its sum; gradients are float32 and multiplied by
+    `factor`; the key's is added to dkey, float32 [s, b, c]. Not recorded.
+    """

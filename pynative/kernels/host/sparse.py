@@ -1,0 +1,168 @@
+"""Sparse attention on the host: an indexer's scores, which keys they choose, and the loss that trains them.
+
+Rows are blocks of queries; a block's scores, of one head at a time, are all that exists of the s x s square.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from mindspore import Tensor, from_numpy
+
+from pynative.kernels.block import Scores
+from pynative.kernels.host.arrays import array_of, array_or_none
+from pynative.kernels.host.attention import attend
+from pynative.kernels.host.attention.masks import shown_to
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.threads import run, spans
+from pynative.rounding import widened
+
+QUERIES = 64
+"""Of a block."""
+
+EPSILON = np.float32(1e-10)
+"""Is added to probabilities before their logarithm, as in Megatron."""
+
+Array = np.ndarray
+
+
+def _blocks(queries: range, batch: int) -> list[tuple[int, range]]:
+    """Entries of the batch and blocks of queries."""
+    blocks = [range(queries.start + a, queries.start + b) for a, b in spans(len(queries), QUERIES)]
+    return [(entry, block) for block in blocks for entry in range(batch)]
+
+
+def _hide(scores: Array, chosen: Array | None, entry: int, block: range) -> None:
+    """Scores [q, block.stop] of keys that are not chosen, or come after the query, become -inf."""
+    hidden = np.arange(block.stop) > np.array(block)[:, None]
+    if chosen is not None:
+        hidden = ~shown_to(chosen[entry, block.start : block.stop], range(block.stop))
+    scores[hidden] = -np.inf
+
+
+def _softmax(scores: Array) -> None:
+    """Of each row, in place."""
+    scores -= scores.max(axis=1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=1, keepdims=True)
+
+
+class _Indexer:
+    """The indexer's heads with some queries of one entry of the batch, and the keys that these may see."""
+
+    def __init__(self, query: Array, key: Array, weights: Array, entry: int, block: range) -> None:
+        self.key, self.count = widened(key[: block.stop, entry]), query.shape[2]
+        self.query = widened(query[block.start : block.stop, entry])
+        self.weights = widened(weights[block.start : block.stop, entry])
+        self._products = np.empty((len(block), block.stop), np.float32)
+
+    def products(self) -> Iterator[tuple[int, Array]]:
+        """(head, relu(query . key) [q, k]), in memory that the next one has, too."""
+        for head in range(self.count):
+            ENGINE.matmul(self.query[:, head], self.key.T, self._products)
+            yield head, np.maximum(self._products, 0, out=self._products)
+
+    def scores(self) -> Array:
+        """[q, k]."""
+        total = np.zeros_like(self._products)
+        for head, products in self.products():
+            products *= self.weights[:, head, None]
+            total += products
+        return total
+
+    def gradients(self, dscores: Array, dquery: Array, dweights: Array, dkey: Array) -> None:
+        """Fill dquery [q, j, c] and dweights [q, j], add to dkey [k, c]."""
+        for head, products in self.products():
+            dweights[:, head] = np.einsum("qk,qk->q", dscores, products)
+            dproducts = np.where(products > 0, dscores, np.float32(0))
+            dproducts *= self.weights[:, head, None]
+            ENGINE.matmul(dproducts, self.key, dquery[:, head])
+            ENGINE.matmul(dproducts.T, self.query[:, head], dkey, accumulate=True)
+
+
+def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int) -> Tensor:
+    arrays = tuple(map(array_of, (query, key, weights)))
+    length, batch = query.shape[:2]
+    chosen = np.full((batch, length, topk), -1, np.int32)
+
+    def choose(entry: int, block: range) -> None:
+        scores = _Indexer(*arrays, entry, block).scores()
+        _hide(scores, None, entry, block)
+        kept = _best(scores, topk)
+        rows, keys = np.nonzero(kept)
+        chosen[entry, block.start + rows, (np.cumsum(kept, axis=1) - 1)[rows, keys]] = keys
+
+    run(choose, _blocks(range(length), batch))
+    return from_numpy(chosen)
+
+
+def _best(scores: Array, topk: int) -> Array:
+    """Bool [q, k]: the topk highest finite scores of each row, of equal ones the first."""
+    if scores.shape[1] <= topk:
+        return np.isfinite(scores)
+    lowest = np.partition(scores, -topk, axis=1)[:, -topk, None]
+    above, ties = scores > lowest, scores == lowest
+    room = topk - above.sum(axis=1, keepdims=True)
+    return (above | ties & (np.cumsum(ties, axis=1) <= room)) & np.isfinite(scores)
+
+
+def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:
+    return attend(q, k, v, Scores.of_chosen(len(q), scale, chosen))
+
+
+def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: range, scale: float) -> Tensor:
+    q_array, k_array, kept = array_of(q), array_of(k), array_or_none(chosen)
+    batch, heads = q.shape[1:3]
+    target = np.zeros((batch, len(queries), queries.stop), np.float32)
+
+    def add_heads(entry: int, block: range) -> None:
+        rows = slice(block.start - queries.start, block.stop - queries.start)
+        scores = np.empty((len(block), block.stop), np.float32)
+        for head in range(heads):
+            keys = widened(k_array[: block.stop, entry, head])
+            ENGINE.matmul(widened(q_array[block.start : block.stop, entry, head]), keys.T, scores)
+            scores *= np.float32(scale)
+            _hide(scores, kept, entry, block)
+            _softmax(scores)
+            target[entry, rows, : block.stop] += scores
+
+    run(add_heads, _blocks(queries, batch))
+    return from_numpy(target)
+
+
+def indexer_gradient(
+    query: Tensor, key: Tensor, weights: Tensor, chosen: Tensor | None, target: Tensor, queries: range, factor: float,
+    dkey: Tensor,
+) -> tuple[float, Tensor, Tensor]:  # fmt: skip
+    arrays, kept = tuple(map(array_of, (query, key, weights))), array_or_none(chosen)
+    targets, tasks = array_of(target), _blocks(queries, query.shape[1])
+    dquery, dweights = (np.empty((len(queries), *x.shape[1:]), np.float32) for x in (query, weights))
+    losses, key_gradients = np.zeros(len(tasks), np.float32), dict[int, Array]()
+
+    def work(number: int, entry: int, block: range) -> None:
+        rows = slice(block.start - queries.start, block.stop - queries.start)
+        indexer = _Indexer(*arrays, entry, block)
+        scores, wanted = indexer.scores(), targets[entry, rows, : block.stop]
+        _hide(scores, kept, entry, block)
+        losses[number] = _divergence(scores, wanted)
+        scores *= np.float32(factor)
+        key_gradients[number] = np.zeros((block.stop, key.shape[2]), np.float32)
+        indexer.gradients(scores, dquery[rows, entry], dweights[rows, entry], key_gradients[number])
+
+    run(work, [(number, *task) for number, task in enumerate(tasks)])
+    sums = array_of(dkey)
+    for number, (entry, block) in enumerate(tasks):
+        sums[: block.stop, entry] += key_gradients[number]
+    return float(losses.sum()), from_numpy(dquery), from_numpy(dweights)
+
+
+def _divergence(scores: Array, target: Array) -> np.float32:
+    """KL(target || p), p = softmax(scores), summed over rows; scores become its gradient: with g = target / (p +
+    EPSILON), p (sum(p g) - g)."""
+    _softmax(scores)
+    target = target / target.sum(axis=1, keepdims=True)
+    shifted = scores + EPSILON
+    loss = (target * (np.log(target + EPSILON) - np.log(shifted))).sum()
+    np.divide(target, shifted, out=shifted)
+    shifted -= (scores * shifted).sum(axis=1, keepdims=True)
+    scores *= -shifted
+    return loss

@@ -1,0 +1,121 @@
+"""Sparse attention of MindSpore operators: an indexer's scores, the keys that they choose, the loss that trains them."""
+
+from functools import lru_cache
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, from_numpy, ops
+
+from pynative.kernels.block import Scores
+from pynative.kernels.ops.blocked_attention import attend, query_blocks, shown_to
+from pynative.kernels.ops.elementwise import cast
+
+EPSILON = 1e-10
+"""Is added to probabilities before their logarithm, as in Megatron."""
+
+FLOAT32, INT32 = mindspore.float32, mindspore.int32
+NOTHING = float("-inf")
+
+_product_with_transposed = ops.BatchMatMul(transpose_b=True)
+_transposed_product = ops.BatchMatMul(transpose_a=True)
+
+
+@lru_cache(maxsize=8)
+def _later(queries: range) -> Tensor:
+    """Bool [1, q, queries.stop]: keys that come after the query."""
+    return from_numpy((np.arange(queries.stop) > np.array(queries)[:, None])[None])
+
+
+def _hidden(chosen: Tensor | None, queries: range) -> Tensor:
+    """Bool, broadcasting to [b, q, queries.stop]: keys that are not chosen, or come after the query."""
+    if chosen is None:
+        return _later(queries)
+    return ops.logical_not(shown_to(chosen[:, queries.start : queries.stop], queries.stop))
+
+
+def _by_sample(x: Tensor) -> Tensor:
+    """[s, b, ...] -> float32 [b, s, ...]."""
+    return cast(x, FLOAT32).swapaxes(0, 1)
+
+
+class _Indexer:
+    """The indexer's heads with some queries, and the keys that these may see, in float32."""
+
+    def __init__(self, query: Tensor, key: Tensor, weights: Tensor, queries: range) -> None:
+        rows = slice(queries.start, queries.stop)
+        self.key = _by_sample(key[: queries.stop])
+        self.query, self.weights = _by_sample(query[rows]), _by_sample(weights[rows])
+        batch, count, heads, _ = self.query.shape
+        stacked = self.query.reshape(batch, count * heads, -1)
+        products = _product_with_transposed(stacked, self.key).reshape(batch, count, heads, -1)
+        self.products = ops.relu(products)
+        """relu(query . key) [b, q, j, k]."""
+
+    def scores(self) -> Tensor:
+        """[b, q, k]."""
+        return (self.products * self.weights.expand_dims(-1)).sum(axis=2)
+
+    def gradients(self, dscores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """dquery [q, b, j, c], dweights [q, b, j], dkey [k, b, c]."""
+        batch, count, heads, keys = self.products.shape
+        upstream = dscores.expand_dims(2)
+        dweights = (upstream * self.products).sum(axis=-1)
+        dproducts = upstream * self.weights.expand_dims(-1) * cast(self.products > 0, FLOAT32)
+        dproducts = dproducts.reshape(batch, count * heads, keys)
+        dquery = ops.bmm(dproducts, self.key).reshape(self.query.shape)
+        dkey = _transposed_product(dproducts, self.query.reshape(batch, count * heads, -1))
+        return dquery.swapaxes(0, 1), dweights.swapaxes(0, 1), dkey.swapaxes(0, 1)
+
+
+def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int) -> Tensor:
+    blocks = []
+    for rows in query_blocks(len(query)):
+        queries = range(rows.start, rows.stop)
+        scores = _Indexer(query, key, weights, queries).scores()
+        blocks.append(_best(ops.masked_fill(scores, _later(queries), NOTHING), topk))
+    return ops.cat(blocks, 1)
+
+
+def _best(scores: Tensor, topk: int) -> Tensor:
+    """[b, q, k] -> int32 [b, q, topk]: the highest finite scores' positions, ascending; of equal ones the first."""
+    batch, queries, keys = scores.shape
+    count = min(topk, keys)
+    lowest = ops.topk(scores, count, -1)[0][..., -1:]
+    above, ties = scores > lowest, scores == lowest
+    room = count - cast(above, FLOAT32).sum(axis=-1, keepdims=True)
+    among_first = ops.cumsum(cast(ties, FLOAT32), -1) <= room
+    kept = ops.logical_and(ops.logical_or(above, ops.logical_and(ties, among_first)), scores > NOTHING)
+    from_end = cast(kept, FLOAT32) * Tensor(np.arange(keys, 0, -1, dtype=np.float32))
+    found = ops.topk(from_end, count, -1)[0]
+    positions = cast(ops.where(found > 0, keys - found, ops.full_like(found, -1.0)), INT32)
+    if count == topk:
+        return positions
+    return ops.cat((positions, ops.full((batch, queries, topk - count), -1, dtype=INT32)), -1)
+
+
+def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:
+    return attend(q, k, v, Scores.of_chosen(len(q), scale, chosen))
+
+
+def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: range, scale: float) -> Tensor:
+    q_heads = cast(q[queries.start : queries.stop], FLOAT32).transpose(1, 2, 0, 3)
+    k_heads = cast(k[: queries.stop], FLOAT32).transpose(1, 2, 0, 3)
+    scores = _product_with_transposed(q_heads * scale, k_heads)
+    scores = ops.masked_fill(scores, _hidden(chosen, queries).expand_dims(1), NOTHING)
+    return ops.softmax(scores, -1).sum(axis=1)
+
+
+def indexer_gradient(
+    query: Tensor, key: Tensor, weights: Tensor, chosen: Tensor | None, target: Tensor, queries: range, factor: float,
+    dkey: Tensor,
+) -> tuple[float, Tensor, Tensor]:  # fmt: skip
+    indexer = _Indexer(query, key, weights, queries)
+    chances = ops.softmax(ops.masked_fill(indexer.scores(), _hidden(chosen, queries), NOTHING), -1)
+    target = target / target.sum(axis=-1, keepdims=True)
+    shifted = chances + EPSILON
+    loss = (target * (ops.log(target + EPSILON) - ops.log(shifted))).sum()
+    ratio = target / shifted
+    dscores = chances * ((chances * ratio).sum(axis=-1, keepdims=True) - ratio) * factor
+    dquery, dweights, own_dkey = indexer.gradients(dscores)
+    dkey[: queries.stop] = dkey[: queries.stop] + own_dkey
+    return float(loss.asnumpy()), dquery, dweights

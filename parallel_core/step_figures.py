@@ -25,6 +25,8 @@ BALANCING_LOSSES = {
     "global_aux_loss": "global_load_balancing_loss",
 }
 """--moe-router-load-balancing-type -> Megatron's name of the figure."""
+INDEXER_LOSS = "indexer loss"
+"""Megatron's name of the loss of sparse attention's indexer."""
 DEVICE_LOSS, COMMUNICATION_LOSS, Z_LOSS = "device_load_balancing_loss", "comm_load_balancing_loss", "z_loss"
 
 
@@ -48,7 +50,7 @@ class Figure:
 def figures_of(config: ModelConfig) -> tuple[Figure, ...]:
     """The configuration's; the first axis of a figure by layer is all layers', dense ones and those of multi-token
     prediction (behind the decoder's) too."""
-    return tuple(_of_experts(config)) + tuple(
+    return (*_of_experts(config), *_of_indexers(config)) + tuple(
         Figure(mtp_loss(depth), ()) for depth in range(1, config.multi_token_prediction.depths + 1)
     )
 
@@ -71,12 +73,24 @@ def _of_experts(config: ModelConfig) -> Iterator[Figure]:
         yield Figure(name, (number,), layers=averaged)
 
 
+def _of_indexers(config: ModelConfig) -> Iterator[Figure]:
+    if config.sparse_attention.enabled and config.sparse_attention.dsa_indexer_loss_coeff:
+        layers = _acting_layers(config)
+        yield Figure(INDEXER_LOSS, (layers[-1] + 1,), layers=len(layers))
+
+
+def _acting_layers(config: ModelConfig) -> list[int]:
+    """Numbers of the layers that do something, multi-token prediction's included."""
+    idle = config.parallel_config.noop_layers or ()
+    numbers = range(config.num_layers + config.multi_token_prediction.depths)
+    return [number for number in numbers if number not in idle]
+
+
 def _layers_of_experts(config: ModelConfig) -> list[int]:
     """Numbers of the layers that have experts: of those that do something, and of multi-token prediction's, which are
     as the decoder's last."""
-    numbers, idle = range(config.num_layers + config.multi_token_prediction.depths), config.parallel_config.noop_layers
     last, has_experts = config.num_layers - 1, config.moe_config.has_experts
-    return [number for number in numbers if number not in (idle or ()) and has_experts(min(number, last))]
+    return [number for number in _acting_layers(config) if has_experts(min(number, last))]
 
 
 def router_losses(config: ModelConfig) -> Iterator[str]:
@@ -97,11 +111,11 @@ def logged(config: ModelConfig, values: Mapping[str, np.ndarray]) -> dict[str, f
 
 
 def logged_by_layer(config: ModelConfig, values: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The losses of each layer that has experts, by Megatron's names: layers count from 0."""
+    """The routers' losses of each layer that has experts, by Megatron's names: layers count from 0."""
     return {
         f"moe/{figure.name}_layer_{layer}": float(values[figure.name][layer])
         for figure in figures_of(config)
-        if figure.is_loss and figure.layers
+        if figure.is_loss and figure.layers and figure.name != INDEXER_LOSS
         for layer in _layers_of_experts(config)
     }
 

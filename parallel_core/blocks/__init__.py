@@ -27,6 +27,7 @@ from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction, MultiTokenPredictionLayer
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.router import Router
+from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
 
 __all__ = [
     "MLP",
@@ -42,6 +43,7 @@ __all__ = [
     "Expert",
     "ExpertLinear",
     "Experts",
+    "Indexer",
     "LatentAttention",
     "Layer",
     "Linear",
@@ -53,6 +55,7 @@ __all__ = [
     "ParameterSpec",
     "Router",
     "SharedExperts",
+    "SparseAttention",
     "chunk_of",
     "further_layers",
     "model_chunks",

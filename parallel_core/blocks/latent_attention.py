@@ -15,6 +15,7 @@ from parallel_core.blocks.block import Block
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
+from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
 from parallel_core.messages import Message
 from parallel_core.rope_scaling import factor_of, yarn_magnitude
 from parallel_core.rotary import Rotary
@@ -52,7 +53,6 @@ class LatentAttention(Block):
         """The configuration's, of the layer of this global number, 0-based."""
         latent, heads, hidden = config.multi_latent_attention, config.num_attention_heads, config.hidden_size
         query_size, rank = latent.qk_head_dim + latent.qk_pos_emb_head_dim, latent.q_lora_rank
-        scale, form = score_scale(config, query_size), ScoreForm.of(config, number)
         key_value_size = latent.qk_head_dim + latent.v_head_dim
         normed, direct = config.qk_layernorm, rank is None
         return cls(
@@ -63,7 +63,7 @@ class LatentAttention(Block):
             Linear.between(config, hidden, latent.kv_lora_rank + latent.qk_pos_emb_head_dim),
             Norm.of_latent(config, latent.kv_lora_rank) if normed else None,
             Linear.column(config, latent.kv_lora_rank, heads * key_value_size, bias=False),
-            CoreAttention(heads, heads, query_size, latent.v_head_dim, scale, form),
+            _core_attention(config, number, query_size),
             Linear.row(config, heads * latent.v_head_dim, bias=config.out_proj_has_bias),
             Rotary.of_latent_attention(config),
             latent.qk_pos_emb_head_dim,
@@ -90,6 +90,13 @@ class LatentAttention(Block):
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Queries' and keys' projections have one input."""
         return {**super().kept_bytes(micro_batch), "linear_kv_down_proj": 0}
+
+
+def _core_attention(config: ModelConfig, number: int, query_size: int) -> CoreAttention:
+    """With an indexer or without."""
+    heads, form = config.num_attention_heads, ScoreForm.of(config, number)
+    sizes = (heads, heads, query_size, config.multi_latent_attention.v_head_dim, score_scale(config, query_size), form)
+    return SparseAttention(*sizes, indexer=Indexer.of(config)) if config.sparse_attention.enabled else CoreAttention(*sizes)
 
 
 def score_scale(config: ModelConfig, query_size: int) -> float:

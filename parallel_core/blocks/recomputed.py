@@ -32,7 +32,10 @@ def kept_of_layer(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) 
             kept[first] = 0
     core = layer.self_attention.core_attention
     changes = {
-        "self_attention.core_attention": {"self_attention.core_attention": core.input_bytes(micro_batch)},
+        "self_attention.core_attention": {
+            **dict.fromkeys(_below(kept, "self_attention.core_attention"), 0),
+            "self_attention.core_attention": core.input_bytes(micro_batch),
+        },
         "mlp.linear_fc1": {"mlp.activation": 0},
         "mlp.activation": {"mlp.linear_fc2": 0},
         "moe.experts.activation": {"mlp.experts.linear_fc2": 0},
@@ -84,7 +87,8 @@ def _kept_by_part(layer: Layer, kept: dict[str, int], micro_batch: MicroBatch, m
     if module in OUTPUT_DROPPED:
         return 0
     if module == "self_attention.core_attention":
-        return kept[module] - layer.self_attention.core_attention.input_bytes(micro_batch)
+        of_all = sum(kept[name] for name in _below(kept, module))
+        return of_all - layer.self_attention.core_attention.input_bytes(micro_batch)
     if module in ("moe", "moe.shared_experts"):
         return sum(kept[name] for name in _below(kept, path_in_layer(module))[1:])
     if module == UP_PROJECTIONS:

@@ -19,6 +19,7 @@ from parallel_core.config.lora import LoraConfig
 from parallel_core.config.moe import MoEConfig
 from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.recompute import MEGATRON_NAMES, RecomputeConfig
+from parallel_core.config.sparse_attention import SparseAttentionConfig
 from parallel_core.config.training import TrainingConfig
 from parallel_core.dtypes import FLOATS
 
@@ -120,6 +121,8 @@ class ModelConfig(Config):
     """Attention to the latest tokens only."""
     multi_latent_attention: MultiLatentAttentionConfig = field(default_factory=MultiLatentAttentionConfig)
     """Attention over low-rank keys and values."""
+    sparse_attention: SparseAttentionConfig = field(default_factory=SparseAttentionConfig)
+    """Attention to chosen keys alone."""
     multi_token_prediction: MultiTokenPredictionConfig = field(default_factory=MultiTokenPredictionConfig)
     """Extra layers that predict further tokens."""
     scales: ScalesConfig = field(default_factory=ScalesConfig)

@@ -196,6 +196,14 @@ def fork_made_again(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return ways
 
 
+def detached_made_again(tensor: Tensor) -> Tensor:
+    """The tensor without its past, which may be one that is made again."""
+    without_past, again = autograd.detached(tensor), made_again(tensor)
+    if again is not None:
+        without_past.made_again = again
+    return without_past
+
+
 def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -> Any:
     """`function(*args)`, of which only the arguments are kept; `function` is run again for its backward.
 

@@ -18,6 +18,7 @@ from pynative.transformer.attention import CoreAttention
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.norm import norm_of
 from pynative.transformer.rope import angle_tables
+from pynative.transformer.sparse_attention import DSAttention
 
 
 class MLASelfAttention(nn.Cell):
@@ -49,7 +50,11 @@ class MLASelfAttention(nn.Cell):
         self.linear_kv_down_proj = DuplicatedLinear.of(block.linear_kv_down_proj, config=config)
         self.kv_layernorm = norm_of(block.kv_layernorm, config)
         self.linear_kv_up_proj = ColumnParallelLinear.of(block.linear_kv_up_proj, config=config)
-        self.core_attention = CoreAttention(config, layer_number, attn_mask_type, core)
+        self.core_attention: nn.Cell = (
+            DSAttention(config, layer_number, core)
+            if isinstance(core, blocks.SparseAttention)
+            else CoreAttention(config, layer_number, attn_mask_type, core)
+        )
         self.linear_proj = RowParallelLinear.of(block.linear_proj, config=config)
 
     @property
@@ -64,7 +69,17 @@ class MLASelfAttention(nn.Cell):
         latent, rotary_key = kernels.split_features(self.linear_kv_down_proj(for_keys)[0], self.latent_widths)
         latent = latent if self.kv_layernorm is None else self.kv_layernorm(latent)
         heads = self.project_up(query_latent, latent, self.boundary.entered(rotary_key))
-        return self.linear_proj(self.core_attention(*heads, attention_mask))
+        return self.linear_proj(self._attended(heads, attention_mask, hidden_states, query_latent))
+
+    def _attended(
+        self, heads: tuple[Tensor, ...], attention_mask: Tensor | None, hidden_states: Tensor, query_latent: Tensor
+    ) -> Tensor:
+        """[s, b, n/t x e]. An indexer looks at what queries, keys and values are made of."""
+        if not isinstance(self.core_attention, DSAttention):
+            return self.core_attention(*heads, attention_mask)
+        if attention_mask is not None:
+            raise ValueError("sparse attention knows the causal order alone: leave the attention mask out")
+        return self.core_attention(*heads, hidden_states, query_latent)
 
     def compress_query(self, hidden_states: Tensor) -> Tensor:
         """The latent of the queries; where they are not compressed, the hidden states themselves."""

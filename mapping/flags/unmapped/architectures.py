@@ -49,27 +49,39 @@ FLAGS = group(
     refused(
         "linear and gated attention are out of scope; leave it out for full attention",
         """
-        --attention-output-gate --experimental-attention-variant=str{gdn,gdn2,dsa,gated_delta_net}
+        --attention-output-gate
         --linear-conv-kernel-dim=int:4 --linear-key-head-dim=int:128 --linear-value-head-dim=int:128
         --linear-num-key-heads=int:16 --linear-num-value-heads=int:32 --gdp-num-householder=int:3 --gdp-cutedsl-kernel
         --linear-attention-freq=str --full-attention-interval=int:0 --use-triton-gdn --no-enable-linear-qkv
         """,
     ),
     refused(
-        "sparse attention with an indexer is out of scope; leave it out for full attention",
+        "this variant of sparse attention is out of scope; leave it out",
         """
-        --dsa-indexer-n-heads=int --dsa-indexer-head-dim=int --dsa-indexer-topk=int --dsa-indexer-topk-freq=int:1
-        --dsa-indexer-skip-topk-offset=int:0 --dsa-indexer-loss-coeff=float --dsa-indexer-use-sparse-loss
-        --dsa-kernel-backend=str{none,tilelang,cudnn}:none --dsa-indexer-rope-interleaved
-        --no-dsa-indexer-rotate-activation|--disable-dsa-indexer-rotate-activation=off
+        --dsa-indexer-topk-freq=int:1 --dsa-indexer-skip-topk-offset=int:0
         --no-dsa-indexer-scoring-relu|--disable-dsa-indexer-scoring-relu=off --dsa-indexer-k-norm-epsilon=float
-        --dsa-indexer-k-norm-fp32 --enable-dsa-indexer --index-n-heads=int:64 --index-head-dim=int:128
-        --index-topk=int:2048 --scale-fmt=str --indexer-loss-coeff=float:1.0 --use-fused-lightning-indexer
-        --use-fused-lightning-indexer-loss --index-topk-freq=int:1 --index-topk-pattern=str
-        --index-skip-topk-offset=int:2 --index-share-for-mtp-iteration --no-use-sparse-c8-indexer
-        --use-sparse-flash-attn
+        --index-topk-freq=int:1 --index-topk-pattern=str --index-skip-topk-offset=int:2 --index-share-for-mtp-iteration
         """,
     ),
+    ignored(
+        "sparse attention is computed by the operators in use, with the same result",
+        """
+        --dsa-kernel-backend=str{none,tilelang,cudnn}:none --use-fused-lightning-indexer
+        --use-fused-lightning-indexer-loss --use-sparse-flash-attn
+        """,
+    ),
+    ignored(
+        "turning queries and keys of the indexer by a Hadamard matrix prepares them for 8 bits and changes no score",
+        """
+        --no-dsa-indexer-rotate-activation|--disable-dsa-indexer-rotate-activation=off --no-use-sparse-c8-indexer
+        """,
+    ),
+    ignored(
+        "neighbouring channels of the indexer's heads are a pair, as in those of latent attention",
+        "--dsa-indexer-rope-interleaved",
+    ),
+    ignored("norms compute in float32 always", "--dsa-indexer-k-norm-fp32"),
+    ignored("the indexer's scores are not computed in 8 bits", "--scale-fmt=str"),
     refused(
         "maximal update parametrisation is out of scope; leave it out",
         """

@@ -148,6 +148,35 @@ def latent_attention_stands_alone(config: Sections) -> Iterator[Finding]:
             yield Finding(flag, shown, f"does not go with --multi-latent-attention: {rule}", "leave one of them out")
 
 
+def sparse_attention_fits(config: Sections) -> Iterator[Finding]:
+    model = config.model_config
+    sparse, latent = model.sparse_attention, model.multi_latent_attention
+    if not sparse.enabled:
+        return
+    flag, both = "--experimental-attention-variant", "leave one of them out"
+    if not latent.enabled:
+        yield Finding(flag, sparse.variant, "needs --multi-latent-attention", "add it")
+        return
+    if sparse.dsa_indexer_loss_coeff is None:
+        rule = "needs --dsa-indexer-loss-coeff: without its loss the indexer learns nothing"
+        yield Finding(flag, sparse.variant, rule, "add it")
+    size = sparse.dsa_indexer_head_dim
+    if size < latent.qk_pos_emb_head_dim or size & (size - 1):
+        rule = f"must be a power of two, of which --qk-pos-emb-head-dim {latent.qk_pos_emb_head_dim} channels rotate"
+        yield Finding("--dsa-indexer-head-dim", size, rule, "change it")
+    for other, value, rule in (
+        ("--context-parallel-size", config.parallel_config.context_parallel_size > 1, "a query chooses among all keys"),
+        ("--reset-attention-mask", config.dataset_config.reset_attention_mask, "only causal order is known there"),
+        ("--sliding-window", model.sliding_window.size, "the indexer chooses the keys"),
+        ("--pre-tockens", model.fa_config.has_band and model.fa_config.pre_tokens < model.seq_length, "so does it"),
+        ("--attn-logit-softcapping", model.scales.attention_cap, "scores are not capped there"),
+        ("--position-embedding-type alibi", model.position_embedding_type == "alibi", "scores have no bias there"),
+    ):
+        if value:
+            shown = None if value is True else value
+            yield Finding(other, shown, f"does not go with {flag} {sparse.variant}: {rule}", both)
+
+
 def longrope_has_its_factors(config: Sections) -> Iterator[Finding]:
     scaling = config.model_config.rope_scaling
     if scaling.type != "longrope":
@@ -215,6 +244,7 @@ RULES = (
     types_agree,
     rotating_channels_pair,
     latent_attention_stands_alone,
+    sparse_attention_fits,
     longrope_has_its_factors,
     stretched_positions_rotate,
     further_tokens_are_embedded_alike,

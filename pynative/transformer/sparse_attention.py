@@ -1,0 +1,153 @@
+"""DeepSeek sparse attention (DeepSeek-V3.2, 2025): each query attends to the keys that an indexer chooses for it.
+
+The indexer learns from attention, and attention does not learn from it: it is given hidden states and query latents
+without their past, and its choice has no gradient. What trains it is the divergence of its scores' softmax from the
+probabilities of attention, summed over heads. The gradient of that loss is computed with it, a block of queries at a
+time, so that nothing of the s x s square is kept.
+
+s sequence, b batch, h hidden, n heads, t tensor-parallel size; d size of a query's and a key's head, e of a value's;
+j heads of the indexer, c their size.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from parallel_core import blocks
+from parallel_core.averaging import MicroBatchWeight
+from parallel_core.blocks.sparse_attention import loss_blocks
+from parallel_core.config import ModelConfig
+from parallel_core.rotary import Rotary
+from parallel_core.step_figures import INDEXER_LOSS
+from pynative import autograd, kernels, parallel_state
+from pynative.step_figures import current, seed
+from pynative.tensor_parallel.layers import DuplicatedLinear
+from pynative.tensor_parallel.mappings import Boundary, gather_from_sequence_parallel_region
+from pynative.tensor_parallel.recompute import detached_made_again, left_out
+from pynative.transformer.norm import norm_of
+from pynative.transformer.rope import angle_tables
+
+
+class Indexed(NamedTuple):
+    """What index scores are made of."""
+
+    query: Tensor
+    """[s, b, j, c]."""
+    key: Tensor
+    """[s, b, c], of all heads."""
+    weights: Tensor
+    """[s, b, j], of the heads."""
+
+
+class DSAIndexer(nn.Cell):
+    """Queries of the query latent, keys and weights of the hidden states; whole on every tensor-parallel rank.
+
+    Megatron and DeepSeek turn queries and keys by a Hadamard matrix, which prepares them for 8 bits and is left out
+    here: it changes no product of the two.
+    """
+
+    def __init__(self, config: ModelConfig, block: blocks.Indexer) -> None:
+        super().__init__()
+        self.boundary = Boundary.of(config)
+        self.heads, self.head_size = block.heads, block.head_size
+        self.rotary = Rotary.of_latent_attention(config)
+        self.rotary_start = block.head_size - config.multi_latent_attention.qk_pos_emb_head_dim
+        self.weight_scale = block.heads**-0.5 * block.head_size**-0.5
+        self.linear_wq_b = DuplicatedLinear.of(block.linear_wq_b, config=config)
+        self.linear_wk = DuplicatedLinear.of(block.linear_wk, config=config)
+        self.k_norm = norm_of(block.k_norm, config)
+        self.linear_weights_proj = DuplicatedLinear.of(block.linear_weights_proj, config=config)
+
+    def construct(self, hidden_states: Tensor, query_latent: Tensor) -> Indexed:
+        """[s, b, h] and [s, b, rank] as they lie outside of the tensor-parallel region -> of the whole sequence."""
+        hidden_states, query_latent = map(detached_made_again, (hidden_states, query_latent))
+        queries = self._whole(self.linear_wq_b(query_latent)[0])
+        keys = self._whole(self.k_norm(self.linear_wk(hidden_states)[0]))
+        weights = self._whole(self.linear_weights_proj(hidden_states)[0])
+        cos, sin = angle_tables(self.rotary, self.boundary.inside().positions(queries.shape[0]))
+        queries = kernels.rotary(kernels.as_heads(queries, self.heads), cos, sin, True, self.rotary_start)
+        keys = kernels.rotary(kernels.as_heads(keys, 1), cos, sin, True, self.rotary_start)
+        return Indexed(queries, keys.reshape(*keys.shape[:2], -1), kernels.scale(weights, self.weight_scale))
+
+    def _whole(self, x: Tensor) -> Tensor:
+        """Of the whole sequence; what follows is the same on all ranks, and so is its gradient."""
+        if not self.boundary.cuts_sequence:
+            return x
+        return gather_from_sequence_parallel_region(x, self.boundary.group, tensor_parallel_output_grad=False)
+
+
+class DSAttention(nn.Cell):
+    """softmax(scale q k^T) v of each query with its chosen keys, with this rank's heads. As in Megatron there is no
+    dropout on its probabilities."""
+
+    def __init__(self, config: ModelConfig, layer_number: int, block: blocks.SparseAttention) -> None:
+        super().__init__()
+        self.layer_number, self.scale, self.topk = layer_number, block.scale, block.indexer.topk
+        self.coefficient = block.indexer.loss_coefficient
+        self.of_chosen_alone = config.sparse_attention.dsa_indexer_use_sparse_loss
+        self.group = parallel_state.get_tensor_model_parallel_group()
+        self.indexer = DSAIndexer(config, block.indexer)
+
+    def construct(
+        self, query: Tensor, key: Tensor, value: Tensor, hidden_states: Tensor, query_latent: Tensor
+    ) -> Tensor:
+        """q, k [s, b, n/t, d], v [s, b, n/t, e]; hidden states and query latent, as they lie outside of the
+        tensor-parallel region -> [s, b, n/t x e]."""
+        indexed = self.indexer(hidden_states, query_latent)
+        chosen = self._chosen(indexed)
+        with left_out(query, key, value):
+            if chosen is None:
+                out = kernels.attention(query, key, value, scale=self.scale)
+            else:
+                out = kernels.sparse_attention(query, key, value, chosen, self.scale)
+        if not (self.training and autograd.is_recording() and self.coefficient):
+            return out
+        return self._with_loss(out, query, key, indexed, chosen if self.of_chosen_alone else None)
+
+    def _chosen(self, indexed: Indexed) -> Tensor | None:
+        """[b, s, topk], or None where a query may see no more keys than that."""
+        if self.topk >= indexed.query.shape[0]:
+            return None
+        with autograd.no_grad():
+            return kernels.choose_keys(*indexed, self.topk)
+
+    def _with_loss(self, out: Tensor, query: Tensor, key: Tensor, indexed: Indexed, chosen: Tensor | None) -> Tensor:
+        """The output, whose backward hands the indexer the gradient of its loss."""
+        tokens, figures = query.shape[0] * query.shape[1], current()
+        factor = self.coefficient / tokens
+        with autograd.no_grad():
+            total, gradients = self._loss(query, key, indexed, chosen, factor * seed(MicroBatchWeight(tokens)))
+        if figures is not None:
+            figures.add(INDEXER_LOSS, total * factor, self.layer_number, share=1.0 / self.group.size)
+        return _WithGradients.apply(out, gradients, *indexed)
+
+    def _loss(
+        self, query: Tensor, key: Tensor, indexed: Indexed, chosen: Tensor | None, factor: float
+    ) -> tuple[float, tuple[Tensor, ...]]:
+        """(the divergence summed over queries, its gradients times `factor` of what scores are made of)."""
+        total, of_queries, of_weights = 0.0, [], []
+        of_key = Tensor.from_numpy(np.zeros(indexed.key.shape, np.float32))
+        for queries in loss_blocks(query.shape[0]):
+            target = kernels.attention_target(query, key, chosen, queries, self.scale)
+            if self.group.size > 1:
+                target = self.group.all_reduce(target)
+            loss, of_query, of_weight = kernels.indexer_gradient(*indexed, chosen, target, queries, factor, of_key)
+            total += loss
+            of_queries.append(of_query)
+            of_weights.append(of_weight)
+        wholes = (kernels.join_rows(of_queries), of_key, kernels.join_rows(of_weights))
+        return total, tuple(kernels.cast(whole, x.dtype) for whole, x in zip(wholes, indexed, strict=True))
+
+
+class _WithGradients(autograd.Function):
+    """An activation as it is; its backward gives other tensors gradients that are there already."""
+
+    @staticmethod
+    def forward(ctx, activation, gradients, *others):
+        ctx.gradients = gradients
+        return autograd.detached(activation)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None, *ctx.gradients

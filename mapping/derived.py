@@ -59,17 +59,9 @@ def latent_factor(args: Any) -> float | None:
     return args.rotary_scaling_factor if args.rope_scaling_type is None else args.rope_scaling_factor
 
 
-def attention_variant(args: Any) -> str | None:
-    return "dsa" if args.enable_dsa_indexer else args.experimental_attention_variant
-
-
-def indexer_size(of_megatron: str, of_mindspeed: str) -> Callable[[Any], Any]:
-    """A number of sparse attention's indexer, by the flag of the tool that was asked for it."""
-    return lambda args: (
-        getattr(args, of_mindspeed)
-        if args.enable_dsa_indexer and getattr(args, of_megatron) is None
-        else getattr(args, of_megatron)
-    )
+def indexer_loss_coefficient(args: Any) -> float | None:
+    own = args.dsa_indexer_loss_coeff
+    return args.indexer_loss_coeff if args.enable_dsa_indexer and own is None else own
 
 
 def embedding_scale(args: Any) -> float | None:
@@ -287,11 +279,8 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "use_rotary_embedding": lambda args: position_embedding_type(args) == "rope",
     "type": rope_scaling_type,
     "rotary_scaling_factor": latent_factor,
-    "variant": attention_variant,
-    "dsa_indexer_n_heads": indexer_size("dsa_indexer_n_heads", "index_n_heads"),
-    "dsa_indexer_head_dim": indexer_size("dsa_indexer_head_dim", "index_head_dim"),
-    "dsa_indexer_topk": indexer_size("dsa_indexer_topk", "index_topk"),
-    "dsa_indexer_loss_coeff": indexer_size("dsa_indexer_loss_coeff", "indexer_loss_coeff"),
+    "variant": lambda args: "dsa" if args.enable_dsa_indexer else args.experimental_attention_variant,
+    "dsa_indexer_loss_coeff": indexer_loss_coefficient,
     "dsa_indexer_use_sparse_loss": lambda args: args.dsa_indexer_use_sparse_loss or args.enable_dsa_indexer,
     "embedding": embedding_scale,
     "residual": residual_scale,

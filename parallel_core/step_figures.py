@@ -50,9 +50,8 @@ class Figure:
 def figures_of(config: ModelConfig) -> tuple[Figure, ...]:
     """The configuration's; the first axis of a figure by layer is all layers', dense ones and those of multi-token
     prediction (behind the decoder's) too."""
-    return (*_of_experts(config), *_of_indexers(config)) + tuple(
-        Figure(mtp_loss(depth), ()) for depth in range(1, config.multi_token_prediction.depths + 1)
-    )
+    depths = range(1, config.multi_token_prediction.depths + 1)
+    return (*_of_experts(config), *_of_indexers(config), *(Figure(mtp_loss(depth), ()) for depth in depths))
 
 
 def mtp_loss(depth: int) -> str:

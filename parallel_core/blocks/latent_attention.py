@@ -96,7 +96,11 @@ def _core_attention(config: ModelConfig, number: int, query_size: int) -> CoreAt
     """With an indexer or without."""
     heads, form = config.num_attention_heads, ScoreForm.of(config, number)
     sizes = (heads, heads, query_size, config.multi_latent_attention.v_head_dim, score_scale(config, query_size), form)
-    return SparseAttention(*sizes, indexer=Indexer.of(config)) if config.sparse_attention.enabled else CoreAttention(*sizes)
+    return (
+        SparseAttention(*sizes, indexer=Indexer.of(config))
+        if config.sparse_attention.enabled
+        else CoreAttention(*sizes)
+    )
 
 
 def score_scale(config: ModelConfig, query_size: int) -> float:

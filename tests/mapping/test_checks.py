@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.mapping.lines import reading
 
+LATENT = "--multi-latent-attention --kv-lora-rank 8"
 TOO_MANY = "--moe-router-topk 3"
 OF_EXPERTS = "must be a multiple of --expert-tensor-parallel-size"
 OF_DENSE = "must be a multiple of --tensor-model-parallel-size"
@@ -290,6 +291,13 @@ BAD = [
     ("--multi-latent-attention --kv-lora-rank 8 --q-lora-rank 0", 1, "--q-lora-rank 0"),
     ("--multi-latent-attention --kv-lora-rank 8 --rotary-interleaved", 1, "--rotary-interleaved"),
     ("--multi-latent-attention --kv-lora-rank 8 --qk-pos-emb-head-dim 3", 1, "--rotary-percent 1"),
+    ("--experimental-attention-variant dsa", 1, "--experimental-attention-variant dsa: needs --multi-latent-attention"),
+    (f"{LATENT} --experimental-attention-variant dsa", 1, "needs --dsa-indexer-loss-coeff"),
+    (f"{LATENT} --enable-dsa-indexer --index-head-dim 96", 1, "--dsa-indexer-head-dim 96: must be a power of two"),
+    (f"{LATENT} --enable-dsa-indexer --context-parallel-size 2", 2, "--context-parallel-size"),
+    (f"{LATENT} --enable-dsa-indexer --sliding-window 3", 1, "--sliding-window 3"),
+    (f"{LATENT} --enable-dsa-indexer --index-topk 0", 1, "--index-topk 0"),
+    ("--experimental-attention-variant gated_delta_net", 1, "linear and gated attention are out of scope"),
     ("--position-embedding-type rope --rope-scaling-type longrope", 1, "--rope-scaling-type longrope"),
     ("--multi-head-latent-attention --q-lora-rank 8", 1, "--multi-head-latent-attention"),
     ("--num-experts 8 --moe-router-topk 9", 1, "--moe-router-topk 9"),

@@ -89,6 +89,7 @@ ROWS = [
     ("mla", "1 rank"),
     ("mla", "tp2 sp"),
     ("mla", "cp2 ring"),
+    ("dsa", "1 rank"),
     *[("mixtral", layout) for layout in ("1 rank", "ep2 grouped", "ep4", "ep2 etp2", "ep2 pp2", "ep2 cp2 ring")],
     *[("moe_shared_zloss", layout) for layout in ("1 rank", "ep2", "ep2 tp2", "ep2 pp2 vpp2", "ep2 cp2 ulysses")],
     ("deepseek", "1 rank"),
@@ -157,6 +158,7 @@ OF_FP16_TP = OF_FP16._replace(lm_loss=1.8e-3, grad_norm=2.2e-2)
 FINAL = "weights_final.npz"
 REPORTED = {
     "mtp": ("mtp_1_loss",),
+    "dsa": ("indexer loss",),
     "deepseek": ("mtp_1_loss", "seq_load_balancing_loss"),
     "mixtral": ("load_balancing_loss",),
     "moe_shared_zloss": ("load_balancing_loss", "z_loss"),
@@ -211,7 +213,7 @@ def check(name: str, figures: dict) -> None:
     assert figures["max_rel_grad_norm"] < 1e-4, figures
     reported = [figures[f"max_abs_{figure}"] for figure in REPORTED.get(name, ())]
     assert all(difference < 5e-5 for difference in reported), figures
-    if name in (*WHOLE, "mla"):
+    if name in (*WHOLE, "mla", "dsa"):
         assert figures["max_rel_grad_step1"] < 1e-4, figures
     if name in WHOLE:
         assert figures["max_abs_final_weight"] < 1e-3, figures

@@ -29,6 +29,10 @@ FAMILIES = {
     "--v-head-dim 5 --qk-layernorm --normalization RMSNorm --rotary-scaling-factor 4 --mscale-all-dim 0.5",
     "latent attention, compressed queries": "--multi-latent-attention --q-lora-rank 20 --kv-lora-rank 12 "
     "--qk-head-dim 6 --qk-pos-emb-head-dim 4 --v-head-dim 8 --qk-layernorm --rope-type rope --disable-bias-linear",
+    "sparse attention": "--multi-latent-attention --q-lora-rank 20 --kv-lora-rank 12 --qk-head-dim 6 "
+    "--qk-pos-emb-head-dim 4 --v-head-dim 8 --qk-layernorm --rope-type rope --normalization RMSNorm "
+    "--experimental-attention-variant dsa --dsa-indexer-n-heads 4 --dsa-indexer-head-dim 8 --dsa-indexer-topk 5 "
+    "--dsa-indexer-loss-coeff 0.5",
     "experts": "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --num-experts 4 "
     "--moe-layer-freq 2 --moe-ffn-hidden-size 48 --moe-token-dispatcher-type alltoall "
     "--moe-shared-expert-intermediate-size 32 --moe-shared-expert-gate --untie-embeddings-and-output-weights",

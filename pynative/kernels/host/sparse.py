@@ -49,7 +49,7 @@ def _softmax(scores: Array) -> None:
 class _Indexer:
     """The indexer's heads with some queries of one entry of the batch, and the keys that these may see."""
 
-    def __init__(self, query: Array, key: Array, weights: Array, entry: int, block: range) -> None:
+    def __init__(self, entry: int, block: range, query: Array, key: Array, weights: Array) -> None:
         self.key, self.count = widened(key[: block.stop, entry]), query.shape[2]
         self.query = widened(query[block.start : block.stop, entry])
         self.weights = widened(weights[block.start : block.stop, entry])
@@ -85,7 +85,7 @@ def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int) -> Tenso
     chosen = np.full((batch, length, topk), -1, np.int32)
 
     def choose(entry: int, block: range) -> None:
-        scores = _Indexer(*arrays, entry, block).scores()
+        scores = _Indexer(entry, block, *arrays).scores()
         _hide(scores, None, entry, block)
         kept = _best(scores, topk)
         rows, keys = np.nonzero(kept)
@@ -140,7 +140,7 @@ def indexer_gradient(
 
     def work(number: int, entry: int, block: range) -> None:
         rows = slice(block.start - queries.start, block.stop - queries.start)
-        indexer = _Indexer(*arrays, entry, block)
+        indexer = _Indexer(entry, block, *arrays)
         scores, wanted = indexer.scores(), targets[entry, rows, : block.stop]
         _hide(scores, kept, entry, block)
         losses[number] = _divergence(scores, wanted)

@@ -1,4 +1,4 @@
-"""Sparse attention of MindSpore operators: an indexer's scores, the keys that they choose, the loss that trains them."""
+"""Sparse attention of MindSpore operators: an indexer's scores, the keys that they choose, and its loss."""
 
 from functools import lru_cache
 

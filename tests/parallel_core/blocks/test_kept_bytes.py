@@ -96,6 +96,8 @@ ROWS += [
     ("tp2", LATENT, "--bf16"),
     ("tp2 sp", COMPRESSED, "--bf16"),
     ("ring", LATENT, ""),
+    ("one rank", "sparse attention", ""),
+    ("tp2 sp", "sparse attention", "--bf16 --dsa-indexer-use-sparse-loss"),
 ]
 ROWS += [("pp2", "sandwich norm", "--bf16 --params-dtype float32 --fp32-residual-connection")]
 
@@ -142,6 +144,7 @@ RECOMPUTED = [
     ("ep2", "experts", f"{EVEN} {FULL} uniform --recompute-num-layers 2"),
     ("tp2 sp", COMPRESSED, f"{UP_PROJECTIONS} layernorm --bf16"),
     ("one rank", LATENT, f"{UP_PROJECTIONS} core_attn"),
+    ("one rank", "sparse attention", f"{UP_PROJECTIONS} core_attn"),
     ("ring", LATENT, UP_PROJECTIONS),
     ("one rank", LATENT, r"--select-recompute ['self_attention','latent\\.up_projections']"),
     ("one rank", COMPRESSED, r"--recompute True --select-recompute-exclude ['latent\\.up_projections']"),

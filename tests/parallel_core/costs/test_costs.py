@@ -100,6 +100,7 @@ LAYOUTS = [
     (2, f"{TP2} --optimizer muon --muon-tp-mode distributed", FAMILIES["llama"]),
     (2, f"{SHARDED} --optimizer muon", ""),
     (2, TP2, FAMILIES["latent attention, compressed queries"]),
+    (2, TP2_SP, FAMILIES["sparse attention"]),
     (4, f"{RING2} {TP2_SP}", FAMILIES["latent attention"]),
     (4, f"{RING2} --context-parallel-algo ulysses_cp_algo {TP2_SP}", FAMILIES["latent attention, compressed queries"]),
     (4, "--tensor-model-parallel-size 4", FAMILIES["llama"]),

@@ -79,6 +79,10 @@ COMPANY = {
     "--encoder-seq-length": "~seq-length --max-position-embeddings 1024",
     "--end-weight-decay": "--weight-decay-incr-style linear --start-weight-decay 0",
     "--fp32-residual-connection": "--fp16",
+    **dict.fromkeys(
+        ("--enable-dsa-indexer", "--experimental-attention-variant"),
+        "--multi-latent-attention --kv-lora-rank 8 --dsa-indexer-loss-coeff 0.1",
+    ),
     "--group-query-attention": "--num-query-groups 2",
     "--hierarchical-context-parallel-sizes": "--context-parallel-size 4 --cp-comm-type a2a+p2p",
     "--input-jitter": "--moe-input-jitter-eps 0.1",

@@ -1,0 +1,99 @@
+"""The operators of sparse attention against numpy in float64: which keys are chosen, attention to them, the loss."""
+
+import numpy as np
+import pytest
+from mindspore import from_numpy
+
+from pynative import kernels
+from tests.support.kernels import normal, run_operator, tensor
+
+S, B, J, C, TOPK, SCALE = 300, 2, 3, 8, 17, 0.3
+"""More queries than a block has, in both implementations."""
+QUERY, KEY, WEIGHTS = normal(S, B, J, C), normal(S, B, C, seed=1), normal(S, B, J, seed=2)
+Q, K, V = normal(S, B, 2, 12, seed=3), normal(S, B, 2, 12, seed=4), normal(S, B, 2, 6, seed=5)
+CAUSAL = np.tri(S, dtype=bool)
+
+
+def scores(query=QUERY, key=KEY, weights=WEIGHTS) -> np.ndarray:
+    products = np.maximum(np.einsum("sbjc,tbc->bstj", query, key, dtype=np.float64), 0)
+    return np.einsum("bstj,sbj->bst", products, weights)
+
+
+def best(values: np.ndarray) -> np.ndarray:
+    """Bool [b, s, s]; a stable sort has the first of equal ones before the others."""
+    values = np.where(CAUSAL, values, -np.inf)
+    order = np.argsort(-values, axis=-1, kind="stable")[..., :TOPK]
+    shown = np.zeros(values.shape, bool)
+    np.put_along_axis(shown, order, True, axis=-1)
+    return shown & CAUSAL
+
+
+def softmax(values: np.ndarray, shown: np.ndarray) -> np.ndarray:
+    values = np.where(shown, values, -np.inf)
+    exponentials = np.exp(values - values.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def probabilities(shown: np.ndarray) -> np.ndarray:
+    """Attention's, [b, n, s, s]."""
+    return softmax(np.einsum("sbnd,tbnd->bnst", Q, K, dtype=np.float64) * SCALE, shown[:, None])
+
+
+def shown_by(chosen: np.ndarray) -> np.ndarray:
+    shown = np.zeros((B, S, S + 1), bool)
+    np.put_along_axis(shown, np.where(chosen < 0, S, chosen), True, axis=-1)
+    return shown[..., :S]
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_choice(implementation, ties):
+    """The same keys to the last, equal scores included: most are 0 where keys are orthogonal to all queries."""
+    key = np.where(np.arange(S)[:, None, None] % 3 == 0, KEY, 0).astype(np.float32) if ties else KEY
+    chosen = kernels.choose_keys(tensor(QUERY), tensor(key), tensor(WEIGHTS), TOPK).asnumpy()
+    assert np.array_equal(shown_by(chosen), best(scores(key=key)))
+    assert np.array_equal((chosen >= 0).sum(axis=-1)[0], np.minimum(np.arange(S) + 1, TOPK))
+
+
+def test_attention_to_chosen_keys(implementation):
+    """Forward and gradients are those of attention with a mask that hides all the others."""
+    chosen = kernels.choose_keys(tensor(QUERY), tensor(KEY), tensor(WEIGHTS), TOPK)
+    hidden = from_numpy(~shown_by(chosen.asnumpy())[:, None])
+    sparse = run_operator(lambda *x: kernels.sparse_attention(*x, chosen, SCALE), (Q, K, V))
+    masked = run_operator(lambda *x: kernels.attention(*x, scale=SCALE, mask=hidden), (Q, K, V))
+    weighted = np.einsum("bnst,tbne->sbne", probabilities(best(scores())), V).reshape(S, B, -1)
+    np.testing.assert_allclose(sparse[0][0], weighted, atol=1e-5)
+    for one, other in zip((*sparse[0], *sparse[1]), (*masked[0], *masked[1]), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("of_chosen_alone", [False, True])
+def test_loss_of_the_indexer(implementation, of_chosen_alone):
+    """Its value, and its gradients against differences of the value in float64, block by block."""
+    shown = best(scores()) if of_chosen_alone else np.broadcast_to(CAUSAL, (B, S, S))
+    chosen = kernels.choose_keys(tensor(QUERY), tensor(KEY), tensor(WEIGHTS), TOPK) if of_chosen_alone else None
+    target = probabilities(shown).sum(axis=1)
+    indexer, factor, dkey = tuple(map(tensor, (QUERY, KEY, WEIGHTS))), 0.5, from_numpy(np.zeros(KEY.shape, np.float32))
+    blocks, total = [], 0.0
+    for queries in (range(256), range(256, S)):
+        found = kernels.attention_target(tensor(Q), tensor(K), chosen, queries, SCALE)
+        rows = slice(queries.start, queries.stop)
+        np.testing.assert_allclose(found.asnumpy(), target[:, rows, : queries.stop], atol=1e-5)
+        loss, *gradients = kernels.indexer_gradient(*indexer, chosen, found, queries, factor, dkey)
+        total += loss
+        blocks.append([x.asnumpy() for x in gradients])
+    dquery, dweights = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    wanted = target / target.sum(axis=-1, keepdims=True)
+
+    def divergence(*inputs: np.ndarray) -> float:
+        found = softmax(scores(*inputs), shown)
+        return float((wanted * (np.log(wanted + 1e-10) - np.log(found + 1e-10))).sum())
+
+    inputs = [x.astype(np.float64) for x in (QUERY, KEY, WEIGHTS)]
+    np.testing.assert_allclose(total, divergence(*inputs), rtol=1e-5)
+    for position, gradient in enumerate((dquery, dkey.asnumpy(), dweights)):
+        direction = normal(*gradient.shape, seed=9).astype(np.float64)
+        ends = [list(inputs), list(inputs)]
+        for end, step in zip(ends, (1e-6, -1e-6), strict=True):
+            end[position] = inputs[position] + step * direction
+        slope = (divergence(*ends[0]) - divergence(*ends[1])) / 2e-6
+        assert abs((gradient * direction).sum() - factor * slope) < 1e-4 * np.abs(gradient * direction).sum()

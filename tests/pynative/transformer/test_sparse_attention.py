@@ -1,0 +1,60 @@
+"""DeepSeek sparse attention in a model: beside dense latent attention, and which gradients meet."""
+
+import numpy as np
+import pytest
+
+from tests.support.distributed import run
+from tests.support.engine import TINY
+from tests.support.families import FAMILIES
+from tests.support.layouts import STEPS, check_layout, train
+
+SPARSE = f"{TINY} --global-batch-size 4 {STEPS} {FAMILIES['sparse attention']}"
+DENSE = SPARSE[: SPARSE.index("--experimental-attention-variant")]
+
+
+def trained(flags: str):
+    return run(1, train, flags)[0]
+
+
+def of_attention(arrays: dict) -> dict:
+    return {name: array for name, array in arrays.items() if "indexer" not in name}
+
+
+def test_where_all_keys_are_chosen_it_is_dense_attention():
+    """To the last bit, losses and every update: no key is left out, and the indexer's loss moves its weights alone."""
+    flags = f"{SPARSE} --dsa-indexer-topk 16 --clip-grad 0"
+    sparse, dense = trained(flags), trained(f"{DENSE} --clip-grad 0")
+    assert sparse.losses == dense.losses
+    assert of_attention(sparse.final).keys() == dense.final.keys()
+    assert all(np.array_equal(sparse.final[name], dense.final[name]) for name in dense.final)
+
+
+def test_no_gradient_passes_between_attention_and_indexer():
+    """With another coefficient the indexer's gradients are multiplied and all others the same; with 0 it has none."""
+    once, twice, never = (trained(f"{SPARSE} --dsa-indexer-loss-coeff {c}").gradients for c in (0.5, 1.0, 0.0))
+    indexers = once.keys() - of_attention(once).keys()
+    assert len(indexers) == 2 * 5
+    for name in once:
+        factor = 2.0 if name in indexers else 1.0
+        np.testing.assert_allclose(twice[name], factor * once[name], rtol=1e-5, err_msg=name)
+        assert np.abs(never[name]).max() == (0.0 if name in indexers else np.abs(once[name]).max())
+        assert np.abs(once[name]).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("world", "layout"),
+    [
+        (1, "--kernels ops --recompute-granularity selective --recompute-modules core_attn mla_up_proj layernorm"),
+        (
+            2,
+            "--tensor-model-parallel-size 2 --sequence-parallel --dsa-indexer-use-sparse-loss --recompute-granularity "
+            "full --recompute-method uniform --recompute-num-layers 1",
+        ),
+        (2, "--zero-stage 3 --overlap-grad-reduce"),
+    ],
+)
+def test_computed_again_and_shared_out(world, layout):
+    """As one process that keeps everything."""
+    loss = "--dsa-indexer-use-sparse-loss"
+    flags = f"{TINY} --global-batch-size 8 {FAMILIES['sparse attention']} {loss if loss in layout else ''}"
+    check_layout(flags, world, layout)

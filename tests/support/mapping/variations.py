@@ -83,6 +83,7 @@ COMPANY = {
         ("--enable-dsa-indexer", "--experimental-attention-variant"),
         "--multi-latent-attention --kv-lora-rank 8 --dsa-indexer-loss-coeff 0.1",
     ),
+    "--indexer-loss-coeff": "--multi-latent-attention --kv-lora-rank 8 --enable-dsa-indexer",
     "--group-query-attention": "--num-query-groups 2",
     "--hierarchical-context-parallel-sizes": "--context-parallel-size 4 --cp-comm-type a2a+p2p",
     "--input-jitter": "--moe-input-jitter-eps 0.1",

@@ -78,7 +78,7 @@ def save_checkpoint(
     """Write `ckpt_path`/iter_<step_num>, its path; all ranks call this.
 
     config: the configuration, or a section of the one that `set_parallel_context` was given. step_num: steps since the
-    beginning; epochs are not counted. Digests for a crc_check when loading are written in any case.
+    beginning; epochs are not counted. crc_check: checksums are written in any case.
     """
     _check_format(format)
     others = {"only_save_strategy": (only_save_strategy, False), "prefix": (prefix, "network")}
@@ -99,8 +99,11 @@ def load_checkpoint(
     format: str = "safetensors",
     crc_check: bool = False,
 ) -> dict[str, int]:
-    """Fill model, optimizer and schedule from the latest checkpoint in `ckpt_path`, or from that one; where it was."""
+    """Fill model, optimizer and schedule from the latest checkpoint in `ckpt_path`, or from that one; where it was.
+
+    crc_check: checksums are verified in any case.
+    """
     _check_format(format)
     run = _run_of(config, model, optimizer, opt_param_scheduler)
-    checkpointing.load_checkpoint(Path(ckpt_path), run, digests=crc_check)
+    checkpointing.load_checkpoint(Path(ckpt_path), run)
     return {"epoch_num": 0, "step_num": run.iteration}

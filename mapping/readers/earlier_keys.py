@@ -154,6 +154,7 @@ _MODEL: dict[str, Meaning] = {
     **dict.fromkeys(("encoder_num_layers", "decoder_num_layers"), planned("other networks than a decoder")),
 }
 _TRAINING: dict[str, Meaning] = {
+    "crc_check": nothing("checksums are verified whenever a checkpoint is loaded"),
     "epochs": nothing("training is counted in iterations: training_iters says how many"),
     "grad_clip_kwargs": clipping,
     **dict.fromkeys(

@@ -76,7 +76,7 @@ def problems(folder: Path, model: Model) -> list[str]:
 
 def _checksums(folder: Path) -> Iterator[str]:
     if formats.is_native(folder):
-        yield from CheckpointReader(folder).damaged_files(digests=True)
+        yield from CheckpointReader(folder).damaged_files()
     elif torch_dist.is_torch_dist(folder):
         for path, offset, length in torch_dist.archives(folder):
             yield from _damage(path, offset, length)

@@ -36,13 +36,13 @@ class CheckpointReader:
         self._vocabulary = vocabulary or self._stored_vocabulary
         self._open = cache(lambda name: TensorFile(directory / name))
 
-    def damaged_files(self, share: int = 0, shares: int = 1, *, digests: bool = False) -> list[str]:
-        """What is wrong with the files: missing, of another size, with other bytes; `digests`: see `damage`.
+    def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
+        """What is wrong with the files: missing, of another size, with other bytes.
 
         Reading everything takes time, so ranks can divide the files: this is share number `share` of `shares`.
         """
         files = list(self.manifest.files.items())[share::shares]
-        found = (damage(self.directory / name, record, digest=digests) for name, record in files)
+        found = (damage(self.directory / name, record) for name, record in files)
         return list(filter(None, found))
 
     def has(self, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 The format: 8 bytes, the header's length, little-endian; the header, JSON of name -> dtype, shape, begin and end in the
 data; the data (https://github.com/huggingface/safetensors). Written here rather than by the package because one pass
-then writes, digests and syncs without a second copy of the data, and because a file that is cut off is named as that.
+then writes, sums up and syncs without a second copy of the data, and because a file that is cut off is named as that.
 """
 
 import hashlib
@@ -35,31 +35,29 @@ class FileRecord:
 
     size: int
     """Bytes."""
-    blake2b: str
-    """Digest of all bytes, hexadecimal."""
+    blake2b: str | None = None
+    """Digest of all bytes, hexadecimal, in checkpoints of earlier versions."""
     crc32: dict[str, int] = field(default_factory=dict)
-    """Of the header, called "", and of each tensor's bytes: fast, and tells which one is damaged."""
+    """Of the header, called "", and of each tensor's bytes."""
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, np.ndarray | LazyTensor], metadata: Mapping[str, str] | None = None
 ) -> FileRecord:
     """Write a safetensors file and bring it to the disk; tensors that are not in memory are read one by one."""
-    digest, size, checksums = hashlib.blake2b(), 0, {}
+    size, checksums = 0, {}
     lazy = {name: value if isinstance(value, LazyTensor) else of_array(value) for name, value in tensors.items()}
     with path.open("wb") as file:
         blocks: Iterable[Any] = chain([_header(lazy, metadata)], (_bytes(tensor.read()) for tensor in lazy.values()))
         for name, block in zip(["", *lazy], blocks, strict=True):
-            digest.update(block)
             checksums[name] = crc32(block)
             size += file.write(block)
         file.flush()
         os.fsync(file.fileno())
-    return FileRecord(size, digest.hexdigest(), checksums)
+    return FileRecord(size, crc32=checksums)
 
 
-def digest_of(path: Path) -> str:
-    """Digest of a file as it is."""
+def _blake2b(path: Path) -> str:
     digest = hashlib.blake2b()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -67,11 +65,9 @@ def digest_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def damage(path: Path, record: FileRecord, *, digest: bool = False) -> str | None:
-    """What is wrong with a file of which `record` was kept, and which tensors are not what was written. None: nothing.
-
-    digest: by the digest as well, which no change escapes that somebody made on purpose.
-    """
+def damage(path: Path, record: FileRecord) -> str | None:
+    """What is wrong with a file of which `record` was kept, and which tensors are not what was written; all of it is
+    read. None: nothing."""
     if not path.is_file():
         return f"{path}: missing"
     if path.stat().st_size != record.size:
@@ -83,7 +79,7 @@ def damage(path: Path, record: FileRecord, *, digest: bool = False) -> str | Non
     if wrong:
         names = ", ".join(wrong[:5]) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
         return f"{path}: damaged: not what was written are {names}"
-    if (digest or not record.crc32) and digest_of(path) != record.blake2b:
+    if record.blake2b is not None and _blake2b(path) != record.blake2b:
         return f"{path}: damaged: its bytes are not those that were written"
     return None
 

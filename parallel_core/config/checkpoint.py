@@ -65,7 +65,5 @@ class CheckpointConfig(Config):
     """Load weights only and count iterations from zero."""
     resume_training: bool = option("--resume-training", False)
     """Go on where `load_checkpoint` stopped: it must hold a checkpoint, and more than its weights are taken."""
-    crc_check: bool = option("--resume-crc-check", False)
-    """Verify the checkpoint's checksums before it is used."""
     new_dataset: bool = option("--new-dataset", False)
     """On resuming, start the data from its beginning."""

@@ -28,12 +28,12 @@ from pynative.parameter import name_parameters, place_of, type_name, whole_param
 from pynative.tensor_parallel.random import get_rng_tracer
 
 
-def load_checkpoint(directory: Path, state: RunState, digests: bool = False) -> None:
+def load_checkpoint(directory: Path, state: RunState) -> None:
     """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself), of
     whichever tool: HuggingFace's and Megatron-LM's are converted while they are read.
 
     With --finetune only weights are taken; with --no-load-optim also the iteration, but neither optimizer nor schedule,
-    as in a run that has none. digests: read every byte to find damage, which the configuration may ask for, too.
+    as in a run that has none.
     Raises ValueError, before anything is changed, if there is no checkpoint, if it is damaged, or if it does not fit.
     One case is no error: nothing was saved yet in the directory that --save names too. With --resume-training or
     --exit-on-missing-checkpoint it is one.
@@ -59,7 +59,7 @@ def load_checkpoint(directory: Path, state: RunState, digests: bool = False) -> 
     strictness = STRICTNESS[training.checkpoint.dist_ckpt_strictness]
     problems = _optimizer_problems(reader, optimizer, strictness) + _schedule_problems(reader, scheduler, state.config)
     problems += reader.settings_problems(state.config.to_dict())
-    _check(reader, state.model, problems, strictness, digests=digests or training.checkpoint.crc_check)
+    _check(reader, state.model, problems, strictness)
     _read_weights(reader, state.model, exactly=optimizer is not None)
     if optimizer is not None:
         _read_optimizer(reader, optimizer, strictness)
@@ -87,15 +87,13 @@ def load_model(directory: Path, model: nn.Cell) -> Manifest:
     return reader.manifest
 
 
-def _check(
-    reader: CheckpointReader, model: nn.Cell, problems: list[str], strictness: Strictness, *, digests: bool = False
-) -> None:
+def _check(reader: CheckpointReader, model: nn.Cell, problems: list[str], strictness: Strictness) -> None:
     """Raise ValueError on every rank if anything is wrong on any; `strictness` is about names of one side only."""
     world = parallel_state.get_world_group()
     specs = {parameter.meta.spec.name: parameter.meta.spec for parameter in name_parameters(model)}
     absent = [] if strictness.refuses_absent else [name for name in specs if not reader.has(name)]
     found = [reader.problem(name, spec) for name, spec in specs.items() if name not in absent]
-    damaged = reader.damaged_files(world.rank, world.size, digests=digests)
+    damaged = reader.damaged_files(world.rank, world.size)
     if damaged:
         damaged.append(commit.another(reader.directory))
     problems = [*damaged, *problems, *(problem for problem in found if problem)]

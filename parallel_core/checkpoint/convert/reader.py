@@ -45,7 +45,7 @@ class ConvertedReader(CheckpointReader):
             for path, flag, now, then in networks.differences(config, self.manifest.config)
         ]
 
-    def damaged_files(self, share: int = 0, shares: int = 1, *, digests: bool = False) -> list[str]:
+    def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
         """None: what is missing was found when the files were opened."""
         return []
 

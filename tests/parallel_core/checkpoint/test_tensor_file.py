@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from parallel_core.checkpoint.tensor_file import TensorFile, damage, digest_of, write_tensors
+from parallel_core.checkpoint.tensor_file import TensorFile, damage, write_tensors
 from parallel_core.dtypes import DTYPES
 
 
@@ -49,10 +49,10 @@ def test_bfloat16(tmp_path):
 
 
 def test_the_record_is_of_the_bytes_on_disk(tmp_path):
-    """The digest made while writing is the digest of the file."""
+    """Size and checksums made while writing are those of the file."""
     record = write_tensors(tmp_path / "t", _tensors())
-    assert (record.size, record.blake2b) == ((tmp_path / "t").stat().st_size, digest_of(tmp_path / "t"))
-    assert damage(tmp_path / "t", record, digest=True) is None
+    assert record.size == (tmp_path / "t").stat().st_size and record.crc32.keys() == {"", *_tensors()}
+    assert damage(tmp_path / "t", record) is None
 
 
 @pytest.mark.parametrize("keep", [0, 5, 40, -1])

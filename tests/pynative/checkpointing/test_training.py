@@ -234,14 +234,14 @@ def test_saves_at_the_interval_keep_the_newest(tmp_path):
 
 
 def test_a_damaged_file_is_found_before_anything_is_loaded(tmp_path):
-    """A flipped bit with --resume-crc-check on one of two ranks: both stop, one names the file."""
+    """A flipped bit in the file of one of two ranks: both stop, one names the file."""
     train_at("tp2", f"--save {tmp_path}")
     path = tmp_path / "iter_0000002" / "mp_rank_01_000.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"nothing was loaded"):
-        load_at("tp2", f"--load {tmp_path} --resume-crc-check")
+        load_at("tp2", f"--load {tmp_path}")
 
 
 def test_resuming_from_an_earlier_iteration(tmp_path):

@@ -11,7 +11,7 @@ import mindspore as ms
 from parallel_core.costs import training_flops
 from parallel_core.step_figures import logged, logged_by_layer
 from pynative import parallel_state
-from pynative.log import log
+from pynative.log import log, warn
 from pynative.optimizer.statistics import ModelStatistics
 from pynative.training.callbacks.base import Callback, TrainingState
 
@@ -110,6 +110,7 @@ class MetricsCallback(Callback):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._is_refused = False
 
     def on_train_begin(self, state: TrainingState) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,5 +118,10 @@ class MetricsCallback(Callback):
             self.path.unlink(missing_ok=True)
 
     def on_step_end(self, state: TrainingState) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(state.metrics) + "\n")
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(state.metrics) + "\n")
+        except OSError as error:  # a full disk ends no training for figures that the log has, too
+            if not self._is_refused:
+                warn(f"{self.path}: {error.strerror}; steps are missing in it from step {state.iteration} on")
+            self._is_refused = True

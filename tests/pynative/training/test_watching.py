@@ -3,10 +3,13 @@
 import os
 import re
 import signal
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.reader import CheckpointReader
 from tests.support.distributed import run
 from tests.support.pretraining import BATCHES, pretrain_tiny
 
@@ -41,7 +44,7 @@ def test_the_norm_is_that_of_the_weights_after_the_update():
 
 
 def stop_by_signal(backend, flags: str, number: int) -> tuple[int, bool]:
-    """The last rank is told to end in the middle of step 2."""
+    """The last rank is told to end in the middle of step 2, and once more when the last checkpoint begins."""
     from pynative.training.callbacks import Callback
 
     class Kill(Callback):
@@ -49,15 +52,43 @@ def stop_by_signal(backend, flags: str, number: int) -> tuple[int, bool]:
             if state.iteration == 1 and backend.rank == backend.world_size - 1:
                 os.kill(os.getpid(), number)
 
+        def before_save(self, state):
+            if state.should_stop:
+                os.kill(os.getpid(), number)
+
     before = signal.getsignal(number)
     state = pretrain_tiny(backend, f"{BATCHES} --train-iters 9 {flags} --exit-signal-handler", callbacks=[Kill()])
     return state.iteration, signal.getsignal(number) == before
 
 
+@pytest.mark.parametrize("flags", ["--save-interval 100", "--save-interval 1 --async-save"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_to_one_rank_ends_all_after_the_same_step_with_a_checkpoint(tmp_path, number):
-    outcomes = run(2, stop_by_signal, f"{TP2} --save {tmp_path} --save-interval 100", number)
-    assert outcomes == [(2, True)] * 2 and (tmp_path / "iter_0000002").is_dir()
+def test_a_signal_to_one_rank_ends_all_after_the_same_step_with_a_checkpoint(tmp_path, number, flags):
+    """Also while the checkpoint of step 1 is being written; a second signal does not end the process while it saves."""
+    outcomes = run(2, stop_by_signal, f"{TP2} --save {tmp_path} {flags}", number)
+    assert outcomes == [(2, True)] * 2 and commit.find(tmp_path) == tmp_path / "iter_0000002"
+    assert CheckpointReader(tmp_path / "iter_0000002").damaged_files() == []
+
+
+def run_out_of_time(backend, flags: str) -> int:
+    """On rank 1 the first two steps take 10 minutes each, by its clock."""
+    from pynative.training.callbacks import Callback, exit
+
+    late = [0.0]
+
+    class Clock(Callback):
+        def on_step_end(self, state):
+            late[0] += 600.0 * (backend.rank == 1)
+
+    with patch.object(exit.time, "monotonic", lambda: late[0]):
+        return pretrain_tiny(backend, f"{BATCHES} --train-iters 9 {flags}", callbacks=[Clock()]).iteration
+
+
+@pytest.mark.parametrize("mode", ["", "--async-save"])
+def test_all_ranks_end_after_the_same_step_when_time_is_over(tmp_path, mode):
+    """--exit-duration-in-mins 15, by the clock of the rank that is ahead: after step 2, with a checkpoint."""
+    flags = f"--exit-duration-in-mins 15 --save {tmp_path} --save-interval 1 {mode}"
+    assert run(2, run_out_of_time, flags) == [2, 2] and commit.find(tmp_path).name == "iter_0000002"
 
 
 def spoil_a_replica(backend, flags: str, spoiled: str) -> str:

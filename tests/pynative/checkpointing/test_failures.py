@@ -1,0 +1,220 @@
+"""What goes wrong while a checkpoint is written or read, on one rank of two: all ranks find out, nothing is half done.
+
+Kills at random moments, for every kind of state: `python -m tests.support.kills`.
+"""
+
+import errno
+import os
+import re
+import resource
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.reader import CheckpointReader
+from tests.support.damage import DAMAGES, files_of
+from tests.support.distributed import Failed, outcomes, run
+from tests.support.engine import config_of, job
+from tests.support.gathering import digests
+from tests.support.layouts import Rows
+from tests.support.pretraining import BATCHES, pretrain_tiny
+
+FLAGS = f"{BATCHES} --train-iters 4 --save-interval 2 --use-distributed-optimizer"
+SAVE = "pynative.checkpointing.save"
+
+
+def load_what_is_damaged(backend, directory: Path) -> dict[str, str]:
+    """Damage of a file -> what this rank is told. After each, the model is what it was before."""
+    from pynative.checkpointing import load_checkpoint
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+
+    config, told = config_of(f"{FLAGS} --save {directory}", backend.world_size), {}
+    with job(backend, config):
+        state = pretrain(
+            lambda samples: (Rows(), None, None),
+            lambda **stage: GPTModel(config.model_config, **stage),
+            all_config=config,
+        )
+        before = digests(state)
+        first, second = (directory / commit.checkpoint_name(iteration) for iteration in (2, 4))
+        for path in files_of(directory, second)[1:]:
+            for name, damage in DAMAGES.items():
+                if backend.rank == 0:
+                    shutil.copytree(second, directory / "kept")
+                    shutil.copy(first / path.name, directory / "other")
+                    damage(path, directory / "other")
+                backend.world.barrier()
+                with pytest.raises(ValueError, match=r"manifest|nothing was loaded") as caught:
+                    load_checkpoint(directory, state)
+                assert digests(state) == before and state.iteration == 4, (path, name)
+                told[f"{path.name} {name}"] = str(caught.value)
+                backend.world.barrier()
+                if backend.rank == 0:
+                    shutil.rmtree(second)
+                    (directory / "kept").rename(second)
+        backend.world.barrier()
+        load_checkpoint(directory, state)
+        assert digests(state) == before
+    return told
+
+
+def test_no_rank_loads_anything_of_a_damaged_checkpoint(tmp_path):
+    """A file that one rank alone would read included: both raise, one names file and parameter, and where to go on."""
+    first, second = run(2, load_what_is_damaged, tmp_path)
+    assert len(first) == 3 * len(DAMAGES) and first.keys() == second.keys()
+    for what, told in first.items():
+        both = told + second[what]
+        assert what.split()[0] in both and "--ckpt-step 2" in both, what
+    flipped = next(
+        told + second[what] for what, told in first.items() if what.endswith("00_000.safetensors last bit flipped")
+    )
+    assert re.search(r"not what was written are exp_avg_sq\.\S+", flipped)
+
+
+@contextmanager
+def failing(function: str, error: int, when: Callable[..., bool]) -> Iterator[None]:
+    """A function of the saving side meets an error of the system's."""
+    import importlib
+
+    module, _, name = function.rpartition(".")
+    original = getattr(importlib.import_module(module), name)
+
+    def fail(*arguments, **named):
+        if when(*arguments):
+            raise OSError(error, os.strerror(error))
+        return original(*arguments, **named)
+
+    with patch(function, fail):
+        yield
+
+
+@contextmanager
+def small_files(bytes_: int) -> Iterator[None]:
+    """The system itself refuses what is longer, halfway through."""
+    from parallel_core.checkpoint.writer import write_part
+
+    def write_limited(partial, *arguments):
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if commit.checkpoint_name(4) in partial.name:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, limits[1]))
+        try:
+            write_part(partial, *arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    with patch(f"{SAVE}.write_part", write_limited):
+        yield
+
+
+def _is_second(directory: Path, *arguments) -> bool:
+    return bool(arguments) and arguments[0] == 4
+
+
+def _is_in_second(partial: Path, *_) -> bool:
+    return commit.checkpoint_name(4) in str(partial)
+
+
+PLACES = {
+    "its folder": (0, lambda: failing("parallel_core.checkpoint.commit.begin", errno.EROFS, _is_second)),
+    "a file": (1, lambda: failing(f"{SAVE}.write_part", errno.ENOSPC, _is_in_second)),
+    "half a file": (1, lambda: small_files(20_000)),
+    "the manifest": (0, lambda: failing(f"{SAVE}.write_manifest", errno.ENOSPC, _is_in_second)),
+    "its name": (0, lambda: failing("parallel_core.checkpoint.commit.publish", errno.EDQUOT, _is_second)),
+}
+"""Where it goes wrong -> the rank, and how."""
+
+
+def train_on_a_bad_disk(backend, directory: Path, place: str, flags: str) -> None:
+    rank, fault = PLACES[place]
+    if backend.rank == rank:
+        with fault():
+            pretrain_tiny(backend, f"{FLAGS} --save {directory} --train-iters 9 {flags}")
+    else:
+        pretrain_tiny(backend, f"{FLAGS} --save {directory} --train-iters 9 {flags}")
+
+
+@pytest.mark.parametrize("flags", ["", "--async-save"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_disk_that_takes_no_more_ends_the_run_with_all_that_one_must_know(tmp_path, place, flags):
+    """On every rank; the rank at fault says folder, need, room and what to go on with. That is whole, and the next run
+    clears up."""
+    ended = outcomes(2, train_on_a_bad_disk, tmp_path, place, flags)
+    assert all(isinstance(each, Failed) for each in ended)
+    said = ended[PLACES[place][0]].text
+    whole = tmp_path / commit.checkpoint_name(2)
+    for words in (f"--save {tmp_path}: this rank writes", "MiB are free", f"the newest whole checkpoint is {whole}"):
+        assert words in said, said
+    assert commit.find(tmp_path) == whole and CheckpointReader(whole).damaged_files() == []
+    run(2, pretrain_tiny_in, tmp_path)
+    left = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert left == [commit.checkpoint_name(2), commit.checkpoint_name(4)]
+
+
+def pretrain_tiny_in(backend, directory: Path) -> None:
+    pretrain_tiny(backend, f"{FLAGS} --save {directory} --load {directory} --override-opt_param-scheduler")
+
+
+def die_halfway(backend, directory: Path) -> None:
+    """Rank 1 gets SIGKILL with half of its second file written."""
+    from parallel_core.checkpoint import writer
+
+    def write_half(partial, name, tensors):
+        if commit.checkpoint_name(4) in partial.name and backend.rank == 1:
+            (partial / name).write_bytes(bytes(1000))
+            os.kill(os.getpid(), signal.SIGKILL)
+        writer.write_part(partial, name, tensors)
+
+    with patch(f"{SAVE}.write_part", write_half):
+        pretrain_tiny(backend, f"{FLAGS} --save {directory}")
+
+
+def test_a_rank_that_is_killed_while_it_writes_loses_nothing(tmp_path):
+    """The other one is told who it was; the next run goes on from step 2."""
+    survivor, killed = outcomes(2, die_halfway, tmp_path)
+    assert "exit code -9" in killed.text and survivor.kind == "PeerLost" and "rank 1" in survivor.text
+    assert commit.find(tmp_path).name == commit.checkpoint_name(2) and list(tmp_path.glob(".iter*"))
+    run(2, pretrain_tiny_in, tmp_path)
+    assert commit.find(tmp_path).name == commit.checkpoint_name(4) and not list(tmp_path.glob(".iter*"))
+
+
+def log_to_a_full_disk(backend, directory: Path) -> int:
+    original = Path.open
+
+    def full(path, *arguments, **named):
+        if path.name == "metrics.jsonl":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return original(path, *arguments, **named)
+
+    with patch.object(Path, "open", full):
+        return pretrain_tiny(backend, f"{FLAGS} --save {directory}").iteration
+
+
+def test_figures_that_cannot_be_written_end_no_run(tmp_path):
+    """They are in the log as well."""
+    assert run(1, log_to_a_full_disk, tmp_path) == [4] and commit.find(tmp_path).name == commit.checkpoint_name(4)
+
+
+def keep_an_array(backend, directory: Path) -> None:
+    import numpy as np
+
+    from pynative.training.callbacks import Callback
+
+    class Keeper(Callback):
+        def state_dict(self):
+            return {"mean": np.zeros(3)}
+
+    pretrain_tiny(backend, f"{FLAGS} --save {directory}", callbacks=[Keeper()])
+
+
+def test_a_callback_that_keeps_what_no_manifest_can_hold_is_named(tmp_path):
+    """Before anything is written, on every rank."""
+    for ended in outcomes(2, keep_an_array, tmp_path):
+        assert "Keeper.state_dict: Object of type ndarray is not JSON serializable" in ended.text
+    assert not list(tmp_path.glob("*iter*"))

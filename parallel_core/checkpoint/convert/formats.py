@@ -63,7 +63,7 @@ def _candidates(directory: Path, step: int | None) -> Iterator[Path]:
     yield directory
     tracker = directory / TRACKER
     if tracker.is_file():
-        word = tracker.read_text(encoding="utf-8").strip()
+        word = tracker.read_text(encoding="utf-8", errors="replace").strip()
         if word == "release" or word.isdecimal():
             yield directory / ("release" if word == "release" else checkpoint_name(int(word)))
 
@@ -76,5 +76,5 @@ def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimi
         if one.kind != "native":
             model.network.update(vocab_size=model.vocab_size, params_dtype=model.weights[VOCABULARY[0]].dtype)
         return model
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise ValueError(f"{folder}: not a whole checkpoint in {one.name} format ({error!r})") from error

@@ -51,10 +51,13 @@ def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
             entries = {entry.filename: entry for entry in archive.infolist()}
             names = [name for name in entries if name.endswith("/data.pkl")]
             if len(names) != 1 or entries[names[0]].file_size > _MOST_PICKLE:
-                raise ValueError("it has no data.pkl of a reasonable size")
+                raise ValueError(f"{path}: it has no data.pkl of a reasonable size")
             prefix = names[0].removesuffix("data.pkl")
+            packed = [name for name, entry in entries.items() if entry.compress_type != zipfile.ZIP_STORED]
+            if packed:  # torch packs nothing, and a few bytes could fill the memory
+                raise ValueError(f"{path}: {packed[0]} is compressed; save it again by torch.save")
             if archive.read(f"{prefix}byteorder") != b"little" if f"{prefix}byteorder" in entries else False:
-                raise ValueError("its numbers are big-endian")
+                raise ValueError(f"{path}: its numbers are big-endian")
             reader = _Reader(path, file, begin, {n.removeprefix(prefix): e for n, e in entries.items()})
             return read_pickle(archive.read(names[0]), str(path), reader.storage, reader.tensor)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, struct.error) as error:

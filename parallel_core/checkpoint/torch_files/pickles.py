@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -138,8 +139,17 @@ def read_pickle(
         raise pickle.UnpicklingError("tensors are not expected in it")
 
     try:
+        _refuse_far_places(data)
         return Unpickler(data, storage or none_here, tensor or none_here).load()
-    except ValueError:
-        raise
-    except Exception as error:  # a pickle can fail in any way, and none of them is ours
+    except Exception as error:  # a pickle can fail in any way
+        if isinstance(error, ValueError) and where in str(error):
+            raise
         raise ValueError(f"{where}: not a readable pickle ({type(error).__name__}: {error})") from error
+
+
+def _refuse_far_places(data: bytes) -> None:
+    """A value can be put to a place that is told by a number, and Python makes room for all places before it. Each
+    place is taken by an operation of its own, so no number is above those of the bytes before."""
+    for operation, place, byte in pickletools.genops(data):
+        if operation.name in ("LONG_BINPUT", "PUT") and place > byte:
+            raise pickle.UnpicklingError(f"place {place} at byte {byte}")

@@ -1,0 +1,153 @@
+"""Other tools' folders that somebody tampered with: refused with names, and nothing outside of them is opened."""
+
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.lazy import of_array
+from parallel_core.checkpoint.torch_files.archive import read_archive
+from parallel_core.checkpoint.torch_files.pickles import read_pickle
+from parallel_core.checkpoint.torch_files.write import write_archive
+from tests.support.checkpoint_cases import unpack
+from tests.support.opened import opened
+
+INDEX = "model.safetensors.index.json"
+
+
+def change(path: Path, edit) -> None:
+    """Edit JSON."""
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+
+
+def points_to(file: object):
+    """The index says that the first tensor lies in `file`."""
+    return lambda content: content["weight_map"].__setitem__(next(iter(content["weight_map"])), file)
+
+
+INDICES = {
+    "leaves the folder": (points_to("../model.safetensors"), "does not lie in it"),
+    "absolute": (points_to("/etc/passwd"), "does not lie in it"),
+    "another system's path": (points_to("..\\model.safetensors"), "does not lie in it"),
+    "a file that is not there": (points_to("model-00009.safetensors"), "model-00009"),
+    "a tensor that is not there": (
+        lambda c: c["weight_map"].__setitem__("x", "model-00001-of-00004.safetensors"),
+        "lacks x",
+    ),
+    "a number": (points_to(7), "not a whole checkpoint"),
+    "a list": (lambda c: c.__setitem__("weight_map", ["x"]), "not a whole checkpoint"),
+    "nothing": (lambda c: c.pop("weight_map"), "not a whole checkpoint"),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_an_index_of_huggingfaces(tmp_path, name):
+    edit, words = INDICES[name]
+    folder = unpack("hf/mixtral", tmp_path)
+    change(folder / INDEX, edit)
+    with opened() as files, pytest.raises(ValueError, match=words) as error:
+        formats.read(folder)
+    assert str(folder) in str(error.value)
+    assert all(file.is_relative_to(folder) for file in files if file.suffix not in (".py", ".pyc", ".so"))
+
+
+@pytest.mark.parametrize("file", [INDEX, "config.json"])
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "{", '{"a": 1, "a": 2}', "\0"])
+def test_json_that_is_none(tmp_path, file, text):
+    """Or that Python itself stumbles over: too deep, a number too long, a name twice."""
+    folder = unpack("hf/mixtral", tmp_path)
+    (folder / file).write_text(text)
+    with pytest.raises(ValueError, match=file):
+        formats.read(folder)
+
+
+HEADERS = {
+    "bytes of another": (lambda h: h["a"].__setitem__("data_offsets", [8, 16]), "the one before ends at"),
+    "bytes of nobody": (lambda h: h["b"].__setitem__("data_offsets", [12, 16]), "the one before ends at"),
+    "before the beginning": (lambda h: h["a"].__setitem__("data_offsets", [-8, 8]), "the one before ends at"),
+    "beyond the end": (lambda h: h["b"].__setitem__("data_offsets", [8, 1 << 60]), "its header promises"),
+    "an absurd shape": (lambda h: h["a"].__setitem__("shape", [1 << 40, 1 << 40]), "does not fit into its bytes"),
+    "a negative shape": (lambda h: h["a"].__setitem__("shape", [-1, -2]), "does not fit into its bytes"),
+    "a shape of words": (lambda h: h["a"].__setitem__("shape", "ab"), "does not fit into its bytes"),
+    "no type": (lambda h: h["a"].pop("dtype"), "does not say what a is"),
+    "a type that is a list": (lambda h: h["a"].__setitem__("dtype", []), "does not say what a is"),
+    "no tensors but a list": (lambda h: h.__setitem__("a", [1]), "not a readable safetensors file"),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_header_of_safetensors(tmp_path, name):
+    from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors
+
+    edit, words = HEADERS[name]
+    path = tmp_path / "f.safetensors"
+    write_tensors(path, {"a": np.zeros(2, np.float32), "b": np.ones(2, np.float32)})
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    edit(header)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+    with pytest.raises(ValueError, match=words) as error:
+        TensorFile(path).tensor("a").read()
+    assert str(path) in str(error.value)
+
+
+def test_a_pickle_cannot_ask_for_memory():
+    """By a place far away for a value: Python would make room for two thousand million before it."""
+    for place in (1 << 31, (1 << 32) - 1):
+        with pytest.raises(ValueError, match=r"it: not a readable pickle .*place"):
+            read_pickle(b"\x80\x02}r" + place.to_bytes(4, "little") + b".", "it")
+    values = [{"name": str(number)} for number in range(2000)]
+    assert read_pickle(pickle.dumps(values, 2), "it") == values
+
+
+def test_a_packed_archive_is_refused(tmp_path):
+    """A thousand bytes that unpack to a million."""
+    with zipfile.ZipFile(tmp_path / "f.pt", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("archive/data.pkl", b"\x80\x02" + b"N0" * 500_000 + b"N.")
+    with pytest.raises(ValueError, match=r"f\.pt: archive/data\.pkl is compressed"):
+        read_archive(tmp_path / "f.pt")
+
+
+def test_a_dictionary_within_itself_is_refused(tmp_path):
+    """Whoever walks through it never comes to an end."""
+    folder = unpack("legacy/llama_tp2_bf16", tmp_path)
+    (path,) = folder.glob("iter_*/mp_rank_00/model_optim_rng.pt")
+    write_archive(path, {"checkpoint_version": 3.0, "args": {}, "model": {"w": of_array(np.zeros(2, np.float32))}})
+    with zipfile.ZipFile(path) as file:
+        entries = {name: file.read(name) for name in file.namelist()}
+    endless = (
+        b"\x80\x02}(X\x05\x00\x00\x00model}q\x01(X\x01\x00\x00\x00ah\x01uX\x12\x00\x00\x00checkpoint_versionK\x03u."
+    )
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in (entries | {"archive/data.pkl": endless}).items():
+            file.writestr(name, data)
+    with pytest.raises(ValueError, match=str(folder)):
+        formats.read(folder)
+
+
+def test_a_pointer_that_is_no_text(tmp_path):
+    folder = unpack("legacy/llama_tp2_bf16", tmp_path)
+    (folder / formats.TRACKER).write_bytes(b"\xff\xfe1")
+    with pytest.raises(ValueError, match=str(folder)):
+        formats.read(folder)
+
+
+def test_a_chunk_of_torch_dist_outside_of_the_folder(tmp_path):
+    """Its `.metadata` names files as well."""
+    folder = unpack("torch_dist/mixtral_ep2", tmp_path)
+    (metadata,) = folder.glob("iter_*/.metadata")
+    data = metadata.read_bytes()
+    name = b"__0_0.distcp"
+    assert name in data
+    metadata.write_bytes(data.replace(name, b"../_0.distcp"))
+    with opened() as files, pytest.raises(ValueError, match="does not lie in it"):
+        formats.read(folder)
+    assert all(file.is_relative_to(folder) for file in files if file.suffix not in (".py", ".pyc", ".so"))

@@ -151,5 +151,5 @@ def _refuse_far_places(data: bytes) -> None:
     """A value can be put to a place that is told by a number, and Python makes room for all places before it. Each
     place is taken by an operation of its own, so no number is above those of the bytes before."""
     for operation, place, byte in pickletools.genops(data):
-        if operation.name in ("LONG_BINPUT", "PUT") and place > byte:
+        if operation.name in ("LONG_BINPUT", "PUT") and isinstance(place, int) and place > (byte or 0):
             raise pickle.UnpicklingError(f"place {place} at byte {byte}")

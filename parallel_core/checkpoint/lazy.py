@@ -92,10 +92,28 @@ def of_array(array: np.ndarray, dtype: str | None = None) -> LazyTensor:
     return LazyTensor(array.shape, dtype or str(array.dtype), lambda: array)
 
 
-def in_file(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> LazyTensor:
+@dataclass(frozen=True)
+class InFile(LazyTensor):
+    """A tensor whose bytes lie in a file row by row; a part of it reads the rows that it meets."""
+
+    path: Path
+    offset: int
+    """Where it begins, in bytes."""
+
+    def part(self, box: Box) -> LazyTensor:
+        """The part at `box`, which lies at the part's origin."""
+        if not self.shape:
+            return self
+        row = prod(self.shape[1:]) * np.dtype(NUMPY[self.dtype]).itemsize
+        rows = in_file(self.path, self.offset + box.start[0] * row, (box.shape[0], *self.shape[1:]), self.dtype)
+        others = (slice(None), *box.in_whole[1:])
+        return LazyTensor(box.shape, self.dtype, lambda: rows.read()[others])
+
+
+def in_file(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> InFile:
     """A tensor whose bytes lie in a file from `offset` on, row by row."""
     count, kind = prod(shape), np.dtype(NUMPY[dtype])
-    return LazyTensor(shape, dtype, lambda: np.fromfile(path, kind, count, offset=offset).reshape(shape))
+    return InFile(shape, dtype, lambda: np.fromfile(path, kind, count, offset=offset).reshape(shape), path, offset)
 
 
 def concatenated(tensors: Sequence[LazyTensor], axis: int = 0) -> LazyTensor:
@@ -134,8 +152,12 @@ def _assemble(pieces: Iterable[tuple[Box, LazyTensor]], wanted: Box, dtype: str)
     for box, tensor in pieces:
         copy = overlap(box, target)
         if copy is not None:
-            whole[copy.target] = tensor.read()[copy.source]
+            whole[copy.target] = tensor.part(_box(copy.source)).read()
     return whole
+
+
+def _box(slices: Sequence[slice]) -> Box:
+    return Box(tuple(s.start for s in slices), tuple(s.stop - s.start for s in slices), (0,) * len(slices))
 
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:

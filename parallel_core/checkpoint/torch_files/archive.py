@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from parallel_core.checkpoint.lazy import NUMPY, LazyTensor
+from parallel_core.checkpoint.lazy import NUMPY, LazyTensor, in_file
 from parallel_core.checkpoint.torch_files.pickles import Storage, read_pickle
+from parallel_core.sharding import Box
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
 """Of a zip entry: the lengths of its name and of its extra field, after 26 bytes."""
@@ -36,8 +37,17 @@ class StoredTensor(LazyTensor):
     """A tensor of an archive: a view of a storage, which other tensors may share."""
 
     storage: StoredBytes
+    strides: tuple[int, ...]
     first: int
     """Where it begins in the storage, in entries."""
+
+    def part(self, box: Box) -> LazyTensor:
+        """The part at `box`; of a vector, which all weights of a rank can share, no more than that is read."""
+        if len(self.shape) != 1 or self.strides != (1,):
+            return super().part(box)
+        kind = np.dtype(NUMPY[self.dtype])
+        offset = self.storage.offset + (self.first + box.start[0]) * kind.itemsize
+        return in_file(self.storage.path, offset, box.shape, self.dtype)
 
 
 def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
@@ -138,4 +148,4 @@ class _Reader:
             steps = tuple(step * kind.itemsize for step in strides)
             return np.lib.stride_tricks.as_strided(flat, shape, steps) if span else flat.reshape(shape)
 
-        return StoredTensor(shape, storage.dtype, load, storage, first)
+        return StoredTensor(shape, storage.dtype, load, storage, strides, first)

@@ -136,11 +136,10 @@ def _distributed(file: RankFile, names: Sequence[Sequence[str]]) -> States:
     buffers = [buffer for one in _chain(flat) for buffer in _buffers(one)]
     storages: list[Any] = []
     found: States = defaultdict(dict)
-    for chunk, ours in zip(file.chunks, names, strict=True):
-        for name, weight in zip(ours, chunk.values(), strict=True):
-            if BUFFERS.fullmatch(name):
+    for is_experts in (False, True):  # each has an optimizer of its own, with a buffer for each chunk
+        for name, weight in _stored(file, names):
+            if is_of_expert(name) != is_experts:
                 continue
-            assert isinstance(weight, StoredTensor)
             if weight.storage not in storages:
                 storages.append(weight.storage)
             number = storages.index(weight.storage)
@@ -149,6 +148,15 @@ def _distributed(file: RankFile, names: Sequence[Sequence[str]]) -> States:
             for key, values in buffers[number].items():
                 found[OURS[key]][name] = _cut_out(values, weight.first, weight.shape, file.path)
     return dict(found)
+
+
+def _stored(file: RankFile, names: Sequence[Sequence[str]]) -> Iterator[tuple[str, StoredTensor]]:
+    """Parameters by their global names, in the model's order."""
+    for chunk, ours in zip(file.chunks, names, strict=True):
+        for name, weight in zip(ours, chunk.values(), strict=True):
+            if not BUFFERS.fullmatch(name):
+                assert isinstance(weight, StoredTensor)
+                yield name, weight
 
 
 def _buffers(one: Mapping[Any, Any]) -> Iterator[dict[str, LazyTensor]]:

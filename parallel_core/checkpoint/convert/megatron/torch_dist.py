@@ -26,6 +26,8 @@ from parallel_core.files import plain_file
 from parallel_core.sharding import Box
 
 METADATA, COMMON = ".metadata", "common.pt"
+_CHAINED = re.compile(r"^chained_\d+\.(?=optimizer\.)")
+"""Before keys of the optimizers of experts and of the rest, where there are both."""
 _STATE = re.compile(r"optimizer\.state\.(\w+?)\.(.+)")
 _BUCKETS = "optimizer.distributed."
 
@@ -40,7 +42,7 @@ def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
     content = read_archive(plain_file(folder, COMMON)) if (folder / COMMON).is_file() else {}
     args = args_in(content)
     settings = settings_of(args)
-    tensors = read_tensors(folder)
+    tensors = {_CHAINED.sub("", key): tensor for key, tensor in read_tensors(folder).items()}
     weights = {key: tensor for key, tensor in tensors.items() if not key.startswith("optimizer.")}
     model = Model(dict(_by_parameter(weights)), settings, position=position_of(content, args))
     model.position.hyperparameters = hyperparameters_of(content)

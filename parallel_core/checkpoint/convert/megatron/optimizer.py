@@ -131,21 +131,22 @@ def _entries(inner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _distributed(file: RankFile, names: Sequence[Sequence[str]]) -> States:
-    """Of the distributed optimizer: a parameter begins in the flat states where its weight begins in its storage."""
-    flat = read_archive(file.path.parent / DISTRIBUTED)
-    buffers = [buffer for one in _chain(flat) for buffer in _buffers(one)]
-    storages: list[Any] = []
+    """Of the distributed optimizer: a parameter begins in the flat states where its weight begins in its storage.
+
+    Experts have an optimizer of their own, behind that of the rest. The rest is the same on all expert ranks, and only
+    the first of them has its states.
+    """
+    parts = _chain(read_archive(file.path.parent / DISTRIBUTED))
     found: States = defaultdict(dict)
-    for is_experts in (False, True):  # each has an optimizer of its own, with a buffer for each chunk
-        for name, weight in _stored(file, names):
-            if is_of_expert(name) != is_experts:
-                continue
-            if weight.storage not in storages:
-                storages.append(weight.storage)
-            number = storages.index(weight.storage)
-            if number >= len(buffers):
-                raise ValueError(f"{file.path}: more memories of weights than buffers in {DISTRIBUTED}")
-            for key, values in buffers[number].items():
+    for place, one in enumerate(parts):
+        own = [entry for entry in _stored(file, names) if len(parts) == 1 or is_of_expert(entry[0]) == (place == 1)]
+        if one is None:
+            continue
+        buffers, storages = list(_buffers(one)), list(dict.fromkeys(weight.storage for _, weight in own))
+        if len(storages) > len(buffers):
+            raise ValueError(f"{file.path}: more memories of weights than buffers in {DISTRIBUTED}")
+        for name, weight in own:
+            for key, values in buffers[storages.index(weight.storage)].items():
                 found[OURS[key]][name] = _cut_out(values, weight.first, weight.shape, file.path)
     return dict(found)
 

@@ -2,11 +2,14 @@
 whether its models take what was written for two tensor-parallel ranks.
 
 Each case has `megatron/`, which is read, and `ids.npy`; logits go to `logits.npy`. Every weight must be there and no
-other. Calls that name a CUDA device are not reached: no kernel is asked for. Nothing of this project is imported.
+other. Calls that name a CUDA device get the CPU, and without dropout nothing is drawn. Nothing of this project is
+imported.
 """
 
+import contextlib
 import os
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +18,22 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-torch.cuda.current_device = lambda: "cpu"  # what rotary positions and masks ask for
+torch.cuda.current_device = lambda: torch.device("cpu")
+torch.Tensor.cuda = lambda self, *_, **__: self
 
 from megatron.core import parallel_state  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec  # noqa: E402
 from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region  # noqa: E402
+from megatron.core.tensor_parallel.random import CudaRNGStatesTracker  # noqa: E402
 from megatron.core.transformer import TransformerConfig  # noqa: E402
+from megatron.core.transformer.moe import moe_utils  # noqa: E402
 
-ALLOWED = [__import__("argparse").Namespace]
+CudaRNGStatesTracker.fork = lambda *_, **__: contextlib.nullcontext()
+moe_utils.te_general_gemm = None  # Transformer Engine's product, which is asked for without looking whether it is there
 
 
-def config_of(args) -> TransformerConfig:
+def config_of(args: Namespace) -> TransformerConfig:
     """Of what Megatron-LM would make one, for models without latent attention."""
     experts = {}
     if args.num_experts:
@@ -35,7 +42,7 @@ def config_of(args) -> TransformerConfig:
             "moe_ffn_hidden_size": args.moe_ffn_hidden_size,
             "moe_router_topk": args.moe_router_topk,
             "moe_router_pre_softmax": args.moe_router_pre_softmax,
-            "moe_token_dispatcher_type": "alltoall",
+            "moe_token_dispatcher_type": "allgather",
             "moe_router_load_balancing_type": "none",
         }
     gated = {"activation_func": F.silu, "gated_linear_unit": True} if args.swiglu else {}
@@ -54,17 +61,16 @@ def config_of(args) -> TransformerConfig:
         hidden_dropout=0.0,
         attention_dropout=0.0,
         masked_softmax_fusion=False,
-        bias_activation_fusion=False,
+        bias_activation_fusion=bool(args.bias_gelu_fusion) and not args.swiglu,  # the tanh form of gelu
         use_cpu_initialization=True,
         gradient_accumulation_fusion=False,
         tensor_model_parallel_size=dist.get_world_size(),
-        sequence_parallel=bool(args.num_experts),
         **experts,
         **gated,
     )
 
 
-def model_of(args) -> GPTModel:
+def model_of(args: Namespace) -> GPTModel:
     """Megatron's model, of its local layers."""
     config = config_of(args)
     if args.num_experts:
@@ -88,7 +94,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=dist.get_world_size())
-    torch.serialization.add_safe_globals(ALLOWED)
+    torch.serialization.add_safe_globals([Namespace])
     for folder in map(Path, sys.argv[1:]):
         (path,) = folder.glob(f"megatron/*/mp_rank_{rank:02d}/model_optim_rng.pt")
         content = torch.load(path, weights_only=True)

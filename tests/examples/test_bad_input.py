@@ -10,6 +10,8 @@ import pytest
 from parallel_core.data.indexed_dataset import IndexedDatasetBuilder
 from pynative.launch import msrun_command, quiet_environment
 from tests.support.assets import ROOT
+from tests.support.distributed import run
+from tests.support.user_scripts import run_script
 
 SCRIPT = ROOT / "examples" / "gpt" / "pretrain_gpt.py"
 VOCAB = ROOT / "examples" / "gpt" / "vocab"
@@ -59,13 +61,19 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_wrong_command_line(name):
-    """Exit code 2 and a message that names the flag; no traceback."""
+def test_a_wrong_command_line(name, tmp_path):
+    """Exit code 2 and a message that names the flag."""
     changes, expected = MISTAKES[name]
-    command = [sys.executable, str(SCRIPT), *command_line(changes)]
+    ((code, errors),) = run(1, run_script, SCRIPT, command_line(changes), tmp_path)
+    assert code == 2 and expected in errors, errors
+
+
+def test_a_wrong_command_line_in_a_process_of_its_own():
+    """The same without a launcher; no traceback."""
+    command = [sys.executable, str(SCRIPT), *command_line({})]
     done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), timeout=60)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert expected in done.stderr and "Traceback" not in done.stderr
+    assert "--data-path" in done.stderr and "Traceback" not in done.stderr
 
 
 def launched(tmp_path: Path, processes: int, changes: dict) -> tuple[int, str]:

@@ -1,7 +1,8 @@
 """The script that users of the earlier system have, taken from its documentation as it stands there, trains here.
 
 Changed are the import prefixes, the device and the number of processes; given are what the document leaves to the
-reader: `get_batch`, datasets, and arguments.
+reader: `get_batch`, datasets, and arguments. It is launched as the document launches it on one process and on two; the
+other runs of it are by the tests' own ranks.
 """
 
 import json
@@ -16,8 +17,10 @@ import yaml
 
 from pynative.launch import free_port, quiet_environment
 from tests.support.assets import ROOT
+from tests.support.distributed import run
 from tests.support.printed.blocks import blocks, python_blocks
 from tests.support.printed.named import PREFIXES
+from tests.support.user_scripts import run_script
 
 CHANGED = {**PREFIXES, '"Ascend"': '"CPU"'}
 BEFORE = """
@@ -136,40 +139,62 @@ def changed(content: dict, changes: dict) -> dict:
     return {**content, **inner}
 
 
-def losses_of_script(folder: Path, script: str, processes: int = 1, flags: str = "", basis: str = FLAGS) -> np.ndarray:
-    """Run `bash pretrain_gpt.sh` as the document says. The logs are where it says and as it shows them."""
+def launched(folder: Path, script: str, processes: int = 1, flags: str = "") -> np.ndarray:
+    """Losses after `bash pretrain_gpt.sh` as the document says. The logs are where it says and as it shows them."""
     folder.mkdir(exist_ok=True)
     (folder / "pretrain_gpt.py").write_text(script)
-    arguments = [*basis.split(), *flags.split(), "--save", "out"]
+    arguments = [*FLAGS.split(), *flags.split(), "--save", "out"]
     (folder / "pretrain_gpt.sh").write_text(document_shell_script(processes, arguments))
     environment = {**quiet_environment(), "PYTHONPATH": str(ROOT)}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     start = next(block.text for block in blocks("003") if block.number == "12").split()
     done = subprocess.run(start, capture_output=True, text=True, env=environment, cwd=folder, timeout=200)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-    metrics = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    losses = losses_in(folder)
     for rank in range(processes):
         log = (folder / "msrun_log" / f"worker_{rank}.log").read_text()
-        assert len(re.findall(LOG_LINE, log, re.MULTILINE)) == len(metrics)
+        assert len(re.findall(LOG_LINE, log, re.MULTILINE)) == len(losses)
         assert log.rstrip().endswith("Training success!")
-    return np.array([row["loss"] for row in metrics])
+    return losses
+
+
+def losses_of_script(folder: Path, script: str, processes: int = 1, flags: str = "", basis: str = FLAGS) -> np.ndarray:
+    """Losses after the script was run by the ranks of a pool."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "pretrain_gpt.py"
+    file.write_text(script)
+    arguments = [*basis.split(), *flags.split(), "--save", "out"]
+    for code, errors in run(processes, run_script, file, arguments, folder):
+        assert code == 0, errors
+    return losses_in(folder)
+
+
+def losses_in(folder: Path) -> np.ndarray:
+    """Those that a run wrote."""
+    lines = (folder / "out" / "metrics.jsonl").read_text().splitlines()
+    return np.array([json.loads(line)["loss"] for line in lines])
 
 
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory):
     """Of the document's own model with documents' masks on one rank."""
-    found = losses_of_script(tmp_path_factory.mktemp("alone"), document_script())
+    found = launched(tmp_path_factory.mktemp("alone"), document_script())
     assert len(found) == 12 and found[-2:].mean() < found[:2].mean() - 0.3
     return found
 
 
 @pytest.mark.parametrize(
-    "layout",
-    [TP2_SP, PP2, f"{PP2} --virtual-pipeline-model-parallel-size 2", "--context-parallel-size 2"],
+    ("how", "layout"),
+    [
+        (launched, TP2_SP),
+        (losses_of_script, PP2),
+        (losses_of_script, f"{PP2} --virtual-pipeline-model-parallel-size 2"),
+        (losses_of_script, "--context-parallel-size 2"),
+    ],
 )
-def test_layouts_give_equal_losses(layout, losses, tmp_path):
+def test_layouts_give_equal_losses(how, layout, losses, tmp_path):
     """Two ranks, with masks and restarted positions."""
-    np.testing.assert_allclose(losses_of_script(tmp_path, document_script(), 2, layout), losses, rtol=TOLERANCE)
+    np.testing.assert_allclose(how(tmp_path, document_script(), 2, layout), losses, rtol=TOLERANCE)
 
 
 def test_the_documents_model_is_the_librarys(losses, tmp_path):

@@ -12,15 +12,21 @@ import numpy as np
 import pytest
 
 from parallel_core.costs import memory
-from tests.parity.test_goldens import LAYOUTS, REPLAY_SECONDS, check, script
+from tests.parity.test_goldens import LAYOUTS, REPLAY_SECONDS, check, script, until
 from tests.support.ascend.stack import ascend_job
 from tests.support.ascend.streams import Posted, check_order
 from tests.support.assets import asset
 from tests.support.distributed import run
 from tests.support.engine import config_of
 
-ROWS = [("gpt2", "1 rank"), ("gpt2", "cp2 ulysses"), ("llama", "tp2 sp"), ("llama", "cp2 ring")]
-"""Whole curves, gradients and weights: every kind of operator and of collective that a float32 run has."""
+ROWS = [("gpt2", "cp2 ulysses"), ("llama", "tp2 sp"), ("llama", "cp2 ring")]
+"""Curves and gradients: every kind of operator and of collective that a float32 run has."""
+TURNS = [
+    ("gpt2", "1 rank", None),
+    *[(*row, 5) for row in ROWS],
+    *[pytest.param(*row, None, marks=pytest.mark.exhaustive) for row in ROWS],
+]
+"""With so many steps, a second or two each on doubles; one whole run, with its weights at the end."""
 
 _LLAMA = "--use-fused-swiglu --use-fused-rotary-pos-emb --use-fused-rmsnorm"
 FUSED = {"gpt2": "", "llama": _LLAMA, "llama_bf16": _LLAMA, "gpt2_fp16": "", "mixtral": f"{_LLAMA} --bf16"}
@@ -64,10 +70,10 @@ def replay(name: str, layout: str, out: Path, more: str = "") -> None:
     assert world == 1 or all(len(each) > 10 for each in posted), "ranks that trained together must have communicated"
 
 
-@pytest.mark.parametrize(("name", "layout"), ROWS)
-def test_the_ascend_stack_replays_megatrons_curve(name, layout, tmp_path):
-    replay(name, layout, tmp_path)
-    check(name, script().compare(asset(f"golden/{name}"), tmp_path))
+@pytest.mark.parametrize(("name", "layout", "steps"), TURNS)
+def test_the_ascend_stack_replays_megatrons_curve(name, layout, steps, tmp_path):
+    replay(name, layout, tmp_path, until(steps))
+    check(name, script().compare(asset(f"golden/{name}"), tmp_path), tmp_path, steps)
 
 
 def offloaded(carrier, case: str, out: str, flags: list[str]) -> list[int]:

@@ -1,7 +1,13 @@
-"""Our training loop against what real Megatron-Core recorded: a row a case and layout."""
+"""Our training loop against what real Megatron-Core recorded: a row a case and layout.
+
+Each case is replayed to its end by one process (or its smallest layout) and by layouts in which most comes together;
+the other layouts replay its first steps, which hold every learning rate of the warm-up, updates of every kind and the
+first gradients. `-m exhaustive` replays each layout to the end.
+"""
 
 import importlib.util
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,12 +114,20 @@ ROWS = [
     ("gpt2_masked_per_token", "cp2 ring"),
     ("gpt2_masked_per_token", "pp4 zb-h1"),
 ]
+WHOLE_RUNS = [
+    *[("gpt2", layout) for layout in ("1 rank", "dp2 tp2 sp distopt", "dp2 pp2 zb-h1 overlap", "dp2 cp2 zero 3")],
+    *[("llama", layout) for layout in ("1 rank", "tp2 pp2", "cp2 ring", "dp2 tp2 sp zero 3")],
+    *[(name, "1 rank") for name in ("mtp", "moe_capacity", "mla", "mixtral", "moe_shared_zloss", "deepseek", "qwen")],
+    *[("mixtral", "ep2 pp2 zb-h1"), ("moe_shared_zloss", "ep2 dp4 distopt"), ("deepseek", "ep2 tp2 sp, whole experts")],
+    *[("neox_rotary_pct", "tp2"), ("gpt2_masked", "dp2"), ("gpt2_masked_per_token", "tp2 pp2")],
+]
+"""Rows whose runs are replayed to the end."""
 OTHER_PATHS = [
     ("llama", "pp2", "--kernels ops", "shared_memory"),
+    ("llama", "dp2 distopt", "", "native"),
     ("gpt2", "tp2 sp", "--kernels ops", "native"),
     ("gpt2", "cp2 ring", "--kernels ops", "native"),
     ("qwen", "pp2", "", "native"),
-    ("llama", "dp2 distopt", "", "native"),
     ("gpt2", "pp2 zb-h1", "--kernels ops", "native"),
 ]
 
@@ -124,6 +138,13 @@ SIXTEEN_BITS = [
     ("llama_bf16_distopt", "dp2"),
 ]
 """float16 at one data-parallel size only: which steps overflow follows from the number of micro-batches per rank."""
+
+
+WHOLE_RUNS_IN_16_BITS = [
+    *[("llama_bf16", layout) for layout in ("1 rank", "tp2 sp", "cp2 ring", "dp2 distopt", "dp2 zero 3")],
+    *[row for row in SIXTEEN_BITS if row[0] != "llama_bf16"],
+]
+"""Of float16 all: it is late in its runs that steps are skipped again."""
 
 
 class Limits(NamedTuple):
@@ -168,6 +189,9 @@ REPORTED = {
 WHOLE = ("gpt2", "llama")
 """The cases whose gradients of the first step and final weights are kept."""
 
+FIRST_STEPS = 8
+"""Of rows that are not replayed to the end."""
+
 REPLAY_SECONDS = 300.0
 """Time enough for MindSpore's operators and collectives on a machine that does other things too."""
 
@@ -196,52 +220,71 @@ def replay(name: str, layout: str, flags: str, backend: str, out: Path) -> dict:
     return tool.compare(case, out)
 
 
-def check_sixteen_bits(figures: dict, limits: Limits) -> None:
+def until(steps: int | None) -> str:
+    """The flags that end a replay after so many steps; none: after all."""
+    return f"--exit-interval {steps}" if steps else ""
+
+
+def check_sixteen_bits(figures: dict, limits: Limits, steps: int | None) -> None:
     """Steps are skipped exactly where Megatron skips, with its scales; the rest within `limits`."""
-    assert figures["steps"] == limits.steps
+    assert figures["steps"] == (steps or limits.steps)
     assert figures["skipped_equal"] and figures["max_abs_loss_scale"] == 0, figures
     assert figures["max_abs_lm_loss"] < limits.lm_loss, figures
     assert figures["max_rel_grad_norm"] < limits.grad_norm, figures
     assert (figures["max_rel_grad_step1"] or 0.0) <= limits.gradients, figures
-    assert (figures["max_abs_final_weight"] or 0.0) <= limits.weights, figures
+    if not steps:
+        assert (figures["max_abs_final_weight"] or 0.0) <= limits.weights, figures
 
 
-def check(name: str, figures: dict) -> None:
+def check(name: str, figures: dict, out: Path, steps: int | None) -> None:
     """The contract: five equal digits of the loss, gradients to 1e-4 of each parameter's largest entry."""
-    assert figures["steps"] == 20
+    assert figures["steps"] == (steps or 20)
     assert figures["max_rel_lm_loss"] < 1e-5, figures
     assert figures["max_rel_grad_norm"] < 1e-4, figures
     reported = [figures[f"max_abs_{figure}"] for figure in REPORTED.get(name, ())]
     assert all(difference < 5e-5 for difference in reported), figures
     if name in (*WHOLE, "mla", "dsa"):
         assert figures["max_rel_grad_step1"] < 1e-4, figures
-    if name in WHOLE:
+    if name in WHOLE and not steps:
         assert figures["max_abs_final_weight"] < 1e-3, figures
+        check_updates(name, out)
 
 
 def check_updates(name: str, out: Path) -> None:
     """What 20 updates did to each parameter, relative in the L2 norm: measured 4e-4 for biases of keys, else 3e-5."""
-    if name in WHOLE:
-        case = asset(f"golden/{name}")
-        initial, theirs, ours = (np.load(file) for file in (case / "weights.npz", case / FINAL, out / FINAL))
-        for key in theirs:
-            error = np.linalg.norm(ours[key] - theirs[key]) / np.linalg.norm(theirs[key] - initial[key])
-            assert error < 2e-3, (key, error)
+    case = asset(f"golden/{name}")
+    initial, theirs, ours = (np.load(file) for file in (case / "weights.npz", case / FINAL, out / FINAL))
+    for key in theirs:
+        error = np.linalg.norm(ours[key] - theirs[key]) / np.linalg.norm(theirs[key] - initial[key])
+        assert error < 2e-3, (key, error)
 
 
-@pytest.mark.parametrize(("name", "layout"), ROWS)
-def test_curve_and_gradients_are_megatrons(name, layout, tmp_path):
+def turns(rows: Sequence[tuple], whole: Sequence[tuple]) -> list:
+    """The rows with how many steps of each are replayed: all of whole runs, else the first, or all if asked."""
+    assert set(whole) <= set(rows)
+    others = [row for row in rows if row not in whole]
+    asked = [pytest.param(*row, None, marks=pytest.mark.exhaustive) for row in others]
+    return [(*row, None) for row in whole] + [(*row, FIRST_STEPS) for row in others] + asked
+
+
+@pytest.mark.parametrize(("name", "layout", "steps"), turns(ROWS, WHOLE_RUNS))
+def test_curve_and_gradients_are_megatrons(name, layout, steps, tmp_path):
     """The default path on a CPU."""
-    check(name, replay(name, layout, "", "shared_memory", tmp_path))
-    check_updates(name, tmp_path)
+    check(name, replay(name, layout, until(steps), "shared_memory", tmp_path), tmp_path, steps)
 
 
-@pytest.mark.parametrize(("name", "layout"), SIXTEEN_BITS)
-def test_curve_in_16_bits_is_megatrons(name, layout, tmp_path):
+@pytest.mark.parametrize(("name", "layout", "steps"), turns(SIXTEEN_BITS, WHOLE_RUNS_IN_16_BITS))
+def test_curve_in_16_bits_is_megatrons(name, layout, steps, tmp_path):
     """Within a small multiple of what Megatron-Core's own layouts differ by; skipped steps and loss scales exactly."""
     whole, cut = (OF_FP16, OF_FP16_TP) if "fp16" in name else (OF_BF16, OF_BF16_TP)
     limits = cut if layout.startswith("tp") else whole
-    check_sixteen_bits(replay(name, layout, "", "shared_memory", tmp_path), limits)
+    check_sixteen_bits(replay(name, layout, until(steps), "shared_memory", tmp_path), limits, steps)
+
+
+@pytest.mark.parametrize(("rows", "whole"), [(ROWS, WHOLE_RUNS), (SIXTEEN_BITS, WHOLE_RUNS_IN_16_BITS)])
+def test_every_case_is_replayed_to_its_end(rows, whole):
+    """By one layout at least."""
+    assert {name for name, _ in whole} == {name for name, _ in rows}
 
 
 FEW_STEPS = 2
@@ -260,8 +303,7 @@ def test_first_steps_in_bfloat16_of_mindspores_operators(tmp_path):
         np.testing.assert_allclose(found, expected, rtol=tolerance)
 
 
-@pytest.mark.parametrize(("name", "layout", "flags", "backend"), OTHER_PATHS)
-def test_the_path_that_ascend_takes(name, layout, flags, backend, tmp_path):
+@pytest.mark.parametrize(("name", "layout", "flags", "backend", "steps"), turns(OTHER_PATHS, OTHER_PATHS[:2]))
+def test_the_path_that_ascend_takes(name, layout, flags, backend, steps, tmp_path):
     """MindSpore's operators, and MindSpore's collectives."""
-    check(name, replay(name, layout, flags, backend, tmp_path))
-    check_updates(name, tmp_path)
+    check(name, replay(name, layout, f"{flags} {until(steps)}", backend, tmp_path), tmp_path, steps)

@@ -11,10 +11,9 @@ import pytest
 
 from tests.parity.test_matrix import BASE, MODELS
 from tests.support.distributed import run
-from tests.support.layouts import Trained, reference, train
+from tests.support.layouts import STEPS, Trained, reference, train
 
 FLAGS = f"{BASE} {MODELS['llama']} --num-layers 2"
-STEPS = "--train-iters 3 --adam-eps 1e-5"
 
 SAME_ROUNDING = {"other micro-batches": (1, "--micro-batch-size 2"), "dp2": (2, "")}
 SAME_ROUNDING["pp2"] = (2, "--pipeline-model-parallel-size 2")

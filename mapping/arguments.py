@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import complain, gather_findings
 from parallel_core.config.tree import build
 from parallel_core.findings import Finding
+
+GRACE_SECONDS = 3.0
+"""How long the other ranks leave the word to rank 0: a launcher kills it when one of them has ended."""
 
 _global_args: Namespace | None = None
 
@@ -175,6 +179,7 @@ def _print_errors(errors: Sequence[str]) -> None:
     if rank_of_environment() == 0:
         print(*(f"error: {error}" for error in errors), sep="\n", file=sys.stderr)
     else:
+        time.sleep(GRACE_SECONDS)
         print(f"error: {len(errors)} errors in the arguments, listed by rank 0", file=sys.stderr)
 
 

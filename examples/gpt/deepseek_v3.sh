@@ -23,16 +23,12 @@ size NUM_EXPERTS         16     256
 size TOPK                4      8
 size GROUPS_OF_EXPERTS   4      8
 size GROUPS_CHOSEN       2      4
-size SEQ_LENGTH          256    4096
 size MAX_POSITIONS       256    4096
 size VOCAB_SIZE          511    129279   # the null tokenizer of a plan adds one
 
 size WORLD               2      2048     # ranks that the plan is for
-size TP                  1      1
 size PP                  1      16
-size CP                  1      1
 size EP                  2      64
-size MICRO_BATCH_SIZE    4      1
 size GLOBAL_BATCH_SIZE   16     15360
 size TRAIN_ITERS         200    235000   # 14.8 thousand billion tokens
 size LR                  3e-3   2.2e-4
@@ -40,10 +36,7 @@ size MIN_LR              3e-4   2.2e-5
 size WARMUP_ITERS        20     2000
 
 MODEL_ARGS=(
-    --num-layers "$NUM_LAYERS"
     ${LAST_STAGE_LAYERS:+--decoder-last-pipeline-num-layers "$LAST_STAGE_LAYERS"}
-    --hidden-size "$HIDDEN_SIZE"
-    --num-attention-heads "$HEADS"
     --multi-latent-attention
     --q-lora-rank "$Q_LORA_RANK"
     --kv-lora-rank "$KV_LORA_RANK"
@@ -51,28 +44,16 @@ MODEL_ARGS=(
     --qk-pos-emb-head-dim "$ROPE_HEAD_SIZE"
     --v-head-dim "$V_HEAD_SIZE"
     --qk-layernorm
-    --ffn-hidden-size "$FFN_HIDDEN_SIZE"
-    --seq-length "$SEQ_LENGTH"
-    --max-position-embeddings "$MAX_POSITIONS"
-    --position-embedding-type rope
     --rope-type rope
-    --normalization RMSNorm
     --norm-epsilon 1e-6
-    --swiglu
-    --disable-bias-linear
-    --untie-embeddings-and-output-weights
-    --attention-dropout 0.0
-    --hidden-dropout 0.0
     --init-method-std 0.006
     --mtp-num-layers 1
     --mtp-loss-scaling-factor 0.3
 )
 MOE_ARGS=(
-    --num-experts "$NUM_EXPERTS"
     --moe-layer-freq "([0]*$DENSE_LAYERS+[1]*$((NUM_LAYERS - DENSE_LAYERS)))"
     --moe-ffn-hidden-size "$EXPERT_HIDDEN_SIZE"
     --moe-shared-expert-intermediate-size "$SHARED_HIDDEN_SIZE"
-    --moe-router-topk "$TOPK"
     --moe-router-score-function sigmoid
     --moe-router-num-groups "$GROUPS_OF_EXPERTS"
     --moe-router-group-topk "$GROUPS_CHOSEN"
@@ -82,26 +63,11 @@ MOE_ARGS=(
     --moe-router-load-balancing-type seq_aux_loss
     --moe-aux-loss-coeff 0.0001
     --moe-router-dtype fp32
-    --moe-grouped-gemm
-    --moe-token-dispatcher-type alltoall
 )
-TRAINING_ARGS=(
-    --micro-batch-size "$MICRO_BATCH_SIZE"
-    --global-batch-size "$GLOBAL_BATCH_SIZE"
-    --train-iters "$TRAIN_ITERS"
-    --lr "$LR"
-    --min-lr "$MIN_LR"
-    --lr-decay-style cosine
-    --lr-warmup-iters "$WARMUP_ITERS"
-    --weight-decay 0.1
-    --adam-beta1 0.9
-    --adam-beta2 0.95
-    --clip-grad 1.0
-    --bf16
-    --use-distributed-optimizer
+RECOMPUTE_ARGS=(
     --recompute-granularity full
     --recompute-method uniform
     --recompute-num-layers 1
 )
 
-train_or_plan "${MODEL_ARGS[@]}" "${MOE_ARGS[@]}" "${TRAINING_ARGS[@]}" "$@"
+train_or_plan "${MODEL_ARGS[@]}" "${MOE_ARGS[@]}" "${RECOMPUTE_ARGS[@]}" "$@"

@@ -16,16 +16,59 @@ size() {
     printf -v "$1" %s "${!1:-$value}"
 }
 
-# train_or_plan FLAGS: what the recipe ends with. TP, PP, CP and NPROC are pretrain_gpt.sh's.
+# The sizes that all recipes have alike.
+#    variable            small  published
+size SEQ_LENGTH          256    4096
+size TP                  1      1
+size CP                  1      1
+size MICRO_BATCH_SIZE    4      1
+
+# train_or_plan FLAGS: what the recipe ends with. TP, PP, CP and NPROC are pretrain_gpt.sh's; FLAGS are what the model has
+# of its own.
 train_or_plan() {
-    local grid=(
-        --tensor-model-parallel-size "$TP" --pipeline-model-parallel-size "$PP" --context-parallel-size "$CP"
-        --expert-model-parallel-size "$EP" --tokenizer-type NullTokenizer --vocab-size "$VOCAB_SIZE"
+    local model=(
+        --num-layers "$NUM_LAYERS"
+        --hidden-size "$HIDDEN_SIZE"
+        --num-attention-heads "$HEADS"
+        --ffn-hidden-size "$FFN_HIDDEN_SIZE"
+        --seq-length "$SEQ_LENGTH"
+        --max-position-embeddings "$MAX_POSITIONS"
+        --position-embedding-type rope
+        --normalization RMSNorm
+        --swiglu
+        --disable-bias-linear
+        --untie-embeddings-and-output-weights
+        --attention-dropout 0.0
+        --hidden-dropout 0.0
+        --num-experts "$NUM_EXPERTS"
+        --moe-router-topk "$TOPK"
+        --moe-grouped-gemm
+        --moe-token-dispatcher-type alltoall
+        --expert-model-parallel-size "$EP"
+    )
+    local training=(
+        --micro-batch-size "$MICRO_BATCH_SIZE"
+        --global-batch-size "$GLOBAL_BATCH_SIZE"
+        --train-iters "$TRAIN_ITERS"
+        --lr "$LR"
+        --min-lr "$MIN_LR"
+        --lr-decay-style cosine
+        --lr-warmup-iters "$WARMUP_ITERS"
+        --weight-decay 0.1
+        --adam-beta1 0.9
+        --adam-beta2 0.95
+        --clip-grad 1.0
+        --bf16
+        --use-distributed-optimizer
     )
     if [ -n "${PLAN:-}" ]; then
+        local grid=(
+            --tensor-model-parallel-size "$TP" --pipeline-model-parallel-size "$PP" --context-parallel-size "$CP"
+            --tokenizer-type NullTokenizer --vocab-size "$VOCAB_SIZE"
+        )
         cd "$HERE/../.."
-        exec python -m mapping.explain --world-size "$WORLD" -- "${grid[@]}" "$@"
+        exec python -m mapping.explain --world-size "$WORLD" -- "${grid[@]}" "${model[@]}" "${training[@]}" "$@"
     fi
     export TP PP CP NPROC="${NPROC:-$WORLD}"
-    exec bash "$HERE/pretrain_gpt.sh" --expert-model-parallel-size "$EP" "$@"
+    exec bash "$HERE/pretrain_gpt.sh" "${model[@]}" "${training[@]}" "$@"
 }

@@ -14,17 +14,12 @@ from math import prod
 import numpy as np
 
 from parallel_core.config import ModelConfig
+from parallel_core.config.moe import BALANCING_LOSSES
 
 TOKENS_CHOSEN = "tokens_chosen"
 """[layers, E]: how many of a layer's choices fell on each expert, before tokens are dropped."""
 TOKENS_ROUTED = "tokens_routed"
 """[layers, E]: and after."""
-BALANCING_LOSSES = {
-    "aux_loss": "load_balancing_loss",
-    "seq_aux_loss": "seq_load_balancing_loss",
-    "global_aux_loss": "global_load_balancing_loss",
-}
-"""--moe-router-load-balancing-type -> Megatron's name of the figure."""
 INDEXER_LOSS = "indexer loss"
 """Megatron's name of the loss of sparse attention's indexer."""
 DEVICE_LOSS, COMMUNICATION_LOSS, Z_LOSS = "device_load_balancing_loss", "comm_load_balancing_loss", "z_loss"

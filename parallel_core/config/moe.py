@@ -7,9 +7,14 @@ from typing import Any
 from parallel_core.config.base import Config, concern, option, section
 from parallel_core.config.moe_monitors import MoEMonitorConfig
 
-BALANCING_LOSSES = ("aux_loss", "seq_aux_loss", "global_aux_loss")
-"""Kinds of balancing that are a loss with a weight: they may be combined."""
-BALANCING = (*BALANCING_LOSSES, "sinkhorn", "sparsemixer_topk", "none")
+BALANCING_LOSSES = {
+    "aux_loss": "load_balancing_loss",
+    "seq_aux_loss": "seq_load_balancing_loss",
+    "global_aux_loss": "global_load_balancing_loss",
+}
+"""Kinds of balancing that are a loss with a weight, with Megatron's name of the figure: they may be combined."""
+SPARSE_MIXER = "sparsemixer_topk"
+BALANCING = (*BALANCING_LOSSES, "sinkhorn", SPARSE_MIXER, "none")
 """Kinds of balancing."""
 
 

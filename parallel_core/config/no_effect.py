@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.base import Unjudged
-from parallel_core.config.moe import BALANCING_LOSSES
+from parallel_core.config.moe import BALANCING_LOSSES, SPARSE_MIXER
 from parallel_core.config.muon import MuonConfig
 from parallel_core.config.tree import path_of
 from parallel_core.partition import chunk_counts
@@ -76,7 +76,7 @@ def _updates_by_sgd(config: AllConfig) -> bool:
 
 
 def _routes_in_its_own_way(config: AllConfig) -> bool:
-    return not {"sinkhorn", "sparsemixer_topk"}.isdisjoint(config.moe_config.balancing)
+    return not {"sinkhorn", SPARSE_MIXER}.isdisjoint(config.moe_config.balancing)
 
 
 ROWS = (

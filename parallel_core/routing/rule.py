@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from parallel_core.config import MoEConfig
 
-SPARSE_MIXER = "sparsemixer_topk"
 EPSILON = 1e-20
 """Added to sums that scores are divided by."""
 

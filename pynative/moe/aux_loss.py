@@ -16,8 +16,8 @@ from mindspore import Tensor
 from parallel_core import routing, step_figures
 from parallel_core.averaging import MicroBatchWeight
 from parallel_core.config import ModelConfig
+from parallel_core.config.moe import BALANCING_LOSSES
 from parallel_core.routing import RoutingRule, Tokens
-from parallel_core.step_figures import BALANCING_LOSSES
 from pynative import autograd, kernels, parallel_state
 from pynative.collectives import Group
 from pynative.step_figures import StepFigures, current, seed

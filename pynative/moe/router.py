@@ -10,8 +10,8 @@ from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.routing import RoutingRule, get_capacity
-from parallel_core.routing.rule import SPARSE_MIXER
 from parallel_core.step_figures import TOKENS_CHOSEN, TOKENS_ROUTED
 from pynative import kernels, parallel_state
 from pynative.moe import noise

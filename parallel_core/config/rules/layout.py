@@ -12,6 +12,7 @@ from parallel_core.sizes import HYBRID, RING, ULYSSES, ulysses_degree_divides, u
 def sequence_divides(config: Sections) -> Iterator[Finding]:
     parallel, length = config.parallel_config, config.model_config.seq_length
     tensor, context = parallel.tensor_model_parallel_size, parallel.context_parallel_size
+    purpose = _what_tensor_ranks_share(config)
     ring = context > 1 and parallel.context_parallel_algo != ULYSSES
     pieces = context * (2 if ring else 1)
     if length % pieces:
@@ -21,14 +22,21 @@ def sequence_divides(config: Sections) -> Iterator[Finding]:
             f"must be a multiple of {('twice ' if ring else '')}--context-parallel-size {context}",
             "change one of them",
         )
-    elif parallel.sequence_parallel and length // context % tensor:
+    elif purpose and length // context % tensor:
         yield Finding(
             "--seq-length",
             length,
             f"what a context-parallel rank holds, {length // context}, must be a multiple of "
-            f"--tensor-model-parallel-size {tensor} with --sequence-parallel",
+            f"--tensor-model-parallel-size {tensor}{purpose}",
             "change one of them",
         )
+
+
+def _what_tensor_ranks_share(config: Sections) -> str:
+    """Why tensor-parallel ranks have equal parts of a sequence; empty if they don't."""
+    if config.parallel_config.sequence_parallel:
+        return " with --sequence-parallel"
+    return ", whose ranks share the way to the experts" if config.moe_config.num_experts is not None else ""
 
 
 def ulysses_divides(config: Sections) -> Iterator[Finding]:

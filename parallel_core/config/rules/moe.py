@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parallel_core.config.moe import BALANCING, BALANCING_LOSSES
+from parallel_core.config.moe import BALANCING, BALANCING_LOSSES, SPARSE_MIXER
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 from parallel_core.sizes import expert_copies_are_whole
@@ -131,12 +131,12 @@ def balanced_groups_exist(config: Sections) -> Iterator[Finding]:
 
 def sampling_takes_two(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
-    if moe.num_experts is None or "sparsemixer_topk" not in moe.balancing:
+    if moe.num_experts is None or SPARSE_MIXER not in moe.balancing:
         return
     if moe.moe_router_topk != 2:
         yield Finding(
             "--moe-router-load-balancing-type",
-            "sparsemixer_topk",
+            SPARSE_MIXER,
             f"needs --moe-router-topk 2, not {moe.moe_router_topk}",
             "change one of them",
         )
@@ -205,22 +205,6 @@ def layer_pattern_fits(config: Sections) -> Iterator[Finding]:
         yield Finding("--moe-layer-freq", pattern, "must be at least 1", "change it")
 
 
-def tokens_divide_over_tensor_ranks(config: Sections) -> Iterator[Finding]:
-    """With sequence parallelism the layout asks for it; without it each rank sends its part of the same tokens."""
-    parallel, length = config.parallel_config, config.model_config.seq_length
-    size = parallel.tensor_model_parallel_size
-    if config.moe_config.num_experts is None or parallel.sequence_parallel:
-        return
-    if length // parallel.context_parallel_size % size:
-        yield Finding(
-            "--seq-length",
-            length,
-            f"what a context-parallel rank holds, {length // parallel.context_parallel_size}, must be a multiple of "
-            f"--tensor-model-parallel-size {size}, whose ranks share the way to the experts",
-            "change one of them",
-        )
-
-
 def hot_experts_are_experts(config: Sections) -> Iterator[Finding]:
     moe, hot = config.moe_config, config.moe_config.hot_expert_num
     if hot and moe.num_experts is None:
@@ -260,7 +244,6 @@ RULES = (
     capacity_is_given,
     drop_rates_have_a_capacity,
     layer_pattern_fits,
-    tokens_divide_over_tensor_ranks,
     hot_experts_are_experts,
     copies_give_their_gradients_at_the_end,
     cold_capacity_is_given,

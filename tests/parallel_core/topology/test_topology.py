@@ -1,9 +1,7 @@
 """Process groups: pure arithmetic, checked against Megatron's documented layouts written out, and by properties."""
 
 import json
-import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 
 from parallel_core.topology import KINDS, RankGrid, Topology
 from parallel_core.topology.__main__ import main
-from tests.support.assets import ROOT
+from tests.support.processor_time import command_seconds
 
 MEGATRONS_EXAMPLE = Topology(world_size=16, tensor_model_parallel_size=2, pipeline_model_parallel_size=4)
 """The example of the comment on `initialize_model_parallel`: tp 2, pp 4, 16 ranks."""
@@ -263,10 +261,8 @@ LARGE = "--world-size 10240 --tensor-model-parallel-size 8 --pipeline-model-para
 def test_any_rank_of_ten_thousand_in_under_a_second():
     """The command as users call it, interpreter included; its groups hold the rank and have the sizes asked for."""
     command = [sys.executable, "-m", "parallel_core.topology", *LARGE.split(), "--rank", "4711", "--json"]
-    started = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    seconds = time.perf_counter() - started
-    groups = json.loads(done.stdout)
+    seconds, printed = command_seconds(command)
+    groups = json.loads(printed)
     assert all(4711 in ranks for ranks in groups.values())
     assert {kind: len(groups[kind]) for kind in ("tp", "cp", "dp", "pp")} == {"tp": 8, "cp": 4, "dp": 20, "pp": 16}
     assert seconds < 1.0

@@ -19,6 +19,8 @@ from tests.support.assets import ROOT
 from tests.support.distributed import Failed, outcomes, run
 
 JOB = ROOT / "tests/support/msrun_job.py"
+AT_ONCE = 30
+"""Seconds within which ranks end on a machine however busy: half the time-out."""
 MSRUN = shutil.which("msrun") or str(Path(sys.executable).with_name("msrun"))
 
 
@@ -55,7 +57,7 @@ def test_a_killed_rank_is_named_at_once_in_every_operation():
     for name in OPERATIONS:
         for text, ranks, seconds in (first[name], third[name]):
             assert ranks == (1,) and "rank 1 (pid " in text and "test_death.py:" in text
-            assert seconds < 5
+            assert seconds < AT_ONCE
     assert set(os.listdir("/dev/shm")) <= before
     assert "pynative-collectives" not in Path("/proc/net/unix").read_text()
 
@@ -75,13 +77,15 @@ def test_a_rank_that_never_comes_to_the_meeting_is_named():
 
 
 def come_late(backend, address):
-    """Rank 1 computes for longer than the time-out."""
-    own = connect(address=address, timeout_minutes=0.5 / 60)
+    """Rank 1 computes for longer than the time-out: until rank 0 has given it up."""
+    own = connect(address=address, timeout_minutes=2 / 60)
     own.world.barrier()
     if own.rank == 1:
-        time.sleep(1.5)
+        backend.world.barrier()
     with pytest.raises(PeerLate) as caught:
         own.world.barrier()
+    if own.rank == 0:
+        backend.world.barrier()
     own.close()
     return str(caught.value)
 
@@ -123,11 +127,10 @@ def fail_inside(backend, address):
     own = connect(address=address)
     if own.rank == 0:
         signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.alarm(1)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
         with pytest.raises(KeyboardInterrupt):
             own.world.recv((2,), ms.float32, 1)
-    else:
-        time.sleep(1.3)
+    backend.world.barrier()
     with pytest.raises(PeerLost, match=r"rank 0 .* failed: KeyboardInterrupt"):
         own.world.barrier()
     own.close()
@@ -186,7 +189,7 @@ class TestUnderMsrun:
 
     def test_an_error_on_one_rank_ends_the_job_with_its_traceback(self, tmp_path):
         code, seconds, logs, printed = msrun("raise", tmp_path)
-        assert code != 0 and seconds < 10
+        assert code != 0 and seconds < AT_ONCE
         assert "KeyError: 'the root of it all'" in logs[1] and "misbehave" in logs[1]
         assert "Traceback" not in logs[0] and "rank 1" in logs[0] and "KeyError" in logs[0]
         assert printed.index("rank 1 failed:") < printed.index("rank 0 ends:")
@@ -194,6 +197,6 @@ class TestUnderMsrun:
     @pytest.mark.parametrize("backend", ["shared_memory", "native"])
     def test_kill_9_of_a_rank_ends_the_job_and_names_it(self, tmp_path, backend):
         code, seconds, logs, _ = msrun("wait", tmp_path, kill=True, backend=backend)
-        assert code != 0 and seconds < 10
+        assert code != 0 and seconds < AT_ONCE
         pid = (tmp_path / "pid.1").read_text()
         assert f"rank 1 (pid {pid}) ended" in logs[0] and "Traceback" not in logs[0]

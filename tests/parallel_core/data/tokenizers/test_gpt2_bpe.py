@@ -79,9 +79,9 @@ def test_part_of_a_character_is_shown_as_unknown(shipped):
 
 
 def test_a_word_of_a_hundred_thousand_letters_takes_no_quadratic_time(shipped):
-    started = time.monotonic()
+    started = time.process_time()
     shipped.tokenize("abcdefgh" * 12_500)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_id_outside_the_vocabulary_is_named(shipped):

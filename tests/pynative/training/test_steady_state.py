@@ -57,5 +57,5 @@ def test_nothing_grows():
 def test_no_tensor_stays_behind_a_sharded_step():
     """With distributed optimizer, overlap and recomputation, on two ranks; fewer steps."""
     flags = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --recompute True"
-    for tensors, _ in run(2, grown, 160, f"--global-batch-size 2 {flags}"):
+    for tensors, _ in run(2, grown, 80, f"--global-batch-size 2 {flags}"):
         assert len(set(tensors[1:])) == 1, tensors

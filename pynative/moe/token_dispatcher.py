@@ -33,8 +33,16 @@ from pynative.tensor_parallel.mappings import (
 )
 
 
+@dataclass(frozen=True)
 class Route(ABC):
     """The way of one micro-batch's rows, tokens [s, b, h] or choices' probabilities [T, k], to the experts."""
+
+    group: Group
+    copies: Copies
+    """Of the rows that go out from here, or if all ranks get them of the rows of all."""
+    shape: tuple[int, ...]
+    """Of those rows together."""
+    row: tuple[int, ...]
 
     @abstractmethod
     def out(self, x: Tensor) -> Tensor:
@@ -49,11 +57,6 @@ class Route(ABC):
 class AllToAllRoute(Route):
     """Each row goes to the ranks that have its expert."""
 
-    group: Group
-    copies: Copies
-    shape: tuple[int, ...]
-    """Of what goes out."""
-    row: tuple[int, ...]
     sent: Sequence[int]
     """Rows to each rank."""
     received: Sequence[int]
@@ -76,13 +79,6 @@ class AllToAllRoute(Route):
 @dataclass(frozen=True)
 class AllGatherRoute(Route):
     """Every rank gets all rows and takes those for its experts; the way back is a reduce-scatter."""
-
-    group: Group
-    copies: Copies
-    """Of the rows of all ranks."""
-    shape: tuple[int, ...]
-    """Of what all ranks together give."""
-    row: tuple[int, ...]
 
     def out(self, x: Tensor) -> Tensor:
         return kernels.gather_rows(self.group.all_gather(x), self.copies.sources, self.row)
@@ -213,9 +209,7 @@ class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
         return _planned(route, (self.group.size * shape[0], *shape[1:]), gathered.shape[1], own.counts)
 
 
-def _planned(
-    choices: AllToAllRoute | AllGatherRoute, shape: tuple[int, ...], times: int, counts: np.ndarray
-) -> Planned:
+def _planned(choices: Route, shape: tuple[int, ...], times: int, counts: np.ndarray) -> Planned:
     """Tokens go as their choices do."""
     tokens = replace(choices, copies=choices.copies.of_rows(times), shape=shape, row=shape[-1:])
     return Planned(tokens, choices, counts)

@@ -1,11 +1,13 @@
 """Training runs inside the ranks of a test's pool, and what is left of them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 from tests.support.gathering import gather_copies, gather_optimizer_state
 
@@ -109,6 +111,20 @@ def assert_same(ours: Outcome, theirs: Outcome) -> None:
         np.testing.assert_array_equal(values, (theirs.weights | theirs.moments)[name], err_msg=name)
     for name in ("steps", "scheduler", "iteration", "consumed_samples", "seed"):
         assert getattr(ours, name) == getattr(theirs, name), name
+
+
+def train_on(world: int, flags: str, steps: bool = True) -> Outcome:
+    """Rank 0's outcome of a run on so many ranks."""
+    return run(world, train, flags, steps)[0]
+
+
+def check_taken_over(saving: tuple[int, str], loading: Iterable[tuple[int, str]], flags: str, folder: Path) -> Outcome:
+    """What a run saves is loaded bit for bit at other layouts (ranks, flags); the saving run's outcome."""
+    world, layout = saving
+    before = train_on(world, f"{flags} --save {folder} {layout}")
+    for world, layout in loading:
+        assert_same(train_on(world, f"{flags} --load {folder} {layout}", steps=False), before)
+    return before
 
 
 def layout_flags(tensor: int, pipeline: int) -> str:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.support.checkpoint_jobs import Outcome, assert_same, train
-from tests.support.distributed import run
+from tests.support.checkpoint_jobs import check_taken_over
 
 EP2, SHARDED = "--expert-model-parallel-size 2", "--use-distributed-optimizer"
 SP2 = "--tensor-model-parallel-size 2 --sequence-parallel"
@@ -28,17 +27,10 @@ EXPERTS = (
 )
 
 
-def train_at(layout: str, flags: str, steps: bool = True) -> Outcome:
-    """Rank 0's outcome."""
-    world, options = LAYOUTS[layout]
-    return run(world, train, f"{EXPERTS} {flags} {options}", steps)[0]
-
-
 @pytest.mark.parametrize("layout", LOADED_AT)
 def test_any_layout_takes_over_what_any_other_saved(tmp_path, layout):
     """Weights and moments of every expert, each found by its number, are the saving run's bits."""
-    before = train_at(layout, f"--bf16 --save {tmp_path}")
+    others = [LAYOUTS[other] for other in LOADED_AT[layout]]
+    before = check_taken_over(LAYOUTS[layout], others, f"{EXPERTS} --bf16", tmp_path)
     experts = {name for name in before.weights if ".local_experts." in name}
     assert len(experts) == 2 * 4 * 2
-    for other in LOADED_AT[layout]:
-        assert_same(train_at(other, f"--bf16 --load {tmp_path}", steps=False), before)

@@ -7,7 +7,7 @@ import pytest
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import Manifest
-from tests.support.checkpoint_jobs import Outcome, assert_same, layout_flags, saved, train
+from tests.support.checkpoint_jobs import Outcome, assert_same, layout_flags, saved, train, train_on
 from tests.support.distributed import run
 
 LAYOUTS = {"one": (1, 1, 1), "tp2": (2, 2, 1), "pp2": (2, 1, 2), "dp2": (2, 1, 1), "tp2pp2": (4, 2, 2)}
@@ -18,7 +18,7 @@ FOUR_STEPS = "--lr-decay-iters 4 --lr-decay-style cosine --hidden-dropout 0.1 --
 def train_at(layout: str, flags: str, steps: bool = True) -> Outcome:
     """Rank 0's outcome."""
     world, tensor, pipeline = LAYOUTS[layout]
-    return run(world, train, f"{flags} {layout_flags(tensor, pipeline)}", steps)[0]
+    return train_on(world, f"{flags} {layout_flags(tensor, pipeline)}", steps)
 
 
 def load_at(layout: str, flags: str) -> Outcome:

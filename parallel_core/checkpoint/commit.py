@@ -151,13 +151,16 @@ def another(directory: Path) -> str:
 def overlooked(root: Path) -> str | None:
     """What to tell a user if `root` names a latest checkpoint that is not the one that was published last: a save died
     before it was named, or the name was changed since. None: it is."""
-    if not (root / TRACKER).is_file() or (root / MANIFEST).exists():
+    last = newest_whole(root)
+    if (root / MANIFEST).exists() or last is None:
         return None
+    if not (root / TRACKER).exists():
+        return f"{root / TRACKER} is missing; {last} was saved last and looks whole: it is taken"
     try:
-        named, last = find(root), newest_whole(root)
-    except ValueError:  # another tool's, or damaged: whoever loads says so
+        named = find(root)
+    except ValueError:  # whoever loads says so
         return None
-    if last is None or last.name == named.name.strip(".").partition(".")[0]:
+    if last.name == named.name.strip(".").partition(".")[0]:
         return None
     return f"{root / TRACKER} names {named.name}, but {last.name} was saved later and looks whole: {another(named)}"
 
@@ -176,8 +179,8 @@ def cannot_write(root: Path, needed: int, error: OSError) -> str:
 
 
 def has_checkpoint(root: Path) -> bool:
-    """Whether `root` is a checkpoint or has a latest one."""
-    return (root / MANIFEST).exists() or (root / TRACKER).exists()
+    """Whether `root` is a checkpoint or has one."""
+    return (root / MANIFEST).exists() or (root / TRACKER).exists() or newest_whole(root) is not None
 
 
 def find(root: Path, step: int | None = None) -> Path:
@@ -190,6 +193,8 @@ def find(root: Path, step: int | None = None) -> Path:
     if step is not None:
         return _of_step(root, step)
     tracker = root / TRACKER
+    if not tracker.exists() and (last := newest_whole(root)) is not None:
+        return last  # the very first save died before it said that it was there, or somebody deleted the pointer
     try:
         iteration = int(tracker.read_text(encoding="utf-8"))
     except OSError as error:
@@ -198,7 +203,8 @@ def find(root: Path, step: int | None = None) -> Path:
             f"--save was given, or one of its iter_* directories"
         ) from error
     except ValueError as error:
-        raise ValueError(f"{tracker}: expected the number of an iteration ({error})") from error
+        told = another(root / checkpoint_name(0))
+        raise ValueError(f"{tracker}: expected the number of an iteration ({error}); {told}") from error
     directory = _of_iteration(root, iteration)
     if not directory.exists():
         raise ValueError(f"{tracker} names iteration {iteration}, but {directory} does not exist; {another(directory)}")

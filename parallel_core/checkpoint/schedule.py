@@ -29,6 +29,8 @@ FLAGS = {
 def schedule_problems(then: Mapping[str, Any], now: Mapping[str, Any], optimizer: OptimizerConfig) -> list[str]:
     """Entries in which the state of the checkpoint's scheduler and that of the flags differ, if no flag says which of
     them counts."""
+    if not isinstance(then.get("num_steps"), int | float):
+        return ["the checkpoint was saved without its schedule; load the weights alone by --no-load-optim"]
     if optimizer.override_opt_param_scheduler or optimizer.use_checkpoint_opt_param_scheduler:
         return []
     remedy = "add --override-opt_param-scheduler to take the flags' or --use-checkpoint-opt_param-scheduler the other"

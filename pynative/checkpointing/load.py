@@ -5,6 +5,7 @@ Everything is checked, on all ranks, before the first weight is written.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
 from mindspore import nn
@@ -120,8 +121,20 @@ def _optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | Non
         return [f"{reader.directory}: has the states {', '.join(sorted(dropped))}, this optimizer does not; {remedy}"]
     tensors = optimizer_tensors(optimizer)
     wanted = ((_stored_name(reader, name), stretch.whole.spec) for name, stretch, _ in tensors)
-    found = (reader.problem(name, spec) for name, spec in wanted if strictness.refuses_absent or reader.has(name))
-    return [problem for problem in found if problem]
+    found = [reader.problem(name, spec) for name, spec in wanted if strictness.refuses_absent or reader.has(name)]
+    return [problem for problem in (*found, _scaler_problem(reader, optimizer)) if problem]
+
+
+def _scaler_problem(reader: CheckpointReader, optimizer: FlatOptimizer) -> str | None:
+    """Why the optimizer's loss scaler cannot go on; tried with a copy of it."""
+    kept = reader.manifest.loss_scaler
+    if optimizer.grad_scaler is None or kept is None:
+        return None
+    try:
+        deepcopy(optimizer.grad_scaler).load_state_dict(kept)
+    except (KeyError, TypeError, ValueError) as error:
+        return f"{reader.directory}: its loss scaler's state is not one ({error!r}); --no-load-optim leaves it out"
+    return None
 
 
 def _schedule_problems(

@@ -97,7 +97,7 @@ for iteration in range(1, 10**6):
 def test_sigkill_during_saves_leaves_what_the_tracker_names(tmp_path):
     """A writer that saves without pause is killed at random moments; what it reported as saved is never lost."""
     pause = np.random.default_rng(0)
-    for _ in range(5):
+    for _ in range(3):
         root = tmp_path / f"{_}"
         writer = subprocess.Popen([sys.executable, "-c", WRITER, root], stdout=subprocess.PIPE, text=True)
         assert writer.stdout is not None
@@ -162,6 +162,17 @@ def test_a_checkpoint_that_cannot_be_deleted_fails_no_save(tmp_path):
     assert _value(tmp_path / "root") == 3 and len(list(tmp_path.glob("root/.iter*"))) == 1
     save(tmp_path / "root", 4, [one_tensor(4)], keep=1)
     assert not list(tmp_path.glob("root/.iter*"))
+
+
+def test_a_checkpoint_that_nothing_points_to_is_found(tmp_path):
+    """The very first save died a moment before it did; what is not whole is passed over."""
+    for iteration in (1, 2):
+        save(tmp_path, iteration, [one_tensor(iteration)])
+    (tmp_path / commit.TRACKER).unlink()
+    assert commit.has_checkpoint(tmp_path) and _value(tmp_path) == 2
+    assert "is missing" in str(commit.overlooked(tmp_path))
+    (tmp_path / "iter_0000002" / file_name(0, 0)).unlink()
+    assert _value(tmp_path) == 1
 
 
 def test_a_pointer_to_another_than_the_last_is_noticed(tmp_path):

@@ -1,7 +1,5 @@
 """Training that stops and goes on, at the same layout and at another."""
 
-from unittest.mock import patch
-
 import numpy as np
 import pytest
 
@@ -205,43 +203,12 @@ def test_the_first_run_of_a_script_that_saves_where_it_loads(tmp_path):
         load_at("one", f"--load {tmp_path / 'elsewhere'}")
 
 
-def die_in_save(backend, flags: str):
-    """Train, but the last rank fails as it writes its file."""
-    if backend.rank < backend.world_size - 1:
-        return train(backend, flags)
-    with patch("pynative.checkpointing.save.write_part", side_effect=OSError("no space left")):
-        return train(backend, flags)
-
-
-def test_a_rank_that_dies_while_saving_loses_nothing(tmp_path):
-    """The run ends with its error; the earlier checkpoint stays the latest, and the next save cleans up."""
-    flags = f"--lr-decay-iters 8 --save {tmp_path} {layout_flags(2, 1)}"
-    before = train_at("tp2", flags)
-    with pytest.raises(OSError, match="no space left"):
-        run(2, die_in_save, f"{flags} --load {tmp_path} --train-iters 3")
-    assert (tmp_path / ".iter_0000003.partial").exists()
-    assert_same(train_at("tp2", f"--lr-decay-iters 8 --load {tmp_path}"), before)
-    train_at("tp2", f"{flags} --load {tmp_path} --train-iters 4")
-    assert sorted(path.name for path in tmp_path.glob("*iter_*")) == ["iter_0000002", "iter_0000004"]
-
-
 def test_saves_at_the_interval_keep_the_newest(tmp_path):
     """--save-interval 1, three iterations, two kept; all ranks' files in each."""
     train_at("tp2", f"--save {tmp_path} --save-interval 1 --train-iters 3 --keep-checkpoint-max 2")
     assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_0000002", "iter_0000003"]
     files = sorted(path.name for path in (tmp_path / "iter_0000003").iterdir())
     assert files == ["manifest.json", "mp_rank_00_000.safetensors", "mp_rank_01_000.safetensors"]
-
-
-def test_a_damaged_file_is_found_before_anything_is_loaded(tmp_path):
-    """A flipped bit in the file of one of two ranks: both stop, one names the file."""
-    train_at("tp2", f"--save {tmp_path}")
-    path = tmp_path / "iter_0000002" / "mp_rank_01_000.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"nothing was loaded"):
-        load_at("tp2", f"--load {tmp_path}")
 
 
 def test_resuming_from_an_earlier_iteration(tmp_path):

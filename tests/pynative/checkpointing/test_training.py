@@ -5,8 +5,7 @@ import pytest
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import Manifest
-from tests.support.checkpoint_jobs import Outcome, assert_same, layout_flags, saved, train, train_on
-from tests.support.distributed import run
+from tests.support.checkpoint_jobs import Outcome, assert_same, layout_flags, saved, train_on
 
 LAYOUTS = {"one": (1, 1, 1), "tp2": (2, 2, 1), "pp2": (2, 1, 2), "dp2": (2, 1, 1), "tp2pp2": (4, 2, 2)}
 """World size, tensor-parallel size, pipeline size."""

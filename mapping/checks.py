@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from mapping.derived import fully_sharded_stage
+from mapping.derived import fully_sharded_stage, shared_expert_size
 from mapping.flags import REFUSED, Flag
 from mapping.flags.acting.training import STRATEGIES
 from mapping.flags.stages import pipeline_layout
@@ -160,7 +160,9 @@ def exclusions(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     values = {entry.row.name: entry.value for entry in given if not _says_nothing(entry)}
     for flags in EXCLUSIVE:
         present = [flag for flag in flags if flag in values]
-        if len(present) > 1:
+        # Shared experts may be given by their number and by their width together.
+        is_one_width = "--n-shared-experts" in present and shared_expert_size(args) == values[present[-1]]
+        if len(present) > 1 and not is_one_width:
             later, earlier = present[1], present[0]
             other = shown(earlier, _words(values[earlier]))
             yield Finding(later, _words(values[later]), f"does not go with {other}", "leave one out")
@@ -289,9 +291,8 @@ def pipeline_layout_fits(args: Any, given: Sequence[Given]) -> Iterator[Finding]
     if heads != stages[-1].count("m"):
         yield layout.breaks("further tokens are predicted by the last stage, where the loss is", "put m before L")
     if heads != predicted:
-        yield layout.breaks(
-            f"has m {heads} times, must have it --mtp-num-layers {predicted} times", "change one of them"
-        )
+        rule = f"has m {heads} times, must have it --mtp-num-layers {predicted} times"
+        yield layout.breaks(rule, "change one of them")
 
 
 Rule = Callable[[Any, Sequence[Given]], Iterator[Finding]]
@@ -341,7 +342,5 @@ def spared_parameters_are_there(config: AllConfig) -> Iterator[Finding]:
 def instead_of_refused(given: Sequence[Given]) -> dict[str, Any]:
     """Attribute -> what stands for a refused value, so that nothing is said of it twice, nor of what follows from "
     "it."""
-    refused = (
-        e.row for e in given if e.row.status == REFUSED or any(_refuses(e.row, part) for part in _parts(e.value))
-    )
+    refused = [e.row for e in given if e.row.status == REFUSED or any(_refuses(e.row, v) for v in _parts(e.value))]
     return {row.dest: Unknown() if row.target else row.default for row in refused}

@@ -105,6 +105,11 @@ FURTHER = "--position-embedding-type rope"
         (f"{MOE} --first-k-dense-replace 1 --moe-layer-freq 1", "moe_config.moe_layer_freq", [0, 1, 1, 1]),
         (f"{MOE} --moe-layer-freq ([0]*1+[1]*1)*2", "moe_config.moe_layer_freq", [0, 1, 0, 1]),
         (f"{MOE} --n-shared-experts 2", "moe_config.moe_shared_expert_intermediate_size", 64),
+        (
+            f"{MOE} --n-shared-experts 2 --moe-shared-expert-intermediate-size 64",
+            "moe_config.moe_shared_expert_intermediate_size",
+            64,
+        ),
         (f"{MOE} --moe-router-load-balancing-type softmax_topk", "moe_config.moe_router_pre_softmax", True),
         (
             f"{MOE} --moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 1e-2 1e-3",

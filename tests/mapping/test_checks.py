@@ -413,6 +413,11 @@ BAD = [
     ("--num-experts 4 --moe-router-group-topk 2", 1, "--moe-router-group-topk 2"),
     ("--num-experts 4 --moe-router-num-groups 3 --moe-router-group-topk 1", 1, "--moe-router-num-groups 3"),
     ("--num-experts 4 --n-shared-experts 1", 1, "--n-shared-experts"),
+    (
+        "--num-experts 4 --moe-ffn-hidden-size 32 --n-shared-experts 2 --moe-shared-expert-intermediate-size 32",
+        1,
+        "--moe-shared-expert-intermediate-size 32: does not go with --n-shared-experts 2",
+    ),
     ("--split 1,2,x", 1, "--split 1,2,x"),
     ("--split -1,1,1", 1, "--split", "-1,1,1"),
     ("--data-path", 1, "--data-path "),

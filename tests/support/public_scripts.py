@@ -1,7 +1,7 @@
 """Shrunk launch scripts of the public, trained inside a rank of a test's pool.
 
 python -m tests.support.public_scripts shrunk_dense [s0105 ...]     # trains all of them, or these: a line for each
-python -m tests.support.public_scripts shrunk_experts              # 15 with experts, 20 of latent attention, 25 dense
+python -m tests.support.public_scripts shrunk_experts              # 15 with experts, 23 of latent attention, 25 dense
 """
 
 import json

@@ -99,13 +99,14 @@ class SparseAttention(CoreAttention):
         return own + self.indexer.forward_flops(tokens, seq_length)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The indexer's, and the sum of all ranks' probabilities, block by block, for its loss."""
+        """The indexer's, and for the gradient of its loss, which no first run of a part that is computed again asks for,
+        the sum of all ranks' probabilities, block by block."""
         for one in self.indexer.messages(micro_batch):
             yield one.within("indexer")
         if self.indexer.loss_coefficient:
             for queries in loss_blocks(micro_batch.seq_length):
                 size = micro_batch.batch * len(queries) * queries.stop * FLOAT32
-                yield from micro_batch.tensor_message("all_reduce", size)
+                yield from micro_batch.tensor_message("all_reduce", size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Beside what attention keeps the chosen positions, unless they are all."""

@@ -100,7 +100,6 @@ LAYOUTS = [
     (2, f"{TP2} --optimizer muon --muon-tp-mode distributed", FAMILIES["llama"]),
     (2, f"{SHARDED} --optimizer muon", ""),
     (2, TP2, FAMILIES["latent attention, compressed queries"]),
-    (2, TP2_SP, FAMILIES["sparse attention"]),
     (4, f"{RING2} {TP2_SP}", FAMILIES["latent attention"]),
     (4, f"{RING2} --context-parallel-algo ulysses_cp_algo {TP2_SP}", FAMILIES["latent attention, compressed queries"]),
     (4, "--tensor-model-parallel-size 4", FAMILIES["llama"]),
@@ -178,6 +177,7 @@ RECOMPUTED = [
     (2, TP2, f"{FAMILIES['two tokens further']} --recompute-granularity full --recompute-method uniform "
      "--recompute-num-layers 2 --recompute-slice-activation"),
     (2, TP2_SP, f"{FAMILIES['two tokens further']} --recompute-activations --recompute-modules mlp layernorm"),
+    (2, TP2_SP, f"{FAMILIES['sparse attention']} --recompute [1]"),
     (2, RING2, "--recompute [2]"),
     (2, f"{RING2} --context-parallel-algo ulysses_cp_algo", "--recompute-activations"),
     (4, f"{TP2_SP} {PP2} --fp32-residual-connection --bf16", "--recompute [0,1]"),

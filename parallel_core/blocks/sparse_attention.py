@@ -99,8 +99,8 @@ class SparseAttention(CoreAttention):
         return own + self.indexer.forward_flops(tokens, seq_length)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The indexer's, and for the gradient of its loss, which no first run of a part that is computed again asks for,
-        the sum of all ranks' probabilities, block by block."""
+        """The indexer's, and the sum of all ranks' probabilities, block by block. It is for the gradient of the
+        indexer's loss, which no first run of a part that is computed again asks for."""
         for one in self.indexer.messages(micro_batch):
             yield one.within("indexer")
         if self.indexer.loss_coefficient:

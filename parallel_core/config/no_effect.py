@@ -81,6 +81,19 @@ def _routes_in_its_own_way(config: AllConfig) -> bool:
 
 ROWS = (
     Idle(
+        (
+            *("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk", "dsa_indexer_loss_coeff"),
+            "dsa_indexer_use_sparse_loss",
+        ),
+        lambda config: not config.model_config.sparse_attention.enabled,
+        "there is no indexer without --experimental-attention-variant dsa or --enable-dsa-indexer",
+    ),
+    Idle(
+        ("attention_dropout_rate",),
+        lambda config: config.model_config.sparse_attention.enabled,
+        "sparse attention has no dropout on its probabilities, as in Megatron",
+    ),
+    Idle(
         ("moe_drop_rate_capacity_factor",),
         lambda config: not config.moe_config.monitors.moe_log_drop_rate,
         "no rates are logged without --moe-log-drop-rate",

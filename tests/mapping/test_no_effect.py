@@ -13,7 +13,16 @@ WHOLE = "--recompute-granularity full --recompute-method uniform --recompute-num
 EXPERTS = "--num-experts 4 --moe-expert-capacity-factor 2"
 NO_LOSS = "--num-experts 4 --moe-router-load-balancing-type"
 SIGMOID = "--moe-router-score-function sigmoid"
+SPARSE = "--multi-latent-attention --kv-lora-rank 8 --enable-dsa-indexer"
 IDLE = [
+    *(
+        (flag, "", SPARSE, "--experimental-attention-variant dsa")
+        for flag in (
+            *("--dsa-indexer-n-heads 2", "--dsa-indexer-head-dim 128", "--dsa-indexer-topk 9"),
+            *("--dsa-indexer-loss-coeff 2", "--dsa-indexer-use-sparse-loss"),
+        )
+    ),
+    ("--attention-dropout 0.2", SPARSE, "", "as in Megatron"),
     ("--moe-drop-rate-capacity-factor 2", EXPERTS, f"{EXPERTS} --moe-log-drop-rate", "--moe-log-drop-rate"),
     *(
         (flag, EXPERTS, f"{EXPERTS} --save-token-distribution", "--save-token-distribution")

@@ -22,7 +22,8 @@ from tests.support.user_scripts import run_script
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
-FOREVER = "--train-iters 1000000"
+FOREVER = "--train-iters 1000000 --exit-duration-in-mins 3"
+"""Until something happens; if nothing does, and nobody is left to end it, for some minutes."""
 SCRIPT = ROOT / "examples" / "gpt" / "pretrain_gpt.py"
 PORT = 8848
 FLAGS = """--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32

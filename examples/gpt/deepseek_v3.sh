@@ -64,6 +64,11 @@ MOE_ARGS=(
     --moe-aux-loss-coeff 0.0001
     --moe-router-dtype fp32
 )
+# Layers are computed again whole, so that a rank needs 24 GiB. The report computes norms, up projections and experts'
+# activations again (--recompute-granularity selective --recompute-modules layernorm mla_up_proj moe_act), which is 84
+# GiB here: of a token a layer then keeps 308 KB (its rows for 8 experts 115, gate and up 66, what attention gives 33,
+# the router's float32 input 30 ...), a stage has 4 layers and 15 micro-batches. The report's run kept such rows in 8
+# bits. Between the two, with modules moe mlp core_attn layernorm mla_up_proj: 38 GiB.
 RECOMPUTE_ARGS=(
     --recompute-granularity full
     --recompute-method uniform

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.base import Unjudged
-from parallel_core.config.moe import BALANCING_LOSSES, SPARSE_MIXER
+from parallel_core.config.moe import BALANCING_LOSSES, SPARSE_MIXER, MoEConfig
+from parallel_core.config.moe_monitors import MoEMonitorConfig
 from parallel_core.config.muon import MuonConfig
 from parallel_core.config.tree import path_of
 from parallel_core.partition import chunk_counts
@@ -79,6 +80,24 @@ def _routes_in_its_own_way(config: AllConfig) -> bool:
     return not {"sinkhorn", SPARSE_MIXER}.isdisjoint(config.moe_config.balancing)
 
 
+def _limits_no_groups(config: AllConfig) -> bool:
+    moe = config.moe_config
+    balances_groups = moe.moe_device_level_aux_loss_coeff or moe.moe_comm_aux_loss_coeff
+    return moe.moe_router_group_topk is None and not balances_groups
+
+
+def _scores_sum_to_one(config: AllConfig) -> bool:
+    """Sigmoid scores of several experts are divided by their sum in any case, that of one never."""
+    moe = config.moe_config
+    return moe.moe_router_score_function == "sigmoid" or not moe.moe_router_pre_softmax or moe.moe_router_topk == 1
+
+
+_OF_EXPERTS = tuple(
+    entry.name
+    for kind in (MoEConfig, MoEMonitorConfig)
+    for entry in fields(kind)
+    if entry.name not in ("num_experts", "monitors")
+)
 ROWS = (
     Idle(
         (
@@ -131,6 +150,26 @@ ROWS = (
         ("moe_token_drop_policy",),
         lambda config: config.moe_config.moe_expert_capacity_factor is None,
         "no token is dropped without --moe-expert-capacity-factor",
+    ),
+    Idle(
+        ("moe_router_num_groups",),
+        _limits_no_groups,
+        "limits nothing without --moe-router-group-topk",
+    ),
+    Idle(
+        ("moe_router_norm_topk_prob",),
+        _scores_sum_to_one,
+        "scores of the chosen experts sum to one already, unless several come out of --moe-router-pre-softmax",
+    ),
+    Idle(
+        ("moe_shared_expert_gate",),
+        lambda config: config.moe_config.moe_shared_expert_intermediate_size is None,
+        "there is no shared expert without --moe-shared-expert-intermediate-size",
+    ),
+    Idle(
+        ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),
+        lambda config: not config.model_config.multi_latent_attention.enabled,
+        "needs --multi-latent-attention",
     ),
     Idle(
         ("cold_token_percent", "hot_expert_update_step"),
@@ -267,6 +306,11 @@ ROWS = (
         ),
         _recomputes_all_layers,
         "all layers are computed again whole, and keep nothing but their input",
+    ),
+    Idle(
+        _OF_EXPERTS,
+        lambda config: config.moe_config.num_experts is None,
+        "there are no experts without --num-experts",
     ),
 )
 """Where several rows hold for an option, the first one's reason is said."""

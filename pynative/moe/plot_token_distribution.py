@@ -1,14 +1,16 @@
 """`python -m pynative.moe.plot_token_distribution`: a picture of each layer's tokens per expert over the steps.
 
 Reads what --save-token-distribution wrote and draws, for each layer, the experts' counts stacked over the steps into
-<prefix>layer-<l>_token_distribution.svg; and prints the experts of the last step that got most.
+<prefix>layer-<l>_token_distribution.jpg; and prints the experts of the last step that got most.
 """
 
 import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont  # MindSpore's own dependency
 
 LEFT, TOP, WIDTH, HEIGHT = 80, 40, 640, 360
 """Pixels: margins and size of the chart."""
@@ -16,11 +18,19 @@ _FILE = re.compile(r"layer-(\d+)_(\d+)\.npy")
 
 
 def counts_of_layer(directory: Path, layer: int) -> tuple[np.ndarray, np.ndarray]:
-    """(steps [n], tokens [n, E]) of a layer, in the order of steps, from everywhere below a directory."""
-    found = {int(match[2]): path for path in directory.rglob("*.npy") if (match := _FILE.fullmatch(path.name))
+    """(steps [n], tokens [n, E]) of a layer, in the order of steps, from everywhere below a directory.
+
+    A run that is resumed writes to a directory of its own, named by its time: of a step that several have, the last
+    one's counts. ValueError if they have different numbers of experts.
+    """
+    found = {int(match[2]): path for path in sorted(directory.rglob("*.npy")) if (match := _FILE.fullmatch(path.name))
              and int(match[1]) == layer}  # fmt: skip
     steps = sorted(found)
-    return np.array(steps), np.array([np.load(found[step], allow_pickle=False) for step in steps])
+    counts = [np.load(found[step], allow_pickle=False) for step in steps]
+    sizes = sorted({len(row) for row in counts})
+    if len(sizes) > 1:
+        raise ValueError(f"{directory}: layer {layer} has {sizes} experts: these are several models; give one's runs")
+    return np.array(steps), np.array(counts)
 
 
 def hottest(counts: np.ndarray, number: int) -> list[int]:
@@ -28,44 +38,38 @@ def hottest(counts: np.ndarray, number: int) -> list[int]:
     return np.argsort(-counts[-1], kind="stable")[:number].tolist()
 
 
-def _colour(expert: int, number: int) -> str:
-    return f"hsl({round(360 * expert / number)}, 60%, {60 + 15 * (expert % 2)}%)"
-
-
-def _areas(steps: np.ndarray, counts: np.ndarray) -> list[str]:
-    """A band of the chart for each expert, on top of those before it."""
+def _areas(steps: np.ndarray, counts: np.ndarray) -> Iterator[list[tuple[float, float]]]:
+    """The corners of a band of the chart for each expert, on top of those before it."""
     span, highest = max(int(steps[-1] - steps[0]), 1), max(counts.sum(axis=1).max(), 1)
     x = LEFT + WIDTH * (steps - steps[0]) / span
     if len(steps) == 1:
         x, counts = np.array([LEFT, LEFT + WIDTH]), np.repeat(counts, 2, axis=0)
     edges = np.concatenate([np.zeros((len(counts), 1)), counts.cumsum(axis=1)], axis=1)
     y = TOP + HEIGHT * (1 - edges / highest)
-    bands = []
     for expert in range(counts.shape[1]):
-        outline = [*zip(x, y[:, expert], strict=True), *reversed([*zip(x, y[:, expert + 1], strict=True)])]
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in outline)
-        title = f"<title>expert {expert}: {counts[-1, expert]} at the last step</title>"
-        bands.append(f'<polygon fill="{_colour(expert, counts.shape[1])}" points="{points}">{title}</polygon>')
-    return bands
+        lower, upper = (list(zip(x.tolist(), y[:, edge].tolist(), strict=True)) for edge in (expert, expert + 1))
+        yield lower + upper[::-1]
 
 
-def draw(layer: int, steps: np.ndarray, counts: np.ndarray) -> str:
-    """The picture of a layer as SVG."""
-    bottom, highest = TOP + HEIGHT, int(counts.sum(axis=1).max())
-    texts = [
-        (LEFT + WIDTH / 2, TOP - 15, "middle", f"Layer-{layer}_Token_Distribution"),
-        (LEFT + WIDTH / 2, bottom + 35, "middle", "num of step"),
-        (10, TOP - 15, "start", "num of token"),
-        (LEFT, bottom + 16, "middle", str(steps[0])),
-        (LEFT + WIDTH, bottom + 16, "middle", str(steps[-1])),
-        (LEFT - 6, TOP + 5, "end", str(highest)),
-        (LEFT - 6, bottom, "end", "0"),
-    ]
-    labels = [f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in texts]
-    size = f'width="{LEFT + WIDTH + 30}" height="{bottom + 50}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">'
-    frame = f'<rect x="{LEFT}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="black"/>'
-    return "\n".join([head, *_areas(steps, counts), frame, *labels, "</svg>\n"])
+def draw(layer: int, steps: np.ndarray, counts: np.ndarray) -> Image.Image:
+    """The picture of a layer."""
+    bottom, right = TOP + HEIGHT, LEFT + WIDTH
+    picture = Image.new("RGB", (right + 30, bottom + 50), "white")
+    pen, number = ImageDraw.Draw(picture), counts.shape[1]
+    for expert, corners in enumerate(_areas(steps, counts)):
+        pen.polygon(corners, fill=f"hsl({360 * expert // number}, 60%, {60 + 15 * (expert % 2)}%)")
+    pen.rectangle((LEFT, TOP, right, bottom), outline="black")
+    for x, y, anchor, text in (
+        (LEFT + WIDTH / 2, TOP - 15, "mm", f"Layer-{layer}_Token_Distribution"),
+        (LEFT + WIDTH / 2, bottom + 35, "mm", "num of step"),
+        (10, TOP - 15, "lm", "num of token"),
+        (LEFT, bottom + 14, "mm", str(steps[0])),
+        (right, bottom + 14, "mm", str(steps[-1])),
+        (LEFT - 6, TOP + 4, "rm", str(int(counts.sum(axis=1).max()))),
+        (LEFT - 6, bottom - 4, "rm", "0"),
+    ):
+        pen.text((x, y), text, fill="black", font=ImageFont.load_default(), anchor=anchor)
+    return picture
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -85,12 +89,15 @@ def main() -> int:
     arguments = _arguments().parse_args()
     drawn = 0
     for layer in range(arguments.num_layers):
-        steps, counts = counts_of_layer(arguments.npy_files_load_path, layer)
+        try:
+            steps, counts = counts_of_layer(arguments.npy_files_load_path, layer)
+        except ValueError as error:
+            raise SystemExit(f"error: --npy-files-load-path {error}") from None
         if not len(steps):
             continue
-        path = Path(f"{arguments.save_path_prefix}layer-{layer}_token_distribution.svg")
+        path = Path(f"{arguments.save_path_prefix}layer-{layer}_token_distribution.jpg")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(draw(layer, steps, counts), encoding="utf-8")
+        draw(layer, steps, counts).save(path, quality=95)
         print(f"layer {layer}: hot_expert_index {hottest(counts, arguments.hot_expert_num)}, {path}")
         drawn += 1
     if not drawn:

@@ -42,7 +42,7 @@ IDLE = [
             ("--moe-router-pre-softmax", ""),
             ("--norm-topk-prob", "--moe-router-pre-softmax"),
             ("--moe-router-topk-scaling-factor 2", ""),
-            ("--moe-router-num-groups 2", ""),
+            ("--moe-router-num-groups 2", "--moe-router-group-topk 1"),
         )
     ),
     (
@@ -57,6 +57,32 @@ IDLE = [
             ("--moe-router-enable-expert-bias", SIGMOID),
             ("--moe-router-bias-update-rate 0.1", f"{SIGMOID} --moe-router-enable-expert-bias"),
         )
+    ),
+    *(
+        (flag, "", f"--num-experts 4 {beside}", "--num-experts")
+        for flag, beside in (("--moe-grouped-gemm", ""), ("--moe-per-layer-logging", ""))
+    ),
+    (
+        "--moe-router-num-groups 2",
+        "--num-experts 4",
+        "--num-experts 4 --moe-device-level-aux-loss-coeff 0.1",
+        "--moe-router-group-topk",
+    ),
+    *(
+        ("--norm-topk-prob", f"--num-experts 4 {beside}", "--num-experts 4 --moe-router-pre-softmax", "sum to one")
+        for beside in ("", SIGMOID, "--moe-router-pre-softmax --moe-router-topk 1")
+    ),
+    (
+        "--moe-shared-expert-gate",
+        "--num-experts 4",
+        "--num-experts 4 --moe-shared-expert-intermediate-size 8",
+        "--moe-shared-expert-intermediate-size",
+    ),
+    (
+        "--v-head-dim 8",
+        "",
+        "--multi-latent-attention --kv-lora-rank 16 --position-embedding-type rope",
+        "--multi-latent-attention",
     ),
     *(
         ("--moe-aux-loss-coeff 0.1", f"{NO_LOSS} {kind}", "--num-experts 4", "--moe-router-load-balancing-type")

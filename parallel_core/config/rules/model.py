@@ -123,7 +123,11 @@ def rotating_channels_pair(config: Sections) -> Iterator[Finding]:
     if not model.rotates:
         return
     channels, width = _rotating_channels(config)
-    if not 0 < channels <= width:
+    if model.rotating_share == 1 and width % 2:
+        of_latent = model.multi_latent_attention.enabled
+        flag, fix = ("--qk-pos-emb-head-dim", "change it") if of_latent else ("--kv-channels", "change it or the heads")
+        yield Finding(flag, width, "must be even: channels of a head rotate in pairs", fix)
+    elif not 0 < channels <= width:
         yield Finding(
             "--rotary-percent",
             model.rotary_percent,

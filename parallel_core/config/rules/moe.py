@@ -201,6 +201,9 @@ def layer_pattern_fits(config: Sections) -> Iterator[Finding]:
         )
     if isinstance(pattern, list) and any(entry not in (0, 1) for entry in pattern):
         yield Finding("--moe-layer-freq", pattern, "entries must be 0 (dense) or 1 (experts)", "change it")
+    if isinstance(pattern, list) and not any(pattern):
+        rule = "leaves no layer with experts, of which --num-experts asks for some"
+        yield Finding("--moe-layer-freq", pattern, rule, "change one of them")
     if isinstance(pattern, int) and pattern < 1:
         yield Finding("--moe-layer-freq", pattern, "must be at least 1", "change it")
 

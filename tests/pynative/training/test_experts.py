@@ -3,13 +3,20 @@
 import subprocess
 import sys
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from pynative import parallel_state
-from pynative.training.callbacks import MoEDropRateCallback, SummaryMonitor, experts
+from pynative.moe.plot_token_distribution import counts_of_layer
+from pynative.training.callbacks import (
+    ColdHotExpertMonitor,
+    MoEDropRateCallback,
+    SummaryMonitor,
+    expert_callbacks,
+    experts,
+)
 from tests.support.assets import ROOT
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
@@ -64,10 +71,24 @@ def test_token_distributions_are_written_and_drawn(tmp_path):
         [sys.executable, "-m", *command.split(), *options], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "layer 1: hot_expert_index [0, 1]" in done.stdout
-    picture = ElementTree.parse(tmp_path / "pictures" / "layer-1_token_distribution.svg").getroot()
-    assert sum(element.tag.endswith("polygon") for element in picture) == 4
-    bands = [element.get("points").split() for element in picture if element.tag.endswith("polygon")]
-    assert {len(points) for points in bands} == {4} and bands[0][0].startswith("80.0,")
+    with Image.open(tmp_path / "pictures" / "layer-1_token_distribution.jpg") as picture:
+        assert picture.format == "JPEG"
+        column = [picture.getpixel((400, y)) for y in range(45, 395)]
+    bands = [number for number in np.abs(np.diff(np.array(column, int), axis=0)).sum(axis=1) if number > 60]
+    assert 3 <= len(bands) <= 9  # three borders of four bands, each over one to three rows of pixels
+
+
+def test_runs_are_merged_and_models_are_not(tmp_path):
+    """Of a step that two runs recorded the later counts; a directory with other numbers of experts is refused."""
+    for run_at, step, counts in (("10", 1, [1, 2]), ("10", 2, [3, 4]), ("11", 2, [5, 6])):
+        folder = tmp_path / f"export_20260101_0000{run_at}" / "tensor"
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / f"layer-0_{step}.npy", np.array(counts))
+    steps, counts = counts_of_layer(tmp_path, 0)
+    assert steps.tolist() == [1, 2] and counts.tolist() == [[1, 2], [5, 6]]
+    np.save(tmp_path / "layer-0_3.npy", np.array([1, 2, 3]))
+    with pytest.raises(ValueError, match="several models"):
+        counts_of_layer(tmp_path, 0)
 
 
 def test_another_format_is_refused(tmp_path):
@@ -117,6 +138,15 @@ def trained(backend, flags: str) -> tuple[list[str], list[dict], list[np.ndarray
     finally:
         TopKRouter.construct, (experts.log, log.log) = construct, said
     return lines, metrics, counts[:-1]
+
+
+def test_a_callback_that_a_script_gives_takes_the_place_of_the_flags(tmp_path):
+    """Else each line would be logged twice."""
+    config = config_of(f"{MOE} --hot-expert-num 1 --save-token-distribution", 1).model_config
+    kinds = [type(callback) for callback in expert_callbacks(config, tmp_path, [])]
+    assert kinds == [MoEDropRateCallback, SummaryMonitor, ColdHotExpertMonitor]
+    given = [MoEDropRateCallback(4, 2.0, 2, 0), ColdHotExpertMonitor()]
+    assert [type(callback) for callback in expert_callbacks(config, tmp_path, given)] == [SummaryMonitor]
 
 
 def test_a_runs_drop_rates_are_those_of_its_routers_choices():

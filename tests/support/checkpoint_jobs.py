@@ -16,6 +16,16 @@ BASE = f"{TINY} --global-batch-size 4 --log-interval 100 --save-interval 100"
 ENDLESS = BASE.replace("--train-iters 2", "")
 """The same without how long to train."""
 
+KINDS = {
+    "float32": "",
+    "bf16 distributed optimizer": "--bf16 --use-distributed-optimizer",
+    "ZeRO 3": "--zero-stage 3",
+    "experts ep2": "--num-experts 4 --moe-token-dispatcher-type alltoall --expert-model-parallel-size 2",
+    "fp16 with scaler": "--fp16 --initial-loss-scale 65536 --loss-scale-window 3",
+    "async": "--async-save --use-distributed-optimizer",
+}
+"""States that differ, for two ranks."""
+
 
 @dataclass
 class Outcome:

@@ -34,19 +34,12 @@ from pynative.collectives import connect
 from pynative.collectives.failure import EndTogether
 from pynative.training.callbacks import Callback
 from pynative.training.callbacks.checkpoint import CheckpointCallback
+from tests.support.checkpoint_jobs import KINDS
 from tests.support.distributed_worker import PR_SET_PDEATHSIG
 from tests.support.layouts import Rows
 from tests.support.pretraining import BATCHES, pretrain_tiny
 
 COMMON = f"{BATCHES} --train-iters 1000 --lr-decay-iters 1000 --lr-decay-style cosine --hidden-dropout 0.1"
-KINDS = {
-    "float32": "",
-    "bf16 distributed optimizer": "--bf16 --use-distributed-optimizer",
-    "ZeRO 3": "--zero-memory-optimization level3",
-    "experts ep2": "--num-experts 4 --moe-token-dispatcher-type alltoall --expert-model-parallel-size 2",
-    "fp16 with scaler": "--fp16 --initial-loss-scale 65536 --loss-scale-window 3",
-    "async": "--async-save --use-distributed-optimizer",
-}
 Checksums = dict[str, dict[str, int]]
 WORLD = 2
 LAST = 24

@@ -12,6 +12,8 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,8 +22,10 @@ import pytest
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import MANIFEST
 from parallel_core.checkpoint.reader import CheckpointReader
+from tests.support.checkpoint_jobs import KINDS
 from tests.support.damage import DAMAGES, files_of
 from tests.support.distributed import Failed, outcomes, run
+from tests.support.dying import deaths
 from tests.support.engine import config_of, job
 from tests.support.gathering import digests
 from tests.support.layouts import Rows
@@ -207,6 +211,59 @@ def test_a_rank_that_is_killed_while_it_writes_loses_nothing(tmp_path):
     assert commit.find(tmp_path).name == commit.checkpoint_name(2) and list(tmp_path.glob(".iter*"))
     run(2, pretrain_tiny_in, tmp_path)
     assert commit.find(tmp_path).name == commit.checkpoint_name(4) and not list(tmp_path.glob(".iter*"))
+
+
+def die_at_every_step(backend, directory: Path, flags: str) -> dict[str, list[int]]:
+    """The ranks' writing of step 3's checkpoint, and its publishing, each tried by a child that dies at each of its
+    steps: which iteration is the latest and whole then."""
+    from pynative.checkpointing.save import Saving
+    from pynative.training.callbacks import Callback
+
+    found: dict[str, list[int]] = {"writing": [], "publishing": []}
+    numbers = count()
+
+    def latest(root: Path) -> int:
+        folder = commit.find(root)
+        assert CheckpointReader(folder).damaged_files() == []
+        return int(folder.name.strip(".")[5:12])
+
+    def copied(saving: Saving) -> Saving:
+        root = directory.with_name(f"trial{next(numbers)}")
+        shutil.copytree(directory, root)
+        return replace(saving, directory=root)
+
+    class Dies(Callback):
+        def on_step_end(self, state):
+            if state.iteration != 3:
+                return
+            state.step_cell.buffers.finish_param_sync()
+            saving = Saving.begin(directory, state)
+            for rank in (1, 0):  # one after the other: the last try of each is not cut short
+                if backend.rank == rank:
+                    found["writing"] += [latest(directory) for _ in deaths(lambda: None, lambda _: saving.write())]
+                backend.world.barrier()
+            if backend.rank == 0:
+                for _, trial in deaths(lambda: copied(saving), lambda trial: trial.publish()):
+                    found["publishing"].append(latest(trial.directory))
+                    commit.clean(trial.directory)
+                    assert latest(trial.directory) == found["publishing"][-1]
+            backend.world.barrier()
+
+    flags = f"{BATCHES} --train-iters 3 --save-interval 2 --keep-checkpoint-max 1 --save {directory} {flags}"
+    pretrain_tiny(backend, flags, callbacks=[Dies()])
+    return found
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", KINDS.keys() - {"async"})
+def test_a_death_at_any_step_of_a_save_leaves_a_whole_checkpoint(tmp_path, kind):
+    """For every kind of state: the one before until a step of the publishing, from there on the new one. Whether a
+    thread makes the steps (--async-save) is all the same."""
+    first, second = run(2, die_at_every_step, tmp_path / "save", KINDS[kind])
+    assert set(first["writing"]) == {2} and len(first["writing"]) > 5 and set(second["writing"]) <= {2}
+    seen = first["publishing"]
+    assert seen == sorted(seen) and set(seen) == {2, 3} and len(seen) > 15 and not second["publishing"]
+    assert commit.find(tmp_path / "save").name == commit.checkpoint_name(3)
 
 
 def log_to_a_full_disk(backend, directory: Path) -> int:

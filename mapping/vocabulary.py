@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parallel_core.config.base import Unknown
+from parallel_core.protobuf import fields
 
 
 def vocabulary(args: Any) -> Any:
@@ -45,26 +46,10 @@ def _pieces(content: bytes) -> int | None:
 
     The file is one protocol buffer message, in which every piece is an entry of field 1.
     """
-    fixed_sizes, pieces, position = {1: 8, 5: 4}, 0, 0
     try:
-        while position < len(content):
-            key, position = _number(content, position)
-            field, kind = key >> 3, key & 7
-            size, position = (fixed_sizes[kind], position) if kind in fixed_sizes else _number(content, position)
-            pieces += field == 1
-            position += 0 if kind == 0 else size
-    except IndexError:
+        return sum(field == 1 for field, *_ in fields(content, 0, len(content))) or None
+    except (IndexError, ValueError):
         return None
-    return pieces if position == len(content) and pieces else None
-
-
-def _number(content: bytes, position: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and where it ends."""
-    value = shift = 0
-    while content[position] & 0x80:
-        value |= (content[position] & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-    return value | content[position] << shift, position + 1
 
 
 def padded_vocabulary(args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Number types by name: how many bytes one takes, and what it is called in a safetensors file."""
+"""Number types by name: how many bytes one takes, and what it is called in files."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ class DType(NamedTuple):
     safetensors: str
     numpy: str
     """The numpy type of its bits: numpy has no bfloat16."""
+    mindspore: str
+    """In a .ckpt file of MindSpore's."""
 
 
 DTYPES = {
-    "float32": DType(4, "F32", "float32"),
-    "float16": DType(2, "F16", "float16"),
-    "bfloat16": DType(2, "BF16", "uint16"),
-    "int32": DType(4, "I32", "int32"),
-    "int64": DType(8, "I64", "int64"),
-    "bool": DType(1, "BOOL", "bool"),
+    "float32": DType(4, "F32", "float32", "Float32"),
+    "float16": DType(2, "F16", "float16", "Float16"),
+    "bfloat16": DType(2, "BF16", "uint16", "BFloat16"),
+    "int32": DType(4, "I32", "int32", "Int32"),
+    "int64": DType(8, "I64", "int64", "Int64"),
+    "bool": DType(1, "BOOL", "bool", "Bool"),
 }
 
 FLOATS = ("float32", "float16", "bfloat16")

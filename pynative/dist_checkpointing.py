@@ -9,7 +9,9 @@ from typing import Any
 
 from mindspore import nn
 
+from parallel_core.checkpoint.writer import FileNames
 from parallel_core.config import AllConfig, ModelConfig
+from parallel_core.config.checkpoint import starts_a_name
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative import checkpointing, parallel_state
 from pynative.checkpointing.names import get_checkpoint_name, get_last_checkpoint
@@ -57,8 +59,8 @@ def _run_of(
 
 
 def _check_format(format: str) -> None:
-    if format != "safetensors":
-        raise ValueError(f"format={format!r}: not implemented yet; use 'safetensors'")
+    if format not in ("safetensors", "ckpt"):
+        raise ValueError(f"format={format!r}: must be 'safetensors' or 'ckpt', MindSpore's own")
 
 
 def save_checkpoint(
@@ -81,13 +83,18 @@ def save_checkpoint(
     beginning; epochs are not counted. crc_check: checksums are written in any case.
     """
     _check_format(format)
-    others = {"only_save_strategy": (only_save_strategy, False), "prefix": (prefix, "network")}
-    for name, (given, only) in {**others, "epoch_num": (epoch_num, 0)}.items():
+    others = {"only_save_strategy": (only_save_strategy, False), "epoch_num": (epoch_num, 0)}
+    for name, (given, only) in others.items():
         if given != only:
             raise ValueError(f"save_checkpoint: {name}={given!r} is not available; only {only!r} is")
     run = _run_of(config, model, optimizer, opt_param_scheduler)
     run.iteration = step_num
-    return checkpointing.save_checkpoint(Path(ckpt_path), run, keep=keep_checkpoint_max)
+    if not starts_a_name(prefix):
+        raise ValueError(
+            f"save_checkpoint: prefix={prefix!r}: must be letters, digits, - and _, with which names start"
+        )
+    names = FileNames(format == "ckpt", prefix)
+    return checkpointing.save_checkpoint(Path(ckpt_path), run, keep_checkpoint_max, names)
 
 
 def load_checkpoint(

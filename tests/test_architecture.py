@@ -77,7 +77,7 @@ FLOORS = {
     "parallel_core": (
         {"activations", "batch_sizes", "blas", "dtypes", "files", "findings", "fused_rows", "hot_experts", "loss_scale"}
         | {"lr_schedule", "messages", "newton_schulz", "token_dispatch"}
-        | {"partition", "sampling", "sharding", "strictness"},
+        | {"partition", "protobuf", "sampling", "sharding", "strictness"},
         {"averaging", "buffers", "initial_values", "recompute", "schedules", "sizes"},
         {"config", "context"},
         {"rope_scaling"},

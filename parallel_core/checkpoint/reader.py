@@ -10,7 +10,8 @@ import numpy as np
 
 from parallel_core.checkpoint.layout import Copy, overlap
 from parallel_core.checkpoint.manifest import Manifest, Shard, StoredTensor
-from parallel_core.checkpoint.tensor_file import TensorFile, damage
+from parallel_core.checkpoint.mindspore_file import open_tensors
+from parallel_core.checkpoint.tensor_file import damage
 from parallel_core.sharding import Box, Place, ShardSpec
 
 
@@ -34,7 +35,7 @@ class CheckpointReader:
         stored = self.manifest.config.get("model_config", {})
         self._stored_vocabulary = Vocabulary(stored.get("unpadded_vocab_size"), stored.get("vocab_size"))
         self._vocabulary = vocabulary or self._stored_vocabulary
-        self._open = cache(lambda name: TensorFile(directory / name))
+        self._open = cache(lambda name: open_tensors(directory / name))
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
         """What is wrong with the files: missing, of another size, with other bytes.
@@ -42,7 +43,7 @@ class CheckpointReader:
         Reading everything takes time, so ranks can divide the files: this is share number `share` of `shares`.
         """
         files = list(self.manifest.files.items())[share::shares]
-        found = (damage(self.directory / name, record) for name, record in files)
+        found = (damage(self.directory / name, record, open_tensors) for name, record in files)
         return list(filter(None, found))
 
     def has(self, name: str) -> bool:

@@ -5,10 +5,12 @@ data; the data (https://github.com/huggingface/safetensors). Written here rather
 then writes, sums up and syncs without a second copy of the data, and because a file that is cut off is named as that.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -45,12 +47,22 @@ def write_tensors(
     path: Path, tensors: Mapping[str, np.ndarray | LazyTensor], metadata: Mapping[str, str] | None = None
 ) -> FileRecord:
     """Write a safetensors file and bring it to the disk; tensors that are not in memory are read one by one."""
-    size, checksums = 0, {}
-    lazy = {name: value if isinstance(value, LazyTensor) else of_array(value) for name, value in tensors.items()}
+    lazy = as_lazy(tensors)
+    values = ((name, bits_of(tensor.read())) for name, tensor in lazy.items())
+    return write_blocks(path, chain([("", _header(lazy, metadata))], values))
+
+
+def as_lazy(tensors: Mapping[str, np.ndarray | LazyTensor]) -> dict[str, LazyTensor]:
+    """All tensors alike, whether they are in memory or not."""
+    return {name: value if isinstance(value, LazyTensor) else of_array(value) for name, value in tensors.items()}
+
+
+def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
+    """Write bytes, each block a tensor's by its name or, called "", the header's; bring them to the disk."""
+    size, checksums = 0, dict[str, int]()
     with path.open("wb") as file:
-        blocks: Iterable[Any] = chain([_header(lazy, metadata)], (_bytes(tensor.read()) for tensor in lazy.values()))
-        for name, block in zip(["", *lazy], blocks, strict=True):
-            checksums[name] = crc32(block)
+        for name, block in blocks:
+            checksums[name] = crc32(block, checksums.get(name, 0))
             size += file.write(block)
         file.flush()
         os.fsync(file.fileno())
@@ -65,7 +77,7 @@ def _blake2b(path: Path) -> str:
     return digest.hexdigest()
 
 
-def damage(path: Path, record: FileRecord) -> str | None:
+def damage(path: Path, record: FileRecord, opens: Callable[[Path], TensorFile]) -> str | None:
     """What is wrong with a file of which `record` was kept, and which tensors are not what was written; all of it is
     read. None: nothing."""
     if not path.is_file():
@@ -73,7 +85,7 @@ def damage(path: Path, record: FileRecord) -> str | None:
     if path.stat().st_size != record.size:
         return f"{path}: has {path.stat().st_size} bytes, {record.size} were written: it is cut off or damaged"
     try:
-        wrong = TensorFile(path).changed(record.crc32) if record.crc32 else []
+        wrong = opens(path).changed(record.crc32) if record.crc32 else []
     except ValueError as error:
         return str(error)
     if wrong:
@@ -84,7 +96,8 @@ def damage(path: Path, record: FileRecord) -> str | None:
     return None
 
 
-def _bytes(array: np.ndarray) -> Any:
+def bits_of(array: np.ndarray) -> Any:
+    """The bytes of an array, in order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -122,34 +135,44 @@ class TensorFile:
     Raises ValueError naming the file if it isn't one, or isn't whole.
     """
 
+    kind = "safetensors"
+
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._entries: dict[str, dict[str, Any]] = {}
+        self._data_start = 0
         try:
             if not path.is_file():
                 raise ValueError("no file")
-            with path.open("rb") as file:
-                length = int.from_bytes(file.read(_LENGTH), "little")
-                header = parse_json(file.read(min(length, path.stat().st_size)), path)
-            header.pop(_METADATA, None)
-            self._entries: dict[str, dict[str, Any]] = header
-            self._data_start = _LENGTH + length
-            end = _end(header)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-            raise ValueError(f"{path}: not a readable safetensors file ({error})") from error
-        if path.stat().st_size != self._data_start + end:
+            end = self._read_header()
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, StopIteration) as error:
+            raise ValueError(f"{path}: not a readable {self.kind} file ({error})") from error
+        if path.stat().st_size != end:
             raise ValueError(
-                f"{path}: has {path.stat().st_size} bytes, its header promises {self._data_start + end}: it is cut off "
-                f"or damaged; load another checkpoint"
+                f"{path}: has {path.stat().st_size} bytes, its header promises {end}: it is cut off or damaged; load "
+                f"another checkpoint"
             )
+
+    def _read_header(self) -> int:
+        """Find out what there is; the file's size according to that."""
+        with self.path.open("rb") as file:
+            length = int.from_bytes(file.read(_LENGTH), "little")
+            header = parse_json(file.read(min(length, self.path.stat().st_size)), self.path)
+        header.pop(_METADATA, None)
+        self._entries, self._data_start = header, _LENGTH + length
+        return self._data_start + _end(header)
 
     def changed(self, checksums: Mapping[str, int]) -> list[str]:
         """Names of the tensors whose bytes have another checksum, or are on one side only."""
-        with self.path.open("rb") as file:
-            header = crc32(file.read(self._data_start))
+        header = self._header_checksum()
         if header != checksums.get(""):
             return ["its header"]
         found = {name: crc32(self._data(*self._place(name)[2:]).data) for name in self._entries} | {"": header}
         return sorted(name for name in found.keys() | checksums.keys() if found.get(name) != checksums.get(name))
+
+    def _header_checksum(self) -> int:
+        with self.path.open("rb") as file:
+            return crc32(file.read(self._data_start))
 
     @cached_property
     def _map(self) -> np.ndarray:

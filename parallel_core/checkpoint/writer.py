@@ -6,7 +6,7 @@ The notes are files too, so nothing but a barrier is needed between the writers 
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +14,13 @@ import numpy as np
 
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest, Run, Shard, StoredTensor, merge_tensors, tensor_from
-from parallel_core.checkpoint.tensor_file import FileRecord, write_tensors
+from parallel_core.checkpoint.mindspore_file import SUFFIX, write_by_name
+from parallel_core.checkpoint.tensor_file import FileRecord
 from parallel_core.sharding import INSTANCES_OF_STATES, MODEL_KINDS, Coordinates, Place, ShardSpec, is_counted
 from parallel_core.topology import Topology
+
+PREFIX = "network"
+"""What names of files start with where nothing is said; safetensors' then have none."""
 
 
 class LocalTensor(NamedTuple):
@@ -48,6 +52,21 @@ def file_name(tensor_rank: int, stage: int, replica: int = 0) -> str:
     return f"mp_rank_{tensor_rank:02d}_{stage:03d}{f'_{replica:03d}' if replica else ''}.safetensors"
 
 
+@dataclass(frozen=True)
+class FileNames:
+    """How the files of a checkpoint are called, and so of which kind they are."""
+
+    is_mindspore: bool = False
+    """Each rank's in MindSpore's own format, with the earlier system's names."""
+    prefix: str = PREFIX
+
+    def of(self, rank: int, place: str, iteration: int) -> str:
+        """A rank's, whose place in the model is called `place`."""
+        if self.is_mindspore:
+            return f"{self.prefix}_rank_{rank}-0_{iteration}{SUFFIX}"
+        return place if self.prefix == PREFIX else f"{self.prefix}_{place}"
+
+
 def is_written(spec: ShardSpec, coordinates: Coordinates) -> bool:
     """Whether this rank writes its shard of a parameter: the first of those that hold the same one does."""
     return is_counted(spec, coordinates) and coordinates.get(spec.replicas, (0, 1))[0] == 0
@@ -67,7 +86,7 @@ def write_part(partial: Path, name: str, tensors: Mapping[str, LocalTensor]) -> 
         key: StoredTensor(tensor.place.spec.shape, str(tensor.values.dtype), (Shard(name, tensor.place.boxes),))
         for key, tensor in tensors.items()
     }
-    record = write_tensors(partial / name, {key: tensor.values for key, tensor in tensors.items()})
+    record = write_by_name(partial / name, {key: tensor.values for key, tensor in tensors.items()})
     note = {"file": asdict(record), "tensors": {key: asdict(tensor) for key, tensor in stored.items()}}
     _note(partial, name).write_text(json.dumps(note), encoding="utf-8")
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from parallel_core.config.base import Config, option
 from parallel_core.strictness import STRICTNESS
+
+
+def starts_a_name(prefix: str) -> bool:
+    """Whether names of files can start so: it is no path."""
+    return re.fullmatch(r"\w[\w.-]*", prefix) is not None
 
 
 @dataclass(kw_only=True)
@@ -23,7 +29,7 @@ class CheckpointConfig(Config):
     keep_checkpoint_max: int = option("--keep-checkpoint-max", 5, at_least=1)
     """Newest checkpoints that are kept."""
     prefix: str = option("--ckpt-prefix", "network")
-    """Start of checkpoint names."""
+    """Start of the names of a checkpoint's files; safetensors' have none unless another than this is given."""
     ckpt_format: str = option(
         "--ckpt-format",
         "torch_dist",

@@ -34,8 +34,6 @@ class Unsupported(NamedTuple):
 
 _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "lora_rank": (0,),
-    "ckpt_format": ("torch_dist", "torch", "torch_dcp", "fsdp_dtensor", "safetensors"),
-    "prefix": ("network",),
     "instruction.enabled": (False,),
     "labels_in_data": (False,),
     "tokenizer_type": (None, "GPT2BPETokenizer", "NullTokenizer"),

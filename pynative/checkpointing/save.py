@@ -15,7 +15,7 @@ import numpy as np
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.huggingface.write import add_huggingface
 from parallel_core.checkpoint.manifest import OptimizerRecord, Run
-from parallel_core.checkpoint.writer import LocalTensor, is_written, write_manifest, write_part, writers
+from parallel_core.checkpoint.writer import FileNames, LocalTensor, is_written, write_manifest, write_part, writers
 from parallel_core.config import AllConfig
 from parallel_core.config.checkpoint import CheckpointConfig
 from pynative import parallel_state
@@ -28,13 +28,13 @@ from pynative.tensor_parallel.random import get_rng_tracer
 TOKENIZER_FILES = ("vocab_file", "merge_file", "tokenizer_model")
 
 
-def save_checkpoint(directory: Path, state: RunState, keep: int | None = None) -> Path:
+def save_checkpoint(directory: Path, state: RunState, keep: int | None = None, names: FileNames | None = None) -> Path:
     """Write `directory`/iter_<iteration> and make it the latest; all ranks call this. Its path.
 
-    A checkpoint of the same iteration is replaced. Returns when it is on the disk. keep: how many are left there, by
-    default what the configuration says.
+    A checkpoint of the same iteration is replaced. Returns when it is on the disk. keep: how many are left there, and
+    names: of the files, by default what the configuration says.
     """
-    world, saving = parallel_state.get_world_group(), Saving.begin(directory, state, keep)
+    world, saving = parallel_state.get_world_group(), Saving.begin(directory, state, keep, names)
     saving.write()
     world.barrier()
     saving.publish()
@@ -63,7 +63,15 @@ class Saving:
     keep: int
 
     @classmethod
-    def begin(cls, directory: Path, state: RunState, keep: int | None = None, *, copies: bool = False) -> Saving:
+    def begin(
+        cls,
+        directory: Path,
+        state: RunState,
+        keep: int | None = None,
+        names: FileNames | None = None,
+        *,
+        copies: bool = False,
+    ) -> Saving:
         """Make its folder and take up what there is to write; all ranks call this.
 
         copies: the values of now, whatever training does to the memory from here on.
@@ -72,7 +80,9 @@ class Saving:
             callback.before_save(state)
         world, optimizer = parallel_state.get_world_group(), _saved_optimizer(state)
         is_sharded = optimizer is not None and optimizer.buffers.is_sharded
-        files = writers(parallel_state.get_topology(), sharded=is_sharded)
+        places, config = writers(parallel_state.get_topology(), sharded=is_sharded), _config_of(state)
+        names = names or FileNames(config.ckpt_format == "ckpt", config.prefix)
+        files = {rank: names.of(rank, place, state.iteration) for rank, place in places.items()}
         tensors, run = _local_tensors(state), _run(state)
         if world.rank == 0:
             with _explained(directory, tensors):
@@ -88,8 +98,8 @@ class Saving:
             tensors=tensors,
             run=run,
             files=tuple(files.values()),
-            config=state.config.training_config.checkpoint,
-            keep=_kept(state.config.training_config.checkpoint) if keep is None else keep,
+            config=config,
+            keep=_kept(config) if keep is None else keep,
         )
 
     @property
@@ -125,6 +135,10 @@ def _explained(directory: Path, tensors: dict[str, LocalTensor]) -> Iterator[Non
         raise OSError(error.errno, commit.cannot_write(directory, needed, error)) from error
 
 
+def _config_of(state: RunState) -> CheckpointConfig:
+    return state.config.training_config.checkpoint
+
+
 def _kept(config: CheckpointConfig) -> int:
     return config.keep_checkpoint_max if config.save_retain_interval is None else 1
 
@@ -143,7 +157,7 @@ def _local_tensors(state: RunState) -> dict[str, LocalTensor]:
 
 
 def _saved_optimizer(state: RunState) -> FlatOptimizer | None:
-    return None if state.config.training_config.checkpoint.no_save_optim else state.step_cell.optimizer
+    return None if _config_of(state).no_save_optim else state.step_cell.optimizer
 
 
 def _record(optimizer: FlatOptimizer) -> OptimizerRecord:

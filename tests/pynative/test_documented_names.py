@@ -353,7 +353,7 @@ def saved_by_parts(backend, directory) -> list:
         save_checkpoint(config, first[0], ckpt_path=directory / "weights", step_num=2)
         resumed = load_checkpoint(config, *second, ckpt_path=str(directory / "all"), crc_check=True)
         load_checkpoint(config, third[0], ckpt_path=directory / "weights")
-        for changes in ({"format": "ckpt"}, {"epoch_num": 1}, {"prefix": "mine"}):
+        for changes in ({"format": "pickle"}, {"epoch_num": 1}, {"prefix": "../mine"}):
             with pytest.raises(ValueError):
                 save_checkpoint(config, *first, ckpt_path=directory / "no", **changes)
         with pytest.raises(ValueError, match="saved without its optimizer"):

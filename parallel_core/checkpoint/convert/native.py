@@ -11,6 +11,7 @@ from parallel_core.checkpoint.convert.model import Model, Position
 from parallel_core.checkpoint.convert.settings import SECTIONS, config_of
 from parallel_core.checkpoint.lazy import LazyTensor, assembled
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest, OptimizerRecord, Run, StoredTensor
+from parallel_core.checkpoint.mindspore_file import open_tensors
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.checkpoint.writer import LocalTensor, file_name, write_manifest, write_part
 from parallel_core.files import plain_file
@@ -28,7 +29,7 @@ def is_native(folder: Path) -> bool:
 def read_native(folder: Path, *, optimizer: bool = True) -> Model:
     """One of our checkpoints. Raises ValueError if a tensor is not whole."""
     manifest = Manifest.read(folder)
-    files = {name: TensorFile(plain_file(folder, name)) for name in manifest.files}
+    files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}
     tensors = {name: _whole(name, tensor, files) for name, tensor in manifest.tensors.items()}
     record = manifest.optimizer if optimizer else None
     position = Position(

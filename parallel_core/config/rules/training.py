@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parallel_core.batch_sizes import BatchSizes
+from parallel_core.config.checkpoint import starts_a_name
 from parallel_core.config.notations import parse_blend, split_shares
 from parallel_core.config.sections import Sections
 from parallel_core.findings import ConfigError, Finding
@@ -166,6 +167,12 @@ def resuming_takes_everything(config: Sections) -> Iterator[Finding]:
         )
 
 
+def prefix_starts_a_name(config: Sections) -> Iterator[Finding]:
+    prefix = config.training_config.checkpoint.prefix
+    if not starts_a_name(prefix):
+        yield Finding("--ckpt-prefix", prefix, "must be letters, digits, - and _, with which names start", "change it")
+
+
 def ids_are_in_the_vocabulary(config: Sections) -> Iterator[Finding]:
     data, rows = config.dataset_config, config.model_config.vocab_size
     for flag, number in (("--eos-token-id", data.eos_token_id), ("--pad-token-id", data.pad_token_id)):
@@ -220,6 +227,7 @@ RULES = (
     copies_can_be_compared,
     checkpoints_are_kept,
     resuming_takes_everything,
+    prefix_starts_a_name,
     split_is_shares,
     blends_can_be_read,
     training_has_data,

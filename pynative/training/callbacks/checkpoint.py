@@ -57,4 +57,5 @@ class CheckpointCallback(Callback):
     def _saved(self, state: TrainingState, path: Path) -> None:
         self._under_way = None
         asked = state.config.training_config.checkpoint.ckpt_format
-        log(f"Saved checkpoint {path} (safetensors and a manifest, for --ckpt-format {asked})")
+        kind = "MindSpore's files" if asked == "ckpt" else "safetensors"
+        log(f"Saved checkpoint {path} ({kind} and a manifest, for --ckpt-format {asked})")

@@ -52,7 +52,7 @@ def test_the_record_is_of_the_bytes_on_disk(tmp_path):
     """Size and checksums made while writing are those of the file."""
     record = write_tensors(tmp_path / "t", _tensors())
     assert record.size == (tmp_path / "t").stat().st_size and record.crc32.keys() == {"", *_tensors()}
-    assert damage(tmp_path / "t", record) is None
+    assert damage(tmp_path / "t", record, TensorFile) is None
 
 
 @pytest.mark.parametrize("keep", [0, 5, 40, -1])

@@ -1,0 +1,61 @@
+"""Protocol buffer messages, walked without their schema (https://protobuf.dev/programming-guides/encoding)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+_FIXED = {1: 8, 5: 4}
+"""Wire type -> bytes of its values."""
+_VARINT, _BYTES = 0, 2
+
+
+def fields(data: Any, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """(field, first, last + 1) of each entry of the message at data[start:stop]: where its bytes are; of a number, the
+    number and 0. Raises IndexError or ValueError where there is no message."""
+    while start < stop:
+        key, start = _number(data, start)
+        field, kind = key >> 3, key & 7
+        if kind == _VARINT:
+            value, start = _number(data, start)
+            yield field, value, 0
+            continue
+        if kind != _BYTES and kind not in _FIXED:
+            raise ValueError(f"no message: wire type {kind} at byte {start}")
+        length, start = (_FIXED[kind], start) if kind in _FIXED else _number(data, start)
+        if start + length > stop:
+            raise ValueError(f"no message: {length} bytes at byte {start} of {stop}")
+        yield field, start, start + length
+        start += length
+
+
+def _number(data: Any, start: int) -> tuple[int, int]:
+    """A number of seven bits a byte, and the byte behind it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = int(data[start])
+        start += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, start
+    raise ValueError(f"no message: a number of more than ten bytes at byte {start}")
+
+
+def entry(field: int, value: int | bytes) -> bytes:
+    """The entry of a number, or of bytes."""
+    if isinstance(value, int):
+        return _written(field << 3 | _VARINT) + _written(value)
+    return opening(field, len(value)) + value
+
+
+def opening(field: int, length: int) -> bytes:
+    """What stands before `length` bytes that are an entry."""
+    return _written(field << 3 | _BYTES) + _written(length)
+
+
+def _written(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*found, value])

@@ -1,0 +1,98 @@
+"""--ckpt-format and --ckpt-prefix: MindSpore's own file for each rank, beside the manifest that all formats have."""
+
+import numpy as np
+import pytest
+
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.convert.__main__ import main as convert
+from parallel_core.checkpoint.manifest import MANIFEST, Manifest
+from tests.support.checkpoint_jobs import assert_same, saved, train
+from tests.support.distributed import run
+
+FLAGS = "--bf16 --use-distributed-optimizer --lr-decay-iters 4 --hidden-dropout 0.1"
+MINDSPORE = f"{FLAGS} --ckpt-format ckpt --ckpt-prefix llama"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """What two ranks saved, and the outcome of going on for two steps more."""
+    directory = tmp_path_factory.mktemp("save")
+    return directory, run(2, train, f"{MINDSPORE} --train-iters 4 --save {directory} --save-interval 2", look_at=2)[0]
+
+
+def test_a_rank_has_a_file_that_mindspore_reads(checkpoint):
+    """Named as the earlier system names them; each value is in one of them."""
+    import mindspore as ms
+
+    directory, outcome = checkpoint
+    folder = commit.find(directory, 2)
+    files = {f"llama_rank_{rank}-0_2.ckpt" for rank in (0, 1)}
+    assert {path.name for path in folder.iterdir()} == files | {MANIFEST}
+    assert Manifest.read(folder).files.keys() == files
+    found = [ms.load_checkpoint(str(folder / name)) for name in sorted(files)]
+    name = "decoder.layers.0.mlp.linear_fc1.weight"
+    values = found[0][name].astype(ms.float32).asnumpy()
+    np.testing.assert_array_equal(values, outcome.seen.weights[name])
+    assert name not in found[1] and f"exp_avg.{name}" in found[0] | found[1]
+
+
+def test_the_run_goes_on_to_the_bit_and_another_layout_takes_over(checkpoint):
+    """No flag has to say which format is read."""
+    directory, outcome = checkpoint
+    resumed = run(2, train, f"{FLAGS} --train-iters 4 --load {directory} --ckpt-step 2")[0]
+    assert_same(resumed, outcome)
+    assert resumed.losses == outcome.losses[2:]
+    tp2 = f"{FLAGS} --train-iters 4 --tensor-model-parallel-size 2 --load {directory} --ckpt-step 2"
+    assert_same(run(2, train, tp2, False)[0], outcome.seen)
+
+
+def test_tools_read_it(checkpoint, tmp_path):
+    """The converter, whose verification reads back what it wrote."""
+    directory, outcome = checkpoint
+    assert convert(["--input", str(directory), "--output", str(tmp_path)]) == 0
+    for name in ("decoder.final_layernorm.weight", "exp_avg.embedding.word_embeddings.weight"):
+        whole = (outcome.weights | outcome.moments)[name]
+        np.testing.assert_array_equal(saved(tmp_path, name)[: len(whole)], whole)
+
+
+def test_a_flipped_bit_is_found(checkpoint):
+    """As in any other format; file and tensor are named."""
+    directory, _ = checkpoint
+    path = commit.find(directory, 4) / "llama_rank_1-0_4.ckpt"
+    good = path.read_bytes()
+    path.write_bytes(good[:-3] + bytes([good[-3] ^ 1]) + good[-2:])
+    try:
+        with pytest.raises(ValueError, match="nothing was loaded") as caught:
+            run(2, train, f"{FLAGS} --load {directory}", False)
+    finally:
+        path.write_bytes(good)
+    text = f"{caught.value}{''.join(caught.value.__notes__)}"
+    assert path.name in text
+
+
+def test_safetensors_take_a_prefix_that_is_given(tmp_path):
+    """Without one they have Megatron's names alone."""
+    run(1, train, f"--train-iters 1 --save {tmp_path} --ckpt-prefix mine")
+    assert sorted(Manifest.read(commit.find(tmp_path)).files) == ["mine_mp_rank_00_000.safetensors"]
+
+
+def save_by_call(backend, directory, **arguments) -> str:
+    from mindspore import nn
+
+    from pynative.dist_checkpointing import load_checkpoint, save_checkpoint
+    from pynative.parameter import initialize_parameters
+    from pynative.transformer.gpt_model import GPTModel
+    from tests.support.engine import TINY, config_of, job
+
+    config = config_of(TINY, 1)
+    with job(backend, config):
+        model = nn.CellList([GPTModel(config.model_config)])
+        initialize_parameters(model, 1)
+        path = save_checkpoint(config, model, ckpt_path=directory, step_num=3, **arguments)
+        assert load_checkpoint(config, model, ckpt_path=directory, format="ckpt")["step_num"] == 3
+        return sorted(file.name for file in path.iterdir())
+
+
+def test_the_call_of_the_earlier_system_takes_format_and_prefix(tmp_path):
+    names = run(1, save_by_call, tmp_path, format="ckpt", prefix="gpt")[0]
+    assert names == ["gpt_rank_0-0_3.ckpt", MANIFEST]

@@ -80,7 +80,8 @@ class Saving:
             callback.before_save(state)
         world, optimizer = parallel_state.get_world_group(), _saved_optimizer(state)
         is_sharded = optimizer is not None and optimizer.buffers.is_sharded
-        places, config = writers(parallel_state.get_topology(), sharded=is_sharded), _config_of(state)
+        config = state.config.training_config.checkpoint
+        places = writers(parallel_state.get_topology(), sharded=is_sharded)
         names = names or FileNames(config.ckpt_format == "ckpt", config.prefix)
         files = {rank: names.of(rank, place, state.iteration) for rank, place in places.items()}
         tensors, run = _local_tensors(state), _run(state)
@@ -135,10 +136,6 @@ def _explained(directory: Path, tensors: dict[str, LocalTensor]) -> Iterator[Non
         raise OSError(error.errno, commit.cannot_write(directory, needed, error)) from error
 
 
-def _config_of(state: RunState) -> CheckpointConfig:
-    return state.config.training_config.checkpoint
-
-
 def _kept(config: CheckpointConfig) -> int:
     return config.keep_checkpoint_max if config.save_retain_interval is None else 1
 
@@ -157,7 +154,7 @@ def _local_tensors(state: RunState) -> dict[str, LocalTensor]:
 
 
 def _saved_optimizer(state: RunState) -> FlatOptimizer | None:
-    return None if _config_of(state).no_save_optim else state.step_cell.optimizer
+    return None if state.config.training_config.checkpoint.no_save_optim else state.step_cell.optimizer
 
 
 def _record(optimizer: FlatOptimizer) -> OptimizerRecord:

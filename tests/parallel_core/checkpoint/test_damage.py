@@ -10,7 +10,7 @@ import pytest
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.reader import open_checkpoint
 from parallel_core.checkpoint.manifest import MANIFEST
-from parallel_core.checkpoint.tensor_file import FileRecord, damage
+from parallel_core.checkpoint.tensor_file import FileRecord, TensorFile, damage
 from parallel_core.sharding import ShardSpec
 from tests.support.checkpoint_writing import save
 from tests.support.damage import DAMAGES, exchange, files_of, flip, random_bits
@@ -104,9 +104,9 @@ def test_a_digest_of_an_earlier_version_counts(root):
     """Its manifests have one for each file, none of tensors, and none of themselves."""
     path = root / "iter_0000002" / FIRST
     record = FileRecord(path.stat().st_size, blake2b(path.read_bytes()).hexdigest())
-    assert damage(path, record) is None
+    assert damage(path, record, TensorFile) is None
     flip(path)
-    assert FIRST in damage(path, record)
+    assert FIRST in damage(path, record, TensorFile)
 
 
 def test_a_pipe_in_the_place_of_a_file_stops_nobody(root):

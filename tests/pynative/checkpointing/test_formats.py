@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from parallel_core.checkpoint import commit
-from parallel_core.checkpoint.convert.__main__ import main as convert
+from parallel_core.checkpoint.inspect import main as inspect
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest
-from tests.support.checkpoint_jobs import assert_same, saved, train
+from tests.support.checkpoint_jobs import assert_same, train
 from tests.support.distributed import run
 
 FLAGS = "--bf16 --use-distributed-optimizer --lr-decay-iters 4 --hidden-dropout 0.1"
@@ -46,13 +46,24 @@ def test_the_run_goes_on_to_the_bit_and_another_layout_takes_over(checkpoint):
     assert_same(run(2, train, tp2, False)[0], outcome.seen)
 
 
-def test_tools_read_it(checkpoint, tmp_path):
-    """The converter, whose verification reads back what it wrote."""
+def test_tools_read_it(checkpoint, tmp_path, capsys):
+    """As what the converters and every other reader see."""
     directory, outcome = checkpoint
-    assert convert(["--input", str(directory), "--output", str(tmp_path)]) == 0
-    for name in ("decoder.final_layernorm.weight", "exp_avg.embedding.word_embeddings.weight"):
-        whole = (outcome.weights | outcome.moments)[name]
-        np.testing.assert_array_equal(saved(tmp_path, name)[: len(whole)], whole)
+    arguments = [
+        str(directory),
+        "--check",
+        "--npz",
+        str(tmp_path / "w.npz"),
+        "--optimizer-npz",
+        str(tmp_path / "o.npz"),
+    ]
+    assert inspect(arguments) == 0
+    for file, expected in (("w.npz", outcome.weights), ("o.npz", outcome.moments)):
+        found = np.load(tmp_path / file)
+        assert len(found.files) == len(expected)
+        for name in found.files:
+            values = expected[name.replace("fp32_param", "main_param")]
+            np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
 def test_a_flipped_bit_is_found(checkpoint):

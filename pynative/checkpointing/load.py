@@ -151,13 +151,14 @@ def _stored_name(reader: CheckpointReader, name: str) -> str:
 
 
 def _read_weights(reader: CheckpointReader, model: nn.Cell, *, exactly: bool) -> None:
-    """exactly: float32 weights take the float32 values that the optimizer of a 16-bit run kept of its own."""
+    """exactly: weights of another type than is stored take the float32 values that the optimizer of a 16-bit run kept
+    of its own, so that they are rounded once."""
     for parameter in whole_parameters(model):
         name = parameter.meta.spec.name
         if not reader.has(name):
             continue
-        exact = f"{MAIN_PARAM}.{name}"
-        if exactly and type_name(parameter.dtype) == "float32" and reader.has(exact):
+        exact, stored = f"{MAIN_PARAM}.{name}", reader.manifest.tensors[name].dtype
+        if exactly and type_name(parameter.dtype) != stored and reader.has(exact):
             name = exact
         present = parameter.asnumpy().copy()  # What the checkpoint lacks, rows of padding, stays.
         write_parameter(parameter, reader.read(name, place_of(parameter), out=present))

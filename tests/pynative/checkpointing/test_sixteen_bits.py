@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.support.checkpoint_jobs import assert_same, train
+from tests.support.checkpoint_jobs import assert_same, saved, train
 from tests.support.distributed import run
 
 SIX_STEPS = "--lr-decay-iters 6 --lr-decay-style cosine --hidden-dropout 0.1 --lr 1e-2"
@@ -46,3 +46,22 @@ def test_a_float32_run_goes_on_in_bf16(tmp_path):
     after = run(1, train, f"{SIX_STEPS} --train-iters 2 --bf16 --load {tmp_path}", False)[0]
     for name, weight in before.weights.items():
         np.testing.assert_array_equal(after.moments[f"main_param.{name}"], weight)
+
+
+@pytest.mark.parametrize(("first", "second"), [("--fp16", "--bf16"), ("--bf16", "--fp16")])
+def test_from_one_16_bit_type_to_the_other(tmp_path, first, second):
+    """The float32 values come over, and weights are those, rounded once: not what the other type made of them."""
+    flags = f"{SIX_STEPS} --train-iters 2"
+    run(1, train, f"{flags} {first} --save {tmp_path}")
+    after = run(1, train, f"{flags} {second} --load {tmp_path}", False)[0]
+    name = "decoder.layers.0.mlp.linear_fc1.weight"
+    exact = saved(tmp_path, f"main_param.{name}")
+    np.testing.assert_array_equal(after.moments[f"main_param.{name}"], exact)
+    np.testing.assert_array_equal(after.weights[name], _rounded(exact, second))
+
+
+def _rounded(values: np.ndarray, kind: str) -> np.ndarray:
+    if kind == "--fp16":
+        return values.astype(np.float16).astype(np.float32)
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)

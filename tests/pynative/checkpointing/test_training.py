@@ -217,6 +217,16 @@ def test_resuming_from_an_earlier_iteration(tmp_path):
     assert again.losses == whole.losses[2:]
 
 
+def test_new_data_start_at_their_beginning(tmp_path):
+    """--new-dataset: step 3 sees what step 1 saw; the run itself goes on. Weights stand still, so losses tell."""
+    flags = "--lr 0 --lr-decay-iters 9 --weight-decay 0"
+    first = train_at("one", f"{flags} --save {tmp_path}")
+    goes_on = train_at("one", f"{flags} --load {tmp_path} --train-iters 4 --override-opt_param-scheduler")
+    anew = train_at("one", f"{flags} --load {tmp_path} --train-iters 4 --override-opt_param-scheduler --new-dataset")
+    assert anew.losses == first.losses and not set(goes_on.losses) & set(first.losses)
+    assert (anew.iteration, anew.consumed_samples) == (goes_on.iteration, goes_on.consumed_samples) == (4, 16)
+
+
 @pytest.mark.parametrize("flag", ["--resume-training", "--exit-on-missing-checkpoint"])
 def test_a_run_that_must_go_on_does_not_start_anew(tmp_path, flag):
     """Without either flag an empty directory that --save names too starts a run."""

@@ -97,6 +97,12 @@ def further_loss_factor(args: Any) -> float | None:
     return scale if is_given or args.num_nextn_predict_layers else factor
 
 
+def shares_with_further_layers(args: Any) -> bool:
+    """MindSpeed-LLM's further layers have an embedding and an output layer of their own unless its flag is there;
+    Megatron's never do."""
+    return args.share_mtp_embedding_and_output_weight or not args.num_nextn_predict_layers
+
+
 def logit_scale(args: Any) -> float | None:
     if args.dim_model_base and args.hidden_size:
         return args.dim_model_base / args.hidden_size
@@ -287,6 +293,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "logits": logit_scale,
     "attention": attention_scale,
     "loss_scaling_factor": further_loss_factor,
+    "share_embedding_and_output_weight": shares_with_further_layers,
     "size": sliding_window,
     "skip_freq": lambda args: 2 if args.interleave_sliding_window else args.window_attn_skip_freq,
     "qkv_has_bias": bias_of("add_qkv_bias"),

@@ -82,3 +82,19 @@ class Averaging:
     def loss_sum(loss: float, weight: Weight) -> float:
         """A micro-batch's share of the reported loss, before the division by the global number of tokens."""
         return loss * weight.tokens if weight.is_mean else loss
+
+
+@dataclass(frozen=True)
+class FurtherLosses:
+    """What the losses of further tokens weigh beside the main one (DeepSeek-V3, 2024, section 2.2): the mean over
+    depths, times a factor."""
+
+    factor: float
+    """--mtp-loss-scaling-factor."""
+    depths: int
+    per_token: bool
+
+    def weight(self, tokens: float, main_tokens: float) -> float:
+        """Of a depth's mean loss. --calculate-per-token-loss divides sums by the main loss's tokens, so that a depth's
+        mean counts as many as it has."""
+        return self.factor / max(self.depths, 1) * (tokens / max(main_tokens, 1.0) if self.per_token else 1.0)

@@ -49,11 +49,11 @@ class StepFigures:
                 _Added(value if isinstance(value, float) else autograd.detached(value), layer, share)
             )
 
-    def running_total(self, name: str, layer: int, value: np.ndarray) -> tuple[np.ndarray, int]:
-        """The sum of what was given here so far in this step, this value included, and how many they are."""
+    def running_mean(self, name: str, layer: int, value: np.ndarray) -> np.ndarray:
+        """Of what was given here so far in this step, this value included."""
         total, count = self._running.get((name, layer), (np.zeros_like(value), 0))
         self._running[name, layer] = total + value, count + 1
-        return self._running[name, layer]
+        return (total + value) / (count + 1)
 
     def vector(self) -> list[float]:
         """This rank's sums. The only place where figures are read from the device."""

@@ -5,7 +5,7 @@ A block is a frozen value made from the configuration (`Attention.of(config, num
 """
 
 from parallel_core.blocks.attention import Attention, CoreAttention
-from parallel_core.blocks.block import Block, ParameterSpec
+from parallel_core.blocks.block import Block, ParameterSpec, blocks_within
 from parallel_core.blocks.dispatch import Dispatch
 from parallel_core.blocks.embedding import Embedding, EmbeddingTable
 from parallel_core.blocks.experts import Expert, ExpertLinear, Experts, SharedExperts
@@ -56,6 +56,7 @@ __all__ = [
     "Router",
     "SharedExperts",
     "SparseAttention",
+    "blocks_within",
     "chunk_of",
     "further_layers",
     "model_chunks",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import NamedTuple, TypeVar
 
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
 from parallel_core.sharding import ShardSpec
+
+Kind = TypeVar("Kind")
 
 
 class ParameterSpec(NamedTuple):
@@ -28,6 +30,14 @@ def join(module: str, name: str) -> str:
     return ".".join(filter(None, (module, name)))
 
 
+def blocks_within(block: Block, kind: type[Kind]) -> Iterator[Kind]:
+    """The blocks of a kind that a block consists of, at any depth."""
+    for part in block.submodules().values():
+        if isinstance(part, kind):
+            yield part
+        yield from blocks_within(part, kind)
+
+
 class Block:
     """A part of a model, made from the configuration alone and described once: cells take their parameters from it,
     `parallel_core.costs` sums what it says.
@@ -35,6 +45,11 @@ class Block:
     A subclass is a frozen dataclass. Fields that are blocks are its submodules, under Megatron's names and in the order
     of the model; what is not overridden is the sum over them.
     """
+
+    @property
+    def parameters_alone(self) -> ParametersOf:
+        """Nothing but the parameters: who uses the block counts the rest."""
+        return ParametersOf(self)
 
     def submodules(self) -> dict[str, Block]:
         """The blocks that this one consists of."""
@@ -68,3 +83,16 @@ class Block:
         """
         inner = {name: block.kept_bytes(micro_batch) for name, block in self.submodules().items()}
         return {join(module, name): size for module, sizes in inner.items() for name, size in sizes.items()}
+
+
+@dataclass(frozen=True)
+class ParametersOf(Block):
+    """The parameters of a block that another one uses, which so counts all but them."""
+
+    used: Block
+
+    def submodules(self) -> dict[str, Block]:
+        return {}
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        return self.used.parameters()

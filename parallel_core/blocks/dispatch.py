@@ -37,6 +37,10 @@ class Dispatch(Block):
     """Every rank gets all tokens, instead of those for its experts."""
     capacity_factor: float | None
     """If every expert's rows are padded to its capacity: that, as a multiple of an even share."""
+    hot: int = 0
+    """Experts whose tokens stay where they are, as many of each owner's, if others have different ones."""
+    cold_share: float = 1.0
+    """Of the others' capacity."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> Dispatch:
@@ -50,6 +54,8 @@ class Dispatch(Block):
             parallel.expert_tensor_parallel_size or parallel.tensor_model_parallel_size,
             moe.moe_token_dispatcher_type == "allgather",
             moe.moe_expert_capacity_factor if moe.moe_pad_expert_input_to_capacity else None,
+            moe.hot_expert_num if parallel.expert_model_parallel_size > 1 else 0,
+            moe.cold_token_percent,
         )
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
@@ -67,8 +73,8 @@ class Dispatch(Block):
         """Of an all-to-all, what goes to others counts."""
         ranks, rows = self.owners * self.shards, self._rows(micro_batch, tokens)
         hidden = (ranks - 1) * rows * self.hidden_size * micro_batch.item_size
-        if self.capacity_factor is None:
-            yield from self._message("all_to_all", (ranks - 1) * (self.experts // self.owners) * INT32)
+        if self.capacity_factor is None or self.hot:
+            yield from self._message("all_to_all", (ranks - 1) * (self.experts // self.owners + self.hot) * INT32)
         for backward in (False, True):
             yield from self._message("all_to_all", (ranks - 1) * rows * FLOAT32, backward)
             for _ in range(2):
@@ -76,11 +82,12 @@ class Dispatch(Block):
 
     def _rows(self, micro_batch: MicroBatch, tokens: int) -> int:
         """What one rank gets from one other."""
+        cold = self.experts - self.hot
         if self.capacity_factor is None:
-            return tokens * self.choices // self.owners
+            return tokens * self.choices * cold // (self.owners * self.experts)
         routed = micro_batch.tokens_between
         capacity = ceil(routed * self.choices / self.experts * self.capacity_factor)
-        return self.experts // self.owners * min(capacity, tokens)
+        return cold // self.owners * min(int(capacity * self.cold_share), tokens)
 
     def _gathered(self, micro_batch: MicroBatch, tokens: int) -> Iterator[Message]:
         ranks = self.owners * self.shards

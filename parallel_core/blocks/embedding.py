@@ -34,7 +34,7 @@ class EmbeddingTable(Block):
     @classmethod
     def of_words(cls, config: ModelConfig) -> EmbeddingTable:
         """The configuration's word embedding: each tensor-parallel rank has a part of the vocabulary."""
-        tied, further = not config.untie_embeddings_and_output_weights, config.multi_token_prediction.depths
+        tied, further = not config.untie_embeddings_and_output_weights, config.multi_token_prediction.uses_embedding
         shared_over = "embedding" if tied or further else None
         return replace(
             cls.of_positions(config),
@@ -85,6 +85,11 @@ class Embedding(Block):
             EmbeddingTable.of_positions(config) if learned else None,
             norm if config.embedding_layernorm else None,
         )
+
+    @property
+    def own(self) -> Embedding:
+        """One that no other stage and no output layer shares."""
+        return replace(self, word_embeddings=replace(self.word_embeddings, shared_over=None))
 
     def _normed(self, micro_batch: MicroBatch) -> MicroBatch:
         """The word embeddings as the norm has them: in the table's type, and whole where positions follow."""

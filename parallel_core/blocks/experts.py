@@ -6,6 +6,7 @@ hidden size, f width of an expert. With balanced routing a rank's experts get R 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_regions
 from parallel_core.blocks.mlp import MLP, BiasActivation
 from parallel_core.initial_values import Normal
+from parallel_core.messages import Message
 from parallel_core.sharding import ShardSpec
 
 if TYPE_CHECKING:
@@ -94,6 +96,10 @@ class Experts(Block):
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         """Of the experts that the tokens pass through."""
         return self.expert.forward_flops(tokens * self.topk, seq_length)
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """None: shards of an expert get the same tokens; what they give is summed on its way back (`Dispatch`)."""
+        return iter(())
 
     def rows(self, micro_batch: MicroBatch) -> int:
         """R, with balanced routing: a tensor-parallel rank routes its part of the tokens."""

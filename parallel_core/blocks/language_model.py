@@ -49,7 +49,8 @@ class Chunk(Block):
     def cells(self) -> list[Block]:
         """The parts that work one after the other, in their order; their parameters in turn are the chunk's."""
         layers, further = (layer for _, layer in self.decoder.layers.layers), self.mtp.cells() if self.mtp else ()
-        found = (self.embedding, *layers, self.decoder.final_layernorm, *further, self.output_layer)
+        heads = self.mtp.own_output_layers.values() if self.mtp else ()
+        found = (self.embedding, *layers, self.decoder.final_layernorm, *further, self.output_layer, *heads)
         return [block for block in found if block is not None]
 
     def recomputed_cells(self) -> list[range]:
@@ -63,7 +64,7 @@ class Chunk(Block):
 
     def submodules(self) -> dict[str, Block]:
         """The copy of the embedding goes by the first stage's name: it is the same parameter, which the head has."""
-        blocks = super().submodules()
+        blocks = super().submodules() | (self.mtp.own_output_layers if self.mtp else {})
         copy = blocks.pop("shared_embedding", None)
         if copy is None:
             return blocks
@@ -91,13 +92,14 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
     last = (chunk, stage) == (len(layout) - 1, len(layout[-1]) - 1)
     embedding, mtp = Embedding.of(config), further_layers(config) if last else None
     copy, tied = SharedEmbedding(embedding.word_embeddings), not config.untie_embeddings_and_output_weights
+    needs_copy = last and not first and config.multi_token_prediction.uses_embedding
     return Chunk(
-        embedding if first else copy if mtp else None,
+        embedding if first else copy if needs_copy else None,
         Decoder(_layers(config, stage, chunk), Norm.of(config) if last and config.use_final_norm else None),
         mtp,
         output_layer(config) if last else None,
         CrossEntropy(config.vocab_size) if last else None,
-        copy if tied and last and not first and not mtp else None,
+        copy if tied and last and not first and not needs_copy else None,
     )
 
 

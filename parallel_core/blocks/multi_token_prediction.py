@@ -4,7 +4,8 @@ Depth after depth, each from the hidden states of the one before and the embeddi
 
     x = eh_proj([enorm(embeddings), hnorm(hidden states)]),  final_layernorm(transformer_layer(x))
 
-Embedding and output layer are the model's own. s sequence, b batch, h hidden, t tensor-parallel size.
+Embedding and output layer are the model's own, or each depth has its own. s sequence, b batch, h hidden, t
+tensor-parallel size.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from parallel_core.blocks.block import Block
+from parallel_core.blocks.block import Block, ParametersOf
 from parallel_core.blocks.embedding import Embedding
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.layer import Layer
@@ -38,6 +39,8 @@ class MultiTokenPredictionLayer(Block):
     eh_proj is cut by columns, and its output gathered.
     """
 
+    embedding: ParametersOf | None
+    """Its own, if it does not use the model's."""
     enorm: Norm
     hnorm: Norm
     eh_proj: Linear
@@ -51,7 +54,9 @@ class MultiTokenPredictionLayer(Block):
         """The configuration's: its layer is of the kind of the decoder's last one."""
         norm, size = Norm.of(config), config.hidden_size
         eh_proj = Linear.column(config, 2 * size, size, bias=False)
-        return cls(norm, norm, eh_proj, Layer.of(config, config.num_layers - 1), norm, recompute)
+        has_own = config.multi_token_prediction.own_ends > 0
+        embedding = Embedding.of(config).own.parameters_alone if has_own else None
+        return cls(embedding, norm, norm, eh_proj, Layer.of(config, config.num_layers - 1), norm, recompute)
 
     @property
     def is_computed_again(self) -> bool:
@@ -133,6 +138,8 @@ class MultiTokenPrediction(Block):
     embedding: Embedding
     output_layer: Linear
     loss: CrossEntropy
+    own_output_layers: dict[str, ParametersOf]
+    """Path in the model -> a depth's own; none where they use the model's."""
 
     @classmethod
     def of(cls, config: ModelConfig, recompute: ChunkRecompute) -> MultiTokenPrediction | None:
@@ -140,29 +147,34 @@ class MultiTokenPrediction(Block):
         depths = [
             MultiTokenPredictionLayer.of(config, replace(recompute, layers=(asked,))) for asked in recompute.layers
         ]
-        parts = Embedding.of(config), output_layer(config), CrossEntropy(config.vocab_size)
-        return cls(tuple(depths), *parts) if depths else None
+        head = output_layer(config)
+        own = {
+            f"mtp.layers.{depth}.output_layer": replace(head, allocates_weight=True).parameters_alone
+            for depth in range(config.multi_token_prediction.own_ends)
+        }
+        parts = Embedding.of(config), head, CrossEntropy(config.vocab_size)
+        return cls(tuple(depths), *parts, own) if depths else None
 
     def submodules(self) -> dict[str, Block]:
-        """Embedding and output layer are the model's."""
+        """Embedding and output layer are the model's, or a depth's own: those work behind the model's."""
         return {f"layers.{depth}": layer for depth, layer in enumerate(self.layers)}
 
     def cells(self) -> list[Block]:
-        """The parts that work one after the other, but the model's own."""
+        """The parts that work one after the other, but the model's own and the output layers."""
         return [part for layer in self.layers for part in layer.submodules().values()]
 
     def recomputed_cells(self) -> list[range]:
-        """Positions of cells that run forward again together: of a depth all but the last."""
+        """Positions of cells that run forward again together: of a depth all but its embedding and the last norm."""
         starts = [sum(len(layer.submodules()) for layer in self.layers[:depth]) for depth in range(len(self.layers))]
         return [
-            range(start, start + len(layer.submodules()) - 1)
+            range(start + (layer.embedding is not None), start + len(layer.submodules()) - 1)
             for start, layer in zip(starts, self.layers, strict=True)
             if layer.is_computed_again
         ]
 
     @property
     def _used(self) -> dict[str, Block]:
-        """The model's own parts, which every depth uses."""
+        """What every depth uses, of the model's own parts or of the depth's."""
         return {"embedding": self.embedding, "output_layer": self.output_layer, "loss": self.loss}
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_regions
 from parallel_core.initial_values import Constant, Normal
+from parallel_core.messages import Message, message
+from parallel_core.routing.rule import RoutingRule
 from parallel_core.sharding import ShardSpec
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
 
 INT32 = 4
+
+
+class CountedLoad(NamedTuple):
+    """Tokens of each expert, or of each group of experts, that a balancing loss sums over ranks."""
+
+    over: str
+    """The kind of group."""
+    ranks: int
+    counts: int
+    by_sequence: bool
+    """Each sequence's, not a micro-batch's."""
+
+
+def counted_loads(config: ModelConfig) -> Iterator[CountedLoad]:
+    """The configuration's: over the ranks that have other tokens of the same micro-batch, and for the loss of all
+    replicas over those too (`pynative.moe.aux_loss`)."""
+    moe, parallel, cut = config.moe_config, config.parallel_config, between_regions(config) is not None
+    sharing = parallel.context_parallel_size * (parallel.tensor_model_parallel_size if cut else 1)
+    over, kinds = "tp-cp" if cut else "cp", set(moe.balancing_losses)
+    if kinds - {"global_aux_loss"}:
+        yield CountedLoad(over, sharing, moe.num_experts or 0, True)
+    if not moe.samples:
+        for weight in (moe.moe_device_level_aux_loss_coeff, moe.moe_comm_aux_loss_coeff):
+            if weight:
+                yield CountedLoad(over, sharing, RoutingRule.of(moe).groups, True)
+    if "global_aux_loss" in kinds:
+        over = "tp-dp-cp" if cut else "dp-cp"
+        yield CountedLoad(over, sharing * parallel.data_parallel_size, moe.num_experts or 0, False)
 
 
 @dataclass(frozen=True)
@@ -33,6 +64,8 @@ class Router(Block):
     """Whether the input is widened."""
     partial_over: str | None
     """Kind of the group whose ranks route different shards of the sequence (see ShardSpec)."""
+    loads: tuple[CountedLoad, ...]
+    """What balancing losses sum."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> Router:
@@ -42,7 +75,7 @@ class Router(Block):
         return cls(
             config.hidden_size, moe.num_experts, moe.moe_router_topk, config.init_method_std, config.params_dtype,
             config.add_bias_linear, moe.moe_router_enable_expert_bias, moe.moe_router_dtype is not None,
-            between_regions(config),
+            between_regions(config), tuple(counted_loads(config)),
         )  # fmt: skip
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -59,6 +92,13 @@ class Router(Block):
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         return 2.0 * tokens * self.hidden_size * self.experts
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """Losses are computed where the forward pass is recorded, once: of a layer that is computed again, then. So
+        their sums are said to be the backward's, which is not repeated."""
+        for load in self.loads:
+            counts = load.counts * (micro_batch.batch if load.by_sequence else 1)
+            yield from message(load.over, "all_reduce", counts * INT32, load.ranks, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """The input, the logits, and which experts were chosen."""

@@ -109,8 +109,20 @@ class MultiTokenPredictionConfig(Config):
     """How many further tokens are predicted."""
     loss_scaling_factor: float = option("--mtp-loss-scaling-factor", 0.1, at_least=0)
     """Weight of their losses' mean."""
+    share_embedding_and_output_weight: bool = option("--share-mtp-embedding-and-output-weight", True)
+    """Whether they use the model's embedding and output layer instead of having their own."""
 
     @property
     def depths(self) -> int:
         """How many there are."""
         return self.num_layers or 0
+
+    @property
+    def uses_embedding(self) -> bool:
+        """Whether the last stage needs the model's embedding for them."""
+        return self.depths > 0 and self.share_embedding_and_output_weight
+
+    @property
+    def own_ends(self) -> int:
+        """How many have an embedding and an output layer of their own, not tied to each other."""
+        return 0 if self.share_embedding_and_output_weight else self.depths

@@ -30,6 +30,8 @@ class MoEConfig(Config):
     """Width of one expert; `ffn_hidden_size` if not given."""
     moe_shared_expert_intermediate_size: int | None = option("--moe-shared-expert-intermediate-size", None, at_least=1)
     """Width of all shared experts together; none: no shared expert."""
+    moe_shared_expert_overlap: bool = option("--moe-shared-expert-overlap", False)
+    """Compute them while tokens travel to the other experts, in the forward pass; results are the same."""
     moe_shared_expert_gate: bool = option("--moe-shared-expert-gate", False)
     """Weigh the shared experts' output by a learned gate."""
     moe_grouped_gemm: bool = option("--moe-grouped-gemm", False)
@@ -100,6 +102,11 @@ class MoEConfig(Config):
         """How tokens are kept spread: one kind, or several losses at once."""
         kinds = self.moe_router_load_balancing_type
         return tuple(kinds) if isinstance(kinds, list) else (kinds,)
+
+    @property
+    def samples(self) -> bool:
+        """Whether experts are sampled."""
+        return SPARSE_MIXER in self.balancing
 
     @property
     def balancing_weights(self) -> tuple[float, ...]:

@@ -26,14 +26,15 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from parallel_core.blocks import MicroBatch, stage_chunks
+from parallel_core.blocks import Experts, MicroBatch, blocks_within, stage_chunks
 from parallel_core.blocks.micro_batch import FLOAT32, INT32
 from parallel_core.buffers import SlotPlan, Span, gathered, micro_batch_visits, plan_gathers, plan_reductions
 from parallel_core.costs.muon import orthogonalisation
 from parallel_core.costs.parameters import stage_coordinates, stage_residences
 from parallel_core.dtypes import DTYPES
-from parallel_core.messages import Message, message
-from parallel_core.sharding import MODEL_GROUPS, MODEL_KINDS, SHARDS_OF_STATES
+from parallel_core.hot_experts import first_hot
+from parallel_core.messages import BYTES_SENT, Message, message
+from parallel_core.sharding import MODEL_GROUPS, MODEL_KINDS, SHARDS_OF_STATES, place
 from parallel_core.step_figures import figures_of
 
 if TYPE_CHECKING:
@@ -94,15 +95,31 @@ def _gathers_of_cells(config: AllConfig, stage: int, slots: SlotPlan) -> dict[Sp
     return {bucket_of[cell]: times for cell, times in found.items()}
 
 
+def hot_copies(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:
+    """Of each layer's hot experts, those of the first steps: the weights from their owner, the sums of the copies'
+    gradients."""
+    coordinates, moe = stage_coordinates(config, stage, replica), config.model_config.moe_config
+    rank, owners = coordinates["ep"]
+    chunks = stage_chunks(config.model_config, stage)
+    for block in (block for chunk in chunks for block in blocks_within(chunk, Experts)):
+        specs = list(block.expert.parameters().values())
+        size = sum(prod(place(spec.shard, coordinates).shape) for spec in specs)
+        kept_as, summed_as = specs[0].dtype, config.training_config.gradient.type_for(specs[0].dtype)
+        for number in first_hot(moe.hot_expert_num):
+            sent = BYTES_SENT["broadcast"](size * DTYPES[kept_as].bytes, owners, number in block.local(rank))
+            yield Message("hot experts", "ep", "broadcast", sent)
+            yield from message("ep", "all_reduce", size * DTYPES[summed_as].bytes, owners, "hot experts", True)
+
+
 def reports(config: AllConfig) -> Iterator[Message]:
     """The gradient's norm, with a loss scaler whether it is finite, and the loss with its numbers of tokens and what
-    layers report beside it."""
+    layers report beside it, each in two parts."""
     parallel = config.parallel_config
     yield from _gradient_norm(config)
     if config.training_config.precision.make_loss_scaler() is not None:
         yield from message("world", "all_reduce", FLOAT32, parallel.world_size, "overflow")
     numbers = 3 + sum(prod(figure.shape) for figure in figures_of(config.model_config))
-    yield from message("world", "all_reduce", numbers * FLOAT32, parallel.world_size, "loss report")
+    yield from message("world", "all_reduce", 2 * numbers * FLOAT32, parallel.world_size, "loss report")
 
 
 def _gradient_norm(config: AllConfig) -> Iterator[Message]:
@@ -124,6 +141,8 @@ def step(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:
         yield from (one.times(count) for one in chunk.messages(micro_batch))
     yield from (one.times(count) for one in pipeline(config, stage))
     yield from gradients(config, stage, replica)
+    if config.parallel_config.expert_model_parallel_size > 1:
+        yield from hot_copies(config, stage, replica)
     yield from orthogonalisation(config, stage, replica)
     yield from reports(config)
 

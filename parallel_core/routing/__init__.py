@@ -9,6 +9,7 @@ from parallel_core.routing.losses import (
     load_of_sequences,
     log_sum_exp,
     loss_gradient,
+    z_weight,
 )
 from parallel_core.routing.rule import RoutingRule
 from parallel_core.routing.sampling import Noise, sample, sampled_gradient
@@ -34,4 +35,5 @@ __all__ = [
     "sampled_gradient",
     "scores",
     "sinkhorn",
+    "z_weight",
 ]

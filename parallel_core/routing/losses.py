@@ -51,6 +51,11 @@ def group_weights(load: np.ndarray, tokens: Tokens, share: float, number: int) -
     return np.repeat(weights, number // load.shape[-1], axis=-1)
 
 
+def z_weight(coefficient: float, tokens: int) -> float:
+    """Of each of so many tokens' log_sum_exp^2 in the z loss."""
+    return coefficient / tokens
+
+
 def log_sum_exp(logits: np.ndarray) -> np.ndarray:
     """[T]: log(sum_e(exp(logits_te)))."""
     highest = logits.max(axis=-1)

@@ -7,9 +7,17 @@ from mindspore import Tensor
 
 from pynative.collectives.interface import Group
 
+HIGH_PART = 4096.0
+"""Numbers travel as a multiple of this and the rest: a batch's tokens may be more than the 2^24 up to which float32 has
+all whole numbers. Of up to 4096 ranks, sums of counts are exact up to 2^36."""
+
 
 def sum_over_group(values: Sequence[float], group: Group) -> list[float]:
-    """Each number's sum over the ranks, in float32; every rank must give equally many."""
+    """Each number's sum over the ranks, in two parts of float32; every rank must give equally many."""
     if group.size == 1:
         return list(values)
-    return [float(total) for total in group.all_reduce(Tensor(np.array(values, np.float32))).asnumpy()]
+    whole = np.array(values, np.float64)
+    high = np.floor(whole / HIGH_PART)
+    rest = np.where(np.isfinite(whole), whole - np.where(np.isfinite(high), high, 0) * HIGH_PART, 0)
+    sums = group.all_reduce(Tensor(np.stack([high, rest]).astype(np.float32))).asnumpy().astype(np.float64)
+    return (sums[0] * HIGH_PART + sums[1]).tolist()

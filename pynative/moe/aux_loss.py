@@ -62,10 +62,10 @@ class RouterLosses:
         losses = self._of_load(load, of_all, group) + self._of_groups(logits, experts, of_all, group)
         losses += self._of_all_replicas(load, tokens, figures)
         start = seed(MicroBatchWeight(of_all))
-        self._report(figures, losses, sums, float(squares) / of_all)
+        self._report(figures, losses, sums, routing.z_weight(float(squares), of_all))
         weighted = [loss.weights * (loss.coefficient * start) for loss in losses]
         weights = _tensor(np.sum(np.broadcast_arrays(*weighted), axis=0)) if weighted else None
-        z_weight = (self.config.moe_z_loss_coeff or 0.0) * start / of_all
+        z_weight = routing.z_weight((self.config.moe_z_loss_coeff or 0.0) * start, of_all)
         return kernels.with_router_losses(logits, weights, z_weight, self.rule)
 
     def _of_load(self, load: np.ndarray, of_all: int, group: Group) -> list[_Loss]:
@@ -110,8 +110,7 @@ class RouterLosses:
         group = parallel_state.get_group({"cp": "dp-cp", "tp-cp": "tp-dp-cp"}[self.sharing])
         whole = _sum(load.sum(axis=0, keepdims=True), group)
         if figures is not None:
-            total, count = figures.running_total("global load", self.layer_number, whole)
-            whole = total / count
+            whole = figures.running_mean("global load", self.layer_number, whole)
         weights = routing.balance_weights(whole, Tokens(tokens * group.size), self.rule.topk)
         name, replicas = BALANCING_LOSSES["global_aux_loss"], parallel_state.get_data_parallel_world_size()
         return [_Loss(name, coefficient, weights, replicas)]
@@ -127,7 +126,10 @@ class RouterLosses:
 
 
 def _sum(load: np.ndarray, group: Group) -> np.ndarray:
-    return load if group.size == 1 else group.all_reduce(_tensor(load)).asnumpy()
+    """The ranks' counts together, float64; they travel as integers, of which float32 has all up to 2^24 only."""
+    if group.size > 1:
+        load = group.all_reduce(Tensor.from_numpy(np.ascontiguousarray(load, np.int32))).asnumpy()
+    return load.astype(np.float64)
 
 
 def _tensor(values: np.ndarray) -> Tensor:

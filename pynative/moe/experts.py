@@ -5,6 +5,7 @@ R rows of tokens, sorted by expert; h hidden size, f width of an expert, t' expe
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
 
@@ -72,23 +73,48 @@ class Expert(nn.Cell):
         self.linear_fc1, self.linear_fc2 = ExpertLinear(block.linear_fc1), ExpertLinear(block.linear_fc2)
 
 
+def check_local_experts(count: int, numbers: Sequence[int]) -> None:
+    """Raise ValueError if a script counts other experts than a rank has by the configuration."""
+    if count != len(numbers):
+        raise ValueError(f"num_local_experts={count}: this rank has {len(numbers)} experts, {list(numbers)}")
+
+
 class Experts(nn.Cell):
     """linear_fc2(probability x activation(linear_fc1(x))) of each row with the weights of its expert.
 
     With expert tensor parallelism the result is an addend of the sum over the ranks that share the expert.
+
+    Args:
+        num_local_experts: this rank's, as the configuration has it.
+        submodules: what they are, by default what the configuration says.
     """
 
-    def __init__(self, config: ModelConfig, block: blocks.Experts | None = None) -> None:
+    def __init__(self, num_local_experts: int, config: ModelConfig, submodules: blocks.Experts | None = None) -> None:
         super().__init__()
-        block = blocks.Experts.of(config) if block is None else block
+        block = blocks.Experts.of(config) if submodules is None else submodules
         self.safe_tokens = config.moe_config.enable_gmm_safe_tokens
         self.operator = block.expert.activation.operator
         self.adds_bias = parallel_state.get_expert_tensor_parallel_rank() == 0
         numbers = block.local(parallel_state.get_expert_model_parallel_rank())
+        check_local_experts(num_local_experts, numbers)
         self.local_experts = nn.Cell()
         for number in numbers:
             self.local_experts.insert_child_to_cell(str(number), Expert(block.expert))
         self.experts: list[Expert] = list(self.local_experts.cells())
+
+    def construct(
+        self, hidden_states: Tensor, tokens_per_expert: Counts | Tensor, probs: Tensor | None = None
+    ) -> tuple[Tensor, None]:
+        """hidden_states [R, h] sorted by expert, rows of each expert, and their probabilities, float32 [R], None: ones
+        -> ([R, h], the bias still to be added: none)."""
+        given = tokens_per_expert.asnumpy() if isinstance(tokens_per_expert, Tensor) else tokens_per_expert
+        if probs is None:
+            probs = Tensor.from_numpy(np.ones(len(hidden_states), np.float32))
+        return self._of_all(hidden_states, probs, [int(count) for count in given]), None
+
+    @abstractmethod
+    def _of_all(self, tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
+        """tokens [R, h] sorted by expert, probs float32 [R], rows of each expert -> [R, h]."""
 
     def through(self, experts: Sequence[Expert], tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
         """Rows of some of the experts [R, h], their probabilities [R] and numbers -> [R, h]."""
@@ -109,8 +135,7 @@ class Experts(nn.Cell):
 class SequentialMLP(Experts):
     """One expert after the other."""
 
-    def construct(self, tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
-        """tokens [R, h] sorted by expert, probs float32 [R], rows of each expert -> [R, h]."""
+    def _of_all(self, tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
         rows = zip(kernels.split_rows(tokens, counts), kernels.split_rows(probs, counts), strict=True)
         return kernels.join_rows(
             [
@@ -123,8 +148,7 @@ class SequentialMLP(Experts):
 class GroupedMLP(Experts):
     """All experts in grouped products (--moe-grouped-gemm; MegaBlocks, Gale et al., 2023)."""
 
-    def construct(self, tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
-        """tokens [R, h] sorted by expert, probs float32 [R], rows of each expert -> [R, h]."""
+    def _of_all(self, tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
         if not self.safe_tokens or all(counts):
             return self.through(self.experts, tokens, probs, counts)
         filled, rows = one_row_at_least(np.asarray(counts))
@@ -134,4 +158,5 @@ class GroupedMLP(Experts):
 
 def experts_of(config: ModelConfig, block: blocks.Experts) -> SequentialMLP | GroupedMLP:
     """By --moe-grouped-gemm."""
-    return (GroupedMLP if config.moe_config.moe_grouped_gemm else SequentialMLP)(config, block)
+    kind = GroupedMLP if config.moe_config.moe_grouped_gemm else SequentialMLP
+    return kind(len(block.local(0)), config, block)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
@@ -11,19 +13,24 @@ from pynative.moe.experts import experts_of
 from pynative.moe.hot_experts import HotExperts
 from pynative.moe.router import TopKRouter
 from pynative.moe.shared_experts import SharedExperts
-from pynative.moe.token_dispatcher import MoETokenDispatcher
+from pynative.moe.token_dispatcher import Dispatched, MoETokenDispatcher
 from pynative.parameter import type_of
 
 
 class MoELayer(nn.Cell):
     """Each token goes to the experts that its router chose, wherever they are; their weighed results are its sum.
 
-    `layer_number` is global and starts at 1; `block` says what the layer has, by default what the configuration says.
+    Args:
+        submodules: what the layer has, by default what the configuration says.
+        layer_number: global, from 1; by default 1.
     """
 
-    def __init__(self, config: ModelConfig, layer_number: int = 1, block: blocks.MoELayer | None = None) -> None:
+    def __init__(
+        self, config: ModelConfig, submodules: blocks.MoELayer | None = None, layer_number: int | None = None
+    ) -> None:
         super().__init__()
-        block = blocks.MoELayer.of(config) if block is None else block
+        block = blocks.MoELayer.of(config) if submodules is None else submodules
+        layer_number = 1 if layer_number is None else layer_number
         self.compute_dtype = type_of(config.compute_dtype)
         self.router = TopKRouter(config, layer_number)
         self.token_dispatcher = MoETokenDispatcher.of(config)
@@ -33,19 +40,29 @@ class MoELayer(nn.Cell):
             self.hot_experts = HotExperts(config, layer_number, self.experts, self.token_dispatcher)
             self.router.capacities = self.hot_experts.capacities
         self.shared_experts = None if block.shared_experts is None else SharedExperts(config, block.shared_experts)
+        self.overlaps_shared = config.moe_config.moe_shared_expert_overlap
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added: none)."""
         if self.shared_experts is None:
-            return self.routed(hidden_states), None
+            return self._computed(self._sent(hidden_states)), None
         hidden_states, for_all = kernels.fork(hidden_states)
-        shared, _ = self.shared_experts(for_all)
-        return kernels.bias_dropout_add(shared, None, self.routed(hidden_states)), None
+        if self.overlaps_shared:
+            on_its_way = self._sent(hidden_states)
+            shared, _ = self.shared_experts(for_all)
+        else:
+            shared, _ = self.shared_experts(for_all)
+            on_its_way = self._sent(hidden_states)
+        return kernels.bias_dropout_add(shared, None, self._computed(on_its_way)), None
 
-    def routed(self, hidden_states: Tensor) -> Tensor:
-        """[s, b, h] -> [s, b, h]: route, dispatch, experts, combine."""
+    def _sent(self, hidden_states: Tensor) -> Callable[[], Dispatched]:
+        """[s, b, h]: route, and send the tokens; a call waits for those that come."""
         tokens, scored = kernels.fork(hidden_states)
         routing = self.router(scored)
-        dispatched = self.token_dispatcher.dispatch(kernels.cast(tokens, self.compute_dtype), routing)
-        output = self.experts(dispatched.tokens, dispatched.probs, dispatched.counts)
+        return self.token_dispatcher.send(kernels.cast(tokens, self.compute_dtype), routing)
+
+    def _computed(self, on_its_way: Callable[[], Dispatched]) -> Tensor:
+        """The experts' results, combined: [s, b, h]."""
+        dispatched = on_its_way()
+        output, _ = self.experts(dispatched.tokens, dispatched.counts, dispatched.probs)
         return self.token_dispatcher.combine(output, dispatched)

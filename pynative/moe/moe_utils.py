@@ -23,10 +23,12 @@ def switch_load_balancing_loss_func(
     topk: int,
     num_experts: int,
     moe_aux_loss_coeff: float,
+    fused: bool = False,
 ) -> Tensor:
     """coefficient * E / (k N^2) * sum_e(tokens_e sum_t probs_te), a scalar (Fedus et al., "Switch Transformers", 2021).
 
-    probs [T, E] of this rank's tokens; tokens_per_expert [E] of all N of them, on whichever ranks they are.
+    probs [T, E] of this rank's tokens; tokens_per_expert [E] of all N of them, on whichever ranks they are. fused: one
+    form is all there is.
     """
     factor = num_experts * moe_aux_loss_coeff / (topk * float(total_num_tokens) ** 2)
     return (probs.sum(axis=0) * ops.cast(tokens_per_expert, probs.dtype)).sum() * factor

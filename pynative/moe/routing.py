@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, ops
+
+from parallel_core.token_dispatch import NONE
 
 
 class Routing(NamedTuple):
@@ -17,3 +19,15 @@ class Routing(NamedTuple):
     """[T, k] int32, global numbers of experts; -1 where a choice was dropped."""
     capacity: int | np.ndarray | None = None
     """The most rows that an expert, or int64 [E] each, keeps of this rank's tokens; none: all."""
+
+    @classmethod
+    def of_dense(cls, probs: Tensor, routing_map: Tensor) -> Routing:
+        """Megatron's form: probabilities [T, E] and the bool map [T, E] of choices; tokens may have several numbers of
+        them."""
+        chosen = routing_map.asnumpy()
+        most = int(chosen.sum(axis=1).max(initial=1))
+        experts = np.argsort(~chosen, axis=1, kind="stable")[:, :most].astype(np.int32)
+        is_chosen = np.take_along_axis(chosen, experts, axis=1)
+        weights = ops.gather_d(probs, 1, Tensor.from_numpy(experts))
+        weights = weights * Tensor.from_numpy(is_chosen.astype(np.float32))
+        return cls(weights, Tensor.from_numpy(np.where(is_chosen, experts, NONE).astype(np.int32)))

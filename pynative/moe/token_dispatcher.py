@@ -11,18 +11,19 @@ once, m experts of a rank, r rows that these receive.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core import token_dispatch
+from parallel_core import blocks, token_dispatch
 from parallel_core.config import ModelConfig
 from parallel_core.hot_experts import Slots
 from parallel_core.token_dispatch import Copies
 from pynative import kernels, parallel_state
+from pynative.autograd import no_grad
 from pynative.collectives import Group
 from pynative.moe.routing import Routing
 from pynative.moe.rows import Moved
@@ -45,8 +46,13 @@ class Route(ABC):
     row: tuple[int, ...]
 
     @abstractmethod
+    def start(self, x: Tensor) -> Callable[[], Tensor]:
+        """Towards the experts; a call waits for the rows that come [r, ...], sorted by this rank's experts. Not
+        recorded."""
+
     def out(self, x: Tensor) -> Tensor:
-        """To the experts: rows [r, ...], sorted by this rank's experts. Not recorded."""
+        """To the experts, at once."""
+        return self.start(x)()
 
     @abstractmethod
     def back(self, y: Tensor) -> Tensor:
@@ -64,9 +70,12 @@ class AllToAllRoute(Route):
     order: np.ndarray | None
     """The rows that came, in the order of the experts; none: they are."""
 
-    def out(self, x: Tensor) -> Tensor:
+    def start(self, x: Tensor) -> Callable[[], Tensor]:
         rows = kernels.gather_rows(x, self.copies.sources, self.row)
-        rows = self.group.all_to_all(rows, input_splits=self.sent, output_splits=self.received)
+        work = self.group.all_to_all(rows, input_splits=self.sent, output_splits=self.received, async_op=True)
+        return lambda: self._sorted(work.wait())
+
+    def _sorted(self, rows: Tensor) -> Tensor:
         return rows if self.order is None else kernels.gather_rows(rows, self.order, self.row)
 
     def back(self, y: Tensor) -> Tensor:
@@ -80,8 +89,9 @@ class AllToAllRoute(Route):
 class AllGatherRoute(Route):
     """Every rank gets all rows and takes those for its experts; the way back is a reduce-scatter."""
 
-    def out(self, x: Tensor) -> Tensor:
-        return kernels.gather_rows(self.group.all_gather(x), self.copies.sources, self.row)
+    def start(self, x: Tensor) -> Callable[[], Tensor]:
+        work = self.group.all_gather(x, async_op=True)
+        return lambda: kernels.gather_rows(work.wait(), self.copies.sources, self.row)
 
     def back(self, y: Tensor) -> Tensor:
         return self.group.reduce_scatter(kernels.sum_rows(y, self.copies.places, self.shape))
@@ -107,9 +117,12 @@ class MoETokenDispatcher(ABC):
 
     Tensor-parallel ranks have different tokens with sequence parallelism. Without it they have the same, and each
     sends its part along the sequence.
+
+    Args:
+        num_local_experts, local_expert_indices: this rank's experts, as the configuration has them.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, num_local_experts: int, local_expert_indices: Sequence[int], config: ModelConfig) -> None:
         moe = config.moe_config
         assert moe.num_experts is not None
         self.num_experts = moe.num_experts
@@ -117,6 +130,8 @@ class MoETokenDispatcher(ABC):
         self.group = parallel_state.get_expert_tensor_and_model_parallel_group()
         self.shards = parallel_state.get_expert_tensor_parallel_world_size()
         self.owner = parallel_state.get_expert_model_parallel_rank()
+        _check_local(num_local_experts, local_expert_indices, _local_experts(config))
+        self._under_way: Dispatched | None = None
         self.slots = Slots.plain(self.num_experts)
         boundary = Boundary.of(config)
         self.cut_over = None if boundary.cuts_sequence else boundary.group
@@ -124,7 +139,8 @@ class MoETokenDispatcher(ABC):
     @staticmethod
     def of(config: ModelConfig) -> MoETokenDispatcher:
         """By --moe-token-dispatcher-type."""
-        return DISPATCHERS[config.moe_config.moe_token_dispatcher_type](config)
+        own = _local_experts(config)
+        return DISPATCHERS[config.moe_config.moe_token_dispatcher_type](len(own), own, config)
 
     @abstractmethod
     def routes(self, experts: np.ndarray, rows: np.ndarray | None, shape: tuple[int, ...]) -> Planned:
@@ -132,6 +148,11 @@ class MoETokenDispatcher(ABC):
 
     def dispatch(self, hidden: Tensor, routing: Routing) -> Dispatched:
         """hidden [s, b, h] and its routing -> the tokens at this rank's experts."""
+        return self.send(hidden, routing)()
+
+    def send(self, hidden: Tensor, routing: Routing) -> Callable[[], Dispatched]:
+        """`dispatch` in two parts: the tokens leave, and a call waits for those that come. What is computed between the
+        two goes on while they travel."""
         probs, experts, capacity = routing.probs, routing.experts.asnumpy(), routing.capacity
         if self.cut_over is not None and self.cut_over.size > 1:
             hidden, probs = (scatter_to_sequence_parallel_region(x, self.cut_over) for x in (hidden, probs))
@@ -141,12 +162,14 @@ class MoETokenDispatcher(ABC):
             rows = self.slots.rows(np.minimum(np.broadcast_to(capacity, self.num_experts), len(experts)))
         experts = self.slots.of(experts)
         tokens, choices, counts = self.routes(experts, rows, tuple(hidden.shape))
-        return Dispatched(
-            Moved.apply(hidden, tokens.out, tokens.back),
-            Moved.apply(probs, choices.out, choices.back),
-            counts,
-            tokens,
-        )
+        with no_grad():
+            arriving = tokens.start(hidden)
+
+        def dispatched() -> Dispatched:
+            rows = Moved.apply(hidden, lambda _: arriving(), tokens.back)
+            return Dispatched(rows, Moved.apply(probs, choices.out, choices.back), counts, tokens)
+
+        return dispatched
 
     def combine(self, output: Tensor, dispatched: Dispatched) -> Tensor:
         """The experts' results [r, h], weighted -> [s, b, h]: each token's sum."""
@@ -154,6 +177,34 @@ class MoETokenDispatcher(ABC):
         if self.cut_over is None:
             return summed
         return gather_from_sequence_parallel_region(summed, self.cut_over, tensor_parallel_output_grad=False)
+
+    def token_permutation(
+        self, hidden_states: Tensor, probs: Tensor, routing_map: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`dispatch` by Megatron's name: hidden_states [s, b, h], dense probs [T, E] and bool routing_map [T, E] of its
+        T = s b tokens -> the tokens at this rank's experts, rows of each expert, the rows' probabilities."""
+        self._under_way = self.dispatch(hidden_states, Routing.of_dense(probs, routing_map))
+        tokens, own_probs, counts, _ = self._under_way
+        return tokens, Tensor.from_numpy(counts), own_probs
+
+    def token_unpermutation(self, hidden_states: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """`combine` of what the last `token_permutation` sent: [r, h] -> ([s, b, h], bias)."""
+        if self._under_way is None:
+            raise ValueError("token_unpermutation: no token_permutation before it")
+        dispatched, self._under_way = self._under_way, None
+        return self.combine(hidden_states, dispatched), bias
+
+
+def _local_experts(config: ModelConfig) -> range:
+    return blocks.Experts.of(config).local(parallel_state.get_expert_model_parallel_rank())
+
+
+def _check_local(count: int, indices: Sequence[int], own: range) -> None:
+    if count != len(indices) or list(indices) != list(own):
+        raise ValueError(
+            f"num_local_experts={count}, local_expert_indices={list(indices)}: this rank has {len(own)} experts, "
+            f"{list(own)}"
+        )
 
 
 class Planned(NamedTuple):

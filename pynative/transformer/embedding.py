@@ -38,10 +38,10 @@ class Embedding(nn.Cell):
 
     observable = True
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, block: blocks.Embedding | None = None) -> None:
         super().__init__()
         self.boundary = Boundary.of(config)
-        block = blocks.Embedding.of(config)
+        block = blocks.Embedding.of(config) if block is None else block
         words, positions = block.word_embeddings, block.position_embeddings
         cut_at_once = self.boundary.cuts_sequence and positions is None
         self.word_embeddings = VocabParallelEmbedding.of(words, config=config, reduce_scatter_embeddings=cut_at_once)

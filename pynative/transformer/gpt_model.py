@@ -98,15 +98,17 @@ class GPTModel(Module):
         loss = self._loss(hidden_states, labels, loss_mask)
         return self.further_losses(loss, states, labels, loss_mask, self._loss)
 
-    def _logits(self, hidden_states: Tensor, parallel_output: bool = True) -> Tensor:
-        """[s, b, h] -> [s, b, v/t], gathered [s, b, v]."""
+    def _logits(self, hidden_states: Tensor, parallel_output: bool = True, depth: int = 0) -> Tensor:
+        """[s, b, h] -> [s, b, v/t], gathered [s, b, v]; depth: of multi-token prediction, from 1, 0 for the decoder."""
+        if depth and len(self.language_model.further_output_layers):
+            return self.language_model.further_output_layers[depth - 1](hidden_states, None, parallel_output)
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         head = self.language_model.output_layer
         assert head is not None, "only the last stage has a head"
         return head(hidden_states, weight, parallel_output)
 
-    def _loss(self, hidden_states: Tensor, labels: Tensor, loss_mask: Tensor | None) -> Tensor:
+    def _loss(self, hidden_states: Tensor, labels: Tensor, loss_mask: Tensor | None, depth: int = 0) -> Tensor:
         """Of logits that are cut. The small tensors are turned to the logits' [s, b], not the logits to theirs."""
         turned_mask = None if loss_mask is None else kernels.sequence_first(loss_mask)
         tokens = counted_tokens(labels, loss_mask)
-        return self.loss(self._logits(hidden_states), kernels.sequence_first(labels), turned_mask, tokens)
+        return self.loss(self._logits(hidden_states, depth=depth), kernels.sequence_first(labels), turned_mask, tokens)

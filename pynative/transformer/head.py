@@ -67,6 +67,17 @@ class ParallelLMLogits(ParallelLinear):
         return logits if parallel_output else gather_from_tensor_model_parallel_region(logits, self.boundary.group)
 
 
+def own_head(config: ModelConfig, depth: int) -> ParallelLMLogits:
+    """The head of a depth of multi-token prediction, from 0, that does not use the model's. It works behind that, and
+    so lies behind it; its parameters have the depth's names."""
+    block = replace(output_layer(config), allocates_weight=True)
+    head = ParallelLMLogits(config, bias=block.bias, weight=block.parameters()["weight"])
+    for name in block.parameters():
+        meta = getattr(head, name).meta
+        meta.spec = meta.spec.named(f"mtp.layers.{depth}.output_layer.{name}")
+    return head
+
+
 def head_of(config: ModelConfig, has_embedding: bool) -> ParallelLMLogits:
     """The configuration's head on the last stage; has_embedding: the stage has the word embedding too.
 

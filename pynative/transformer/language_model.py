@@ -12,7 +12,7 @@ from parallel_core.config import ModelConfig
 from pynative import kernels
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
-from pynative.transformer.head import ParallelLMLogits, head_of
+from pynative.transformer.head import ParallelLMLogits, head_of, own_head
 from pynative.transformer.multi_token_prediction import MultiTokenPrediction
 from pynative.transformer.transformer import ParallelTransformer
 
@@ -37,7 +37,7 @@ class TransformerLanguageModel(nn.Cell):
     """embedding (first stage), decoder: layers and final norm, output_layer (last stage). Names here are Megatron's.
 
     With multi-token prediction the last stage has `mtp` and, if it is not the first one too, a copy of the embedding:
-    the same parameter, whose gradients are summed over both.
+    the same parameter, whose gradients are summed over both. Or each depth has an embedding and an output layer.
     """
 
     def __init__(
@@ -49,11 +49,14 @@ class TransformerLanguageModel(nn.Cell):
     ) -> None:
         super().__init__()
         depths = blocks.further_layers(config) if post_process else None
-        self.embedding = Embedding(config) if pre_process or depths is not None else None
+        settings = config.multi_token_prediction
+        self.embedding = Embedding(config) if pre_process or (post_process and settings.uses_embedding) else None
         self.decoder = ParallelTransformer(config, encoder_attn_mask_type, pre_process, post_process)
         self.mtp = None if depths is None else MultiTokenPrediction(config, depths, encoder_attn_mask_type)
         has_embedding = self.embedding is not None
         self.output_layer = head_of(config, has_embedding=has_embedding) if post_process else None
+        own = settings.own_ends if post_process else 0
+        self.further_output_layers = nn.CellList([own_head(config, depth) for depth in range(own)])
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
         """What the stage before sent, [s, b, h]."""

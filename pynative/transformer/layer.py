@@ -84,4 +84,4 @@ class ParallelTransformerLayer(nn.Cell):
 
 
 def _feed_forward(config: ModelConfig, layer_number: int, block: blocks.MLP | blocks.MoELayer) -> nn.Cell:
-    return ParallelMLP(config, block) if isinstance(block, blocks.MLP) else MoELayer(config, layer_number, block)
+    return ParallelMLP(config, block) if isinstance(block, blocks.MLP) else MoELayer(config, block, layer_number)

@@ -34,7 +34,7 @@ class Module(nn.Cell):
 
     @property
     def _shares_embedding(self) -> bool:
-        predicts_further = self.config is not None and self.config.multi_token_prediction.depths > 0
+        predicts_further = self.config is not None and self.config.multi_token_prediction.uses_embedding
         return self.share_embeddings_and_output_weights or predicts_further
 
     def shared_embedding_or_output_weight(self) -> Parameter:

@@ -1,7 +1,7 @@
 """Multi-token prediction (DeepSeek-V3, 2024, section 2.2): layers behind the decoder that predict tokens further on.
 
 Names here are Megatron's: `mtp.layers.K` is depth K, from 0, which predicts the token K + 2 places on. Embedding and
-output layer are the model's own, and so are called by who has them.
+output layer are the model's own, and so are called by who has them, or each depth has its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from mindspore import Tensor, nn
 
-from parallel_core import blocks
+from parallel_core import averaging, blocks
 from parallel_core.config import ModelConfig
 from parallel_core.step_figures import mtp_loss
 from pynative import kernels, parallel_state, step_figures
@@ -24,6 +24,17 @@ from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.layer import ParallelTransformerLayer
 from pynative.transformer.norm import get_norm
 from pynative.transformer.recompute import apply_to_layer, computed_again
+
+
+class OwnEmbedding(Embedding):
+    """A depth's own. The hidden states pass through it: when their gradient has come, so have all of its own
+    (`layer_events`), which with ZeRO leave then."""
+
+    def construct(  # type: ignore[override]
+        self, tokens: Tensor, position_ids: Tensor | None, ahead: int, hidden_states: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`Embedding`'s, and the hidden states as they are."""
+        return super().construct(tokens, position_ids, ahead), hidden_states
 
 
 class MultiTokenPredictionLayer(nn.Cell):
@@ -41,6 +52,8 @@ class MultiTokenPredictionLayer(nn.Cell):
     ) -> None:
         super().__init__()
         self.compute_dtype, self.residual_dtype = type_of(config.compute_dtype), type_of(config.residual_dtype)
+        own = blocks.Embedding.of(config).own
+        self.embedding = None if block.embedding is None else OwnEmbedding(config, own)
         self.enorm, self.hnorm = get_norm(config), get_norm(config)
         self.eh_proj = ColumnParallelLinear.of(block.eh_proj, config, gather_output=True)
         self.eh_proj.observable = True
@@ -80,14 +93,19 @@ class MultiTokenPrediction(nn.Cell):
         )
 
     def construct(
-        self, hidden_states: Tensor, tokens: Tensor, embedding: Embedding, attention_mask: Tensor | None = None
+        self, hidden_states: Tensor, tokens: Tensor, embedding: Embedding | None, attention_mask: Tensor | None = None
     ) -> list[Tensor]:
         """The decoder's hidden states [s, b, h] and tokens [b, s] -> each depth's hidden states [s, b, h]."""
         states: list[Tensor] = []
         for depth, layer in enumerate(self.layers, 1):
             if states:
                 hidden_states, states[-1] = kernels.fork(hidden_states)
-            embeddings = embedding(tokens_ahead(tokens, depth), None, depth)
+            ahead = tokens_ahead(tokens, depth)
+            if layer.embedding is None:
+                assert embedding is not None, "a last stage has the embedding that depths share"
+                embeddings = embedding(ahead, None, depth)
+            else:
+                embeddings, hidden_states = layer.embedding(ahead, None, depth, hidden_states)
             hidden_states = layer(embeddings, hidden_states, attention_mask)
             states.append(hidden_states)
         return states
@@ -97,9 +115,10 @@ class FurtherLosses:
     """What the depths' losses add to the gradient of the main loss."""
 
     def __init__(self, config: ModelConfig) -> None:
-        settings = config.multi_token_prediction
-        self.factor = settings.loss_scaling_factor / max(settings.depths, 1)
-        self.per_token = config.parallel_config.all_config.training_config.calculate_per_token_loss
+        settings, training = config.multi_token_prediction, config.parallel_config.all_config.training_config
+        self.weighing = averaging.FurtherLosses(
+            settings.loss_scaling_factor, settings.depths, training.calculate_per_token_loss
+        )
 
     def __call__(
         self,
@@ -107,18 +126,20 @@ class FurtherLosses:
         states: Sequence[Tensor],
         labels: Tensor,
         loss_mask: Tensor | None,
-        loss_of: Callable[[Tensor, Tensor, Tensor], Tensor],
+        loss_of: Callable[[Tensor, Tensor, Tensor, int], Tensor],
     ) -> Tensor:
         """The main loss, whose backward is theirs, too.
 
-        states: of each depth, of which `loss_of` (hidden states, labels, mask) gives the mean loss. A depth's labels
-        and mask are shifted by one place more than those of the one before; where none is left nothing counts.
+        states: of each depth, of which `loss_of` (hidden states, labels, mask, its number) gives the mean loss.
+        A depth's labels and mask are shifted by one place more than those of the one before; where none is left nothing
+        counts.
         """
         others, weights = [], []
         for depth, state in enumerate(states, 1):
             mask = mask_ahead(loss_mask, labels, depth)
-            others.append(loss_of(state, tokens_ahead(labels, depth), mask))
-            weights.append(self.factor * self._share(mask, labels, loss_mask))
+            others.append(loss_of(state, tokens_ahead(labels, depth), mask, depth))
+            own, main = (counted_tokens(labels, of) or 0.0 for of in (mask, mask_ahead(loss_mask, labels, 0)))
+            weights.append(self.weighing.weight(own, main))
             self._report(depth, others[-1])
         return _with_losses_beside(loss, others, weights)
 
@@ -128,13 +149,6 @@ class FurtherLosses:
         figures, alike = step_figures.current(), parallel_state.get_tensor_and_context_parallel_world_size()
         if figures is not None:
             figures.add(mtp_loss(depth), loss, share=1.0 / alike)
-
-    def _share(self, mask: Tensor, labels: Tensor, loss_mask: Tensor | None) -> float:
-        """With --calculate-per-token-loss sums are divided by the main loss's tokens: a depth's mean counts as many."""
-        if not self.per_token:
-            return 1.0
-        own, main = (counted_tokens(labels, of) or 0.0 for of in (mask, mask_ahead(loss_mask, labels, 0)))
-        return own / max(main, 1.0)
 
 
 class _Beside(Function):

@@ -100,6 +100,14 @@ FURTHER = "--position-embedding-type rope"
                 ("--mtp-num-layers 1 --mtp-loss-scale 0.3", 0.3),
             )
         ),
+        *(
+            (f"{FURTHER} {change}", "model_config.multi_token_prediction.share_embedding_and_output_weight", value)
+            for change, value in (
+                ("--num-nextn-predict-layers 1", False),
+                ("--num-nextn-predict-layers 1 --share-mtp-embedding-and-output-weight", True),
+                ("--mtp-num-layers 1", True),
+            )
+        ),
         ("--profile-memory", "training_config.profile_memory", True),
         ("--profile-with-memory", "training_config.profile_memory", True),
         (f"{MOE} --first-k-dense-replace 1 --moe-layer-freq 1", "moe_config.moe_layer_freq", [0, 1, 1, 1]),

@@ -53,9 +53,9 @@ def test_shares_are_added_up_by_layer():
     assert figures.whole(figures.vector())["z_loss"].tolist() == [0.0, 0.75]
 
 
-def test_running_totals_are_a_steps_own():
+def test_running_means_are_a_steps_own():
     """--moe-router-load-balancing-type global_aux_loss counts over the micro-batches so far."""
     figures = StepFigures((), Averaging(per_token=False, micro_batches=2, replicas=1))
-    figures.running_total("count", 1, np.array([1.0, 2.0]))
-    total, count = figures.running_total("count", 1, np.array([3.0, 4.0]))
-    assert total.tolist() == [4.0, 6.0] and count == 2
+    figures.running_mean("count", 1, np.array([1.0, 2.0]))
+    assert figures.running_mean("count", 1, np.array([3.0, 4.0])).tolist() == [2.0, 3.0]
+    assert figures.running_mean("count", 2, np.array([3.0, 4.0])).tolist() == [3.0, 4.0]

@@ -26,6 +26,13 @@ ACTING = Acting(
         "--short-factor": read_by(numbers),
         "--window-attn-skip-freq": read_by(layer_frequency),
         "--rotary-scaling-factor": {"default": 1.0},
+        "--share-mtp-embedding-and-output-weight": {
+            "dest": "share_mtp_embedding_and_output_weight",
+            "default": False,
+            "stores": True,
+            "help": "Layers of --num-nextn-predict-layers use the model's embedding and output layer instead of having "
+            "their own; those of --mtp-num-layers always do.",
+        },
         "--multi-latent-attention": {"help": "Attention over low-rank keys and values (DeepSeek-V2, 2024)."},
         "--experimental-attention-variant": refusing(
             "linear and gated attention are out of scope; use dsa, or leave it out for full attention",

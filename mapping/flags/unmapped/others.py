@@ -15,7 +15,6 @@ FLAGS = group(
         """
         --num-dataset-builder-threads=int:1 --mid-level-dataset-surplus=float:0.005 --enable-experimental
         --kv-head-repeat-before-uly-alltoall --rmsnorm-weight-in-fp32 --init-norm-weight-in-fp32
-        --share-mtp-embedding-and-output-weight
         """,
     ),
     ignored(

@@ -86,7 +86,17 @@ EXPERTS = (
 )
 PADDED = f"{EXPERTS} alltoall --moe-expert-capacity-factor 1 --moe-pad-expert-input-to-capacity"
 """Every expert has as many rows, whatever the router says."""
+LOSSES = (
+    "--moe-router-load-balancing-type aux_loss seq_aux_loss global_aux_loss --moe-aux-loss-coeff 0.1 0.1 0.1 "
+    "--moe-router-num-groups 2 --moe-router-group-topk 1 --moe-device-level-aux-loss-coeff 0.1 "
+    "--moe-comm-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.1"
+)
+HOT = "--hot-expert-num 4 --train-iters 1 --mtp-num-layers 1"
+"""All experts, so that as many of each rank's; nothing but numbers of rows travels then."""
 LAYOUTS = [
+    (4, f"{PADDED} {TP2_SP} {LOSSES} --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+     FAMILIES["llama"]),
+    (4, f"{PADDED} {RING2} {LOSSES} {HOT}", FAMILIES["llama"]),
     (2, PADDED, FAMILIES["llama"]),
     (2, f"{EXPERTS} allgather", FAMILIES["llama"]),
     (2, TP2, ""),
@@ -148,6 +158,7 @@ def test_every_byte_of_a_step_is_predicted(world, layout, family):
 
 ZERO = [
     (2, "--zero-stage 2", ""),
+    (2, "--zero-stage 3 --num-nextn-predict-layers 2", "--position-embedding-type rope"),
     (2, "--zero-stage 3", FAMILIES["llama"]),
     (4, f"--zero-stage 3 {TP2_SP}", ""),
     (4, f"--zero-stage 2 {PP2}", "--communication-data-type bf16"),

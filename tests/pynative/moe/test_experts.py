@@ -1,5 +1,6 @@
 """A layer of experts: grouped as sequential, any layout as one rank, experts without tokens and with all of them."""
 
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import mindspore
@@ -125,6 +126,93 @@ def test_any_layout_computes_what_one_rank_does(layout, form):
         else:
             axis = next(i for i, (a, b) in enumerate(zip(shards[0].shape, whole[name].shape, strict=True)) if a != b)
             assert_close(np.concatenate(shards[:2], axis=axis), whole[name], 1e-5 * np.abs(whole[name]).max())
+
+
+def traced(backend, flags: str) -> tuple[dict[str, np.ndarray], list[str]]:
+    """`through`, and what was done in which order."""
+    from pynative.moe.shared_experts import SharedExperts
+    from pynative.moe.token_dispatcher import AllToAllRoute
+
+    order: list[str] = []
+
+    def noted(name, real):
+        def call(*arguments, **settings):
+            order.append(name)
+            return real(*arguments, **settings)
+
+        return call
+
+    places = (
+        (AllToAllRoute, "start", "send"), (SharedExperts, "construct", "shared"), (AllToAllRoute, "_sorted", "come")
+    )  # fmt: skip
+    with ExitStack() as stack:
+        for owner, name, what in places:
+            stack.enter_context(patch.object(owner, name, noted(what, getattr(owner, name))))
+        return through(backend, flags), order[:3]
+
+
+CUT = "--tensor-model-parallel-size 2 --sequence-parallel --expert-tensor-parallel-size 1"
+
+
+@pytest.mark.parametrize("tp", ["", CUT])
+def test_shared_experts_are_computed_while_tokens_travel(tp):
+    """--moe-shared-expert-overlap: what leaves is waited for after them; results and gradients are the same bits."""
+    flags = f"{EXPERTS} {FORMS['shared, gate']} --expert-model-parallel-size 2 {tp}"
+    after, while_ = (run(2, traced, f"{flags} {option}") for option in ("", "--moe-shared-expert-overlap"))
+    for (plain, order), (overlapped, other_order) in zip(after, while_, strict=True):
+        assert order == ["shared", "send", "come"] and other_order == ["send", "shared", "come"]
+        assert plain.keys() == overlapped.keys() and len(plain) > 10
+        for name, value in plain.items():
+            np.testing.assert_array_equal(value, overlapped[name], err_msg=name)
+
+
+def by_scripts(backend, flags: str) -> tuple[np.ndarray, np.ndarray]:
+    """A layer's result, and the same of its parts as a script of Megatron-Core calls them."""
+    from mindspore.ops import matmul
+
+    from pynative.moe.experts import GroupedMLP, SequentialMLP
+    from pynative.moe.moe_layer import MoELayer
+    from pynative.moe.moe_utils import topk_softmax_with_capacity
+    from pynative.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
+    from pynative.parameter import initialize_parameters
+
+    config = config_of(flags, backend.world_size)
+    with job(backend, config):
+        model = config.model_config
+        layer = MoELayer(model, None, 1).set_train(False)
+        initialize_parameters(layer, 1)
+        own, among = _part(config, backend.rank)
+        tokens = mindspore.Tensor.from_numpy(np.ascontiguousarray(np.array_split(TOKENS, among, axis=1)[own]))
+        expected, _ = layer(tokens)
+        logits = matmul(tokens.reshape(-1, 32), layer.router.weight.T)
+        probs, routing_map, _ = topk_softmax_with_capacity(logits, 2)
+        first, count = backend.rank * 4 // backend.world_size, 4 // backend.world_size
+        dispatcher = MoEAlltoAllTokenDispatcher(count, list(range(first, first + count)), model)
+        rows, per_expert, weights = dispatcher.token_permutation(tokens, probs, routing_map)
+        results = []
+        for kind in (SequentialMLP, GroupedMLP):
+            experts = kind(count, model)
+            for mine, theirs in zip(experts.trainable_params(), layer.experts.trainable_params(), strict=True):
+                mine.set_data(theirs)
+            results.append(experts(rows, per_expert, weights))
+        (output, bias), (grouped, _) = results
+        np.testing.assert_array_equal(output.asnumpy(), grouped.asnumpy())
+        back, bias = dispatcher.token_unpermutation(output, bias)
+        assert bias is None
+        for wrong in (lambda: SequentialMLP(3, model), lambda: MoEAlltoAllTokenDispatcher(count, [7] * count, model)):
+            with pytest.raises(ValueError, match="num_local_experts"):
+                wrong()
+        with pytest.raises(ValueError, match="no token_permutation"):
+            dispatcher.token_unpermutation(output)
+        return expected.asnumpy().copy(), back.asnumpy().copy()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_parts_of_a_layer_are_called_as_megatrons(world):
+    """Constructors and calls by position; put together they are the layer."""
+    ep = f"--expert-model-parallel-size {world}"
+    for layer, parts in run(world, by_scripts, f"{EXPERTS} {FORMS['swiglu']} {ep}"):
+        assert_close(parts, layer, 1e-6)
 
 
 @pytest.mark.parametrize("layout", ["ep2", "ep2 grouped"])

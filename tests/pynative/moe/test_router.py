@@ -216,3 +216,14 @@ def test_the_type_in_which_logits_are_computed(dtype, error, kernels):
     assert error / 100 < np.abs(logits - exact).max() < 10 * error or (dtype == "fp64" and (logits == exact).all())
     np.testing.assert_allclose(dx, np.broadcast_to(WEIGHT.sum(axis=0), dx.shape), atol=1e-5)
     np.testing.assert_allclose(dw, np.broadcast_to(HIDDEN.sum(axis=(0, 1)), dw.shape), atol=1e-4)
+
+
+def summed_load(backend, load: list[float]) -> list[float]:
+    from pynative.moe.aux_loss import _sum
+
+    return _sum(np.array([load], np.float32), backend.world).tolist()[0]
+
+
+def test_loads_of_many_tokens_are_counted_exactly():
+    """Three ranks' sum is odd and beyond 2^24, where float32 has even numbers only."""
+    assert run(3, summed_load, [2.0**23 - 1, 5]) == [[3 * 2.0**23 - 3, 15]] * 3

@@ -13,6 +13,8 @@ MODELS = {
     "untied": f"{BASE} --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear "
     "--group-query-attention --num-query-groups 2 --untie-embeddings-and-output-weights",
 }
+MODELS["own ends"] = MODELS["untied"].replace("--mtp-num-layers", "--num-nextn-predict-layers")
+MODELS["own ends beside tied ones"] = MODELS["tied, dropout"].replace("--mtp-num-layers", "--num-nextn-predict-layers")
 TP2, PP2 = "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2"
 AGAIN = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 LAYOUTS = [
@@ -24,6 +26,9 @@ LAYOUTS = [
     ("untied", 4, f"--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo {PP2}"),
     ("untied", 2, f"--zero-stage 3 {AGAIN}"),
     ("untied", 4, f"--zero-stage 2 {PP2}"),
+    ("own ends", 4, f"{TP2} --sequence-parallel {PP2} {AGAIN}"),
+    ("own ends", 2, f"--zero-stage 3 {AGAIN}"),
+    ("own ends beside tied ones", 2, f"{PP2} --pipeline-schedule zb-h1"),
 ]
 
 

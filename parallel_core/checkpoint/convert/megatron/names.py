@@ -60,7 +60,7 @@ def _rewritten(name: str, rows: Iterable[tuple[str, str]]) -> str:
 
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
 _DEPTH = re.compile(r"^mtp\.layers\.(\d+)\.(\w+)\.")
-PARTS_OF_DEPTH = ("enorm", "hnorm", "eh_proj", "transformer_layer", "final_layernorm")
+PARTS_OF_DEPTH = ("embedding", "enorm", "hnorm", "eh_proj", "transformer_layer", "final_layernorm", "output_layer")
 """Of multi-token prediction, in the order of their parameters."""
 _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 

@@ -1,0 +1,21 @@
+"""Sums of a few numbers over ranks."""
+
+import numpy as np
+
+from tests.support.distributed import run
+
+
+def summed(backend, values: list[float]) -> list[float]:
+    from pynative.collectives.numbers import sum_over_group
+
+    return sum_over_group([value * (backend.rank + 1) for value in values], backend.world)
+
+
+def test_counts_are_exact_beyond_float32():
+    """Of tokens, which may be more than 2^24; losses are as exact as float32, and what is no number stays none."""
+    counts, loss = [2**24 + 1, 2**33 + 1, 0, 4095, 4096], 1234.5678
+    found, others = run(2, summed, [*counts, loss, -loss, float("nan"), float("inf")])
+    assert found[:5] == [3 * count for count in counts]
+    np.testing.assert_allclose(found[5:7], [3 * loss, -3 * loss], rtol=1e-7)
+    assert np.isnan(found[7]) and found[8] == np.inf
+    np.testing.assert_array_equal(found, others)

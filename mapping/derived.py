@@ -13,6 +13,7 @@ from typing import Any
 from mapping.flags.acting.training import STRATEGIES
 from mapping.flags.notations import dtype, layer_frequency, layer_list
 from mapping.flags.stages import layers_of_stages, pipeline_layout
+from mapping.further_tokens import further_loss_factor, shares_with_further_layers
 from mapping.vocabulary import padded_vocabulary, vocabulary
 from parallel_core.config.base import Unknown
 from parallel_core.config.tree import path_of
@@ -85,22 +86,6 @@ def residual_scale(args: Any) -> float | None:
 def attention_scale(args: Any) -> float | None:
     divisor = args.query_pre_attn_scalar
     return 1 / sqrt(divisor) if divisor is not None and divisor > 0 else divisor
-
-
-def further_loss_factor(args: Any) -> float | None:
-    """MindSpeed-LLM's --num-nextn-predict-layers has another default beside it than Megatron's --mtp-num-layers. In
-    another parser's namespace, which does not say what was given, a value that is no default was."""
-    factor, scale = args.mtp_loss_scaling_factor, args.mtp_loss_scale
-    if scale is None or factor != 0.1 or "mtp_loss_scaling_factor" in args.given:
-        return factor
-    is_given = scale != 0.3 or "mtp_loss_scale" in args.given
-    return scale if is_given or args.num_nextn_predict_layers else factor
-
-
-def shares_with_further_layers(args: Any) -> bool:
-    """MindSpeed-LLM's further layers have an embedding and an output layer of their own unless its flag is there;
-    Megatron's never do."""
-    return args.share_mtp_embedding_and_output_weight or not args.num_nextn_predict_layers
 
 
 def logit_scale(args: Any) -> float | None:

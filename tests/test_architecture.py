@@ -67,7 +67,7 @@ def test_the_private_tape_is_named_in_one_file():
 
 FLOORS = {
     "mapping": (
-        {"files", "flags", "vocabulary"},
+        {"files", "flags", "further_tokens", "vocabulary"},
         {"derived", "given"},
         {"checks", "from_args", "loss_scale", "naming", "readers"},
         {"flag_reference", "launch", "memory", "merge"},

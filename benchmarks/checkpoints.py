@@ -1,0 +1,153 @@
+"""Saving and loading a run's checkpoint against `dd` of the same bytes, and the step time while one is being saved.
+
+    python benchmarks/checkpoints.py --hidden 512 --layers 8 --vocab 16384 --folder /somewhere/on/the/disk
+
+One process trains a GPT and prints one line of JSON. `save` is (time of `dd conv=fsync`) / (time of saving), `load`
+(time of the same `dd`) / (time of loading), `load_of_read` (time of `dd` reading, from the page cache) / (time of
+loading): medians over rounds, in each of which they take turns. `async_step` is the median time of a step with
+--async-save under way over that of one without, `async_longest` the same of the longest step, in which copies are made.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in {
+        "hidden": 512, "layers": 8, "heads": 8, "seq": 128, "mbs": 1, "vocab": 16384, "threads": 1, "rounds": 5,
+    }.items():  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--folder", type=Path, help="on the file system to measure; default: the temporary folder's")
+    return parser.parse_args()
+
+
+def megatron_flags(options: argparse.Namespace) -> list[str]:
+    """The benchmark's model as Megatron's flags."""
+    flags = {
+        "num-layers": options.layers, "hidden-size": options.hidden, "num-attention-heads": options.heads,
+        "seq-length": options.seq, "max-position-embeddings": options.seq, "micro-batch-size": options.mbs,
+        "global-batch-size": options.mbs, "padded-vocab-size": options.vocab, "vocab-size": options.vocab,
+        "tokenizer-type": "NullTokenizer", "train-iters": 100000, "lr": 1e-4, "hidden-dropout": 0.0,
+        "attention-dropout": 0.0, "threads": options.threads, "log-interval": 100000, "eval-iters": 0,
+    }  # fmt: skip
+    return [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """Time on the clock: disks are waited for."""
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def dd(*arguments: str) -> Callable[[], object]:
+    """The command."""
+    return lambda: subprocess.run(["dd", "bs=16M", *arguments], check=True, capture_output=True)
+
+
+def against_dd(state: object, folder: Path, rounds: int) -> dict[str, float]:
+    """Ratios of throughputs."""
+    from pynative.checkpointing import load_checkpoint, save_checkpoint
+
+    times: list[dict[str, float]] = []
+    for number in range(rounds + 1):
+        saved = seconds(lambda: save_checkpoint(folder, state, keep=1))
+        (file,) = folder.glob("iter_*/*.safetensors")
+        write = dd(f"if={file}", f"of={folder / 'copy'}", "conv=fsync")
+        one = {"save": saved, "write": seconds(write), "read": seconds(dd(f"if={file}", "of=/dev/null"))}
+        one["load"] = seconds(lambda: load_checkpoint(folder, state))
+        (folder / "copy").unlink()
+        if number:
+            times.append(one)
+    pairs = {"save": ("write", "save"), "load": ("write", "load"), "load_of_read": ("read", "load")}
+    ratios = {name: statistics.median(one[a] / one[b] for one in times) for name, (a, b) in pairs.items()}
+    return {**ratios, "gigabytes": file.stat().st_size / 1e9, **{f"{k}_s": min(t[k] for t in times) for k in times[0]}}
+
+
+class Background:
+    """Steps with a save under way and without, in turns."""
+
+    def __init__(self, folder: Path, rounds: int) -> None:
+        self.folder, self.left = folder, rounds
+        self.times: dict[bool, list[float]] = {True: [], False: []}
+        self.saving = None
+        self.steps = 0
+        self.before = time.perf_counter()
+
+    def step_ended(self, state: object) -> bool:
+        """Whether that was all."""
+        from pynative.checkpointing.background import BackgroundSave
+
+        now = time.perf_counter()
+        self.times[self.saving is not None].append(now - self.before)
+        self.steps += 1
+        self.before = time.perf_counter()
+        if self.saving is not None:
+            if self.saving.advance():
+                self.saving, self.steps, self.left = None, 0, self.left - 1
+        elif self.steps >= 12:
+            self.saving = BackgroundSave(self.folder, state)  # its copies count: `before` was taken ahead of them
+        return self.left == 0 and self.steps >= 12
+
+    def figures(self) -> dict[str, float]:
+        """Ratios, and how many steps there were."""
+        plain, busy = statistics.median(self.times[False][12:]), self.times[True]
+        return {
+            "async_step": statistics.median(busy) / plain,
+            "async_longest": max(busy) / plain,
+            "async_steps": len(busy),
+            "step_s": plain,
+        }
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parse()
+    from benchmarks.throughput import RandomTokens
+    from mapping import init_configs_from_args, initialize_megatron
+    from pynative.training.callbacks import Callback
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = init_configs_from_args(initialize_megatron(argv=megatron_flags(options)))
+    folder = Path(tempfile.mkdtemp(dir=options.folder))
+    background, found = Background(folder / "background", options.rounds), {}
+
+    class Measure(Callback):
+        """Against dd after the second step, then in the background."""
+
+        def on_step_end(self, state) -> None:
+            if state.iteration == 2:
+                found.update(against_dd(state, folder / "waiting", options.rounds))
+                background.before = time.perf_counter()
+            elif state.iteration > 2:
+                state.should_stop = background.step_ended(state)
+
+    try:
+        pretrain(
+            lambda samples: (RandomTokens(options.vocab, options.seq, 1000), None, None),
+            lambda **where: GPTModel(config.model_config, **where),
+            all_config=config,
+            callbacks=[Measure()],
+        )
+    finally:
+        shutil.rmtree(folder)
+    figures = {name: round(value, 3) for name, value in (found | background.figures()).items()}
+    print(json.dumps({**{k: v for k, v in vars(options).items() if k != "folder"}, **figures}))
+
+
+if __name__ == "__main__":
+    main()

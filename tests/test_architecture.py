@@ -86,7 +86,7 @@ FLOORS = {
         {"costs"},
     ),
     "pynative": (
-        {"dtypes"},
+        {"activation_memory", "dtypes"},
         {"onednn"},
         {"rounding"},
         {"in_place"},

@@ -94,8 +94,11 @@ LOSSES = (
 HOT = "--hot-expert-num 4 --train-iters 1 --mtp-num-layers 1"
 """All experts, so that as many of each rank's; nothing but numbers of rows travels then."""
 LAYOUTS = [
-    (4, f"{PADDED} {TP2_SP} {LOSSES} --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-     FAMILIES["llama"]),
+    (
+        4,
+        f"{PADDED} {TP2_SP} {LOSSES} --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        FAMILIES["llama"],
+    ),
     (4, f"{PADDED} {RING2} {LOSSES} {HOT}", FAMILIES["llama"]),
     (2, PADDED, FAMILIES["llama"]),
     (2, f"{EXPERTS} allgather", FAMILIES["llama"]),

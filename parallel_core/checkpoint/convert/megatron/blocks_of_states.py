@@ -22,7 +22,7 @@ from parallel_core.checkpoint.convert.megatron.names import (
 from parallel_core.checkpoint.convert.megatron.optimizer import OURS
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled, from_bfloat16
-from parallel_core.sharding import Box, place
+from parallel_core.sharding import Box, Coordinates, place
 
 ALIGNMENT = 64
 """Entries: where a parameter may begin in a bucket."""
@@ -62,7 +62,7 @@ def of_buckets(
     """
     remedy = "leave the optimizer out by --no-load-optim"
     tensor, stages = (args.get(f"{kind}_model_parallel_size") or 0 for kind in ("tensor", "pipeline"))
-    if not tensor or not stages or args.get("virtual_pipeline_model_parallel_size") or args.get("num_experts"):
+    if not tensor or not stages or args.get("virtual_pipeline_model_parallel_size") or _experts_apart(args, tensor):
         raise ValueError(f"{folder}: flat optimizer states of this layout have no names; {remedy}")
     buckets: dict[int, dict[str, list[Assembled]]] = defaultdict(lambda: defaultdict(list))
     for key in sorted(tensors, key=_numbers):
@@ -79,6 +79,16 @@ def of_buckets(
             if _rounds_to_weights(states, model):
                 return states
     raise ValueError(f"{folder}: the order of its flat optimizer states was not found; {remedy}")
+
+
+def _experts_apart(args: Mapping[str, Any], tensor: int) -> bool:
+    """Whether experts have buffers of their own: they are cut over other ranks than the rest."""
+    ranks, cut = args.get("expert_model_parallel_size") or 1, args.get("expert_tensor_parallel_size") or tensor
+    return args.get("num_experts") is not None and (ranks, cut) != (1, tensor)
+
+
+def _coordinates(rank: int, size: int) -> Coordinates:
+    return {"tp": (rank, size), "expert-tp": (rank, size)}
 
 
 def _numbers(key: str) -> tuple[int, ...]:
@@ -108,7 +118,7 @@ def _rank_states(
 ) -> dict[str, dict[str, LazyTensor]] | None:
     """A rank's states by name; none if the parameters do not fill the buckets."""
     gated = cuts.is_gated(model.network)
-    shapes = {n: place(cuts.spec_of(n, model.weights[n].shape, gated), {"tp": (rank, size)}).shape for n in names}
+    shapes = {n: place(cuts.spec_of(n, model.weights[n].shape, gated), _coordinates(rank, size)).shape for n in names}
     found: dict[str, dict[str, LazyTensor]] = {}
     for state, flat in buckets.items():
         spots = list(_spots([shapes[name] for name in reversed(names)], [one.shape[0] for one in flat]))
@@ -148,7 +158,7 @@ def _merged(
             spec = cuts.spec_of(name, weight.shape, gated)
             held = [(rank % size, part[state][name]) for rank, part in enumerate(parts) if name in part[state]]
             first = {rank if spec.cuts else 0: tensor for rank, tensor in reversed(held)}
-            pieces = [(box, t) for r, t in first.items() for box in place(spec, {"tp": (r, size)}).boxes]
+            pieces = [(box, t) for r, t in first.items() for box in place(spec, _coordinates(r, size)).boxes]
             merged[state][name] = first[0] if len(pieces) == 1 else assembled(weight.shape, first[0].dtype, pieces)
     return merged
 

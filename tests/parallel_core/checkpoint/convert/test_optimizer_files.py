@@ -3,8 +3,9 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
-from parallel_core.checkpoint.convert.megatron import optimizer, torch_dist
+from parallel_core.checkpoint.convert.megatron import blocks_of_states, optimizer, torch_dist
 from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from parallel_core.checkpoint.torch_files.write import write_archive
@@ -45,3 +46,18 @@ def test_keys_of_chained_optimizers(monkeypatch, tmp_path):
     monkeypatch.setattr(torch_dist, "read_tensors", lambda folder: tensors)
     model = torch_dist.read_torch_dist(tmp_path)
     assert model.weights.keys() == weights.keys() == model.states["exp_avg"].keys()
+
+
+@pytest.mark.parametrize(
+    ("args", "apart"),
+    [
+        ({}, False),
+        ({"num_experts": 4}, False),
+        ({"num_experts": 4, "expert_model_parallel_size": 2}, True),
+        ({"num_experts": 4, "expert_tensor_parallel_size": 1}, True),
+        ({"num_experts": 4, "expert_tensor_parallel_size": 2}, False),
+    ],
+)
+def test_experts_share_the_flat_buffers_where_the_same_ranks_cut_them(args, apart):
+    """Of a run on two tensor-parallel ranks; where they do not, their buckets have no names and are refused."""
+    assert blocks_of_states._experts_apart(args, 2) is apart

@@ -17,7 +17,7 @@ def sum_over_group(values: Sequence[float], group: Group) -> list[float]:
     if group.size == 1:
         return list(values)
     whole = np.array(values, np.float64)
-    high = np.floor(whole / HIGH_PART)
+    high = np.trunc(whole / HIGH_PART)  # floor would leave a small negative number its distance from the next multiple
     rest = np.where(np.isfinite(whole), whole - np.where(np.isfinite(high), high, 0) * HIGH_PART, 0)
     sums = group.all_reduce(Tensor(np.stack([high, rest]).astype(np.float32))).asnumpy().astype(np.float64)
     return (sums[0] * HIGH_PART + sums[1]).tolist()

@@ -134,14 +134,20 @@ class FurtherLosses:
         A depth's labels and mask are shifted by one place more than those of the one before; where none is left nothing
         counts.
         """
-        others, weights = [], []
+        others, weights, main = [], [], self._main_tokens(labels, loss_mask)
         for depth, state in enumerate(states, 1):
             mask = mask_ahead(loss_mask, labels, depth)
             others.append(loss_of(state, tokens_ahead(labels, depth), mask, depth))
-            own, main = (counted_tokens(labels, of) or 0.0 for of in (mask, mask_ahead(loss_mask, labels, 0)))
-            weights.append(self.weighing.weight(own, main))
+            weights.append(self.weighing.weight(counted_tokens(labels, mask) or 0.0, main))
             self._report(depth, others[-1])
         return _with_losses_beside(loss, others, weights)
+
+    def _main_tokens(self, labels: Tensor, loss_mask: Tensor | None) -> float:
+        """Those that count in the main loss, where a weight depends on them: a mask that a script made is gathered over
+        the context-parallel ranks for it."""
+        if not self.weighing.per_token:
+            return 1.0
+        return counted_tokens(labels, mask_ahead(loss_mask, labels, 0)) or 0.0
 
     @staticmethod
     def _report(depth: int, loss: Tensor) -> None:

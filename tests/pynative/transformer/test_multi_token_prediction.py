@@ -1,5 +1,7 @@
 """Multi-token prediction: its loss, and what every layout makes of it."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 
@@ -83,8 +85,34 @@ def test_a_forward_that_does_not_train_leaves_the_depths_out():
     assert run(1, evaluated, flags)[0] == run(1, evaluated, flags.replace("--mtp-num-layers 2", ""))[0]
 
 
+@pytest.mark.parametrize(("averaged", "places"), [("", [1, 2]), ("--calculate-per-token-loss", [0, 1, 2])])
+def test_tokens_of_the_main_loss_are_asked_for_where_they_weigh(averaged, places):
+    """A mask that a script made itself is gathered for that over the context-parallel ranks."""
+    assert run(1, masks_made, f"{MODELS['untied']} --train-iters 1 {averaged}")[0] == places
+
+
+def masks_made(backend, flags: str) -> list[int]:
+    """By how many places the loss mask is shifted in one forward that trains."""
+    from pynative.transformer import multi_token_prediction
+
+    shifted, made = [], multi_token_prediction.mask_ahead
+
+    def noted(mask, labels, places):
+        shifted.append(places)
+        return made(mask, labels, places)
+
+    with patch.object(multi_token_prediction, "mask_ahead", noted):
+        forward(backend, flags, train=True)
+    return shifted
+
+
 def evaluated(backend, flags: str) -> float:
     """The loss of an evaluation."""
+    return forward(backend, flags, train=False)
+
+
+def forward(backend, flags: str, train: bool) -> float:
+    """The loss of a script's own tensors; one that does not train has no way through the depths."""
     import mindspore as ms
 
     from pynative.parameter import initialize_parameters
@@ -92,9 +120,9 @@ def evaluated(backend, flags: str) -> float:
 
     config, rows = config_of(flags, backend.world_size), [Rows()[i] for i in range(2)]
     with job(backend, config):
-        model = GPTModel(config.model_config).set_train(False)
+        model = GPTModel(config.model_config).set_train(train)
         initialize_parameters(model, 1)
-        if model.language_model.mtp is not None:
+        if model.language_model.mtp is not None and not train:
             model.language_model.mtp.construct = None
         batch = {name: ms.Tensor(np.stack([row[name] for row in rows])) for name in rows[0]}
         return float(model(**batch).asnumpy())

@@ -162,9 +162,14 @@ ROWS = (
         "scores of the chosen experts sum to one already, unless several come out of --moe-router-pre-softmax",
     ),
     Idle(
-        ("moe_shared_expert_gate",),
+        ("moe_shared_expert_gate", "moe_shared_expert_overlap"),
         lambda config: config.moe_config.moe_shared_expert_intermediate_size is None,
         "there is no shared expert without --moe-shared-expert-intermediate-size",
+    ),
+    Idle(
+        ("enable_gmm_safe_tokens",),
+        lambda config: not config.moe_config.moe_grouped_gemm,
+        "there is no grouped product without --moe-grouped-gemm",
     ),
     Idle(
         ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),

@@ -72,12 +72,16 @@ IDLE = [
         ("--norm-topk-prob", f"--num-experts 4 {beside}", "--num-experts 4 --moe-router-pre-softmax", "sum to one")
         for beside in ("", SIGMOID, "--moe-router-pre-softmax --moe-router-topk 1")
     ),
-    (
-        "--moe-shared-expert-gate",
-        "--num-experts 4",
-        "--num-experts 4 --moe-shared-expert-intermediate-size 8",
-        "--moe-shared-expert-intermediate-size",
+    *(
+        (
+            flag,
+            "--num-experts 4",
+            "--num-experts 4 --moe-shared-expert-intermediate-size 8",
+            "--moe-shared-expert-intermediate-size",
+        )
+        for flag in ("--moe-shared-expert-gate", "--moe-shared-expert-overlap")
     ),
+    ("--enable-gmm-safe-tokens", "--num-experts 4", "--num-experts 4 --moe-grouped-gemm", "--moe-grouped-gemm"),
     (
         "--v-head-dim 8",
         "",

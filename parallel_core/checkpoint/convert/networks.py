@@ -16,7 +16,7 @@ _ALWAYS = (
     "sliding_window.size", "sliding_window.skip_freq", "multi_latent_attention.enabled", "embedding_layernorm",
     "qkv_has_bias", "out_proj_has_bias", "mlp_has_bias", "output_layer_bias", "scales.embedding", "scales.residual",
     "scales.logits", "scales.logit_cap", "scales.attention_cap", "scales.attention", "num_attention_heads",
-    "num_query_groups", "num_experts",
+    "num_query_groups", "num_experts", "sparse_attention.variant",
 )  # fmt: skip
 """Settings that change what a network computes."""
 
@@ -57,6 +57,14 @@ _IN_FORCE: tuple[tuple[tuple[str, ...], Callable[[Mapping[str, Any]], bool]], ..
     (
         ("multi_latent_attention.rotary_scaling_factor",),
         lambda config: _has_latents(config) and _is_scaled("yarn")(config),
+    ),
+    (
+        ("sparse_attention.dsa_indexer_topk",),
+        lambda config: get(config, "model_config.sparse_attention.variant") is not None,
+    ),
+    (
+        ("multi_token_prediction.share_embedding_and_output_weight",),
+        lambda config: bool(get(config, "model_config.multi_token_prediction.num_layers")),
     ),
 )
 """Settings, and of which networks they change something."""

@@ -159,3 +159,19 @@ def test_a_window_of_some_layers_is_not_written_for_mistral():
     ours["model_config"]["sliding_window"]["skip_freq"] = [1, 0, 1, 0]
     with pytest.raises(ValueError, match="layers with a sliding window"):
         written(ours, "mistral")
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        ("sparse_attention", {"variant": "dsa", "dsa_indexer_loss_coeff": 1.0}),
+        ("multi_token_prediction", {"num_layers": 1, "share_embedding_and_output_weight": False}),
+    ],
+)
+def test_what_no_family_has_is_refused_before_it_is_trained(section, values):
+    """An indexer, and own embeddings and output layers of further layers: parameters that no table has."""
+    ours = read("deepseek_v3", **DEEPSEEK)
+    assert written(ours, "deepseek_v3")["model_type"] == "deepseek_v3"
+    ours["model_config"][section] = values
+    with pytest.raises(ValueError, match=f"cannot say model_config.{section}"):
+        written(ours, "deepseek_v3")

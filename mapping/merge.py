@@ -102,7 +102,8 @@ def resolve(sources: Sources) -> Reading:
     yaml = list(_not_taken(sources.yaml, strong))
     deepspeed, contradictions = _agreeing(sources.deepspeed, [*yaml, *sources.typed])
     defaults = list(_not_taken(sources.defaults, [*yaml, *deepspeed, *strong]))
-    yaml += [*_not_taken(said.fills_in, [*yaml, *deepspeed, *strong]), *said.wins]
+    of_checkpoint = [*_not_taken(said.fills_in, [*yaml, *deepspeed, *strong]), *said.wins]
+    of_files, yaml = yaml, [*yaml, *of_checkpoint]
     given = [*defaults, *yaml, *deepspeed, *strong]
     args = _arguments(sources, given)
     of_flags = [entry for entry in given if entry.row.name]
@@ -126,7 +127,8 @@ def resolve(sources: Sources) -> Reading:
     found = as_given([*findings, *of_config, *open_ends, *files, *out_of_place(strong, config)], given)
     _fill_in(args, config, yaml)
     reasons = ({} if found else without_effect(config)) | why_not(config)
-    reported = [*sources.typed, *sources.changed, *sources.deepspeed, *defaults, *yaml]
+    acting = [entry for entry in of_checkpoint if entry.target not in reasons]
+    reported = [*sources.typed, *sources.changed, *sources.deepspeed, *defaults, *of_files, *acting]
     reported = _with_reasons(reported, reasons, needless(args))
     return Reading(sources, reported, args, config, found, [*replaced, *notes])
 

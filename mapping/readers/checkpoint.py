@@ -44,7 +44,9 @@ _SIZES = (
     "expert_model_parallel_size",
 )  # fmt: skip
 """Taken whatever the flags say with --use-mp-args-from-checkpoint-args."""
-_NETWORK = ("multi_latent_attention.", "rope_scaling.", "multi_token_prediction.", "sliding_window.")
+_NETWORK = (
+    "multi_latent_attention.", "sparse_attention.", "rope_scaling.", "multi_token_prediction.", "sliding_window.",
+)  # fmt: skip
 """Sections of the model that say what is computed."""
 
 

@@ -11,6 +11,7 @@ from parallel_core.checkpoint.manifest import Manifest
 from parallel_core.config import ConfigError
 from tests.support.checkpoint_cases import unpack
 from tests.support.engine import TINY, config_of
+from tests.support.families import FAMILIES
 
 LLAMA = (
     "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear --ffn-hidden-size 48 "
@@ -22,12 +23,15 @@ REST = "--micro-batch-size 2 --train-iters 2 --lr 1e-3 --eval-iters 0"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What --save names: a manifest is all that is read."""
-    root = tmp_path_factory.mktemp("save")
+    """What --save names."""
+    return saved(tmp_path_factory.mktemp("save"), config_of(f"{TINY} {LLAMA}", 2))
+
+
+def saved(root, config):
+    """A manifest is all that is read."""
     checkpoint = root / commit.checkpoint_name(2)
     checkpoint.mkdir()
-    config = config_of(f"{TINY} {LLAMA}", 2).to_dict()
-    manifest = Manifest(iteration=2, consumed_samples=8, topology={}, config=config, scheduler={})
+    manifest = Manifest(iteration=2, consumed_samples=8, topology={}, config=config.to_dict(), scheduler={})
     (checkpoint / "manifest.json").write_text(manifest.to_json())
     (root / commit.TRACKER).write_text("2\n")
     return root
@@ -47,6 +51,22 @@ def test_nothing_of_the_model_has_to_be_said(folder):
         assert differs <= not_taken, differs
     assert found.dataset_config.tokenizer_type == "NullTokenizer"
     assert found.parallel_config.tensor_model_parallel_size == 1
+
+
+@pytest.mark.parametrize("family", ["sparse attention", "two tokens further, with their own ends"])
+def test_newer_kinds_of_networks_are_taken(tmp_path, family):
+    """What Megatron does not take, because it is newer than what takes it."""
+    flags = FAMILIES.get(family, "--num-nextn-predict-layers 2 --position-embedding-type rope")
+    said = config_of(f"{TINY} {flags}", 1)
+    found = config_with(f"--load {saved(tmp_path, said)}", 1).model_config
+    assert found.sparse_attention == said.model_config.sparse_attention
+    assert found.multi_token_prediction == said.model_config.multi_token_prediction
+
+
+def test_what_does_nothing_in_a_checkpoint_is_not_told(folder, capsys):
+    """Nobody has said it: sizes of experts, latents and indexers that this network has not."""
+    read(f"{REST} --use-checkpoint-args --load {folder}".split(), world_size=1).print_notes()
+    assert "no effect" not in capsys.readouterr().out
 
 
 def test_sizes_of_the_layout_on_request(folder):

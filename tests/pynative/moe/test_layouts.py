@@ -33,7 +33,11 @@ LAYOUTS = {
         4,
         f"--expert-model-parallel-size 4 {ULYSSES} {SP2} --expert-tensor-parallel-size 1",
     ),
-    "ep2 x ring x pp2": (4, f"{EP2} {RING} --pipeline-model-parallel-size 2"),
+    "ep2 x ring x pp2, overlap": (
+        4,
+        f"{EP2} {RING} --pipeline-model-parallel-size 2 --moe-shared-expert-overlap --recompute-granularity full "
+        "--recompute-method uniform --recompute-num-layers 1",
+    ),
 }
 ROWS = [
     *[("deepseek", layout) for layout in LAYOUTS],

@@ -12,7 +12,7 @@ from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from pynative import collectives, kernels
 from pynative.kernels.host import blas
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.process import cores_of_a_rank, release_unused_memory
+from pynative.kernels.host.process import cores_of_a_rank
 
 DEFAULT_COLLECTIVES = {"CPU": "shared_memory", "Ascend": "native"}
 
@@ -104,12 +104,6 @@ def initialize(
         with suppress(RuntimeError):  # It is set already, by the script or for another job of this process.
             op_tuning.threads_num(threads or cores_of_a_rank(world_size))
     kernels.use(kernel_set, threads or cores_of_a_rank(world_size), fused)
-
-
-def after_first_step() -> None:
-    """What is due once a process has computed everything that it will compute again and again."""
-    if kernels.active() == "host":
-        release_unused_memory()
 
 
 def engine_notice() -> str | None:

@@ -86,7 +86,7 @@ FLOORS = {
         {"costs"},
     ),
     "pynative": (
-        {"activation_memory", "dtypes"},
+        {"dtypes"},
         {"onednn"},
         {"rounding"},
         {"in_place"},

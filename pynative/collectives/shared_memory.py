@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor
 
-from pynative.activation_memory import allocated
 from pynative.collectives.arrays import Kind, reduce_into, to_numpy, to_tensor, writable
 from pynative.collectives.checked import CheckedGroup, Waits
 from pynative.collectives.engine import Engine, Steps
@@ -50,7 +49,7 @@ class SharedMemoryGroup(CheckedGroup):
     # Collectives.
 
     def _all_reduce(self, call: Call, x: Tensor, kind: Kind, op: str, out: Tensor | None) -> Steps:
-        target = allocated(x.shape, kind.storage) if out is None else writable(out, kind)
+        target = np.empty(x.shape, kind.storage) if out is None else writable(out, kind)
         source = target if out is x else to_numpy(x, kind)
         reduce = self._reduce_whole if source.nbytes <= SMALL else self._reduce_blocks
 

@@ -15,7 +15,7 @@ from parallel_core.blocks import recompute_lines
 from parallel_core.checkpoint.convert.huggingface.write import huggingface_findings
 from parallel_core.config import AllConfig, ConfigError, Finding, TrainingConfig
 from parallel_core.config.unsupported import unsupported
-from pynative import device, parallel_state
+from pynative import parallel_state
 from pynative.checkpointing import load_checkpoint
 from pynative.checkpointing.state import named
 from pynative.layer_events import LayerEvents
@@ -131,7 +131,6 @@ def _train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Ca
     """The loop: steps until --train-iters, callbacks around them."""
     training, sizes, unit = state.config.training_config, state.config.batch_sizes, micro_batch_of_all(state.config)
     _resume(state, callbacks)
-    first = state.iteration
     for callback in callbacks:
         callback.on_train_begin(state)
 
@@ -145,8 +144,6 @@ def _train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Ca
         micro_batches = sizes.at(state.consumed_samples) // unit
         state.result = state.step_cell.step(data_iterator, before_update, micro_batches)
         state.step_seconds = time.perf_counter() - started
-        if state.iteration == first:
-            device.after_first_step()
         state.iteration += 1
         state.consumed_samples += micro_batches * unit
         if any(callback.reads_parameters for callback in callbacks):

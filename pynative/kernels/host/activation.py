@@ -8,7 +8,6 @@ from mindspore import Tensor, from_numpy
 
 from parallel_core.activations import GATES
 from parallel_core.fused_rows import GATED_PARTS
-from pynative.activation_memory import allocated
 from pynative.autograd import Function
 from pynative.kernels.host.arrays import add_summed_gradient, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
@@ -42,7 +41,7 @@ class _BiasActivation(Function):
         ctx.name, ctx.bias = name, bias
         rows = rows_of(x)
         columns = rows.shape[1] // (GATED_PARTS if name in GATES else 1)
-        y = allocated((len(rows), columns), rows.dtype)
+        y = np.empty((len(rows), columns), rows.dtype)
         _forward(name, rows, array_or_none(bias), y)
         return from_numpy(y.reshape(*x.shape[:-1], columns))
 
@@ -50,7 +49,7 @@ class _BiasActivation(Function):
     def backward(ctx, dy):
         (x,), bias = ctx.saved_tensors, ctx.bias
         rows, dy_rows = rows_of(x), rows_of(dy)
-        dx = allocated(rows.shape, dy_rows.dtype)
+        dx = np.empty(rows.shape, dy_rows.dtype)
         sums = _backward(ctx.name, rows, array_or_none(bias), dy_rows, dx)
         gradient = None if sums is None else add_summed_gradient(bias, sums)
         return from_numpy(dx.reshape(x.shape)), gradient, None

@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.activation_memory import allocated
 from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.host.arrays import array_of, delivered, gradient_memory, rows_of
 from pynative.kernels.host.threads import row_blocks, run
@@ -51,7 +50,7 @@ class _Embedding(Function):
     @staticmethod
     def forward(ctx, ids, weight, first_id):
         table, rows = array_of(weight), array_of(ids).reshape(-1) - first_id
-        y = allocated((len(rows), table.shape[1]), table.dtype)
+        y = np.empty((len(rows), table.shape[1]), table.dtype)
         _gather(table, rows, y)
         ctx.rows, ctx.weight = rows, weight
         return from_numpy(y.reshape(*ids.shape, table.shape[1]))

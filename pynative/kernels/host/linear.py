@@ -3,7 +3,6 @@
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.activation_memory import allocated
 from pynative.kernels.host.arrays import array_of, array_or_none, delivered, gradient_memory, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import matmul_spans, row_blocks, run
@@ -39,14 +38,14 @@ def _sum_of_rows(x: np.ndarray) -> np.ndarray:
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     rows, weight_array = rows_of(x), array_of(weight)
-    y = allocated((len(rows), len(weight_array)), rows.dtype)
+    y = np.empty((len(rows), len(weight_array)), rows.dtype)
     _product(rows, weight_array.T, y, array_or_none(bias))
     return from_numpy(y.reshape(*x.shape[:-1], len(weight_array)))
 
 
 def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
     rows, weight_array = rows_of(dy), array_of(weight)
-    dx = allocated((len(rows), weight_array.shape[1]), rows.dtype)
+    dx = np.empty((len(rows), weight_array.shape[1]), rows.dtype)
     _product(rows, weight_array, dx)
     return from_numpy(dx.reshape(*dy.shape[:-1], weight_array.shape[1]))
 

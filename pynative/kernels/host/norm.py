@@ -6,7 +6,6 @@ Saved for backward: the input and two numbers a row, one for RMS norm.
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.activation_memory import allocated
 from pynative.autograd import Function
 from pynative.kernels.host.arrays import add_summed_gradient, array_of, as_float32, rows_of
 from pynative.kernels.host.engine import ENGINE
@@ -59,7 +58,7 @@ class _NormFunction(Function):
     def forward(ctx, x, weight, bias, epsilon, zero_centered):
         ctx.parameters, ctx.zero_centered = (weight, bias), zero_centered
         shift, rows = None if bias is None else as_float32(bias), rows_of(x)
-        y, inverse = allocated(rows.shape, rows.dtype), np.empty(len(rows), np.float32)
+        y, inverse = np.empty(rows.shape, rows.dtype), np.empty(len(rows), np.float32)
         mean = None if bias is None else np.empty(len(rows), np.float32)
         _forward(rows, _scale(weight, zero_centered), shift, epsilon, y, (inverse, mean))
         statistics = (inverse,) if mean is None else (inverse, mean)
@@ -71,7 +70,7 @@ class _NormFunction(Function):
         x, inverse, *mean = ctx.saved_tensors
         weight, bias = ctx.parameters
         rows, dy_rows = rows_of(x), rows_of(dy)
-        dx = allocated(rows.shape, dy_rows.dtype)
+        dx = np.empty(rows.shape, dy_rows.dtype)
         statistics = array_of(inverse), array_of(mean[0]) if mean else None
         scale = _scale(weight, ctx.zero_centered)
         scale_gradient, shift_gradient = _backward(dy_rows, rows, scale, statistics, dx)

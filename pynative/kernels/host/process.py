@@ -35,13 +35,3 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, _NEVER_TRIM)
-
-
-def release_unused_memory() -> None:
-    """Return what is free now, once: after a first step has made what stays, later ones fit in less than it took.
-
-    What a step uses again is faulted in again, once. A model's steps of 1,712 MB went to 1,672.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

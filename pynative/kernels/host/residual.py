@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.activation_memory import allocated
 from pynative.autograd import Function
 from pynative.kernels.dropout import Dropout, Key, Rows
 from pynative.kernels.host.arrays import add_summed_gradient, array_of, array_or_none, rows_of
@@ -28,7 +27,7 @@ def _part(array: np.ndarray | None, start: int, stop: int) -> np.ndarray | None:
 
 def _forward(x: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None, masks: Masks | None) -> np.ndarray:
     """[r, h] of the residual's type, which may be longer than x's."""
-    y = allocated(x.shape, x.dtype if residual is None else residual.dtype)
+    y = np.empty(x.shape, x.dtype if residual is None else residual.dtype)
 
     def block(start: int, stop: int) -> None:
         mask = None if masks is None else masks(start, stop)
@@ -69,7 +68,7 @@ class _BiasDropoutAdd(Function):
     def backward(ctx, dy):
         rows = rows_of(dy)
         stays = ctx.masks is None and rows.dtype == ctx.dtype
-        dx = rows if stays else allocated(rows.shape, ctx.dtype)
+        dx = rows if stays else np.empty(rows.shape, ctx.dtype)
         bias_gradient = None
         if not stays or ctx.bias is not None:
             sums = _backward(rows, dx, ctx.masks, ctx.bias is not None)
@@ -101,7 +100,7 @@ class _Fork(Function):
     @staticmethod
     def backward(ctx, one, other):
         left, right = rows_of(one), rows_of(other)
-        total = allocated(left.shape, left.dtype)
+        total = np.empty(left.shape, left.dtype)
 
         def block(start: int, stop: int) -> None:
             ENGINE.add(left[start:stop], None, None, right[start:stop], total[start:stop])

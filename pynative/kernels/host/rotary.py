@@ -6,7 +6,6 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from parallel_core.fused_rows import heads_of_group
-from pynative.activation_memory import allocated
 from pynative.autograd import Function
 from pynative.kernels.host.arrays import array_of, as_float32
 from pynative.kernels.host.threads import row_blocks, run, spans
@@ -30,7 +29,7 @@ class _SplitQkv(Function):
         ctx.layout, ctx.shape = (groups, heads_per_group, head_size), qkv.shape
         array = array_of(qkv)
         parts = _group_parts(array.reshape(-1, array.shape[-1]), ctx.layout)
-        heads = tuple(allocated(part.shape, array.dtype) for part in parts)
+        heads = tuple(np.empty(part.shape, array.dtype) for part in parts)
 
         def block(start: int, stop: int) -> None:
             for head, part in zip(heads, parts, strict=True):
@@ -42,7 +41,7 @@ class _SplitQkv(Function):
     @staticmethod
     def backward(ctx, *gradients):
         dtype = array_of(gradients[0]).dtype
-        merged = allocated(ctx.shape, dtype)
+        merged = np.empty(ctx.shape, dtype)
         parts = _group_parts(merged.reshape(-1, ctx.shape[-1]), ctx.layout)
         sources = tuple(array_of(g).reshape(part.shape) for g, part in zip(gradients, parts, strict=True))
 
@@ -95,7 +94,7 @@ def _rotate(x: np.ndarray, angles: tuple[np.ndarray, np.ndarray], setting: Setti
     one, two = _pair(rotated, setting.interleaved)
     shape = (length, -1, 1, rotated)  # broadcasts over heads, and over the batch if the angles have none
     own, other = _factors(cos.reshape(shape), sin.reshape(shape), x.shape[-1] - first, (one, two), inverse)
-    y = allocated(x.shape, x.dtype)
+    y = np.empty(x.shape, x.dtype)
 
     def block(start: int, stop: int) -> None:
         rows = slice(start, stop)

@@ -4,7 +4,6 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from parallel_core.score_form import PLAIN, ScoreForm
-from pynative.activation_memory import allocated
 from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
@@ -17,7 +16,7 @@ from pynative.kernels.host.attention.heads import Heads
 def _forward(heads: Heads, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """out [s, b, n, e] of this type, maximum and inverse sum [b, n, s] float32."""
     length, batch, count, _ = heads.query_shape
-    out = allocated(heads.out_shape, dtype)
+    out = np.empty(heads.out_shape, dtype)
     maximum, inverse_sum = np.empty((2, batch, count, length), np.float32)
     attention_forward(heads, out, maximum, inverse_sum)
     return out, maximum, inverse_sum
@@ -37,7 +36,7 @@ class _Attention(Function):
     def backward(ctx, dy):
         q, k, v, out, maximum, inverse_sum = ctx.saved_tensors
         heads, dout = Heads(array_of(q), array_of(k), array_of(v), ctx.scores), array_of(dy)
-        gradients = tuple(allocated(x.shape, dout.dtype) for x in (q, k, v))
+        gradients = tuple(np.empty(x.shape, dout.dtype) for x in (q, k, v))
         dout_heads, out_heads = (x.reshape(heads.out_shape) for x in (dout, array_of(out)))
         attention_backward(heads, dout_heads, out_heads, array_of(maximum), array_of(inverse_sum), gradients)
         return *map(from_numpy, gradients), None

@@ -104,14 +104,7 @@ class OneDnnEngine(NumpyEngine):
         if not activations.gradient(name, x, bias, dy, dx):
             NumpyEngine.activation_gradient(name, x, bias, dy, dx, bias_gradient)
         elif bias_gradient is not None:
-            OneDnnEngine.sum_rows(dx, bias_gradient)
-
-    @staticmethod
-    def sum_rows(x: Array, out: Array) -> None:
-        if x.dtype == BFLOAT16 and BFLOAT16_PRODUCTS and len(x) > 1:
-            OneDnnEngine.matmul(sums.ones(len(x)), x, out[None])
-        else:
-            NumpyEngine.sum_rows(x, out)
+            NumpyEngine.sum_rows(dx, bias_gradient)
 
     @staticmethod
     def adamw(param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, step: AdamwStep) -> None:

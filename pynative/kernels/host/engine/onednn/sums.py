@@ -1,10 +1,5 @@
 """Sums of arrays by one of oneDNN's binary primitives and what it does to its result."""
 
-from functools import lru_cache
-
-import numpy as np
-
-from pynative.dtypes import BFLOAT16
 from pynative.onednn import primitives
 from pynative.onednn.arrays import Array, layout_of, row_layout
 from pynative.onednn.library import Algorithm, Layout
@@ -27,12 +22,6 @@ def add(x: Array, bias: Array | None, mask: Array | None, residual: Array | None
         return False
     primitive(x, second, out, *(array for _, array in more))
     return True
-
-
-@lru_cache(maxsize=64)
-def ones(count: int) -> Array:
-    """A row [1, count] of bfloat16 that sums the rows of what it is multiplied with."""
-    return np.ones((1, count), BFLOAT16)
 
 
 def _layout(array: Array) -> Layout:

@@ -1,11 +1,13 @@
 """Before the first weight is written, all ranks agree that every name and shape fits on every one of them."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 import numpy as np
 from mindspore import Tensor
 
 from pynative import parallel_state
+from pynative.collectives import PeerLost
 
 
 def agree(
@@ -24,5 +26,7 @@ def agree(
     if not all_problems and counts[-1]:
         all_problems = ["another rank's part of the model does not fit; it says why"]
     if all_problems:
+        with suppress(PeerLost):  # Who is first to raise would otherwise keep the one at fault from saying why.
+            parallel_state.get_world_group().barrier()
         raise ValueError(f"{source} does not fit, nothing was loaded:\n" + "\n".join(all_problems))
     return unused

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from mindspore import Tensor
 from pynative import parallel_state
 from pynative.checkpointing.save import Saving
 from pynative.checkpointing.state import RunState
+from pynative.collectives import PeerLost
 
 _NICENESS = 19
 """Of the thread that writes: what training leaves of a core is enough for it."""
@@ -50,6 +52,8 @@ class BackgroundSave:
         failed = not is_busy and self._error is not None
         busy, any_failed = _highest(is_busy, failed)
         if any_failed:
+            with suppress(PeerLost):  # Who is first to raise would otherwise keep the one at fault from saying why.
+                parallel_state.get_world_group().barrier()
             reason = self._error or "another rank says why"
             raise RuntimeError(f"{self.path} could not be saved: {reason}") from self._error
         if busy:

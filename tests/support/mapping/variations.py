@@ -63,6 +63,7 @@ COMPANY = {
     "--add-qkv-bias": "--disable-bias-linear",
     "--apply-rope-fusion": f"{ROTARY} --no-rope-fusion",
     "--num-nextn-predict-layers": ROTARY,
+    "--share-mtp-embedding-and-output-weight": f"{ROTARY} --num-nextn-predict-layers 1",
     "--check-for-nan-in-loss-and-grad": "--no-check-for-nan-in-loss-and-grad",
     **dict.fromkeys(
         ("--data-parallel-sharding-strategy", "--megatron-fsdp-grad-comm-dtype"),

@@ -123,6 +123,8 @@ def main() -> None:
     from pynative.transformer.gpt_model import GPTModel
 
     config = init_configs_from_args(initialize_megatron(argv=megatron_flags(options)))
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     background, found = Background(folder / "background", options.rounds), {}
 

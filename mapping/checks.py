@@ -161,7 +161,8 @@ def exclusions(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     for flags in EXCLUSIVE:
         present = [flag for flag in flags if flag in values]
         # Shared experts may be given by their number and by their width together.
-        is_one_width = "--n-shared-experts" in present and shared_expert_size(args) == values[present[-1]]
+        is_one_width = "--n-shared-experts" in present
+        is_one_width = is_one_width and all(values[flag] == shared_expert_size(args) for flag in present[1:])
         if len(present) > 1 and not is_one_width:
             later, earlier = present[1], present[0]
             other = shown(earlier, _words(values[earlier]))

@@ -14,8 +14,9 @@ from typing import Any
 from mapping.given import ROW_OF, Given
 from mapping.readers.yaml_sections import coerced
 from parallel_core.checkpoint.convert.networks import OF_NETWORK
-from parallel_core.checkpoint.convert.reader import open_checkpoint
+from parallel_core.checkpoint.convert.reader import holds_checkpoint, open_checkpoint
 from parallel_core.checkpoint.convert.settings import get
+from parallel_core.checkpoint.reader import CheckpointReader
 from parallel_core.config.tree import FLAG_OF, OPTIONS, PUBLIC, path_of
 from parallel_core.findings import Finding
 
@@ -23,7 +24,7 @@ _ASKS, _SIZES_TOO, _TOKENIZER_TOO = map(
     path_of,
     ("use_checkpoint_args", "use_mp_args_from_checkpoint_args", "use_tokenizer_model_from_checkpoint_args"),
 )
-_LOAD, _STEP = map(path_of, ("load_checkpoint", "ckpt_step"))
+_LOAD, _STEP, _SAVE = map(path_of, ("load_checkpoint", "ckpt_step", "output_dir"))
 
 _FILLS_IN = (
     "model_config.num_layers", "hidden_size", "ffn_hidden_size", "seq_length", "num_attention_heads", "kv_channels",
@@ -44,10 +45,14 @@ _SIZES = (
     "expert_model_parallel_size",
 )  # fmt: skip
 """Taken whatever the flags say with --use-mp-args-from-checkpoint-args."""
+_OF_A_RUN = ("attention_dropout_rate", "hidden_dropout_rate", "moe_token_dispatcher_type", "moe_grouped_gemm", *_SIZES)
+"""Of the training rather than of the network: files of other tools may not say it."""
 _NETWORK = (
     "multi_latent_attention.", "sparse_attention.", "rope_scaling.", "multi_token_prediction.", "sliding_window.",
 )  # fmt: skip
 """Sections of the model that say what is computed."""
+_NONE_COUNTS = path_of("rope_scaling.type")
+"""Positions that are not scaled: where no flag is given, those of latent attention would be."""
 
 
 @dataclass
@@ -71,22 +76,36 @@ def read(given: Sequence[Given]) -> Said:
     directory = asked.get(_LOAD)
     if directory is None:
         return Said(findings=[Finding("--use-checkpoint-args", None, "needs --load", "add it")])
-    if not Path(directory).is_dir() or not any(Path(directory).iterdir()):
-        return Said()  # A first start, as in Megatron: the flags say all.
+    if _is_first_start(Path(directory), asked.get(_SAVE)):
+        return Said()  # As in Megatron: the flags say all.
     try:
-        config = open_checkpoint(Path(directory), asked.get(_STEP), optimizer=False).manifest.config
+        reader = open_checkpoint(Path(directory), asked.get(_STEP), optimizer=False)
     except ValueError as error:
         return Said(findings=[Finding("--use-checkpoint-args", None, f"cannot read --load: {error}", "mend it")])
-    return _said(config, str(directory), asked)
+    return _said(reader, str(directory), asked)
 
 
-def _said(config: Mapping[str, Any], source: str, asked: Mapping[str, Any]) -> Said:
+def _is_first_start(directory: Path, saves: str | None) -> bool:
+    """A run that ended before it saved may have left other files where it would have."""
+    if not directory.is_dir() or not any(directory.iterdir()):
+        return True
+    return saves is not None and Path(saves).resolve() == directory.resolve() and not holds_checkpoint(directory)
+
+
+def _said(reader: CheckpointReader, source: str, asked: Mapping[str, Any]) -> Said:
+    config = reader.manifest.config
     wins = [*_WINS, *(["tokenizer_model"] if asked.get(_TOKENIZER_TOO, True) else [])]
     wins += _SIZES if asked.get(_SIZES_TOO) else ()
+    unsaid = {path for path in map(path_of, _OF_A_RUN) if not reader.says(path)}
     first = [path_of(name) for name in wins]
     fills_in = [path for path in (*map(path_of, _FILLS_IN), *_shapes_a_network()) if path not in first]
     weak = [*_values(config, dict.fromkeys(fills_in), source), *_tokenizer(config, source)]
-    return Said(weak, list(_values(config, dict.fromkeys(first), source)))
+    strong = _values(config, [path for path in dict.fromkeys(first) if path not in unsaid], source)
+    found = Said(weak, list(strong))
+    if asked.get(_SIZES_TOO) and unsaid.issuperset(map(path_of, _SIZES)):
+        rule = f"{source} does not say on how many ranks it was made"
+        found.findings.append(Finding(FLAG_OF[_SIZES_TOO], None, rule, "give the sizes by their flags instead"))
+    return found
 
 
 def _tokenizer(config: Mapping[str, Any], source: str) -> Iterator[Given]:
@@ -108,5 +127,5 @@ def _shapes_a_network() -> Iterator[str]:
 def _values(config: Mapping[str, Any], paths: Iterable[str], source: str) -> Iterator[Given]:
     for path in paths:
         value = get(config, path)
-        if value is not None:
+        if value is not None or path == _NONE_COUNTS:
             yield Given(PUBLIC[path], coerced(path, value), field=path, source=source)

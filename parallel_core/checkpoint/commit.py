@@ -186,10 +186,10 @@ def has_checkpoint(root: Path) -> bool:
 def find(root: Path, step: int | None = None) -> Path:
     """The checkpoint that `--load root` means: the latest one in it, that of --ckpt-step `step`, or root itself.
 
-    Raises ValueError if there is none.
+    Raises ValueError if there is none, or if root itself is one of another step.
     """
     if (root / MANIFEST).exists():
-        return root
+        return _of_itself(root, step)
     if step is not None:
         return _of_step(root, step)
     tracker = root / TRACKER
@@ -216,6 +216,15 @@ def _of_iteration(root: Path, iteration: int) -> Path:
     final = root / checkpoint_name(iteration)
     aside = _hidden(final, "replaced")
     return aside if aside.exists() and not final.exists() else final
+
+
+def _of_itself(directory: Path, step: int | None) -> Path:
+    if step is not None and (iteration := Manifest.read(directory).iteration) != step:
+        raise ValueError(
+            f"--ckpt-step {step}: --load {directory} is the checkpoint of iteration {iteration} alone; give --load the "
+            f"directory that --save was given, or leave --ckpt-step out"
+        )
+    return directory
 
 
 def _of_step(root: Path, step: int) -> Path:

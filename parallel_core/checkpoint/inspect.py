@@ -15,11 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from parallel_core.checkpoint.convert import formats
-from parallel_core.checkpoint.convert.megatron import torch_dist
+from parallel_core.checkpoint.convert.checksums import damages
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor
-from parallel_core.checkpoint.reader import CheckpointReader
-from parallel_core.checkpoint.torch_files.archive import damaged_entry
 from parallel_core.files import replacing
 
 RECORDED_AS = {"main_param": "fp32_param"}
@@ -65,29 +63,13 @@ def _bytes(tensors: Mapping[str, LazyTensor]) -> int:
 
 def problems(folder: Path, model: Model) -> list[str]:
     """What is wrong with the bytes: checksums of ours and of files of torch.save; all tensors are read."""
-    found = list(_checksums(folder))
+    found = list(damages(folder))
     for name, tensor in model.all_tensors():
         try:
             tensor.read()
         except (ValueError, OSError) as error:
             found.append(f"{name}: {error}")
     return found
-
-
-def _checksums(folder: Path) -> Iterator[str]:
-    if formats.is_native(folder):
-        yield from CheckpointReader(folder).damaged_files()
-    elif torch_dist.is_torch_dist(folder):
-        for path, offset, length in torch_dist.archives(folder):
-            yield from _damage(path, offset, length)
-    for path in (*folder.glob("*.pt"), *folder.glob("*/*.pt"), *folder.glob("*.bin")):
-        yield from _damage(path, 0, path.stat().st_size)
-
-
-def _damage(path: Path, offset: int, length: int) -> Iterator[str]:
-    entry = damaged_entry(path, offset, length)
-    if entry is not None:
-        yield f"{path}: {entry} (at byte {offset}) is not what was written; restore it or take another checkpoint"
 
 
 def write_npz(path: Path, tensors: Mapping[str, LazyTensor]) -> None:

@@ -126,8 +126,10 @@ class Manifest(Run):
         named = re.fullmatch(r"iter_(\d{7,})", directory.name)
         if named and int(named[1]) != self.iteration:
             raise ValueError(f"it is of iteration {self.iteration}, its folder of another")
-        for name in self.files:
+        for name, record in self.files.items():
             plain_file(directory, name)
+            if not isinstance(record.crc32, dict) or not all(type(number) is int for number in record.crc32.values()):
+                raise ValueError(f"{name}: {record.crc32!r} are no checksums of tensors")
         stored = sum(record.size for record in self.files.values())
         for name, tensor in self.tensors.items():
             if tensor.dtype not in DTYPES or not all(type(n) is int and 0 <= n < 1 << 62 for n in tensor.shape):

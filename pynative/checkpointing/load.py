@@ -11,7 +11,7 @@ from pathlib import Path
 from mindspore import nn
 
 from parallel_core.checkpoint import commit
-from parallel_core.checkpoint.convert.reader import open_checkpoint
+from parallel_core.checkpoint.convert.reader import holds_checkpoint, open_checkpoint
 from parallel_core.checkpoint.manifest import Manifest
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
 from parallel_core.checkpoint.schedule import schedule_problems
@@ -42,7 +42,7 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     training = state.config.training_config
     must_exist = training.checkpoint.exit_on_missing_checkpoint or training.checkpoint.resume_training
     may_be_first = _is_save_directory(directory, training.checkpoint.output_dir) and not must_exist
-    if may_be_first and not commit.has_checkpoint(directory):
+    if may_be_first and not holds_checkpoint(directory):
         warn(f"--load {directory}: no checkpoint yet, starting from initial values")
         return
     model_config = state.config.model_config

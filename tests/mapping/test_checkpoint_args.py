@@ -63,6 +63,13 @@ def test_newer_kinds_of_networks_are_taken(tmp_path, family):
     assert found.multi_token_prediction == said.model_config.multi_token_prediction
 
 
+def test_positions_that_are_not_scaled_are_taken(tmp_path):
+    """Those of latent attention would be, where no flag says anything."""
+    said = config_of(f"{TINY} {FAMILIES['latent attention, compressed queries']}", 1)
+    found = config_with(f"--load {saved(tmp_path, said)}", 1).model_config
+    assert found.rope_scaling == said.model_config.rope_scaling and found.rope_scaling.type is None
+
+
 def test_what_does_nothing_in_a_checkpoint_is_not_told(folder, capsys):
     """Nobody has said it: sizes of experts, latents and indexers that this network has not."""
     read(f"{REST} --use-checkpoint-args --load {folder}".split(), world_size=1).print_notes()
@@ -103,6 +110,25 @@ def test_a_model_of_huggingface_says_what_it_is(tmp_path):
     model = config_with(f"--load {unpack('hf/llama', tmp_path)} --seq-length 16", 1).model_config
     assert model.num_layers == settings["num_hidden_layers"] and model.hidden_act == "swiglu"
     assert model.ffn_hidden_size == settings["intermediate_size"] and model.normalization == "RMSNorm"
+
+
+def test_what_another_tool_does_not_say_is_the_flags(tmp_path):
+    """HuggingFace's files have neither dropout as Megatron counts it nor a layout: a flag is not overruled by what is
+    usual here, and a layout that was asked for is refused."""
+    flags = f"--load {unpack('hf/llama', tmp_path)} --seq-length 16 --attention-dropout 0 --hidden-dropout 0.2"
+    model = config_with(flags, 1).model_config
+    assert (model.attention_dropout_rate, model.hidden_dropout_rate) == (0, 0.2)
+    with pytest.raises(ConfigError, match="does not say on how many ranks it was made"):
+        config_with(f"{flags} --use-mp-args-from-checkpoint-args", 1)
+
+
+def test_what_a_run_left_before_its_first_save_is_no_checkpoint(tmp_path):
+    """Started again by the same command, it starts as it did."""
+    (tmp_path / "metrics.jsonl").write_text("{}")
+    flags = f"{TINY} --load {tmp_path} --save {tmp_path} --save-interval 1"
+    assert config_with(flags).model_config == config_of(flags, 2).model_config
+    with pytest.raises(ConfigError, match="cannot read --load"):
+        config_with(f"{TINY} --load {tmp_path}")
 
 
 def test_an_empty_folder_leaves_all_to_the_flags(tmp_path):

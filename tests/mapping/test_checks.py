@@ -419,6 +419,12 @@ BAD = [
         1,
         "--moe-shared-expert-intermediate-size 32: does not go with --n-shared-experts 2",
     ),
+    (
+        "--num-experts 4 --moe-ffn-hidden-size 32 --n-shared-experts 2 --moe-shared-expert-intermediate-size 32 "
+        "--enable-shared-expert --shared-moe-ffn-hidden-size 64",
+        1,
+        "--moe-shared-expert-intermediate-size 32: does not go with --n-shared-experts 2",
+    ),
     ("--split 1,2,x", 1, "--split 1,2,x"),
     ("--split -1,1,1", 1, "--split", "-1,1,1"),
     ("--data-path", 1, "--data-path "),

@@ -1,7 +1,8 @@
 """`python -m parallel_core.checkpoint.convert --input DIR --output DIR [--to native|hf|megatron]`.
 
-From HuggingFace's, Megatron-LM's and our checkpoints to any of them, one tensor in memory at a time. What was written
-is read again: it must be the same network, bit by bit, and the engine must compute the same logits of a small prompt.
+From HuggingFace's, Megatron-LM's and our checkpoints to any of them, one tensor in memory at a time. The source is held
+against its checksums first. What was written is read again: it must be the same network, bit by bit, and the engine
+must compute the same logits of a small prompt.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import shutil
 import sys
 from pathlib import Path
 
+from parallel_core.checkpoint.commit import checkpoint_name
 from parallel_core.checkpoint.convert import formats, logits
+from parallel_core.checkpoint.convert.checksums import damages
 from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES
 from parallel_core.checkpoint.convert.huggingface.write import write_huggingface
 from parallel_core.checkpoint.convert.megatron.write import Layout, write_legacy
@@ -56,8 +59,14 @@ def parser() -> argparse.ArgumentParser:
 def convert(options: argparse.Namespace) -> list[str]:
     """Convert; lines that say what was done. Raises ValueError, and leaves no target, if something does not fit."""
     source, folder = formats.recognise(options.input, options.source, options.ckpt_step)
-    _check_output(options)
+    _check_options(options)
+    damaged = list(damages(folder))
+    if damaged:  # what is written gets checksums of its own, which would vouch for it
+        raise ValueError("\n".join(damaged))
     model = formats.read(folder, source.kind, optimizer=not options.no_load_optim and options.to != "hf")
+    taken = options.output / checkpoint_name(model.position.iteration)
+    if options.to == "native" and taken.exists():
+        raise ValueError(f"--output {options.output}: has {taken.name} already; name another folder")
     if options.vocab_size is not None:
         if options.vocab_size > model.vocab_size:
             raise ValueError(f"--vocab-size {options.vocab_size}: the checkpoint has {model.vocab_size} rows; lower it")
@@ -92,7 +101,9 @@ def _states(model: Model) -> str:
     return f", optimizer states {', '.join(model.states)}" if model.states else ", no optimizer state"
 
 
-def _check_output(options: argparse.Namespace) -> None:
+def _check_options(options: argparse.Namespace) -> None:
+    if options.no_verify and options.logits == "yes":
+        raise ValueError("--logits yes: compares what was written, which --no-verify does not read; leave one out")
     inside = options.output.resolve()
     if inside == options.input.resolve() or (options.to != "native" and inside.exists() and any(inside.iterdir())):
         raise ValueError(f"--output {options.output}: is not empty; name a new folder")

@@ -60,12 +60,12 @@ def _candidates(directory: Path, step: int | None) -> Iterator[Path]:
     if step is not None:
         yield directory / checkpoint_name(step)
         return
-    yield directory
     tracker = directory / TRACKER
     if tracker.is_file():
         word = tracker.read_text(encoding="utf-8", errors="replace").strip()
         if word == "release" or word.isdecimal():
             yield directory / ("release" if word == "release" else checkpoint_name(int(word)))
+    yield directory  # after what was saved into it: a run that began with the model of another tool goes on
 
 
 def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimizer: bool = True) -> Model:

@@ -12,7 +12,7 @@ STATES = ("exp_avg", "exp_avg_sq", "main_param")
 """Adam's state of a parameter, under our names; main_param is the float32 value of a 16-bit weight."""
 
 VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight", "output_layer.bias")
-"""Parameters with a row for each id."""
+"""Parameters with a row for each id; depths of multi-token prediction can have such of their own, named alike."""
 
 
 @dataclass
@@ -76,7 +76,12 @@ class Model:
 
 def resize(tensors: Mapping[str, LazyTensor], rows: int) -> dict[str, LazyTensor]:
     """Tables with a row for each id, of `rows` rows; others as they are."""
-    return {name: tensor.with_length(rows) if name in VOCABULARY else tensor for name, tensor in tensors.items()}
+    return {name: tensor.with_length(rows) if is_table(name) else tensor for name, tensor in tensors.items()}
+
+
+def is_table(name: str) -> bool:
+    """Whether a parameter, or its state, has a row for each id."""
+    return any(name == table or name.endswith(f".{table}") for table in VOCABULARY)
 
 
 def padded(size: int, divisible_by: int, tensor: int) -> int:

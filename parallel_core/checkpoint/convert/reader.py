@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parallel_core.checkpoint import commit
-from parallel_core.checkpoint.convert import formats, networks
+from parallel_core.checkpoint.convert import formats, networks, settings
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.convert.native import run_of
 from parallel_core.checkpoint.layout import overlap
@@ -24,7 +24,7 @@ class ConvertedReader(CheckpointReader):
 
     def __init__(self, directory: Path, model: Model, vocabulary: Vocabulary | None = None) -> None:
         self.directory = directory
-        self._tensors = dict(model.all_tensors())
+        self._tensors, self._settings = dict(model.all_tensors()), model.settings
         tensors = {name: StoredTensor(tensor.shape, tensor.dtype, ()) for name, tensor in self._tensors.items()}
         self.manifest = Manifest(**vars(run_of(model)), tensors=tensors)
         ids: int | None = model.network.get("unpadded_vocab_size")
@@ -32,6 +32,10 @@ class ConvertedReader(CheckpointReader):
             ids = vocabulary.unpadded  # other tools' files have rows, and do not say which of them are ids
         self._stored_vocabulary = Vocabulary(ids, model.vocab_size)
         self._vocabulary = vocabulary or self._stored_vocabulary
+
+    def says(self, path: str) -> bool:
+        """Of the rest the configuration has what is usual here."""
+        return settings.get(self._settings, path) is not None
 
     @property
     def holds_a_run(self) -> bool:
@@ -62,6 +66,15 @@ class ConvertedReader(CheckpointReader):
                 starts, lengths = zip(*((s.start, s.stop - s.start) for s in copy.source), strict=True)
                 out[copy.target] = tensor.part(Box(starts, lengths, origin)).widened()
         return out
+
+
+def holds_checkpoint(directory: Path) -> bool:
+    """Whether there is anything that `--load directory` can mean, whichever tool wrote it."""
+    try:
+        formats.recognise(directory)
+    except ValueError:
+        return commit.has_checkpoint(directory)
+    return True
 
 
 def open_checkpoint(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from parallel_core.checkpoint.convert import networks, settings
-from parallel_core.checkpoint.convert.model import VOCABULARY, Model
+from parallel_core.checkpoint.convert.model import Model, is_table
 from parallel_core.checkpoint.lazy import LazyTensor
 
 
@@ -26,8 +26,7 @@ def _differences(written: Model, found: Model, states: bool) -> Iterator[str]:
         yield f"{name}: only in the {'source' if name in before else 'target'}"
     ids = written.unpadded_vocab_size
     for name in before.keys() & after.keys():
-        is_table = any(name == table or name.endswith(f".{table}") for table in VOCABULARY)
-        one, other = (_of_ids(tensor, ids) if is_table else tensor for tensor in (before[name], after[name]))
+        one, other = (_of_ids(tensor, ids) if is_table(name) else tensor for tensor in (before[name], after[name]))
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             yield f"{name}: {list(one.shape)} {one.dtype} became {list(other.shape)} {other.dtype}"
         elif not np.array_equal(_bits(one.read()), _bits(other.read())):

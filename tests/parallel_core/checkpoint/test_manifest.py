@@ -66,6 +66,7 @@ EDITS = {
     "a type that is no name": (lambda c: c["tensors"]["w"].__setitem__("dtype", ["float32"]), "unhashable"),
     "a truth value": (lambda c: c["tensors"]["w"].__setitem__("shape", [4, True]), "not possible"),
     "a size that is no number": (lambda c: c["files"][FILE].__setitem__("size", "1"), "TypeError"),
+    "checksums that are none": (lambda c: c["files"][FILE].__setitem__("crc32", [1]), "no checksums"),
     "an iteration in words": (lambda c: c.__setitem__("iteration", "one"), "no counts"),
     "a negative iteration": (lambda c: c.__setitem__("iteration", -1), "no counts"),
     "another iteration": (lambda c: c.__setitem__("iteration", 7), "of iteration 7, its folder of another"),

@@ -46,6 +46,7 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     theirs = dict(_named(read_tensors(folder), family, network["num_layers"]))
     if not network["untie_embeddings_and_output_weights"]:
         _drop_copy(theirs, "lm_head.weight", folder)
+    _check_copies(theirs, folder)
     weights = _joined(theirs, family, rows_of(found), folder)
     further = {name.split(".")[2] for name in weights if name.startswith(FURTHER_LAYERS[0])}
     if further:
@@ -118,6 +119,21 @@ def _drop_copy(tensors: dict[str, LazyTensor], name: str, folder: Path) -> None:
     )
     if copy is not None and embedding is not None and not np.array_equal(copy.read(), embedding.read()):
         raise ValueError(f"{folder / CONFIG}: tie_word_embeddings is true, but {name} is another than the embedding")
+
+
+def _check_copies(tensors: Mapping[str, LazyTensor], folder: Path) -> None:
+    """Of layers that predict further tokens: files have the model's embedding and output layer with each of them, and
+    a model whose layers have others is not known here."""
+    embedding = tensors.get("model.embed_tokens.weight")
+    originals = {"embed_tokens": embedding, "shared_head.head": tensors.get("lm_head.weight", embedding)}
+    for name, tensor in tensors.items():
+        copy = re.fullmatch(COPIES, name)
+        original = copy and originals[copy[1]]
+        if original is not None and not np.array_equal(tensor.read(), original.read()):
+            raise ValueError(
+                f"{folder}: {name.removeprefix(FURTHER_LAYERS[1])} of a layer that predicts further tokens is another "
+                f"than the model's; layers with tables of their own are not known in models of HuggingFace's"
+            )
 
 
 def rows_of(found: Mapping[str, Any]) -> QueryKeyValueRows:

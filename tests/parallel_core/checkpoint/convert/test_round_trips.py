@@ -1,19 +1,24 @@
 """Out again in every format and layout, each tensor as it came in."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
+from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert import __main__ as command
 from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.megatron.args import settings_of
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.convert.native import write_native
+from parallel_core.checkpoint.convert.reader import holds_checkpoint, open_checkpoint
 from parallel_core.checkpoint.lazy import of_array
+from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from tests.support.assets import asset
 from tests.support.checkpoint_cases import CASES, digests, facts, state_digests, unpack
+from tests.support.damage import flip
 
 WITHOUT_A_FAMILY = {"torch_dist/moe_mixed_ep2"}
 """Of which HuggingFace has no model: sigmoid scores and a shared expert without latent attention."""
@@ -72,6 +77,22 @@ def test_further_tokens_travel(tmp_path):
     assert names[0] == "embedding.word_embeddings.weight" and names[-1] == "output_layer.weight"
     depth = [name.split(".")[3] for name in names if name.startswith("mtp.layers.0.")]
     assert list(dict.fromkeys(depth)) == ["enorm", "hnorm", "eh_proj", "transformer_layer", "final_layernorm"]
+    file = TensorFile(tmp_path / "hf" / "model.safetensors")
+    arrays = {name: file.array(name).copy() for name in file.names}
+    (table,) = (name for name in arrays if re.fullmatch(r"model\.layers\.\d+\.embed_tokens\.weight", name))
+    arrays[table][-1, -1] += 1
+    write_tensors(file.path, arrays)
+    with pytest.raises(ValueError, match=r"0\.embed_tokens\.weight of a layer that .* is another than the model's"):
+        formats.read(tmp_path / "hf")
+
+
+def test_all_tables_have_a_row_for_each_id():
+    """A depth's own embedding and output layer are padded as the model's are, in weights and states."""
+    tables = ["embedding.word_embeddings.weight", "output_layer.weight"]
+    names = [*tables, *(f"mtp.layers.0.{name}" for name in tables)]
+    weights = {name: of_array(np.ones((5, 2), np.float32)) for name in names}
+    padded = Model(dict(weights), {"model_config": {"unpadded_vocab_size": 5}}, {"exp_avg": weights}).with_rows(8)
+    assert [tensor.shape for _, tensor in padded.all_tensors()] == [(8, 2)] * 8
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -184,6 +205,46 @@ def test_padding_of_the_vocabulary_both_ways(tmp_path):
     assert not padded.weights["output_layer.weight"].read()[150:].any()
     assert convert("--input", tmp_path / "ours", "--output", tmp_path / "hf", "--to", "hf") == ""
     assert digests(formats.read(tmp_path / "hf").weights) == facts("hf/llama")["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("case", "victim"),
+    [("ours", "mp_rank_00_000.safetensors"), ("legacy/llama_tp2_bf16", "mp_rank_01/model_optim_rng.pt")],
+)
+def test_a_damaged_source_is_not_converted(case, victim, tmp_path):
+    """The target's checksums would vouch for what nobody wrote. The file is named, and nothing is written."""
+    source = tmp_path / "ours"
+    if case == "ours":
+        assert convert("--input", unpack("hf/llama", tmp_path), "--output", source) == ""
+    else:
+        source = unpack(case, tmp_path)
+    (path,) = source.rglob(victim)
+    flip(path, path.stat().st_size * 2 // 3)
+    assert str(path) in convert("--input", source, "--output", tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_no_checkpoint_is_written_over(tmp_path):
+    """Least of all the one that is being read: here its optimizer's state would be lost."""
+    ours = tmp_path / "ours"
+    assert convert("--input", unpack("legacy/llama_tp2_bf16", tmp_path), "--output", ours) == ""
+    (folder,) = ours.glob("iter_*")
+    assert f"has {folder.name} already" in convert("--input", folder, "--output", ours, "--no-load-optim")
+    assert formats.read(ours).states
+
+
+def test_logits_of_what_is_not_read_again_are_refused(tmp_path):
+    source = unpack("hf/llama", tmp_path)
+    assert "--logits yes" in convert("--input", source, "--output", tmp_path / "o", "--logits", "yes", "--no-verify")
+
+
+def test_a_run_goes_on_in_the_folder_of_the_model_it_began_with(tmp_path):
+    """What was saved there counts, not the files beside it; before the first save those are what --load means."""
+    folder = unpack("hf/llama", tmp_path)
+    assert holds_checkpoint(folder) and open_checkpoint(folder).directory == folder
+    write_native(formats.read(folder), folder)
+    assert open_checkpoint(folder).directory == commit.find(folder)
+    assert formats.recognise(folder, "hf")[1] == folder and not holds_checkpoint(tmp_path)
 
 
 def test_what_is_written_is_compared_with_what_was_read(tmp_path, monkeypatch):

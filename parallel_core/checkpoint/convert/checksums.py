@@ -1,0 +1,36 @@
+"""Checksums that the files of a checkpoint come with: ours has one for each tensor, torch.save writes zip archives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from parallel_core.checkpoint.convert.megatron import torch_dist
+from parallel_core.checkpoint.convert.native import is_native
+from parallel_core.checkpoint.reader import CheckpointReader
+from parallel_core.checkpoint.torch_files.archive import damaged_entry
+
+
+def damages(folder: Path) -> Iterator[str]:
+    """What is not as it was written, of the files that are read of a checkpoint; safetensors of other tools have no
+    checksums."""
+    if is_native(folder):
+        yield from CheckpointReader(folder).damaged_files()
+    elif torch_dist.is_torch_dist(folder):
+        for path, offset, length in torch_dist.archives(folder):
+            yield from _damage(path, offset, length)
+    for path in _archives(folder):
+        yield from _damage(path, 0, path.stat().st_size)
+
+
+def _archives(folder: Path) -> Iterator[Path]:
+    """Files that torch.save wrote; HuggingFace's are not read where there are safetensors, too."""
+    yield from (*folder.glob(torch_dist.COMMON), *folder.glob("mp_rank_*/*.pt"))
+    if not any(folder.glob("*.safetensors")):
+        yield from folder.glob("pytorch_model*.bin")
+
+
+def _damage(path: Path, offset: int, length: int) -> Iterator[str]:
+    entry = damaged_entry(path, offset, length)
+    if entry is not None:
+        yield f"{path}: {entry} (at byte {offset}) is not what was written; restore it or take another checkpoint"

@@ -46,6 +46,7 @@ def _sync(path: Path) -> None:
 def begin(root: Path, iteration: int) -> Path:
     """Remove what interrupted saves left in `root`, and make the directory that the writers fill."""
     root.mkdir(parents=True, exist_ok=True)
+    _sync(root.parent)
     clean(root)
     partial = partial_directory(root, iteration)
     partial.mkdir()

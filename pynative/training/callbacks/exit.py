@@ -55,7 +55,7 @@ class SignalCallback(Callback):
 
     def on_train_end(self, state: TrainingState) -> None:
         for number, handler in self._earlier.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # none: not installed by Python
 
 
 def _highest(own: float) -> float:

@@ -19,31 +19,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.model import model_flags, parser_of
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {
-        "hidden": 512, "layers": 8, "heads": 8, "seq": 128, "mbs": 1, "vocab": 16384, "threads": 1, "rounds": 5,
-    }.items():  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser = parser_of(__doc__, hidden=512, layers=8, heads=8, seq=128, mbs=1, vocab=16384, threads=1, rounds=5)
     parser.add_argument("--folder", type=Path, help="on the file system to measure; default: the temporary folder's")
     return parser.parse_args()
 
 
 def megatron_flags(options: argparse.Namespace) -> list[str]:
     """The benchmark's model as Megatron's flags."""
-    flags = {
-        "num-layers": options.layers, "hidden-size": options.hidden, "num-attention-heads": options.heads,
-        "seq-length": options.seq, "max-position-embeddings": options.seq, "micro-batch-size": options.mbs,
-        "global-batch-size": options.mbs, "padded-vocab-size": options.vocab, "vocab-size": options.vocab,
-        "tokenizer-type": "NullTokenizer", "train-iters": 100000, "lr": 1e-4, "hidden-dropout": 0.0,
-        "attention-dropout": 0.0, "threads": options.threads, "log-interval": 100000, "eval-iters": 0,
-    }  # fmt: skip
-    return [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+    return model_flags(options, train_iters=100000, log_interval=100000, eval_iters=0, threads=options.threads)
 
 
 def seconds(action: Callable[[], object]) -> float:

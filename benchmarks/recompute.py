@@ -16,8 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.model import model_flags, parser_of, split_at_dashes
 
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 SETTINGS = {
@@ -29,32 +30,15 @@ SETTINGS = {
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {
-        "hidden": 512, "layers": 12, "heads": 8, "seq": 512, "mbs": 4, "vocab": 8192, "steps": 2, "rounds": 2,
-    }.items():  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser = parser_of(__doc__, hidden=512, layers=12, heads=8, seq=512, mbs=4, vocab=8192, steps=2, rounds=2)
     parser.add_argument("--only", choices=tuple(SETTINGS), help=argparse.SUPPRESS)
     own, more = split_at_dashes()
     return parser.parse_args(own, argparse.Namespace(megatron=more))
 
 
-def split_at_dashes() -> tuple[list[str], list[str]]:
-    """The command line before `--`, and what follows it."""
-    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    return sys.argv[1:at], sys.argv[at + 1 :]
-
-
 def megatron_flags(options: argparse.Namespace, setting: str) -> list[str]:
     """The benchmark's model as Megatron's flags."""
-    flags = {
-        "num-layers": options.layers, "hidden-size": options.hidden, "num-attention-heads": options.heads,
-        "seq-length": options.seq, "max-position-embeddings": options.seq, "micro-batch-size": options.mbs,
-        "global-batch-size": options.mbs, "padded-vocab-size": options.vocab, "vocab-size": options.vocab,
-        "tokenizer-type": "NullTokenizer", "train-iters": options.steps + 1, "lr": 1e-4, "log-interval": 1000,
-        "eval-iters": 0, "threads": 1, "hidden-dropout": 0.0, "attention-dropout": 0.0,
-    }  # fmt: skip
-    named = [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+    named = model_flags(options, train_iters=options.steps + 1, log_interval=1000, eval_iters=0, threads=1)
     return [*named, *SETTINGS[setting].split(), *options.megatron]
 
 

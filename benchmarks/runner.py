@@ -16,31 +16,24 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.model import model_flags, parser_of
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {
-        "hidden": 128, "layers": 4, "heads": 4, "seq": 128, "mbs": 2, "vocab": 1024, "micro-batches": 8, "rounds": 30,
-    }.items():  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser = parser_of(__doc__, hidden=128, layers=4, heads=4, seq=128, mbs=2, vocab=1024, micro_batches=8, rounds=30)
     parser.add_argument("--schedule", choices=("gpipe", "1f1b", "zb-h1"), default="1f1b")
     return parser.parse_args()
 
 
 def megatron_flags(options: argparse.Namespace) -> list[str]:
     """The benchmark's model as Megatron's flags."""
-    flags = {
-        "num-layers": options.layers, "hidden-size": options.hidden, "num-attention-heads": options.heads,
-        "seq-length": options.seq, "max-position-embeddings": options.seq, "micro-batch-size": options.mbs,
-        "global-batch-size": options.mbs * options.micro_batches, "padded-vocab-size": options.vocab,
-        "vocab-size": options.vocab, "tokenizer-type": "NullTokenizer", "train-iters": 1, "lr": 1e-4,
-        "hidden-dropout": 0.0, "attention-dropout": 0.0, "threads": 1, "pipeline-schedule": options.schedule,
-    }  # fmt: skip
-    return [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+    batch_size = options.mbs * options.micro_batches
+    return model_flags(
+        options, global_batch_size=batch_size, train_iters=1, threads=1, pipeline_schedule=options.schedule
+    )
 
 
 def batch(options: argparse.Namespace) -> dict[str, np.ndarray]:

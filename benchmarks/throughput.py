@@ -27,6 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.model import model_flags, parser_of, split_at_dashes
 from parallel_core.blas import cpu_flags, usable_cores
 
 PRECISION_FLAGS: dict[str, list[str]] = {"fp32": [], "bf16": ["--bf16"], "fp16": ["--fp16"]}
@@ -34,12 +35,10 @@ PRECISION_FLAGS: dict[str, list[str]] = {"fp32": [], "bf16": ["--bf16"], "fp16":
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {
-        "hidden": 512, "layers": 8, "heads": 8, "seq": 512, "mbs": 4, "vocab": 8192, "tp": 1, "pp": 1, "dp": 1,
-        "threads": 1, "steps": 5, "warm-up": 2,
-    }.items():  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser = parser_of(
+        __doc__, hidden=512, layers=8, heads=8, seq=512, mbs=4, vocab=8192,
+        tp=1, pp=1, dp=1, threads=1, steps=5, warm_up=2,
+    )  # fmt: skip
     parser.add_argument("--micro-batches", type=int, help="default: 4 in a pipeline, else 1")
     parser.add_argument("--schedule", choices=("gpipe", "1f1b", "zb-h1"), default="1f1b", help="of a pipeline")
     parser.add_argument("--chunks", type=int, default=1, help="above 1: interleaved instead, so many on each stage")
@@ -49,33 +48,31 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--known-peak", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--only-peak", action="store_true", help=argparse.SUPPRESS)
-    own, more = split_at_dashes(sys.argv[1:] if argv is None else argv)
+    own, more = split_at_dashes(argv)
     return parser.parse_args(own, argparse.Namespace(megatron=more))
-
-
-def split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before `--`, and what follows it: Megatron's flags."""
-    at = argv.index("--") if "--" in argv else len(argv)
-    return argv[:at], argv[at + 1 :]
 
 
 def megatron_flags(options: argparse.Namespace) -> list[str]:
     """The benchmark's model as Megatron's flags."""
     micro_batches = options.micro_batches or (4 if options.pp > 1 else 1)
-    flags = {
-        "num-layers": options.layers, "hidden-size": options.hidden, "num-attention-heads": options.heads,
-        "seq-length": options.seq, "max-position-embeddings": options.seq, "micro-batch-size": options.mbs,
-        "global-batch-size": options.mbs * micro_batches * options.dp, "padded-vocab-size": options.vocab,
-        "vocab-size": options.vocab, "tokenizer-type": "NullTokenizer", "train-iters": options.steps + options.warm_up,
-        "lr": 1e-4, "hidden-dropout": 0.0, "attention-dropout": 0.0, "log-interval": 1000, "eval-iters": 0,
-        "tensor-model-parallel-size": options.tp, "pipeline-model-parallel-size": options.pp,
-        "threads": options.threads, "kernels": options.kernels, "collectives": options.collectives,
-    }  # fmt: skip
+    schedule = {}
     if options.chunks > 1:
-        flags["virtual-pipeline-model-parallel-size"] = options.chunks
+        schedule["virtual_pipeline_model_parallel_size"] = options.chunks
     elif options.pp > 1:
-        flags["pipeline-schedule"] = options.schedule
-    named = [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+        schedule["pipeline_schedule"] = options.schedule
+    named = model_flags(
+        options,
+        global_batch_size=options.mbs * micro_batches * options.dp,
+        train_iters=options.steps + options.warm_up,
+        log_interval=1000,
+        eval_iters=0,
+        tensor_model_parallel_size=options.tp,
+        pipeline_model_parallel_size=options.pp,
+        threads=options.threads,
+        kernels=options.kernels,
+        collectives=options.collectives,
+        **schedule,
+    )
     return [*named, *PRECISION_FLAGS[options.precision], *options.megatron]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 
@@ -56,3 +57,13 @@ class ConfigError(ValueError):
     def __reduce__(self) -> tuple[type, tuple[list[Finding]]]:
         """Pickled by its findings, so that a process can hand it to another."""
         return type(self), (self.findings,)
+
+
+def exit_code(work: Callable[[], None]) -> int:
+    """Do a command's work: 0, or 1 with what was wrong on the error stream."""
+    try:
+        work()
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0

@@ -17,6 +17,7 @@ from mindspore import Tensor
 from parallel_core.checkpoint.config import config_for_inference
 from parallel_core.checkpoint.convert.reader import open_checkpoint
 from parallel_core.config import AllConfig, ParallelConfig
+from parallel_core.findings import exit_code
 from pynative.autograd import no_grad
 from pynative.checkpointing import load_model
 from pynative.training.utils import set_parallel_context
@@ -51,13 +52,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--ids", required=True, help="the prompt's, with commas between")
     options = parser.parse_args(argv)
     ids = np.array([options.ids.split(",")], np.int32)
-    try:
+
+    def work() -> None:
         set_parallel_context(ParallelConfig())
         np.savez(options.out, *(logits_of(directory, ids) for directory in options.directories))
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from parallel_core.checkpoint.convert.checksums import damages
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor
 from parallel_core.files import replacing
+from parallel_core.findings import exit_code
 
 RECORDED_AS = {"main_param": "fp32_param"}
 """State -> its name in the arrays of --optimizer-npz, where it is another."""
@@ -104,13 +105,13 @@ def inspect(options: argparse.Namespace) -> Iterator[str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; 1 if the checkpoint is damaged or none."""
-    try:
-        for line in inspect(parser().parse_args(argv)):
+    options = parser().parse_args(argv)
+
+    def work() -> None:
+        for line in inspect(options):
             print(line)
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from parallel_core.checkpoint.convert.megatron.write import Layout, write_legacy
 from parallel_core.checkpoint.convert.model import Model, padded
 from parallel_core.checkpoint.convert.native import write_native
 from parallel_core.checkpoint.convert.verify import differences
+from parallel_core.findings import exit_code
 
 
 def parser() -> argparse.ArgumentParser:
@@ -142,12 +143,8 @@ def _layout(options: argparse.Namespace) -> Layout:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; 1 if it failed."""
-    try:
-        print("\n".join(convert(parser().parse_args(argv))))
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    options = parser().parse_args(argv)
+    return exit_code(lambda: print("\n".join(convert(options))))
 
 
 if __name__ == "__main__":

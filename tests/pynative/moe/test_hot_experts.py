@@ -12,6 +12,7 @@ from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 from tests.support.families import FAMILIES
 from tests.support.layouts import Rows, check_layout, train
+from tests.support.pretraining import pretrain_tiny
 
 EXPERTS = (
     f"{TINY} {FAMILIES['llama']} --num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 24 --moe-grouped-gemm "
@@ -83,8 +84,6 @@ def watched(backend, flags: str) -> dict[str, list]:
     from pynative import kernels
     from pynative.moe import router
     from pynative.training.callbacks import Callback
-    from pynative.training.training import pretrain
-    from pynative.transformer.gpt_model import GPTModel
 
     found: dict[str, list] = {"hot": [], "dropped": [[]], "counts": []}
 
@@ -106,14 +105,7 @@ def watched(backend, flags: str) -> dict[str, list]:
 
     router.kernels = Kernels()
     try:
-        config = config_of(flags, backend.world_size)
-        with job(backend, config):
-            pretrain(
-                lambda samples: (Rows(), None, None),
-                lambda **stage: GPTModel(config.model_config, **stage),
-                all_config=config,
-                callbacks=[Watch()],
-            )
+        pretrain_tiny(backend, flags, callbacks=[Watch()])
     finally:
         router.kernels = kernels
     return found
@@ -173,18 +165,10 @@ def test_a_run_is_resumed_bit_by_bit(tmp_path):
 def ordered(backend, flags: str, saves_first: bool, folder: str) -> None:
     """Train with a monitor before or after the callback that saves, as a script may give them."""
     from pynative.training.callbacks import CheckpointCallback, ColdHotExpertMonitor
-    from pynative.training.training import pretrain
-    from pynative.transformer.gpt_model import GPTModel
 
-    config = config_of(flags, backend.world_size)
-    callbacks = [CheckpointCallback(Path(folder), 3), ColdHotExpertMonitor(config.moe_config, save_checkpoint_steps=3)]
-    with job(backend, config):
-        state = pretrain(
-            lambda samples: (Rows(), None, None),
-            lambda **stage: GPTModel(config.model_config, **stage),
-            all_config=config,
-            callbacks=callbacks if saves_first else callbacks[::-1],
-        )
+    moe = config_of(flags, backend.world_size).moe_config
+    callbacks = [CheckpointCallback(Path(folder), 3), ColdHotExpertMonitor(moe, save_checkpoint_steps=3)]
+    state = pretrain_tiny(backend, flags, callbacks=callbacks if saves_first else callbacks[::-1])
     assert sum(isinstance(callback, ColdHotExpertMonitor) for callback in state.callbacks) == 1
 
 

@@ -19,7 +19,8 @@ from pynative.training.callbacks import (
 )
 from tests.support.assets import ROOT
 from tests.support.distributed import run
-from tests.support.engine import TINY, config_of, job
+from tests.support.engine import TINY, config_of
+from tests.support.pretraining import pretrain_tiny
 
 COUNTS = np.array([[0.0] * 4, [10, 2, 2, 2], [4, 4, 4, 4]])
 
@@ -107,9 +108,6 @@ def trained(backend, flags: str) -> tuple[list[str], list[dict], list[np.ndarray
     """The lines and figures of a run of two steps, and how often this rank's router chose each expert in each."""
     from pynative.moe.router import TopKRouter
     from pynative.training.callbacks import Callback, log
-    from pynative.training.training import pretrain
-    from pynative.transformer.gpt_model import GPTModel
-    from tests.support.layouts import Rows
 
     lines, metrics, counts = [], [], [np.zeros(4)]
 
@@ -127,14 +125,7 @@ def trained(backend, flags: str) -> tuple[list[str], list[dict], list[np.ndarray
     TopKRouter.construct = counted
     experts.log = log.log = lines.append
     try:
-        config = config_of(f"{MOE} {flags}", backend.world_size)
-        with job(backend, config):
-            pretrain(
-                lambda samples: (Rows(), None, None),
-                lambda **stage: GPTModel(config.model_config, **stage),
-                all_config=config,
-                callbacks=[Watch()],
-            )
+        pretrain_tiny(backend, f"{MOE} {flags}", callbacks=[Watch()])
     finally:
         TopKRouter.construct, (experts.log, log.log) = construct, said
     return lines, metrics, counts[:-1]

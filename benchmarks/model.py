@@ -1,0 +1,31 @@
+"""The GPT that benchmarks train: its sizes on the command line, and the same as Megatron's flags."""
+
+import argparse
+import sys
+from typing import Any
+
+
+def parser_of(description: str | None, **defaults: int) -> argparse.ArgumentParser:
+    """A parser with a whole number for each name."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+    return parser
+
+
+def split_at_dashes(argv: list[str] | None = None) -> tuple[list[str], list[str]]:
+    """The command line before `--`, and what follows it: Megatron's flags."""
+    argv = sys.argv[1:] if argv is None else argv
+    at = argv.index("--") if "--" in argv else len(argv)
+    return argv[:at], argv[at + 1 :]
+
+
+def model_flags(options: argparse.Namespace, **others: Any) -> list[str]:
+    """Megatron's flags of the model, without dropout; `others` are added, or stand in the place of what is here."""
+    flags = {
+        "num_layers": options.layers, "hidden_size": options.hidden, "num_attention_heads": options.heads,
+        "seq_length": options.seq, "max_position_embeddings": options.seq, "micro_batch_size": options.mbs,
+        "global_batch_size": options.mbs, "padded_vocab_size": options.vocab, "vocab_size": options.vocab,
+        "tokenizer_type": "NullTokenizer", "lr": 1e-4, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+    }  # fmt: skip
+    return [text for name, value in (flags | others).items() for text in (f"--{name.replace('_', '-')}", str(value))]

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -70,9 +71,16 @@ def parse_json(text: str | bytes, where: Path) -> Any:
         raise ValueError(f"{where}: not readable JSON ({error})") from error
 
 
+def read_plain(path: Path) -> bytes:
+    """All bytes of a file. Raises ValueError for a pipe or a device: reading one may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path}: is no file")
+    return path.read_bytes()
+
+
 def read_json(path: Path) -> Any:
-    """See `parse_json`."""
-    return parse_json(path.read_bytes(), path)
+    """See `read_plain` and `parse_json`."""
+    return parse_json(read_plain(path), path)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

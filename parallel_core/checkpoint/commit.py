@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest
-from parallel_core.files import replacing
+from parallel_core.files import read_plain, replacing
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _PUBLISHED = re.compile(r"iter_\d{7,}")
@@ -197,7 +197,7 @@ def find(root: Path, step: int | None = None) -> Path:
     if not tracker.exists() and (last := newest_whole(root)) is not None:
         return last  # the very first save died before it said that it was there, or somebody deleted the pointer
     try:
-        iteration = int(tracker.read_text(encoding="utf-8"))
+        iteration = int(read_plain(tracker))
     except OSError as error:
         raise ValueError(
             f"--load {root}: there is no {TRACKER}, so no checkpoint was ever completed there; give the directory that "

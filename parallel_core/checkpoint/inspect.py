@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from parallel_core.checkpoint.convert import formats
-from parallel_core.checkpoint.convert.checksums import damages
+from parallel_core.checkpoint.convert.checksums import damages, unverified
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor
 from parallel_core.files import replacing
@@ -88,10 +88,11 @@ def inspect(options: argparse.Namespace) -> Iterator[str]:
     yield f"{folder}: {one.name} format"
     yield from lines(model)
     if options.check:
-        found = problems(folder, model)
+        found, bare = problems(folder, model), unverified(folder)
         if found:
             raise ValueError("\n".join(found))
         yield "every byte was read: nothing is wrong"
+        yield from (f"{name}: unverified: it has no checksums that its bytes could be compared with" for name in bare)
     if options.npz is not None:
         write_npz(options.npz, model.weights)
     if options.optimizer_npz is not None:

@@ -79,6 +79,8 @@ class Manifest(Run):
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
     files: dict[str, FileRecord] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
+    digest: str | None = None
+    """Of the rest, as it was read; none: an earlier version or somebody by hand wrote none."""
 
     @property
     def weights(self) -> list[str]:
@@ -89,7 +91,14 @@ class Manifest(Run):
     def to_json(self) -> str:
         """The text of the manifest file, which ends with a digest of the rest."""
         content = asdict(self)
+        del content[_DIGEST]
         return json.dumps(content | {_DIGEST: _digest(content)}, indent=1)
+
+    @property
+    def unverified(self) -> list[str]:
+        """Names of files that say nothing by which a changed byte would be found."""
+        bare = [name for name, record in self.files.items() if not record.has_checksums]
+        return bare if self.digest else [MANIFEST, *bare]
 
     @classmethod
     def read(cls, directory: Path) -> "Manifest":
@@ -97,7 +106,7 @@ class Manifest(Run):
         path = directory / MANIFEST
         try:
             content = read_json(plain_file(directory, MANIFEST))
-            digest = content.pop(_DIGEST, None)  # earlier checkpoints have none
+            digest = content.pop(_DIGEST, None)
             is_changed = digest not in (None, _digest(content))
             version = content["format_version"]
             if version != FORMAT_VERSION:
@@ -107,6 +116,7 @@ class Manifest(Run):
                 tensors={name: tensor_from(entry) for name, entry in content.pop("tensors").items()},
                 files={name: FileRecord(**entry) for name, entry in content.pop("files").items()},
                 optimizer=optimizer and OptimizerRecord(**optimizer | {"state": tuple(optimizer["state"])}),
+                digest=digest,
                 **content,
             )
             manifest.check(directory)

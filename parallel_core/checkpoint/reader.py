@@ -12,7 +12,11 @@ from parallel_core.checkpoint.layout import Copy, overlap
 from parallel_core.checkpoint.manifest import Manifest, Shard, StoredTensor
 from parallel_core.checkpoint.mindspore_file import open_tensors
 from parallel_core.checkpoint.tensor_file import damage
+from parallel_core.dtypes import FLOATS
 from parallel_core.sharding import Box, Place, ShardSpec
+
+_WIDENED = (*FLOATS, "float64")
+"""Types whose values a weight or a state can take."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,11 @@ class CheckpointReader:
         found = (damage(self.directory / name, record, open_tensors) for name, record in files)
         return list(filter(None, found))
 
+    @property
+    def unverified_files(self) -> list[str]:
+        """Names of files that say nothing by which a changed byte would be found; those of this program all do."""
+        return self.manifest.unverified
+
     def has(self, name: str) -> bool:
         """Whether there is a tensor of this name."""
         return name in self.manifest.tensors
@@ -60,6 +69,8 @@ class CheckpointReader:
                 f"{name}: {list(tensor.shape)} in {self.directory}, {list(spec.shape)} in the model; give the flags of "
                 f"the run that saved it"
             )
+        if tensor.dtype not in _WIDENED:
+            return f"{name}: is {tensor.dtype} in {self.directory}, the model has floating-point numbers"
         return self._storage_problem(name, tensor)
 
     def says(self, path: str) -> bool:

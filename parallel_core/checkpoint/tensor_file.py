@@ -42,6 +42,11 @@ class FileRecord:
     crc32: dict[str, int] = field(default_factory=dict)
     """Of the header, called "", and of each tensor's bytes."""
 
+    @property
+    def has_checksums(self) -> bool:
+        """Whether a changed byte would be found; all that is written here has them."""
+        return bool(self.crc32 or self.blake2b)
+
 
 def write_tensors(
     path: Path, tensors: Mapping[str, np.ndarray | LazyTensor], metadata: Mapping[str, str] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from copy import deepcopy
 from pathlib import Path
 
-from mindspore import nn
+from mindspore import Parameter, nn
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.reader import holds_checkpoint, open_checkpoint
@@ -60,7 +60,7 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     strictness = STRICTNESS[training.checkpoint.dist_ckpt_strictness]
     problems = _optimizer_problems(reader, optimizer, strictness) + _schedule_problems(reader, scheduler, state.config)
     problems += reader.settings_problems(state.config.to_dict())
-    _check(reader, state.model, problems, strictness)
+    _check(reader, state.model, problems, strictness, exactly=optimizer is not None)
     _read_weights(reader, state.model, exactly=optimizer is not None)
     if optimizer is not None:
         _read_optimizer(reader, optimizer, strictness)
@@ -83,17 +83,25 @@ def _is_save_directory(directory: Path, output_dir: str | None) -> bool:
 def load_model(directory: Path, model: nn.Cell) -> Manifest:
     """Fill a model from a checkpoint, without anything that belongs to training. What the checkpoint says of itself."""
     reader = open_checkpoint(directory, optimizer=False)
-    _check(reader, model, [], STRICTNESS["raise_all"])
+    _check(reader, model, [], STRICTNESS["raise_all"], exactly=False)
     _read_weights(reader, model, exactly=False)
     return reader.manifest
 
 
-def _check(reader: CheckpointReader, model: nn.Cell, problems: list[str], strictness: Strictness) -> None:
-    """Raise ValueError on every rank if anything is wrong on any; `strictness` is about names of one side only."""
+def _check(
+    reader: CheckpointReader, model: nn.Cell, problems: list[str], strictness: Strictness, *, exactly: bool
+) -> None:
+    """Raise ValueError on every rank if anything is wrong on any; `strictness` is about names of one side only.
+    exactly: see `_read_weights`."""
     world = parallel_state.get_world_group()
-    specs = {parameter.meta.spec.name: parameter.meta.spec for parameter in name_parameters(model)}
+    parameters = {parameter.meta.spec.name: parameter for parameter in name_parameters(model)}
+    specs = {name: parameter.meta.spec for name, parameter in parameters.items()}
     absent = [] if strictness.refuses_absent else [name for name in specs if not reader.has(name)]
-    found = [reader.problem(name, spec) for name, spec in specs.items() if name not in absent]
+    read = {_read_for(reader, one, exactly) if reader.has(name) else name: name for name, one in parameters.items()}
+    found = [reader.problem(source, specs[name]) for source, name in read.items() if name not in absent]
+    if world.rank == 0:
+        for file in reader.unverified_files:
+            warn(f"{reader.directory / file}: has no checksums: a changed byte in it would not be found")
     damaged = reader.damaged_files(world.rank, world.size)
     if damaged:
         damaged.append(commit.another(reader.directory))
@@ -157,11 +165,15 @@ def _read_weights(reader: CheckpointReader, model: nn.Cell, *, exactly: bool) ->
         name = parameter.meta.spec.name
         if not reader.has(name):
             continue
-        exact, stored = f"{MAIN_PARAM}.{name}", reader.manifest.tensors[name].dtype
-        if exactly and type_name(parameter.dtype) != stored and reader.has(exact):
-            name = exact
         present = parameter.asnumpy().copy()  # What the checkpoint lacks, rows of padding, stays.
-        write_parameter(parameter, reader.read(name, place_of(parameter), out=present))
+        write_parameter(parameter, reader.read(_read_for(reader, parameter, exactly), place_of(parameter), out=present))
+
+
+def _read_for(reader: CheckpointReader, parameter: Parameter, exactly: bool) -> str:
+    """The tensor that a weight which the checkpoint has is read from: its own, or its float32 values."""
+    name = parameter.meta.spec.name
+    exact, stored = f"{MAIN_PARAM}.{name}", reader.manifest.tensors[name].dtype
+    return exact if exactly and type_name(parameter.dtype) != stored and reader.has(exact) else name
 
 
 def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer, strictness: Strictness) -> None:

@@ -23,6 +23,14 @@ def damages(folder: Path) -> Iterator[str]:
         yield from _damage(path, 0, path.stat().st_size)
 
 
+def unverified(folder: Path) -> list[str]:
+    """Names of the files that have no checksums: of a checkpoint of ours by an earlier version or made by hand, and of
+    HuggingFace's."""
+    if is_native(folder):
+        return CheckpointReader(folder).unverified_files
+    return sorted(path.name for path in folder.glob("*.safetensors"))
+
+
 def _archives(folder: Path) -> Iterator[Path]:
     """Files that torch.save wrote; HuggingFace's are not read where there are safetensors, too."""
     yield from (*folder.glob(torch_dist.COMMON), *folder.glob("mp_rank_*/*.pt"))

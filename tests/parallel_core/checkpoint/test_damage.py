@@ -1,6 +1,8 @@
 """Whatever happens to a file of a checkpoint is found before anything of it is used, and named."""
 
+import json
 import os
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.reader import open_checkpoint
+from parallel_core.checkpoint.inspect import main as inspect
 from parallel_core.checkpoint.manifest import MANIFEST
 from parallel_core.checkpoint.tensor_file import FileRecord, TensorFile, damage
 from parallel_core.sharding import ShardSpec
@@ -115,3 +118,101 @@ def test_a_pipe_in_the_place_of_a_file_stops_nobody(root):
     path.unlink()
     os.mkfifo(path)
     assert FIRST in problems(root)
+
+
+def test_what_has_no_checksums_is_called_unverified(root, capsys):
+    """By --check, and by the reader, whom a load asks: an earlier version's or somebody's own manifest."""
+    folder = root / "iter_0000002"
+    assert open_checkpoint(root).unverified_files == []
+    content = json.loads((folder / MANIFEST).read_text())
+    del content["digest"], content["files"][SECOND]["crc32"]
+    (folder / MANIFEST).write_text(json.dumps(content))
+    assert open_checkpoint(root).unverified_files == [MANIFEST, SECOND] and problems(root) == ""
+    assert inspect([str(root), "--check"]) == 0
+    said = capsys.readouterr().out
+    assert f"{SECOND}: unverified" in said and f"{FIRST}: unverified" not in said
+
+
+def without_digest(edit: Callable[[dict], None], folder: Path) -> None:
+    """Somebody edits a manifest by hand, who knows what stands in it."""
+    content = json.loads((folder / MANIFEST).read_text())
+    del content["digest"]
+    edit(content)
+    (folder / MANIFEST).write_text(json.dumps(content))
+
+
+def rename(content: dict) -> None:
+    content["tensors"]["decoder.other"] = content["tensors"].pop(SPEC.name)
+
+
+def exchange_names(content: dict) -> None:
+    tensors = content["tensors"]
+    tensors[SPEC.name], tensors[TWIN.name] = tensors[TWIN.name], tensors[SPEC.name]
+
+
+def exchange_checksums(content: dict) -> None:
+    for record in content["files"].values():
+        table = record["crc32"]
+        table[SPEC.name], table[TWIN.name] = table[TWIN.name], table[SPEC.name]
+
+
+TWIN = ShardSpec(name="decoder.weighs", shape=SPEC.shape)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (rename, f"{SPEC.name}: the model has it"),
+        (exchange_names, f"{SECOND}: {SPEC.name} is not there"),
+        (exchange_checksums, FIRST),
+    ],
+)
+def test_a_tensor_is_bound_to_its_name(tmp_path, edit, words):
+    """Two of one shape do not change places unnoticed, whatever is said by hand."""
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    stages = [{SPEC.name: (SPEC, values)}, {TWIN.name: (TWIN, values + 1)}]
+    if edit is exchange_checksums:
+        stages = [stages[0] | stages[1]]
+    folder = save(tmp_path, 1, stages)
+    without_digest(edit, folder)
+    assert words in problems(tmp_path)
+
+
+def test_tensors_of_one_shape_that_change_places_in_a_file(tmp_path):
+    """Their bytes, or their names in its header."""
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    path = save(tmp_path, 1, [{SPEC.name: (SPEC, values), TWIN.name: (TWIN, values + 1)}]) / FIRST
+    whole = path.read_bytes()
+    one, other = values.tobytes(), (values + 1).tobytes()
+    path.write_bytes(whole.replace(one + other, other + one))
+    assert path.read_bytes() != whole and f"are {TWIN.name}, {SPEC.name}" in problems(tmp_path)
+    twin, weight = TWIN.name.encode(), SPEC.name.encode()
+    path.write_bytes(whole.replace(twin, b"?").replace(weight, twin).replace(b"?", weight))
+    assert "its header" in problems(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["another run's manifest", "another run's file", "both runs' files"])
+def test_parts_of_two_runs_do_not_mix(tmp_path, kind):
+    """Of the same iteration, names, shapes and sizes: only bytes tell."""
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    one, other = (
+        save(tmp_path / str(n), 1, [{SPEC.name: (SPEC, values + n)}, {OTHER.name: (OTHER, values[0] + n)}])
+        for n in (0, 1)
+    )
+    taken = {
+        "another run's manifest": [MANIFEST],
+        "another run's file": [SECOND],
+        "both runs' files": [MANIFEST, SECOND],
+    }
+    for name in taken[kind]:
+        exchange(one / name, other / name)
+    assert "not what was written" in problems(tmp_path / "0") and "not what was written" in problems(tmp_path / "1")
+
+
+def test_whole_numbers_are_no_weights(tmp_path):
+    """numpy would take them for floats."""
+    save(tmp_path, 1, [{SPEC.name: (SPEC, np.ones((4, 3), np.int32)), OTHER.name: (OTHER, np.ones(3, np.float32))}])
+    assert (
+        problems(tmp_path)
+        == f"{SPEC.name}: is int32 in {tmp_path / 'iter_0000001'}, the model has floating-point numbers"
+    )

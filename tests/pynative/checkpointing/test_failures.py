@@ -22,7 +22,7 @@ import pytest
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import MANIFEST
 from parallel_core.checkpoint.reader import CheckpointReader
-from tests.support.checkpoint_jobs import KINDS
+from tests.support.checkpoint_jobs import KINDS, train
 from tests.support.damage import DAMAGES, files_of
 from tests.support.distributed import Failed, outcomes, run
 from tests.support.dying import deaths
@@ -264,6 +264,20 @@ def test_a_death_at_any_step_of_a_save_leaves_a_whole_checkpoint(tmp_path, kind)
     seen = first["publishing"]
     assert seen == sorted(seen) and set(seen) == {2, 3} and len(seen) > 15 and not second["publishing"]
     assert commit.find(tmp_path / "save").name == commit.checkpoint_name(3)
+
+
+def test_float32_values_of_a_16_bit_run_are_checked_like_weights(tmp_path):
+    """A run in float32 takes them for its weights: somebody's own manifest may say anything of them."""
+    flags = "--train-iters 1 --override-opt_param-scheduler"
+    run(1, train, f"{flags} --bf16 --save {tmp_path}")
+    manifest = commit.find(tmp_path) / MANIFEST
+    name = "main_param.decoder.final_layernorm.weight"
+    tensors = json.loads(manifest.read_text())["tensors"]
+    tensors[name]["shape"] = tensors[name]["shards"][0]["pieces"][0]["shape"] = [4]
+    change(manifest, tensors=tensors)
+    strict = "--dist-ckpt-strictness assume_ok_unexpected"
+    with pytest.raises(Exception, match=rf"nothing was loaded:\n{name}: \[4\] in"):
+        run(1, train, f"{flags} {strict} --load {tmp_path}", False)
 
 
 def log_to_a_full_disk(backend, directory: Path) -> int:

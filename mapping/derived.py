@@ -181,6 +181,12 @@ def router_groups(args: Any) -> int | None:
     return given or (args.expert_model_parallel_size if limited and args.expert_model_parallel_size > 1 else None)
 
 
+def group_score(args: Any) -> int | None:
+    """MindSpeed-LLM's group_limited_greedy is DeepSeek-V2's router: a group is as good as its best expert."""
+    given, kinds = args.moe_router_group_score_topk, _kinds_of_balancing(args)
+    return 1 if given is None and "group_limited_greedy" in kinds else given
+
+
 def router_dtype(args: Any) -> str | None:
     return "fp32" if args.router_gating_in_fp32 or args.topk_softmax_in_fp32 else args.moe_router_dtype
 
@@ -297,6 +303,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
         args.moe_router_enable_expert_bias or "noaux_tc" in _kinds_of_balancing(args)
     ),
     "moe_router_num_groups": router_groups,
+    "moe_router_group_score_topk": group_score,
     "moe_router_dtype": router_dtype,
     "moe_expert_capacity_factor": capacity_factor,
     "moe_token_drop_policy": lambda args: "position" if _is_deepspeed(args) else args.moe_token_drop_policy,

@@ -33,6 +33,8 @@ class Norm(Block):
     of_branch: bool = False
     """Of hidden states: those that a block put out, before they are added to the residual stream, or become it."""
     role: Role | None = None
+    epsilon: float | None = None
+    """Where it is not the configuration's."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> Norm:
@@ -55,7 +57,8 @@ class Norm(Block):
     @classmethod
     def of_latent(cls, config: ModelConfig, size: int) -> Norm:
         """--qk-layernorm's, of a latent of queries or of keys and values."""
-        return replace(cls.of(config), size=size, of_branch=True)
+        epsilon = config.multi_latent_attention.latent_norm_epsilon
+        return replace(cls.of(config), size=size, of_branch=True, epsilon=epsilon)
 
     @property
     def centred(self) -> bool:

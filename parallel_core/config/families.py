@@ -61,6 +61,8 @@ class MultiLatentAttentionConfig(Config):
     """Channels of a query or key head that rotate."""
     v_head_dim: int = option("--v-head-dim", 128, at_least=1)
     """Channels of a value head."""
+    latent_norm_epsilon: float | None = option("--latent-norm-epsilon", None, above=0)
+    """Of the norms of latents; none: --norm-epsilon. DeepSeek's models have 1e-6, whatever the others'."""
     rotary_scaling_factor: float = option("--rotary-scaling-factor", None, above=0)
     """By how much positions are stretched; if not given, by the factor of YaRN where that is asked for, else 1."""
 

@@ -65,6 +65,9 @@ class MoEConfig(Config):
     """Groups of experts for group-limited routing."""
     moe_router_group_topk: int | None = option("--moe-router-group-topk", None, at_least=1)
     """Groups a token's experts may come from."""
+    moe_router_group_score_topk: int | None = option("--moe-router-group-score-topk", None, at_least=1)
+    """Best experts of a group by the sum of whose scores it is chosen; none: k / --moe-router-group-topk. DeepSeek-V2's
+    models have 1, DeepSeek-V3's 2."""
     moe_router_enable_expert_bias: bool = option("--moe-router-enable-expert-bias", False)
     """Balance by a bias on each expert's score that is moved after every step."""
     moe_router_bias_update_rate: float = option("--moe-router-bias-update-rate", 1e-3, at_least=0)

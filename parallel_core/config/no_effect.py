@@ -131,7 +131,7 @@ ROWS = (
         (
             *("moe_router_score_function", "moe_router_pre_softmax", "moe_router_norm_topk_prob"),
             *("moe_router_topk_scaling_factor", "moe_router_num_groups", "moe_router_group_topk"),
-            *("moe_router_enable_expert_bias", "moe_router_bias_update_rate"),
+            *("moe_router_group_score_topk", "moe_router_enable_expert_bias", "moe_router_bias_update_rate"),
         ),
         _routes_in_its_own_way,
         "--moe-router-load-balancing-type sinkhorn and sparsemixer_topk choose and weigh experts in their own way",
@@ -157,6 +157,11 @@ ROWS = (
         "limits nothing without --moe-router-group-topk",
     ),
     Idle(
+        ("moe_router_group_score_topk",),
+        lambda config: config.moe_config.moe_router_group_topk is None,
+        "no group is chosen without --moe-router-group-topk",
+    ),
+    Idle(
         ("moe_router_norm_topk_prob",),
         _scores_sum_to_one,
         "scores of the chosen experts sum to one already, unless several come out of --moe-router-pre-softmax",
@@ -172,7 +177,10 @@ ROWS = (
         "there is no grouped product without --moe-grouped-gemm",
     ),
     Idle(
-        ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),
+        (
+            *("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),
+            "latent_norm_epsilon",
+        ),
         lambda config: not config.model_config.multi_latent_attention.enabled,
         "needs --multi-latent-attention",
     ),

@@ -21,11 +21,11 @@ def best(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def within_best_groups(values: np.ndarray, rule: RoutingRule) -> np.ndarray:
-    """[T, E]: -inf outside of the best groups; a group is as good as the sum of its best k // group_topk experts."""
+    """[T, E]: -inf outside of the best groups; a group is as good as the sum of its best few experts."""
     if not rule.group_topk:
         return values
     grouped = values.reshape(len(values), rule.groups, -1)
-    counted = rule.topk // rule.group_topk
+    counted = rule.counted_of_group
     best_of_group = np.partition(grouped, grouped.shape[-1] - counted, axis=-1)[..., -counted:].sum(axis=-1)
     allowed = np.zeros((len(values), rule.groups, 1), bool)
     np.put_along_axis(allowed[..., 0], best(best_of_group, rule.group_topk), True, axis=1)

@@ -30,6 +30,8 @@ class RoutingRule:
     """Groups of neighbouring experts."""
     group_topk: int | None = None
     """Groups that a token's experts may come from; None: all."""
+    group_score_topk: int | None = None
+    """Best experts of a group by the sum of whose scores it is chosen; None: k // group_topk."""
     sinkhorn: bool = False
     """Experts are chosen of balanced scores; the weights are those of unbalanced ones, over all experts."""
 
@@ -48,7 +50,14 @@ class RoutingRule:
             scale=config.moe_router_topk_scaling_factor or 1.0,
             groups=config.moe_router_num_groups or 1,
             group_topk=config.moe_router_group_topk,
+            group_score_topk=config.moe_router_group_score_topk,
         )
+
+    @property
+    def counted_of_group(self) -> int:
+        """Experts of a group by which it is chosen, where groups are limited."""
+        assert self.group_topk is not None
+        return self.group_score_topk or self.topk // self.group_topk
 
     @property
     def scores_all(self) -> bool:

@@ -24,9 +24,10 @@ class LayerNorm(nn.Cell):
         gain: float = 1.0,
         partial_over: str | None = None,
         role: Role | None = None,
+        epsilon: float | None = None,
     ) -> None:
         super().__init__()
-        self.epsilon = config.norm_epsilon
+        self.epsilon = epsilon or config.norm_epsilon
         self.zero_centered = config.apply_layernorm_1p
         parameters = _block("LayerNorm", size, config, gain, partial_over, role).parameters()
         self.weight, self.bias = make_parameter(*parameters["weight"]), make_parameter(*parameters["bias"])
@@ -49,9 +50,10 @@ class RMSNorm(nn.Cell):
         gain: float = 1.0,
         partial_over: str | None = None,
         role: Role | None = None,
+        epsilon: float | None = None,
     ) -> None:
         super().__init__()
-        self.epsilon = config.norm_epsilon
+        self.epsilon = epsilon or config.norm_epsilon
         self.zero_centered = config.apply_layernorm_1p
         parameters = _block("RMSNorm", size, config, gain, partial_over, role).parameters()
         self.weight = make_parameter(*parameters["weight"])
@@ -89,5 +91,10 @@ def _cell(block: blocks.Norm, config: ModelConfig) -> nn.Cell:
     if block.kind not in _NORMS:
         raise ValueError(f"--normalization {block.kind}: one of {', '.join(_NORMS)}")
     return _NORMS[block.kind](
-        block.size, config=config, gain=block.gain, partial_over=block.partial_over, role=block.role
+        block.size,
+        config=config,
+        gain=block.gain,
+        partial_over=block.partial_over,
+        role=block.role,
+        epsilon=block.epsilon,
     )

@@ -68,6 +68,12 @@ IDLE = [
         "--num-experts 4 --moe-device-level-aux-loss-coeff 0.1",
         "--moe-router-group-topk",
     ),
+    (
+        "--moe-router-group-score-topk 1",
+        "--num-experts 4 --moe-router-num-groups 2",
+        "--num-experts 4 --moe-router-num-groups 2 --moe-router-group-topk 1",
+        "no group is chosen",
+    ),
     *(
         ("--norm-topk-prob", f"--num-experts 4 {beside}", "--num-experts 4 --moe-router-pre-softmax", "sum to one")
         for beside in ("", SIGMOID, "--moe-router-pre-softmax --moe-router-topk 1")

@@ -23,9 +23,12 @@ _ALWAYS = (
 _WITH_EXPERTS = (
     "moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_shared_expert_gate",
     "moe_router_topk", "moe_router_score_function", "moe_router_pre_softmax", "moe_router_topk_scaling_factor",
-    "moe_router_num_groups", "moe_router_group_topk", "moe_router_enable_expert_bias",
+    "moe_router_num_groups", "moe_router_group_topk", "moe_router_group_score_topk", "moe_router_enable_expert_bias",
 )  # fmt: skip
-_WITH_LATENTS = tuple(f"multi_latent_attention.{name}" for name in ("qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"))
+_WITH_LATENTS = tuple(
+    f"multi_latent_attention.{name}"
+    for name in ("qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "latent_norm_epsilon")
+)
 _WITH_LLAMA3 = tuple(
     f"rope_scaling.{name}"
     for name in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -115,6 +118,14 @@ def _layers(config: Mapping[str, Any]) -> int:
     return count
 
 
+def score_of_group(value: int | None, config: Mapping[str, Any]) -> int | None:
+    """By how many of its experts a group is chosen; none: groups limit nothing."""
+    chosen, groups = (get(config, f"moe_config.moe_router_{name}") for name in ("group_topk", "num_groups"))
+    if not chosen or chosen >= groups:
+        return None
+    return value or get(config, "moe_config.moe_router_topk") // chosen
+
+
 _MEANINGS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
     "rope_scaling.original_max_position_embeddings": lambda value, config: (
         LLAMA3_ORIGINAL_LENGTH if value is None and _is_scaled("llama3")(config) else value
@@ -122,9 +133,13 @@ _MEANINGS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
     "sliding_window.skip_freq": lambda value, config: layers_with_window(
         get(config, "model_config.sliding_window.size"), value, _layers(config)
     ),
+    "multi_latent_attention.latent_norm_epsilon": lambda value, config: (
+        value or get(config, "model_config.norm_epsilon")
+    ),
     "moe_layer_freq": lambda value, config: layers_with_experts(value, _layers(config)),
     "moe_router_topk_scaling_factor": lambda value, _: value or 1.0,
     "moe_router_num_groups": lambda value, _: value or 1,
+    "moe_router_group_score_topk": score_of_group,
     "moe_router_pre_softmax": lambda value, config: (
         value
         and not get(config, "moe_config.moe_router_norm_topk_prob")  # scores over all, divided by the chosen ones' sum

@@ -48,7 +48,7 @@ def _within_best_groups(values: Tensor, rule: RoutingRule) -> Tensor:
     if not rule.group_topk:
         return values
     grouped = values.reshape(values.shape[0], rule.groups, -1)
-    best_of_group = ops.topk(grouped, rule.topk // rule.group_topk, -1)[0].sum(axis=-1)
+    best_of_group = ops.topk(grouped, rule.counted_of_group, -1)[0].sum(axis=-1)
     allowed = ops.expand_dims(_any(_best(best_of_group, rule.group_topk), rule.groups), -1)
     hidden = Tensor(np.float32(-np.inf))
     return ops.where(ops.broadcast_to(allowed > 0, grouped.shape), grouped, hidden).reshape(values.shape)

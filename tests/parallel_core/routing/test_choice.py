@@ -36,6 +36,7 @@ def test_groups_are_as_good_as_the_sum_of_their_best():
     logits = np.array([[4.0, -9.0, 2.5, 2.5, 0.0, 1.0]])
     assert choose(logits, RoutingRule(topk=2, groups=3, group_topk=1)).tolist() == [[2, 3]]
     assert choose(logits, RoutingRule(topk=2, groups=3, group_topk=2)).tolist() == [[0, 2]]
+    assert choose(logits, RoutingRule(topk=2, groups=3, group_topk=1, group_score_topk=1)).tolist() == [[0, 1]]
 
 
 def test_sinkhorn_gives_each_expert_as_much():

@@ -15,6 +15,7 @@ LOGITS = (np.argsort(normal(50, 3, 12, seed=8), axis=-1) * 0.3 - 1.5).astype(np.
 RULES = {
     "softmax": RoutingRule(topk=2),
     "softmax of all": RoutingRule(topk=3, pre_softmax=True, normalize=True, scale=2.5),
+    "groups by their best": RoutingRule(topk=4, pre_softmax=True, groups=3, group_topk=2, group_score_topk=1),
     "groups of sigmoids": RoutingRule(topk=4, sigmoid=True, normalize=True, scale=2.5, groups=3, group_topk=2),
 }
 BIAS = np.linspace(-0.3, 0.3, 12, dtype=np.float32)

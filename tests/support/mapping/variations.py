@@ -102,6 +102,7 @@ COMPANY = {
     "--hot-expert-num": "--num-experts 4",
     "--multi-latent-attention": "--kv-lora-rank 8",
     "--multi-head-latent-attention": "--kv-lora-rank 8",
+    "--moe-router-group-score-topk": "--num-experts 4 --moe-router-num-groups 2 --moe-router-group-topk 1",
     "--moe-router-group-topk": "--num-experts 4 --moe-router-num-groups 4",
     "--moe-tp-extend-ep": "--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel",
     "--n-shared-experts": "--num-experts 4 --moe-ffn-hidden-size 64",

@@ -61,34 +61,25 @@ def _shared_out(ours: Settings) -> Mapping[str, Any]:
     return {"n_shared_experts": None if size is None else size // one}
 
 
-def _groups(config: Mapping[str, Any]) -> Settings:
-    """Group-limited routing; a single group is none."""
-    count, best = config.get("n_group") or 1, config.get("topk_group")
-    return {"moe_config.moe_router_num_groups": count, "moe_config.moe_router_group_topk": best} if count > 1 else {}
+def _groups(of_group: int, method: str | None = None) -> Group:
+    """Group-limited routing; a single group is none. of_group: by how many of its experts a group is chosen, always.
+    method: the only one that limits groups, and else all do."""
 
+    def read(config: Mapping[str, Any]) -> Settings:
+        count, best = config.get("n_group") or 1, config.get("topk_group")
+        if count == 1 or method not in (None, config.get("topk_method")):
+            return {}
+        found = {"num_groups": count, "group_topk": best}
+        if config["num_experts_per_tok"] // best != of_group:
+            found["group_score_topk"] = of_group
+        return {f"moe_config.moe_router_{name}": value for name, value in found.items()}
 
-def _greedy_groups(config: Mapping[str, Any]) -> Settings:
-    """DeepSeek-V2's, where a group is as good as its best expert. Here it is as good as the sum of its best
-    k / topk_group, as in Megatron: the same where that is one."""
-    if config.get("topk_method") != "group_limited_greedy":
-        return {}
-    found, chosen, groups = _groups(config), config["num_experts_per_tok"], config["topk_group"]
-    if found and chosen // groups != 1 and groups < config["n_group"]:
-        raise ValueError(
-            f"config.json: topk_method 'group_limited_greedy' of {chosen} experts in {groups} groups judges a group by "
-            f"its best expert; here, as in Megatron, by the sum of its best {chosen // groups}"
-        )
-    return found
+    def write(ours: Settings) -> Mapping[str, Any]:
+        count, best = ours.get("moe_config.moe_router_num_groups"), ours.get("moe_config.moe_router_group_topk")
+        found = {"n_group": count or 1, "topk_group": best or 1}
+        return {**found, "topk_method": method if found["n_group"] > 1 else "greedy"} if method else found
 
-
-def _greedy_groups_out(ours: Settings) -> Mapping[str, Any]:
-    groups = _groups_out(ours)
-    return {**groups, "topk_method": "group_limited_greedy" if groups["n_group"] > 1 else "greedy"}
-
-
-def _groups_out(ours: Settings) -> Mapping[str, Any]:
-    count, best = ours.get("moe_config.moe_router_num_groups"), ours.get("moe_config.moe_router_group_topk")
-    return {"n_group": count or 1, "topk_group": best or 1}
+    return Group(read, write)
 
 
 def _normalized(config: Mapping[str, Any]) -> Settings:
@@ -127,7 +118,7 @@ DEEPSEEK: tuple[AnyField, ...] = (
 )
 DEEPSEEK_V3: tuple[AnyField, ...] = (
     *DEEPSEEK,
-    Group(_groups, _groups_out),
+    _groups(of_group=2),
     Must("norm_topk_prob", (True, None)),
     Must("scoring_func", ("sigmoid", None)),
     Must("topk_method", ("noaux_tc", None)),
@@ -137,6 +128,6 @@ DEEPSEEK_V2: tuple[AnyField, ...] = (
     Must("norm_topk_prob", (False, None)),
     Must("scoring_func", ("softmax", None)),
     Must("topk_method", ("greedy", "group_limited_greedy", None)),
-    Group(_greedy_groups, _greedy_groups_out),
+    _groups(of_group=1, method="group_limited_greedy"),
     Group(lambda _: {"moe_config.moe_router_pre_softmax": True}, lambda _: {}),
 )

@@ -115,9 +115,16 @@ def _latent_heads_out(ours: Settings) -> Mapping[str, Any]:
     return {"num_attention_heads": heads, "num_key_value_heads": heads}
 
 
+def _latent_norms(config: Mapping[str, Any]) -> Settings:
+    """Norms of latents don't have the other norms' epsilon."""
+    path, same = "model_config.multi_latent_attention.latent_norm_epsilon", config.get("rms_norm_eps") == 1e-6
+    return {} if same else {path: 1e-6}
+
+
 _DEEPSEEK: tuple[AnyField, ...] = (
     *_BASE,
     Group(_latent_heads, _latent_heads_out),
+    Group(_latent_norms, lambda _: {}),
     Field("model_config.multi_latent_attention.q_lora_rank", "q_lora_rank", None),
     Field("model_config.multi_latent_attention.kv_lora_rank", "kv_lora_rank"),
     Field("model_config.multi_latent_attention.qk_head_dim", "qk_nope_head_dim"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from parallel_core.checkpoint.convert import settings
+from parallel_core.checkpoint.convert import networks, settings
 from parallel_core.checkpoint.convert.model import Position
 from parallel_core.checkpoint.torch_files.pickles import StandIn, TypeName
 
@@ -40,6 +40,11 @@ _NOT_OURS = {
 }
 """Fields whose flag means something else in `args` (--vocab-size is none with a real tokenizer, and one less than the
 truth with a NullTokenizer), or says nothing of the network."""
+
+_NOT_MEGATRONS = (
+    "moe_config.moe_router_group_score_topk",
+    "model_config.multi_latent_attention.latent_norm_epsilon",
+)
 
 _ACTIVATIONS = (("swiglu", "swiglu"), ("squared_relu", "squared_relu"))
 
@@ -106,7 +111,9 @@ def args_in(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arguments_of(ours: Mapping[str, Any]) -> dict[str, Any]:
-    """`args` of our settings, all of them given: what Megatron compares or takes over when it loads."""
+    """`args` of our settings, all of them given: what Megatron compares or takes over when it loads. Raises ValueError
+    for what no flag of Megatron's says."""
+    _check(ours)
     args: dict[str, Any] = {}
     for start, cls in settings.SECTIONS.items():
         for path, flag, _ in settings.options(cls, start):
@@ -128,6 +135,15 @@ def arguments_of(ours: Mapping[str, Any]) -> dict[str, Any]:
         "window_size": _window(network),
     } | _biases(network)
     return args
+
+
+def _check(ours: Mapping[str, Any]) -> None:
+    judges, epsilon = (settings.get(ours, path) for path in _NOT_MEGATRONS)
+    if networks.score_of_group(judges, ours) != networks.score_of_group(None, ours):
+        raise ValueError(f"--moe-router-group-score-topk {judges}: Megatron counts k / --moe-router-group-topk experts")
+    others = ours["model_config"]["norm_epsilon"]
+    if epsilon not in (None, others):
+        raise ValueError(f"--latent-norm-epsilon {epsilon}: Megatron's norms of latents have --norm-epsilon {others}")
 
 
 def _window(network: Mapping[str, Any]) -> tuple[int, int] | None:

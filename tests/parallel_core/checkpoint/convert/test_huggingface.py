@@ -9,6 +9,7 @@ from parallel_core.checkpoint.convert.huggingface.config import (
     settings_of,
     with_vocabulary,
 )
+from parallel_core.checkpoint.convert.megatron.args import arguments_of
 from parallel_core.checkpoint.convert.settings import config_of as whole_config
 from parallel_core.checkpoint.convert.settings import get
 
@@ -105,10 +106,42 @@ def test_groups_of_experts_count_only_where_the_method_limits_them():
     """DeepSeek-V2's config.json has n_group with the method `greedy`, too."""
     groups = {"n_group": 4, "topk_group": 2}
     assert "moe_router_num_groups" not in read("deepseek_v2", **DEEPSEEK, **groups, topk_method="greedy")["moe_config"]
-    limited = {**DEEPSEEK, **groups, "num_experts_per_tok": 3, "topk_method": "group_limited_greedy"}
-    ours = read("deepseek_v2", **limited)
+    ours = read("deepseek_v2", **DEEPSEEK, **groups, topk_method="group_limited_greedy")
     assert ours["moe_config"]["moe_router_group_topk"] == 2
     assert written(ours, "deepseek_v2")["topk_method"] == "group_limited_greedy"
+
+
+@pytest.mark.parametrize(("family", "chosen", "counted"), [("v2", 2, None), ("v2", 4, 1), ("v3", 4, None), ("v3", 6, 2)])
+def test_a_group_is_judged_by_its_best_or_by_its_best_two(family, chosen, counted):
+    """DeepSeek-V2's and DeepSeek-V3's rule, whatever k is; Megatron's is k / topk_group, and its files cannot say
+    another."""
+    groups = {"n_group": 4, "topk_group": 2, "num_experts_per_tok": chosen, "n_routed_experts": 16}
+    method = {"topk_method": "group_limited_greedy"} if family == "v2" else {}
+    ours = read(f"deepseek_{family}", **{**DEEPSEEK, **groups, **method})
+    assert ours["moe_config"].get("moe_router_group_score_topk") == counted
+    assert written(ours, f"deepseek_{family}")["topk_group"] == 2
+    full = whole_config(with_vocabulary(ours)).to_dict()
+    if counted is None:
+        assert arguments_of(full)["moe_router_group_topk"] == 2
+        return
+    with pytest.raises(ValueError, match=f"--moe-router-group-score-topk {counted}"):
+        arguments_of(full)
+    with pytest.raises(ValueError, match="cannot say moe_config.moe_router_group_score_topk"):
+        written({**ours, "moe_config": {**ours["moe_config"], "moe_router_group_score_topk": 4}}, f"deepseek_{family}")
+
+
+@pytest.mark.parametrize(("of_others", "own"), [(1e-6, None), (1e-5, 1e-6)])
+def test_norms_of_latents_have_their_own_epsilon(of_others, own):
+    """transformers' class has 1e-6, whatever rms_norm_eps says; Megatron's has one for all."""
+    ours = read("deepseek_v3", **DEEPSEEK, rms_norm_eps=of_others)
+    assert get(ours, "model_config.multi_latent_attention.latent_norm_epsilon") == own
+    assert written(ours, "deepseek_v3")["rms_norm_eps"] == of_others
+    if own is not None:
+        with pytest.raises(ValueError, match="--latent-norm-epsilon 1e-06"):
+            arguments_of(whole_config(with_vocabulary(ours)).to_dict())
+        del ours["model_config"]["multi_latent_attention"]["latent_norm_epsilon"]
+        with pytest.raises(ValueError, match="latent_norm_epsilon"):
+            written(ours, "deepseek_v3")
 
 
 def test_every_head_of_latent_attention_has_its_own_keys():
@@ -138,11 +171,6 @@ def test_yarn_without_its_magnitudes():
         ("llama", {"rope_scaling": {**YARN, "mscale": 0.7}}, "mscale"),
         ("llama", {"rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
         ("qwen3", {"use_sliding_window": True, "layer_types": ["chunked_attention"] * 4}, "chunked_attention"),
-        (
-            "deepseek_v2",
-            {**DEEPSEEK, "n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"},
-            "group_limited_greedy",
-        ),
         ("deepseek_v3", {**DEEPSEEK, "norm_topk_prob": False}, "norm_topk_prob False"),
         ("deepseek_v3", {**DEEPSEEK, "scoring_func": "softmax"}, "scoring_func 'softmax'"),
     ],

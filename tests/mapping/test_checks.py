@@ -411,6 +411,11 @@ BAD = [
     ("--num-experts 4 --moe-router-dtype fp64 --device-target Ascend", 1, "--moe-router-dtype fp64"),
     ("--num-experts 4 --moe-log-drop-rate", 1, "--moe-log-drop-rate"),
     ("--num-experts 4 --moe-layer-freq [1,2,0,1]", 1, "--moe-layer-freq [1, 2, 0, 1]"),
+    (
+        "--num-experts 4 --moe-router-num-groups 2 --moe-router-group-topk 1 --moe-router-group-score-topk 3",
+        1,
+        "2 experts",
+    ),
     ("--num-experts 4 --moe-router-group-topk 2", 1, "--moe-router-group-topk 2"),
     ("--num-experts 4 --moe-router-num-groups 3 --moe-router-group-topk 1", 1, "--moe-router-num-groups 3"),
     ("--num-experts 4 --n-shared-experts 1", 1, "--n-shared-experts"),

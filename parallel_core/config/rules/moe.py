@@ -72,7 +72,9 @@ def router_chooses_among_experts(config: Sections) -> Iterator[Finding]:
         yield Finding("--moe-router-topk", moe.moe_router_topk, rule, "lower it")
     judges, of_group = moe.moe_router_group_score_topk, experts // groups if groups else experts
     if judges is not None and judges > of_group:
-        yield Finding("--moe-router-group-score-topk", judges, f"must not exceed a group's {of_group} experts", "lower it")
+        yield Finding(
+            "--moe-router-group-score-topk", judges, f"must not exceed a group's {of_group} experts", "lower it"
+        )
     if judges is None and chosen is not None and chosen > moe.moe_router_topk:
         rule = f"must be at least --moe-router-group-topk {chosen}: a group is as good as its best k / {chosen} experts"
         yield Finding("--moe-router-topk", moe.moe_router_topk, rule, "raise it")

@@ -81,6 +81,7 @@ def test_silu_trains():
 def test_norms_of_latents_have_an_epsilon_of_their_own():
     """Equal to the others' it changes nothing, a large one only that of latents."""
     latent = "--multi-latent-attention --kv-lora-rank 12 --qk-head-dim 6 --qk-pos-emb-head-dim 4 --v-head-dim 5"
-    flags = [f"{latent} --qk-layernorm {more}" for more in ("", "--latent-norm-epsilon 1e-5", "--latent-norm-epsilon 3")]
+    own = ("", "--latent-norm-epsilon 1e-5", "--latent-norm-epsilon 3")
+    flags = [f"{latent} --qk-layernorm {more}" for more in own]
     plain, same, other = (run(1, logits_of, one)[0] for one in flags)
     assert np.array_equal(plain, same) and not np.allclose(plain, other, rtol=1e-3)

@@ -111,7 +111,9 @@ def test_groups_of_experts_count_only_where_the_method_limits_them():
     assert written(ours, "deepseek_v2")["topk_method"] == "group_limited_greedy"
 
 
-@pytest.mark.parametrize(("family", "chosen", "counted"), [("v2", 2, None), ("v2", 4, 1), ("v3", 4, None), ("v3", 6, 2)])
+@pytest.mark.parametrize(
+    ("family", "chosen", "counted"), [("v2", 2, None), ("v2", 4, 1), ("v3", 4, None), ("v3", 6, 2)]
+)
 def test_a_group_is_judged_by_its_best_or_by_its_best_two(family, chosen, counted):
     """DeepSeek-V2's and DeepSeek-V3's rule, whatever k is; Megatron's is k / topk_group, and its files cannot say
     another."""
@@ -126,7 +128,7 @@ def test_a_group_is_judged_by_its_best_or_by_its_best_two(family, chosen, counte
         return
     with pytest.raises(ValueError, match=f"--moe-router-group-score-topk {counted}"):
         arguments_of(full)
-    with pytest.raises(ValueError, match="cannot say moe_config.moe_router_group_score_topk"):
+    with pytest.raises(ValueError, match=r"cannot say moe_config\.moe_router_group_score_topk"):
         written({**ours, "moe_config": {**ours["moe_config"], "moe_router_group_score_topk": 4}}, f"deepseek_{family}")
 
 

@@ -1,6 +1,6 @@
 """Numpy's arrays as oneDNN sees them."""
 
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,13 +11,17 @@ Array = np.ndarray
 
 TYPES = {np.dtype(np.float32): Type.FLOAT32, np.dtype(np.float16): Type.FLOAT16, BFLOAT16: Type.BFLOAT16}
 
+KEPT = 2048
+"""Layouts that are remembered, those used last: a training step has some dozens, text of growing length new ones for
+every token."""
+
 
 def layout_of(array: Array) -> Layout:
     """Type, shape and strides of an array."""
     return _layout(array.dtype, array.shape, array.strides)
 
 
-@cache
+@lru_cache(KEPT)
 def _layout(dtype: np.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
     return layout(TYPES[dtype], shape, tuple(stride // dtype.itemsize for stride in strides))
 
@@ -27,6 +31,6 @@ def row_layout(vector: Array) -> Layout:
     return _row_layout(vector.dtype, len(vector))
 
 
-@cache
+@lru_cache(KEPT)
 def _row_layout(dtype: np.dtype, columns: int) -> Layout:
     return dense(TYPES[dtype], 1, columns)

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache, wraps
 from pathlib import Path
 from threading import get_ident
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -193,12 +194,19 @@ class Layout:
     descriptor: Handle
 
 
-@once
+_layouts: WeakValueDictionary[tuple, Layout] = WeakValueDictionary()
+
+
 def layout(kind: Type, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
-    """The layout of these, kept for the life of the process."""
-    dimensions, steps = (ctypes.c_int64 * len(shape))(*shape), (ctypes.c_int64 * len(shape))(*strides)
-    handle = made("memory_desc_create_with_strides", len(shape), dimensions, int(kind), steps)
-    return Layout(kind, shape, strides, handle)
+    """The layout of these: one object while anybody holds it. Where a sequence grows, every step has others."""
+    with _making:
+        found = _layouts.get((kind, shape, strides))
+        if found is None:
+            dimensions, steps = (ctypes.c_int64 * len(shape))(*shape), (ctypes.c_int64 * len(shape))(*strides)
+            handle = made("memory_desc_create_with_strides", len(shape), dimensions, int(kind), steps)
+            found = _layouts[kind, shape, strides] = Layout(kind, shape, strides, handle)
+            let_go(found, "memory_desc_destroy", [handle])
+        return found
 
 
 def dense(kind: Type, *shape: int) -> Layout:
@@ -265,7 +273,8 @@ class Primitive:
         self._handle = made("primitive_create", described)
         self._described = described  # owns the scratchpad's descriptor
         self._names = [int(name) for name, _ in arguments]
-        self._descriptors = [layout.descriptor for _, layout in arguments]
+        self._layouts = [layout for _, layout in arguments]  # own the other descriptors
+        self._descriptors = [layout.descriptor for layout in self._layouts]
         scratchpad = Handle(function("primitive_desc_query_md")(described, _QUERY_SCRATCHPAD, 0))
         self._scratch_bytes = int(function("memory_desc_get_size")(scratchpad))
         if self._scratch_bytes:

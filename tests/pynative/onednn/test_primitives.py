@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from pynative.onednn import primitives
+from pynative.onednn import arrays, primitives
 from pynative.onednn.arrays import layout_of
 from pynative.onednn.library import Algorithm, library
 
@@ -24,6 +24,15 @@ def test_a_sequence_that_grows_keeps_no_more_primitives():
     gc.collect()
     alive = [primitive() is not None for primitive in made]
     assert sum(alive) <= primitives.KEPT and all(alive[-primitives.KEPT // 2 :])
+
+
+def test_a_sequence_that_grows_keeps_no_more_layouts():
+    """Those used last stay, and what a primitive was made for."""
+    held = layout_of(np.empty((1, 7), np.float32))
+    made = [weakref.ref(layout_of(np.empty((2, entries), np.float32))) for entries in range(1, 2 * arrays.KEPT)]
+    gc.collect()
+    assert sum(layout() is not None for layout in made) <= arrays.KEPT and made[-1]() is not None
+    assert layout_of(np.empty((1, 7), np.float32)) is held
 
 
 def test_one_that_is_made_again_computes_the_same():

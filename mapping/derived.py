@@ -126,9 +126,12 @@ def moe_layer_freq(args: Any) -> int | list[int] | None:
 
 def needless(args: Any) -> dict[str, str]:
     """Argument -> why nothing is derived from it, of those that another makes needless."""
+    reasons = {}
     if isinstance(args.moe_layer_freq, list):
-        return {"first_k_dense_replace": "no effect: the list of --moe-layer-freq says which layers have experts"}
-    return {}
+        reasons["first_k_dense_replace"] = "no effect: the list of --moe-layer-freq says which layers have experts"
+    if not isinstance(args.num_nextn_predict_layers, Unknown) and not args.num_nextn_predict_layers:
+        reasons["share_mtp_embedding_and_output_weight"] = "no effect: the layers of --mtp-num-layers share them anyway"
+    return reasons
 
 
 def shared_expert_size(args: Any) -> int | None:

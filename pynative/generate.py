@@ -5,6 +5,8 @@ its length. Meant for looking at a model, not for serving one.
 """
 
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -28,11 +30,14 @@ def generate(
 ) -> list[int]:
     """The tokens that follow `tokens`: at most `max_new_tokens`, fewer if `end_of_document` comes (it is left out).
 
-    The model sees the last --seq-length tokens. All ranks of the tensor-parallel group call this and get the same. The
-    model is a GPTModel of one pipeline stage. `temperature`, `top_k`, `top_p`: see `parallel_core.sampling.next_token`.
+    The model sees the last --seq-length tokens. Ranks that compute together call this alike and get the same: those of
+    a tensor-parallel group and, with expert parallelism or ZeRO stage 3, all; other replicas ask for what they like.
+    The model is a GPTModel of one pipeline stage. `temperature`, `top_k`, `top_p`: see
+    `parallel_core.sampling.next_token`. Raises ValueError on all of them where ranks that compute together differ.
     """
     check_sampling(temperature, top_k, top_p)
     _check(model, tokens)
+    _check_alike(model, (list(tokens), max_new_tokens, temperature, top_k, top_p, seed, end_of_document))
     generator = np.random.Generator(np.random.Philox(seed))
     was_training = model.training
     new: list[int] = []
@@ -82,3 +87,17 @@ def _check(model: nn.Cell, tokens: Sequence[int]) -> None:
     wrong = [token for token in tokens if not 0 <= token < ids]
     if wrong:
         raise ValueError(f"--prompt: token {wrong[0]} is not among the model's {ids} ids; is it another tokenizer's?")
+
+
+def _check_alike(model: nn.Cell, asked: Sequence[Any]) -> None:
+    """A forward of one text needs the same forward on all ranks that have a part in it."""
+    gathers_weights = any(parameter.meta.is_cut for parameter in model.trainable_params())
+    all_together = gathers_weights or parallel_state.get_expert_model_parallel_world_size() > 1
+    group = parallel_state.get_world_group() if all_together else parallel_state.get_tensor_model_parallel_group()
+    digest = np.frombuffer(sha256(repr(asked).encode()).digest(), np.int32)[None]
+    digests = group.all_gather(Tensor(digest), axis=0).asnumpy()
+    if (digests != digests[0]).any():
+        raise ValueError(
+            "generate: ranks that compute a text together ask for different ones (tokens, lengths or ways of drawing); "
+            "call it alike on all of them"
+        )

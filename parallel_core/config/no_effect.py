@@ -185,6 +185,11 @@ ROWS = (
         "needs --multi-latent-attention",
     ),
     Idle(
+        ("loss_scaling_factor", "share_embedding_and_output_weight"),
+        lambda config: not config.model_config.multi_token_prediction.depths,
+        "no further token is predicted without --mtp-num-layers or --num-nextn-predict-layers",
+    ),
+    Idle(
         ("cold_token_percent", "hot_expert_update_step"),
         lambda config: not config.moe_config.hot_expert_num,
         "no expert is hot without --hot-expert-num",

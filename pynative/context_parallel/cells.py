@@ -29,7 +29,7 @@ class RingAttention(nn.Cell):
     """Attention of a sequence that is sharded over the ring's ranks; see `ring_attention`.
 
     Dropout, sliding windows and ALiBi are refused: dropout needs the layer's number, so it belongs to the model's own
-    attention (`--context-parallel-algo megatron_cp_algo`).
+    attention (`--context-parallel-algo megatron_cp_algo`). With use_attention_mask every call must bring a mask.
     """
 
     def __init__(
@@ -75,6 +75,8 @@ class RingAttention(nn.Cell):
                 f"RingAttention: attn_mask_type={attn_mask_type!r}: one of {', '.join(_MASK_TYPES)}; an attn_mask "
                 f"belongs to user_defined, and to no other"
             )
+        if self.use_attention_mask and attn_mask is None:
+            raise ValueError("RingAttention: use_attention_mask=True needs an attn_mask in every call; pass one")
         size = q.shape[-1] // self.head_num
         queries, keys, values = (self._heads(x, size) for x in (q, k, v))
         if self.use_mqa and keys.shape[2] != 1:
@@ -97,7 +99,7 @@ class FlashSP(RingAttention):
     """The same under another name, for whole causal sequences, tensor-parallel size 1 and layout BSH alone.
 
     Args:
-        dp: unused; sp: size of the ring.
+        dp: 1, or the data-parallel size, which follows from the number of ranks; sp: size of the ring.
     """
 
     def __init__(
@@ -119,6 +121,9 @@ class FlashSP(RingAttention):
         ring = parallel_state.get_context_parallel_group_for_hybrid_ring().size
         given = {"input_layout": input_layout, "use_mqa": use_mqa, "mp": mp, "sp": sp}
         _refuse("FlashSP", given, {"input_layout": "BSH", "use_mqa": False, "mp": 1, "sp": ring})
+        replicas = parallel_state.get_data_parallel_world_size()
+        if dp not in (1, replicas):
+            raise ValueError(f"FlashSP: dp={dp} is not the data-parallel size of this job, {replicas}; leave it out")
         super().__init__(
             head_num, keep_prob, scale_value, pre_tokens, next_tokens, input_layout, sparse_mode, use_attention_mask,
             use_alibi_mask,

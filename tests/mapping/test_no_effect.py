@@ -156,6 +156,14 @@ IDLE = [
         "--sliding-window 8",
         "--sliding-window or --window-size",
     ),
+    *(
+        (flag, "", f"--position-embedding-type rope {layers} 1", "--mtp-num-layers")
+        for flag, layers in (
+            ("--mtp-loss-scaling-factor 0.3", "--mtp-num-layers"),
+            ("--mtp-loss-scale 0.5", "--num-nextn-predict-layers"),
+            ("--share-mtp-embedding-and-output-weight", "--num-nextn-predict-layers"),
+        )
+    ),
     ("--hot-expert-update-step 5", "--num-experts 4", "--num-experts 4 --hot-expert-num 1", "--hot-expert-num"),
     ("--pre-tockens 8", "--sparse-mode 2", "--sparse-mode 4", "--sparse-mode"),
     ("--lr-warmup-init 1e-4", "", "--lr-warmup-iters 2", "--lr-warmup-iters"),
@@ -263,6 +271,14 @@ def test_a_number_of_dense_layers_does_nothing_beside_the_list_of_layers():
     assert status == IGNORED and reason.startswith("no effect: ") and "--moe-layer-freq" in reason
     assert outcome_of("--first-k-dense-replace 1", "--num-experts 4 --moe-layer-freq 1") == (MAPPED, "")
     assert outcome_of("--moe-layer-freq [1,0,1,1]", "--num-experts 4 --first-k-dense-replace 1") == (MAPPED, "")
+
+
+def test_sharing_an_embedding_says_nothing_beside_layers_that_share_it_anyway():
+    """The flag is MindSpeed-LLM's, about its own layers; Megatron's have nothing of their own."""
+    flag, rotary = "--share-mtp-embedding-and-output-weight", "--position-embedding-type rope"
+    status, reason = outcome_of(flag, f"{rotary} --mtp-num-layers 1")
+    assert status == IGNORED and reason.startswith("no effect: ") and "--mtp-num-layers" in reason
+    assert outcome_of(flag, f"{rotary} --num-nextn-predict-layers 1") == (MAPPED, "")
 
 
 def test_every_row_has_a_case():

@@ -123,13 +123,15 @@ def test_attention_over_ranks_is_the_models(kind):
 
 
 def refused(backend) -> list[str]:
-    from pynative.context_parallel.cells import RingAttention, UlyssesContextAttention
+    from pynative.context_parallel.cells import FlashSP, RingAttention, UlyssesContextAttention
 
-    messages = []
+    messages, heads = [], [ms.Tensor(np.ones((1, 4, 8), np.float32))] * 3
     for make in (
         lambda: RingAttention(4, keep_prob=0.9),
         lambda: RingAttention(4, pre_tokens=8),
         lambda: RingAttention(4, input_layout="BNSD"),
+        lambda: RingAttention(4, use_attention_mask=True)(*heads),
+        lambda: FlashSP(4, dp=2),
         lambda: UlyssesContextAttention(None, backend.world, scatter_idx=1),
     ):
         with pytest.raises(ValueError) as error:
@@ -138,9 +140,14 @@ def refused(backend) -> list[str]:
     return messages
 
 
+def refused_in_a_job(backend) -> list[str]:
+    with job(backend, config_of(TINY, 1)):
+        return refused(backend)
+
+
 def test_what_the_attention_cells_do_not_do_is_refused():
-    words = ("keep_prob=0.9", "pre_tokens=8", "input_layout='BNSD'", "scatter_idx=1")
-    for word, message in zip(words, run(1, refused)[0], strict=True):
+    words = ("keep_prob=0.9", "pre_tokens=8", "input_layout='BNSD'", "use_attention_mask=True", "dp=2", "scatter_idx=1")
+    for word, message in zip(words, run(1, refused_in_a_job)[0], strict=True):
         assert word in message
 
 

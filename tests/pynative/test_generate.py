@@ -103,6 +103,17 @@ def test_a_prompt_that_cannot_be_continued(tokens, words):
         run(1, continuations, "", [GREEDY | {"tokens": tokens}])
 
 
+def prompts_of_their_own(backend) -> str:
+    with pytest.raises(ValueError) as error:
+        continuations(backend, layout_flags(2, 1), [GREEDY | {"tokens": [3, backend.rank]}])
+    return str(error.value)
+
+
+def test_ranks_that_share_layers_ask_alike():
+    """Else a text would be made of both prompts."""
+    assert all("call it alike" in message for message in run(2, prompts_of_their_own))
+
+
 def test_several_stages_are_refused():
     """With what to do instead."""
     with pytest.raises(ValueError, match=r"--pipeline-model-parallel-size 2: .*use 1"):

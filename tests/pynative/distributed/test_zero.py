@@ -118,16 +118,23 @@ def watched(backend, flags: str) -> list:
     with job(backend, state.config):
         norm = ModelStatistics(state.step_cell.buffers).parameter_norm()
         tokens = generate(state.model[0], [3, 5, 7], max_new_tokens=4)
-    return [found, norm, tokens]
+        try:
+            own = len(generate(state.model[0], [3 + backend.rank], max_new_tokens=2 + backend.rank))
+        except ValueError as error:
+            own = str(error)
+    return [found, norm, tokens, own]
 
 
 def test_what_reads_weights_finds_them():
-    """Evaluation between steps, the norm of the weights, generation."""
+    """Evaluation between steps, the norm of the weights, generation: of a text of each rank's own where ranks have all
+    weights, and else an error on all of them."""
     flags = f"{TINY} {UNTIED} --global-batch-size 4 --clip-grad 0"
-    (plain_seen, plain_norm, plain_tokens), *_ = run(2, watched, f"{flags} --zero-stage 0")
-    for seen, norm, tokens in run(2, watched, f"{flags} --zero-stage 3"):
+    (plain_seen, plain_norm, plain_tokens, first), (*_, second) = run(2, watched, f"{flags} --zero-stage 0")
+    assert (first, second) == (2, 3)
+    for seen, norm, tokens, own in run(2, watched, f"{flags} --zero-stage 3"):
         assert seen == plain_seen and tokens == plain_tokens
         assert norm == pytest.approx(plain_norm, rel=1e-6)
+        assert "call it alike" in own
 
 
 def assigned(backend, flags: str, event: str, value: float | None) -> None:

@@ -16,9 +16,14 @@ What code of this package reads without being given it, all there is in a proces
     kernels.host.threads           threads of the host's operators              set_parallel_context
     autograd                       the queue of deferred weight gradients,      deferred_weight_gradients,
                                    and whether MindSpore's tape records         recording: both within a block
+    sys.meta_path                  what MindSpore's import need not load        deferred_imports.install, here
     sys.excepthook                 the end of a job whose rank failed           set_parallel_context
     numpy.random                   for the script's own use                     set_seed
 
 Caches (`functools.cache`, the ledger's call sites, MCCL's groups) are not listed: what they return does not depend on
 them. `mapping.arguments` keeps the flags for Megatron's `get_args`; nothing here reads it.
 """
+
+from pynative import deferred_imports
+
+deferred_imports.install()

@@ -86,7 +86,7 @@ FLOORS = {
         {"costs"},
     ),
     "pynative": (
-        {"dtypes"},
+        {"deferred_imports", "dtypes"},
         {"onednn"},
         {"rounding"},
         {"in_place"},

@@ -1,43 +1,38 @@
 """A profile of some iterations, recorded by MindSpore's profiler.
 
 It sees MindSpore's operators: on a CPU those of `--kernels ops`, while the default's work is in numpy and oneDNN.
+The profiler is `ms.profiler` where it is used, and no import: it is loaded when a run wants it (`deferred_imports`).
 """
 
 from pathlib import Path
+from typing import Any
 
 import mindspore as ms
-from mindspore import profiler
-from mindspore.profiler import AicoreMetrics, ProfilerActivity, ProfilerLevel
-from mindspore.profiler.experimental_config import _ExperimentalConfig
 
 from parallel_core.config.profiler import ProfilerConfig
 from pynative import parallel_state
 from pynative.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
 
-LEVELS = {
-    "level_none": ProfilerLevel.LevelNone,
-    "level0": ProfilerLevel.Level0,
-    "level1": ProfilerLevel.Level1,
-    "level2": ProfilerLevel.Level2,
-}
+LEVELS = {"level_none": "LevelNone", "level0": "Level0", "level1": "Level1", "level2": "Level2"}
 COUNTERS = (
-    AicoreMetrics.ArithmeticUtilization,
-    AicoreMetrics.PipeUtilization,
-    AicoreMetrics.Memory,
-    AicoreMetrics.MemoryL0,
-    AicoreMetrics.ResourceConflictRatio,
-    AicoreMetrics.MemoryUB,
-    AicoreMetrics.L2Cache,
-    AicoreMetrics.AiCoreNone,
+    "ArithmeticUtilization",
+    "PipeUtilization",
+    "Memory",
+    "MemoryL0",
+    "ResourceConflictRatio",
+    "MemoryUB",
+    "L2Cache",
+    "AiCoreNone",
 )
 """By the number of --profile-aicore-metrics; the last is -1."""
 
 
-def _profiler(config: ProfilerConfig, directory: Path) -> profiler.profile:
+def _profiler(config: ProfilerConfig, directory: Path) -> Any:
     on_device = ms.get_context("device_target") == "Ascend"
-    activities = [ProfilerActivity.NPU] if on_device else []
-    activities += [ProfilerActivity.CPU] if config.profile_with_cpu or not on_device else []
+    profiler = ms.profiler
+    activities = [profiler.ProfilerActivity.NPU] if on_device else []
+    activities += [profiler.ProfilerActivity.CPU] if config.profile_with_cpu or not on_device else []
     write = profiler.tensorboard_trace_handler(str(directory), analyse_flag=not config.profile_offline_analyse)
     return profiler.profile(
         activities=activities,
@@ -50,9 +45,9 @@ def _profiler(config: ProfilerConfig, directory: Path) -> profiler.profile:
         pcie=config.profile_pcie,
         record_shapes=config.profile_record_shapes,
         on_trace_ready=write,
-        experimental_config=_ExperimentalConfig(
-            profiler_level=LEVELS[config.profile_level],
-            aic_metrics=COUNTERS[config.profile_aicore_metrics],
+        experimental_config=profiler._ExperimentalConfig(
+            profiler_level=profiler.ProfilerLevel[LEVELS[config.profile_level]],
+            aic_metrics=profiler.AicoreMetrics[COUNTERS[config.profile_aicore_metrics]],
             l2_cache=config.profile_l2_cache,
             data_simplification=config.profile_data_simplification,
         ),
@@ -103,7 +98,7 @@ class DynamicProfileCallback(Callback):
 
     def on_train_begin(self, state: TrainingState) -> None:
         path = self.config.profile_dynamic_profiler_config_path
-        self._monitor = profiler.DynamicProfilerMonitor(cfg_path=path, output_path=self.config.profile_save_path)
+        self._monitor = ms.profiler.DynamicProfilerMonitor(cfg_path=path, output_path=self.config.profile_save_path)
 
     def on_step_end(self, state: TrainingState) -> None:
         self._monitor.step()

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
-import numpy as np
-from mindspore import Tensor
-
 from pynative.collectives import Backend
+from pynative.collectives.numbers import sum_over_group
 from pynative.training.callbacks import Callback
 
 
@@ -26,8 +24,7 @@ class StepClock(Callback):
 
     def _measure_product(self) -> None:
         self.backend.world.barrier()
-        own = Tensor(np.array([self.product_rate()], np.float32))
-        self.rates.append(float(self.backend.world.all_reduce(own).asnumpy()[0]))
+        self.rates += sum_over_group([self.product_rate()], self.backend.world)
 
     def on_train_begin(self, state) -> None:
         self._measure_product()

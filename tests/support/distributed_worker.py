@@ -77,6 +77,7 @@ class Seat:
 
 
 def _prepare_mindspore() -> None:
+    import pynative  # noqa: F401, I001 - before MindSpore: it then loads only what training uses
     import mindspore
 
     mindspore.set_device("CPU")

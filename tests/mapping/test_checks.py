@@ -414,7 +414,7 @@ BAD = [
     (
         "--num-experts 4 --moe-router-num-groups 2 --moe-router-group-topk 1 --moe-router-group-score-topk 3",
         1,
-        "2 experts",
+        "--moe-router-group-score-topk 3",
     ),
     ("--num-experts 4 --moe-router-group-topk 2", 1, "--moe-router-group-topk 2"),
     ("--num-experts 4 --moe-router-num-groups 3 --moe-router-group-topk 1", 1, "--moe-router-num-groups 3"),

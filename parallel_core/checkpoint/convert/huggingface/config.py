@@ -74,10 +74,14 @@ def matching_family(ours: Mapping[str, Any], model_type: str | None = None) -> F
 
 def _unsaid(ours: Mapping[str, Any], family: Family) -> str | None:
     """What this model has and no key of the family's config.json can say: read back, the settings must be the same."""
+    further = settings.get(ours, "model_config.multi_token_prediction")
+    if further["num_layers"] and not family.predicts_further:
+        return "it has no layers that predict further tokens"
     try:
         back = settings_of(config_of(ours, family), family)
     except (ValueError, KeyError) as error:
         return str(error)
+    back["model_config"]["multi_token_prediction"] = further  # which the parameters say
     full = settings.config_of(with_vocabulary(back)).to_dict()
     differs = [path for path, _, _, _ in networks.differences(ours, full)]
     return f"its config.json cannot say {', '.join(differs)}" if differs else None

@@ -34,6 +34,9 @@ def _qwen_dense_out(ours: Settings) -> Mapping[str, Any]:
 
 
 def _deepseek_dense(config: Mapping[str, Any], layer: int) -> bool:
+    types = config.get("mlp_layer_types")
+    if types is not None:
+        return bool(types[layer] == "dense")
     return layer < (config.get("first_k_dense_replace") or 0) or layer % (config.get("moe_layer_freq") or 1) != 0
 
 

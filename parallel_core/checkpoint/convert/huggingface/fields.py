@@ -133,4 +133,13 @@ _DEEPSEEK: tuple[AnyField, ...] = (
     Must("attention_bias", (False, None)),
 )
 DEEPSEEK_V3 = (*_DEEPSEEK, *experts.DEEPSEEK_V3, Must("rope_interleave", (True, None)))
+DEEPSEEK_V32 = (
+    *_DEEPSEEK,
+    *experts.DEEPSEEK_V3,
+    Field("model_config.sparse_attention.dsa_indexer_n_heads", "index_n_heads"),
+    Field("model_config.sparse_attention.dsa_indexer_head_dim", "index_head_dim"),
+    Field("model_config.sparse_attention.dsa_indexer_topk", "index_topk"),
+    Group(lambda _: {"model_config.sparse_attention.dsa_indexer_loss_coeff": 0.0}, lambda _: {}),
+)
+"""Its config.json does not say with which weight the indexer is trained."""
 DEEPSEEK_V2 = (*_DEEPSEEK, *experts.DEEPSEEK_V2)

@@ -6,20 +6,15 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from parallel_core.checkpoint.convert import settings
 from parallel_core.checkpoint.convert.huggingface.config import family_of, settings_of
-from parallel_core.checkpoint.convert.huggingface.rules import SAME
+from parallel_core.checkpoint.convert.huggingface.rules import SAME, Rows
 from parallel_core.checkpoint.convert.huggingface.tables import COPIES, FURTHER_LAYERS, IGNORED, Family
 from parallel_core.checkpoint.convert.model import Model
-from parallel_core.checkpoint.lazy import LazyTensor
+from parallel_core.checkpoint.lazy import LazyTensor, same_bits
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from parallel_core.files import plain_file, read_json
-from parallel_core.fused_rows import QueryKeyValueRows
 
 CONFIG = "config.json"
 _FORMATS = (("model", "safetensors"), ("pytorch_model", "bin"))
@@ -46,11 +41,11 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     theirs = dict(_named(read_tensors(folder), family, network["num_layers"]))
     if not network["untie_embeddings_and_output_weights"]:
         _drop_copy(theirs, "lm_head.weight", folder)
-    _check_copies(theirs, folder)
-    weights = _joined(theirs, family, rows_of(found), folder)
-    further = {name.split(".")[2] for name in weights if name.startswith(FURTHER_LAYERS[0])}
+    further = {name.split(".")[2] for name in theirs if name.startswith(FURTHER_LAYERS[1])}
     if further:
-        settings.put(found, "model_config.multi_token_prediction.num_layers", len(further))
+        shares = _drop_copies(theirs)
+        network["multi_token_prediction"] = {"num_layers": len(further), "share_embedding_and_output_weight": shares}
+    weights = _joined(theirs, family, Rows.of(found), folder)
     return Model(weights, found)
 
 
@@ -117,36 +112,24 @@ def _drop_copy(tensors: dict[str, LazyTensor], name: str, folder: Path) -> None:
         tensors.pop(name, None),
         next((t for n, t in tensors.items() if n.endswith(("embed_tokens.weight", "wte.weight"))), None),
     )
-    if copy is not None and embedding is not None and not np.array_equal(copy.read(), embedding.read()):
+    if copy is not None and embedding is not None and not same_bits(copy, embedding):
         raise ValueError(f"{folder / CONFIG}: tie_word_embeddings is true, but {name} is another than the embedding")
 
 
-def _check_copies(tensors: Mapping[str, LazyTensor], folder: Path) -> None:
-    """Of layers that predict further tokens: files have the model's embedding and output layer with each of them, and
-    a model whose layers have others is not known here."""
-    embedding = tensors.get("model.embed_tokens.weight")
+def _drop_copies(tensors: dict[str, LazyTensor]) -> bool:
+    """Whether layers that predict further tokens use the model's embedding and output layer: files have copies of
+    them with each such layer, which are left out then, or tables of its own."""
+    embedding = tensors["model.embed_tokens.weight"]
     originals = {"embed_tokens": embedding, "shared_head.head": tensors.get("lm_head.weight", embedding)}
-    for name, tensor in tensors.items():
-        copy = re.fullmatch(COPIES, name)
-        original = copy and originals[copy[1]]
-        if original is not None and not np.array_equal(tensor.read(), original.read()):
-            raise ValueError(
-                f"{folder}: {name.removeprefix(FURTHER_LAYERS[1])} of a layer that predicts further tokens is another "
-                f"than the model's; layers with tables of their own are not known in models of HuggingFace's"
-            )
+    copies = {name: originals[found[1]] for name in tensors if (found := re.fullmatch(COPIES, name))}
+    if not all(same_bits(tensors[name], original) for name, original in copies.items()):
+        return False
+    for name in copies:
+        del tensors[name]
+    return True
 
 
-def rows_of(found: Mapping[str, Any]) -> QueryKeyValueRows:
-    """The rows of linear_qkv."""
-    network = found["model_config"]
-    heads = network["num_attention_heads"]
-    size = network.get("kv_channels") or network["hidden_size"] // heads
-    return QueryKeyValueRows(heads, network.get("num_query_groups") or heads, size)
-
-
-def _joined(
-    theirs: Mapping[str, LazyTensor], family: Family, rows: QueryKeyValueRows, folder: Path
-) -> dict[str, LazyTensor]:
+def _joined(theirs: Mapping[str, LazyTensor], family: Family, rows: Rows, folder: Path) -> dict[str, LazyTensor]:
     """Our tensors, in the order of the table within each layer."""
     find = finder([names for _, names, _ in family.parameters])
     groups: dict[tuple[int, tuple[int, ...]], dict[int, LazyTensor]] = defaultdict(dict)
@@ -156,7 +139,7 @@ def _joined(
         if spot is not None:
             number, part, numbers = spot
             groups[number, numbers][part] = tensor
-        elif not re.fullmatch(COPIES, name):
+        else:
             unknown.append(name)
     if unknown:
         raise ValueError(
@@ -197,7 +180,7 @@ def fill(name: str, numbers: Iterable[int]) -> str:
 
 def split(model: Model, family: Family) -> dict[str, LazyTensor]:
     """The model's tensors under the family's names. Raises ValueError for one that the family does not have."""
-    find, rows = finder([(ours,) for ours, _, _ in family.parameters]), rows_of(model.settings)
+    find, rows = finder([(ours,) for ours, _, _ in family.parameters]), Rows.of(model.settings)
     theirs: dict[str, LazyTensor] = {}
     layers = model.network["num_layers"]
     for name, tensor in model.weights.items():
@@ -208,7 +191,9 @@ def split(model: Model, family: Family) -> dict[str, LazyTensor]:
         parts = rule.split(tensor, rows) if rule is not SAME else [tensor]
         for one, part in zip(names, parts, strict=True):
             theirs[_beyond(fill(one, spot[2]), layers)] = part
-    for number in range(settings.get(model.settings, "model_config.multi_token_prediction.num_layers") or 0):
+    further = model.network.get("multi_token_prediction", {})
+    shares = further.get("share_embedding_and_output_weight", True)
+    for number in range((further.get("num_layers") or 0) if shares else 0):
         start = f"model.layers.{layers + number}."
         theirs[f"{start}embed_tokens.weight"] = theirs["model.embed_tokens.weight"]
         theirs[f"{start}shared_head.head.weight"] = theirs["lm_head.weight"]

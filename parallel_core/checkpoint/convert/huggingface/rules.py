@@ -2,29 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from parallel_core.checkpoint.lazy import LazyTensor, concatenated
 from parallel_core.fused_rows import QueryKeyValueRows, gated_halves
 
 
+class IndexerRows(NamedTuple):
+    """The rows of a head of DeepSeek's indexer: there channels that rotate come first, i with i + r/2, here last, as
+    neighbours."""
+
+    size: int
+    rotary: int
+    """r."""
+
+    def ours(self) -> list[int]:
+        """The row there of each of our rows."""
+        half = self.rotary // 2
+        return [*range(self.rotary, self.size), *(row for pair in range(half) for row in (pair, pair + half))]
+
+    def theirs(self) -> list[int]:
+        """Our row of each of the rows there."""
+        ours = self.ours()
+        return sorted(range(self.size), key=ours.__getitem__)
+
+    def of_all(self, order: list[int], count: int) -> Iterator[range]:
+        """`count` rows, head by head in an order."""
+        yield from (range(start + row, start + row + 1) for start in range(0, count, self.size) for row in order)
+
+
+class Rows(NamedTuple):
+    """Rows of a model's fused and permuted parameters."""
+
+    qkv: QueryKeyValueRows
+    indexer: IndexerRows
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Rows:
+        """Of a model with these settings."""
+        network = found["model_config"]
+        heads = network["num_attention_heads"]
+        size = network.get("kv_channels") or network["hidden_size"] // heads
+        sparse, latent = network.get("sparse_attention", {}), network.get("multi_latent_attention", {})
+        return cls(
+            QueryKeyValueRows(heads, network.get("num_query_groups") or heads, size),
+            IndexerRows(sparse.get("dsa_indexer_head_dim", 0), latent.get("qk_pos_emb_head_dim", 0)),
+        )
+
+
 class Rule(NamedTuple):
     """Both directions. Values are only moved, so each undoes the other bit by bit."""
 
-    join: Callable[[Sequence[LazyTensor], QueryKeyValueRows], LazyTensor]
-    split: Callable[[LazyTensor, QueryKeyValueRows], list[LazyTensor]]
+    join: Callable[[Sequence[LazyTensor], Rows], LazyTensor]
+    split: Callable[[LazyTensor, Rows], list[LazyTensor]]
 
 
-def _fused_qkv(parts: Sequence[LazyTensor], rows: QueryKeyValueRows) -> LazyTensor:
-    apart = concatenated(parts)
+def _fused_qkv(parts: Sequence[LazyTensor], of: Rows) -> LazyTensor:
+    apart, rows = concatenated(parts), of.qkv
     if apart.shape[0] != rows.count:
         raise ValueError(f"{apart.shape[0]} rows of queries, keys and values; heads and groups want {rows.count}")
     return apart.rows(rows.from_apart())
 
 
-def _split_qkv(whole: LazyTensor, rows: QueryKeyValueRows) -> list[LazyTensor]:
-    return [whole.rows(ranges) for ranges in rows.apart()]
+def _split_qkv(whole: LazyTensor, of: Rows) -> list[LazyTensor]:
+    return [whole.rows(ranges) for ranges in of.qkv.apart()]
+
+
+def _of_indexer(tensor: LazyTensor, order: list[int], rows: Rows) -> LazyTensor:
+    if tensor.shape[0] % rows.indexer.size:
+        raise ValueError(f"{tensor.shape[0]} rows; the indexer's heads have {rows.indexer.size}")
+    return tensor.rows(rows.indexer.of_all(order, tensor.shape[0]))
 
 
 SAME = Rule(lambda parts, _: parts[0], lambda whole, _: [whole])
@@ -42,6 +90,11 @@ FUSED_QKV_TRANSPOSED = Rule(
     lambda whole, rows: [concatenated(_split_qkv(whole, rows)).transposed()],
 )
 """GPT-2's c_attn: the same along columns."""
+INDEXER = Rule(
+    lambda parts, rows: _of_indexer(parts[0], rows.indexer.ours(), rows),
+    lambda whole, rows: [_of_indexer(whole, rows.indexer.theirs(), rows)],
+)
+"""Queries, keys and the norm of keys of an indexer."""
 GATED = Rule(
     lambda parts, _: concatenated(parts),
     lambda whole, _: [whole.rows([half]) for half in gated_halves(whole.shape[0])],

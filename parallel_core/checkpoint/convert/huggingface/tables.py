@@ -14,6 +14,7 @@ from parallel_core.checkpoint.convert.huggingface.rules import (
     FUSED_QKV,
     FUSED_QKV_TRANSPOSED,
     GATED,
+    INDEXER,
     QKV,
     SAME,
     TRANSPOSED,
@@ -21,6 +22,9 @@ from parallel_core.checkpoint.convert.huggingface.rules import (
 )
 
 OURS, THEIRS = "decoder.layers.{layer}.", "model.layers.{layer}."
+
+FURTHER_LAYERS = "mtp.layers.", "model.mtp."
+"""How names of layers that predict further tokens begin: ours, and theirs with the layers before not counted."""
 
 Parameter = tuple[str, tuple[str, ...], Rule]
 """Our name, theirs, and how one is made of the other."""
@@ -38,6 +42,11 @@ class Family:
     """Settings that all of its models have."""
     optional_prefix: str
     """What names lack in files that hold the model without its head."""
+
+    @property
+    def predicts_further(self) -> bool:
+        """Whether its models may have layers that predict further tokens."""
+        return any(ours.startswith(FURTHER_LAYERS[0]) for ours, _, _ in self.parameters)
 
 
 def _layer(ours: str, *theirs: str, rule: Rule = SAME) -> Parameter:
@@ -108,6 +117,18 @@ _QWEN_MOE = (
     *_gated("mlp.shared_experts", "mlp.shared_expert"),
     _layer("mlp.shared_experts.gate_weight", "mlp.shared_expert_gate.weight"),
 )
+_INDEXER = (
+    *(
+        _layer(f"self_attention.core_attention.indexer.{ours}", f"self_attn.indexer.{theirs}", rule=INDEXER)
+        for ours, theirs in (
+            ("linear_wq_b.weight", "wq_b.weight"),
+            ("linear_wk.weight", "wk.weight"),
+            ("k_norm.weight", "k_norm.weight"),
+            ("k_norm.bias", "k_norm.bias"),
+        )
+    ),
+    _layer("self_attention.core_attention.indexer.linear_weights_proj.weight", "self_attn.indexer.weights_proj.weight"),
+)
 _DEEPSEEK = (
     *_EMBEDDINGS,
     *_NORMS,
@@ -119,10 +140,8 @@ _DEEPSEEK = (
 )
 
 
-FURTHER_LAYERS = "mtp.layers.", "model.mtp."
-"""How names of layers that predict further tokens begin: ours, and theirs with the layers before not counted."""
 COPIES = r"model\.mtp\.\d+\.(embed_tokens|shared_head\.head)\.weight"
-"""Tensors of such a layer that are the model's own."""
+"""Tensors of such a layer that are mostly copies of the model's."""
 
 
 def _further(row: Parameter) -> Parameter:
@@ -132,7 +151,7 @@ def _further(row: Parameter) -> Parameter:
 
 
 _MULTI_TOKEN = (
-    *(_further(row) for row in _DEEPSEEK if row[0].startswith(OURS)),
+    *(_further(row) for row in (*_DEEPSEEK, *_INDEXER) if row[0].startswith(OURS)),
     *(
         (f"{FURTHER_LAYERS[0]}{{layer}}.{ours}.weight", (f"{FURTHER_LAYERS[1]}{{layer}}.{theirs}.weight",), SAME)
         for ours, theirs in (
@@ -140,6 +159,8 @@ _MULTI_TOKEN = (
             ("hnorm", "hnorm"),
             ("eh_proj", "eh_proj"),
             ("final_layernorm", "shared_head.norm"),
+            ("embedding.word_embeddings", "embed_tokens"),
+            ("output_layer", "shared_head.head"),
         )
     ),
 )
@@ -195,6 +216,8 @@ _OF_DEEPSEEK = {**_OF_LLAMA, **_HEAD_NORMS, "model_config.multi_latent_attention
 _SIGMOID = {"moe_config.moe_router_score_function": "sigmoid", "moe_config.moe_router_enable_expert_bias": True}
 _SOFTMAX = {"moe_config.moe_router_score_function": "softmax"}
 _V3 = (*_DEEPSEEK, *_MULTI_TOKEN)
+_OF_V3 = {**_OF_DEEPSEEK, **_SIGMOID}
+_SPARSE = {"model_config.sparse_attention.variant": "dsa"}
 
 FAMILIES = (
     Family("gpt2", "GPT2LMHeadModel", f.GPT2, _GPT2, _OF_GPT2, "transformer."),
@@ -209,7 +232,10 @@ FAMILIES = (
     Family(
         "qwen3_moe", "Qwen3MoeForCausalLM", f.QWEN3_MOE, _QWEN_MOE, {**_OF_LLAMA, **_HEAD_NORMS, **_NO_SHARED}, "model."
     ),
-    Family("deepseek_v3", "DeepseekV3ForCausalLM", f.DEEPSEEK_V3, _V3, {**_OF_DEEPSEEK, **_SIGMOID}, "model."),
+    Family("deepseek_v3", "DeepseekV3ForCausalLM", f.DEEPSEEK_V3, _V3, _OF_V3, "model."),
+    Family(
+        "deepseek_v32", "DeepseekV32ForCausalLM", f.DEEPSEEK_V32, (*_V3, *_INDEXER), {**_OF_V3, **_SPARSE}, "model."
+    ),
     Family("deepseek_v2", "DeepseekV2ForCausalLM", f.DEEPSEEK_V2, _DEEPSEEK, {**_OF_DEEPSEEK, **_SOFTMAX}, "model."),
 )
 """In the order in which a model is compared with them."""

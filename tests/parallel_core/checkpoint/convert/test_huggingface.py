@@ -1,5 +1,6 @@
 """What a config.json says, and what is written into one."""
 
+import numpy as np
 import pytest
 
 from parallel_core.checkpoint.convert.huggingface.config import (
@@ -9,9 +10,12 @@ from parallel_core.checkpoint.convert.huggingface.config import (
     settings_of,
     with_vocabulary,
 )
+from parallel_core.checkpoint.convert.huggingface.rules import INDEXER, IndexerRows, Rows
 from parallel_core.checkpoint.convert.megatron.args import arguments_of
 from parallel_core.checkpoint.convert.settings import config_of as whole_config
 from parallel_core.checkpoint.convert.settings import get
+from parallel_core.checkpoint.lazy import of_array
+from parallel_core.fused_rows import QueryKeyValueRows
 
 LLAMA = {
     "vocab_size": 100, "num_hidden_layers": 4, "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4,
@@ -31,7 +35,7 @@ def read(model_type: str, **keys: object) -> dict:
     return settings_of(config, family_of(config))
 
 
-def written(ours: dict, model_type: str) -> dict:
+def written(ours: dict, model_type: str | None) -> dict:
     """The config.json of a model with these settings."""
     full = whole_config(with_vocabulary(ours)).to_dict()
     return config_of(full, matching_family(full, model_type))
@@ -192,16 +196,37 @@ def test_a_window_of_some_layers_is_not_written_for_mistral():
 
 
 @pytest.mark.parametrize(
-    ("section", "values"),
+    ("section", "values", "words"),
     [
-        ("sparse_attention", {"variant": "dsa", "dsa_indexer_loss_coeff": 1.0}),
-        ("multi_token_prediction", {"num_layers": 1, "share_embedding_and_output_weight": False}),
+        ("sparse_attention", {"variant": "dsa", "dsa_indexer_loss_coeff": 1.0}, "cannot say model_config.sparse"),
+        ("multi_token_prediction", {"num_layers": 1}, "no layers that predict further tokens"),
     ],
 )
-def test_what_no_family_has_is_refused_before_it_is_trained(section, values):
-    """An indexer, and own embeddings and output layers of further layers: parameters that no table has."""
-    ours = read("deepseek_v3", **DEEPSEEK)
-    assert written(ours, "deepseek_v3")["model_type"] == "deepseek_v3"
+def test_what_a_family_lacks_is_refused_before_it_is_trained(section, values, words):
+    """An indexer, and layers that predict further tokens: parameters that its table has not."""
+    ours = read("deepseek_v2", **DEEPSEEK)
+    assert written(ours, "deepseek_v2")["model_type"] == "deepseek_v2"
     ours["model_config"][section] = values
-    with pytest.raises(ValueError, match=f"cannot say model_config.{section}"):
-        written(ours, "deepseek_v3")
+    with pytest.raises(ValueError, match=words):
+        written(ours, "deepseek_v2")
+
+
+def test_sparse_attention_is_deepseek_v32s():
+    """Its indexer's sizes; which layers have experts can be a list there."""
+    sizes = {"index_n_heads": 4, "index_head_dim": 8, "index_topk": 5, "q_lora_rank": 16}
+    types = {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"]}
+    ours = read("deepseek_v32", **DEEPSEEK, **sizes, **types)
+    assert ours["moe_config"]["moe_layer_freq"] == [0, 0, 1, 1]
+    again = written(ours, None)
+    assert again["model_type"] == "deepseek_v32" and sizes.items() <= again.items()
+    assert again["first_k_dense_replace"] == 2
+
+
+def test_rows_of_an_indexer():
+    """A rotation of channels i and i + r/2 there is one of neighbours here, behind the plain ones; both ways."""
+    rows = IndexerRows(size=6, rotary=4)
+    assert rows.ours() == [4, 5, 0, 2, 1, 3]
+    assert [rows.ours()[row] for row in rows.theirs()] == list(range(6))
+    tensor = of_array(np.arange(12.0))
+    there = INDEXER.join([tensor], Rows(QueryKeyValueRows(1, 1, 1), rows))
+    assert there.read().tolist() == [4, 5, 0, 2, 1, 3, 10, 11, 6, 8, 7, 9]

@@ -9,8 +9,9 @@ import pytest
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert import __main__ as command
 from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.convert.huggingface.read import read_tensors
 from parallel_core.checkpoint.convert.megatron.args import settings_of
-from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.convert.model import Model, is_table
 from parallel_core.checkpoint.convert.native import write_native
 from parallel_core.checkpoint.convert.reader import holds_checkpoint, open_checkpoint
 from parallel_core.checkpoint.lazy import of_array
@@ -22,6 +23,8 @@ from tests.support.damage import flip
 
 WITHOUT_A_FAMILY = {"torch_dist/moe_mixed_ep2"}
 """Of which HuggingFace has no model: sigmoid scores and a shared expert without latent attention."""
+
+TABLES = ("embedding.word_embeddings.weight", "output_layer.weight")
 
 
 def convert(*arguments: object) -> str:
@@ -82,14 +85,16 @@ def test_further_tokens_travel(tmp_path):
     (table,) = (name for name in arrays if re.fullmatch(r"model\.layers\.\d+\.embed_tokens\.weight", name))
     arrays[table][-1, -1] += 1
     write_tensors(file.path, arrays)
-    with pytest.raises(ValueError, match=r"0\.embed_tokens\.weight of a layer that .* is another than the model's"):
-        formats.read(tmp_path / "hf")
+    own = formats.read(tmp_path / "hf")
+    assert own.network["multi_token_prediction"]["share_embedding_and_output_weight"] is False
+    assert {name for name in own.weights if is_table(name)} == {*TABLES, *(f"mtp.layers.0.{name}" for name in TABLES)}
+    assert convert("--input", tmp_path / "hf", "--output", tmp_path / "again", "--to", "hf") == ""
+    assert digests(read_tensors(tmp_path / "again")) == digests(read_tensors(tmp_path / "hf"))
 
 
 def test_all_tables_have_a_row_for_each_id():
     """A depth's own embedding and output layer are padded as the model's are, in weights and states."""
-    tables = ["embedding.word_embeddings.weight", "output_layer.weight"]
-    names = [*tables, *(f"mtp.layers.0.{name}" for name in tables)]
+    names = [*TABLES, *(f"mtp.layers.0.{name}" for name in TABLES)]
     weights = {name: of_array(np.ones((5, 2), np.float32)) for name in names}
     padded = Model(dict(weights), {"model_config": {"unpadded_vocab_size": 5}}, {"exp_avg": weights}).with_rows(8)
     assert [tensor.shape for _, tensor in padded.all_tensors()] == [(8, 2)] * 8

@@ -71,10 +71,21 @@ def parse_json(text: str | bytes, where: Path) -> Any:
         raise ValueError(f"{where}: not readable JSON ({error})") from error
 
 
-def read_plain(path: Path) -> bytes:
-    """All bytes of a file. Raises ValueError for a pipe or a device: reading one may never end."""
+_MOST = 1 << 31
+"""Bytes of a file that is read at once: no description of a checkpoint comes near."""
+
+
+def regular(path: Path) -> Path:
+    """The path of a file. Raises ValueError for a folder, a pipe or a device: reading one may never end."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path}: is no file")
+    return path
+
+
+def read_plain(path: Path) -> bytes:
+    """All bytes of a file. Raises ValueError for what is none, or has more than any memory holds."""
+    if regular(path).stat().st_size > _MOST:
+        raise ValueError(f"{path}: has {path.stat().st_size} bytes, which is too much to be what it is called")
     return path.read_bytes()
 
 

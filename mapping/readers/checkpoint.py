@@ -65,6 +65,20 @@ class Said:
     """Stronger than both."""
     findings: list[Finding] = field(default_factory=list)
 
+    def values(self, config: Mapping[str, Any], paths: Iterable[str], source: str) -> Iterator[Given]:
+        """What a configuration has at these paths; a value that is none of its option is a finding."""
+        for path in paths:
+            value = get(config, path)
+            if value is not None or path == _NONE_COUNTS:
+                try:
+                    yield Given(PUBLIC[path], coerced(path, value), field=path, source=source)
+                except (ValueError, TypeError):
+                    rule = (
+                        f"is what the checkpoint {source} says (--use-checkpoint-args), and no value that it can have"
+                    )
+                    fix = "load another checkpoint, or leave --use-checkpoint-args out and give the flags"
+                    self.findings.append(Finding(FLAG_OF[path], repr(value), rule, fix))
+
 
 def read(given: Sequence[Given]) -> Said:
     """What the checkpoint says that `given` (the stronger value later) asks to be asked; nothing if none is asked."""
@@ -99,9 +113,9 @@ def _said(reader: CheckpointReader, source: str, asked: Mapping[str, Any]) -> Sa
     unsaid = {path for path in map(path_of, _OF_A_RUN) if not reader.says(path)}
     first = [path_of(name) for name in wins]
     fills_in = [path for path in (*map(path_of, _FILLS_IN), *_shapes_a_network()) if path not in first]
-    weak = [*_values(config, dict.fromkeys(fills_in), source), *_tokenizer(config, source)]
-    strong = _values(config, [path for path in dict.fromkeys(first) if path not in unsaid], source)
-    found = Said(weak, list(strong))
+    found = Said()
+    found.fills_in = [*found.values(config, dict.fromkeys(fills_in), source), *_tokenizer(config, source)]
+    found.wins = list(found.values(config, [path for path in dict.fromkeys(first) if path not in unsaid], source))
     if asked.get(_SIZES_TOO) and unsaid.issuperset(map(path_of, _SIZES)):
         rule = f"{source} does not say on how many ranks it was made"
         found.findings.append(Finding(FLAG_OF[_SIZES_TOO], None, rule, "give the sizes by their flags instead"))
@@ -122,10 +136,3 @@ def _shapes_a_network() -> Iterator[str]:
         section, _, name = path.partition(".")
         if section in ("model_config", "moe_config") and (name in OF_NETWORK or name.startswith(_NETWORK)):
             yield path
-
-
-def _values(config: Mapping[str, Any], paths: Iterable[str], source: str) -> Iterator[Given]:
-    for path in paths:
-        value = get(config, path)
-        if value is not None or path == _NONE_COUNTS:
-            yield Given(PUBLIC[path], coerced(path, value), field=path, source=source)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -12,6 +14,7 @@ from parallel_core.checkpoint.convert.megatron.legacy import is_legacy, read_leg
 from parallel_core.checkpoint.convert.megatron.torch_dist import is_torch_dist, read_torch_dist
 from parallel_core.checkpoint.convert.model import VOCABULARY, Model
 from parallel_core.checkpoint.convert.native import is_native, read_native
+from parallel_core.files import read_plain
 
 
 class Reader(Protocol):
@@ -62,8 +65,8 @@ def _candidates(directory: Path, step: int | None) -> Iterator[Path]:
         return
     tracker = directory / TRACKER
     if tracker.is_file():
-        word = tracker.read_text(encoding="utf-8", errors="replace").strip()
-        if word == "release" or word.isdecimal():
+        word = read_plain(tracker).decode(errors="replace").strip()
+        if word == "release" or re.fullmatch(r"[0-9]{1,18}", word):
             yield directory / ("release" if word == "release" else checkpoint_name(int(word)))
     yield directory  # after what was saved into it: a run that began with the model of another tool goes on
 
@@ -71,10 +74,21 @@ def _candidates(directory: Path, step: int | None) -> Iterator[Path]:
 def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimizer: bool = True) -> Model:
     """The checkpoint in a folder, of whichever format. Raises ValueError if it cannot be read."""
     one, folder = recognise(directory, kind, step)
-    try:
+    with told_of(folder, one.name):
         model = one.read(folder, optimizer=optimizer)
         if one.kind != "native":
             model.network.update(vocab_size=model.vocab_size, params_dtype=model.weights[VOCABULARY[0]].dtype)
         return model
+
+
+@contextmanager
+def told_of(folder: Path, name: str) -> Iterator[None]:
+    """Whatever the files of a format lead to, somebody's own among them, is a ValueError that names the folder."""
+    try:
+        yield
     except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise ValueError(f"{folder}: not a whole checkpoint in {one.name} format ({error!r})") from error
+        raise ValueError(f"{folder}: not a whole checkpoint in {name} format ({error!r})") from error
+    except ValueError as error:
+        if str(folder) in str(error):
+            raise
+        raise ValueError(f"{folder}: in {name} format, but {error}") from error

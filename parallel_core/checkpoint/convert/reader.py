@@ -103,7 +103,8 @@ def open_checkpoint(
         return _native(commit.find(directory, step), vocabulary)
     if one.kind == "native":
         return _native(commit.find(directory, step), vocabulary)
-    return ConvertedReader(folder, formats.read(folder, one.kind, optimizer=optimizer), vocabulary)
+    with formats.told_of(folder, one.name):
+        return ConvertedReader(folder, formats.read(folder, one.kind, optimizer=optimizer), vocabulary)
 
 
 def _native(folder: Path, vocabulary: Vocabulary | None) -> CheckpointReader:

@@ -14,6 +14,7 @@ import numpy as np
 
 from parallel_core.checkpoint.lazy import NUMPY, LazyTensor, in_file
 from parallel_core.checkpoint.torch_files.pickles import Storage, read_pickle
+from parallel_core.files import regular
 from parallel_core.sharding import Box
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
@@ -57,7 +58,7 @@ def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
     """
     size = path.stat().st_size - begin if size is None else size
     try:
-        with path.open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
+        with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
             entries = {entry.filename: entry for entry in archive.infolist()}
             names = [name for name in entries if name.endswith("/data.pkl")]
             if len(names) != 1 or entries[names[0]].file_size > _MOST_PICKLE:
@@ -80,7 +81,7 @@ def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
 def damaged_entry(path: Path, begin: int, size: int) -> str | None:
     """The first entry of an archive whose checksum differs, or why it cannot be read; none: all is well."""
     try:
-        with path.open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
+        with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
             return archive.testzip()
     except (zipfile.BadZipFile, NotImplementedError, EOFError, struct.error, ValueError) as error:
         return str(error)

@@ -22,7 +22,7 @@ from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled
 from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
 from parallel_core.checkpoint.torch_files.pickles import read_pickle
-from parallel_core.files import plain_file
+from parallel_core.files import plain_file, read_plain
 from parallel_core.sharding import Box
 
 METADATA, COMMON = ".metadata", "common.pt"
@@ -98,7 +98,7 @@ def archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
 
 def _metadata(folder: Path) -> Any:
     path = plain_file(folder, METADATA)
-    return read_pickle(path.read_bytes(), str(path))
+    return read_pickle(read_plain(path), str(path))
 
 
 def _pieces(key: str, described: Any, places: Mapping[Any, _Stored], dtype: str) -> Iterator[tuple[Box, LazyTensor]]:

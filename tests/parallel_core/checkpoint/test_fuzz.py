@@ -1,0 +1,14 @@
+"""Whatever stands in a checkpoint's files, reading it ends soon, with its values or with the file and the reason."""
+
+import pytest
+
+from tests.support.checkpoint_fuzz import KINDS, search
+
+TRIALS = {"native": 200, "mindspore": 100, "hf": 40, "legacy": 6, "torch_dist": 3}
+"""Of each tool's; thousands: `python -m tests.support.checkpoint_fuzz`."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_changed_at_random(tmp_path, kind):
+    """Names, numbers, lengths, bytes, and things that are no files: no traceback, no hang, nothing opened elsewhere."""
+    assert search(kind, tmp_path, range(TRIALS[kind.partition("/")[0]])) == []

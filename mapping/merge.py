@@ -106,12 +106,13 @@ def resolve(sources: Sources) -> Reading:
     of_files, yaml = yaml, [*yaml, *of_checkpoint]
     given = [*defaults, *yaml, *deepspeed, *strong]
     args = _arguments(sources, given)
+    replaced = list(_replaced(said.wins, [*sources.yaml, *strong], args))
+    vars(args).update((_argument(entry), entry.value) for entry in said.wins if _argument(entry))
     of_flags = [entry for entry in given if entry.row.name]
     findings = [*sources.findings, *said.findings, *contradictions, *check_given(args, of_flags)]
     findings += () if sources.is_a_file else required(args)
     vars(args).update(instead_of_refused(of_flags))
     values = field_values(args, sources.read_vocabulary, {_argument(entry) for entry in given})
-    replaced = list(_replaced(said.wins, [*sources.yaml, *strong], values))
     values |= {entry.field: entry.value for entry in yaml if entry.field}
     args.world_size = sources.world_size or values.get(_WORLD) or _smallest_world(values)
     values[_WORLD] = args.world_size
@@ -161,9 +162,10 @@ def _agreeing(deepspeed: Sequence[Given], rest: Sequence[Given]) -> tuple[list[G
     return agreeing, findings
 
 
-def _replaced(wins: Sequence[Given], given: Sequence[Given], of_flags: Mapping[str, Any]) -> Iterator[str]:
+def _replaced(wins: Sequence[Given], given: Sequence[Given], args: Namespace) -> Iterator[str]:
     """A sentence for each flag and key that a checkpoint's value replaces."""
     by_target = {entry.field: entry for entry in wins}
+    of_flags = field_values(args, False) if wins else {}
     for entry in given:
         other = by_target.get(entry.target)
         value = entry.value if entry.field else of_flags.get(entry.target)

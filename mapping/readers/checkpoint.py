@@ -24,6 +24,7 @@ _ASKS, _SIZES_TOO, _TOKENIZER_TOO = map(
     path_of,
     ("use_checkpoint_args", "use_mp_args_from_checkpoint_args", "use_tokenizer_model_from_checkpoint_args"),
 )
+_TOKENIZER = path_of("tokenizer_type")
 _LOAD, _STEP, _SAVE = map(path_of, ("load_checkpoint", "ckpt_step", "output_dir"))
 
 _FILLS_IN = (
@@ -71,7 +72,8 @@ class Said:
             value = get(config, path)
             if value is not None or path == _NONE_COUNTS:
                 try:
-                    yield Given(PUBLIC[path], coerced(path, value), field=path, source=source)
+                    made = Given(PUBLIC[path], coerced(path, value), field=path, source=source)
+                    yield made._replace(row=ROW_OF["tokenizer_type"]) if path == _TOKENIZER else made
                 except (ValueError, TypeError):
                     rule = (
                         f"is what the checkpoint {source} says (--use-checkpoint-args), and no value that it can have"

@@ -1,6 +1,7 @@
 """--use-checkpoint-args: the model is what the checkpoint says, as in Megatron-LM."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -120,6 +121,50 @@ def test_what_another_tool_does_not_say_is_the_flags(tmp_path):
     assert (model.attention_dropout_rate, model.hidden_dropout_rate) == (0, 0.2)
     with pytest.raises(ConfigError, match="does not say on how many ranks it was made"):
         config_with(f"{flags} --use-mp-args-from-checkpoint-args", 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "world", "sizes"),
+    [
+        ("legacy/mixtral_tp2_pp2_ep2", 8, (2, 2, None, 2)),
+        ("legacy/llama_pp2_vpp2", 2, (1, 2, 2, 1)),
+        ("torch_dist/llama_tp2_pp2_dp2_bf16_distopt", 4, (2, 2, None, 1)),
+    ],
+)
+def test_a_run_of_megatron_says_its_layout_and_its_tokenizer(tmp_path, case, world, sizes):
+    """As Megatron takes them from there; beside what says which network it is."""
+    flags = f"--load {unpack(case, tmp_path)} --use-mp-args-from-checkpoint-args --tokenizer-type GPT2BPETokenizer"
+    found = config_with(flags, world)
+    parallel = found.parallel_config
+    assert sizes == (
+        parallel.tensor_model_parallel_size,
+        parallel.pipeline_model_parallel_size,
+        parallel.virtual_pipeline_model_parallel_size,
+        parallel.expert_model_parallel_size,
+    )
+    assert found.dataset_config.tokenizer_type == "NullTokenizer" and found.model_config.hidden_dropout_rate == 0
+
+
+@pytest.mark.parametrize(
+    ("section", "entry", "flag"),
+    [
+        ("model_config", {"hidden_size": "wide"}, "--hidden-size"),
+        ("model_config", {"rotary_base": [1]}, "--rotary-base"),
+        ("model_config", {"untie_embeddings_and_output_weights": 2}, "--untie-embeddings-and-output-weights"),
+        ("moe_config", {"moe_router_topk": 1.5}, "--moe-router-topk"),
+        ("model_config", {"num_layers": -3}, "--num-layers"),
+    ],
+)
+def test_a_value_that_is_none_of_its_option_is_a_finding(tmp_path, section, entry, flag):
+    """Of a manifest that somebody made: the flag, the value, where it stands, what to do."""
+    config = config_of(f"{TINY} {LLAMA}", 2).to_dict()
+    config[section] |= entry
+    root = saved(tmp_path, SimpleNamespace(to_dict=lambda: config))
+    with pytest.raises(ConfigError) as caught:
+        config_with(f"--load {root}")
+    (value,) = entry.values()
+    told = [error for error in caught.value.errors if flag in error or flag[2:].replace("-", "_") in error]
+    assert told and str(value) in told[0] and "; " in told[0], caught.value.errors
 
 
 def test_what_a_run_left_before_its_first_save_is_no_checkpoint(tmp_path):

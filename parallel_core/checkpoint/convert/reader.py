@@ -27,6 +27,8 @@ class ConvertedReader(CheckpointReader):
         self._tensors, self._settings = dict(model.all_tensors()), model.settings
         tensors = {name: StoredTensor(tensor.shape, tensor.dtype, ()) for name, tensor in self._tensors.items()}
         self.manifest = Manifest(**vars(run_of(model)), tensors=tensors)
+        for section in model.settings.keys() - settings.SECTIONS.keys():
+            self.manifest.config[section] |= model.settings[section]
         ids: int | None = model.network.get("unpadded_vocab_size")
         if vocabulary is not None and vocabulary.unpadded is not None and vocabulary.unpadded <= model.vocab_size:
             ids = vocabulary.unpadded  # other tools' files have rows, and do not say which of them are ids

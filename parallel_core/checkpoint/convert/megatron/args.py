@@ -46,6 +46,17 @@ _NOT_MEGATRONS = (
     "model_config.multi_latent_attention.latent_norm_epsilon",
 )
 
+_OF_A_RUN = {
+    "parallel_config": (
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "virtual_pipeline_model_parallel_size",
+        "expert_model_parallel_size",
+    ),
+    "dataset_config": ("tokenizer_type", "tokenizer_model"),
+}
+"""Entries that say nothing of the network: --use-checkpoint-args asks for them."""
+
 _ACTIVATIONS = (("swiglu", "swiglu"), ("squared_relu", "squared_relu"))
 
 
@@ -68,6 +79,8 @@ def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
         network.pop("multi_latent_attention", None)
     if not args.get("group_query_attention"):
         network.pop("num_query_groups", None)
+    for section, names in _OF_A_RUN.items():
+        found[section] = {name: args[name] for name in names if args.get(name) is not None}
     return found
 
 

@@ -173,10 +173,9 @@ def cannot_write(root: Path, needed: int, error: OSError) -> str:
         sizes += f", {shutil.disk_usage(root).free / 2**20:,.3f} MiB are free"
     whole = newest_whole(root)
     newest = "it holds no whole checkpoint" if whole is None else f"the newest whole checkpoint is {whole}"
-    return (
-        f"{error.strerror or error} (--save {root}: {sizes}; {newest}); make room, or give another folder to --save "
-        f"and --load {root}"
-    )
+    goes_on = "" if whole is None else f" and --load {root}"
+    room = f"make room, or give another folder to --save{goes_on}"
+    return f"{error.strerror or error} (--save {root}: {sizes}; {newest}); {room}"
 
 
 def has_checkpoint(root: Path) -> bool:

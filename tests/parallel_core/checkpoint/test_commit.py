@@ -1,5 +1,6 @@
 """A save that dies anywhere loses nothing; a save that succeeds leaves nothing behind."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -253,3 +254,14 @@ def test_an_iteration_can_be_asked_for(tmp_path):
     assert commit.find(itself, 3) == commit.find(itself) == itself
     with pytest.raises(ValueError, match=r"--ckpt-step 1: --load .*iter_0000003 is .* of iteration 3 alone"):
         commit.find(itself, 1)
+
+
+def test_only_a_folder_with_a_whole_checkpoint_is_named_to_go_on_with(tmp_path):
+    """What is told when the disk is full: the very first save leaves nothing to load."""
+    error = OSError(errno.ENOSPC, "No space left on device")
+    commit.begin(tmp_path, 1)
+    first = commit.cannot_write(tmp_path, 8, error)
+    assert "no whole checkpoint" in first and "--load" not in first
+    whole = save(tmp_path, 1, [one_tensor(1)])
+    later = commit.cannot_write(tmp_path, 8, error)
+    assert f"the newest whole checkpoint is {whole}" in later and f"--load {tmp_path}" in later

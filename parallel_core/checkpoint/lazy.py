@@ -19,7 +19,8 @@ from parallel_core.dtypes import DTYPES
 from parallel_core.sharding import Box
 
 NUMPY = {name: dtype.numpy for name, dtype in DTYPES.items()} | {"float64": "float64"}
-NUMPY |= {name: name for name in ("uint8", "int8", "int16")}
+FLOAT8 = "float8_e4m3"
+NUMPY |= {name: name for name in ("uint8", "int8", "int16")} | {FLOAT8: "uint8"}
 """Type -> the numpy type of its bits, of types that other tools' files have, too."""
 
 
@@ -177,6 +178,12 @@ def _assemble(pieces: Iterable[tuple[Box, LazyTensor]], wanted: Box, dtype: str)
 
 def _box(slices: Sequence[slice]) -> Box:
     return Box(tuple(s.start for s in slices), tuple(s.stop - s.start for s in slices), (0,) * len(slices))
+
+
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """The bits of float32 values rounded to bfloat16, halves to even."""
+    bits = values.view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:

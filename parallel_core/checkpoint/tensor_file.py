@@ -21,11 +21,11 @@ from zlib import crc32
 
 import numpy as np
 
-from parallel_core.checkpoint.lazy import LazyTensor, from_bfloat16, in_file, of_array
+from parallel_core.checkpoint.lazy import FLOAT8, NUMPY, LazyTensor, from_bfloat16, in_file, of_array
 from parallel_core.dtypes import DTYPES
 from parallel_core.files import parse_json
 
-_TYPES = {dtype.safetensors: name for name, dtype in DTYPES.items()}
+_TYPES = {dtype.safetensors: name for name, dtype in DTYPES.items()} | {"F8_E4M3": FLOAT8}
 _METADATA = "__metadata__"
 _LENGTH = 8
 _BLOCK = 1 << 24
@@ -207,7 +207,7 @@ class TensorFile:
             raise ValueError(f"{self.path}: {name} has type {kind}; readable are {', '.join(_TYPES)}")
         if (
             not all(type(n) is int and n >= 0 for n in (*shape, begin))
-            or end - begin != prod(shape) * DTYPES[dtype].bytes
+            or end - begin != prod(shape) * np.dtype(NUMPY[dtype]).itemsize
         ):
             raise ValueError(f"{self.path}: {name} of shape {list(shape)} does not fit into its bytes {begin} to {end}")
         return dtype, shape, begin, end

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from parallel_core.checkpoint.convert.huggingface.config import family_of, settings_of
+from parallel_core.checkpoint.convert.huggingface.quantised import block_of, dequantised
 from parallel_core.checkpoint.convert.huggingface.rules import SAME, Rows
 from parallel_core.checkpoint.convert.huggingface.tables import COPIES, FURTHER_LAYERS, IGNORED, Family
 from parallel_core.checkpoint.convert.model import Model
@@ -34,11 +35,11 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     config = read_json(folder / CONFIG)
     family = family_of(config)
     try:
-        found = settings_of(config, family)
+        found, block = settings_of(config, family), block_of(config)
     except ValueError as error:
         raise ValueError(f"{folder}/{error}") from error
     network = found["model_config"]
-    theirs = dict(_named(read_tensors(folder), family, network["num_layers"]))
+    theirs = dict(_named(dequantised(read_tensors(folder), block), family, network["num_layers"]))
     if not network["untie_embeddings_and_output_weights"]:
         _drop_copy(theirs, "lm_head.weight", folder)
     further = {name.split(".")[2] for name in theirs if name.startswith(FURTHER_LAYERS[1])}
@@ -151,6 +152,9 @@ def _joined(theirs: Mapping[str, LazyTensor], family: Family, rows: Rows, folder
         missing = [name for part, name in enumerate(names) if part not in parts]
         if missing:
             raise ValueError(f"{folder}: {', '.join(fill(name, numbers) for name in missing)} is missing")
+        kinds = sorted({part.dtype for part in parts.values()})
+        if len(kinds) > 1:
+            raise ValueError(f"{folder}: {fill(ours, numbers)} is made of tensors of types {', '.join(kinds)}")
         try:
             weights[fill(ours, numbers)] = rule.join([parts[part] for part in range(len(names))], rows)
         except ValueError as error:

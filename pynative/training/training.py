@@ -35,6 +35,7 @@ from pynative.training.callbacks import (
     LogCallback,
     MetricsCallback,
     SignalCallback,
+    SkippedStepsCallback,
     TrainingState,
     WeightHashCallback,
     expert_callbacks,
@@ -103,7 +104,7 @@ def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int) -> nn.Cell:
 def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callback]) -> list[Callback]:
     training, checkpoint = config.training_config, config.training_config.checkpoint
     output = Path(checkpoint.output_dir or DEFAULT_OUTPUT)
-    callbacks: list[Callback] = [LogCallback(training.log_interval)]
+    callbacks: list[Callback] = [LogCallback(training.log_interval), SkippedStepsCallback()]
     if training.eval_iters and training.eval_interval:
         callbacks.append(EvaluationCallback(valid, training.eval_interval, training.eval_iters))
     if parallel_state.get_global_rank() == 0:

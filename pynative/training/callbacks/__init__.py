@@ -5,7 +5,7 @@ from pynative.training.callbacks.checkpoint import CheckpointCallback
 from pynative.training.callbacks.evaluation import EvaluationCallback
 from pynative.training.callbacks.exit import ExitCallback, SignalCallback
 from pynative.training.callbacks.experts import MoEDropRateCallback, SummaryMonitor, expert_callbacks
-from pynative.training.callbacks.finite import FiniteCallback
+from pynative.training.callbacks.finite import FiniteCallback, SkippedStepsCallback
 from pynative.training.callbacks.gradient_norms import GradientNormsCallback
 from pynative.training.callbacks.hot_experts import ColdHotExpertMonitor
 from pynative.training.callbacks.log import LogCallback, MetricsCallback
@@ -24,6 +24,7 @@ __all__ = [
     "MetricsCallback",
     "MoEDropRateCallback",
     "SignalCallback",
+    "SkippedStepsCallback",
     "SummaryMonitor",
     "TrainingState",
     "WeightHashCallback",

@@ -1,5 +1,6 @@
-"""Stop a run whose loss or gradients are no numbers any more."""
+"""What is done about steps whose loss or gradients are no numbers."""
 
+from pynative.log import warn
 from pynative.training.callbacks.base import Callback, TrainingState
 
 
@@ -15,4 +16,30 @@ class FiniteCallback(Callback):
                 f"iteration {state.iteration}: loss {result.loss}, gradient norm {result.gradient_norm}: not finite. "
                 f"Lower --lr or --clip-grad, check the data, or train on with --no-check-for-nan-in-loss-and-grad, "
                 f"which skips such updates"
+            )
+
+
+class SkippedStepsCallback(Callback):
+    """Warn of a run that stands still: every step is skipped, and its loss scale does not shrink any more.
+
+    A constant scale (--loss-scale) never does, as in Megatron; a dynamic one ends at --min-loss-scale.
+    """
+
+    reads_parameters = False
+    interval = 10
+    """Steps skipped one after another at the same scale until it is said, and said again."""
+
+    def __init__(self) -> None:
+        self._in_a_row, self._scale = 0, 0.0
+
+    def on_step_end(self, state: TrainingState) -> None:
+        result = state.result
+        same = result.skipped and result.loss_scale == self._scale
+        self._in_a_row = self._in_a_row + 1 if same else int(result.skipped)
+        self._scale = result.loss_scale
+        if self._in_a_row and self._in_a_row % self.interval == 0:
+            warn(
+                f"iteration {state.iteration}: the last {self._in_a_row} steps were skipped, their gradients are not "
+                f"finite at a loss scale of {self._scale:g}, which stays: nothing is learnt. Give a smaller "
+                f"--loss-scale or leave it out for one that adapts; lower --lr; check the data"
             )

@@ -1,5 +1,6 @@
 """A gradient that is not finite stops the run at once, and the message says whose it is."""
 
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -48,3 +49,32 @@ def test_without_the_check_the_update_is_skipped():
     """--no-check-for-nan-in-loss-and-grad."""
     for norm in run(2, spoil, f"{FLAGS} --no-check-for-nan-in-loss-and-grad --use-distributed-optimizer", 1, 4):
         assert not np.isfinite(norm)
+
+
+def warnings_of(scales: list[float | None]) -> list[str]:
+    """What is said of steps with these loss scales, all skipped but those of None."""
+    from pynative.training.callbacks import SkippedStepsCallback
+
+    callback = SkippedStepsCallback()
+    with patch("pynative.training.callbacks.finite.warn") as warn:
+        for iteration, scale in enumerate(scales, 1):
+            result = SimpleNamespace(skipped=scale is not None, loss_scale=scale or 1.0)
+            callback.on_step_end(SimpleNamespace(iteration=iteration, result=result))
+    return [call.args[0] for call in warn.call_args_list]
+
+
+@pytest.mark.parametrize(
+    ("scales", "said"),
+    [
+        ([256.0] * 20, ["iteration 10: the last 10 steps", "iteration 20: the last 20 steps"]),
+        ([2.0**n for n in range(32, 0, -1)], []),
+        ([256.0] * 9 + [None] + [256.0] * 9, []),
+        ([4.0, 2.0] + [1.0] * 10, ["iteration 12: the last 10 steps"]),
+    ],
+    ids=["constant", "shrinking", "with one that was made", "as small as may be"],
+)
+def test_a_run_that_stands_still_is_warned_of(scales, said):
+    """Steps that are skipped while the scale comes down are none."""
+    found = warnings_of(scales)
+    assert [message[: len(start)] for message, start in zip(found, said, strict=True)] == said
+    assert all("--loss-scale" in message for message in found)

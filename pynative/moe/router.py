@@ -44,18 +44,15 @@ class TopKRouter(nn.Cell):
         for parameter in untrained.values():
             parameter.requires_grad = False
         self.outside = Boundary.of(config)
-        copies = 1 if self.outside.cuts_sequence else parallel_state.get_tensor_model_parallel_world_size()
-        self.copies, self.dtype = (
-            copies,
-            self.moe.moe_router_dtype and type_of(ROUTER_DTYPES[self.moe.moe_router_dtype]),
-        )
+        self.copies = 1 if self.outside.cuts_sequence else parallel_state.get_tensor_model_parallel_world_size()
+        self.dtype = self.moe.moe_router_dtype and type_of(ROUTER_DTYPES[self.moe.moe_router_dtype])
         sharing = "tp-cp" if self.outside.cuts_sequence else "cp"
         self.capacities: Callable[[int], np.ndarray] | None = None
         """From the capacity to that of each expert, where they differ."""
-        self.losses = RouterLosses(config, layer_number, sharing, copies)
+        self.losses = RouterLosses(config, layer_number, sharing, self.copies)
 
     def construct(self, hidden_states: Tensor) -> Routing:
-        """[s, b, h] -> the routing of its s b tokens."""
+        """[s, b, h] -> the routing of its s b tokens; `dense` gives it in Megatron's form."""
         logits = self.gating(hidden_states)
         probs, experts = self._sampled(logits) if SPARSE_MIXER in self.moe.balancing else self._best(logits)
         self._report(TOKENS_CHOSEN, experts)

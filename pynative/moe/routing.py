@@ -31,3 +31,9 @@ class Routing(NamedTuple):
         weights = ops.gather_d(probs, 1, Tensor.from_numpy(experts))
         weights = weights * Tensor.from_numpy(is_chosen.astype(np.float32))
         return cls(weights, Tensor.from_numpy(np.where(is_chosen, experts, NONE).astype(np.int32)))
+
+    def dense(self, experts: int) -> tuple[Tensor, Tensor]:
+        """Megatron's form, of so many experts E: probabilities [T, E], recorded, and the bool map [T, E] of choices."""
+        chosen = self.experts.asnumpy()[..., None] == np.arange(experts)
+        probs = self.probs.expand_dims(-1) * Tensor.from_numpy(chosen.astype(np.float32))
+        return probs.sum(1), Tensor.from_numpy(chosen.any(1))

@@ -188,6 +188,8 @@ def by_scripts(backend, flags: str) -> tuple[np.ndarray, np.ndarray]:
         expected, _ = layer(tokens)
         logits = matmul(tokens.reshape(-1, 32), layer.router.weight.T)
         probs, routing_map, _ = topk_softmax_with_capacity(logits, 2)
+        for ours, theirs in zip(layer.router(tokens).dense(4), (probs, routing_map), strict=True):
+            np.testing.assert_allclose(ours.asnumpy(), theirs.asnumpy(), rtol=1e-6)
         first, count = backend.rank * 4 // backend.world_size, 4 // backend.world_size
         dispatcher = MoEAlltoAllTokenDispatcher(count, list(range(first, first + count)), model)
         rows, per_expert, weights = dispatcher.token_permutation(tokens, probs, routing_map)

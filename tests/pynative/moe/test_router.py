@@ -227,3 +227,30 @@ def summed_load(backend, load: list[float]) -> list[float]:
 def test_loads_of_many_tokens_are_counted_exactly():
     """Three ranks' sum is odd and beyond 2^24, where float32 has even numbers only."""
     assert run(3, summed_load, [2.0**23 - 1, 5]) == [[3 * 2.0**23 - 3, 15]] * 3
+
+
+def dense_and_back(backend) -> tuple[list[np.ndarray], np.ndarray]:
+    """Megatron's form of a routing with a dropped choice, made ours again; the gradient of the choices' weights."""
+    from mindspore import Tensor
+
+    from pynative import autograd
+    from pynative.moe.routing import Routing
+
+    weights, experts = np.array([[0.7, 0.2], [0.0, 0.9]], np.float32), np.array([[2, 0], [-1, 1]], np.int32)
+    with autograd.recording():
+        probs = autograd.leaf(Tensor.from_numpy(weights))
+        dense, chosen = Routing(probs, Tensor.from_numpy(experts)).dense(3)
+        back = Routing.of_dense(dense, chosen)
+    autograd.backward([dense], [Tensor.from_numpy(np.arange(6, dtype=np.float32).reshape(2, 3))])
+    found = [each.asnumpy().copy() for each in (dense, chosen, back.probs, back.experts)]
+    return found, autograd.take_gradient(probs).asnumpy().copy()
+
+
+def test_a_routing_in_megatrons_form():
+    """Probabilities and map over all experts, and back; a dropped choice is in neither."""
+    (((dense, chosen, weights, experts), gradient),) = run(1, dense_and_back)
+    np.testing.assert_array_equal(dense, np.array([[0.2, 0, 0.7], [0, 0.9, 0]], np.float32))
+    np.testing.assert_array_equal(chosen, [[True, False, True], [False, True, False]])
+    np.testing.assert_array_equal(weights, np.array([[0.2, 0.7], [0.9, 0]], np.float32))
+    np.testing.assert_array_equal(experts, [[0, 2], [1, -1]])
+    np.testing.assert_array_equal(gradient, [[2, 0], [0, 4]])

@@ -27,13 +27,23 @@ MOST_BYTES = 2 << 30
 TOLERANCE = 1e-4
 """Largest difference, over the largest logit: a vocabulary that is padded otherwise is multiplied in other blocks."""
 _PROMPT = 16
+SECONDS, SECONDS_OF_GIB = 300, 120
+"""That the engine may take to start, and for each GiB of the weights in float32."""
+
+
+class Unfinished(ValueError):
+    """The engine did not give logits in time."""
+
+
+def _gib(model: Model) -> float:
+    return 4 * sum(prod(tensor.shape) for tensor in model.weights.values()) / 2**30
 
 
 def skipped(model: Model) -> str | None:
     """Why logits are not compared unless they are asked for; none: they are."""
-    size = 4 * sum(prod(tensor.shape) for tensor in model.weights.values())
-    if size > MOST_BYTES:
-        more = f"{size / 2**30:.1f} GiB in float32, more than {MOST_BYTES >> 30}"
+    size = _gib(model)
+    if size > MOST_BYTES / 2**30:
+        more = f"{size:.1f} GiB in float32, more than {MOST_BYTES >> 30}"
         return f"the weights take {more}; --logits yes compares them"
     if find_spec(ENGINE.partition(".")[0]) is None or find_spec("mindspore") is None:
         return "the engine is not installed here"
@@ -43,11 +53,13 @@ def skipped(model: Model) -> str | None:
 def difference(model: Model, source: Path, target: Path) -> float:
     """The largest difference between the logits of a small prompt, over the largest of them.
 
-    Raises ValueError if either cannot be computed, or if they differ by more than rounding.
+    Raises ValueError if either cannot be computed, or if they differ by more than rounding; Unfinished if that takes
+    too long.
     """
     ids = model.unpadded_vocab_size
     prompt = (np.arange(1, 1 + min(_PROMPT, _longest(model)), dtype=np.int64) * 7919 % ids).tolist()
-    one, other = (logits[..., :ids] for logits in _computed(prompt, source, target))
+    seconds = SECONDS + SECONDS_OF_GIB * _gib(model)
+    one, other = (logits[..., :ids] for logits in _computed(prompt, seconds, source, target))
     found = float(np.abs(one - other).max() / max(1.0, np.abs(one).max()))
     if not found <= TOLERANCE:  # nor if it is no number
         raise ValueError(
@@ -61,13 +73,17 @@ def _longest(model: Model) -> int:
     return longest
 
 
-def _computed(prompt: list[int], *folders: Path) -> list[np.ndarray]:
+def _computed(prompt: list[int], seconds: float, *folders: Path) -> list[np.ndarray]:
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "logits.npz"
         command = [sys.executable, "-m", ENGINE, "--out", str(out), "--ids", ",".join(map(str, prompt))]
-        done = subprocess.run(
-            [*command, *map(str, folders)], capture_output=True, text=True, env={"GLOG_v": "3", **os.environ}
-        )
+        environment = {"GLOG_v": "3", **os.environ}
+        try:
+            done = subprocess.run(
+                [*command, *map(str, folders)], capture_output=True, text=True, env=environment, timeout=seconds
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Unfinished(f"the engine was not done after {seconds:.0f} s") from error
         if done.returncode:
             raise ValueError(f"the engine did not compute logits of it:\n{done.stderr.strip()[-2000:]}")
         with np.load(out) as arrays:

@@ -9,6 +9,7 @@ from pathlib import Path
 from parallel_core.checkpoint.convert import settings
 from parallel_core.checkpoint.convert.huggingface.config import config_of, matching_family
 from parallel_core.checkpoint.convert.huggingface.read import CONFIG, split
+from parallel_core.checkpoint.convert.huggingface.tokenizer import copy_files, files_in, ids_in
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.convert.native import read_native
 from parallel_core.checkpoint.lazy import LazyTensor
@@ -20,8 +21,11 @@ MOST_BYTES = 5 * 10**9
 """Of a file, as transformers has it by default."""
 
 
-def write_huggingface(model: Model, directory: Path, model_type: str | None = None) -> None:
+def write_huggingface(
+    model: Model, directory: Path, model_type: str | None = None, tokenizer: Path | None = None
+) -> None:
     """Write config.json and the weights into `directory`, which is empty; without rows that only pad the vocabulary.
+    tokenizer: a folder whose tokenizer is copied, and whose special ids stand in config.json.
 
     Raises ValueError if no family that is known here has such models.
     """
@@ -34,13 +38,15 @@ def write_huggingface(model: Model, directory: Path, model_type: str | None = No
     if further:
         config["num_nextn_predict_layers"] = further
     dtype = model.weights["embedding.word_embeddings.weight"].dtype
-    config |= {"dtype": dtype, "torch_dtype": dtype}
+    config |= {"dtype": dtype, "torch_dtype": dtype, **ids_in(tokenizer)}
     shards = list(_shards(tensors))
     if len(shards) == 1:
         write_tensors(directory / "model.safetensors", tensors, {"format": "pt"})
     else:
         _write_shards(directory, shards)
     (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    if tokenizer is not None:
+        copy_files(tokenizer, files_in(tokenizer), directory)
 
 
 def add_huggingface(folder: Path, model_type: str | None) -> None:

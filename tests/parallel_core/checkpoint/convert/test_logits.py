@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from parallel_core.checkpoint.convert import formats, logits
+from parallel_core.checkpoint.convert import command_line, formats, logits
+from parallel_core.checkpoint.convert.__main__ import convert
 from parallel_core.checkpoint.convert.native import write_native
 from tests.support.checkpoint_cases import unpack
 
@@ -14,7 +15,9 @@ LLAMA = "hf/llama"
 
 def engine_that_gives(monkeypatch, *arrays: np.ndarray) -> None:
     """In the place of the engine's process."""
-    monkeypatch.setattr(logits, "_computed", lambda prompt, *folders: [np.array(array)[None, None] for array in arrays])
+    monkeypatch.setattr(
+        logits, "_computed", lambda prompt, seconds, *folders: [np.array(array)[None, None] for array in arrays]
+    )
 
 
 @pytest.mark.parametrize("other", [[1.0, 2.001], [1.0, np.nan]])
@@ -40,6 +43,21 @@ def test_large_models_are_skipped_with_a_reason(tmp_path):
     model = formats.read(unpack(LLAMA, tmp_path))
     model.weights = {"embedding.word_embeddings.weight": tensor}
     assert "4.0 GiB" in logits.skipped(model) and "--logits yes" in logits.skipped(model)
+
+
+@pytest.mark.parametrize("asked", ["auto", "yes"])
+def test_an_engine_that_takes_too_long_is_stopped(asked, monkeypatch, tmp_path):
+    """What was written is whole; whoever asked for the logits is told that there are none."""
+    monkeypatch.setattr(logits, "SECONDS", 0)
+    monkeypatch.setattr(logits, "SECONDS_OF_GIB", 0)
+    arguments = ["--input", unpack(LLAMA, tmp_path), "--output", tmp_path / "ours", "--logits", asked]
+    options = command_line.parser().parse_args(list(map(str, arguments)))
+    if asked == "yes":
+        with pytest.raises(ValueError, match="not done after 0 s; --logits no leaves them out"):
+            convert(options)
+    else:
+        assert "logits of a small prompt: not compared, the engine was not done after 0 s" in convert(options)
+    assert list((tmp_path / "ours").glob("iter_*"))
 
 
 def test_a_setting_that_changes_the_network_shows(tmp_path):

@@ -1,0 +1,95 @@
+"""The command line of `python -m parallel_core.checkpoint.convert`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from parallel_core.checkpoint.convert import formats, logits
+from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES
+from parallel_core.findings import Finding
+
+
+def _size(text: str) -> int:
+    """A number from one on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def parser(description: str | None = None) -> argparse.ArgumentParser:
+    """What can be said."""
+    made = argparse.ArgumentParser(
+        "python -m parallel_core.checkpoint.convert", description=description, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    made.add_argument("--input", type=Path, required=True, help="a checkpoint's folder, or what --save was")
+    made.add_argument("--output", type=Path, required=True, help="a new folder; of our format also one that --save was")
+    made.add_argument("--from", dest="source", choices=("auto", *formats.KINDS), default="auto")
+    made.add_argument("--to", choices=formats.KINDS, default="native")
+    made.add_argument("--ckpt-step", type=int, help="this iteration instead of the latest")
+    made.add_argument("--no-load-optim", action="store_true", help="leave the optimizer's state out")
+    made.add_argument("--no-verify", action="store_true", help="do not read again what was written")
+    made.add_argument(
+        "--logits",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="compare logits of a small prompt as well; auto: of models that fit into "
+        f"{logits.MOST_BYTES >> 30} GiB, if the engine is installed",
+    )
+    made.add_argument("--vocab-size", type=_size, help="ids of the tokenizer; Megatron's checkpoints do not say it")
+    for group, names in _TARGETS.items():
+        flags = made.add_argument_group(f"--to {' and '.join(group)}")
+        for flag, arguments in names.items():
+            flags.add_argument(flag, **arguments)
+    return made
+
+
+_TARGETS: dict[tuple[str, ...], dict[str, dict]] = {
+    ("native", "megatron"): {
+        "--make-vocab-size-divisible-by": {
+            "type": _size,
+            "help": "pad the vocabulary to a multiple of this and of --tensor-model-parallel-size",
+        },
+        "--tensor-model-parallel-size": {"type": _size},
+    },
+    ("megatron",): {
+        "--pipeline-model-parallel-size": {"type": _size},
+        "--num-layers-per-virtual-pipeline-stage": {"type": _size},
+        "--expert-model-parallel-size": {"type": _size},
+        "--expert-tensor-parallel-size": {"type": _size},
+    },
+    ("hf",): {
+        "--huggingface-model-type": {"choices": [family.model_type for family in FAMILIES]},
+        "--tokenizer-model": {
+            "type": Path,
+            "help": "a folder of HuggingFace's whose tokenizer and generation settings are copied as well; of a "
+            "HuggingFace --input they are in any case",
+        },
+    },
+}
+"""Flags that say something of some targets alone, and how they are read."""
+
+
+def findings(options: argparse.Namespace) -> Iterator[Finding]:
+    """What does not go together."""
+    for targets, flags in _TARGETS.items():
+        for flag in flags if options.to not in targets else ():
+            value = getattr(options, flag.removeprefix("--").replace("-", "_"))
+            if value is not None:
+                rule = f"says nothing of a checkpoint --to {options.to}"
+                yield Finding(flag, value, rule, f"remove it, or convert --to {' or '.join(targets)}")
+    if options.no_verify and options.logits == "yes":
+        rule = "compares what was written, which --no-verify does not read"
+        yield Finding("--logits", "yes", rule, "leave one of them out")
+    tokenizer = options.tokenizer_model
+    if tokenizer is not None and not tokenizer.is_dir():
+        yield Finding("--tokenizer-model", tokenizer, "is no folder", "name a model's folder")
+    output = options.output.resolve()
+    if output == options.input.resolve():
+        yield Finding("--output", options.output, "is --input, too", "name a new folder")
+    elif output.exists() and not output.is_dir():
+        yield Finding("--output", options.output, "is no folder", "name a new one")
+    elif options.to != "native" and output.exists() and any(output.iterdir()):
+        yield Finding("--output", options.output, "is not empty", "name a new folder")

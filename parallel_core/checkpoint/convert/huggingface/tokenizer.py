@@ -1,0 +1,46 @@
+"""What lies beside the weights in a model's folder: its tokenizer, and how it generates. Files that are only copied."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from parallel_core.files import read_json
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+)
+"""What AutoTokenizer and GenerationConfig read, of the families that are known here."""
+
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def files_in(folder: Path | None) -> list[str]:
+    """Those of FILES that a folder has."""
+    return [] if folder is None else [name for name in FILES if (folder / name).is_file()]
+
+
+def copy_files(folder: Path, names: Iterable[str], target: Path) -> None:
+    """Copy some of them."""
+    for name in names:
+        shutil.copyfile(folder / name, target / name)
+
+
+def ids_in(folder: Path | None) -> Mapping[str, Any]:
+    """The special ids that a model's config.json says; transformers' own defaults are other models'."""
+    config = None if folder is None else folder / "config.json"
+    if config is None or not config.is_file():
+        return {}
+    said = read_json(config)
+    return {name: said[name] for name in _IDS if name in said}

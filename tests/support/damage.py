@@ -41,7 +41,8 @@ DAMAGES: dict[str, Callable[[Path, Path], None]] = {
 
 def files_of(root: Path, folder: Path) -> list[Path]:
     """All that a load of `root`'s checkpoint `folder` reads."""
-    return [root / TRACKER, folder / MANIFEST, *sorted(folder.glob("*.safetensors"))]
+    tensors = (path for path in folder.iterdir() if path.suffix in (".safetensors", ".ckpt"))
+    return [root / TRACKER, folder / MANIFEST, *sorted(tensors)]
 
 
 def random_bits(path: Path, count: int, seed: int = 0) -> list[tuple[int, int]]:

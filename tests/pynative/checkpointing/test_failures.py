@@ -47,7 +47,8 @@ BY_HAND = {
     "schedule taken out": lambda path, other: change(path, scheduler={}),
     "scaler of another kind": lambda path, other: change(path, loss_scaler={"kind": "dynamic"}),
 }
-FEW = ("middle bit flipped", "last bit flipped", "cut in half", "deleted", "swapped")
+NAMED = "last bit flipped"
+FEW = ("middle bit flipped", NAMED, "cut in half", "deleted", "swapped")
 
 
 def damages_of(path: Path) -> dict[str, Callable[[Path, Path], None]]:
@@ -55,13 +56,13 @@ def damages_of(path: Path) -> dict[str, Callable[[Path, Path], None]]:
     return {name: DAMAGES[name] for name in FEW} | (BY_HAND if path.name == MANIFEST else {})
 
 
-def load_what_is_damaged(backend, directory: Path) -> dict[str, str]:
+def load_what_is_damaged(backend, directory: Path, flags: str) -> dict[str, str]:
     """Damage of a file -> what this rank is told. After each, the model is what it was before."""
     from pynative.checkpointing import load_checkpoint
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
 
-    config, told = config_of(f"{FLAGS} {FP16} --save {directory}", backend.world_size), {}
+    config, told = config_of(f"{FLAGS} {FP16} {flags} --save {directory}", backend.world_size), {}
     with job(backend, config):
         state = pretrain(
             lambda samples: (Rows(), None, None),
@@ -74,7 +75,7 @@ def load_what_is_damaged(backend, directory: Path) -> dict[str, str]:
             for name, damage in damages_of(path).items():
                 if backend.rank == 0:
                     shutil.copytree(second, directory / "kept")
-                    shutil.copy(first / path.name, directory / "other")
+                    shutil.copy(first / path.name.replace("_4.ckpt", "_2.ckpt"), directory / "other")
                     damage(path, directory / "other")
                 backend.world.barrier()
                 with pytest.raises(ValueError, match=r"manifest|nothing was loaded") as caught:
@@ -91,9 +92,10 @@ def load_what_is_damaged(backend, directory: Path) -> dict[str, str]:
     return told
 
 
-def test_no_rank_loads_anything_of_a_damaged_checkpoint(tmp_path):
+@pytest.mark.parametrize("flags", ["", "--ckpt-format ckpt"])
+def test_no_rank_loads_anything_of_a_damaged_checkpoint(tmp_path, flags):
     """A file that one rank alone would read included: both raise, one names file and parameter, and where to go on."""
-    first, second = run(2, load_what_is_damaged, tmp_path)
+    first, second = run(2, load_what_is_damaged, tmp_path, flags)
     assert len(first) == 3 * len(FEW) + 2 and first.keys() == second.keys()
     for what, told in first.items():
         both = told + second[what]
@@ -101,9 +103,8 @@ def test_no_rank_loads_anything_of_a_damaged_checkpoint(tmp_path):
             assert "schedule" in both or "loss scaler's state" in both, what
         else:
             assert what.split()[0] in both and "--ckpt-step 2" in both, what
-    flipped = next(
-        told + second[what] for what, told in first.items() if what.endswith("00_000.safetensors last bit flipped")
-    )
+    files = "network_rank_0-0_4.ckpt" if flags else "mp_rank_00_000.safetensors"
+    flipped = next(told + second[what] for what, told in first.items() if what == f"{files} {NAMED}")
     assert re.search(r"not what was written are exp_avg_sq\.\S+", flipped)
 
 
@@ -169,8 +170,10 @@ def train_on_a_bad_disk(backend, directory: Path, place: str, flags: str) -> Non
         pretrain_tiny(backend, f"{FLAGS} --save {directory} --train-iters 9 {flags}")
 
 
-@pytest.mark.parametrize("flags", ["", "--async-save"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "flags"),
+    [*((place, flags) for place in PLACES for flags in ("", "--async-save")), ("half a file", "--ckpt-format ckpt")],
+)
 def test_a_disk_that_takes_no_more_ends_the_run_with_all_that_one_must_know(tmp_path, place, flags):
     """On every rank; the rank at fault says folder, need, room and what to go on with. That is whole, and the next run
     clears up."""
@@ -190,7 +193,7 @@ def pretrain_tiny_in(backend, directory: Path) -> None:
     pretrain_tiny(backend, f"{FLAGS} --save {directory} --load {directory} --override-opt_param-scheduler")
 
 
-def die_halfway(backend, directory: Path) -> None:
+def die_halfway(backend, directory: Path, flags: str) -> None:
     """Rank 1 gets SIGKILL with half of its second file written."""
     from parallel_core.checkpoint import writer
 
@@ -201,12 +204,13 @@ def die_halfway(backend, directory: Path) -> None:
         writer.write_part(partial, name, tensors)
 
     with patch(f"{SAVE}.write_part", write_half):
-        pretrain_tiny(backend, f"{FLAGS} --save {directory}")
+        pretrain_tiny(backend, f"{FLAGS} {flags} --save {directory}")
 
 
-def test_a_rank_that_is_killed_while_it_writes_loses_nothing(tmp_path):
+@pytest.mark.parametrize("flags", ["", pytest.param("--ckpt-format ckpt", marks=pytest.mark.exhaustive)])
+def test_a_rank_that_is_killed_while_it_writes_loses_nothing(tmp_path, flags):
     """The other one is told who it was; the next run goes on from step 2."""
-    survivor, killed = outcomes(2, die_halfway, tmp_path)
+    survivor, killed = outcomes(2, die_halfway, tmp_path, flags)
     assert "exit code -9" in killed.text and survivor.kind == "PeerLost" and "rank 1" in survivor.text
     assert commit.find(tmp_path).name == commit.checkpoint_name(2) and list(tmp_path.glob(".iter*"))
     run(2, pretrain_tiny_in, tmp_path)

@@ -230,7 +230,9 @@ def _of_itself(directory: Path, step: int | None) -> Path:
 def _of_step(root: Path, step: int) -> Path:
     directory = _of_iteration(root, step)
     if not (directory / MANIFEST).exists():
-        there = sorted(int(path.parent.name.removeprefix("iter_")) for path in root.glob(f"iter_*/{MANIFEST}"))
+        there = sorted(
+            int(path.name.removeprefix("iter_")) for path in root.iterdir() if _PUBLISHED.fullmatch(path.name)
+        )
         raise ValueError(
             f"--ckpt-step {step}: {root} has no checkpoint of this iteration; there are "
             f"{', '.join(map(str, there)) or 'none'}"

@@ -54,7 +54,7 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     if later is not None:
         warn(later)
     reader = open_checkpoint(directory, step, vocabulary, kind=kind, optimizer=not weights_alone)
-    weights_alone = weights_alone or not reader.holds_a_run
+    weights_alone = weights_alone or _is_none_of_a_run(reader, training.checkpoint.resume_training)
     optimizer = None if weights_alone else state.step_cell.optimizer
     scheduler = None if weights_alone else state.step_cell.scheduler
     strictness = STRICTNESS[training.checkpoint.dist_ckpt_strictness]
@@ -78,6 +78,19 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
 
 def _is_save_directory(directory: Path, output_dir: str | None) -> bool:
     return output_dir is not None and directory.resolve() == Path(output_dir).resolve()
+
+
+def _is_none_of_a_run(reader: CheckpointReader, must_go_on: bool) -> bool:
+    """Whether a checkpoint has weights alone; nobody asked for leaving the rest out, so it is told."""
+    if reader.holds_a_run:
+        return False
+    if must_go_on:
+        raise ValueError(
+            f"--resume-training: {reader.directory} has weights alone, no run that can go on; leave it out"
+        )
+    if parallel_state.get_global_rank() == 0:
+        log(f"{reader.directory} has weights alone: the optimizer and its schedule start anew")
+    return True
 
 
 def load_model(directory: Path, model: nn.Cell) -> Manifest:

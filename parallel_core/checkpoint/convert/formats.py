@@ -40,6 +40,8 @@ FORMATS = (
     Format("hf", "HuggingFace's", is_huggingface, read_huggingface),
 )
 KINDS = ("native", "hf", "megatron")
+RELEASE = "release"
+"""Folder of Megatron's for weights that no run of one's own has made, and what the tracker then says."""
 
 
 def recognise(directory: Path, kind: str = "auto", step: int | None = None) -> tuple[Format, Path]:
@@ -66,8 +68,8 @@ def _candidates(directory: Path, step: int | None) -> Iterator[Path]:
     tracker = directory / TRACKER
     if tracker.is_file():
         word = read_plain(tracker).decode(errors="replace").strip()
-        if word == "release" or re.fullmatch(r"[0-9]{1,18}", word):
-            yield directory / ("release" if word == "release" else checkpoint_name(int(word)))
+        if word == RELEASE or re.fullmatch(r"[0-9]{1,18}", word):
+            yield directory / (RELEASE if word == RELEASE else checkpoint_name(int(word)))
     yield directory  # after what was saved into it: a run that began with the model of another tool goes on
 
 

@@ -106,7 +106,11 @@ def open_checkpoint(
     if one.kind == "native":
         return _native(commit.find(directory, step), vocabulary)
     with formats.told_of(folder, one.name):
-        return ConvertedReader(folder, formats.read(folder, one.kind, optimizer=optimizer), vocabulary)
+        is_release = folder.name == formats.RELEASE  # as in Megatron: weights to begin with
+        model = formats.read(folder, one.kind, optimizer=optimizer and not is_release)
+        if is_release:
+            model.position.iteration = 0
+        return ConvertedReader(folder, model, vocabulary)
 
 
 def _native(folder: Path, vocabulary: Vocabulary | None) -> CheckpointReader:

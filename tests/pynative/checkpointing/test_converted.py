@@ -11,7 +11,7 @@ from parallel_core.checkpoint.convert.native import write_native
 from tests.support.assets import asset
 from tests.support.checkpoint_cases import CASES, digest, facts, unpack
 from tests.support.checkpoint_jobs import train
-from tests.support.distributed import run
+from tests.support.distributed import Failed, outcomes, run
 from tests.support.engine import job
 
 
@@ -68,6 +68,32 @@ def test_a_run_of_megatron_goes_on(case, flags, tmp_path):
     moments = {name.replace("main_param", "fp32_param"): digest(values) for name, values in whole.moments.items()}
     assert moments == facts(case)["optimizer"]
     assert (whole.iteration, whole.steps) == (10, 10) and whole.consumed_samples > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "stands"),
+    [("", (0, 0)), ("--no-load-optim", (0, 0)), ("--ckpt-step 7", "there are none"), ("--resume-training", "alone")],
+)
+def test_a_release_of_megatron_is_weights_to_begin_with(flags, stands, tmp_path):
+    """As in Megatron: neither its iteration nor its optimizer counts."""
+    folder = unpack("legacy/llama_tp2_dp2_bf16_distopt", tmp_path)
+    (folder / "iter_0000010").rename(folder / "release")
+    (folder / commit.TRACKER).write_text("release\n")
+    flags = f"{OF_MEGATRON} --padded-vocab-size 160 {flags} --load {folder}"
+    (found,) = outcomes(1, train, flags, False)
+    if isinstance(stands, str):
+        assert isinstance(found, Failed) and stands in found.text
+    else:
+        assert (found.iteration, found.steps) == stands
+        expected = facts("legacy/llama_tp2_dp2_bf16_distopt")["parameters"]
+        assert {name: digest(values) for name, values in found.weights.items()} == expected
+
+
+def test_an_iteration_that_megatron_has_not_saved(tmp_path):
+    """Those that are there are named."""
+    flags = f"{OF_MEGATRON} --padded-vocab-size 160 --ckpt-step 7 --load {unpack('legacy/llama_tp2_bf16', tmp_path)}"
+    with pytest.raises(Exception, match=r"no checkpoint of this iteration; there are 10"):
+        run(1, train, flags, False)
 
 
 def test_training_starts_from_a_model_of_huggingface(tmp_path):

@@ -65,6 +65,10 @@ class LazyTensor:
         assert prod(shape) == prod(self.shape), (self.shape, shape)
         return self.changed(shape, lambda array: array.reshape(shape))
 
+    def flat(self) -> LazyTensor:
+        """The values in one row."""
+        return self.reshaped((prod(self.shape),))
+
     def transposed(self) -> LazyTensor:
         """The transpose of a matrix."""
         return self.changed(self.shape[::-1], np.transpose)

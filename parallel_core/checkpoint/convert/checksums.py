@@ -11,16 +11,15 @@ from parallel_core.checkpoint.reader import CheckpointReader
 from parallel_core.checkpoint.torch_files.archive import damaged_entry
 
 
-def damages(folder: Path) -> Iterator[str]:
+def damages(folder: Path, share: int = 0, shares: int = 1) -> Iterator[str]:
     """What is not as it was written, of the files that are read of a checkpoint; safetensors of other tools have no
-    checksums."""
+    checksums. Ranks can divide the files: this is share number `share` of `shares`."""
     if is_native(folder):
-        yield from CheckpointReader(folder).damaged_files()
-    elif torch_dist.is_torch_dist(folder):
-        for path, offset, length in torch_dist.archives(folder):
-            yield from _damage(path, offset, length)
-    for path in _archives(folder):
-        yield from _damage(path, 0, path.stat().st_size)
+        yield from CheckpointReader(folder).damaged_files(share, shares)
+    for path, offset, length in [*_archives(folder)][share::shares]:
+        entry = damaged_entry(path, offset, length)
+        if entry is not None:
+            yield f"{path}: {entry} (at byte {offset}) is not what was written; restore it or take another checkpoint"
 
 
 def unverified(folder: Path) -> list[str]:
@@ -31,14 +30,11 @@ def unverified(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.safetensors"))
 
 
-def _archives(folder: Path) -> Iterator[Path]:
-    """Files that torch.save wrote; HuggingFace's are not read where there are safetensors, too."""
-    yield from (*folder.glob(torch_dist.COMMON), *folder.glob("mp_rank_*/*.pt"))
+def _archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
+    """File, offset and length of what torch.save wrote; HuggingFace's are not read where there are safetensors, too."""
+    if torch_dist.is_torch_dist(folder):
+        yield from torch_dist.archives(folder)
+    whole = [*folder.glob(torch_dist.COMMON), *folder.glob("mp_rank_*/*.pt")]
     if not any(folder.glob("*.safetensors")):
-        yield from folder.glob("pytorch_model*.bin")
-
-
-def _damage(path: Path, offset: int, length: int) -> Iterator[str]:
-    entry = damaged_entry(path, offset, length)
-    if entry is not None:
-        yield f"{path}: {entry} (at byte {offset}) is not what was written; restore it or take another checkpoint"
+        whole += folder.glob("pytorch_model*.bin")
+    yield from ((path, 0, path.stat().st_size) for path in sorted(whole))

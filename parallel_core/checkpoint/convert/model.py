@@ -26,6 +26,8 @@ class Position:
     scheduler: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     """Of Adam, as far as they are known: betas, eps, weight_decay."""
+    loss_scaler: dict[str, Any] | None = None
+    """The state of a loss scaler, as `LossScaler.state_dict` gives it."""
 
 
 @dataclass

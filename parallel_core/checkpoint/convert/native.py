@@ -39,6 +39,7 @@ def read_native(folder: Path, *, optimizer: bool = True) -> Model:
         record.steps if record else 0,
         dict(manifest.scheduler),
         _hyperparameters(manifest.config.get("optimizer_config", {})) if record else {},
+        manifest.loss_scaler if record else None,
     )
     states: dict[str, dict[str, LazyTensor]] = {}
     for name in tensors.keys() - set(manifest.weights) if record else ():
@@ -99,6 +100,7 @@ def run_of(model: Model) -> Run:
         config=config_of({**model.settings, "optimizer_config": model.position.hyperparameters}).to_dict(),
         scheduler={"num_steps": model.position.consumed_samples, **model.position.scheduler},
         optimizer=_record(model),
+        loss_scaler=model.position.loss_scaler if model.states else None,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert import formats, networks, settings
+from parallel_core.checkpoint.convert.checksums import damages
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.convert.native import run_of
 from parallel_core.checkpoint.layout import overlap
@@ -57,8 +58,9 @@ class ConvertedReader(CheckpointReader):
         return []
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
-        """None: what is missing was found when the files were opened."""
-        return []
+        """What differs from the checksums of the files, where they have any, and of which this is the share of a rank;
+        what is missing was found when the files were opened."""
+        return list(damages(self.directory, share, shares))
 
     def _storage_problem(self, name: str, tensor: StoredTensor) -> str | None:
         return None

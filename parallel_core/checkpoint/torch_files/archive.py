@@ -44,11 +44,15 @@ class StoredTensor(LazyTensor):
 
     def part(self, box: Box) -> LazyTensor:
         """The part at `box`; of a vector, which all weights of a rank can share, no more than that is read."""
-        if len(self.shape) != 1 or self.strides != (1,):
-            return super().part(box)
-        kind = np.dtype(NUMPY[self.dtype])
-        offset = self.storage.offset + (self.first + box.start[0]) * kind.itemsize
-        return in_file(self.storage.path, offset, box.shape, self.dtype)
+        return super().part(box) if len(self.shape) != 1 else self.flat().part(box)
+
+    def flat(self) -> LazyTensor:
+        """The values in one row, of which no more is read than is wanted."""
+        rows = tuple(prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
+        if self.strides != rows:
+            return super().flat()
+        offset = self.storage.offset + self.first * np.dtype(NUMPY[self.dtype]).itemsize
+        return in_file(self.storage.path, offset, (prod(self.shape),), self.dtype)
 
 
 def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:

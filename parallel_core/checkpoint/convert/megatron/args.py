@@ -69,6 +69,8 @@ def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
             settings.put(found, path, value)
     network = found.setdefault("model_config", {})
     network["hidden_act"] = next((ours for name, ours in _ACTIVATIONS if args.get(name)), "gelu")
+    if args.get("add_bias_linear"):
+        network["qkv_has_bias"] = True
     if args.get("openai_gelu") and network["hidden_act"] == "gelu":
         network["bias_gelu_fusion"] = True
     if network.get("rope_scaling", {}).get("type") is None and args.get("rope_type") != "yarn":

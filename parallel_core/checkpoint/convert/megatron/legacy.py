@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from parallel_core.checkpoint.convert.megatron import cuts
 from parallel_core.checkpoint.convert.megatron.args import args_in, position_of, settings_of
-from parallel_core.checkpoint.convert.megatron.names import expert_of, layer_of, shifted, spellings
-from parallel_core.checkpoint.convert.megatron.optimizer import hyperparameters_of, rank_states
+from parallel_core.checkpoint.convert.megatron.experts import apart
+from parallel_core.checkpoint.convert.megatron.names import layer_of, shifted, spellings
+from parallel_core.checkpoint.convert.megatron.optimizer import hyperparameters_of, loss_scaler_of, rank_states
+from parallel_core.checkpoint.convert.megatron.shards import Shards, group_sizes
 from parallel_core.checkpoint.convert.model import Model
-from parallel_core.checkpoint.lazy import LazyTensor, assembled
+from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.torch_files.archive import read_archive
-from parallel_core.sharding import Coordinates, place
+from parallel_core.sharding import Coordinates
 
 FILE = "model_optim_rng.pt"
 _FOLDER = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
 _CHUNK = re.compile(r"model(\d*)")
-_SIZES = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "expert-tp": "expert_tensor_parallel_size",
-}
 
 
 @dataclass(frozen=True)
@@ -67,7 +61,7 @@ def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
     paths = sorted(path for path in folder.glob(f"*/{FILE}") if _FOLDER.fullmatch(path.parent.name))
     contents = {path: _content(path) for path in paths}
     args = args_in(contents[paths[0]])
-    sizes = _group_sizes(args, paths[0])
+    sizes = _sizes_in_names(args, paths[0])
     files = [_rank_file(path, content, sizes) for path, content in contents.items()]
     missing = set(range(sizes["pp"])) - {file.stage for file in files}
     if missing:
@@ -76,18 +70,16 @@ def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
     network = found["model_config"]
     model = Model({}, found, position=position_of(contents[paths[0]], args))
     model.position.hyperparameters = hyperparameters_of(contents[paths[0]])
-    tied = not network.get("untie_embeddings_and_output_weights", False)
-    gated = cuts.is_gated(network)
-    shards = _Shards(sizes, gated, tied, cuts.rows_of_down_projections(network))
-    for file, layers, experts in _with_first_numbers(files, sizes):
-        for offset, chunk in zip(layers, file.chunks, strict=True):
-            shards.add("", file, {shifted(name, offset, experts): tensor for name, tensor in chunk.items()})
-        if optimizer:
-            names = [[shifted(n, o, experts) for n in c] for o, c in zip(layers, file.chunks, strict=True)]
-            steps, states = rank_states(file, names)
-            model.position.optimizer_steps = max(steps, model.position.optimizer_steps)
-            for state, tensors in states.items():
-                shards.add(state, file, tensors)
+    model.position.loss_scaler = loss_scaler_of(contents[paths[0]]) if optimizer else None
+    shards, held = Shards(sizes, network), (args.get("num_experts") or 0) // sizes["ep"]
+    for file, layers in _with_first_layers(files):
+        first = file.expert * held
+        names = [[shifted(n, o, first) for n in c] for o, c in zip(layers, file.chunks, strict=True)]
+        own = {n: t for c, ours in zip(file.chunks, names, strict=True) for n, t in zip(ours, c.values(), strict=True)}
+        steps, states = rank_states(file, names) if optimizer else (0, {})
+        model.position.optimizer_steps = max(steps, model.position.optimizer_steps)
+        for state, tensors in {"": own, **states}.items():
+            shards.add(state, file.path, _coordinates(file, sizes), apart(tensors, first, held))
     whole = shards.merged()
     model.weights = whole.pop("")
     model.states = whole
@@ -108,10 +100,8 @@ def _content(path: Path) -> Mapping[str, Any]:
     return checked
 
 
-def _group_sizes(args: Mapping[str, Any], path: Path) -> dict[str, int]:
-    sizes = {kind: args.get(name) or 1 for kind, name in _SIZES.items()}
-    if args.get("expert_tensor_parallel_size") is None:
-        sizes["expert-tp"] = sizes["tp"]
+def _sizes_in_names(args: Mapping[str, Any], path: Path) -> dict[str, int]:
+    sizes = group_sizes(args, path)
     if sizes["tp"] % sizes["expert-tp"]:
         raise ValueError(
             f"{path}: --expert-tensor-parallel-size {sizes['expert-tp']} does not divide --tensor-model-parallel-size "
@@ -145,8 +135,8 @@ def _flat(value: Any, start: str = "") -> Iterator[tuple[str, LazyTensor]]:
             yield from _flat(entry, name)
 
 
-def _with_first_numbers(files: list[RankFile], sizes: Mapping[str, int]) -> Iterator[tuple[RankFile, list[int], int]]:
-    """Each file with the number of the first layer of each of its chunks, and of its first expert.
+def _with_first_layers(files: list[RankFile]) -> Iterator[tuple[RankFile, list[int]]]:
+    """Each file with the number of the first layer of each of its chunks.
 
     Chunk c of stage s is number c p + s in depth of p stages. Layers are counted, because splits can be uneven.
     """
@@ -161,56 +151,9 @@ def _with_first_numbers(files: list[RankFile], sizes: Mapping[str, int]) -> Iter
         firsts[place_in_depth] = total
         total += counts[place_in_depth]
     for file in files:
-        experts = {expert_of(name) for chunk in file.chunks for name in chunk} - {None}
-        yield file, [firsts[number, file.stage] for number in range(len(file.chunks))], file.expert * len(experts)
+        yield file, [firsts[number, file.stage] for number in range(len(file.chunks))]
 
 
-class _Shards:
-    """Ranks' parts of tensors, put together by how each is cut."""
-
-    def __init__(self, sizes: Mapping[str, int], gated: bool, tied: bool, down_rows: Mapping[str, int]) -> None:
-        self._sizes, self._gated, self._tied, self._down_rows = sizes, gated, tied, down_rows
-        self._found: dict[str, dict[str, dict[tuple[int, ...], tuple[RankFile, LazyTensor]]]] = defaultdict(dict)
-
-    def add(self, state: str, file: RankFile, tensors: Mapping[str, LazyTensor]) -> None:
-        """One rank's tensors of one kind: "" the weights."""
-        for name, tensor in tensors.items():
-            if self._tied and name == "output_layer.weight":
-                continue  # a copy of the word embedding
-            spec = cuts.spec_of(name, tensor.shape, self._gated, self._is_local(name, tensor.shape))
-            key = tuple(self._coordinates(file)[cut.over][0] for cut in spec.cuts)
-            self._found[state].setdefault(name, {}).setdefault(key, (file, tensor))
-
-    def _is_local(self, name: str, held: tuple[int, ...]) -> bool:
-        """Whether a rank holds a part of a down projection's rows."""
-        linear = name.split(".")[-2]
-        return held[0] < self._down_rows.get(linear, 0)
-
-    def _coordinates(self, file: RankFile) -> Coordinates:
-        expert_tensor = file.tensor % self._sizes["expert-tp"]
-        return {"tp": (file.tensor, self._sizes["tp"]), "expert-tp": (expert_tensor, self._sizes["expert-tp"])}
-
-    def merged(self) -> dict[str, dict[str, LazyTensor]]:
-        """Whole tensors. Raises ValueError naming one of which a part is missing."""
-        return {
-            state: {name: self._whole(name, list(parts.values())) for name, parts in tensors.items()}
-            for state, tensors in self._found.items()
-        }
-
-    def _whole(self, name: str, parts: list[tuple[RankFile, LazyTensor]]) -> LazyTensor:
-        first = parts[0][1]
-        local = self._is_local(name, first.shape)
-        shape = cuts.whole_shape(name, first.shape, self._sizes, self._gated, local)
-        spec = cuts.spec_of(name, shape, self._gated, local)
-        pieces = []
-        for file, tensor in parts:
-            held = place(spec, self._coordinates(file))
-            if held.shape != tensor.shape or tensor.dtype != first.dtype:
-                raise ValueError(f"{file.path}: {name} is {list(tensor.shape)} {tensor.dtype}, {list(held.shape)} fits")
-            pieces += [(box, tensor) for box in held.boxes]
-        if len(pieces) == 1:
-            return first
-        try:
-            return assembled(shape, first.dtype, pieces)
-        except ValueError as error:
-            raise ValueError(f"{name}: not whole in {parts[0][0].path.parents[1]}: {error}") from error
+def _coordinates(file: RankFile, sizes: Mapping[str, int]) -> Coordinates:
+    expert_tensor = sizes["expert-tp"]
+    return {"tp": (file.tensor, sizes["tp"]), "expert-tp": (file.tensor % expert_tensor, expert_tensor)}

@@ -6,7 +6,8 @@ Rows are (pattern, replacement), applied in order, each to what the ones before 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import NamedTuple
 
 BEFORE_CORE = (
     (r"^(module\.)+", ""),
@@ -33,6 +34,7 @@ TRANSFORMER_ENGINE = (
     (r"\.mlp\.linear_fc1\.layer_norm_", ".pre_mlp_layernorm."),
     (r"\.linear_q_up_proj\.layer_norm_", ".q_layernorm."),
     (r"\.linear_kv_up_proj\.layer_norm_", ".kv_layernorm."),
+    (r"\.mlp\.experts\.experts\.(\d+)\.", r".mlp.experts.local_experts.\1."),
     (r"\.mlp\.experts\.linear_(fc[12])\.(weight|bias)(\d+)$", r".mlp.experts.local_experts.\3.linear_\1.\2"),
 )
 """Norms that are part of the layer after them, and experts whose products are grouped."""
@@ -83,32 +85,55 @@ def shifted(name: str, layers: int, experts: int) -> str:
     return _EXPERT.sub(lambda m: f".local_experts.{int(m[1]) + experts}.", name)
 
 
-LOCAL_ORDER = (
-    "input_layernorm", "linear_proj", "linear_qkv", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj",
-    "linear_kv_down_proj", "linear_kv_up_proj", "q_layernorm", "k_layernorm", "kv_layernorm", "pre_mlp_layernorm",
-    "router", "local_experts", "shared_experts", "linear_fc1", "linear_fc2",
+class Order(NamedTuple):
+    """In which order the parameters of a layer come."""
+
+    modules: tuple[str, ...]
+    grouped: bool = False
+    """Whether the first linears of all experts come before the second ones."""
+    fused: bool = False
+    """Whether each of these groups is one parameter."""
+
+
+_ATTENTION = (
+    "linear_proj", "linear_qkv", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",
+    "linear_kv_up_proj", "q_layernorm", "k_layernorm", "kv_layernorm",
 )  # fmt: skip
-"""Modules of a layer in the order of their parameters, of Megatron's own layers."""
+_REST = ("pre_mlp_layernorm", "router", "local_experts", "shared_experts", "linear_fc1", "linear_fc2")
+_NORMED_LATENTS = (
+    "linear_proj", "linear_q_proj", "linear_q_down_proj", "q_layernorm", "linear_q_up_proj", "linear_kv_down_proj",
+    "kv_layernorm", "linear_kv_up_proj",
+)  # fmt: skip
 
-TRANSFORMER_ENGINE_ORDER = ("linear_proj", *(name for name in LOCAL_ORDER if name != "linear_proj"))
-"""Of Transformer Engine's, where a norm is part of the linear after it."""
+LOCAL_ORDER = Order(("input_layernorm", *_ATTENTION, *_REST))
+"""Megatron's own layers, each expert with linears of its own."""
+
+_MODULES = (
+    LOCAL_ORDER.modules,
+    ("linear_proj", "input_layernorm", *_ATTENTION[1:], *_REST),  # Transformer Engine: a norm in the linear after it
+    ("input_layernorm", *_NORMED_LATENTS, *_REST),  # of latent attention, the norms of the latents
+)
+ORDERS = tuple(Order(modules, *kind) for kind in ((), (True,), (True, True)) for modules in _MODULES)
+"""All that are known."""
 
 
-def in_order(names: Iterable[str], order: Sequence[str] = LOCAL_ORDER) -> list[str]:
+def in_order(names: Iterable[str], order: Order = LOCAL_ORDER) -> list[str]:
     """Parameters in the order of the model: of its optimizer's numbers and, reversed, of its flat memory."""
     return sorted(names, key=lambda name: _place_in_model(name, order))
 
 
-def _place_in_model(name: str, order: Sequence[str]) -> tuple[int, ...]:
+def _place_in_model(name: str, order: Order) -> tuple[int, ...]:
     layer, expert, is_bias = layer_of(name), expert_of(name), name.endswith(".bias")
     if name.startswith("embedding."):
         return 0, int("position" in name)
     start: tuple[int, ...]
-    module = next((number for number, module in enumerate(order) if f".{module}." in name), len(order))
+    modules = order.modules
+    module = next((number for number, module in enumerate(modules) if f".{module}." in name), len(modules))
     if depth := _DEPTH.match(name):
         start = 3, int(depth[1]), PARTS_OF_DEPTH.index(depth[2])
     elif layer is None:
         return 2 + 2 * name.startswith("output_layer."), is_bias
     else:
         start = 1, layer
-    return *start, module, expert or 0, int("linear_fc2" in name), int("gate_weight" in name), is_bias
+    of_expert = expert or 0, int("linear_fc2" in name)
+    return *start, module, *(of_expert[::-1] if order.grouped else of_expert), int("gate_weight" in name), is_bias

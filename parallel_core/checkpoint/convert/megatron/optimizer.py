@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from parallel_core.checkpoint.convert.megatron.cuts import BUFFERS
-from parallel_core.checkpoint.lazy import LazyTensor
+from parallel_core.checkpoint.convert.megatron.rounding import rounds_to
+from parallel_core.checkpoint.lazy import LazyTensor, concatenated
 from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
 from parallel_core.sharding import Box
 
 DISTRIBUTED = "distrib_optim.pt"
+SCALER_TRACKERS = ("growth_tracker", "hysteresis_tracker")
 OURS = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "param": "main_param", "fp32_param": "main_param"}
 """Megatron's name of a state -> ours."""
+
+ALIGNMENT = 64
+"""Entries: where a parameter may begin in flat memory."""
+
+REMEDY = "leave the optimizer out by --no-load-optim"
 
 States = dict[str, dict[str, LazyTensor]]
 
@@ -74,7 +81,7 @@ def _numbered(
         if len(members) != len(group["params"]):
             raise ValueError(
                 f"{path}: group {number} of its optimizer has {len(group['params'])} parameters, {len(members)} of the "
-                f"model belong there; leave the optimizer out by --no-load-optim"
+                f"model belong there; {REMEDY}"
             )
         for place, (index, name) in enumerate(zip(group["params"], members, strict=True)):
             states = {key: value for key, value in inner["state"].get(index, {}).items() if key in OURS}
@@ -125,6 +132,17 @@ def steps_of(content: Mapping[str, Any]) -> int:
     return iteration
 
 
+def loss_scaler_of(content: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The state of a dynamic loss scaler, as ours has it; none: there was none, or a constant one."""
+    for one in _chain(content.get("optimizer") or []):
+        state = one.get("grad_scaler") or {}
+        if "scale" in state:
+            scale = state["scale"]
+            value = float(scale.read().reshape(-1)[0]) if isinstance(scale, LazyTensor) else float(scale)
+            return {"kind": "dynamic", "scale": value} | {name: int(state[name]) for name in SCALER_TRACKERS}
+    return None
+
+
 def _entries(inner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     entries = (*inner.get("state", {}).values(), *inner.get("param_groups", ()))
     return [entry for entry in entries if isinstance(entry, dict)]
@@ -142,13 +160,44 @@ def _distributed(file: RankFile, names: Sequence[Sequence[str]]) -> States:
         own = [entry for entry in _stored(file, names) if len(parts) == 1 or is_of_expert(entry[0]) == (place == 1)]
         if one is None:
             continue
-        buffers, storages = list(_buffers(one)), list(dict.fromkeys(weight.storage for _, weight in own))
+        buffers, storages = list(flat_buffers(one)), list(dict.fromkeys(weight.storage for _, weight in own))
         if len(storages) > len(buffers):
             raise ValueError(f"{file.path}: more memories of weights than buffers in {DISTRIBUTED}")
-        for name, weight in own:
-            for key, values in buffers[storages.index(weight.storage)].items():
-                found[OURS[key]][name] = _cut_out(values, weight.first, weight.shape, file.path)
+        for storage, states in zip(storages, buffers, strict=False):
+            here = {name: weight for name, weight in own if weight.storage == storage}
+            starts = _starts(here, states["param"], file.path) if "param" in states else {}
+            for key, values in states.items():
+                for name, weight in here.items():
+                    first = starts.get(name, weight.first)
+                    found[OURS[key]][name] = _cut_out(values, first, weight.shape, file.path)
     return dict(found)
+
+
+def _starts(weights: Mapping[str, StoredTensor], main: LazyTensor, path: Path) -> dict[str, int]:
+    """Where each parameter begins in a flat state, which has several buckets without what filled up their ends.
+
+    In the weights' memory a parameter begins at a multiple of 64, one that begins a bucket at a multiple of 128. Where
+    this does not tell whether a bucket began, the float32 values do.
+    """
+    starts, removed, end = {}, 0, 0
+    for name, weight in sorted(weights.items(), key=lambda entry: entry[1].first):
+        places = [weight.first - removed - gap for gap in _gaps(end, weight.first)]
+        if len(places) > 1:
+            inside = (at for at in places if at + prod(weight.shape) <= main.shape[0])
+            places = [at for at in inside if rounds_to(_cut_out(main, at, weight.shape, path), weight)]
+        if not places:
+            raise ValueError(f"{path}: {DISTRIBUTED} beside it has no float32 value of {name}; {REMEDY}")
+        starts[name] = places[0]
+        removed, end = weight.first - places[0], weight.first + prod(weight.shape)
+    return starts
+
+
+def _gaps(end: int, first: int) -> list[int]:
+    """What can be left out of the gap before a parameter at `first` in memory; the one before it ends at `end`."""
+    aligned = -(-end // ALIGNMENT) * ALIGNMENT
+    if first != aligned:
+        return sorted({gap for gap in (first - aligned, first - end) if gap >= 0})
+    return sorted({0, first - end}) if first % (2 * ALIGNMENT) == 0 else [0]
 
 
 def _stored(file: RankFile, names: Sequence[Sequence[str]]) -> Iterator[tuple[str, StoredTensor]]:
@@ -160,14 +209,16 @@ def _stored(file: RankFile, names: Sequence[Sequence[str]]) -> Iterator[tuple[st
                 yield name, weight
 
 
-def _buffers(one: Mapping[Any, Any]) -> Iterator[dict[str, LazyTensor]]:
+def flat_buffers(one: Mapping[Any, Any]) -> Iterator[dict[str, LazyTensor]]:
     """The flat states of each buffer, in order."""
     for key in sorted(key for key in one if isinstance(key, int)):
         for states in one[key].values():
-            yield {name: values for name, values in states.items() if name in OURS}
+            found = {name: values for name, values in states.items() if name in OURS}
+            yield {name: concatenated(v) if isinstance(v, list) else v for name, v in found.items()}
 
 
 def _cut_out(flat: LazyTensor, first: int, shape: tuple[int, ...], path: Path) -> LazyTensor:
+    """The part of a flat state from an entry on."""
     count = prod(shape)
     if len(flat.shape) != 1 or first + count > flat.shape[0]:
         raise ValueError(f"{path}: {DISTRIBUTED} beside it is shorter than the weights")

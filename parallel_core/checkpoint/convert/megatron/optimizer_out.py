@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parallel_core.checkpoint.convert.megatron.cuts import BUFFERS
-from parallel_core.checkpoint.convert.megatron.optimizer import is_decayed, is_of_expert
+from parallel_core.checkpoint.convert.megatron.optimizer import SCALER_TRACKERS, is_decayed, is_of_expert
 from parallel_core.checkpoint.convert.model import Position
 from parallel_core.checkpoint.lazy import LazyTensor, of_array
 
@@ -51,7 +51,17 @@ def _one(entries: Sequence[Entry], expert: bool, position: Position) -> dict[str
     inner = {"state": state, "param_groups": param_groups}
     if not any(MAIN in entry.states for entry in numbered):
         return inner
-    return {"optimizer": inner, "fp32_from_fp16_params": [[e.states[MAIN] for e in group] for _, group in members]}
+    main = [[e.states[MAIN] for e in group] for _, group in members]
+    return {"optimizer": inner, "fp32_from_fp16_params": main, **_scaler(position)}
+
+
+def _scaler(position: Position) -> dict[str, Any]:
+    """A dynamic loss scaler's state; other kinds have none that Megatron knows."""
+    state = position.loss_scaler
+    if state is None or state["kind"] != "dynamic":
+        return {}
+    scale = of_array(np.array([state["scale"]], np.float32))
+    return {"grad_scaler": {"scale": scale, **{name: state[name] for name in SCALER_TRACKERS}}}
 
 
 def _group(decays: float, expert: bool, params: range, position: Position) -> dict[str, Any]:

@@ -14,22 +14,30 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from parallel_core.checkpoint.convert.megatron import blocks_of_states
 from parallel_core.checkpoint.convert.megatron.args import args_in, position_of, settings_of
+from parallel_core.checkpoint.convert.megatron.blocks_of_states import unblocked
+from parallel_core.checkpoint.convert.megatron.buckets import of_buckets
 from parallel_core.checkpoint.convert.megatron.names import IS_NO_PARAMETER, spellings
-from parallel_core.checkpoint.convert.megatron.optimizer import OURS, hyperparameters_of, steps_of
+from parallel_core.checkpoint.convert.megatron.optimizer import (
+    OURS,
+    REMEDY,
+    flat_buffers,
+    hyperparameters_of,
+    loss_scaler_of,
+    steps_of,
+)
 from parallel_core.checkpoint.convert.model import Model
-from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled
+from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled, concatenated
 from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
 from parallel_core.checkpoint.torch_files.pickles import read_pickle
 from parallel_core.files import plain_file, read_plain
 from parallel_core.sharding import Box
 
 METADATA, COMMON = ".metadata", "common.pt"
-_CHAINED = re.compile(r"^chained_\d+\.(?=optimizer\.)")
-"""Before keys of the optimizers of experts and of the rest, where there are both."""
-_STATE = re.compile(r"optimizer\.state\.(\w+?)\.(.+)")
-_BUCKETS = "optimizer.distributed."
+_OF_OPTIMIZER = re.compile(r"(chained_\d+\.)?optimizer\.")
+"""Optimizers of experts and of the rest are numbered, where there are both."""
+_STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.(\w+?)\.(.+)")
+_BUCKETS = re.compile(r"(chained_\d+\.)?optimizer\.distributed\.")
 
 
 def is_torch_dist(folder: Path) -> bool:
@@ -39,20 +47,22 @@ def is_torch_dist(folder: Path) -> bool:
 
 def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
     """A torch_dist checkpoint. Raises ValueError if it lacks something or holds what this does not know."""
-    content = read_archive(plain_file(folder, COMMON)) if (folder / COMMON).is_file() else {}
+    if not (folder / COMMON).is_file():
+        raise ValueError(f"{folder / COMMON}: missing: it says what the network is; restore it or take another checkpoint")
+    content = read_archive(plain_file(folder, COMMON))
     args = args_in(content)
-    settings = settings_of(args)
-    tensors = {_CHAINED.sub("", key): tensor for key, tensor in read_tensors(folder).items()}
-    weights = {key: tensor for key, tensor in tensors.items() if not key.startswith("optimizer.")}
-    model = Model(dict(_by_parameter(weights)), settings, position=position_of(content, args))
-    model.position.hyperparameters = hyperparameters_of(content)
+    tensors = read_tensors(folder)
+    weights = {key: tensor for key, tensor in tensors.items() if not _OF_OPTIMIZER.match(key)}
+    model = Model(dict(_by_parameter(weights)), settings_of(args), position=position_of(content, args))
     if optimizer:
-        model.states = _states(tensors, weights, model)
+        content = {**content, "optimizer": _groups(folder) or content.get("optimizer")}
+        model.position.hyperparameters = hyperparameters_of(content)
+        model.position.loss_scaler = loss_scaler_of(content)
+        model.states = _states(tensors, weights, model, folder)
+        buckets = {key: tensor for key, tensor in (*tensors.items(), *_gathered(folder)) if _BUCKETS.match(key)}
+        if buckets and not model.states:
+            model.states = of_buckets(buckets, model, args, folder)
         model.position.optimizer_steps = steps_of(content) if model.states else 0
-    if optimizer and not model.states and any(key.startswith(_BUCKETS) for key in tensors):
-        buckets = {key: tensor for key, tensor in tensors.items() if key.startswith(_BUCKETS)}
-        model.states = blocks_of_states.of_buckets(buckets, model, args, folder)
-        model.position.optimizer_steps = steps_of(content)
     return model
 
 
@@ -146,10 +156,13 @@ def _dtype(described: Any) -> str:
 
 
 def _by_parameter(tensors: Mapping[str, Assembled]) -> Iterator[tuple[str, LazyTensor]]:
-    """Stacked layers and experts as parameters of their own, under our spelling."""
-    unstacked = [entry for key, tensor in tensors.items() for entry in _unstacked(key, tensor)]
-    names = spellings(name for name, _ in unstacked)
-    for name, tensor in unstacked:
+    """Stacked layers and experts as parameters of their own, gate and up as one, under our spelling."""
+    unstacked = dict(entry for key, tensor in tensors.items() for entry in _unstacked(key, tensor))
+    for name in [name for name in unstacked if name.endswith("_w") and f"{name[:-2]}_v" in unstacked]:
+        whole = name.removesuffix("_w")
+        unstacked[whole] = concatenated([unstacked.pop(f"{whole}_{half}") for half in "wv"])
+    names = spellings(unstacked)
+    for name, tensor in unstacked.items():
         yield names[name], tensor
 
 
@@ -157,7 +170,7 @@ def _unstacked(key: str, tensor: Assembled) -> Iterator[tuple[str, LazyTensor]]:
     patterns = []
     if re.match(r"decoder\.layers\.(?!\d)", key):
         patterns.append((r"decoder\.layers\.", "decoder.layers.{}."))
-    if ".mlp.experts.experts." in key:
+    if re.search(r"\.mlp\.experts\.experts\.(?!\d)", key):
         patterns.append((r"\.mlp\.experts\.experts\.", ".mlp.experts.local_experts.{}."))
     for numbers in _all_indices(tensor.shape[: len(patterns)]):
         name = key
@@ -179,12 +192,47 @@ def _all_indices(lengths: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def _states(
-    tensors: Mapping[str, Assembled], weights: Mapping[str, Assembled], model: Model
+    tensors: Mapping[str, Assembled], weights: Mapping[str, Assembled], model: Model, folder: Path
 ) -> dict[str, dict[str, LazyTensor]]:
     """Optimizer states that are kept by parameter."""
     by_state: dict[str, dict[str, Assembled]] = defaultdict(dict)
     for key, tensor in tensors.items():
         match = _STATE.fullmatch(key)
         if match and match[1] in OURS:
-            by_state[OURS[match[1]]][match[2]] = blocks_of_states.unblocked(tensor, weights[match[2]].shape)
+            state, name = OURS[match[1]], match[2]
+            if name not in weights or name in by_state[state]:
+                problem = "a weight that is not there" if name not in weights else "a weight that another one has, too"
+                raise ValueError(f"{folder / METADATA}: {key}: a state of {problem}; {REMEDY}")
+            by_state[state][name] = unblocked(tensor, weights[name].shape)
     return {state: dict(_by_parameter(found)) for state, found in by_state.items()}
+
+
+def _groups(folder: Path) -> list[Any]:
+    """What the distributed optimizer keeps apart: its parameter groups with betas and steps, its loss scaler."""
+    found = []
+    for key, value in _objects(folder):
+        if key.endswith(".optimizer"):
+            found += value
+        elif key.endswith(".grad_scaler"):
+            found += [{"grad_scaler": one} for one in value]
+    return found
+
+
+def _gathered(folder: Path) -> Iterator[tuple[str, LazyTensor]]:
+    """Flat states that one rank gathered, `dp_zero_gather_scatter`, under the keys of buckets."""
+    for key, value in _objects(folder):
+        if key.endswith(".param_state"):
+            for one in value:
+                for number, buffer in enumerate(flat_buffers(one)):
+                    for state, flat in buffer.items():
+                        yield f"{key.removesuffix('param_state')}gbuf_idx_{number}.dtype_().bucket_idx_0.{state}", flat
+
+
+def _objects(folder: Path) -> Iterator[tuple[str, list[Any]]]:
+    """(key, values) of what the distributed optimizer keeps whole, tensors unread."""
+    for index, info in _metadata(folder).get("storage_data").items():
+        key = _index(index)[0].partition("/")[0]
+        if _BUCKETS.match(key) and key.endswith((".optimizer", ".grad_scaler", ".param_state")):
+            stored = _stored(folder, info)
+            value = read_archive(stored.path, stored.offset, stored.length)
+            yield key, value if isinstance(value, list) else [value]

@@ -11,8 +11,9 @@ from parallel_core.checkpoint.commit import TRACKER, checkpoint_name
 from parallel_core.checkpoint.convert import settings
 from parallel_core.checkpoint.convert.megatron import cuts
 from parallel_core.checkpoint.convert.megatron.args import arguments_of
+from parallel_core.checkpoint.convert.megatron.chunks import chunks_of
 from parallel_core.checkpoint.convert.megatron.legacy import FILE
-from parallel_core.checkpoint.convert.megatron.names import expert_of, in_order, layer_of, shifted
+from parallel_core.checkpoint.convert.megatron.names import expert_of, shifted
 from parallel_core.checkpoint.convert.megatron.optimizer_out import Entry, optimizer_of
 from parallel_core.checkpoint.convert.model import Model, padded
 from parallel_core.checkpoint.lazy import LazyTensor, concatenated
@@ -111,9 +112,7 @@ def _chunk(
     model: Model, layout: Layout, chunks: list[list[range]], number: int, tensor: int, stage: int, expert: int
 ) -> list[Entry]:
     """What one rank has of one model chunk, under local numbers, in the order of Megatron's models."""
-    layers, gated = chunks[number][stage], cuts.is_gated(model.network)
-    is_first = number == stage == 0
-    is_last = (number, stage) == (len(chunks) - 1, layout.stages - 1)
+    chunk, gated = chunks_of(chunks)[number][stage], cuts.is_gated(model.network)
     coordinates: Coordinates = {
         "tp": (tensor, layout.tensor),
         "expert-tp": (tensor % layout.expert_tensor_size, layout.expert_tensor_size),
@@ -126,29 +125,16 @@ def _chunk(
         cut = {state: _cut(name, whole, coordinates, gated) for state, whole in states.items()}
         return Entry(local, _cut(name, model.weights[name], coordinates, gated), cut)
 
-    found, depths = [], settings.get(model.settings, "model_config.multi_token_prediction.num_layers") or 0
-    for name in in_order(model.weights):
+    found = []
+    for name, own_name in chunk.parameters(model.weights, model.network):
         one = expert_of(name)
-        is_own = one is None or first_expert <= one < first_expert + own
-        embeds = is_first or (is_last and depths > 0)
-        if is_own and _is_here(name, layers, embeds=embeds, is_last=is_last):
-            found.append(entry(name, shifted(name, -layers.start, -first_expert)))
-    tied = not model.network.get("untie_embeddings_and_output_weights", False)
-    if tied and is_last and not is_first:
-        found.append(entry("embedding.word_embeddings.weight", "output_layer.weight"))
+        if one is None or first_expert <= one < first_expert + own:
+            found.append(entry(name, shifted(own_name, -chunk.layers.start, -first_expert)))
     return found
 
 
 def _experts(weights: Mapping[str, LazyTensor]) -> int:
     return 1 + max((number for name in weights if (number := expert_of(name)) is not None), default=-1)
-
-
-def _is_here(name: str, layers: range, *, embeds: bool, is_last: bool) -> bool:
-    """embeds: the first chunk does, and the last one to predict further tokens."""
-    layer = layer_of(name)
-    if layer is not None:
-        return layer in layers
-    return embeds if name.startswith("embedding.") else is_last
 
 
 def _cut(name: str, whole: LazyTensor, coordinates: Coordinates, gated: bool) -> LazyTensor:

@@ -82,8 +82,8 @@ FLOORS = {
         {"config", "context"},
         {"rope_scaling"},
         {"batch", "data", "optimizer", "rotary", "routing", "score_form", "step_figures", "topology"},
-        {"blocks", "checkpoint"},
-        {"costs"},
+        {"blocks"},
+        {"checkpoint", "costs"},
     ),
     "pynative": (
         {"deferred_imports", "dtypes"},

@@ -22,15 +22,20 @@ from parallel_core.checkpoint.convert.megatron.optimizer import ALIGNMENT, OURS,
 from parallel_core.checkpoint.convert.megatron.rounding import rounds_to
 from parallel_core.checkpoint.convert.megatron.shards import Shards, group_sizes
 from parallel_core.checkpoint.convert.model import Model
-from parallel_core.checkpoint.lazy import Assembled, LazyTensor
+from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.partition import chunk_layers
 from parallel_core.sharding import Box, Coordinates, place
-
 
 _BUCKET = re.compile(
     r"(?:chained_(\d+)\.)?optimizer\.distributed\.dp_group_idx_(\d+)\.gbuf_idx_(\d+)\.dtype_\(.*\)\.bucket_idx_(\d+)\."
     r"(param|exp_avg|exp_avg_sq)"
 )
+
+
+_GIVEN = (
+    "num_layers_per_virtual_pipeline_stage", "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+)  # fmt: skip
+_COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 
 
 class _Rank(NamedTuple):
@@ -43,7 +48,7 @@ class _Rank(NamedTuple):
 class _Buffer(NamedTuple):
     """A chunk's memory on one rank."""
 
-    buckets: dict[str, list[Assembled]]
+    buckets: dict[str, list[LazyTensor]]
     names: list[str]
     """What is in it, in the order of the model."""
     coordinates: Coordinates
@@ -52,7 +57,7 @@ class _Buffer(NamedTuple):
 States = dict[str, dict[str, LazyTensor]]
 
 
-def of_buckets(tensors: Mapping[str, Assembled], model: Model, args: Mapping[str, Any], folder: Path) -> States:
+def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[str, Any], folder: Path) -> States:
     """States from flat buckets: the parameters of a rank's chunk in reverse order, each at a multiple of 64.
 
     The order of a layer's parameters depends on the layers that saved; the one whose float32 values round to the
@@ -74,9 +79,9 @@ def of_buckets(tensors: Mapping[str, Assembled], model: Model, args: Mapping[str
     raise ValueError(f"{folder}: the order of its flat optimizer states was not found; {REMEDY}")
 
 
-def _by_rank(tensors: Mapping[str, Assembled]) -> dict[_Rank, list[dict[str, list[Assembled]]]]:
+def _by_rank(tensors: Mapping[str, LazyTensor]) -> dict[_Rank, list[dict[str, list[LazyTensor]]]]:
     """The buffers of each rank in order: state -> its buckets in order."""
-    found: dict[_Rank, dict[int, dict[str, dict[int, Assembled]]]] = defaultdict(
+    found: dict[_Rank, dict[int, dict[str, dict[int, LazyTensor]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(dict))
     )
     for key, tensor in tensors.items():
@@ -97,23 +102,20 @@ def _layers(args: Mapping[str, Any], sizes: Mapping[str, int], folder: Path) -> 
     """Which layers each chunk of each stage had."""
     if args.get("num_layers") is None:
         raise ValueError(f"{folder}: its args do not say how layers are divided; {REMEDY}")
-    names = ("num_layers_per_virtual_pipeline_stage", "decoder_first_pipeline_num_layers")
-    names += ("decoder_last_pipeline_num_layers",)
-    counted = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
     parallel = SimpleNamespace(
         pipeline_model_parallel_size=sizes["pp"],
         virtual_pipeline_model_parallel_size=args.get("virtual_pipeline_model_parallel_size"),
         num_layer_list=None,
         offset=None,
         standalone_embedding_stage=False,
-        **{name: args.get(name) for name in names},
-        **{name: bool(args.get(name)) for name in counted},
+        **{name: args.get(name) for name in _GIVEN},
+        **{name: bool(args.get(name)) for name in _COUNTED},
     )
     return chunk_layers(SimpleNamespace(num_layers=args["num_layers"]), parallel)
 
 
 def _buffers(
-    ranks: Mapping[_Rank, list[dict[str, list[Assembled]]]],
+    ranks: Mapping[_Rank, list[dict[str, list[LazyTensor]]]],
     chunks: list[list[Chunk]],
     sizes: Mapping[str, int],
     model: Model,

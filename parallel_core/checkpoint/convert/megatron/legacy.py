@@ -13,7 +13,7 @@ from parallel_core.checkpoint.convert.megatron.args import args_in, position_of,
 from parallel_core.checkpoint.convert.megatron.experts import apart
 from parallel_core.checkpoint.convert.megatron.names import layer_of, shifted, spellings
 from parallel_core.checkpoint.convert.megatron.optimizer import hyperparameters_of, loss_scaler_of, rank_states
-from parallel_core.checkpoint.convert.megatron.shards import Shards, group_sizes
+from parallel_core.checkpoint.convert.megatron.shards import SIZES, Shards, group_sizes
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.torch_files.archive import read_archive
@@ -63,6 +63,7 @@ def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
     args = args_in(contents[paths[0]])
     sizes = _sizes_in_names(args, paths[0])
     files = [_rank_file(path, content, sizes) for path, content in contents.items()]
+    _check_same_run(files, sizes)
     missing = set(range(sizes["pp"])) - {file.stage for file in files}
     if missing:
         raise ValueError(f"{folder}: files of pipeline stage(s) {sorted(missing)} are missing")
@@ -98,6 +99,23 @@ def _content(path: Path) -> Mapping[str, Any]:
         )
     checked: Mapping[str, Any] = content
     return checked
+
+
+def _check_same_run(files: list[RankFile], sizes: Mapping[str, int]) -> None:
+    """Raise ValueError if a file is of another iteration, or of a rank that the layout does not have."""
+    first = files[0]
+    for file in files:
+        then, now = (one.content.get("iteration") for one in (first, file))
+        if then != now:
+            raise ValueError(
+                f"{file.path}: is of iteration {now}, {first.path} of {then}: files of two checkpoints; restore one"
+            )
+        for kind, rank in (("tp", file.tensor), ("pp", file.stage), ("ep", file.expert)):
+            if rank >= sizes[kind]:
+                raise ValueError(
+                    f"{file.path}: is of rank {rank}, but its args have {SIZES[kind]} {sizes[kind]}: a file of another "
+                    f"layout; delete what is not of this checkpoint"
+                )
 
 
 def _sizes_in_names(args: Mapping[str, Any], path: Path) -> dict[str, int]:

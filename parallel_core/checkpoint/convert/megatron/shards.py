@@ -80,7 +80,7 @@ class Shards:
             if held.shape != tensor.shape or tensor.dtype != first.dtype:
                 raise ValueError(f"{path}: {name} is {list(tensor.shape)} {tensor.dtype}, {list(held.shape)} fits")
             pieces += [(box, tensor) for box in held.boxes]
-        if len(pieces) == 1:
+        if len(pieces) == 1 and first.shape == shape:
             return first
         try:
             return assembled(shape, first.dtype, pieces)

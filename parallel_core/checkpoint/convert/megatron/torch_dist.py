@@ -6,6 +6,7 @@ one whose next axis is the expert.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -33,7 +34,7 @@ from parallel_core.checkpoint.torch_files.pickles import read_pickle
 from parallel_core.files import plain_file, read_plain
 from parallel_core.sharding import Box
 
-METADATA, COMMON = ".metadata", "common.pt"
+METADATA, COMMON, CONFIG = ".metadata", "common.pt", "metadata.json"
 _OF_OPTIMIZER = re.compile(r"(chained_\d+\.)?optimizer\.")
 """Optimizers of experts and of the rest are numbered, where there are both."""
 _STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.(\w+?)\.(.+)")
@@ -47,8 +48,7 @@ def is_torch_dist(folder: Path) -> bool:
 
 def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
     """A torch_dist checkpoint. Raises ValueError if it lacks something or holds what this does not know."""
-    if not (folder / COMMON).is_file():
-        raise ValueError(f"{folder / COMMON}: missing: it says what the network is; restore it or take another checkpoint")
+    _check_whole(folder)
     content = read_archive(plain_file(folder, COMMON))
     args = args_in(content)
     tensors = read_tensors(folder)
@@ -64,6 +64,20 @@ def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
             model.states = of_buckets(buckets, model, args, folder)
         model.position.optimizer_steps = steps_of(content) if model.states else 0
     return model
+
+
+def _check_whole(folder: Path) -> None:
+    """Raise ValueError if the files that are written last are missing, or of another kind."""
+    for name, why in ((COMMON, "it says what the network is"), (CONFIG, "it is written when a save has ended")):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder / name}: missing: {why}; restore it or take another checkpoint")
+    try:
+        content = json.loads(plain_file(folder, CONFIG).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{folder / CONFIG}: not readable ({error}); restore it or take another checkpoint") from error
+    kind = content.get("sharded_backend") if isinstance(content, dict) else None
+    if kind != "torch_dist":
+        raise ValueError(f"{folder / CONFIG}: sharded_backend is {kind!r}, known is torch_dist; save it again by it")
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from parallel_core.checkpoint.convert.megatron import blocks_of_states, optimizer, torch_dist
+from parallel_core.checkpoint.convert.megatron import buckets, optimizer, torch_dist
 from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from parallel_core.checkpoint.torch_files.write import write_archive
+from tests.support.checkpoint_cases import digests, unpack
 
 DENSE = "decoder.final_layernorm.weight"
 EXPERT = "decoder.layers.0.mlp.experts.local_experts.{}.linear_fc1.weight"
@@ -38,26 +39,87 @@ def test_experts_have_buffers_of_their_own(tmp_path):
         assert values == {EXPERT.format(expert): 2.0 + expert} | ({DENSE: 1.0} if expert == 0 else {})
 
 
+def opened(monkeypatch, tmp_path, tensors, objects=()):
+    """A torch_dist checkpoint of these tensors, and of objects of its distributed optimizer."""
+    write_archive(tmp_path / torch_dist.COMMON, {"iteration": 3})
+    (tmp_path / torch_dist.CONFIG).write_text('{"sharded_backend": "torch_dist"}')
+    monkeypatch.setattr(torch_dist, "read_tensors", lambda folder: tensors)
+    monkeypatch.setattr(torch_dist, "_objects", lambda folder: iter(objects))
+    return torch_dist.read_torch_dist(tmp_path)
+
+
 def test_keys_of_chained_optimizers(monkeypatch, tmp_path):
     """Experts and the rest have optimizers of their own, by whose numbers keys of torch_dist can begin."""
     weights = {"decoder.final_layernorm.weight": (2,), "embedding.word_embeddings.weight": (4, 2)}
     states = {f"chained_{n}.optimizer.state.exp_avg.{name}": shape for n, (name, shape) in enumerate(weights.items())}
     tensors = {key: of_array(np.zeros(shape, np.float32)) for key, shape in (weights | states).items()}
-    monkeypatch.setattr(torch_dist, "read_tensors", lambda folder: tensors)
-    model = torch_dist.read_torch_dist(tmp_path)
+    model = opened(monkeypatch, tmp_path, tensors)
     assert model.weights.keys() == weights.keys() == model.states["exp_avg"].keys()
 
 
 @pytest.mark.parametrize(
-    ("args", "apart"),
+    ("keys", "words"),
     [
-        ({}, False),
-        ({"num_experts": 4}, False),
-        ({"num_experts": 4, "expert_model_parallel_size": 2}, True),
-        ({"num_experts": 4, "expert_tensor_parallel_size": 1}, True),
-        ({"num_experts": 4, "expert_tensor_parallel_size": 2}, False),
+        ([f"chained_{n}.optimizer.state.exp_avg.{DENSE}" for n in range(2)], "another one has, too"),
+        ([f"optimizer.state.exp_avg.{DENSE}s"], "is not there"),
     ],
 )
-def test_experts_share_the_flat_buffers_where_the_same_ranks_cut_them(args, apart):
-    """Of a run on two tensor-parallel ranks; where they do not, their buckets have no names and are refused."""
-    assert blocks_of_states._experts_apart(args, 2) is apart
+def test_states_that_belong_to_no_weight_are_refused(keys, words, monkeypatch, tmp_path):
+    """Two optimizers' of one weight, or one of a weight that nobody has: either would be taken silently."""
+    tensors = {key: of_array(np.zeros(2, np.float32)) for key in (DENSE, *keys)}
+    with pytest.raises(ValueError, match=words) as error:
+        opened(monkeypatch, tmp_path, tensors)
+    assert keys[-1] in str(error.value)
+
+
+def test_what_the_distributed_optimizer_keeps_apart(monkeypatch, tmp_path):
+    """Its steps, which need not be the iteration, its hyperparameters and its loss scaler."""
+    key = "optimizer.distributed.dp_group_idx_0."
+    scaler = {"scale": of_array(np.array([512.0], np.float32)), "growth_tracker": 2, "hysteresis_tracker": 1}
+    objects = [
+        (f"{key}optimizer", [{"param_groups": [{"step": 2, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.5}]}]),
+        (f"{key}grad_scaler", [scaler]),
+    ]
+    tensors = {name: of_array(np.zeros(2, np.float32)) for name in (DENSE, f"optimizer.state.exp_avg.{DENSE}")}
+    position = opened(monkeypatch, tmp_path, tensors, objects).position
+    assert (position.iteration, position.optimizer_steps) == (3, 2)
+    assert position.hyperparameters == {"betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.5}
+    assert position.loss_scaler == {"kind": "dynamic", "scale": 512.0, "growth_tracker": 2, "hysteresis_tracker": 1}
+
+
+def test_states_that_one_rank_gathered(monkeypatch, tmp_path):
+    """`dp_zero_gather_scatter`: the same flat memory as in buckets, in one object of each rank."""
+    folder = next(unpack("torch_dist/llama_dp2_bf16_distopt_default", tmp_path).glob("iter_*"))
+    expected, tensors = torch_dist.read_torch_dist(folder).states, torch_dist.read_tensors(folder)
+    flat = {key.rpartition(".")[2]: tensors.pop(key) for key in list(tensors) if key.startswith("optimizer.")}
+    gathered = ("optimizer.distributed.dp_group_idx_0.param_state", [{"buckets_coalesced": True, 0: {"types": flat}}])
+    monkeypatch.setattr(torch_dist, "read_tensors", lambda folder: tensors)
+    monkeypatch.setattr(torch_dist, "_objects", lambda folder: iter([gathered]))
+    found = torch_dist.read_torch_dist(folder).states
+    assert {state: digests(t) for state, t in found.items()} == {state: digests(t) for state, t in expected.items()}
+
+
+def test_flat_states_of_an_order_that_nobody_knows_are_refused(monkeypatch, tmp_path):
+    """Their float32 values are not those of the weights at any place; the rest can be had without them."""
+    folder = next(unpack("torch_dist/llama_dp2_bf16_distopt_default", tmp_path).glob("iter_*"))
+    monkeypatch.setattr(buckets, "rounds_to", lambda main, weight: False)
+    with pytest.raises(ValueError, match="--no-load-optim"):
+        torch_dist.read_torch_dist(folder)
+    assert torch_dist.read_torch_dist(folder, optimizer=False).states == {}
+
+
+def test_halves_and_numbered_experts_of_single_shards(monkeypatch, tmp_path):
+    """`singleton_local_shards`: gate and up under keys of their own, each expert with its number."""
+    name = "decoder.layers.1.mlp.experts.experts.3.linear_fc1.weight"
+    tensors = {f"{name}_{half}": of_array(np.full((2, 3), value, np.float32)) for half, value in (("w", 1), ("v", 2))}
+    (tensor,) = (weights := opened(monkeypatch, tmp_path, tensors).weights).values()
+    assert list(weights) == ["decoder.layers.1.mlp.experts.local_experts.3.linear_fc1.weight"]
+    assert tensor.read()[:, 0].tolist() == [1, 1, 2, 2]
+
+
+def test_gaps_between_the_buckets_of_a_flat_state():
+    """At the end of a bucket memory is filled up to a multiple of 128, the file is not: of each gap what can be left
+    out; none where nothing tells that a bucket ended."""
+    assert [optimizer._gaps(*ends) for ends in ((100, 128), (64, 128), (60, 64), (128, 128))] == [
+        [0, 28], [64], [0], [0]
+    ]  # fmt: skip

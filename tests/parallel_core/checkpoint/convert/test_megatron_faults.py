@@ -1,0 +1,106 @@
+"""Megatron's folders with something missing, left over or mixed: refused, with the file or the parameter named."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.convert.megatron import torch_dist
+from parallel_core.checkpoint.convert.megatron.legacy import RankFile
+from parallel_core.checkpoint.convert.reader import open_checkpoint
+from tests.support.checkpoint_cases import unpack
+
+EXPERTS = "legacy/mixtral_ep2_te_grouped_names"
+LEGACY, TORCH_DIST = "legacy/mixtral_tp2_pp2_ep2", "torch_dist/mixtral_ep2"
+
+
+def iteration(case: str, folder: Path) -> Path:
+    """The folder of the files."""
+    return next(unpack(case, folder).glob("iter_*"))
+
+
+FAULTS = {
+    "no settings": (TORCH_DIST, lambda f: (f / "common.pt").unlink(), "common.pt: missing"),
+    "not ended": (TORCH_DIST, lambda f: (f / "metadata.json").unlink(), "metadata.json: missing"),
+    "another kind": (TORCH_DIST, lambda f: (f / "metadata.json").write_text('{"sharded_backend": "zarr"}'), "'zarr'"),
+    "not readable": (
+        TORCH_DIST,
+        lambda f: (f / "metadata.json").write_text('{"sharded'),
+        "metadata.json: not readable",
+    ),
+    "a stage": (LEGACY, lambda f: [shutil.rmtree(p) for p in f.glob("*_001_*")], r"stage\(s\) \[1\]"),
+    "an expert rank": (EXPERTS, lambda f: shutil.rmtree(f / "mp_rank_00_001"), r"local_experts\.\d.*missing"),
+    "a tensor rank": (LEGACY, lambda f: [shutil.rmtree(p) for p in f.glob("mp_rank_01_*")], "not whole"),
+    "another layout": (
+        LEGACY,
+        lambda f: shutil.copytree(f / "mp_rank_01_001_001", f / "mp_rank_02_001_001"),
+        "mp_rank_02_001_001.*of rank 2",
+    ),
+    "another form": (
+        LEGACY,
+        lambda f: shutil.copytree(f / "mp_rank_01_001_001", f / "mp_rank_01_001"),
+        r"mp_rank_01_001: its name has 1 number",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named(fault, tmp_path):
+    """What a user finds after a full disk, a half-finished copy, or two runs in one folder."""
+    case, damage, words = FAULTS[fault]
+    folder = iteration(case, tmp_path)
+    damage(folder)
+    with pytest.raises(ValueError, match=words) as error:
+        formats.read(folder.parent)
+    assert str(folder) in str(error.value)
+
+
+def test_files_of_two_iterations_are_not_mixed(tmp_path, monkeypatch):
+    """Shapes would fit."""
+    folder, content = iteration(LEGACY, tmp_path), RankFile.__init__
+
+    def changed(self, path, values, *place):
+        content(self, path, values | ({"iteration": 5} if path.parent.name.endswith("001_001") else {}), *place)
+
+    monkeypatch.setattr(RankFile, "__init__", changed)
+    with pytest.raises(ValueError, match=r"mp_rank_01_001_001.*of iteration 5.* of 10"):
+        formats.read(folder)
+
+
+@pytest.mark.parametrize("case", [LEGACY, TORCH_DIST])
+def test_a_release_is_found_beside_iterations(case, tmp_path):
+    """The pointer can hold the word."""
+    folder = iteration(case, tmp_path)
+    shutil.copytree(folder, folder.parent / "release")
+    shutil.rmtree(folder)
+    (folder.parent / "latest_checkpointed_iteration.txt").write_text("release\n")
+    assert formats.recognise(folder.parent)[1].name == "release"
+
+
+@pytest.mark.parametrize(("key", "words"), [("decoder.extra.weight", "no such parameter"), (None, "missing")])
+def test_parameters_that_are_not_the_networks(key, words, tmp_path, monkeypatch):
+    """More or fewer than the settings say, each named: a part would load, and compute something else."""
+    folder, read = iteration(TORCH_DIST, tmp_path), torch_dist.read_tensors
+
+    def changed(folder):
+        tensors = read(folder)
+        norm = tensors.pop("decoder.final_layernorm.weight")
+        return tensors | ({key: norm, "decoder.final_layernorm.weight": norm} if key else {})
+
+    monkeypatch.setattr(torch_dist, "read_tensors", changed)
+    with pytest.raises(ValueError, match=f"{key or 'decoder.final_layernorm.weight'}: .*{words}"):
+        formats.read(folder)
+
+
+@pytest.mark.parametrize("case", [LEGACY, TORCH_DIST])
+def test_damage_is_found_where_a_run_loads(case, tmp_path):
+    """Files of torch.save have checksums; ranks share the reading, and one of them finds it."""
+    folder = iteration(case, tmp_path)
+    victim = max(folder.rglob("*.*t*"), key=lambda path: path.stat().st_size)
+    assert [open_checkpoint(folder).damaged_files(rank, 2) for rank in range(2)] == [[], []]
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 4
+    victim.write_bytes(content)
+    (found,) = [problem for rank in range(2) for problem in open_checkpoint(folder).damaged_files(rank, 2)]
+    assert str(victim) in found

@@ -60,6 +60,22 @@ _OF_A_RUN = {
 _ACTIVATIONS = (("swiglu", "swiglu"), ("squared_relu", "squared_relu"))
 
 
+_ONLY_OURS: dict[str, Any] = {
+    "model_config.apply_residual_connection_post_norm": False,
+    "model_config.use_sandwich_norm": False,
+    "model_config.use_final_norm": True,
+    "model_config.embedding_layernorm": False,
+    "model_config.output_layer_bias": False,
+    "model_config.scales.embedding": 1.0,
+    "model_config.scales.residual": 1.0,
+    "model_config.scales.logits": 1.0,
+    "model_config.scales.logit_cap": None,
+    "model_config.scales.attention_cap": None,
+    "model_config.scales.attention": None,
+}
+"""What Megatron's networks lack, and the value that means nothing of it."""
+
+
 def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
     """Our settings of Megatron's `args`."""
     found: dict[str, Any] = {}
@@ -71,6 +87,8 @@ def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
     network["hidden_act"] = next((ours for name, ours in _ACTIVATIONS if args.get(name)), "gelu")
     if args.get("add_bias_linear"):
         network["qkv_has_bias"] = True
+    if args.get("use_mcore_models") or args.get("use_legacy_models") is False:
+        network.pop("apply_residual_connection_post_norm", None)  # Megatron-Core has the flag and does not look at it
     if args.get("openai_gelu") and network["hidden_act"] == "gelu":
         network["bias_gelu_fusion"] = True
     if network.get("rope_scaling", {}).get("type") is None and args.get("rope_type") != "yarn":
@@ -156,6 +174,9 @@ def _check(ours: Mapping[str, Any]) -> None:
     judges, epsilon = (settings.get(ours, path) for path in _NOT_MEGATRONS)
     if networks.score_of_group(judges, ours) != networks.score_of_group(None, ours):
         raise ValueError(f"--moe-router-group-score-topk {judges}: Megatron counts k / --moe-router-group-topk experts")
+    for path, usual in _ONLY_OURS.items():
+        if settings.get(ours, path) not in (usual, None):
+            raise ValueError(f"{path} {settings.get(ours, path)}: no network of Megatron-Core's has that")
     others = ours["model_config"]["norm_epsilon"]
     if epsilon not in (None, others):
         raise ValueError(f"--latent-norm-epsilon {epsilon}: Megatron's norms of latents have --norm-epsilon {others}")

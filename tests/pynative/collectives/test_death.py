@@ -162,7 +162,7 @@ def msrun(
         else:
             _pid(folder / "pid.1")
         start = time.monotonic()
-        printed, _ = job.communicate(timeout=60)
+        printed, _ = job.communicate(timeout=200)
     finally:
         job.kill()
     logs = [(folder / "log" / f"worker_{rank}.log").read_text() for rank in range(2)]
@@ -170,7 +170,7 @@ def msrun(
 
 
 def _pid(file: Path) -> int:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while time.monotonic() < deadline:
         with contextlib.suppress(FileNotFoundError, ValueError):
             time.sleep(0.05)

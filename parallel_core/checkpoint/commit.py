@@ -86,6 +86,7 @@ def publish(root: Path, iteration: int, keep: int, retain: int | None = None) ->
     """Give the partial directory its name, make it the latest, and delete others as `prune` says."""
     final = root / checkpoint_name(iteration)
     partial = partial_directory(root, iteration)
+    _date(partial / MANIFEST, root)
     _sync_all(partial)
     aside = _hidden(final, "replaced")
     if final.exists():
@@ -100,6 +101,14 @@ def publish(root: Path, iteration: int, keep: int, retain: int | None = None) ->
             _remove(aside)
         prune(root, final, keep, retain)
     return final
+
+
+def _date(manifest: Path, root: Path) -> None:
+    """See to it that a manifest is dated after those in `root`: by that one finds what was published last, also where
+    the clock went back or counts seconds."""
+    latest = max(((path / MANIFEST).stat().st_mtime_ns for path in _published(root)), default=0)
+    if manifest.stat().st_mtime_ns <= latest:
+        os.utime(manifest, ns=(latest + 10**9,) * 2)
 
 
 def prune(root: Path, newest: Path, keep: int, retain: int | None = None) -> None:

@@ -265,3 +265,31 @@ def test_only_a_folder_with_a_whole_checkpoint_is_named_to_go_on_with(tmp_path):
     whole = save(tmp_path, 1, [one_tensor(1)])
     later = commit.cannot_write(tmp_path, 8, error)
     assert f"the newest whole checkpoint is {whole}" in later and f"--load {tmp_path}" in later
+
+
+def test_a_clock_that_went_back_does_not_make_an_older_one_the_latest(tmp_path):
+    """What is deleted, what a lost pointer is replaced by, and what is told of it, follow the order of publishing."""
+    for iteration in (1, 2):
+        save(tmp_path, iteration, [one_tensor(iteration)])
+    tomorrow = (tmp_path / "iter_0000002" / "manifest.json").stat().st_mtime + 86400
+    os.utime(tmp_path / "iter_0000002" / "manifest.json", (tomorrow, tomorrow))
+    for iteration in (3, 4):
+        save(tmp_path, iteration, [one_tensor(iteration)], keep=2)
+    assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_0000003", "iter_0000004"]
+    assert commit.overlooked(tmp_path) is None
+    (tmp_path / commit.TRACKER).unlink()
+    assert commit.find(tmp_path).name == "iter_0000004"
+
+
+@pytest.mark.parametrize("retain", [None, 4])
+def test_a_run_that_began_again_at_an_older_step(tmp_path, retain):
+    """--ckpt-step 2 beside 4, 6 and 8: what it saves is the latest, is not deleted for theirs, and theirs go first."""
+    for iteration in (2, 4, 6, 8):
+        save(tmp_path, iteration, [one_tensor(iteration)])
+    keep = 2 if retain is None else 1
+    left = {None: [{8, 3}, {3, 4}, {4, 5}], 4: [{4, 8, 3}, {4, 8}, {4, 8, 5}]}[retain]
+    for iteration, expected in zip((3, 4, 5), left, strict=True):
+        save(tmp_path, iteration, [one_tensor(10 * iteration)], keep=keep, retain=retain)
+        assert commit.find(tmp_path).name == commit.checkpoint_name(iteration) and commit.overlooked(tmp_path) is None
+        assert _value(tmp_path) == 10 * iteration
+        assert {int(path.name[-7:]) for path in tmp_path.glob("iter_*")} == expected

@@ -27,6 +27,9 @@ class CheckpointCallback(Callback):
             raise ValueError(f"--save {self.directory}: {error.strerror}; choose another directory") from error
         if not os.access(self.directory, os.W_OK):
             raise ValueError(f"--save {self.directory}: not writable; choose another directory")
+        loaded = state.config.training_config.checkpoint.load_checkpoint
+        if loaded is not None and Path(loaded).resolve() == self.directory.resolve():
+            self._saved_iteration = state.iteration  # A run without a step to do leaves it as it is.
 
     def on_step_end(self, state: TrainingState) -> None:
         if self._under_way is not None and self._under_way.advance():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_core.checkpoint import commit
-from parallel_core.checkpoint.manifest import Manifest
+from parallel_core.checkpoint.manifest import MANIFEST, Manifest
 from tests.support.checkpoint_jobs import Outcome, assert_same, layout_flags, saved, train_on
 
 LAYOUTS = {"one": (1, 1, 1), "tp2": (2, 2, 1), "pp2": (2, 1, 2), "dp2": (2, 1, 1), "tp2pp2": (4, 2, 2)}
@@ -208,6 +208,14 @@ def test_saves_at_the_interval_keep_the_newest(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_0000002", "iter_0000003"]
     files = sorted(path.name for path in (tmp_path / "iter_0000003").iterdir())
     assert files == ["manifest.json", "mp_rank_00_000.safetensors", "mp_rank_01_000.safetensors"]
+
+
+def test_a_run_without_a_step_to_do_leaves_its_checkpoint_as_it_is(tmp_path):
+    """Started again after its end, and without the optimizer, whose state would be gone."""
+    train_at("one", f"--save {tmp_path}")
+    before = (commit.find(tmp_path) / MANIFEST).read_text()
+    again = train_at("one", f"--save {tmp_path} --load {tmp_path} --no-load-optim")
+    assert again.losses == [] and (commit.find(tmp_path) / MANIFEST).read_text() == before
 
 
 def test_resuming_from_an_earlier_iteration(tmp_path):

@@ -4,11 +4,16 @@
 
 One process trains a GPT and prints one line of JSON. `save` is (time of `dd conv=fsync`) / (time of saving), `load`
 (time of the same `dd`) / (time of loading), `load_of_read` (time of `dd` reading, from the page cache) / (time of
-loading): medians over rounds, in each of which they take turns. `async_step` is the median time of a step with
---async-save under way over that of one without, `async_longest` the same of the longest step, in which copies are made.
+loading): medians over rounds, in each of which they take turns.
+
+Then --async-save saves every 32 steps. A step counts to a save from the one in which that begins, with all that this
+takes, to the one after which it is published. `async_step` is the mean time of these steps over the median of those
+before and after them, the median of the rounds; `async_worst` is that of the worst round, `async_first` of the first.
+`async_longest` is the longest such step over the median of the others, `async_steps` how many there are in a save.
 """
 
 import argparse
+import itertools
 import json
 import shutil
 import statistics
@@ -22,6 +27,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.model import model_flags, parser_of
+
+INTERVAL = 32
+"""Steps from one save in the background to the next."""
 
 
 def parse() -> argparse.Namespace:
@@ -67,39 +75,36 @@ def against_dd(state: object, folder: Path, rounds: int) -> dict[str, float]:
     return {**ratios, "gigabytes": file.stat().st_size / 1e9, **{f"{k}_s": min(t[k] for t in times) for k in times[0]}}
 
 
-class Background:
-    """Steps with a save under way and without, in turns."""
+class Turns:
+    """Times of steps, with a save under way and without, by rounds."""
 
-    def __init__(self, folder: Path, rounds: int) -> None:
-        self.folder, self.left = folder, rounds
-        self.times: dict[bool, list[float]] = {True: [], False: []}
-        self.saving = None
-        self.steps = 0
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.rounds: list[tuple[list[float], list[float]]] = []
         self.before = time.perf_counter()
 
-    def step_ended(self, state: object) -> bool:
+    def step_ended(self, is_saving: bool) -> bool:
         """Whether that was all."""
-        from pynative.checkpointing.background import BackgroundSave
-
         now = time.perf_counter()
-        self.times[self.saving is not None].append(now - self.before)
-        self.steps += 1
-        self.before = time.perf_counter()
-        if self.saving is not None:
-            if self.saving.advance():
-                self.saving, self.steps, self.left = None, 0, self.left - 1
-        elif self.steps >= 12:
-            self.saving = BackgroundSave(self.folder, state)  # its copies count: `before` was taken ahead of them
-        return self.left == 0 and self.steps >= 12
+        if not self.rounds or (is_saving and not self.was_saving):
+            self.rounds.append(([], []))
+        self.rounds[-1][is_saving].append(now - self.before)
+        self.before, self.was_saving = time.perf_counter(), is_saving
+        return len(self.rounds) > self.left and len(self.rounds[-1][False]) >= 6
 
     def figures(self) -> dict[str, float]:
         """Ratios, and how many steps there were."""
-        plain, busy = statistics.median(self.times[False][12:]), self.times[True]
+        plain = [statistics.median(one[-12:]) for one, _ in self.rounds]
+        busy = [one for _, one in self.rounds[1:]]
+        around = [(before + after) / 2 for before, after in itertools.pairwise(plain)]
+        means = [statistics.mean(one) / usual for one, usual in zip(busy, around, strict=True)]
         return {
-            "async_step": statistics.median(busy) / plain,
-            "async_longest": max(busy) / plain,
-            "async_steps": len(busy),
-            "step_s": plain,
+            "async_step": statistics.median(means),
+            "async_worst": max(means),
+            "async_first": means[0],
+            "async_longest": max(map(max, busy)) / statistics.median(plain),
+            "async_steps": statistics.median(map(len, busy)),
+            "step_s": statistics.median(plain),
         }
 
 
@@ -108,7 +113,7 @@ def main() -> None:
     options = parse()
     from benchmarks.throughput import RandomTokens
     from mapping import init_configs_from_args, initialize_megatron
-    from pynative.training.callbacks import Callback
+    from pynative.training.callbacks import Callback, CheckpointCallback
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
 
@@ -116,28 +121,29 @@ def main() -> None:
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=options.folder))
-    background, found = Background(folder / "background", options.rounds), {}
+    turns, found = Turns(options.rounds), {}
+    saves = CheckpointCallback(folder / "background", INTERVAL, background=True)
 
     class Measure(Callback):
-        """Against dd after the second step, then in the background."""
+        """Against dd after the second step, then in the background; before `saves` has its turn."""
 
         def on_step_end(self, state) -> None:
             if state.iteration == 2:
                 found.update(against_dd(state, folder / "waiting", options.rounds))
-                background.before = time.perf_counter()
+                turns.before = time.perf_counter()
             elif state.iteration > 2:
-                state.should_stop = background.step_ended(state)
+                state.should_stop = turns.step_ended(saves.is_saving)
 
     try:
         pretrain(
             lambda samples: (RandomTokens(options.vocab, options.seq, 1000), None, None),
             lambda **where: GPTModel(config.model_config, **where),
             all_config=config,
-            callbacks=[Measure()],
+            callbacks=[Measure(), saves],
         )
     finally:
         shutil.rmtree(folder)
-    figures = {name: round(value, 3) for name, value in (found | background.figures()).items()}
+    figures = {name: round(value, 3) for name, value in (found | turns.figures()).items()}
     print(json.dumps({**{k: v for k, v in vars(options).items() if k != "folder"}, **figures}))
 
 

@@ -13,6 +13,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from parallel_core.buffers import Stretch
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.sharding import Place, ShardSpec, place
 from pynative import in_place, parallel_state
@@ -68,6 +69,8 @@ class ParameterMeta:
     ranks call this."""
     keep: Callable[[], None] = _nothing
     """Takes over values that were written there."""
+    kept: tuple[Stretch, Tensor] | None = None
+    """Where it is that part alone which the rank keeps: which, and the vector; None if the rank keeps nothing of it."""
     buffers: Callable[[], Any] = lambda: None
     """Gives the buffers that it is in, while there are any: a weak reference to them."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +20,7 @@ from zlib import crc32
 
 import numpy as np
 
+from parallel_core.checkpoint.direct_file import BLOCK, DirectFile
 from parallel_core.checkpoint.lazy import FLOAT8, NUMPY, LazyTensor, from_bfloat16, in_file, of_array
 from parallel_core.dtypes import DTYPES
 from parallel_core.files import parse_json
@@ -65,12 +65,16 @@ def as_lazy(tensors: Mapping[str, np.ndarray | LazyTensor]) -> dict[str, LazyTen
 def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
     """Write bytes, each block a tensor's by its name or, called "", the header's; bring them to the disk."""
     size, checksums = 0, dict[str, int]()
-    with path.open("wb") as file:
+    with path.open("wb", buffering=0) as raw:
+        file = DirectFile(raw)
         for name, block in blocks:
-            checksums[name] = crc32(block, checksums.get(name, 0))
-            size += file.write(block)
-        file.flush()
-        os.fsync(file.fileno())
+            checksums.setdefault(name, 0)
+            for start in range(0, len(block), BLOCK):
+                piece = block[start : start + BLOCK]
+                checksums[name] = crc32(piece, checksums[name])
+                file.write(piece)
+            size += len(block)
+        file.finish()
     return FileRecord(size, crc32=checksums)
 
 

@@ -25,7 +25,8 @@ class CheckpointConfig(Config):
     save_interval: int | None = option("--save-interval", None, at_least=1)
     """Iterations from one checkpoint to the next."""
     async_save: bool = option("--async-save", False)
-    """Training goes on while a checkpoint is written from a copy in host memory; the last one is waited for."""
+    """Training goes on while a checkpoint is copied to host memory, which stays for the next one, and written from
+    there; the last one is waited for."""
     keep_checkpoint_max: int = option("--keep-checkpoint-max", 5, at_least=1)
     """Newest checkpoints that are kept."""
     prefix: str = option("--ckpt-prefix", "network")

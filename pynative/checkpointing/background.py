@@ -6,41 +6,63 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+import mindspore
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.checkpoint.snapshot import HostMemory, Snapshot
 from pynative import parallel_state
+from pynative.checkpointing.local_tensors import local_tensors
 from pynative.checkpointing.save import Saving
 from pynative.checkpointing.state import RunState
 from pynative.collectives import PeerLost
 
 _NICENESS = 19
-"""Of the thread that writes: what training leaves of a core is enough for it."""
+"""Of a thread that copies and writes: what training leaves of a core is enough for it."""
+
+
+def prepared_memory(state: RunState) -> HostMemory:
+    """Host memory for a run's copies, which a thread gets ready while the first steps run."""
+    memory = HostMemory()
+    memory.hold(local_tensors(state))
+    _in_background(memory.touch)
+    return memory
 
 
 class BackgroundSave:
-    """Copies of what is to be saved, and a thread that writes them.
+    """A thread that copies what is to be saved, and then writes it.
 
-    Collectives stay in the main thread: between two steps all ranks call `advance`, which agrees on how far they are.
-    No rank publishes before all have written.
+    Before weights or states change, the main thread calls `finish_copies`. Collectives stay in the main thread, too:
+    between two steps all ranks call `advance`, which agrees on how far they are. No rank publishes before all have
+    written.
     """
 
-    def __init__(self, directory: Path, state: RunState) -> None:
-        saving = Saving.begin(directory, state, copies=True)
-        self.path = saving.path
-        self._work: list[Callable[[], None]] = [saving.write, saving.publish]
+    def __init__(self, directory: Path, state: RunState, memory: HostMemory) -> None:
+        saving = Saving.begin(directory, state)
+        self.path, self._snapshot = saving.path, Snapshot(saving.tensors, memory)
+        self._saving = replace(saving, tensors=self._snapshot.tensors)
+        self._work: list[Callable[[], None]] = [self._write, self._saving.publish]
         self._error: BaseException | None = None
+        if mindspore.get_context("device_target") != "CPU":
+            self.finish_copies()  # a device's memory is read by the main thread
         self._start()
 
+    def _write(self) -> None:
+        self._snapshot.finish()
+        self._saving.write()
+
+    def finish_copies(self) -> None:
+        """Have all copies made: what they are of is going to change."""
+        self._snapshot.finish()
+
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, args=(self._work.pop(0),), name="checkpoint", daemon=True)
-        self._thread.start()
+        work = self._work.pop(0)
+        self._thread = _in_background(lambda: self._run(work))
 
     def _run(self, work: Callable[[], None]) -> None:
-        if hasattr(os, "setpriority"):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
             work()
         except BaseException as error:
@@ -68,6 +90,19 @@ class BackgroundSave:
         self._thread.join()
         while not self.advance():
             self._thread.join()
+
+
+def _in_background(work: Callable[[], None]) -> threading.Thread:
+    """A thread of the lowest priority that does this."""
+
+    def run() -> None:
+        if hasattr(os, "setpriority"):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        work()
+
+    thread = threading.Thread(target=run, name="checkpoint", daemon=True)
+    thread.start()
+    return thread
 
 
 def _highest(*own: bool) -> list[bool]:

@@ -10,19 +10,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.huggingface.write import add_huggingface
 from parallel_core.checkpoint.manifest import OptimizerRecord, Run
-from parallel_core.checkpoint.writer import FileNames, LocalTensor, is_written, write_manifest, write_part, writers
+from parallel_core.checkpoint.writer import FileNames, LocalTensor, write_manifest, write_part, writers
 from parallel_core.config import AllConfig
 from parallel_core.config.checkpoint import CheckpointConfig
 from pynative import parallel_state
-from pynative.checkpointing.optimizer_state import written_state
+from pynative.checkpointing.local_tensors import is_divided, local_tensors, saved_optimizer
 from pynative.checkpointing.state import RunState, named
 from pynative.optimizer.optimizer import FlatOptimizer
-from pynative.parameter import place_of, whole_parameters
 from pynative.tensor_parallel.random import get_rng_tracer
 
 TOKENIZER_FILES = ("vocab_file", "merge_file", "tokenizer_model")
@@ -69,28 +66,20 @@ class Saving:
         state: RunState,
         keep: int | None = None,
         names: FileNames | None = None,
-        *,
-        copies: bool = False,
     ) -> Saving:
-        """Make its folder and take up what there is to write; all ranks call this.
-
-        copies: the values of now, whatever training does to the memory from here on.
-        """
+        """Make its folder and take up what there is to write; all ranks call this. Tensors are read when they are
+        written, and so must not change until then."""
         for callback in state.callbacks:
             callback.before_save(state)
-        world, optimizer = parallel_state.get_world_group(), _saved_optimizer(state)
-        is_sharded = optimizer is not None and optimizer.buffers.is_sharded
-        config = state.config.training_config.checkpoint
-        places = writers(parallel_state.get_topology(), sharded=is_sharded)
+        world, config = parallel_state.get_world_group(), state.config.training_config.checkpoint
+        places = writers(parallel_state.get_topology(), sharded=is_divided(state))
         names = names or FileNames(config.ckpt_format == "ckpt", config.prefix)
         files = {rank: names.of(rank, place, state.iteration) for rank, place in places.items()}
-        tensors, run = _local_tensors(state), _run(state)
+        tensors, run = local_tensors(state), _run(state)
         if world.rank == 0:
             with _explained(directory, tensors):
                 commit.begin(directory, state.iteration)
         world.barrier()
-        if copies:
-            tensors = {name: LocalTensor(place, np.array(values)) for name, (place, values) in tensors.items()}
         return cls(
             directory=directory,
             iteration=state.iteration,
@@ -140,29 +129,12 @@ def _kept(config: CheckpointConfig) -> int:
     return config.keep_checkpoint_max if config.save_retain_interval is None else 1
 
 
-def _local_tensors(state: RunState) -> dict[str, LocalTensor]:
-    """Weights by name and optimizer state by "<state>.<name>", of the shards that this rank writes. All ranks call
-    this."""
-    coordinates = parallel_state.get_coordinates()
-    tensors: dict[str, LocalTensor] = {}
-    for parameter in whole_parameters(state.model):
-        if is_written(parameter.meta.spec, coordinates):
-            values = parameter.asnumpy().copy()  # The next one that is fetched may lie in the same memory.
-            tensors[parameter.meta.spec.name] = LocalTensor(place_of(parameter), values)
-    optimizer = _saved_optimizer(state)
-    return tensors if optimizer is None else tensors | written_state(optimizer)
-
-
-def _saved_optimizer(state: RunState) -> FlatOptimizer | None:
-    return None if state.config.training_config.checkpoint.no_save_optim else state.step_cell.optimizer
-
-
 def _record(optimizer: FlatOptimizer) -> OptimizerRecord:
     return OptimizerRecord(optimizer.config.optimizer_type, optimizer.steps, optimizer.state_names)
 
 
 def _run(state: RunState) -> Run:
-    training, scheduler, optimizer = state.config.training_config, state.step_cell.scheduler, _saved_optimizer(state)
+    training, scheduler, optimizer = state.config.training_config, state.step_cell.scheduler, saved_optimizer(state)
     scaler = None if optimizer is None else optimizer.grad_scaler
     return Run(
         iteration=state.iteration,

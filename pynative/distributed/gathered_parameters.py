@@ -8,7 +8,7 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from parallel_core.buffers import Entry, Span, overlaps
+from parallel_core.buffers import Entry, Span, Stretch, overlaps
 from parallel_core.sharding import SHARDS_OF_STATES
 from pynative import in_place, kernels, parallel_state
 from pynative.collectives import Completed, Group, Work
@@ -87,6 +87,8 @@ class GatheredParameters:
                 parameter.set_data(place)
                 self.keep(entry)
                 parameter.meta.fetch, parameter.meta.keep = partial(self.need, bucket), partial(self.keep, entry)
+                for run in overlaps([entry.span], [self._own[bucket]]):
+                    parameter.meta.kept = Stretch.of(entry, run), self._kept.span(*run)
 
     def need(self, bucket: Span) -> None:
         """Have a bucket's parameters in its slot; all ranks call this."""

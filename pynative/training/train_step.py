@@ -121,14 +121,14 @@ class TrainOneStepCell:
         self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
         with self.hot_experts.replicated(train=True):
             loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
-        self.expert_biases.update(loss.figures)
-        self.hot_experts.update(loss.figures)
         averaging = self.pipeline.averaging
         finalize_model_grads(self.buffers)
         loss_scale, scale = averaging.loss_scale, averaging.gradient_scale(loss.tokens)
         norm = self.gradient_norm(scale)
         if before_update:
             before_update(scale)
+        self.expert_biases.update(loss.figures)
+        self.hot_experts.update(loss.figures)
         rates = self.scheduler.rates()
         is_finite = math.isfinite(norm) and (self.loss_scaler is not None or math.isfinite(loss.mean))
         if self.loss_scaler is not None:

@@ -21,12 +21,13 @@ def gather_optimizer_state(state) -> Arrays | None:
     """The optimizer's state by "<state>.<name>", whole, on rank 0."""
     from parallel_core.checkpoint.writer import writers
     from pynative import parallel_state
-    from pynative.checkpointing.optimizer_state import written_state
+    from pynative.checkpointing.local_tensors import written_state
     from pynative.checkpointing.weights import gather_shards
 
     optimizer = state.step_cell.optimizer
     sources = writers(parallel_state.get_topology(), sharded=optimizer.buffers.is_sharded)
-    gathered = gather_shards(written_state(optimizer), sources)
+    written = {name: (place, values.read()) for name, (place, values) in written_state(optimizer).items()}
+    gathered = gather_shards(written, sources)
     if state.config.model_config.params_dtype == "float32":
         return gathered
     # Parameters of several types: a float32 one is its own float32 copy.

@@ -25,7 +25,8 @@ FLAGS = group(
         """,
     ),
     ignored(
-        "--async-save writes in one thread of the lowest priority, a new one for each phase of a checkpoint",
+        "--async-save copies and writes in a thread of the lowest priority, in host memory that is made ready while "
+        "the first steps run and stays until the run ends",
         """
         --async-strategy=str{nvrx,mcore}:nvrx --use-persistent-ckpt-worker --async-ckpt-cpu-priority=int:10
         --async-ckpt-io-priority=int:3 --async-ckpt-use-cpu-shm

@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
+from parallel_core.checkpoint.snapshot import HostMemory
 from pynative.checkpointing import save_checkpoint
-from pynative.checkpointing.background import BackgroundSave
+from pynative.checkpointing.background import BackgroundSave, prepared_memory
 from pynative.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
 
@@ -16,8 +17,14 @@ class CheckpointCallback(Callback):
 
     def __init__(self, directory: Path, interval: int | None, background: bool = False) -> None:
         self.directory, self.interval, self.background = directory, interval, background
+        self._memory = HostMemory()
         self._under_way: BackgroundSave | None = None
         self._saved_iteration: int | None = None
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a checkpoint is being written while training goes on."""
+        return self._under_way is not None
 
     def on_train_begin(self, state: TrainingState) -> None:
         """An unwritable place is found now, not after hours of training."""
@@ -30,6 +37,13 @@ class CheckpointCallback(Callback):
         loaded = state.config.training_config.checkpoint.load_checkpoint
         if loaded is not None and Path(loaded).resolve() == self.directory.resolve():
             self._saved_iteration = state.iteration  # A run without a step to do leaves it as it is.
+        if self.background and self.interval:
+            self._memory = prepared_memory(state)
+
+    def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
+        """The update, which follows, changes what is being copied."""
+        if self._under_way is not None:
+            self._under_way.finish_copies()
 
     def on_step_end(self, state: TrainingState) -> None:
         if self._under_way is not None and self._under_way.advance():
@@ -47,7 +61,7 @@ class CheckpointCallback(Callback):
         state.step_cell.buffers.finish_param_sync()
         self._saved_iteration = state.iteration
         if background:
-            self._under_way = BackgroundSave(self.directory, state)
+            self._under_way = BackgroundSave(self.directory, state, self._memory)
         else:
             self._saved(state, save_checkpoint(self.directory, state))
 

@@ -1,0 +1,66 @@
+"""Writing a file past the system's page cache.
+
+What is saved is not read again soon. Filling the cache with it takes more of a core's time than the rest of a save, and
+its memory from what a step needs.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+from typing import Any, BinaryIO
+
+import numpy as np
+
+BLOCK = 4 << 20
+"""Bytes that are written at once: few enough that a checksum of them leaves them in the processor's cache."""
+_PAST_THE_CACHE = getattr(os, "O_DIRECT", 0)
+
+
+class DirectFile:
+    """A file, open for writing and unbuffered, that bytes of any length and place are appended to.
+
+    They go through one block of memory that begins at a page, as the system wants it. Where a file system cannot do
+    without its cache, and for the last bytes, which fill no block, the cache is used.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._filled = file, 0
+        self._block = np.frombuffer(mmap.mmap(-1, BLOCK), np.uint8)
+        self._flags = fcntl.fcntl(file, fcntl.F_GETFL)
+        self._is_direct = self._go_past_the_cache(_PAST_THE_CACHE)
+
+    def _go_past_the_cache(self, flag: int) -> bool:
+        """Switch to it, or with 0 back; whether it is so."""
+        try:
+            fcntl.fcntl(self._file, fcntl.F_SETFL, self._flags | flag)
+        except OSError:  # this file system does not
+            return False
+        return bool(flag)
+
+    def write(self, data: Any) -> None:
+        """Append bytes."""
+        rest = np.frombuffer(data, np.uint8)
+        while rest.size:
+            part = rest[: BLOCK - self._filled]
+            self._block[self._filled : self._filled + part.size] = part
+            self._filled, rest = self._filled + part.size, rest[part.size :]
+            if self._filled == BLOCK:
+                self._empty()
+
+    def finish(self) -> None:
+        """Bring all of it to the disk."""
+        self._is_direct = self._go_past_the_cache(0)
+        self._empty()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _empty(self) -> None:
+        rest, self._filled = self._block[: self._filled].data, 0
+        while rest.nbytes:
+            try:
+                rest = rest[self._file.write(rest) :]
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._is_direct:
+                    raise
+                self._is_direct = self._go_past_the_cache(0)  # this file system does not after all

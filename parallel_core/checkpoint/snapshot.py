@@ -1,0 +1,106 @@
+"""Copies of tensors as they are now, made while the memory that they are copied from does not change.
+
+Weights and optimizer states are the same from one update to the next. So a thread can copy them during the next
+forward and backward, and only the update waits for what is left ("CheckFreq: Frequent, Fine-Grained DNN Checkpointing",
+Mohan et al., FAST 2021).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from parallel_core.checkpoint.lazy import NUMPY, LazyTensor, of_array
+from parallel_core.checkpoint.tensor_file import as_lazy
+from parallel_core.checkpoint.writer import LocalTensor
+
+PIECE = 8 << 20
+"""Bytes that are copied at once, without Python's lock; who waits for another's copy waits for no more than this."""
+
+
+class HostMemory:
+    """Memory for copies, by name, which stays from one snapshot to the next.
+
+    Memory that a process never touched is much slower to write than what it has: the system makes it, page by page.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def hold(self, tensors: Mapping[str, LocalTensor]) -> dict[str, np.ndarray]:
+        """Memory for these tensors, and for no other."""
+        wanted = as_lazy({name: tensor.values for name, tensor in tensors.items()})
+        self._arrays = {name: self._fitting(name, tensor) for name, tensor in wanted.items()}
+        return self._arrays
+
+    def _fitting(self, name: str, tensor: LazyTensor) -> np.ndarray:
+        shape, kind = tensor.shape, np.dtype(NUMPY[tensor.dtype])
+        held = self._arrays.get(name)
+        if held is not None and (held.shape, held.dtype) == (shape, kind):
+            return held
+        return np.empty(shape, kind)
+
+    def touch(self) -> None:
+        """Write to all of it."""
+        for array in list(self._arrays.values()):
+            for piece in _pieces(array):
+                piece.fill(0)
+
+
+class Snapshot:
+    """Copies of `tensors` in `memory`: begun now, made by whoever calls `copy`, all there after `finish`."""
+
+    def __init__(self, tensors: Mapping[str, LocalTensor], memory: HostMemory) -> None:
+        sources, targets = as_lazy({name: tensor.values for name, tensor in tensors.items()}), memory.hold(tensors)
+        self.tensors = {
+            name: LocalTensor(tensor.place, of_array(targets[name], sources[name].dtype))
+            for name, tensor in tensors.items()
+        }
+        """The copies."""
+        self._left = _pairs([(source, targets[name]) for name, source in sources.items()])
+        self._changed, self._under_way, self._is_through = threading.Condition(), 0, False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all copies are made."""
+        return self._is_through and not self._under_way
+
+    def copy(self) -> None:
+        """Make copies until none is left to begin. Several threads may do so at a time."""
+        while (pair := self._take()) is not None:
+            try:
+                np.copyto(*pair)
+            finally:
+                self._put_down()
+
+    def finish(self) -> None:
+        """Make what copies are left, and wait for those that another thread has begun."""
+        self.copy()
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_complete)
+
+    def _take(self) -> tuple[np.ndarray, np.ndarray] | None:
+        with self._changed:
+            pair = next(self._left, None)
+            self._is_through = pair is None
+            self._under_way += pair is not None
+        return pair
+
+    def _put_down(self) -> None:
+        with self._changed:
+            self._under_way -= 1
+            self._changed.notify_all()
+
+
+def _pairs(tensors: list[tuple[LazyTensor, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Memory to copy to and to copy from, piece by piece."""
+    for source, target in tensors:
+        yield from zip(_pieces(target), _pieces(source.read()), strict=True)
+
+
+def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """The bytes of an array that lies in one run, in pieces."""
+    flat = array.reshape(-1).view(np.uint8)
+    return (flat[start : start + PIECE] for start in range(0, flat.size, PIECE))

@@ -1,0 +1,78 @@
+"""What of a run's values this rank writes: each value is one rank's, whichever ranks hold it."""
+
+from collections.abc import Callable
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from parallel_core.buffers import Stretch
+from parallel_core.checkpoint.lazy import LazyTensor
+from parallel_core.checkpoint.writer import LocalTensor, is_state_written, is_written
+from pynative import parallel_state
+from pynative.checkpointing.optimizer_state import optimizer_tensors
+from pynative.checkpointing.state import RunState
+from pynative.optimizer.flat_optimizer import FlatOptimizer
+from pynative.parameter import name_parameters, place_of, settled, type_name
+
+
+def local_tensors(state: RunState) -> dict[str, LocalTensor]:
+    """Weights by name and optimizer state by "<state>.<name>": they are read when they are written, and so hold until
+    the next update."""
+    optimizer = saved_optimizer(state)
+    return written_weights(state) | ({} if optimizer is None else written_state(optimizer))
+
+
+def saved_optimizer(state: RunState) -> FlatOptimizer | None:
+    """The optimizer, if its states are saved."""
+    return None if state.config.training_config.checkpoint.no_save_optim else state.step_cell.optimizer
+
+
+def is_divided(state: RunState) -> bool:
+    """Whether replicas divide something among themselves, of which each writes its part; the same on all ranks."""
+    optimizer = saved_optimizer(state)
+    is_sharded = optimizer is not None and optimizer.buffers.is_sharded
+    return is_sharded or state.config.training_config.gradient.zero_stage == 3
+
+
+def written_weights(state: RunState) -> dict[str, LocalTensor]:
+    """Of a parameter that is gathered for its cell (ZeRO stage 3) each replica writes the part that it keeps; of others
+    the first one writes all."""
+    found = ((p.meta.spec.name, _written_part(p)) for p in settled(name_parameters(state.model)))
+    return {name: part for name, part in found if part is not None}
+
+
+def _written_part(parameter: Parameter) -> LocalTensor | None:
+    meta, coordinates = parameter.meta, parallel_state.get_coordinates()
+    if not meta.is_cut:
+        if not is_written(meta.spec, coordinates):
+            return None
+        place = place_of(parameter)
+        return LocalTensor(place, LazyTensor(place.shape, type_name(parameter.dtype), _reading(parameter)))
+    if meta.kept is None or not is_state_written(meta.spec, coordinates, sharded=True):
+        return None
+    return _part(*meta.kept)
+
+
+def written_state(optimizer: FlatOptimizer) -> dict[str, LocalTensor]:
+    """Of every state."""
+    coordinates, sharded = parallel_state.get_coordinates(), optimizer.buffers.is_sharded
+    return {
+        name: _part(stretch, memory)
+        for name, stretch, memory in optimizer_tensors(optimizer)
+        if is_state_written(stretch.whole.spec, coordinates, sharded=sharded)
+    }
+
+
+def _part(stretch: Stretch, memory: Tensor) -> LocalTensor:
+    """Elements that a vector holds."""
+    read, shape = _reading(memory), stretch.place.shape
+    return LocalTensor(stretch.place, LazyTensor(shape, type_name(memory.dtype), lambda: stretch.to_array(read())))
+
+
+def _reading(memory: Tensor) -> Callable[[], np.ndarray]:
+    """What gives a tensor's values: on a CPU its own memory, which numpy can read in any thread; elsewhere a copy."""
+    if mindspore.get_context("device_target") != "CPU":
+        return memory.asnumpy
+    array = memory.asnumpy()
+    return lambda: array

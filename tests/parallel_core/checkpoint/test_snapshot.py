@@ -1,0 +1,113 @@
+"""Copies that threads share the making of: all of them, of the values of then, in memory that stays."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+
+from parallel_core.checkpoint import snapshot
+from parallel_core.checkpoint.lazy import of_array
+from parallel_core.checkpoint.snapshot import HostMemory, Snapshot
+from parallel_core.checkpoint.writer import LocalTensor
+from parallel_core.sharding import ShardSpec, place
+
+
+def tensors_of(arrays: dict[str, np.ndarray]) -> dict[str, LocalTensor]:
+    return {
+        name: LocalTensor(place(ShardSpec(shape=array.shape, name=name), {}), of_array(array))
+        for name, array in arrays.items()
+    }
+
+
+def some(seed: int = 0) -> dict[str, np.ndarray]:
+    """Shapes without elements and without axes among them."""
+    draw = np.random.default_rng(seed)
+    shapes = {"matrix": (60, 7), "vector": (33,), "number": (), "nothing": (0, 3)}
+    return {name: draw.standard_normal(shape).astype(np.float32).reshape(shape) for name, shape in shapes.items()}
+
+
+def assert_copied(made: Snapshot, arrays: dict[str, np.ndarray]) -> None:
+    assert made.is_complete and made.tensors.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(made.tensors[name].values.read(), array)
+
+
+def test_copies_keep_the_values_of_then(monkeypatch):
+    """Made in pieces by several threads."""
+    monkeypatch.setattr(snapshot, "PIECE", 20)
+    arrays = some()
+    then = {name: array.copy() for name, array in arrays.items()}
+    made = Snapshot(tensors_of(arrays), HostMemory())
+    threads = [threading.Thread(target=made.copy) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    made.finish()
+    for array in arrays.values():
+        array[...] = 0
+    assert_copied(made, then)
+    for thread in threads:
+        thread.join()
+
+
+def test_who_finishes_waits_for_what_another_thread_has_begun(monkeypatch):
+    """The other one holds the first piece back until the last one is made."""
+    arrays, take, begun, go_on = some(), Snapshot._take, threading.Event(), threading.Event()
+
+    def take_and_wait(made: Snapshot):
+        piece = take(made)
+        if threading.current_thread() is other:
+            begun.set()
+            assert go_on.wait(60)
+        return piece
+
+    monkeypatch.setattr(Snapshot, "_take", take_and_wait)
+    made = Snapshot(tensors_of(arrays), HostMemory())
+    other = threading.Thread(target=made.copy)
+    other.start()
+    assert begun.wait(60)
+    made.copy()
+    assert not made.is_complete
+    threading.Timer(0.05, go_on.set).start()
+    made.finish()
+    assert_copied(made, arrays)
+    other.join()
+
+
+def test_memory_stays_where_it_fits():
+    """The next snapshot's copies lie where the last one's did; of another shape or type they do not."""
+    memory = HostMemory()
+    memory.hold(tensors_of(some()))
+    memory.touch()
+    first = Snapshot(tensors_of(some(1)), memory)
+    first.finish()
+    places = {name: tensor.values.read().ctypes.data for name, tensor in first.tensors.items()}
+    others = some(2) | {"vector": np.zeros(9, np.float16), "more": np.ones(3, np.int32)}
+    second = Snapshot(tensors_of(others), memory)
+    second.finish()
+    assert_copied(second, others)
+    same = {name for name, tensor in second.tensors.items() if tensor.values.read().ctypes.data == places.get(name)}
+    assert same >= {"matrix", "number"}
+
+
+def test_sixteen_bits_are_copied_as_they_are():
+    """bfloat16 comes in a type that numpy does not know by itself; what is kept are its bits."""
+    bits = np.arange(10, dtype=np.uint16)
+    tensor = tensors_of({"w": bits})["w"]
+    made = Snapshot({"w": tensor._replace(values=replace(tensor.values, dtype="bfloat16"))}, HostMemory())
+    made.finish()
+    assert made.tensors["w"].values.dtype == "bfloat16"
+    np.testing.assert_array_equal(made.tensors["w"].values.read(), bits)
+
+
+def test_a_source_that_cannot_be_read_is_told_and_nobody_waits_for_it():
+    def fail() -> np.ndarray:
+        raise MemoryError("none left")
+
+    tensor = tensors_of({"w": np.zeros(4, np.float32)})["w"]
+    made = Snapshot({"w": tensor._replace(values=replace(tensor.values, load=fail))}, HostMemory())
+    try:
+        made.copy()
+    except MemoryError:
+        made.finish()
+        return
+    raise AssertionError("the error was lost")

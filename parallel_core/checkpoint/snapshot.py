@@ -28,11 +28,13 @@ class HostMemory:
 
     def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray] = {}
+        self._lock = threading.Lock()
 
     def hold(self, tensors: Mapping[str, LocalTensor]) -> dict[str, np.ndarray]:
-        """Memory for these tensors, and for no other."""
+        """Memory for these tensors, and for no other; nobody touches it any more."""
         wanted = as_lazy({name: tensor.values for name, tensor in tensors.items()})
-        self._arrays = {name: self._fitting(name, tensor) for name, tensor in wanted.items()}
+        with self._lock:
+            self._arrays = {name: self._fitting(name, tensor) for name, tensor in wanted.items()}
         return self._arrays
 
     def _fitting(self, name: str, tensor: LazyTensor) -> np.ndarray:
@@ -43,9 +45,12 @@ class HostMemory:
         return np.empty(shape, kind)
 
     def touch(self) -> None:
-        """Write to all of it."""
-        for array in list(self._arrays.values()):
-            for piece in _pieces(array):
+        """Write to all of it, until somebody needs it."""
+        arrays = self._arrays
+        for piece in (piece for array in arrays.values() for piece in _pieces(array)):
+            with self._lock:
+                if self._arrays is not arrays:
+                    return
                 piece.fill(0)
 
 

@@ -89,6 +89,24 @@ def test_memory_stays_where_it_fits():
     assert same >= {"matrix", "number"}
 
 
+def test_memory_that_is_made_ready_is_left_alone_once_it_is_needed(monkeypatch):
+    """A snapshot is made between two of the pieces that a thread writes zeros to: it stays."""
+    memory, pieces, arrays = HostMemory(), snapshot._pieces, some()
+    memory.hold(tensors_of(arrays))
+    made: list[Snapshot] = []
+
+    def pieces_and_a_snapshot(array: np.ndarray):
+        for piece in pieces(array):
+            yield piece
+            if not made:
+                made.append(Snapshot(tensors_of(arrays), memory))
+                made[0].finish()
+
+    monkeypatch.setattr(snapshot, "_pieces", pieces_and_a_snapshot)
+    memory.touch()
+    assert_copied(made[0], arrays)
+
+
 def test_sixteen_bits_are_copied_as_they_are():
     """bfloat16 comes in a type that numpy does not know by itself; what is kept are its bits."""
     bits = np.arange(10, dtype=np.uint16)

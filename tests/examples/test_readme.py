@@ -73,3 +73,23 @@ def test_a_launch_asks_for_what_can_be_done(command, tmp_path):
     script = next(i for i, word in enumerate(launched) if word.endswith("pretrain_gpt.py"))
     outcome = read(launched[script + 1 :], world_size=processes)
     assert not outcome.errors and not unsupported(outcome.config), outcome.errors
+
+
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+
+
+def test_links_and_paths_lead_somewhere():
+    """Links to files, and what stands in code quotes and begins with one of our folders."""
+    targets = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("http")]
+        named = re.findall(r"`((?:mapping|parallel_core|pynative|examples|benchmarks|tests|docs)/[\w./-]*)`", text)
+        targets += [(page, page.parent / link) for link in links] + [(page, ROOT / path) for path in named]
+    assert len(targets) > 50
+    assert [(page, path) for page, path in targets if not (path.exists() or path.with_suffix(".py").exists())] == []
+
+
+def test_the_index_has_every_page():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if page.parent.name == "docs" and page.name not in index] == []

@@ -1,6 +1,7 @@
 """LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019)."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 from mindspore import Tensor, nn
 
@@ -11,10 +12,11 @@ from pynative import kernels
 from pynative.parameter import make_parameter
 
 
-class LayerNorm(nn.Cell):
-    """(x - mean) / sqrt(variance + epsilon) * weight + bias over the last axis, epsilon inside the root."""
+class _Norm(nn.Cell):
+    """The parameters of a norm over the last axis, of `size`: a weight that begins at `gain`, and what its kind has."""
 
     observable = True
+    kind: ClassVar[str]
 
     def __init__(
         self,
@@ -27,36 +29,26 @@ class LayerNorm(nn.Cell):
         epsilon: float | None = None,
     ) -> None:
         super().__init__()
-        self.epsilon = epsilon or config.norm_epsilon
-        self.zero_centered = config.apply_layernorm_1p
-        parameters = _block("LayerNorm", size, config, gain, partial_over, role).parameters()
-        self.weight, self.bias = make_parameter(*parameters["weight"]), make_parameter(*parameters["bias"])
+        self.epsilon, self.zero_centered = epsilon or config.norm_epsilon, config.apply_layernorm_1p
+        block = blocks.Norm(self.kind, size, config.params_dtype, gain, self.zero_centered, partial_over, role=role)
+        for name, parameter in block.parameters().items():
+            setattr(self, name, make_parameter(*parameter))
+
+
+class LayerNorm(_Norm):
+    """(x - mean) / sqrt(variance + epsilon) * weight + bias over the last axis, epsilon inside the root."""
+
+    kind = "LayerNorm"
 
     def construct(self, x: Tensor) -> Tensor:
         """Any shape ending in `size`, the same shape back."""
         return kernels.layer_norm(x, self.weight, self.bias, self.epsilon, zero_centered=self.zero_centered)
 
 
-class RMSNorm(nn.Cell):
+class RMSNorm(_Norm):
     """x / sqrt(mean(x^2) + epsilon) * weight over the last axis."""
 
-    observable = True
-
-    def __init__(
-        self,
-        size: int,
-        *,
-        config: ModelConfig,
-        gain: float = 1.0,
-        partial_over: str | None = None,
-        role: Role | None = None,
-        epsilon: float | None = None,
-    ) -> None:
-        super().__init__()
-        self.epsilon = epsilon or config.norm_epsilon
-        self.zero_centered = config.apply_layernorm_1p
-        parameters = _block("RMSNorm", size, config, gain, partial_over, role).parameters()
-        self.weight = make_parameter(*parameters["weight"])
+    kind = "RMSNorm"
 
     def construct(self, x: Tensor) -> Tensor:
         """Any shape ending in `size`, the same shape back."""
@@ -65,12 +57,6 @@ class RMSNorm(nn.Cell):
 
 FusedRMSNorm = RMSNorm
 """Which kernel computes it, the operators in use decide."""
-
-
-def _block(
-    kind: str, size: int, config: ModelConfig, gain: float, partial_over: str | None, role: Role | None
-) -> blocks.Norm:
-    return blocks.Norm(kind, size, config.params_dtype, gain, config.apply_layernorm_1p, partial_over, role=role)
 
 
 _NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm, "FusedRMSNorm": RMSNorm}

@@ -12,7 +12,7 @@ from mindspore import Parameter, nn
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.reader import holds_checkpoint, open_checkpoint
-from parallel_core.checkpoint.manifest import Manifest
+from parallel_core.checkpoint.manifest import Manifest, Run
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
 from parallel_core.checkpoint.schedule import schedule_problems
 from parallel_core.config import AllConfig
@@ -70,10 +70,15 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     if not training.checkpoint.finetune:
         state.callback_states = reader.manifest.state
         state.iteration = reader.manifest.iteration
-        state.consumed_samples = reader.manifest.consumed_samples
+        state.consumed_samples = _consumed_samples(reader.manifest, state.config)
         if reader.manifest.rng is not None and not training.checkpoint.no_load_rng:
             get_rng_tracer().seed = reader.manifest.rng["seed"]
     log(f"Loaded {reader.directory}; training goes on after step {state.iteration}")
+
+
+def _consumed_samples(run: Run, config: AllConfig) -> int:
+    """Files that count no samples are of a run with one batch size, which is taken for this one's, as in Megatron."""
+    return run.consumed_samples or run.iteration * config.batch_sizes.final
 
 
 def _is_save_directory(directory: Path, output_dir: str | None) -> bool:

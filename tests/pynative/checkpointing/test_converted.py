@@ -89,6 +89,13 @@ def test_a_release_of_megatron_is_weights_to_begin_with(flags, stands, tmp_path)
         assert {name: digest(values) for name, values in found.weights.items()} == expected
 
 
+def test_samples_that_were_not_counted_follow_from_the_iteration(tmp_path):
+    """As in Megatron: the data do not start at their beginning. Ten steps of a batch of four."""
+    flags = f"--use-checkpoint-args --padded-vocab-size 128 --load {unpack('torch_dist/mixtral_ep2', tmp_path)}"
+    (found,) = run(1, train, flags, False)
+    assert (found.iteration, found.consumed_samples) == (10, 40)
+
+
 def test_an_iteration_that_megatron_has_not_saved(tmp_path):
     """Those that are there are named."""
     flags = f"{OF_MEGATRON} --padded-vocab-size 160 --ckpt-step 7 --load {unpack('legacy/llama_tp2_bf16', tmp_path)}"

@@ -25,6 +25,7 @@ from mapping.loss_scale import out_of_place, why_not
 from mapping.naming import as_given
 from mapping.readers import checkpoint
 from mapping.readers.deepspeed import Auto, resolved
+from parallel_core.blocks import adapter_findings
 from parallel_core.config import AllConfig, unsupported
 from parallel_core.config.base import Unknown, gather_findings, judge
 from parallel_core.config.no_effect import without_effect
@@ -124,7 +125,7 @@ def resolve(sources: Sources) -> Reading:
     files = missing_files(args) if sources.check_files else ()
     of_config += judge([partial(replicas_are_averaged, yaml)], config)
     if not (findings or of_config or unsupported(config)):
-        of_config += judge([spared_parameters_are_there], config)
+        of_config += judge([spared_parameters_are_there, adapter_findings], config)
     found = as_given([*findings, *of_config, *open_ends, *files, *out_of_place(strong, config)], given)
     _fill_in(args, config, yaml)
     reasons = ({} if found else without_effect(config)) | why_not(config)

@@ -37,8 +37,9 @@ _SIZE_FLAGS = {
 }
 
 
-Role: TypeAlias = Literal["embedding or output", "head norm"]
-"""What an optimizer tells apart: word embedding and output layer's weight; norms of queries' and keys' heads."""
+Role: TypeAlias = Literal["embedding or output", "head norm", "adapter"]
+"""What an optimizer tells apart: word embedding and output layer's weight; norms of queries' and keys' heads; adapters
+of linears, which alone are trained where there are any."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Parameter, Tensor, ops
 from mindspore._c_expression import run_backward
 from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
@@ -200,7 +200,10 @@ def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | No
 
 
 def add_weight_gradients(parameters: Sequence[Tensor], compute: Contributions) -> list[Tensor | None]:
-    """The same of several parameters, which one operator computes: all of them are in buffers, or none."""
+    """The same of several parameters, which one operator computes: all of them are in buffers, or none. Of frozen ones
+    nothing is computed."""
+    if all(isinstance(parameter, Parameter) and not parameter.requires_grad for parameter in parameters):
+        return [None] * len(parameters)
     metas = [getattr(parameter, "meta", None) for parameter in parameters]
     if any(meta is None or meta.main_grad is None for meta in metas):
         gradients = compute([None] * len(parameters), [False] * len(parameters))

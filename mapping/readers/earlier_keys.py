@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,12 +51,30 @@ def _adapts(meaning: Meaning) -> Meaning:
     return lambda value, entries: off if entries.get("lora_config.use_lora") is False else meaning(value, entries)
 
 
+_LINEARS = {
+    **dict.fromkeys(("qkv_proj", "query_key_value"), "linear_qkv"),
+    **dict.fromkeys(("out_proj", "dense"), "linear_proj"),
+    **dict.fromkeys(("mapping", "dense_h_to_4h"), "linear_fc1"),
+    **dict.fromkeys(("projection", "dense_4h_to_h"), "linear_fc2"),
+}
+"""The earlier system's name of a linear -> Megatron's."""
+
+
+def _renamed(pattern: str) -> str:
+    return re.sub(rf"(?<!\w)({'|'.join(_LINEARS)})(?!\w)", lambda found: _LINEARS[found[1]], pattern)
+
+
 def target_cells(value: Any, entries: Entries) -> Values | str:
-    """Lists of regular expressions; ranks of single cells are not implemented yet."""
+    """Lists of regular expressions; and ranks and scales of single cells among them."""
     listed = value if isinstance(value, list) else [value]
-    if not all(isinstance(entry, Mapping) and set(entry) == {"target_cells"} for entry in listed):
-        raise ValueError("not implemented yet: a rank and a scale for single cells; give target_cells alone")
-    return {"target_modules": [pattern for entry in listed for pattern in entry["target_cells"]]}
+    named = [entry for entry in listed if isinstance(entry, Mapping) and set(entry) == {"target_cells"}]
+    cells = [entry for entry in listed if isinstance(entry, Mapping) and "cell" in entry]
+    if len(named) + len(cells) != len(listed) or not all(isinstance(entry["target_cells"], list) for entry in named):
+        raise ValueError("must list entries {target_cells: [names]} and {cell: name, rank, alpha}")
+    return {
+        "target_modules": [_renamed(str(pattern)) for entry in named for pattern in entry["target_cells"]],
+        "cells": [{**entry, "cell": _renamed(str(entry["cell"]))} for entry in cells] or None,
+    }
 
 
 def zero(level: Any, entries: Entries) -> Values | str:

@@ -4,6 +4,7 @@ A block is a frozen value made from the configuration (`Attention.of(config, num
 `parallel_core.costs` sums over the blocks of a pipeline stage. A new kind of layer is a new block.
 """
 
+from parallel_core.blocks.adapter import Adapter
 from parallel_core.blocks.attention import Attention, CoreAttention
 from parallel_core.blocks.block import Block, ParameterSpec, blocks_within
 from parallel_core.blocks.dispatch import Dispatch
@@ -12,6 +13,7 @@ from parallel_core.blocks.experts import Expert, ExpertLinear, Experts, SharedEx
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.language_model import (
     Chunk,
+    adapter_findings,
     chunk_of,
     further_layers,
     model_chunks,
@@ -31,6 +33,7 @@ from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
 
 __all__ = [
     "MLP",
+    "Adapter",
     "Attention",
     "BiasActivation",
     "Block",
@@ -56,6 +59,7 @@ __all__ = [
     "Router",
     "SharedExperts",
     "SparseAttention",
+    "adapter_findings",
     "blocks_within",
     "chunk_of",
     "further_layers",

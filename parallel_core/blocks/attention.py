@@ -133,6 +133,10 @@ class Attention(Block):
         """Name of the linear that keeps the input of all."""
         return "linear_qkv"
 
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """What core attention puts out it keeps itself, whether linear_proj needs it or not."""
+        return {**super().kept_bytes(micro_batch), "linear_proj": self.linear_proj.input_bytes(micro_batch)}
+
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         yield from super().messages(micro_batch)
         yield from self._shared_groups(micro_batch)

@@ -72,6 +72,8 @@ class Embedding(Block):
     position_embeddings: EmbeddingTable | None
     norm: Norm | None = None
     """Of the word embeddings, a layer norm always (BLOOM, 2022)."""
+    frozen: bool = False
+    """Whether the tables are not trained: no gradient comes back to them."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> Embedding:
@@ -84,6 +86,7 @@ class Embedding(Block):
             EmbeddingTable.of_words(config),
             EmbeddingTable.of_positions(config) if learned else None,
             norm if config.embedding_layernorm else None,
+            frozen=config.lora_config.use_lora,
         )
 
     @property
@@ -109,7 +112,8 @@ class Embedding(Block):
             yield from micro_batch.tensor_message("all_reduce", size)
         else:
             yield from micro_batch.leave(width)
-        yield from micro_batch.enter(width, backward=True)
+        if not self.frozen:
+            yield from micro_batch.enter(width, backward=True)
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,9 @@ class Experts(Block):
             "activation": first.output_size // self.expert_tensor * micro_batch.item_size + FLOAT32,
             "linear_fc2": second.input_size // self.expert_tensor * micro_batch.item_size,
         }
+        for name, linear in (("linear_fc1", first), ("linear_fc2", second)):
+            if linear.adapter is not None:
+                widths[f"{name}.adapter"] = linear.adapter.rank * micro_batch.item_size
         return {name: rows * width for name, width in widths.items()}
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def output_layer(config: ModelConfig) -> Linear:
     """The column-parallel linear h -> v; with tied embeddings its weight is the word embedding's."""
     linear = Linear.column(config, config.hidden_size, config.vocab_size, bias=config.output_layer_bias)
-    return replace(linear, allocates_weight=config.untie_embeddings_and_output_weights, role="embedding or output")
+    has_own, frozen = config.untie_embeddings_and_output_weights, config.lora_config.use_lora
+    return replace(linear, allocates_weight=has_own, role="embedding or output", frozen=frozen)
 
 
 @dataclass(frozen=True)

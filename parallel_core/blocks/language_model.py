@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from parallel_core.blocks.adapters import adapted, linears
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.embedding import Embedding, SharedEmbedding
+from parallel_core.blocks.experts import ExpertLinear
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.layer_stack import LayerStack
@@ -15,11 +17,13 @@ from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 from parallel_core.blocks.norm import Norm
+from parallel_core.config.lora import names
+from parallel_core.findings import Finding
 from parallel_core.partition import chunk_layers
 from parallel_core.recompute import ChunkRecompute, LayerKind, LayerRecompute, RecomputePlan
 
 if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
+    from parallel_core.config import AllConfig, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,11 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
     last = (chunk, stage) == (len(layout) - 1, len(layout[-1]) - 1)
     embedding, mtp = Embedding.of(config), further_layers(config) if last else None
     copy, tied = SharedEmbedding(embedding.word_embeddings), not config.untie_embeddings_and_output_weights
+    final_norm = Norm.of(config) if last and config.use_final_norm else None
     needs_copy = last and not first and config.multi_token_prediction.uses_embedding
     return Chunk(
         embedding if first else copy if needs_copy else None,
-        Decoder(_layers(config, stage, chunk), Norm.of(config) if last and config.use_final_norm else None),
+        adapted(Decoder(_layers(config, stage, chunk), final_norm), config, "decoder"),
         mtp,
         output_layer(config) if last else None,
         CrossEntropy(config.vocab_size) if last else None,
@@ -103,10 +108,39 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
     )
 
 
+def _linears_of_stages(config: ModelConfig) -> list[dict[str, Linear]]:
+    """Of each pipeline stage the linears that can have an adapter, by their paths."""
+    stages = range(config.parallel_config.pipeline_model_parallel_size)
+    found = []
+    for chunks in (stage_chunks(config, stage) for stage in stages):
+        parts = [(name, part) for chunk in chunks for name, part in (("decoder", chunk.decoder), ("mtp", chunk.mtp))]
+        found.append({path: linear for name, part in parts if part for path, linear in linears(part, name)})
+    return found
+
+
+def adapter_findings(config: AllConfig) -> Iterator[Finding]:
+    """What is wrong with the names of linears that get adapters."""
+    lora, stages = config.lora_config, _linears_of_stages(config.model_config) if config.lora_config.use_lora else []
+    paths = [path for stage in stages for path in stage]
+    ends = ", ".join(sorted({path.rpartition(".")[2] for path in paths}))
+    for pattern in (*(lora.target_modules or ()), *(cell["cell"] for cell in lora.cells or ())):
+        if stages and not any(names(pattern, path) for path in paths):
+            yield Finding("--lora-target-modules", pattern, "names no linear of the model", f"it has {ends}")
+    adapters = [[linear for linear in stage.values() if linear.adapter] for stage in stages]
+    bare = [number for number, found in enumerate(adapters) if not found]
+    if bare and any(adapters):
+        rule = f"leaves nothing to train to pipeline stage {bare[0]}"
+        yield Finding("--lora-target-modules", " ".join(lora.target_modules or ()), rule, "name linears of all stages")
+    if lora.lora_dropout and any(isinstance(linear, ExpertLinear) for found in adapters for linear in found):
+        rule = "is not available for linears of experts: where a token stands there depends on the layout"
+        yield Finding("--lora-dropout", lora.lora_dropout, rule, "leave it out, or name other linears")
+
+
 def further_layers(config: ModelConfig) -> MultiTokenPrediction | None:
     """What the last chunk has for multi-token prediction. How much of it is computed again is said as of layers behind
     the stage's own."""
-    return MultiTokenPrediction.of(config, _recompute_of_depths(config))
+    found = MultiTokenPrediction.of(config, _recompute_of_depths(config))
+    return found and adapted(found, config, "mtp")
 
 
 def _recompute_of_depths(config: ModelConfig) -> ChunkRecompute:

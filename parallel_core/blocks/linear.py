@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from parallel_core.blocks.block import Block, ParameterSpec
+from parallel_core.blocks.adapter import ZEROS, Adapter
+from parallel_core.blocks.block import Block, ParameterSpec, join
 from parallel_core.blocks.micro_batch import MicroBatch, between_regions
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 COLUMNS, ROWS = 0, 1
 """The cut axis of a weight [o, i]: output features (a column-parallel linear) or input features (a row-parallel)."""
-
-ZEROS = Constant(0.0)
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,9 @@ class Linear(Block):
     role: Role | None = None
     interleaved_rows: tuple[int, ...] = ()
     """Of the weight (see ShardSpec)."""
+    frozen: bool = False
+    """Whether weight and bias are not trained."""
+    adapter: Adapter | None = None
 
     @classmethod
     def column(cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1) -> Linear:
@@ -77,7 +79,8 @@ class Linear(Block):
             specs["weight"] = ParameterSpec(self._weight_shard(), self.initial, self.dtype)
         if self.bias:
             specs["bias"] = ParameterSpec(self._bias_shard(), self.bias_initial, self.dtype)
-        return specs
+        adapter = {} if self.adapter is None else self.adapter.parameters()
+        return specs | {join("adapter", name): spec for name, spec in adapter.items()}
 
     def _weight_shard(self) -> ShardSpec:
         whole = ShardSpec(
@@ -94,23 +97,32 @@ class Linear(Block):
         return ShardSpec(shape=(self.output_size,), partial_over=self.partial_over)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        return 2.0 * tokens * self.input_size * self.output_size
+        adapter = 0.0 if self.adapter is None else self.adapter.forward_flops(tokens, seq_length)
+        return 2.0 * tokens * self.input_size * self.output_size + adapter
+
+    @property
+    def keeps_input(self) -> bool:
+        """Whether a weight's gradient is computed from its input, its own or its adapter's."""
+        return not self.frozen or self.adapter is not None
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """By columns: the input enters, in backward again for the weight's gradient, and its gradient leaves. By rows:
         the output leaves, and its gradient enters. Whole: nothing."""
         if self.cut_axis == COLUMNS:
             yield from micro_batch.enter(self.input_size)
-            yield from micro_batch.enter(self.input_size, backward=True)
+            if self.keeps_input:
+                yield from micro_batch.enter(self.input_size, backward=True)
             yield from micro_batch.leave(self.input_size, backward=True)
         elif self.cut_axis == ROWS:
             yield from micro_batch.leave(self.output_size)
             yield from micro_batch.enter(self.output_size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        own = {"": self.input_bytes(micro_batch) if self.keeps_input else 0}
+        return own if self.adapter is None else own | {"adapter": self.adapter.kept_bytes(micro_batch)[""]}
+
+    def input_bytes(self, micro_batch: MicroBatch) -> int:
         """The input as it lies outside of the region, or inside 1/t of its features."""
         if self.cut_axis == ROWS:
-            elements = micro_batch.tokens * (self.input_size // micro_batch.tensor)
-        else:
-            elements = micro_batch.tokens_between * self.input_size
-        return {"": elements * micro_batch.item_size}
+            return micro_batch.tokens * (self.input_size // micro_batch.tensor) * micro_batch.item_size
+        return micro_batch.tokens_between * self.input_size * micro_batch.item_size

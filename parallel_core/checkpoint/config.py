@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_origin, get_type_hints
 
-from parallel_core.config import AllConfig, DatasetConfig, ModelConfig, MoEConfig, ParallelConfig
+from parallel_core.config import AllConfig, DatasetConfig, LoraConfig, ModelConfig, MoEConfig, ParallelConfig
 from parallel_core.config.base import Config
 
 TOKENIZER_FIELDS = ("tokenizer_type", "vocab_file", "merge_file", "tokenizer_model", "pad_token_id", "eos_token_id")
@@ -19,6 +19,7 @@ def config_for_inference(sections: Mapping[str, Mapping[str, Any]], parallel: Pa
     return AllConfig(
         model_config=_section(ModelConfig, sections["model_config"]),
         moe_config=_section(MoEConfig, sections.get("moe_config", {})),
+        lora_config=_section(LoraConfig, sections.get("lora_config", {})),
         dataset_config=DatasetConfig(**tokenizer),
         parallel_config=parallel,
     )

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from parallel_core.config.base import Config, option
+from parallel_core.findings import Finding
+from parallel_core.sharding import ShardSpec
+
+_KEYS: dict[str, Any] = {"cell": str, "rank": int, "alpha": (int, float)}
 
 
 @dataclass(kw_only=True)
@@ -18,11 +25,45 @@ class LoraConfig(Config):
     lora_dropout: float = option("--lora-dropout", 0.0, at_least=0, below=1)
     """Dropout on an adapter's input."""
     target_modules: list[str] | None = option("--lora-target-modules", None)
-    """Names of the linears that get an adapter."""
+    """Names of the linears that get an adapter: the end of a path in the model, or a regular expression for it."""
+    cells: list[dict[str, Any]] | None = option("--lora-target-cells", None)
+    """Adapters of another rank and scale: {cell: name as in `target_modules`, rank, alpha}, the first that fits."""
     lora_load: str | None = option("--lora-load", None)
-    """Checkpoint of the adapters."""
+    """Checkpoint of the adapters, which begin anew where the model's has none."""
+
+    def rules(self) -> Iterator[Finding]:
+        if self.use_lora and not self.target_modules:
+            fix = "give --lora-target-modules, such as linear_qkv linear_proj linear_fc1 linear_fc2"
+            yield Finding("--lora-r", self.lora_rank, "needs the names of the linears that get an adapter", fix)
+        for pattern in (*(self.target_modules or ()), *(str(cell.get("cell")) for cell in self.cells or ())):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield Finding("--lora-target-modules", pattern, f"is no regular expression ({error})", "change it")
+        for cell in self.cells or ():
+            known = all(name in _KEYS and isinstance(value, _KEYS[name]) for name, value in cell.items())
+            sizes = [cell.get("rank", 1), cell.get("alpha", 1)]
+            if not known or "cell" not in cell or not all(size > 0 for size in sizes):
+                rule = "must have the keys cell, rank and alpha, a name and two numbers above 0"
+                yield Finding("--lora-target-cells", cell, rule, "change it")
 
     @property
     def use_lora(self) -> bool:
         """Whether there are adapters."""
         return self.lora_rank > 0
+
+    def trains(self, spec: ShardSpec) -> bool:
+        """Whether a parameter is trained: with adapters they alone are."""
+        return not self.use_lora or spec.role == "adapter"
+
+    def adapter_of(self, path: str) -> tuple[int, float] | None:
+        """Rank and alpha of the adapter of the linear at a path in the model; none: it has none."""
+        if not self.use_lora or not any(names(pattern, path) for pattern in self.target_modules or ()):
+            return None
+        own = next((cell for cell in self.cells or () if names(cell["cell"], path)), {})
+        return own.get("rank", self.lora_rank), own.get("alpha", self.lora_alpha)
+
+
+def names(pattern: str, path: str) -> bool:
+    """Whether a pattern describes a path whole, or from one of its dots to its end."""
+    return re.fullmatch(rf"(?:.*\.)?(?:{pattern})", path) is not None

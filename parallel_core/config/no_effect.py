@@ -326,6 +326,11 @@ ROWS = (
         "all layers are computed again whole, and keep nothing but their input",
     ),
     Idle(
+        ("lora_rank", "lora_alpha", "lora_dropout", "lora_config.cells", "lora_load"),
+        lambda config: not config.lora_config.use_lora,
+        "there are no adapters without --lora-target-modules",
+    ),
+    Idle(
         _OF_EXPERTS,
         lambda config: config.moe_config.num_experts is None,
         "there are no experts without --num-experts",

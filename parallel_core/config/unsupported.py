@@ -33,7 +33,6 @@ class Unsupported(NamedTuple):
 
 
 _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
-    "lora_rank": (0,),
     "instruction.enabled": (False,),
     "labels_in_data": (False,),
     "tokenizer_type": (None, "GPT2BPETokenizer", "NullTokenizer"),
@@ -55,7 +54,6 @@ PART_OF: dict[str, Feature] = {
     "instruction.": Feature("instruction.enabled"),
     "tokenizer_model": Feature("tokenizer_type", "HuggingFaceTokenizer"),
     "tokenizer_kwargs": Feature("tokenizer_type", "HuggingFaceTokenizer"),
-    "lora_config.": Feature("lora_rank"),
 }
 """How the name of a field, or of its section, begins -> what it only says the how of. The first that fits counts."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from parallel_core.buffers import BufferPlan, Residence, SlotPlan, Span, offloaded, overlaps
 from parallel_core.costs.activations import peak_kept_bytes
-from parallel_core.costs.parameters import stage_residences
+from parallel_core.costs.parameters import frozen_bytes, stage_residences
 from parallel_core.dtypes import DTYPES
 from parallel_core.optimizer import PlannedState, plan_states
 
@@ -43,7 +43,8 @@ class MemoryBytes:
 
 def memory(config: AllConfig, stage: int) -> MemoryBytes:
     """What each rank of a pipeline stage allocates."""
-    parameters = gradients = states = states_elsewhere = parameters_elsewhere = 0
+    gradients = states = states_elsewhere = parameters_elsewhere = 0
+    parameters = frozen_bytes(config, stage)
     for plan, kept in stage_residences(config, stage):
         parameters += DTYPES[plan.parameter_type].bytes * _elements(kept.parameters, kept.parameter_slots)
         gradients += DTYPES[plan.gradient_type].bytes * _elements(kept.gradients, kept.gradient_slots)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from parallel_core.blocks import ParameterSpec, stage_chunks
 from parallel_core.buffers import BufferPlan, Cell, Residence, plan_buffers, plan_residence
+from parallel_core.dtypes import DTYPES
 from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordinates, ShardSpec, place
 
 if TYPE_CHECKING:
@@ -16,6 +17,17 @@ def _named(config: AllConfig, stage: int) -> list[tuple[ShardSpec, ParameterSpec
     """Each parameter's spec under its global name, what else its block says of it, and its chunk."""
     chunks = enumerate(stage_chunks(config.model_config, stage))
     return [(p.shard.named(name), p, number) for number, chunk in chunks for name, p in chunk.parameters().items()]
+
+
+def _trained(config: AllConfig, stage: int) -> list[tuple[ShardSpec, ParameterSpec, int]]:
+    return [entry for entry in _named(config, stage) if config.lora_config.trains(entry[0])]
+
+
+def frozen_bytes(config: AllConfig, stage: int) -> int:
+    """Bytes of the parameters that are not trained, and so lie in no buffer."""
+    coordinates, trains = stage_coordinates(config, stage), config.lora_config.trains
+    frozen = [(spec, parameter.dtype) for spec, parameter, _ in _named(config, stage) if not trains(spec)]
+    return sum(place(spec, coordinates).size * DTYPES[dtype].bytes for spec, dtype in frozen)
 
 
 def stage_parameters(config: AllConfig, stage: int) -> list[ShardSpec]:
@@ -55,20 +67,22 @@ def _of_replicas(config: AllConfig, kind: str, place: int, count: int) -> Coordi
 
 
 def _cells_of_parameters(config: AllConfig, stage: int) -> tuple[list[Cell | None], int]:
-    """The cell of each parameter, and how many cells a rank has. A copy of the embedding is the head's."""
+    """The cell of each parameter that is trained, and how many cells a rank has. A copy of the embedding is the
+    head's."""
     keys: list[Cell | None] = []
     chunks, before = stage_chunks(config.model_config, stage), 0
     for chunk in chunks:
         cells = [before + i for i, cell in enumerate(chunk.cells()) for _ in cell.parameters()]
         before += len(chunk.cells())
         keys += [*cells, *[before - 1] * (len(chunk.parameters()) - len(cells))]
-    return keys, before
+    named = _named(config, stage)
+    return [key for key, (spec, *_) in zip(keys, named, strict=True) if config.lora_config.trains(spec)], before
 
 
 def stage_buffers(config: AllConfig, stage: int) -> list[BufferPlan]:
-    """The flat buffers that a rank's parameters and gradients lie in."""
+    """The flat buffers that a rank's trained parameters and their gradients lie in."""
     coordinates, gradient = stage_coordinates(config, stage), config.training_config.gradient
-    named, keys = _named(config, stage), None
+    named, keys = _trained(config, stage), None
     if gradient.zero_stage >= 2:
         keys = _cells_of_parameters(config, stage)[0]
     elif gradient.overlap_grad_reduce:

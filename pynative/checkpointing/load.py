@@ -5,6 +5,7 @@ Everything is checked, on all ranks, before the first weight is written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from parallel_core.checkpoint.schedule import schedule_problems
 from parallel_core.config import AllConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from parallel_core.optimizer import MAIN_PARAM
+from parallel_core.sharding import ShardSpec
 from parallel_core.strictness import STRICTNESS, Strictness
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
@@ -34,7 +36,7 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     whichever tool: HuggingFace's and Megatron-LM's are converted while they are read.
 
     With --finetune only weights are taken; with --no-load-optim also the iteration, but neither optimizer nor schedule,
-    as in a run that has none.
+    as in a run that has none. Adapters that the checkpoint lacks begin anew, beside weights alone.
     Raises ValueError, before anything is changed, if there is no checkpoint, if it is damaged, or if it does not fit.
     One case is no error: nothing was saved yet in the directory that --save names too. With --resume-training or
     --exit-on-missing-checkpoint it is one.
@@ -45,29 +47,25 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     if may_be_first and not holds_checkpoint(directory):
         warn(f"--load {directory}: no checkpoint yet, starting from initial values")
         return
-    model_config = state.config.model_config
-    vocabulary = Vocabulary(model_config.unpadded_vocab_size, model_config.vocab_size)
-    kind = "hf" if training.checkpoint.convert_from_huggingface else "auto"
     weights_alone = training.checkpoint.finetune or training.checkpoint.no_load_optim
-    step = training.checkpoint.ckpt_step
-    later = None if step is not None or parallel_state.get_global_rank() > 0 else commit.overlooked(directory)
-    if later is not None:
-        warn(later)
-    reader = open_checkpoint(directory, step, vocabulary, kind=kind, optimizer=not weights_alone)
-    weights_alone = weights_alone or _is_none_of_a_run(reader, training.checkpoint.resume_training)
+    reader = _open(directory, state.config, optimizer=not weights_alone)
+    begins = state.config.lora_config.use_lora and not _has_adapters(reader)
+    weights_alone = weights_alone or _is_none_of_a_run(reader, training.checkpoint.resume_training) or begins
     optimizer = None if weights_alone else state.step_cell.optimizer
     scheduler = None if weights_alone else state.step_cell.scheduler
     strictness = STRICTNESS[training.checkpoint.dist_ckpt_strictness]
     problems = _optimizer_problems(reader, optimizer, strictness) + _schedule_problems(reader, scheduler, state.config)
     problems += reader.settings_problems(state.config.to_dict())
-    _check(reader, state.model, problems, strictness, exactly=optimizer is not None)
-    _read_weights(reader, state.model, exactly=optimizer is not None)
+    wanted = _is_no_adapter if begins else _any
+    _check(reader, state.model, problems, strictness, exactly=optimizer is not None, wanted=wanted)
+    _read_weights(reader, state.model, exactly=optimizer is not None, wanted=wanted)
+    _compare_adapters(reader, state.config)
     if optimizer is not None:
         _read_optimizer(reader, optimizer, strictness)
     if scheduler is not None:
         from_flags = not state.config.optimizer_config.use_checkpoint_opt_param_scheduler
         scheduler.load_state_dict(reader.manifest.scheduler, override=from_flags)
-    if not training.checkpoint.finetune:
+    if not (training.checkpoint.finetune or begins):
         state.callback_states = reader.manifest.state
         state.iteration = reader.manifest.iteration
         state.consumed_samples = _consumed_samples(reader.manifest, state.config)
@@ -79,6 +77,16 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
 def _consumed_samples(run: Run, config: AllConfig) -> int:
     """Files that count no samples are of a run with one batch size, which is taken for this one's, as in Megatron."""
     return run.consumed_samples or run.iteration * config.batch_sizes.final
+
+
+def _open(directory: Path, config: AllConfig, *, optimizer: bool) -> CheckpointReader:
+    checkpoint, model = config.training_config.checkpoint, config.model_config
+    vocabulary = Vocabulary(model.unpadded_vocab_size, model.vocab_size)
+    kind, step = "hf" if checkpoint.convert_from_huggingface else "auto", checkpoint.ckpt_step
+    later = None if step is not None or parallel_state.get_global_rank() > 0 else commit.overlooked(directory)
+    if later is not None:
+        warn(later)
+    return open_checkpoint(directory, step, vocabulary, kind=kind, optimizer=optimizer)
 
 
 def _is_save_directory(directory: Path, output_dir: str | None) -> bool:
@@ -98,6 +106,52 @@ def _is_none_of_a_run(reader: CheckpointReader, must_go_on: bool) -> bool:
     return True
 
 
+def load_adapters(directory: Path, state: RunState) -> None:
+    """--lora-load: take the adapters of another checkpoint, for a run that begins; one that goes on has its own.
+
+    Raises ValueError, before anything is changed, if they are not there, damaged, or of another shape.
+    """
+    if state.iteration:
+        warn(f"--lora-load {directory}: is not read: the run goes on with its own adapters")
+        return
+    reader = open_checkpoint(directory, optimizer=False)
+    _check(reader, state.model, [], STRICTNESS["raise_unexpected"], exactly=False, wanted=_is_adapter)
+    _read_weights(reader, state.model, exactly=False, wanted=_is_adapter)
+    _compare_adapters(reader, state.config)
+    log(f"Loaded the adapters of {reader.directory}")
+
+
+def _has_adapters(reader: CheckpointReader) -> bool:
+    return bool(reader.manifest.config.get("lora_config", {}).get("lora_rank"))
+
+
+def _compare_adapters(reader: CheckpointReader, config: AllConfig) -> None:
+    """Say that there are none, or that they were multiplied by something else, which no shape tells."""
+    if not config.lora_config.use_lora:
+        return
+    then, now = reader.manifest.config.get("lora_config", {}).get("lora_alpha"), config.lora_config.lora_alpha
+    if not _has_adapters(reader):
+        log(f"{reader.directory} has no adapters: they begin anew, beside its weights alone")
+    elif then != now:
+        warn(f"--lora-alpha {now:g}: the adapters of {reader.directory} were trained with {then}")
+
+
+Wanted = Callable[[ShardSpec], bool]
+"""Which parameters of a model are read."""
+
+
+def _any(spec: ShardSpec) -> bool:
+    return True
+
+
+def _is_adapter(spec: ShardSpec) -> bool:
+    return spec.role == "adapter"
+
+
+def _is_no_adapter(spec: ShardSpec) -> bool:
+    return spec.role != "adapter"
+
+
 def load_model(directory: Path, model: nn.Cell) -> Manifest:
     """Fill a model from a checkpoint, without anything that belongs to training. What the checkpoint says of itself."""
     reader = open_checkpoint(directory, optimizer=False)
@@ -107,12 +161,18 @@ def load_model(directory: Path, model: nn.Cell) -> Manifest:
 
 
 def _check(
-    reader: CheckpointReader, model: nn.Cell, problems: list[str], strictness: Strictness, *, exactly: bool
+    reader: CheckpointReader,
+    model: nn.Cell,
+    problems: list[str],
+    strictness: Strictness,
+    *,
+    exactly: bool,
+    wanted: Wanted = _any,
 ) -> None:
     """Raise ValueError on every rank if anything is wrong on any; `strictness` is about names of one side only.
     exactly: see `_read_weights`."""
     world = parallel_state.get_world_group()
-    parameters = {parameter.meta.spec.name: parameter for parameter in name_parameters(model)}
+    parameters = {one.meta.spec.name: one for one in name_parameters(model) if wanted(one.meta.spec)}
     specs = {name: parameter.meta.spec for name, parameter in parameters.items()}
     absent = [] if strictness.refuses_absent else [name for name in specs if not reader.has(name)]
     read = {_read_for(reader, one, exactly) if reader.has(name) else name: name for name, one in parameters.items()}
@@ -176,12 +236,12 @@ def _stored_name(reader: CheckpointReader, name: str) -> str:
     return name if reader.has(name) else name.removeprefix(f"{MAIN_PARAM}.")
 
 
-def _read_weights(reader: CheckpointReader, model: nn.Cell, *, exactly: bool) -> None:
+def _read_weights(reader: CheckpointReader, model: nn.Cell, *, exactly: bool, wanted: Wanted = _any) -> None:
     """exactly: weights of another type than is stored take the float32 values that the optimizer of a 16-bit run kept
     of its own, so that they are rounded once."""
     for parameter in whole_parameters(model):
         name = parameter.meta.spec.name
-        if not reader.has(name):
+        if not (wanted(parameter.meta.spec) and reader.has(name)):
             continue
         present = parameter.asnumpy().copy()  # What the checkpoint lacks, rows of padding, stays.
         write_parameter(parameter, reader.read(_read_for(reader, parameter, exactly), place_of(parameter), out=present))

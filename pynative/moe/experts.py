@@ -19,7 +19,8 @@ from pynative import kernels, parallel_state
 from pynative.autograd import Function, add_weight_gradients
 from pynative.moe.rows import copied_rows
 from pynative.parameter import make_parameter
-from pynative.tensor_parallel.recompute import made_again
+from pynative.tensor_parallel.linear import AdapterOfLinear
+from pynative.tensor_parallel.recompute import fork_made_again, made_again
 
 Counts = Sequence[int]
 """Rows of each expert, in the order of the rows."""
@@ -31,7 +32,8 @@ class _GroupedLinear(Function):
     @staticmethod
     def forward(ctx, x, counts, *weights):
         ctx.counts, ctx.weights, ctx.made_again = counts, weights, made_again(x)
-        ctx.save_for_backward(*(() if ctx.made_again else (x,)))
+        is_kept = any(ctx.inputs_need_gradients[2:]) and not ctx.made_again
+        ctx.save_for_backward(*((x,) if is_kept else ()))
         return kernels.grouped_linear_forward(x, _as(x, weights), counts)
 
     @staticmethod
@@ -63,6 +65,18 @@ class ExpertLinear(nn.Cell):
         super().__init__()
         parameters = {name: make_parameter(*spec) for name, spec in block.parameters().items()}
         self.weight, self.bias = parameters["weight"], parameters.get("bias")
+        self.adapter = AdapterOfLinear.of(block, parameters)
+
+
+def _product(linears: Sequence[ExpertLinear], x: Tensor, counts: Counts) -> Tensor:
+    """x [R, i] -> [R, o], with what the linears' adapters add."""
+    weights, adapters = [linear.weight for linear in linears], [one.adapter for one in linears if one.adapter]
+    if not adapters:
+        return grouped_linear(x, weights, counts)
+    x, beside = fork_made_again(x)
+    narrow = grouped_linear(beside, [adapter.lora_a for adapter in adapters], counts)
+    added = grouped_linear(kernels.scale(narrow, adapters[0].scale), [one.lora_b for one in adapters], counts)
+    return kernels.bias_dropout_add(added, None, grouped_linear(x, weights, counts))
 
 
 class Expert(nn.Cell):
@@ -119,10 +133,10 @@ class Experts(nn.Cell):
     def through(self, experts: Sequence[Expert], tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
         """Rows of some of the experts [R, h], their probabilities [R] and numbers -> [R, h]."""
         first, second = [expert.linear_fc1 for expert in experts], [expert.linear_fc2 for expert in experts]
-        intermediate = grouped_linear(tokens, [linear.weight for linear in first], counts)
+        intermediate = _product(first, tokens, counts)
         if first[0].bias is not None:
             intermediate = kernels.add_grouped_bias(intermediate, [linear.bias for linear in first], counts)
-        output = grouped_linear(self.activate(intermediate, probs), [linear.weight for linear in second], counts)
+        output = _product(second, self.activate(intermediate, probs), counts)
         if second[0].bias is not None and self.adds_bias:
             output = kernels.add_grouped_bias(output, [linear.bias for linear in second], counts, probs)
         return output

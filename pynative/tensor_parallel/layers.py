@@ -6,19 +6,18 @@ t tensor-parallel size, v vocabulary.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from mindspore import Tensor, nn
 
-from parallel_core.blocks import EmbeddingTable, Linear
+from parallel_core.blocks import Adapter, EmbeddingTable, Linear
 from parallel_core.blocks.linear import COLUMNS, ROWS
 from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant, Normal, by_name
 from parallel_core.sharding import Cut
 from pynative import kernels, parallel_state
-from pynative.autograd import Function, add_weight_gradient
 from pynative.parameter import Dtype, make_parameter, type_name, type_of
+from pynative.tensor_parallel.linear import AdapterOfLinear, linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import (
     Boundary,
     gather_from_tensor_model_parallel_region,
@@ -26,7 +25,6 @@ from pynative.tensor_parallel.mappings import (
     reduce_scatter_to_sequence_parallel_region,
     scatter_to_tensor_model_parallel_region,
 )
-from pynative.tensor_parallel.recompute import made_again
 
 if TYPE_CHECKING:
     from typing import Required, Self, Unpack
@@ -47,50 +45,13 @@ class LinearArguments(TypedDict, total=False):
     param_init_dtype: Dtype | None
     compute_dtype: Dtype | None
     interleaved_rows: tuple[int, ...]
+    adapter: Adapter | None
     is_expert: bool
     transpose_b: bool
     keep_master_weight_for_test: bool
     embedding_activation_buffer: None
     grad_output_buffer: None
     tp_comm_buffer_name: None
-
-
-class LinearWithGradAccumulationAndAsyncCommunication(Function):
-    """y = x W^T + b for an x that enters a tensor-parallel region; what is kept of it is what lies outside.
-
-    Backward computes dx while x enters again, and the weight's gradient while dx leaves (Korthikanti et al., 2022).
-    Weight and bias are cast to x's type, each time anew; their gradients are those of the parameters themselves, which
-    so are added up in the buffer's type.
-    """
-
-    @staticmethod
-    def forward(ctx, x, weight, bias, boundary):
-        ctx.boundary, ctx.bias, ctx.made_again = boundary, bias, made_again(x)
-        ctx.save_for_backward(weight, *(() if ctx.made_again else (x,)))
-        weight, bias = kernels.cast(weight, x.dtype), None if bias is None else kernels.cast(bias, x.dtype)
-        return kernels.linear_forward(boundary.enter(x, boundary.group), weight, bias)
-
-    @staticmethod
-    def backward(ctx, dy):
-        weight, *kept = ctx.saved_tensors
-        boundary, (needs_dx, needs_dw, needs_db, _) = ctx.boundary, ctx.inputs_need_gradients
-        x = (kept[0] if kept else ctx.made_again()) if needs_dw else None
-        entering = boundary.enter(x, boundary.group, async_op=True) if needs_dw else None
-        dx = kernels.linear_input_gradient(dy, kernels.cast(weight, dy.dtype)) if needs_dx else None
-        whole_x = entering.wait() if entering else None
-        leaving = boundary.leave(dx, boundary.group, async_op=True) if needs_dx else None
-        dw = add_weight_gradient(weight, partial(kernels.linear_weight_gradient, dy, whole_x)) if needs_dw else None
-        db = None
-        if ctx.bias is not None and needs_db:
-            db = add_weight_gradient(ctx.bias, partial(kernels.bias_gradient, dy))
-        return leaving.wait() if leaving else None, dw, db, None
-
-
-def linear_with_grad_accumulation_and_async_allreduce(
-    x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary
-) -> Tensor:
-    """x [..., i] as it lies outside of `boundary`, weight [o, i], bias [o] -> [..., o]."""
-    return LinearWithGradAccumulationAndAsyncCommunication.apply(x, weight, bias, boundary)
 
 
 FIXED = {
@@ -127,6 +88,7 @@ class ParallelLinear(nn.Cell):
         param_init_dtype, compute_dtype: types of the parameters, and of the result and everything that is computed for
             it; they default to the config's.
         interleaved_rows: of matrices that the weight holds (see `ShardSpec`).
+        adapter: what is added to its product, None: nothing.
         fixed: see `FIXED`.
     """
 
@@ -147,6 +109,7 @@ class ParallelLinear(nn.Cell):
         param_init_dtype: Dtype | None = None,
         compute_dtype: Dtype | None = None,
         interleaved_rows: tuple[int, ...] = (),
+        adapter: Adapter | None = None,
         **fixed: Any,
     ) -> None:
         super().__init__()
@@ -167,9 +130,11 @@ class ParallelLinear(nn.Cell):
             allocates_weight=not skip_weight_param_allocation,
             partial_over="tp" if self.boundary.cuts_sequence else None,
             interleaved_rows=interleaved_rows,
+            adapter=adapter,
         )
         parameters = {name: make_parameter(*spec) for name, spec in block.parameters().items()}
         self.weight, self.bias = parameters.get("weight"), parameters.get("bias")
+        self.adapter = AdapterOfLinear.of(block, parameters)
 
     @classmethod
     def of(cls, block: Linear, config: ModelConfig, **arguments: Any) -> Self:
@@ -186,8 +151,15 @@ class ParallelLinear(nn.Cell):
             bias_init=block.bias_initial,
             param_init_dtype=block.dtype,
             interleaved_rows=block.interleaved_rows,
+            adapter=block.adapter,
             **arguments,
         )
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary) -> Tensor:
+        """x W^T + b of an x outside of `boundary`, with what the adapter adds; `within` knows the positions inside."""
+        if self.adapter is None:
+            return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, boundary)
+        return self.adapter(x, weight, bias, boundary, within)
 
 
 class ColumnParallelLinear(ParallelLinear):
@@ -227,7 +199,7 @@ class ColumnParallelLinear(ParallelLinear):
             raise ValueError("ColumnParallelLinear was built with skip_weight_param_allocation=True: pass a weight")
         added = None if self.skip_bias_add else self.bias
         x = kernels.cast(x, self.compute_dtype)
-        y = linear_with_grad_accumulation_and_async_allreduce(x, weight, added, self.boundary)
+        y = self.product(x, weight, added, self.boundary, self.boundary.inside())
         if self.gather_output:
             y = gather_from_tensor_model_parallel_region(y, self.boundary.group)
         return y, self.bias if self.skip_bias_add else None
@@ -269,7 +241,8 @@ class RowParallelLinear(ParallelLinear):
         x = kernels.cast(x, self.compute_dtype)
         if not self.input_is_parallel:
             x = scatter_to_tensor_model_parallel_region(x, group)
-        partial_y = linear_with_grad_accumulation_and_async_allreduce(x, self.weight, None, self.boundary.inside())
+        inside = self.boundary.inside()
+        partial_y = self.product(x, self.weight, None, inside, inside)
         y = self.boundary.exit(partial_y)
         if self.skip_bias_add:
             return y, self.bias
@@ -286,7 +259,7 @@ class DuplicatedLinear(ParallelLinear):
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i], with sequence parallelism [s/t, b, i] -> ([s, b, o] alike; the bias [o] if it was not added)."""
         x, added = kernels.cast(x, self.compute_dtype), None if self.skip_bias_add else self.bias
-        y = linear_with_grad_accumulation_and_async_allreduce(x, self.weight, added, self.boundary.inside())
+        y = self.product(x, self.weight, added, self.boundary.inside(), self.boundary)
         return y, self.bias if self.skip_bias_add else None
 
 

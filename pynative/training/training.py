@@ -11,12 +11,12 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from parallel_core.blocks import recompute_lines
+from parallel_core.blocks import adapter_findings, recompute_lines
 from parallel_core.checkpoint.convert.huggingface.write import huggingface_findings
-from parallel_core.config import AllConfig, ConfigError, Finding, TrainingConfig
+from parallel_core.config import AllConfig, ConfigError, Finding, LoraConfig, TrainingConfig
 from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
-from pynative.checkpointing import load_checkpoint
+from pynative.checkpointing import load_adapters, load_checkpoint
 from pynative.checkpointing.state import named
 from pynative.layer_events import LayerEvents
 from pynative.log import log, warn
@@ -73,6 +73,7 @@ DEFAULT_OUTPUT = "output"
 def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | TrainingConfig) -> nn.CellList:
     """This stage's chunks of the model, one without virtual stages, with their initial values."""
     seed = (config.training_config if isinstance(config, AllConfig) else config).seed
+    lora = config.lora_config if isinstance(config, AllConfig) else LoraConfig()
     if isinstance(config, AllConfig) and parallel_state.get_global_rank() == 0:
         for line in (*recompute_lines(config.model_config), offload_notice(config.recompute_config)):
             if line:
@@ -80,14 +81,14 @@ def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | T
     chunks = []
     for chunk in range(parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1):
         parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
-        chunks.append(_chunk(model_provider_func, seed))
+        chunks.append(_chunk(model_provider_func, seed, lora))
     model = nn.CellList(chunks)
     if isinstance(config, AllConfig) and (notice := unused_recompute_notice(model, config.model_config)):
         warn(notice)
     return model
 
 
-def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int) -> nn.Cell:
+def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int, lora: LoraConfig) -> nn.Cell:
     model = model_provider_func(
         pre_process=parallel_state.is_pipeline_first_stage(), post_process=parallel_state.is_pipeline_last_stage()
     )
@@ -97,6 +98,8 @@ def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int) -> nn.Cell:
             f"stage its input; derive it from pynative.transformer.Module or add the method"
         )
     initialize_parameters(model, seed)
+    for parameter in model.get_parameters():
+        parameter.requires_grad = parameter.requires_grad and lora.trains(parameter.meta.spec)
     LayerEvents.of(model)
     return model
 
@@ -180,6 +183,7 @@ def _refuse(
 ) -> None:
     """Raise ConfigError with everything that was asked for and is not done."""
     findings = [*(row.finding for row in unsupported(config)), *huggingface_findings(config)]
+    findings += adapter_findings(config)
     if process_non_loss_data_func is not None:
         fix = "pass None and use a callback's on_step_end"
         findings.append(Finding("process_non_loss_data_func", None, "not available", fix))
@@ -247,6 +251,8 @@ def pretrain(
     state = TrainingState(all_config, model, _step_cell(model, all_config, forward_step_func, get_batch_func))
     if all_config.training_config.checkpoint.load_checkpoint:
         load_checkpoint(Path(all_config.training_config.checkpoint.load_checkpoint), state)
+    if all_config.lora_config.use_lora and all_config.lora_config.lora_load:
+        load_adapters(Path(all_config.lora_config.lora_load), state)
     _run(state, DataSources(train_valid_test_datasets_provider, train_data_loader, valid_data_loader), callbacks)
     return state
 

@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from pynative import kernels
+from pynative import autograd, kernels
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.head import ParallelLMLogits, head_of, own_head
@@ -69,7 +69,7 @@ class TransformerLanguageModel(nn.Cell):
         [s, b, h], which `output_layer` turns to logits. unused: see `check_unused`."""
         check_unused(**unused)
         embedding = self.embedding if self.decoder.pre_process else None
-        hidden_states = None if embedding is None else embedding(tokens, position_ids)
+        hidden_states = None if embedding is None else _with_gradient(embedding(tokens, position_ids))
         return self.decoder(hidden_states, attention_mask)
 
     def predict_further(
@@ -80,6 +80,13 @@ class TransformerLanguageModel(nn.Cell):
             return hidden_states, []
         hidden_states, before = kernels.fork(hidden_states)
         return hidden_states, self.mtp(before, tokens, self.embedding, attention_mask)
+
+
+def _with_gradient(hidden_states: Tensor) -> Tensor:
+    """Of a frozen embedding too: so the first layer does what every layer does."""
+    if not autograd.is_recording() or autograd.needs_gradient(hidden_states):
+        return hidden_states
+    return autograd.leaf(hidden_states)
 
 
 def get_language_model(

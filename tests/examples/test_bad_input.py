@@ -56,7 +56,8 @@ MISTAKES = {
     "batches": ({"--global-batch-size": 3, "--mock-data": ""}, "--global-batch-size 3"),
     "ranks": ({"--tensor-model-parallel-size": 2, "--mock-data": ""}, "--tensor-model-parallel-size 2"),
     "abbreviated": ({"--num-layer": 2, "--mock-data": ""}, "--num-layers"),
-    "not yet": ({"--lora-target-modules": "linear_qkv", "--mock-data": ""}, "--lora"),
+    "not yet": ({"--is-instruction-dataset": "", "--mock-data": ""}, "--is-instruction-dataset"),
+    "no such linear": ({"--lora-target-modules": "linear_kvq", "--mock-data": ""}, "--lora-target-modules linear_kvq"),
 }
 
 

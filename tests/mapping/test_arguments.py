@@ -222,10 +222,10 @@ def test_initialising_keeps_the_arguments_and_lists_what_is_ignored(monkeypatch,
 
 
 def test_what_is_not_implemented_yet_ends_a_script_but_not_the_reading(capsys):
-    assert parse_args(line("--lora-target-modules linear_qkv --lora-r 4")).lora_r == 4
+    assert parse_args(line("--is-instruction-dataset")).is_instruction_dataset
     with pytest.raises(SystemExit) as caught:
-        initialize_megatron(argv=line("--lora-target-modules linear_qkv --lora-r 4"))
-    assert caught.value.code == 2 and "--lora-r" in capsys.readouterr().err
+        initialize_megatron(argv=line("--is-instruction-dataset"))
+    assert caught.value.code == 2 and "--is-instruction-dataset" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rank, lines", [("0", 2), ("1", 1)])

@@ -133,20 +133,20 @@ def test_the_text_answer_names_flags_config_and_errors(capsys):
 
 def test_the_text_answer_says_what_a_run_would_stop_at(capsys):
     """A planned flag is accepted; whoever starts the run all the same must not be surprised."""
-    main(["--world-size", "2", "--", *line("--lora-r 8 --lora-target-modules linear_qkv")])
+    main(["--world-size", "2", "--", *line("--is-instruction-dataset --prompt-type qwen")])
     *_, intro, planned = capsys.readouterr().out.splitlines()
     assert intro.startswith("accepted; training refuses to start")
-    assert planned.startswith("planned: --lora-r 8: not implemented yet (lora_config.lora_rank)")
+    assert planned.startswith("planned: --is-instruction-dataset: not implemented yet (")
 
 
 def test_parts_of_a_planned_feature_are_planned(capsys):
     """They do nothing before the whole is there; without the whole they only fill their field."""
     statuses = {
         outcome["flag"]: outcome["status"]
-        for outcome in answer(capsys, "--lora-target-modules linear_qkv --lora-r 4 --lora-alpha 8")["flags"]
+        for outcome in answer(capsys, "--is-instruction-dataset --prompt-type qwen")["flags"]
     }
-    assert statuses["--lora-r"] == statuses["--lora-alpha"] == "planned"
-    assert answer(capsys, "--lora-alpha 8")["flags"][-1]["status"] == "mapped"
+    assert statuses["--is-instruction-dataset"] == statuses["--prompt-type"] == "planned"
+    assert answer(capsys, "--prompt-type qwen")["flags"][-1]["status"] == "mapped"
 
 
 @pytest.mark.parametrize("argv", [[], ["--num-layers", "2"], ["--num-layers", "2", "--", "--lr", "1"]])

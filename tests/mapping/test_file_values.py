@@ -69,8 +69,8 @@ def test_two_keys_that_agree_are_one():
 
 def test_what_is_planned_is_named_by_the_files_key_alone():
     """Also by the engine, which is given nothing but the config."""
-    config = init_configs_from_dict(sections(lora_config={"use_lora": True}))
-    assert [row.flag for row in unsupported(config)] == ["lora_config.use_lora"]
+    config = init_configs_from_dict(sections(dataset_config={"instruction": {"enabled": True}}))
+    assert [row.flag for row in unsupported(config)] == ["dataset_config.instruction.enabled"]
 
 
 def test_an_unknown_kind_of_attention_is_refused():

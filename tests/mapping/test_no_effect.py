@@ -23,6 +23,10 @@ IDLE = [
         )
     ),
     ("--attention-dropout 0.2", SPARSE, "", "as in Megatron"),
+    *(
+        (flag, "", "--lora-target-modules linear_qkv", "--lora-target-modules")
+        for flag in ("--lora-r 4", "--lora-alpha 8", "--lora-dropout 0.1", "--lora-load x")
+    ),
     ("--moe-drop-rate-capacity-factor 2", EXPERTS, f"{EXPERTS} --moe-log-drop-rate", "--moe-log-drop-rate"),
     *(
         (flag, EXPERTS, f"{EXPERTS} --save-token-distribution", "--save-token-distribution")

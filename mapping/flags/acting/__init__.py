@@ -3,8 +3,8 @@
 from mapping.flags.acting import dataset, lora, model, moe, optimizer, parallel, training
 from mapping.flags.acting.build import tables
 
-WITHOUT_FLAG = ("--world-size", "--data-parallel-size")
-"""Options that the launcher's environment and the other sizes say."""
+WITHOUT_FLAG = ("--world-size", "--data-parallel-size", "--lora-target-cells")
+"""Options that the launcher's environment, the other sizes, or files alone say."""
 
 TABLES = tuple(
     tables(

@@ -74,6 +74,8 @@ def _verified(model: Model, source: Path, written: Path, options: argparse.Names
 
 
 def _states(model: Model) -> str:
+    if model.adapters:
+        return f", {model.adapters} adapters merged into theirs, no optimizer state"
     return f", optimizer states {', '.join(model.states)}" if model.states else ", no optimizer state"
 
 

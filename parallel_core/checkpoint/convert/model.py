@@ -40,6 +40,8 @@ class Model:
     states: dict[str, dict[str, LazyTensor]] = field(default_factory=dict)
     """Name of a state -> weight -> its state."""
     position: Position = field(default_factory=Position)
+    adapters: int = 0
+    """How many adapters were merged into their weights."""
 
     @property
     def network(self) -> dict[str, Any]:
@@ -73,7 +75,7 @@ class Model:
         resized = {name: resize(tensors, rows) for name, tensors in {"": self.weights, **self.states}.items()}
         network = {**self.network, "vocab_size": rows, "unpadded_vocab_size": min(self.unpadded_vocab_size, rows)}
         settings = {**self.settings, "model_config": network}
-        return Model(resized.pop(""), settings, resized, self.position)
+        return Model(resized.pop(""), settings, resized, self.position, self.adapters)
 
 
 def resize(tensors: Mapping[str, LazyTensor], rows: int) -> dict[str, LazyTensor]:

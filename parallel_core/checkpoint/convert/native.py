@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.model import Model, Position
 from parallel_core.checkpoint.convert.settings import SECTIONS, config_of
-from parallel_core.checkpoint.lazy import LazyTensor, assembled
+from parallel_core.checkpoint.lazy import NUMPY, LazyTensor, assembled, to_bfloat16
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest, OptimizerRecord, Run, StoredTensor
 from parallel_core.checkpoint.mindspore_file import open_tensors
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.checkpoint.writer import LocalTensor, file_name, write_manifest, write_part
+from parallel_core.config import LoraConfig
 from parallel_core.files import plain_file
 from parallel_core.sharding import ShardSpec, place
+
+_A, _B = ".adapter.lora_a", ".adapter.lora_b"
+"""What the names of an adapter's parameters add to their linear's."""
 
 _MOST = 4 << 30
 """Bytes of a file: tensors are spread over files so that none is larger, unless a single one is."""
@@ -27,7 +34,8 @@ def is_native(folder: Path) -> bool:
 
 
 def read_native(folder: Path, *, optimizer: bool = True) -> Model:
-    """One of our checkpoints. Raises ValueError if a tensor is not whole."""
+    """One of our checkpoints; adapters are merged into their weights, and the optimizer's state, which is theirs, is
+    left out. Raises ValueError if a tensor is not whole."""
     manifest = Manifest.read(folder)
     files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}
     tensors = {name: _whole(name, tensor, files) for name, tensor in manifest.tensors.items()}
@@ -46,7 +54,32 @@ def read_native(folder: Path, *, optimizer: bool = True) -> Model:
         state, _, weight = name.partition(".")
         states.setdefault(state, {})[weight] = tensors[name]
     settings = {name: _known(manifest.config.get(name, {})) for name in SECTIONS}
-    return Model({name: tensors[name] for name in manifest.weights}, settings, states, position)
+    weights, lora = {name: tensors[name] for name in manifest.weights}, manifest.config.get("lora_config", {})
+    if not lora.get("lora_rank"):
+        return Model(weights, settings, states, position)
+    whole = merged(weights, LoraConfig(**lora))
+    return Model(whole, settings, {}, position, adapters=(len(weights) - len(whole)) // 2)
+
+
+def merged(weights: Mapping[str, LazyTensor], lora: LoraConfig) -> dict[str, LazyTensor]:
+    """Of weights and the adapters beside them the weights alone that compute the same: W + (alpha / r) B A, computed in
+    float32 and rounded once to W's type."""
+    found = {name: tensor for name, tensor in weights.items() if not name.endswith((_A, _B))}
+    for name in weights:
+        if name.endswith(_A):
+            linear = name.removesuffix(_A)
+            sizes = lora.adapter_of(linear)
+            if sizes is None:
+                raise ValueError(f"{name}: --lora-target-modules {lora.target_modules} does not name its linear")
+            a, b, whole = weights[name], weights[f"{linear}{_B}"], found[f"{linear}.weight"]
+            change = partial(_with_adapter, a, b, sizes[1] / a.shape[0], whole)
+            found[f"{linear}.weight"] = LazyTensor(whole.shape, whole.dtype, change)
+    return found
+
+
+def _with_adapter(a: LazyTensor, b: LazyTensor, scale: float, weight: LazyTensor) -> np.ndarray:
+    values = weight.widened() + np.float32(scale) * (b.widened() @ a.widened())
+    return to_bfloat16(values) if weight.dtype == "bfloat16" else values.astype(NUMPY[weight.dtype])
 
 
 def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:

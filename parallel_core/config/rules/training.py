@@ -152,9 +152,12 @@ def checkpoints_are_kept(config: Sections) -> Iterator[Finding]:
 
 
 def adapters_have_a_rank(config: Sections) -> Iterator[Finding]:
-    lora = config.lora_config
+    lora, hot = config.lora_config, config.moe_config.hot_expert_num
     if lora.target_modules and lora.lora_rank == 0:
         yield Finding("--lora-r", 0, "must be at least 1 with --lora-target-modules", "raise it")
+    if lora.use_lora and hot:
+        rule = "does not go with --lora-target-modules: frozen experts have no gradients to gather"
+        yield Finding("--hot-expert-num", hot, rule, "leave one of them out")
 
 
 def resuming_takes_everything(config: Sections) -> Iterator[Finding]:

@@ -13,7 +13,6 @@ from parallel_core.config import (
     ConfigError,
     DatasetConfig,
     Finding,
-    LoraConfig,
     ModelConfig,
     ModelParallelConfig,
     OptimizerConfig,
@@ -22,6 +21,7 @@ from parallel_core.config import (
     TransformerConfig,
     unsupported,
 )
+from parallel_core.config.instruction import InstructionConfig
 from parallel_core.config.tree import PUBLIC
 from parallel_core.config.unsupported import IMPLEMENTED
 
@@ -154,8 +154,9 @@ def test_a_dictionary_of_the_config_is_plain_and_without_links():
 
 def test_what_is_not_implemented_is_named_by_flag_and_a_dense_model_is():
     assert unsupported(AllConfig(model_config=model())) == []
-    (row,) = unsupported(AllConfig(model_config=model(), lora_config=LoraConfig(lora_rank=4)))
-    assert "--lora-r 4" in str(row) and row.target == "lora_config.lora_rank"
+    data = DatasetConfig(instruction=InstructionConfig(labels_in_data=True))
+    (row,) = unsupported(AllConfig(model_config=model(), dataset_config=data))
+    assert "--train-mode" in str(row) and row.target.endswith("labels_in_data")
 
 
 def test_defaults_are_among_what_is_implemented():

@@ -1,0 +1,64 @@
+"""A low-rank adapter beside a linear whose own weight is frozen ("LoRA", Hu et al., 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallel_core.blocks.block import Block, ParameterSpec
+from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.initial_values import Constant, Normal
+from parallel_core.sharding import Cut, ShardSpec
+
+ZEROS = Constant(0.0)
+
+
+@dataclass(frozen=True)
+class Adapter(Block):
+    """(alpha / r) B(A(dropout(x))) is added to y = W x + b, with A [r, i] and B [o, r].
+
+    It lies inside the tensor-parallel region of its linear, whose messages are its own: by columns A is whole and B cut
+    as W's output features are; by rows A is cut as W's input features and B is whole, so that what leaves is a share of
+    one sum. So the gradient of the whole one is a partial sum over the ranks.
+    """
+
+    input_size: int
+    output_size: int
+    cut_axis: int | None
+    """The linear's."""
+    parts: int
+    """The linear's."""
+    rank: int
+    alpha: float
+    dropout: float
+    initial: Normal | Constant
+    """First values of A."""
+    dtype: str
+    partial_over: str | None
+    """Of what is not cut (see ShardSpec)."""
+    initial_b: Normal | Constant = ZEROS
+    """First values of B: zeros, so that a model begins as it is without adapters."""
+
+    @property
+    def scale(self) -> float:
+        """alpha / r."""
+        return self.alpha / self.rank
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        a, b = (self.rank, self.input_size), (self.output_size, self.rank)
+        cuts_a = (Cut(1),) if self.cut_axis == 1 else ()
+        cuts_b = (Cut(0, parts=self.parts),) if self.cut_axis == 0 else ()
+        return {
+            "lora_a": ParameterSpec(self._shard(a, cuts_a), self.initial, self.dtype),
+            "lora_b": ParameterSpec(self._shard(b, cuts_b), self.initial_b, self.dtype),
+        }
+
+    def _shard(self, shape: tuple[int, int], cuts: tuple[Cut, ...]) -> ShardSpec:
+        return ShardSpec(shape=shape, cuts=cuts, partial_over=None if cuts else self.partial_over, role="adapter")
+
+    def forward_flops(self, tokens: int, seq_length: int) -> float:
+        return 2.0 * tokens * self.rank * (self.input_size + self.output_size)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """What lies between A and B; its input is the linear's."""
+        tokens = micro_batch.tokens_between if self.cut_axis is None else micro_batch.tokens
+        return {"": tokens * self.rank * micro_batch.item_size}

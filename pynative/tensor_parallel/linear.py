@@ -1,0 +1,143 @@
+"""The product of a linear layer, y = x W^T + b, over a tensor-parallel region, and with a low-rank adapter beside it.
+
+s sequence, b batch, i input size, o output size, r rank of the adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from zlib import crc32
+
+from mindspore import Parameter, Tensor, nn
+
+from parallel_core.blocks import Adapter, Linear
+from pynative import kernels
+from pynative.autograd import Function, add_weight_gradient
+from pynative.parameter import place_of
+from pynative.tensor_parallel.mappings import Boundary
+from pynative.tensor_parallel.random import get_rng_tracer
+from pynative.tensor_parallel.recompute import made_again
+
+Drop = Callable[[Tensor], Tensor]
+"""Times one mask of dropout: an input of the adapter, or its gradient."""
+
+
+class LinearWithGradAccumulationAndAsyncCommunication(Function):
+    """y = x W^T + b for an x that enters a tensor-parallel region; what is kept of it is what lies outside,
+    if the weight is trained.
+
+    Backward computes dx while x enters again, and the weight's gradient while dx leaves (Korthikanti et al., 2022).
+    Weight and bias are cast to x's type, each time anew; their gradients are those of the parameters themselves, which
+    so are added up in the buffer's type.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, boundary):
+        ctx.boundary, ctx.bias, ctx.made_again = boundary, bias, made_again(x)
+        is_kept = ctx.inputs_need_gradients[1] and not ctx.made_again
+        ctx.save_for_backward(weight, *((x,) if is_kept else ()))
+        weight, bias = kernels.cast(weight, x.dtype), None if bias is None else kernels.cast(bias, x.dtype)
+        return kernels.linear_forward(boundary.enter(x, boundary.group), weight, bias)
+
+    @staticmethod
+    def backward(ctx, dy):
+        weight, *kept = ctx.saved_tensors
+        boundary, (needs_dx, needs_dw, needs_db, _) = ctx.boundary, ctx.inputs_need_gradients
+        x = (kept[0] if kept else ctx.made_again()) if needs_dw else None
+        entering = boundary.enter(x, boundary.group, async_op=True) if needs_dw else None
+        dx = kernels.linear_input_gradient(dy, kernels.cast(weight, dy.dtype)) if needs_dx else None
+        whole_x = entering.wait() if entering else None
+        leaving = boundary.leave(dx, boundary.group, async_op=True) if needs_dx else None
+        dw = add_weight_gradient(weight, partial(kernels.linear_weight_gradient, dy, whole_x)) if needs_dw else None
+        db = None
+        if ctx.bias is not None and needs_db:
+            db = add_weight_gradient(ctx.bias, partial(kernels.bias_gradient, dy))
+        return leaving.wait() if leaving else None, dw, db, None
+
+
+def linear_with_grad_accumulation_and_async_allreduce(
+    x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary
+) -> Tensor:
+    """x [..., i] as it lies outside of `boundary`, weight [o, i], bias [o] -> [..., o]."""
+    return LinearWithGradAccumulationAndAsyncCommunication.apply(x, weight, bias, boundary)
+
+
+class _AdaptedLinear(Function):
+    """y = x W^T + b + scale (drop(x) A^T) B^T, all of it inside the region, so that W's messages are the adapter's too.
+
+    What is kept is x as it lies outside, and what lies between A and B.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, a, b, boundary, scale, drop):
+        ctx.boundary, ctx.scale, ctx.drop, ctx.bias, ctx.made_again = boundary, scale, drop, bias, made_again(x)
+        whole = boundary.enter(x, boundary.group)
+        narrow = kernels.scale(kernels.linear_forward(drop(whole), kernels.cast(a, x.dtype)), scale)
+        ctx.save_for_backward(weight, a, b, narrow, *(() if ctx.made_again else (x,)))
+        y = kernels.linear_forward(
+            whole, kernels.cast(weight, x.dtype), None if bias is None else kernels.cast(bias, x.dtype)
+        )
+        return _sum(y, kernels.linear_forward(narrow, kernels.cast(b, x.dtype)))
+
+    @staticmethod
+    def backward(ctx, dy):
+        weight, a, b, narrow, *kept = ctx.saved_tensors
+        boundary, (needs_dx, needs_dw, needs_db, *_) = ctx.boundary, ctx.inputs_need_gradients
+        entering = boundary.enter(kept[0] if kept else ctx.made_again(), boundary.group, async_op=True)
+        of_narrow = kernels.scale(kernels.linear_input_gradient(dy, kernels.cast(b, dy.dtype)), ctx.scale)
+        dx = None
+        if needs_dx:
+            dx = kernels.linear_input_gradient(dy, kernels.cast(weight, dy.dtype))
+            dx = _sum(dx, ctx.drop(kernels.linear_input_gradient(of_narrow, kernels.cast(a, dy.dtype))))
+        x = entering.wait()
+        leaving = boundary.leave(dx, boundary.group, async_op=True) if needs_dx else None
+        dw = add_weight_gradient(weight, partial(kernels.linear_weight_gradient, dy, x)) if needs_dw else None
+        has_db = ctx.bias is not None and needs_db
+        db = add_weight_gradient(ctx.bias, partial(kernels.bias_gradient, dy)) if has_db else None
+        da = add_weight_gradient(a, partial(kernels.linear_weight_gradient, of_narrow, ctx.drop(x)))
+        of_b = add_weight_gradient(b, partial(kernels.linear_weight_gradient, dy, narrow))
+        return leaving.wait() if leaving else None, dw, db, da, of_b, None, None, None
+
+
+class AdapterOfLinear(nn.Cell):
+    """What `Adapter` describes, as the linear's `adapter`: the linear's own names do not move."""
+
+    def __init__(self, block: Adapter, lora_a: Parameter, lora_b: Parameter) -> None:
+        super().__init__()
+        self.lora_a, self.lora_b = lora_a, lora_b
+        self.input_size, self.scale, self.dropout = block.input_size, block.scale, block.dropout
+
+    @classmethod
+    def of(cls, linear: Linear, parameters: Mapping[str, Parameter]) -> AdapterOfLinear | None:
+        """That of a linear with these parameters, if it has one."""
+        if linear.adapter is None:
+            return None
+        return cls(linear.adapter, parameters["adapter.lora_a"], parameters["adapter.lora_b"])
+
+    def construct(self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary) -> Tensor:
+        """x [s, b, i] as it lies outside of `boundary` -> the linear's product [s, b, o] with the adapter's added."""
+        drop = self._drop(within) if self.training and self.dropout else _keep
+        return _AdaptedLinear.apply(x, weight, bias, self.lora_a, self.lora_b, boundary, self.scale, drop)
+
+    def _drop(self, within: Boundary) -> Drop:
+        """Of this micro-batch. A rank with some of the input's features has that part of the whole mask."""
+        key = get_rng_tracer().key(crc32(self.lora_a.meta.spec.name.encode()), 0)
+        own = [range(box.start[1], box.start[1] + box.shape[1]) for box in place_of(self.lora_a).boxes]
+
+        def drop(x: Tensor) -> Tensor:
+            rows = within.positions(x.shape[0])
+            if x.shape[-1] == self.input_size:
+                return kernels.dropout(x, self.dropout, key, rows)
+            whole = kernels.place_columns(x, own, self.input_size)
+            return kernels.take_columns(kernels.dropout(whole, self.dropout, key, rows), own)
+
+        return drop
+
+
+def _keep(x: Tensor) -> Tensor:
+    return x
+
+
+def _sum(x: Tensor, y: Tensor) -> Tensor:
+    return kernels.bias_dropout_add(y, None, x)

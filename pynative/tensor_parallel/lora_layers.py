@@ -1,0 +1,66 @@
+"""Tensor-parallel linears with a low-rank adapter of their own, for scripts ("LoRA", Hu et al., 2021).
+
+A model of the configuration gets its adapters by --lora-target-modules, in its own linears.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks import Adapter
+from parallel_core.initial_values import by_name
+from pynative.parameter import type_name
+from pynative.tensor_parallel.layers import (
+    ColumnParallelLinear,
+    Initial,
+    LinearArguments,
+    ParallelLinear,
+    RowParallelLinear,
+)
+
+if TYPE_CHECKING:
+    from typing import Any, Unpack
+
+
+class _WithAdapter(ParallelLinear):
+    """y + (lora_alpha / lora_rank) B(A(dropout(x))) of a linear whose weight and bias are frozen."""
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        lora_rank: int = 8,
+        lora_alpha: float = 32.0,
+        lora_dropout: float = 0.0,
+        lora_a_init: Initial = "normal",
+        lora_b_init: Initial = "zeros",
+        **common: Unpack[LinearArguments],
+    ) -> None:
+        config = common["config"]
+        adapter = Adapter(
+            input_size,
+            output_size,
+            self.cut_axis,
+            common.get("stride", 1),
+            lora_rank,
+            lora_alpha,
+            lora_dropout,
+            by_name(lora_a_init or "normal", config.init_method_std),
+            type_name(common.get("param_init_dtype") or config.params_dtype),
+            "tp",
+            by_name(lora_b_init or "zeros", config.init_method_std),
+        )
+        more: dict[str, Any] = {**common, "adapter": adapter}
+        super().__init__(input_size, output_size, **more)
+        for parameter in (self.weight, self.bias):
+            if parameter is not None:
+                parameter.requires_grad = False
+
+
+class ColumnParallelLoRA(_WithAdapter, ColumnParallelLinear):
+    """`ColumnParallelLinear` with an adapter: A is whole on every rank, B cut as the output features are."""
+
+
+class RowParallelLoRA(_WithAdapter, RowParallelLinear):
+    """`RowParallelLinear` with an adapter: A is cut as the input features are, B whole on every rank."""

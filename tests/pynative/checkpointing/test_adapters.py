@@ -1,0 +1,90 @@
+"""Checkpoints of runs with low-rank adapters: base alone, adapters alone, both; and merged for who has none."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_core.checkpoint.convert.__main__ import convert, parser
+from parallel_core.checkpoint.convert.native import read_native
+from tests.support.checkpoint_jobs import assert_same, train
+from tests.support.distributed import run
+
+LLAMA = (
+    "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear --ffn-hidden-size 48 "
+    "--untie-embeddings-and-output-weights --lr 1e-2"
+)
+LORA = "--lora-r 4 --lora-target-modules linear_qkv linear_proj linear_fc1 linear_fc2"
+
+
+def trained(directory: Path, flags: str, world: int = 1, **how):
+    return run(world, train, f"{LLAMA} --save {directory} {flags}", **how)[0]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A base of two steps, and two steps of adapters on it, on two ranks."""
+    base, adapted = (tmp_path_factory.mktemp(name) for name in ("base", "adapted"))
+    whole = trained(base, "")
+    tuned = trained(adapted, f"{LORA} --load {base} --tensor-model-parallel-size 2 --sequence-parallel", 2)
+    return base, adapted, whole, tuned
+
+
+def adapters_of(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: values for name, values in weights.items() if ".adapter." in name}
+
+
+def test_adapters_begin_on_a_base_that_stays(folders):
+    """From the first step on, with moments of the adapters alone."""
+    _, _, whole, tuned = folders
+    assert tuned.iteration == tuned.steps == 2
+    for name, values in whole.weights.items():
+        np.testing.assert_array_equal(tuned.weights[name], values, err_msg=name)
+    trained_names = adapters_of(tuned.weights).keys()
+    assert trained_names == tuned.weights.keys() - whole.weights.keys()
+    assert {name.partition(".")[2] for name in tuned.moments} == trained_names
+
+
+def test_a_run_with_adapters_goes_on_at_another_layout(folders):
+    _, adapted, _, tuned = folders
+    found = run(2, train, f"{LLAMA} {LORA} --load {adapted} --pipeline-model-parallel-size 2", steps=False)[0]
+    assert_same(found, tuned)
+    assert found.iteration == 2
+
+
+def test_adapters_alone_are_taken_from_another_checkpoint(folders):
+    base, adapted, whole, tuned = folders
+    found = run(1, train, f"{LLAMA} {LORA} --load {base} --lora-load {adapted}", steps=False)[0]
+    for name, values in adapters_of(tuned.weights).items():
+        np.testing.assert_array_equal(found.weights[name], values, err_msg=name)
+    for name, values in whole.weights.items():
+        np.testing.assert_array_equal(found.weights[name], values, err_msg=name)
+    assert found.iteration == 0 and not any(values.any() for values in found.moments.values())
+
+
+def test_a_base_alone_begins_with_adapters_that_change_nothing(folders):
+    """B is zero: the first loss with adapters, or with none, is the same to the bit."""
+    base, *_ = folders
+    losses = [run(1, train, f"{LLAMA} {flags} --load {base} --finetune")[0].losses[0] for flags in ("", LORA)]
+    assert losses[0] == losses[1]
+
+
+def test_who_has_no_adapters_names_those_that_are_too_many(folders):
+    _, adapted, *_ = folders
+    with pytest.raises(Exception, match=r"linear_qkv.adapter.lora_a: .* has it, the model does not"):
+        run(1, train, f"{LLAMA} --load {adapted}", steps=False)
+
+
+@pytest.mark.parametrize(("kind", "logits"), [("hf", "yes"), ("megatron", "no"), ("native", "no")])
+def test_converting_merges(folders, tmp_path, kind, logits):
+    """The engine's logits of the source, with adapters, are those of the target, without."""
+    _, adapted, _, tuned = folders
+    options = ["--input", str(adapted), "--output", str(tmp_path / "out"), "--to", kind, "--logits", logits]
+    lines = "\n".join(convert(parser().parse_args(options)))
+    assert "8 adapters merged" in lines and ("logits of a small prompt: equal" in lines) == (logits == "yes")
+    found = read_native(adapted / "iter_0000002").weights
+    assert not any(".adapter." in name for name in found)
+    weight = "decoder.layers.1.mlp.linear_fc1"
+    a, b = (tuned.weights[f"{weight}.adapter.lora_{letter}"] for letter in "ab")
+    expected = tuned.weights[f"{weight}.weight"] + np.float32(32 / 4) * (b @ a)
+    np.testing.assert_array_equal(found[f"{weight}.weight"].read(), expected)

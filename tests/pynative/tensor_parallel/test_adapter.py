@@ -1,0 +1,64 @@
+"""Low-rank adapters of linears: against numpy, at every layout against one process, and beside a base that stays."""
+
+import numpy as np
+import pytest
+
+from parallel_core.initial_values import Normal
+from tests.support import layouts
+from tests.support.engine import TINY
+from tests.support.families import FAMILIES
+
+OF_ALL = "--lora-r 3 --lora-alpha 6 --lora-target-modules linear_qkv linear_proj linear_fc1 linear_fc2"
+OF_SOME = "--lora-r 3 --lora-alpha 6 --lora-target-modules linear_qkv mlp\\.linear_fc2 layers\\.1.*linear_proj"
+DROPPED = f"{OF_ALL} --lora-dropout 0.25"
+OF_LATENT = (
+    "--lora-r 3 --lora-alpha 3 --lora-target-modules linear_q_down_proj linear_q_up_proj linear_kv_down_proj "
+    "linear_kv_up_proj "
+    "linear_proj linear_fc1"
+)
+EP2 = "--expert-model-parallel-size 2"
+TP2, SP = "--tensor-model-parallel-size 2", "--sequence-parallel"
+PP2, CP2 = "--pipeline-model-parallel-size 2", "--context-parallel-size 2"
+FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+ROWS = [
+    ("llama", OF_ALL, 2, f"{TP2} {SP}"),
+    ("gpt tied, dropout", DROPPED, 2, f"{TP2} {SP} --recompute-activation-function"),
+    ("gpt", DROPPED, 2, TP2),
+    ("gpt", OF_SOME, 2, f"{PP2} --pipeline-schedule zb-h1"),
+    ("llama", DROPPED, 2, f"{CP2} {FULL}"),
+    ("gpt", OF_ALL, 2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
+    ("gpt", OF_SOME, 2, "--zero-stage 2"),
+    ("llama", OF_ALL, 2, "--zero-stage 3"),
+    ("latent attention, compressed queries", OF_LATENT, 2, f"{TP2} {SP}"),
+    ("experts", OF_ALL, 2, EP2),
+    ("experts with biases", OF_ALL, 4, f"{EP2} --expert-tensor-parallel-size 2 {TP2} {SP}"),
+    ("two tokens further", OF_ALL, 4, f"{PP2} {TP2}"),
+]
+
+
+def with_b(*arguments, **named):
+    """A model in which no adapter is zero, so that every gradient is something."""
+    from pynative.transformer.gpt_model import GPTModel
+
+    model = GPTModel(*arguments, **named)
+    for parameter in model.get_parameters():
+        if parameter.meta.spec.role == "adapter":
+            parameter.meta.initial = Normal(0.2)
+    return model
+
+
+def train(backend, flags):
+    return layouts.train(backend, flags, build=with_b)
+
+
+@pytest.mark.parametrize(("family", "adapters", "world", "layout"), ROWS)
+def test_a_layout_equals_one_process(family, adapters, world, layout):
+    """Losses, the gradient of every adapter, updates and states; and nothing else has any."""
+    flags = f"{TINY} {FAMILIES[family]} {adapters} --num-layers 2 --global-batch-size 8"
+    layouts.check_layout(flags, world, layout, how=train)
+    found = layouts.reference(flags, train)
+    trained = {name for name in found.initial if ".adapter." in name}
+    assert trained and found.gradients.keys() == trained
+    assert {name.partition(".")[2] for name in found.state} == trained
+    for name, values in found.initial.items():
+        assert np.array_equal(found.final[name], values) == (name not in trained), name

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_core.checkpoint.convert.__main__ import convert, parser
+from parallel_core.checkpoint.convert.__main__ import main
 from parallel_core.checkpoint.convert.native import read_native
 from tests.support.checkpoint_jobs import assert_same, train
 from tests.support.distributed import run
@@ -76,11 +76,12 @@ def test_who_has_no_adapters_names_those_that_are_too_many(folders):
 
 
 @pytest.mark.parametrize(("kind", "logits"), [("hf", "yes"), ("megatron", "no"), ("native", "no")])
-def test_converting_merges(folders, tmp_path, kind, logits):
+def test_converting_merges(folders, tmp_path, capsys, kind, logits):
     """The engine's logits of the source, with adapters, are those of the target, without."""
     _, adapted, _, tuned = folders
     options = ["--input", str(adapted), "--output", str(tmp_path / "out"), "--to", kind, "--logits", logits]
-    lines = "\n".join(convert(parser().parse_args(options)))
+    assert main(options) == 0
+    lines = capsys.readouterr().out
     assert "8 adapters merged" in lines and ("logits of a small prompt: equal" in lines) == (logits == "yes")
     found = read_native(adapted / "iter_0000002").weights
     assert not any(".adapter." in name for name in found)

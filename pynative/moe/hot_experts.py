@@ -53,7 +53,9 @@ class Copy:
         weights = iter(self._weights)
         for name in LINEARS:
             has_bias = getattr(like, name).bias is not None
-            setattr(self, name, SimpleNamespace(weight=next(weights), bias=next(weights) if has_bias else None))
+            weight = next(weights)
+            bias = next(weights) if has_bias else None
+            setattr(self, name, SimpleNamespace(weight=weight, bias=bias, adapter=None))
 
     def _memory(self, dtype: str) -> FlatMemory:
         return FlatMemory([Span(0, self._ends[-1])], dtype)

@@ -39,7 +39,8 @@ def read_native(folder: Path, *, optimizer: bool = True) -> Model:
     manifest = Manifest.read(folder)
     files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}
     tensors = {name: _whole(name, tensor, files) for name, tensor in manifest.tensors.items()}
-    record = manifest.optimizer if optimizer else None
+    lora = manifest.config.get("lora_config", {})
+    record = manifest.optimizer if optimizer and not lora.get("lora_rank") else None
     position = Position(
         manifest.iteration,
         manifest.consumed_samples,
@@ -54,11 +55,9 @@ def read_native(folder: Path, *, optimizer: bool = True) -> Model:
         state, _, weight = name.partition(".")
         states.setdefault(state, {})[weight] = tensors[name]
     settings = {name: _known(manifest.config.get(name, {})) for name in SECTIONS}
-    weights, lora = {name: tensors[name] for name in manifest.weights}, manifest.config.get("lora_config", {})
-    if not lora.get("lora_rank"):
-        return Model(weights, settings, states, position)
-    whole = merged(weights, LoraConfig(**lora))
-    return Model(whole, settings, {}, position, adapters=(len(weights) - len(whole)) // 2)
+    weights = {name: tensors[name] for name in manifest.weights}
+    whole = merged(weights, LoraConfig(**lora)) if lora.get("lora_rank") else weights
+    return Model(whole, settings, states, position, adapters=(len(weights) - len(whole)) // 2)
 
 
 def merged(weights: Mapping[str, LazyTensor], lora: LoraConfig) -> dict[str, LazyTensor]:

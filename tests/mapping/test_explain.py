@@ -157,12 +157,12 @@ def test_it_says_where_the_scripts_arguments_go(capsys, argv):
 
 
 def test_it_starts_without_mindspore_and_fast():
-    """Half a second of a processor's time; best of several, with room for a slower one."""
+    """Half a second of a processor's time, with room for a slower one; MindSpore alone would take longer."""
     code = (
         "import sys; sys.modules['mindspore'] = None; from mapping.explain import main; "
         f"sys.exit(main(['--json', '--', *{line()!r}]))"
     )
-    assert min(command_seconds([sys.executable, "-c", code])[0] for _ in range(3)) < 2.5
+    assert command_seconds([sys.executable, "-c", code])[0] < 2.5
 
 
 def test_the_reference_page_is_the_tables():

@@ -94,10 +94,7 @@ def test_stages_that_wait_for_each_other_have_no_timeline():
 def test_a_large_pipeline_is_planned_fast():
     """64 stages, 512 micro-batches, 4 virtual stages, with all exchanges: half a second of a processor that has nothing
     else to do. What is quadratic in the micro-batches takes minutes."""
-    seconds = []
-    for _ in range(3):
-        start = time.process_time()
-        schedule = communicate(GENERATORS["interleaved"](64, 512, 4), 4)
-        seconds.append(time.process_time() - start)
+    start = time.process_time()
+    schedule = communicate(GENERATORS["interleaved"](64, 512, 4), 4)
     assert len(schedule) == 64
-    assert min(seconds) < 5
+    assert time.process_time() - start < 5

@@ -82,7 +82,7 @@ GPT2: tuple[AnyField, ...] = (
         "model_config.bias_gelu_fusion",
         "activation_function",
         "gelu_new",
-        {"gelu_new": True, "gelu_pytorch_tanh": True, "gelu": False}.__getitem__,
+        {"gelu_new": True, "gelu_pytorch_tanh": True, "gelu_fast": True, "gelu": False}.__getitem__,
         {True: "gelu_new", False: "gelu"}.__getitem__,
     ),
     Must("scale_attn_weights", (True, None)),
@@ -100,7 +100,7 @@ QWEN2_MOE = (
     windows.by_switch(windows.every_other_before_a_layer),
     *experts.QWEN,
     Field("moe_config.moe_shared_expert_intermediate_size", "shared_expert_intermediate_size"),
-    Must("qkv_bias", (True, None)),
+    Field("model_config.qkv_has_bias", "qkv_bias", True),
 )
 QWEN3_MOE = (*_BASE, _HEADS, windows.by_switch(), *experts.QWEN, Group(_attention_bias, _attention_bias_out))
 
@@ -142,4 +142,4 @@ DEEPSEEK_V32 = (
     Group(lambda _: {"model_config.sparse_attention.dsa_indexer_loss_coeff": 0.0}, lambda _: {}),
 )
 """Its config.json does not say with which weight the indexer is trained."""
-DEEPSEEK_V2 = (*_DEEPSEEK, *experts.DEEPSEEK_V2)
+DEEPSEEK_V2 = (*_DEEPSEEK, *experts.DEEPSEEK_V2, Must("mlp_bias", (False, None)))

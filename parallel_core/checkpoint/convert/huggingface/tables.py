@@ -227,7 +227,12 @@ FAMILIES = (
     Family("qwen3", "Qwen3ForCausalLM", f.QWEN3, _LLAMA, {**_OF_LLAMA, **_DENSE, **_HEAD_NORMS}, "model."),
     Family("mixtral", "MixtralForCausalLM", f.MIXTRAL, _MIXTRAL, {**_OF_LLAMA, **_NO_BIAS, **_NO_SHARED}, "model."),
     Family(
-        "qwen2_moe", "Qwen2MoeForCausalLM", f.QWEN2_MOE, _QWEN_MOE, {**_OF_LLAMA, **_QKV_BIAS, **_SHARED_GATE}, "model."
+        "qwen2_moe",
+        "Qwen2MoeForCausalLM",
+        f.QWEN2_MOE,
+        _QWEN_MOE,
+        {**_OF_LLAMA, **_NO_OTHER_BIAS, **_SHARED_GATE},
+        "model.",
     ),
     Family(
         "qwen3_moe", "Qwen3MoeForCausalLM", f.QWEN3_MOE, _QWEN_MOE, {**_OF_LLAMA, **_HEAD_NORMS, **_NO_SHARED}, "model."

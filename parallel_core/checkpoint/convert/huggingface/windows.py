@@ -49,6 +49,8 @@ def by_switch(rule: Rule | None = None) -> Group:
 
     def read(config: Mapping[str, Any]) -> Settings:
         if not config.get("use_sliding_window"):
+            if rule is not None and "sliding_attention" in (config.get("layer_types") or ()):
+                raise ValueError("config.json: use_sliding_window is false, and layer_types has 'sliding_attention'")
             return {}
         return _read(config, config.get("sliding_window", 4096), _layers_in(config, rule))
 

@@ -187,27 +187,13 @@ def made_again(tensor: Any) -> Kept | None:
     return getattr(tensor, "made_again", None)
 
 
-class _Shared:
-    """Makes a tensor again for two linears: the first to ask has it made, the second takes it and it is let go."""
-
-    def __init__(self, again: Kept) -> None:
-        self._again, self._waiting = again, None
-
-    def __call__(self) -> Tensor:
-        if self._waiting is None:
-            self._waiting = self._again()
-            return self._waiting
-        made, self._waiting = self._waiting, None
-        return made
-
-
 def fork_made_again(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """`kernels.fork`, of a tensor that may be one that is made again; each way goes into one linear."""
+    """`kernels.fork`, of a tensor that may be one that is made again: for each way by itself, since nobody knows
+    whether both will ask (a linear whose weight is frozen does not), and what waited for the second would stay."""
     ways, again = kernels.fork(tensor), made_again(tensor)
     if again is not None:
-        shared = _Shared(again)
         for way in ways:
-            way.made_again = shared
+            way.made_again = again
     return ways
 
 

@@ -7,7 +7,7 @@ import pytest
 from pynative import autograd, kernels
 from pynative.step_position import StepPosition, set_step_position
 from pynative.tensor_parallel.random import MODEL_PARALLEL_RNG, get_rng_tracer, set_rng_seed
-from pynative.tensor_parallel.recompute import checkpoint, drop_output, fork_made_again
+from pynative.tensor_parallel.recompute import checkpoint
 from tests.support.distributed import run
 
 MICRO_BATCHES, SHAPE = 4, (8, 2, 16)
@@ -63,26 +63,3 @@ def test_a_second_run_leaves_the_streams_where_they_were():
     """What a micro-batch draws after its backward is no number that its forward had."""
     (_, plain), (_, found) = (run(1, gradients_and_later_key, again, ["f0", "b0"])[0] for again in (False, True))
     assert found == plain
-
-
-def made_for_two_linears(backend) -> list[int]:
-    """How often a dropped result was computed: at first, after each of its two ways asked, and after one asked anew."""
-    computed = []
-
-    def double(x: ms.Tensor) -> ms.Tensor:
-        computed.append(x)
-        return kernels.scale(x, 2.0)
-
-    counts = []
-    with autograd.recording():
-        x = autograd.leaf(ms.Tensor.from_numpy(np.ones(SHAPE, np.float32)))
-        ways = fork_made_again(drop_output(double, x))
-        for way in (ways[0], *ways, ways[0]):
-            counts.append(len(computed))
-            np.testing.assert_array_equal(way.made_again().asnumpy(), 2.0)
-    return [*counts, len(computed)]
-
-
-def test_what_two_linears_take_is_made_again_once():
-    """The down projections of latent attention share a norm; nothing stays once both have had it."""
-    assert run(1, made_for_two_linears) == [[1, 2, 2, 3, 3]]

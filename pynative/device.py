@@ -1,12 +1,11 @@
 """Prepare this process's device: MindSpore's mode, and which operators run on it."""
 
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import mindspore as ms
-from mindspore.device_context.cpu import op_tuning
+from mindspore._c_expression import RuntimeConf
 
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from pynative import collectives, kernels
@@ -101,9 +100,22 @@ def initialize(
         ms.set_device(device_target)
     if device_target == "CPU":
         ms.runtime.launch_blocking()
-        with suppress(RuntimeError):  # It is set already, by the script or for another job of this process.
-            op_tuning.threads_num(threads or cores_of_a_rank(world_size))
+        _limit_pool(threads or cores_of_a_rank(world_size))
     kernels.use(kernel_set, threads or cores_of_a_rank(world_size), fused)
+
+
+def _limit_pool(threads: int) -> None:
+    """Give MindSpore's thread pool as many threads as our kernels have, unless that is set already: by the script, or
+    for another job of this process.
+
+    The pool is one dispatching thread, which computes as well, and the operators' threads. With no other than the
+    dispatching one, operators run in the calling thread; otherwise a matrix product is handed over, however small, and
+    the caller spins until a core was free for it. `op_tuning.threads_num` is this call, but refuses 0.
+    """
+    runtime = RuntimeConf.get_instance()
+    if not runtime.is_op_threads_num_configured() and not runtime.is_dispatch_threads_num_configured():
+        runtime.set_dispatch_threads_num(1)
+        runtime.set_op_threads_num(threads - 1)
 
 
 def engine_notice() -> str | None:

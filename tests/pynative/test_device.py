@@ -1,5 +1,7 @@
 """Which device a process computes on: asked for, set by the script, or there."""
 
+from types import SimpleNamespace
+
 import mindspore as ms
 import pytest
 
@@ -74,17 +76,42 @@ def test_the_log_names_what_host_operators_compute_with(monkeypatch):
     assert device.engine_notice() is None
 
 
-def test_mindspores_kernels_get_the_threads_of_ours(monkeypatch):
-    """Once in a process, which MindSpore insists on: later jobs and scripts that set it keep what is set."""
-    asked = []
+class ThreadsOfMindSpore:
+    """Its settings, which can be made once in a process."""
 
-    def once(number: int) -> None:
-        if asked:
-            raise RuntimeError("The 'threads_num' can not be set repeatedly.")
-        asked.append(number)
+    def __init__(self) -> None:
+        self.dispatching = self.computing = None
 
-    monkeypatch.setattr(device.op_tuning, "threads_num", once)
-    for threads in (1, 2):
-        device.initialize("CPU", "host", threads=threads, world_size=1)
-    assert asked == [1]
+    def is_dispatch_threads_num_configured(self) -> bool:
+        return self.dispatching is not None
+
+    def is_op_threads_num_configured(self) -> bool:
+        return self.computing is not None
+
+    def set_dispatch_threads_num(self, number: int) -> None:
+        assert self.dispatching is None
+        self.dispatching = number
+
+    def set_op_threads_num(self, number: int) -> None:
+        assert self.computing is None
+        self.computing = number
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_mindspores_pool_has_the_threads_of_our_kernels(monkeypatch, threads):
+    """The dispatching one among them; once in a process: later jobs, and scripts that set it, keep what is set."""
+    settings = ThreadsOfMindSpore()
+    monkeypatch.setattr(device, "RuntimeConf", SimpleNamespace(get_instance=lambda: settings))
+    device.initialize("CPU", "host", threads=threads, world_size=1)
+    assert settings.dispatching + settings.computing == threads
+    device.initialize("CPU", "host", threads=3, world_size=1)
+    assert settings.dispatching + settings.computing == threads
     device.initialize("CPU", "host", threads=1, world_size=1)
+
+
+def test_a_script_that_sets_its_threads_keeps_them(monkeypatch):
+    settings = ThreadsOfMindSpore()
+    settings.set_op_threads_num(7)
+    monkeypatch.setattr(device, "RuntimeConf", SimpleNamespace(get_instance=lambda: settings))
+    device.initialize("CPU", "host", threads=1, world_size=1)
+    assert (settings.dispatching, settings.computing) == (None, 7)

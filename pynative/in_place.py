@@ -51,11 +51,11 @@ def _host_memory(target: Tensor) -> np.ndarray | None:
 
     They cannot from a device into what is known to be the host's (`FlatMemory`), nor in 16 bits on a CPU.
     """
-    array: np.ndarray | None = getattr(target, "host_memory", None)
-    if array is None and _is_narrow(target) and mindspore.get_context("device_target") == "CPU":
-        array = target.asnumpy()
-    if array is not None:
-        assert array.ctypes.data == target.data_ptr(), "a view of another tensor, of which MindSpore gives a copy"
+    known: np.ndarray | None = getattr(target, "host_memory", None)
+    if known is not None or not _is_narrow(target) or mindspore.get_context("device_target") != "CPU":
+        return known
+    array = target.asnumpy()
+    assert array.ctypes.data == target.data_ptr(), "a view of another tensor, of which MindSpore gives a copy"
     return array
 
 

@@ -11,7 +11,7 @@ from parallel_core.score_form import PLAIN, ScoreForm
 from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key, attention_dropout_mask
-from pynative.kernels.ops.elementwise import cast, soft_cap, soft_cap_slope
+from pynative.kernels.ops.elementwise import cast, shaped, soft_cap, soft_cap_slope
 
 MASKED_SCORE = -10000.0
 
@@ -84,20 +84,22 @@ class _Scores(Function):
     @staticmethod
     def forward(ctx, q, k, scale, mask, has_empty_rows):
         ctx.scale, ctx.dtype, ctx.mask = scale, q.dtype, mask if has_empty_rows else None
-        scaled, keys = _by_group(q * scale, k.shape[2]), _by_group(k, k.shape[2])
+        (queries, batch, heads, _), (length, _, groups, _) = q.shape, k.shape
+        scaled, keys = ops.mul(_by_group(q, groups), scale), _by_group(k, groups)
         ctx.save_for_backward(scaled, keys)
-        scores = _product_with_transposed(scaled, keys).reshape(k.shape[1], q.shape[2], len(q), len(k))
+        scores = shaped(_product_with_transposed(scaled, keys), batch, heads, queries, length)
         return cast(scores if mask is None else ops.masked_fill(scores, mask, MASKED_SCORE), mindspore.float32)
 
     @staticmethod
     def backward(ctx, dscores):
         scaled, keys = ctx.saved_tensors
-        batch, _, queries, _ = dscores.shape
+        batch, groups, length, _ = keys.shape
+        queries = dscores.shape[2]
         if ctx.mask is not None:
             dscores = ops.masked_fill(dscores, ctx.mask, 0.0)
-        dscores = cast(dscores, ctx.dtype).reshape(batch, keys.shape[1], -1, keys.shape[2])
-        dq = _by_position(_product(dscores, keys), queries) * ctx.scale
-        return dq, _by_position(_transposed_product(dscores, scaled), keys.shape[2]), None, None, None
+        dscores = shaped(cast(dscores, ctx.dtype), batch, groups, scaled.shape[2], length)
+        dq = _by_position(ops.mul(_product(dscores, keys), ctx.scale), queries)
+        return dq, _by_position(_transposed_product(dscores, scaled), length), None, None, None
 
 
 class _WeightedSum(Function):
@@ -105,9 +107,9 @@ class _WeightedSum(Function):
 
     @staticmethod
     def forward(ctx, probabilities, v):
-        batch, _, queries, keys = probabilities.shape
+        batch, heads, queries, keys = probabilities.shape
         ctx.shape, ctx.dtype, groups = probabilities.shape, probabilities.dtype, v.shape[2]
-        weights = cast(probabilities, v.dtype).reshape(batch, groups, -1, keys)
+        weights = shaped(cast(probabilities, v.dtype), batch, groups, heads * queries // groups, keys)
         values = _by_group(v, groups)
         ctx.save_for_backward(weights, values)
         return _by_position(_product(weights, values), queries).reshape(queries, batch, -1)
@@ -117,19 +119,23 @@ class _WeightedSum(Function):
         weights, values = ctx.saved_tensors
         batch, heads, queries, keys = ctx.shape
         dout = _by_group(dout.reshape(queries, batch, heads, -1), weights.shape[1])
-        dweights = cast(_product_with_transposed(dout, values).reshape(ctx.shape), ctx.dtype)
+        dweights = cast(shaped(_product_with_transposed(dout, values), *ctx.shape), ctx.dtype)
         return dweights, _by_position(_transposed_product(weights, dout), keys)
 
 
 def _by_group(x: Tensor, groups: int) -> Tensor:
-    """[s, b, n or g, d] -> [b, g, n/g * s, d]: the query heads of a group stand below one another, so that keys and
-    values need no copies for them."""
-    return x.transpose(1, 2, 0, 3).reshape(x.shape[1], groups, -1, x.shape[3])
+    """[s, b, n or g, d] -> [b, g, n/g * s, d], no view: every product with a view would copy it anew.
+
+    The query heads of a group stand below one another, so that keys and values need no copies for them.
+    """
+    rows, batch, heads, size = x.shape
+    return shaped(x.permute(1, 2, 0, 3).contiguous(), batch, groups, heads * rows // groups, size)
 
 
 def _by_position(x: Tensor, rows: int) -> Tensor:
-    """The inverse: [b, g, n/g * s, d] -> [s, b, n or g, d]."""
-    return x.reshape(x.shape[0], -1, rows, x.shape[3]).transpose(2, 0, 1, 3)
+    """The inverse, a view: [b, g, n/g * s, d] -> [s, b, n or g, d]."""
+    batch, groups, length, size = x.shape
+    return shaped(x, batch, groups * length // rows, rows, size).permute(2, 0, 1, 3)
 
 
 def attention(

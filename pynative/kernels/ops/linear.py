@@ -6,7 +6,7 @@ from mindspore import Tensor, ops
 
 from pynative import in_place
 from pynative.autograd import Function, add_weight_gradient
-from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.elementwise import cast, shaped
 
 # The transpose flags avoid the copies that transposing a tensor first would make.
 _product = ops.MatMul()
@@ -15,7 +15,7 @@ _transposed_product = ops.MatMul(transpose_a=True)
 
 
 def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
+    return x if len(x.shape) == 2 else x.reshape(-1, x.shape[-1])
 
 
 def delivered(gradient: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
@@ -30,11 +30,11 @@ def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     y = _product_with_transposed(_rows(x), weight)
     if bias is not None:
         y = ops.add(y, bias)
-    return y.reshape(*x.shape[:-1], weight.shape[0])
+    return shaped(y, *x.shape[:-1], weight.shape[0])
 
 
 def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
-    return _product(_rows(dy), weight).reshape(*dy.shape[:-1], weight.shape[1])
+    return shaped(_product(_rows(dy), weight), *dy.shape[:-1], weight.shape[1])
 
 
 def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:

@@ -1,11 +1,15 @@
 """Layer norm and RMS norm of MindSpore operators; statistics in float32 whatever the type of the input."""
 
+from collections.abc import Sequence
 from functools import cache
 
 import mindspore
 from mindspore import Tensor, ops
+from mindspore.ops.auto_generate import LayerNormGrad
 
+from pynative.autograd import Function, add_weight_gradients
 from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.linear import delivered
 
 FLOAT32 = mindspore.float32
 
@@ -15,6 +19,33 @@ def _layer_norm(epsilon: float) -> ops.LayerNorm:
     return ops.LayerNorm(begin_norm_axis=-1, begin_params_axis=-1, epsilon=epsilon)
 
 
+@cache
+def _layer_norm_gradient(epsilon: float) -> LayerNormGrad:
+    """It has no argument for epsilon, and another one unless it is told so."""
+    return LayerNormGrad(begin_norm_axis=-1, begin_params_axis=-1).add_prim_attr("epsilon", epsilon)
+
+
+class _LayerNorm(Function):
+    """The tape's own backward would leave both parameters' gradients in `_grad`, from where they would be moved."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, epsilon):
+        y, mean, variance = _layer_norm(epsilon)(x, weight, bias)
+        ctx.parameters, ctx.epsilon = (weight, bias), epsilon
+        ctx.save_for_backward(x, mean, variance)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, mean, variance = ctx.saved_tensors
+        dx, *of_parameters = _layer_norm_gradient(ctx.epsilon)(x, dy, variance, mean, ctx.parameters[0])
+
+        def gradients(out: Sequence[Tensor | None], accumulate: Sequence[bool]) -> list[Tensor]:
+            return [delivered(*each) for each in zip(of_parameters, out, accumulate, strict=True)]
+
+        return dx, *add_weight_gradients(ctx.parameters, gradients), None
+
+
 def scale(weight: Tensor, zero_centered: bool) -> Tensor:
     """The factor a norm multiplies with: the weight, or in float32 the weight plus 1."""
     return cast(weight, FLOAT32) + 1 if zero_centered else weight
@@ -22,8 +53,7 @@ def scale(weight: Tensor, zero_centered: bool) -> Tensor:
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
     wide, factor, shift = (cast(each, FLOAT32) for each in (x, scale(weight, zero_centered), bias))
-    y, _, _ = _layer_norm(epsilon)(wide, factor, shift)
-    return cast(y, x.dtype)
+    return cast(_LayerNorm.apply(wide, factor, shift, epsilon), x.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:

@@ -1,5 +1,7 @@
 """Heads out of Megatron's fused q/k/v rows, and rotary position embedding, of MindSpore operators."""
 
+from itertools import accumulate
+
 from mindspore import Tensor, ops
 
 from parallel_core.fused_rows import heads_of_group
@@ -12,9 +14,11 @@ class _SplitQkv(Function):
 
     @staticmethod
     def forward(ctx, qkv, groups, heads, head_size):
-        ctx.shape, ctx.heads = (*qkv.shape[:-1], groups, sum(heads), head_size), heads
-        parts = ops.split(qkv.reshape(ctx.shape), heads, -2)
-        return tuple(part.reshape(*qkv.shape[:-1], -1, head_size) for part in parts)
+        *leading, _ = qkv.shape
+        ctx.shape, ctx.heads = (*leading, groups, sum(heads), head_size), heads
+        rows, firsts = qkv.reshape(ctx.shape), accumulate(heads, initial=0)
+        parts = [rows.narrow(-2, first, n) for first, n in zip(firsts, heads, strict=False)]
+        return tuple(part.reshape(*leading, -1, head_size) for part in parts)
 
     @staticmethod
     def backward(ctx, *gradients):

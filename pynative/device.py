@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import mindspore as ms
-from mindspore._c_expression import RuntimeConf
+from mindspore.device_context.cpu.op_tuning import RuntimeConf
 
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from pynative import collectives, kernels

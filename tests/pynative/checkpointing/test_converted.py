@@ -103,6 +103,18 @@ def test_an_iteration_that_megatron_has_not_saved(tmp_path):
         run(1, train, flags, False)
 
 
+def test_damage_of_a_megatron_file_ends_the_run_before_it_begins(tmp_path):
+    """A bit of a moment: one of the two ranks reads that file, both name it."""
+    folder = unpack("torch_dist/llama_dp2_bf16_distopt_default", tmp_path)
+    victim = next(folder.glob("*/__1_1.distcp"))
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    flags = f"{OF_MEGATRON} --padded-vocab-size 152 --tensor-model-parallel-size 2 --load {folder}"
+    with pytest.raises(ValueError, match=f"{victim}.*is not what was written"):
+        run(2, train, flags, False)
+
+
 def test_training_starts_from_a_model_of_huggingface(tmp_path):
     """--load of its folder: the weights, padded for the layout; nothing that a run would have."""
     flags = f"{LLAMA} --num-layers 3 --norm-epsilon 1e-5 --padded-vocab-size 152 --tensor-model-parallel-size 2"

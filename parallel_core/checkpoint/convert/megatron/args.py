@@ -72,6 +72,7 @@ _ONLY_OURS: dict[str, Any] = {
     "model_config.scales.logit_cap": None,
     "model_config.scales.attention_cap": None,
     "model_config.scales.attention": None,
+    "model_config.multi_token_prediction.share_embedding_and_output_weight": True,
 }
 """What Megatron's networks lack, and the value that means nothing of it."""
 

@@ -76,7 +76,10 @@ def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[st
                 continue
             if _is_of(states, model):
                 return states
-    raise ValueError(f"{folder}: the order of its flat optimizer states was not found; {REMEDY}")
+    raise ValueError(
+        f"{folder}: the order of its flat optimizer states was not found: layers that are not known here, or damage, which "
+        f"`python -m parallel_core.checkpoint.inspect {folder} --check` would tell; {REMEDY}"
+    )
 
 
 def _by_rank(tensors: Mapping[str, LazyTensor]) -> dict[_Rank, list[dict[str, list[LazyTensor]]]]:

@@ -26,6 +26,7 @@ _ROWS: tuple[tuple[str, tuple[int, str] | None, str], ...] = (
     (r".*\.(linear_proj|linear_fc2)\.weight", (1, "tp"), ""),
     (r".*\.(linear_proj|linear_fc2)\.bias", None, ""),
     (r".*\.(linear_q_down_proj|linear_kv_down_proj)\.(weight|bias)", (0, "tp"), _LOCAL),
+    (r".*\.indexer\.(linear_wq_b|linear_wk|linear_weights_proj)\.(weight|bias)", None, ""),
     (r".*(norm)\.(weight|bias)", None, ""),
     (r".*\.router\.(weight|bias|expert_bias)|.*\.shared_experts\.gate_weight", None, ""),
     (r"embedding\.position_embeddings\.weight", None, ""),

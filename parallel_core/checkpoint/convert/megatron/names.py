@@ -95,6 +95,8 @@ class Order(NamedTuple):
     """Whether each of these groups is one parameter."""
 
 
+_INDEXER = ("linear_wq_b", "linear_wk", "k_norm", "linear_weights_proj")
+"""Of sparse attention, a part of what multiplies queries and keys, which is there before the projections."""
 _ATTENTION = (
     "linear_proj", "linear_qkv", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",
     "linear_kv_up_proj", "q_layernorm", "k_layernorm", "kv_layernorm",
@@ -105,13 +107,13 @@ _NORMED_LATENTS = (
     "kv_layernorm", "linear_kv_up_proj",
 )  # fmt: skip
 
-LOCAL_ORDER = Order(("input_layernorm", *_ATTENTION, *_REST))
+LOCAL_ORDER = Order(("input_layernorm", *_INDEXER, *_ATTENTION, *_REST))
 """Megatron's own layers, each expert with linears of its own."""
 
 _MODULES = (
     LOCAL_ORDER.modules,
     ("linear_proj", "input_layernorm", *_ATTENTION[1:], *_REST),  # Transformer Engine: a norm in the linear after it
-    ("input_layernorm", *_NORMED_LATENTS, *_REST),  # of latent attention, the norms of the latents
+    ("input_layernorm", *_INDEXER, *_NORMED_LATENTS, *_REST),  # of latent attention, the norms of the latents
 )
 ORDERS = tuple(Order(modules, *kind) for kind in ((), (True,), (True, True)) for modules in _MODULES)
 """All that are known."""

@@ -1,15 +1,21 @@
 """The tables about Megatron's models: in which order their parameters come, and how each is cut."""
 
+import numpy as np
 import pytest
 
 from parallel_core.blocks import model_chunks
+from parallel_core.checkpoint.convert import formats, native
 from parallel_core.checkpoint.convert.megatron import cuts
 from parallel_core.checkpoint.convert.megatron.args import arguments_of, settings_of
 from parallel_core.checkpoint.convert.megatron.legacy import RankFile
 from parallel_core.checkpoint.convert.megatron.names import in_order, spellings
+from parallel_core.checkpoint.convert.megatron.write import Layout, write_legacy
+from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.convert.networks import differences
+from parallel_core.checkpoint.convert.settings import SECTIONS, put
+from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.torch_files.archive import read_archive
-from tests.support.checkpoint_cases import CASES, unpack
+from tests.support.checkpoint_cases import CASES, digests, unpack
 from tests.support.engine import TINY, config_of
 from tests.support.families import FAMILIES
 
@@ -20,7 +26,47 @@ FLAGS = {
     "sandwich": "--use-sandwich-norm",
     "latent attention": f"{GATED} {FAMILIES['latent attention, compressed queries']}",
     "two tokens further": f"{GATED} --position-embedding-type rope --mtp-num-layers 2",
+    "sparse attention": f"{GATED} {FAMILIES['sparse attention']}",
 }
+
+
+IN_MEGATRON = [name for name in FLAGS if name != "sandwich"]
+
+
+def drawn(family: str) -> Model:
+    """A model of the family with random weights."""
+    config = config_of(f"{TINY} {FLAGS[family]}", 1)
+    numbers = np.random.default_rng(3)
+    (chunk,) = model_chunks(config.model_config)
+    shapes = {name: spec.shard.shape for name, spec in chunk.parameters().items()}
+    weights = {name: of_array(numbers.random(shape, np.float32)) for name, shape in shapes.items()}
+    return Model(weights, {name: native._known(config.to_dict()[name]) for name in SECTIONS})
+
+
+@pytest.mark.parametrize("family", IN_MEGATRON)
+def test_every_family_is_cut_and_put_together(family, tmp_path):
+    """For two tensor-parallel ranks, and as it was: indexers and layers for further tokens, too."""
+    model = drawn(family)
+    write_legacy(model, tmp_path, Layout(tensor=2), 8)
+    found = formats.read(tmp_path)
+    assert digests(found.weights) == digests(model.with_rows(found.vocab_size).weights)
+
+
+@pytest.mark.parametrize(
+    ("family", "path", "value"),
+    [
+        ("gpt", "use_sandwich_norm", True),
+        ("gpt", "apply_residual_connection_post_norm", True),
+        ("llama", "scales.logit_cap", 30.0),
+        ("two tokens further", "multi_token_prediction.share_embedding_and_output_weight", False),
+    ],
+)
+def test_what_no_network_of_megatrons_has_is_refused(family, path, value, tmp_path):
+    """It would compute something else, without a word."""
+    model = drawn(family)
+    put(model.network, path, value)
+    with pytest.raises(ValueError, match=path):
+        write_legacy(model, tmp_path, Layout())
 
 
 @pytest.mark.parametrize("family", FLAGS)

@@ -77,8 +77,8 @@ def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[st
             if _is_of(states, model):
                 return states
     raise ValueError(
-        f"{folder}: the order of its flat optimizer states was not found: layers that are not known here, or damage, which "
-        f"`python -m parallel_core.checkpoint.inspect {folder} --check` would tell; {REMEDY}"
+        f"{folder}: the order of its flat optimizer states was not found: layers that are not known here, or damage, "
+        f"which `python -m parallel_core.checkpoint.inspect {folder} --check` would tell; {REMEDY}"
     )
 
 

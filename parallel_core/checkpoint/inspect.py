@@ -102,6 +102,8 @@ def inspect(options: argparse.Namespace) -> Iterator[str]:
             for name, tensor in tensors.items()
         }
         write_npz(options.optimizer_npz, states)
+        if not states:
+            yield f"{options.optimizer_npz}: has no arrays, for the checkpoint has no optimizer's state"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -85,7 +85,7 @@ def _of_tokenizer(folder: Path | None, kind: str) -> list[str]:
     if kind == "hf":
         missing = "no tokenizer was copied: --tokenizer-model DIR copies one into a new --output"
         return [f"copied as they are: {', '.join(names)}" if names else missing]
-    return [f"not copied: {', '.join(names)}; train with --tokenizer-model {folder}"] if names else []
+    return [f"not copied: {', '.join(names)}; --to hf later takes them by --tokenizer-model {folder}"] if names else []
 
 
 def _write(model: Model, options: argparse.Namespace, tokenizer: Path | None) -> Path:

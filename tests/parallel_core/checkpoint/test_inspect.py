@@ -22,6 +22,7 @@ def test_arrays_are_those_that_were_recorded(case, tmp_path, capsys):
     said = capsys.readouterr().out
     assert all(f"{name} " in said for name in facts(case)["parameters"])
     assert "nothing is wrong" in said and "bfloat16" in said
+    assert ("has no arrays" in said) == ("optimizer" not in facts(case))
 
 
 @pytest.mark.parametrize(

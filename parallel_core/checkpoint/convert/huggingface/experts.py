@@ -72,6 +72,8 @@ def _groups(of_group: int, method: str | None = None) -> Group:
         count, best = config.get("n_group") or 1, config.get("topk_group")
         if count == 1 or method not in (None, config.get("topk_method")):
             return {}
+        if not best:
+            raise ValueError(f"config.json: topk_group {best} with n_group {count}: it must be at least 1")
         found = {"num_groups": count, "group_topk": best}
         if config["num_experts_per_tok"] // best != of_group:
             found["group_score_topk"] = of_group

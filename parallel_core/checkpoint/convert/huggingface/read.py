@@ -64,8 +64,9 @@ def read_tensors(folder: Path) -> dict[str, LazyTensor]:
     name, ending = found
     index = folder / f"{name}.{ending}.index.json"
     tensors_of = _safetensors if ending == "safetensors" else _of_torch
-    if not index.is_file():
-        return tensors_of(folder / f"{name}.{ending}")
+    whole = folder / f"{name}.{ending}"
+    if whole.is_file():  # of an index beside it transformers takes no notice either
+        return tensors_of(whole)
     files = read_json(index)["weight_map"]
     tensors: dict[str, LazyTensor] = {}
     for file in sorted(set(files.values())):

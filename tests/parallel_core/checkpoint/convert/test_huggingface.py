@@ -179,6 +179,7 @@ def test_yarn_without_its_magnitudes():
         ("qwen3", {"use_sliding_window": True, "layer_types": ["chunked_attention"] * 4}, "chunked_attention"),
         ("qwen2", {"layer_types": ["sliding_attention"] * 4}, "use_sliding_window is false"),
         ("deepseek_v2", {**DEEPSEEK, "mlp_bias": True}, "mlp_bias True"),
+        ("deepseek_v3", {**DEEPSEEK, "n_group": 4, "topk_group": 0}, "topk_group 0"),
         ("deepseek_v3", {**DEEPSEEK, "norm_topk_prob": False}, "norm_topk_prob False"),
         ("deepseek_v3", {**DEEPSEEK, "scoring_func": "softmax"}, "scoring_func 'softmax'"),
     ],

@@ -39,6 +39,13 @@ def test_both_spellings_of_a_config_mean_the_same(case, folder, tmp_path):
     assert before.settings == after.settings and digests(before.weights) == digests(after.weights)
 
 
+def test_one_whole_file_counts_whatever_an_index_says(tmp_path):
+    """As in transformers: an index of an earlier download may lie beside it."""
+    folder = unpack("hf/llama", tmp_path)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"x": "model-00001-of-00002.safetensors"}}')
+    assert digests(formats.read(folder).weights) == facts("hf/llama")["parameters"]
+
+
 def test_steps_of_the_optimizer_are_found(folder):
     """In each parameter's state, in the groups, in none of them."""
     steps = {

@@ -27,7 +27,8 @@ from parallel_core.checkpoint.convert.megatron.optimizer import (
     loss_scaler_of,
     steps_of,
 )
-from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.convert.megatron.rounding import rounds_to
+from parallel_core.checkpoint.convert.model import VOCABULARY, Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled, concatenated
 from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
 from parallel_core.checkpoint.torch_files.pickles import read_pickle
@@ -59,6 +60,7 @@ def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
         model.position.hyperparameters = hyperparameters_of(content)
         model.position.loss_scaler = loss_scaler_of(content)
         model.states = _states(tensors, weights, model, folder)
+        _check_places(model, content, folder)
         buckets = {key: tensor for key, tensor in (*tensors.items(), *_gathered(folder)) if _BUCKETS.match(key)}
         if buckets and not model.states:
             model.states = of_buckets(buckets, model, args, folder)
@@ -219,6 +221,20 @@ def _states(
                 raise ValueError(f"{folder / METADATA}: {key}: a state of {problem}; {REMEDY}")
             by_state[state][name] = unblocked(tensor, weights[name].shape)
     return {state: dict(_by_parameter(found)) for state, found in by_state.items()}
+
+
+def _check_places(model: Model, content: Mapping[str, Any], folder: Path) -> None:
+    """Raise ValueError if `fully_reshardable` states are at wrong places: megatron-core 0.16 cuts them out of a memory
+    without what fills up its buckets by where they begin in one with it. Seen at vectors and at the word embedding."""
+    metadata = content.get("content_metadata")
+    kind = metadata.get("distrib_optim_sharding_type") if isinstance(metadata, dict) else None
+    for name, main in model.states.get("main_param", {}).items() if kind == "fully_reshardable" else ():
+        if (len(main.shape) == 1 or name in VOCABULARY) and not rounds_to(main, model.weights[name]):
+            raise ValueError(
+                f"{folder}: optimizer.state.param of {name} is not what its weight was rounded from: megatron-core "
+                f"0.16 mixes up states of several buckets in this format; save them without "
+                f"--dist-ckpt-optim-fully-reshardable, or {REMEDY}"
+            )
 
 
 def _groups(folder: Path) -> list[Any]:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from parallel_core.checkpoint.convert.megatron import buckets, optimizer, torch_dist
-from parallel_core.checkpoint.lazy import of_array
+from parallel_core.checkpoint.lazy import assembled, of_array
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from parallel_core.checkpoint.torch_files.write import write_archive
+from parallel_core.sharding import Box
 from tests.support.checkpoint_cases import digests, unpack
 
 DENSE = "decoder.final_layernorm.weight"
@@ -97,6 +98,17 @@ def test_states_that_one_rank_gathered(monkeypatch, tmp_path):
     monkeypatch.setattr(torch_dist, "_objects", lambda folder: iter([gathered]))
     found = torch_dist.read_torch_dist(folder).states
     assert {state: digests(t) for state, t in found.items()} == {state: digests(t) for state, t in expected.items()}
+
+
+def test_states_that_megatron_mixed_up_are_refused(monkeypatch, tmp_path):
+    """`fully_reshardable` of several buckets: the float32 values are another parameter's, so the moments are, too."""
+    folder = next(unpack("torch_dist/llama_tp2_pp2_dp2_bf16_distopt", tmp_path).glob("iter_*"))
+    tensors, key = torch_dist.read_tensors(folder), "optimizer.state.param.decoder.final_layernorm.weight"
+    values = np.roll(tensors[key].read(), 1)
+    changed = tensors | {key: assembled(values.shape, "float32", [(Box((0,), values.shape, (0,)), of_array(values))])}
+    monkeypatch.setattr(torch_dist, "read_tensors", lambda folder: changed)
+    with pytest.raises(ValueError, match=r"final_layernorm.*--no-load-optim"):
+        torch_dist.read_torch_dist(folder)
 
 
 def test_flat_states_of_an_order_that_nobody_knows_are_refused(monkeypatch, tmp_path):

@@ -67,7 +67,7 @@ def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[st
     chunks = chunks_of(_layers(args, sizes, folder))
     local = args.get("transformer_impl") == "local"
     for order in ORDERS:
-        shards = Shards(sizes, model.network)
+        shards = Shards(folder, sizes, model.network)
         buffers = _buffers(ranks, chunks, sizes, model, order)
         if buffers is not None and all(_add(shards, one, model, order, local, folder) for one in buffers):
             try:
@@ -181,7 +181,7 @@ def _add(shards: Shards, buffer: _Buffer, model: Model, order: Order, local: boo
                 fused = order.fused and len(run) > 1
                 found[name] = values.reshaped(shape[::-1]).transposed() if fused else values.reshaped(shape)
                 first += count
-        shards.add(state, folder / "x", buffer.coordinates, found)
+        shards.add(state, folder, buffer.coordinates, found)
     return True
 
 

@@ -72,7 +72,7 @@ def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
     model = Model({}, found, position=position_of(contents[paths[0]], args))
     model.position.hyperparameters = hyperparameters_of(contents[paths[0]])
     model.position.loss_scaler = loss_scaler_of(contents[paths[0]]) if optimizer else None
-    shards, held = Shards(sizes, network), (args.get("num_experts") or 0) // sizes["ep"]
+    shards, held = Shards(folder, sizes, network), (args.get("num_experts") or 0) // sizes["ep"]
     for file, layers in _with_first_layers(files):
         first = file.expert * held
         names = [[shifted(n, o, first) for n in c] for o, c in zip(layers, file.chunks, strict=True)]

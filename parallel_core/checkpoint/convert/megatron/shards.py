@@ -40,10 +40,10 @@ class Part(NamedTuple):
 
 
 class Shards:
-    """Parts of tensors, collected rank by rank."""
+    """Parts of the tensors of a folder's files, collected rank by rank."""
 
-    def __init__(self, sizes: Mapping[str, int], network: Mapping[str, Any]) -> None:
-        self._sizes, self._gated = sizes, cuts.is_gated(network)
+    def __init__(self, folder: Path, sizes: Mapping[str, int], network: Mapping[str, Any]) -> None:
+        self._folder, self._sizes, self._gated = folder, sizes, cuts.is_gated(network)
         self._tied = not network.get("untie_embeddings_and_output_weights", False)
         self._down_rows = cuts.rows_of_down_projections(network)
         self._found: dict[str, dict[str, dict[tuple[int, ...], Part]]] = defaultdict(dict)
@@ -85,4 +85,4 @@ class Shards:
         try:
             return assembled(shape, first.dtype, pieces)
         except ValueError as error:
-            raise ValueError(f"{name}: not whole in {parts[0].path.parents[1]}: {error}") from error
+            raise ValueError(f"{name}: not whole in {self._folder}: {error}") from error

@@ -69,6 +69,8 @@ def _groups(of_group: int, method: str | None = None) -> Group:
     method: the only one that limits groups, and else all do."""
 
     def read(config: Mapping[str, Any]) -> Settings:
+        if method is None and config.get("n_group") is None:  # where it is missing, transformers has 8
+            raise ValueError("config.json: n_group is missing; add it (1: any group's experts may be chosen)")
         count, best = config.get("n_group") or 1, config.get("topk_group")
         if count == 1 or method not in (None, config.get("topk_method")):
             return {}
@@ -115,9 +117,7 @@ DEEPSEEK: tuple[AnyField, ...] = (
     CHOSEN,
     WIDTH,
     Field("moe_config.num_experts", "n_routed_experts"),
-    Field(
-        "moe_config.moe_router_topk_scaling_factor", "routed_scaling_factor", 1.0, to_theirs=lambda scale: scale or 1.0
-    ),
+    Field("moe_config.moe_router_topk_scaling_factor", "routed_scaling_factor", to_theirs=lambda scale: scale or 1.0),
     Group(_experts_in(_deepseek_dense), _deepseek_dense_out),
     Group(_shared, _shared_out),
 )

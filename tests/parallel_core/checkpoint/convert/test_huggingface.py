@@ -24,7 +24,7 @@ LLAMA = {
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_local_experts": 4, "norm_topk_prob": True}
 DEEPSEEK = {
     "n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 16, "kv_lora_rank": 8, "v_head_dim": 8,
-    "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "routed_scaling_factor": 1.0, "n_group": 1,
 }  # fmt: skip
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 
@@ -108,9 +108,9 @@ def test_scores_over_all_experts_divided_by_their_sum():
 
 def test_groups_of_experts_count_only_where_the_method_limits_them():
     """DeepSeek-V2's config.json has n_group with the method `greedy`, too."""
-    groups = {"n_group": 4, "topk_group": 2}
-    assert "moe_router_num_groups" not in read("deepseek_v2", **DEEPSEEK, **groups, topk_method="greedy")["moe_config"]
-    ours = read("deepseek_v2", **DEEPSEEK, **groups, topk_method="group_limited_greedy")
+    groups = {**DEEPSEEK, "n_group": 4, "topk_group": 2}
+    assert "moe_router_num_groups" not in read("deepseek_v2", **groups, topk_method="greedy")["moe_config"]
+    ours = read("deepseek_v2", **groups, topk_method="group_limited_greedy")
     assert ours["moe_config"]["moe_router_group_topk"] == 2
     assert written(ours, "deepseek_v2")["topk_method"] == "group_limited_greedy"
 
@@ -180,6 +180,8 @@ def test_yarn_without_its_magnitudes():
         ("qwen2", {"layer_types": ["sliding_attention"] * 4}, "use_sliding_window is false"),
         ("deepseek_v2", {**DEEPSEEK, "mlp_bias": True}, "mlp_bias True"),
         ("deepseek_v3", {**DEEPSEEK, "n_group": 4, "topk_group": 0}, "topk_group 0"),
+        ("deepseek_v3", {**DEEPSEEK, "n_group": None}, "n_group is missing"),
+        ("deepseek_v3", {**DEEPSEEK, "routed_scaling_factor": None}, "routed_scaling_factor is missing"),
         ("deepseek_v3", {**DEEPSEEK, "norm_topk_prob": False}, "norm_topk_prob False"),
         ("deepseek_v3", {**DEEPSEEK, "scoring_func": "softmax"}, "scoring_func 'softmax'"),
     ],

@@ -5,9 +5,6 @@ from collections import Counter
 
 import pytest
 
-from mapping.reading import not_yet
-from parallel_core.config.tree import PUBLIC, path_of
-from parallel_core.config.unsupported import feature_of, is_missing, unsupported
 from tests.support.printed.blocks import DOCUMENTS, blocks
 from tests.support.printed.configured import EMPTY, is_about, json_reading, yaml_reading
 from tests.support.printed.found import ACTS, NOTHING, PLANNED, READER, REFUSED
@@ -55,26 +52,6 @@ def test_blocks_are_accepted(document):
     for block in (block for block in blocks(document) if block.language in ("yaml", "json")):
         reading = yaml_reading(document, block) if block.language == "yaml" else json_reading(block)
         assert [str(finding) for finding in reading.findings if finding.rule != "must be given"] == []
-
-
-YAML = [(document, block) for document in DOCUMENTS for block in blocks(document) if block.language == "yaml"]
-
-
-@pytest.mark.parametrize(("document", "block"), YAML, ids=[f"{document}-{block.number}" for document, block in YAML])
-def test_what_is_planned_is_refused_as_such(document, block):
-    """Training refuses to start, and names each field of the block that the engine does not act on yet."""
-    reading = yaml_reading(document, block)
-    refusals = [
-        finding.rule for finding in [*not_yet(reading), *reading.findings] if "not implemented yet" in finding.rule
-    ]
-    missing = {row.target for row in unsupported(reading.config)}
-    paths = {public: path for path, public in PUBLIC.items()}
-    rows = [row for row in recorded() if row[:2] == (document, block.number) and row.outcome == PLANNED]
-    for path in (paths[row.detail] for row in rows if row.detail in paths):
-        feature = feature_of(path)
-        named = [path, *([path_of(feature.field)] if feature else [])]
-        asked_for = feature is None or is_missing(path, missing)
-        assert not asked_for or any(name in rule for rule in refusals for name in named), (path, refusals)
 
 
 def test_names_to_migrate_to_can_be_imported():

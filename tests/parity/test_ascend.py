@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from parallel_core.costs import memory
-from tests.parity.test_goldens import LAYOUTS, REPLAY_SECONDS, check, script, until
+from tests.parity.test_goldens import LAYOUTS, check, script, until
 from tests.support.ascend.stack import ascend_job
 from tests.support.ascend.streams import Posted, check_order
 from tests.support.assets import asset
@@ -63,9 +63,7 @@ def replay(name: str, layout: str, out: Path, more: str = "") -> None:
     world, layout_flags = LAYOUTS[layout]
     case = asset(f"golden/{name}")
     asked = f"{layout_flags} --device-target Ascend --use-flash-attn {FUSED[name]} {more}"
-    posted = run(
-        world, train, str(case), str(out), [*script().case_flags(case), *asked.split()], timeout=REPLAY_SECONDS
-    )
+    posted = run(world, train, str(case), str(out), [*script().case_flags(case), *asked.split()])
     check_order(posted)
     assert world == 1 or all(len(each) > 10 for each in posted), "ranks that trained together must have communicated"
 

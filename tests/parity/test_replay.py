@@ -32,7 +32,7 @@ def test_a_case_of_ones_own(tmp_path):
     for name in ("config.json", "weights.npz", "tokens.npy", "curve.json"):
         shutil.copy(asset("golden/llama") / name, case)
     command = [sys.executable, replay.__file__, str(case), "--nproc", "2", "--tensor-model-parallel-size", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = done.stdout.splitlines()
     figures = json.loads(line)
@@ -45,5 +45,5 @@ def test_a_case_of_ones_own(tmp_path):
 def test_a_folder_that_is_no_case(tmp_path):
     """Says which file is missing, before anything is launched."""
     command = [sys.executable, replay.__file__, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0 and "config.json does not exist" in done.stderr

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.support.printed.blocks import Block
-from tests.support.printed.found import ACTS, PLANNED, READER, Found
+from tests.support.printed.found import ACTS, READER, Found
 
 TEXTS = {
     ("000", "3"): Found(READER, "an error of the earlier system's operator"),
-    ("001", "2"): Found(PLANNED, "the log of recomputation"),
+    ("001", "2"): Found(ACTS, "parallel_core/recompute/plan.py, read by its test"),
     ("003", "0"): Found(ACTS, "examples/gpt"),
     ("003", "13"): Found(ACTS, "pynative/training/callbacks/log.py, read by test_user_script.py"),
     ("004", "4"): Found(READER, "advice: which stage is faster"),

@@ -139,7 +139,7 @@ def adapter_findings(config: AllConfig) -> Iterator[Finding]:
 def further_layers(config: ModelConfig) -> MultiTokenPrediction | None:
     """What the last chunk has for multi-token prediction. How much of it is computed again is said as of layers behind
     the stage's own."""
-    found = MultiTokenPrediction.of(config, _recompute_of_depths(config))
+    found = MultiTokenPrediction.of(config, _without_outputs(_recompute_of_depths(config), config))
     return found and adapted(found, config, "mtp")
 
 
@@ -158,13 +158,23 @@ def _on_this_rank(
     is a rank's own already."""
     slices_inputs = plan.slices_inputs and not config.parallel_config.sequence_parallel
     latent = config.multi_latent_attention.enabled
-    asked = (asked.of_layer(LayerKind.of(config.moe_config, latent, number)) for number, asked in layers)
-    return replace(plan, layers=tuple(asked), slices_inputs=slices_inputs)
+    there = (asked.of_layer(LayerKind.of(config.moe_config, latent, number)) for number, asked in layers)
+    return replace(plan, layers=tuple(there), slices_inputs=slices_inputs)
+
+
+def _without_outputs(plan: ChunkRecompute, config: ModelConfig) -> ChunkRecompute:
+    """The plan where outputs of activations are not kept: on a CPU, for whose time they count little. A schedule that
+    puts weight gradients off holds them until then, so there they are kept."""
+    parallel = config.parallel_config
+    if not parallel.computes_with_host_kernels or parallel.schedule_name == "zb-h1":
+        return plan
+    return replace(plan, layers=tuple(layer.dropping_outputs() for layer in plan.layers))
 
 
 def _layers(config: ModelConfig, stage: int, chunk: int) -> LayerStack:
     numbers, recompute = _recompute_of_layers(config, stage, chunk)
-    return LayerStack(tuple((number, Layer.of(config, number)) for number in numbers), recompute)
+    layers = tuple((number, Layer.of(config, number)) for number in numbers)
+    return LayerStack(layers, _without_outputs(recompute, config))
 
 
 def _recompute_of_layers(config: ModelConfig, stage: int, chunk: int) -> tuple[list[int], ChunkRecompute]:

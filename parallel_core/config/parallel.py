@@ -98,6 +98,8 @@ class ParallelConfig(Config):
     """The sibling section, set by `AllConfig`."""
     fused: FusedOperators = field(default=NOTHING_FUSED, repr=False, compare=False)
     """Operators that the model section wants fused, set by `AllConfig`: the device is prepared with them."""
+    found_device: str | None = field(default=None, repr=False, compare=False)
+    """What a process computes on where no device was asked for, set when it is prepared."""
     all_config: Any = field(default=None, repr=False, compare=False)
     """The configuration that this is a section of, set by `AllConfig`: a job is initialised with this section."""
 
@@ -105,6 +107,11 @@ class ParallelConfig(Config):
     def model_parallel_size(self) -> int:
         """Ranks that hold one copy of the model and of a sequence."""
         return model_parallel_size(self)
+
+    @property
+    def computes_with_host_kernels(self) -> bool:
+        """Whether this is known to be a process on a CPU, with the operators that are the default there."""
+        return (self.found_device or self.device_target) == "CPU" and self.kernels != "ops"
 
     @property
     def schedule_name(self) -> str:

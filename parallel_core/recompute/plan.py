@@ -60,6 +60,18 @@ class LayerRecompute(NamedTuple):
     """Linears whose tensor-parallel collectives are not run again: what they gave is kept."""
     offloaded: tuple[str, ...] = ()
     """Paths within the layer of modules that keep what they keep in host memory."""
+    droppable: tuple[str, ...] = ()
+    """Modules whose output may be made again although nobody asked for it: none of those that are asked for."""
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the user wants anything of this layer computed again, or offloaded."""
+        return self.full or bool({*self.modules} - {*self.droppable} or self.offloaded)
+
+    def dropping_outputs(self) -> LayerRecompute:
+        """The same where an activation takes a hundredth of a layer's time, while its output is the largest of what a
+        layer keeps."""
+        return self._replace(modules=outermost({*self.modules, *self.droppable}))
 
     def of_layer(self, kind: LayerKind) -> LayerRecompute:
         """What of it such a layer has. What the norm before experts gives is kept by router and dispatch as well, so
@@ -67,8 +79,11 @@ class LayerRecompute(NamedTuple):
         absent = {*MODULES} - {*kind.modules}
         if kind.has_experts:
             absent |= {LINEAR_AFTER["pre_mlp_layernorm"], "mlp.linear_fc2", "pre_mlp_layernorm"}
-        modules = tuple(module for module in self.modules if module not in absent)
-        return self._replace(modules=modules, kept_collectives=self.kept_collectives - absent)
+        modules, droppable = (
+            tuple(module for module in named if module not in absent) for named in (self.modules, self.droppable)
+        )
+        kept = self.kept_collectives - absent
+        return self._replace(modules=modules, droppable=droppable, kept_collectives=kept)
 
     def offloads(self, path: str) -> bool:
         """Whether what a module keeps lies in host memory."""
@@ -175,7 +190,10 @@ class RecomputePlan:
         if not self.runs_collectives_again and (full or modules):
             again = named(self.communication) - named(self.communication_exclude)
             kept = COLLECTIVES - {LINEAR_AFTER[norm] for norm in again & LINEAR_AFTER.keys()}
-        return LayerRecompute(full, modules, kept, () if whole else self.offload(index))
+        if whole:
+            return LayerRecompute(full, modules, kept)
+        droppable = tuple(module for module in ACTIVATION if module not in {*left_out, *modules})
+        return LayerRecompute(full, modules, kept, self.offload(index), droppable)
 
     def log_lines(self) -> Iterator[str]:
         """The normalised tables, if the user wrote any."""

@@ -24,6 +24,7 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
     config = parallel_config
     target, choice_notice = device.choose(config.device_target)
     device.check_available(target)
+    config.found_device = target
     transport = config.collectives or device.DEFAULT_COLLECTIVES[target]
     if collectives.is_scheduler() and target == "CPU":
         sys.exit(0)

@@ -73,7 +73,7 @@ def unused_recompute_notice(model: nn.CellList, config: ModelConfig) -> str | No
     """One line where a stage's layers are to be computed again, or offloaded, and its cells have none of ours."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
     layers = [layer for n in range(len(model)) for layer in chunk_of(config, stage, n).decoder.layers.recompute.layers]
-    asked = any(layer.full or layer.modules or layer.offloaded for layer in layers)
+    asked = any(layer.is_asked_for for layer in layers)
     if not asked or any(isinstance(cell, LayerStack) for chunk in model for _, cell in chunk.cells_and_names()):
         return None
     return (

@@ -15,7 +15,7 @@ from tests.support.families import FAMILIES
 SIZES = (
     "--num-layers 4 --hidden-size 64 --num-attention-heads 8 --seq-length 128 --max-position-embeddings 128 "
     "--micro-batch-size 2 --train-iters 1 --lr 1e-3 --vocab-size 500 --padded-vocab-size 512 --eval-iters 0 "
-    "--tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0"
+    "--tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0 --device-target CPU"
 )
 ALLOCATIONS_OF_NUMPY = 389047
 """The domain of numpy in tracemalloc: the memory of arrays, and so of all tensors that host kernels make."""
@@ -188,3 +188,22 @@ def test_kept_bytes_name_the_module_that_keeps_them():
         "output_layer",
         "loss",
     }
+
+
+@pytest.mark.parametrize(
+    ("more", "dropped"),
+    [
+        ("", True),
+        ("--kernels ops", False),
+        ("--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1", False),
+        (r"--select-recompute ['input_layernorm'] --select-recompute-exclude ['mlp\\.activation']", False),
+    ],
+)
+def test_where_outputs_of_activations_are_not_kept(more, dropped):
+    """On a CPU, unless its operators are those of a device, the second linear's gradient comes later, or the user
+    excludes it; the user has asked for nothing, so no notice says that it is done."""
+    config = config_of(f"{SIZES} {more}", 2 if "pipeline" in more else 1).model_config
+    (chunk,) = stage_chunks(config, 0)
+    kept = chunk.kept_bytes(MicroBatch.of(config))
+    assert (kept["decoder.layers.0.mlp.linear_fc2"] == 0) is dropped
+    assert all(layer.is_asked_for is ("select" in more) for layer in chunk.decoder.layers.recompute.layers)

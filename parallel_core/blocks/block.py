@@ -68,6 +68,11 @@ class Block:
         """
         return sum(block.forward_flops(tokens, seq_length) for block in self.submodules().values())
 
+    def frozen_flops(self, tokens: int) -> float:
+        """Part of `forward_flops`: products with weights that are not trained, of which backward computes one gradient
+        instead of two."""
+        return sum(block.frozen_flops(tokens) for block in self.submodules().values())
+
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """What each rank sends forward and backward in one micro-batch."""
         for name, block in self.submodules().items():

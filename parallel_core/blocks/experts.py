@@ -97,6 +97,9 @@ class Experts(Block):
         """Of the experts that the tokens pass through."""
         return self.expert.forward_flops(tokens * self.topk, seq_length)
 
+    def frozen_flops(self, tokens: int) -> float:
+        return self.expert.frozen_flops(tokens * self.topk)
+
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """None: shards of an expert get the same tokens; what they give is summed on its way back (`Dispatch`)."""
         return iter(())

@@ -98,7 +98,13 @@ class Linear(Block):
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         adapter = 0.0 if self.adapter is None else self.adapter.forward_flops(tokens, seq_length)
-        return 2.0 * tokens * self.input_size * self.output_size + adapter
+        return self._flops(tokens) + adapter
+
+    def frozen_flops(self, tokens: int) -> float:
+        return self._flops(tokens) if self.frozen else 0.0
+
+    def _flops(self, tokens: int) -> float:
+        return 2.0 * tokens * self.input_size * self.output_size
 
     @property
     def keeps_input(self) -> bool:

@@ -181,6 +181,10 @@ class MultiTokenPrediction(Block):
         used = sum(block.forward_flops(tokens, seq_length) for block in self._used.values())
         return super().forward_flops(tokens, seq_length) + len(self.layers) * used
 
+    def frozen_flops(self, tokens: int) -> float:
+        used = sum(block.frozen_flops(tokens) for block in self._used.values())
+        return super().frozen_flops(tokens) + len(self.layers) * used
+
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Without the depths' numbers, so that equal messages can be counted together."""
         for layer in self.layers:

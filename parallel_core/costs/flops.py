@@ -10,5 +10,7 @@ def forward_flops_per_token(config: ModelConfig) -> float:
 
 
 def training_flops(config: ModelConfig, samples: int) -> float:
-    """Floating-point operations of forward and backward (twice the forward) over `samples` sequences."""
-    return 3.0 * forward_flops_per_token(config) * config.seq_length * samples
+    """Floating-point operations of forward and backward over `samples` sequences: twice the forward, but of products
+    with frozen weights once."""
+    frozen = sum(chunk.frozen_flops(1) for chunk in model_chunks(config))
+    return (3.0 * forward_flops_per_token(config) - frozen) * config.seq_length * samples

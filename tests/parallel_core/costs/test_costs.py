@@ -93,6 +93,7 @@ LOSSES = (
 )
 HOT = "--hot-expert-num 4 --train-iters 1 --mtp-num-layers 1"
 """All experts, so that as many of each rank's; nothing but numbers of rows travels then."""
+ADAPTERS = "--lora-r 4 --lora-target-modules linear_proj linear_fc1"
 LAYOUTS = [
     (
         4,
@@ -103,6 +104,8 @@ LAYOUTS = [
     (2, PADDED, FAMILIES["llama"]),
     (2, f"{EXPERTS} allgather", FAMILIES["llama"]),
     (2, TP2, ""),
+    (4, f"{TP2_SP} {PP2} {ADAPTERS}", FAMILIES["llama"]),
+    (4, f"{TP2} {SHARDED} {ADAPTERS}", ""),
     (2, TP2_SP, ""),
     (2, TP2, FAMILIES["two tokens further"]),
     (4, f"{TP2_SP} {PP2}", FAMILIES["two tokens further"]),
@@ -257,6 +260,16 @@ def test_flops_are_those_of_megatrons_formula():
     h, s, layers, v = 32, 16, 6, 64
     formula = 72 * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * h * layers))
     assert training_flops(config, 1) == pytest.approx(formula)
+
+
+def test_frozen_weights_have_no_gradient():
+    """Beside adapters of rank r: 4 l 12 h^2 + 6 l r (h + 3 h) for linear_qkv's, attention in full, the head's 4 h v."""
+    plain, adapted = (
+        config_of(f"{TINY} {more}", 1).model_config for more in ("", "--lora-r 4 --lora-target-modules linear_qkv")
+    )
+    h, s, layers, v, rank = 32, 16, 2, 64, 4
+    frozen = 2 * (layers * 12 * h**2 + h * v)
+    assert training_flops(adapted, 1) == training_flops(plain, 1) + s * (6 * layers * rank * 4 * h - frozen)
 
 
 def test_a_gated_activation_has_a_third_product():

@@ -80,6 +80,8 @@ LAYOUTS = [
     (2, "llama", f"{TP2_SP} {FULL} uniform --recompute-num-layers 2"),
     (2, "gpt", "--context-parallel-size 2 --recompute-granularity selective --recompute-modules mlp"),
     (2, "gpt", PP2),
+    (2, "llama", f"{TP2_SP} --lora-r 8 --lora-target-modules linear_qkv linear_proj linear_fc1 linear_fc2"),
+    (1, "gpt", "--lora-r 8 --lora-target-modules linear_qkv"),
     (2, "llama", f"{PP2} --virtual-pipeline-model-parallel-size 2 --bf16"),
     (2, "gpt", f"{PP2} --pipeline-schedule zb-h1"),
     (2, "gpt", f"{PP2} --pipeline-schedule gpipe --recompute [1,2]"),
@@ -133,7 +135,7 @@ def test_states_that_lie_elsewhere_are_not_on_the_device(where):
 
 
 def allocated(backend, flags: str) -> int:
-    """Bytes of all flat buffers that a job of one step has made."""
+    """Bytes of all flat buffers that a job of one step has made, and of frozen parameters."""
     from pynative.distributed.flat_memory import FlatMemory
     from tests.support.pretraining import pretrain_tiny
 
@@ -144,13 +146,16 @@ def allocated(backend, flags: str) -> int:
     before = memories()
     state = pretrain_tiny(backend, f"{flags} --train-iters 1")
     assert state.iteration == 1
-    return sum(entry.bytes for identity, entry in memories().items() if identity not in before)
+    frozen = sum(parameter.nbytes for parameter in state.model.get_parameters() if not parameter.requires_grad)
+    return frozen + sum(entry.bytes for identity, entry in memories().items() if identity not in before)
 
 
 SHARDED, EP2 = "--use-distributed-optimizer", "--expert-model-parallel-size 2"
+ADAPTERS = "--lora-r 4 --lora-target-modules linear_qkv linear_proj linear_fc1 linear_fc2"
 TRAINED = [
     (1, ""),
     (1, "--bf16 --optimizer sgd"),
+    (2, f"--bf16 {TP2_SP} {SHARDED} {ADAPTERS}"),
     (1, "--bf16 --grad-reduce-in-bf16"),
     (2, "--bf16"),
     (2, f"--bf16 {SHARDED}"),

@@ -52,6 +52,7 @@ MODELS = {
     "llama": "--num-layers 4 --swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
     "--untie-embeddings-and-output-weights --group-query-attention --num-query-groups 2",
     "growing batch": "--num-layers 4 --global-batch-size 8 --rampup-batch-size 4 4 20",
+    "adapters": "--num-layers 4 --lora-r 4 --lora-dropout 0.1 --lora-target-modules linear_qkv linear_fc1 linear_fc2",
     "muon": "--num-layers 4 --optimizer muon --muon-nesterov",
     "mtp": "--num-layers 4 --mtp-num-layers 1 --position-embedding-type rope --untie-embeddings-and-output-weights",
 }
@@ -74,6 +75,7 @@ ROWS = [
     ("cp2 ring", "gpt", "bf16"),
     ("dp2 zero 2", "muon", "bf16"),
     ("dp2 zero 3", "llama", "fp16"),
+    ("tp2 sp", "adapters", "bf16"),
     ("dp2 sharded", "gpt", "fp16"),
     ("ep2", "expert bias", "bf16"),
     ("ep2 etp2", "experts", "float32"),

@@ -5,7 +5,8 @@ import pytest
 
 from parallel_core.initial_values import Normal
 from tests.support import layouts
-from tests.support.engine import TINY
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
 from tests.support.families import FAMILIES
 
 OF_ALL = "--lora-r 3 --lora-alpha 6 --lora-target-modules linear_qkv linear_proj linear_fc1 linear_fc2"
@@ -62,3 +63,51 @@ def test_a_layout_equals_one_process(family, adapters, world, layout):
     assert {name.partition(".")[2] for name in found.state} == trained
     for name, values in found.initial.items():
         assert np.array_equal(found.final[name], values) == (name not in trained), name
+
+
+def recounted(backend, kind: str) -> tuple[float, list[bool]]:
+    """The largest relative difference between a linear with an adapter and numpy, of y and all gradients; and which of
+    its parameters are trained."""
+    import mindspore as ms
+
+    from pynative import autograd, parallel_state
+    from pynative.parameter import initialize_parameters
+    from pynative.tensor_parallel import lora_layers
+
+    with job(backend, config_of(f"{TINY} --tensor-model-parallel-size {backend.world_size}", backend.world_size)):
+        config = config_of(f"{TINY} --tensor-model-parallel-size {backend.world_size}", backend.world_size)
+        cell = getattr(lora_layers, f"{kind}ParallelLoRA")(
+            8, 6, config=config.model_config, lora_rank=2, lora_alpha=5.0, lora_b_init="normal", bias=False
+        )
+        initialize_parameters(cell, 3)
+        rank, size = parallel_state.get_tensor_model_parallel_rank(), backend.world_size
+        generator = np.random.default_rng(0)
+        x, dy = (generator.standard_normal((4, 2, width)).astype(np.float32) for width in (8, 6))
+        own_x, own_dy = (x, np.split(dy, size, -1)[rank]) if kind == "Column" else (np.split(x, size, -1)[rank], dy)
+        with autograd.recording():
+            entered = autograd.leaf(ms.Tensor(np.ascontiguousarray(own_x)))
+            y, _ = cell(entered)
+        autograd.backward([y], [ms.Tensor(np.ascontiguousarray(own_dy))])
+        w, a, b = (p.asnumpy() for p in (cell.weight, cell.adapter.lora_a, cell.adapter.lora_b))
+        group = parallel_state.get_tensor_model_parallel_group()
+
+        def summed(part: np.ndarray, over_ranks: bool) -> np.ndarray:
+            return group.all_reduce(ms.Tensor(part)).asnumpy() if over_ranks and size > 1 else part
+
+        narrow, of_narrow = own_x @ a.T, own_dy @ b
+        dims = ([0, 1], [0, 1])
+        pairs = [
+            (y.asnumpy(), summed(own_x @ w.T + 2.5 * narrow @ b.T, kind == "Row")),
+            (autograd.take_gradient(entered).asnumpy(), summed(own_dy @ w + 2.5 * of_narrow @ a, kind == "Column")),
+            (autograd.take_gradient(cell.adapter.lora_a).asnumpy(), 2.5 * np.tensordot(of_narrow, own_x, dims)),
+            (autograd.take_gradient(cell.adapter.lora_b).asnumpy(), 2.5 * np.tensordot(own_dy, narrow, dims)),
+        ]
+        error = max(float(np.abs(one - other).max() / np.abs(other).max()) for one, other in pairs)
+        return error, [p.requires_grad for p in (cell.weight, cell.adapter.lora_a, cell.adapter.lora_b)]
+
+
+@pytest.mark.parametrize("kind", ["Column", "Row"])
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_linear_of_ones_own_is_numpys(world, kind):
+    for error, trained in run(world, recounted, kind):
+        assert error < 1e-6 and trained == [False, True, True]

@@ -79,7 +79,8 @@ class Turns:
     """Times of steps, with a save under way and without, by rounds."""
 
     def __init__(self, left: int) -> None:
-        self.left = left
+        self.steps_left = (left + 1) * INTERVAL
+        self.was_saving = False
         self.rounds: list[tuple[list[float], list[float]]] = []
         self.before = time.perf_counter()
 
@@ -90,11 +91,13 @@ class Turns:
             self.rounds.append(([], []))
         self.rounds[-1][is_saving].append(now - self.before)
         self.before, self.was_saving = time.perf_counter(), is_saving
-        return len(self.rounds) > self.left and len(self.rounds[-1][False]) >= 6
+        self.steps_left -= 1
+        return self.steps_left <= 0
 
     def figures(self) -> dict[str, float]:
         """Ratios, and how many steps there were."""
-        plain = [statistics.median(one[-12:]) for one, _ in self.rounds]
+        all_plain = [seconds for one, _ in self.rounds for seconds in one]
+        plain = [statistics.median(one[-12:] or all_plain) for one, _ in self.rounds]
         busy = [one for _, one in self.rounds[1:]]
         around = [(before + after) / 2 for before, after in itertools.pairwise(plain)]
         means = [statistics.mean(one) / usual for one, usual in zip(busy, around, strict=True)]

@@ -5,6 +5,7 @@ A block is a frozen value made from the configuration (`Attention.of(config, num
 """
 
 from parallel_core.blocks.adapter import Adapter
+from parallel_core.blocks.adapter_rules import adapter_findings
 from parallel_core.blocks.attention import Attention, CoreAttention
 from parallel_core.blocks.block import Block, ParameterSpec, blocks_within
 from parallel_core.blocks.dispatch import Dispatch
@@ -13,7 +14,6 @@ from parallel_core.blocks.experts import Expert, ExpertLinear, Experts, SharedEx
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.language_model import (
     Chunk,
-    adapter_findings,
     chunk_of,
     further_layers,
     model_chunks,

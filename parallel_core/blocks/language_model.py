@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from parallel_core.blocks.adapters import adapted, linears
+from parallel_core.blocks.adapters import adapted
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.embedding import Embedding, SharedEmbedding
-from parallel_core.blocks.experts import ExpertLinear
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.layer import Layer
 from parallel_core.blocks.layer_stack import LayerStack
@@ -17,13 +16,11 @@ from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 from parallel_core.blocks.norm import Norm
-from parallel_core.config.lora import names
-from parallel_core.findings import Finding
 from parallel_core.partition import chunk_layers
 from parallel_core.recompute import ChunkRecompute, LayerKind, LayerRecompute, RecomputePlan
 
 if TYPE_CHECKING:
-    from parallel_core.config import AllConfig, ModelConfig
+    from parallel_core.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -106,34 +103,6 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
         CrossEntropy(config.vocab_size) if last else None,
         copy if tied and last and not first and not needs_copy else None,
     )
-
-
-def _linears_of_stages(config: ModelConfig) -> list[dict[str, Linear]]:
-    """Of each pipeline stage the linears that can have an adapter, by their paths."""
-    stages = range(config.parallel_config.pipeline_model_parallel_size)
-    found = []
-    for chunks in (stage_chunks(config, stage) for stage in stages):
-        parts = [(name, part) for chunk in chunks for name, part in (("decoder", chunk.decoder), ("mtp", chunk.mtp))]
-        found.append({path: linear for name, part in parts if part for path, linear in linears(part, name)})
-    return found
-
-
-def adapter_findings(config: AllConfig) -> Iterator[Finding]:
-    """What is wrong with the names of linears that get adapters."""
-    lora, stages = config.lora_config, _linears_of_stages(config.model_config) if config.lora_config.use_lora else []
-    paths = [path for stage in stages for path in stage]
-    ends = ", ".join(sorted({path.rpartition(".")[2] for path in paths}))
-    for pattern in (*(lora.target_modules or ()), *(cell["cell"] for cell in lora.cells or ())):
-        if stages and not any(names(pattern, path) for path in paths):
-            yield Finding("--lora-target-modules", pattern, "names no linear of the model", f"it has {ends}")
-    adapters = [[linear for linear in stage.values() if linear.adapter] for stage in stages]
-    bare = [number for number, found in enumerate(adapters) if not found]
-    if bare and any(adapters):
-        rule = f"leaves nothing to train to pipeline stage {bare[0]}"
-        yield Finding("--lora-target-modules", " ".join(lora.target_modules or ()), rule, "name linears of all stages")
-    if lora.lora_dropout and any(isinstance(linear, ExpertLinear) for found in adapters for linear in found):
-        rule = "is not available for linears of experts: where a token stands there depends on the layout"
-        yield Finding("--lora-dropout", lora.lora_dropout, rule, "leave it out, or name other linears")
 
 
 def further_layers(config: ModelConfig) -> MultiTokenPrediction | None:

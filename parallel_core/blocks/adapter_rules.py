@@ -1,0 +1,46 @@
+"""What is wrong with the linears that --lora-target-modules names: it takes the whole model to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks.adapters import linears
+from parallel_core.blocks.experts import ExpertLinear
+from parallel_core.blocks.language_model import stage_chunks
+from parallel_core.blocks.linear import Linear
+from parallel_core.config.lora import names
+from parallel_core.findings import Finding
+
+if TYPE_CHECKING:
+    from parallel_core.config import AllConfig, ModelConfig
+
+
+def adapter_findings(config: AllConfig) -> Iterator[Finding]:
+    """Names of no linear, stages that would train nothing, and dropout where experts' linears are named."""
+    if not config.lora_config.use_lora:
+        return
+    lora, stages = config.lora_config, _linears_of_stages(config.model_config)
+    paths = [path for stage in stages for path in stage]
+    ends = ", ".join(sorted({path.rpartition(".")[2] for path in paths}))
+    for pattern in (*(lora.target_modules or ()), *(cell["cell"] for cell in lora.cells or ())):
+        if not any(names(pattern, path) for path in paths):
+            yield Finding("--lora-target-modules", pattern, "names no linear of the model", f"it has {ends}")
+    adapted = [[linear for linear in stage.values() if linear.adapter] for stage in stages]
+    bare = [number for number, found in enumerate(adapted) if not found]
+    if bare and any(adapted):
+        rule = f"leaves nothing to train to pipeline stage {bare[0]}"
+        yield Finding("--lora-target-modules", " ".join(lora.target_modules or ()), rule, "name linears of all stages")
+    if lora.lora_dropout and any(isinstance(linear, ExpertLinear) for found in adapted for linear in found):
+        rule = "is not available for linears of experts: where a token stands there depends on the layout"
+        yield Finding("--lora-dropout", lora.lora_dropout, rule, "leave it out, or name other linears")
+
+
+def _linears_of_stages(config: ModelConfig) -> list[dict[str, Linear]]:
+    """Of each pipeline stage the linears that can have an adapter, by their paths."""
+    stages = range(config.parallel_config.pipeline_model_parallel_size)
+    found = []
+    for chunks in (stage_chunks(config, stage) for stage in stages):
+        parts = [(name, part) for chunk in chunks for name, part in (("decoder", chunk.decoder), ("mtp", chunk.mtp))]
+        found.append({path: linear for name, part in parts if part for path, linear in linears(part, name)})
+    return found

@@ -8,6 +8,7 @@ from pathlib import Path
 from parallel_core.checkpoint.convert.megatron import torch_dist
 from parallel_core.checkpoint.convert.native import is_native
 from parallel_core.checkpoint.reader import CheckpointReader
+from parallel_core.checkpoint.torch_files import distributed
 from parallel_core.checkpoint.torch_files.archive import damaged_entry
 
 
@@ -33,7 +34,7 @@ def unverified(folder: Path) -> list[str]:
 def _archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
     """File, offset and length of what torch.save wrote; HuggingFace's are not read where there are safetensors, too."""
     if torch_dist.is_torch_dist(folder):
-        yield from torch_dist.archives(folder)
+        yield from distributed.archives(folder)
     whole = [*folder.glob(torch_dist.COMMON), *folder.glob("mp_rank_*/*.pt")]
     if not any(folder.glob("*.safetensors")):
         whole += folder.glob("pytorch_model*.bin")

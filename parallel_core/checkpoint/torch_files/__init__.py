@@ -1,6 +1,6 @@
-"""Files of `torch.save`, read and written without torch.
+"""Files of `torch.save` and of `torch.distributed.checkpoint`, read and written without torch.
 
-Such a file is a zip archive of a pickle and of the storages that it names. pickles.py reads the pickle with stand-ins
-for everything that it could call, so that no file can run code; archive.py finds the storages; write.py is the other
-way.
+A file of torch.save is a zip archive of a pickle and of the storages that it names. pickles.py reads the pickle with
+stand-ins for everything that it could call, so that no file can run code; archive.py finds the storages; write.py is
+the other way. distributed.py reads folders in which tensors lie in chunks, each of them such an archive.
 """

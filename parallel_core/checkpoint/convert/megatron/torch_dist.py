@@ -1,4 +1,4 @@
-"""Megatron's `--ckpt-format torch_dist`, read without torch: `.metadata` says where each chunk of each tensor lies.
+"""Megatron's `--ckpt-format torch_dist`: which parameters and states the tensors of its files are.
 
 Keys have Transformer Engine's spelling. Layers that are alike are one tensor whose first axis is the layer, and experts
 one whose next axis is the expert.
@@ -10,8 +10,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,14 @@ from parallel_core.checkpoint.convert.megatron.optimizer import (
 )
 from parallel_core.checkpoint.convert.megatron.rounding import rounds_to
 from parallel_core.checkpoint.convert.model import VOCABULARY, Model
-from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled, concatenated
-from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
-from parallel_core.checkpoint.torch_files.pickles import read_pickle
-from parallel_core.files import plain_file, read_plain
+from parallel_core.checkpoint.lazy import Assembled, LazyTensor, concatenated
+from parallel_core.checkpoint.torch_files import distributed
+from parallel_core.checkpoint.torch_files.archive import read_archive
+from parallel_core.checkpoint.torch_files.distributed import METADATA
+from parallel_core.files import plain_file
 from parallel_core.sharding import Box
 
-METADATA, COMMON, CONFIG = ".metadata", "common.pt", "metadata.json"
+COMMON, CONFIG = "common.pt", "metadata.json"
 _OF_OPTIMIZER = re.compile(r"(chained_\d+\.)?optimizer\.")
 """Optimizers of experts and of the rest are numbered, where there are both."""
 _STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.(\w+?)\.(.+)")
@@ -82,93 +82,9 @@ def _check_whole(folder: Path) -> None:
         raise ValueError(f"{folder / CONFIG}: sharded_backend is {kind!r}, known is torch_dist; save it again by it")
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """Where a chunk lies."""
-
-    path: Path
-    offset: int
-    length: int
-
-    @cache  # noqa: B019 - a chunk's few bytes of description
-    def tensor(self) -> StoredTensor:
-        """The tensor that it holds."""
-        found = read_archive(self.path, self.offset, self.length)
-        if not isinstance(found, StoredTensor):
-            raise ValueError(f"{self.path}: no tensor at byte {self.offset}")
-        return found
-
-
 def read_tensors(folder: Path) -> dict[str, Assembled]:
-    """Every tensor of the checkpoint by key. Raises ValueError naming what is missing, twice there, or elsewhere."""
-    path, metadata = plain_file(folder, METADATA), _metadata(folder)
-    places = {_index(index): _stored(folder, info) for index, info in metadata.get("storage_data").items()}
-    found = {}
-    for key, described in metadata.get("state_dict_metadata").items():
-        if described.path.endswith("TensorStorageMetadata") and not IS_NO_PARAMETER.search(key):
-            shape = tuple(described.get("size"))
-            dtype = _dtype(described)
-            try:
-                found[key] = assembled(shape, dtype, _pieces(key, described, places, dtype))
-            except ValueError as error:
-                raise ValueError(f"{path}: {key}: {error}") from error
-    return found
-
-
-def archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
-    """File, offset and length of everything that the checkpoint holds: archives of torch.save, one after another."""
-    for info in _metadata(folder).get("storage_data").values():
-        stored = _stored(folder, info)
-        yield stored.path, stored.offset, stored.length
-
-
-def _metadata(folder: Path) -> Any:
-    path = plain_file(folder, METADATA)
-    return read_pickle(read_plain(path), str(path))
-
-
-def _pieces(key: str, described: Any, places: Mapping[Any, _Stored], dtype: str) -> Iterator[tuple[Box, LazyTensor]]:
-    for chunk in described.get("chunks"):
-        start, size = tuple(chunk.get("offsets")), tuple(chunk.get("sizes"))
-        stored = places.get((key, start))
-        if stored is None:
-            raise ValueError(f"no file has its chunk at {list(start)}")
-        yield Box(start, size, (0,) * len(size)), _chunk(stored, size, dtype)
-
-
-def _chunk(stored: _Stored, shape: tuple[int, ...], dtype: str) -> LazyTensor:
-    def load() -> Any:
-        tensor = stored.tensor()
-        if (tensor.shape, tensor.dtype) != (shape, dtype):
-            raise ValueError(
-                f"{stored.path}: {list(tensor.shape)} {tensor.dtype} at byte {stored.offset}, {METADATA} says "
-                f"{list(shape)} {dtype}"
-            )
-        return tensor.read()
-
-    return LazyTensor(shape, dtype, load)
-
-
-def _index(index: Any) -> tuple[str, tuple[int, ...] | None]:
-    offset = index.get("offset")
-    return index.get("fqn"), None if offset is None else tuple(offset)
-
-
-def _stored(folder: Path, info: Any) -> _Stored:
-    if info.get("transform_descriptors"):
-        raise ValueError(f"{folder}: its chunks are compressed, which is not known here; save it without")
-    path = plain_file(folder, info.get("relative_path"))
-    offset, length = info.get("offset"), info.get("length")
-    if not path.is_file() or not 0 <= offset <= offset + length <= path.stat().st_size:
-        raise ValueError(f"{path}: missing or shorter than {METADATA} says; restore it or take another checkpoint")
-    return _Stored(path, offset, length)
-
-
-def _dtype(described: Any) -> str:
-    """Of TensorProperties: pickled as a tuple whose first entry is the type, or by fields."""
-    properties = described.get("properties")
-    state = properties.state
-    return str(state["dtype"] if isinstance(state, dict) else state[0])
+    """Every parameter and every state by its key in the files."""
+    return distributed.read_tensors(folder, lambda key: not IS_NO_PARAMETER.search(key))
 
 
 def _by_parameter(tensors: Mapping[str, Assembled]) -> Iterator[tuple[str, LazyTensor]]:
@@ -188,7 +104,7 @@ def _unstacked(key: str, tensor: Assembled) -> Iterator[tuple[str, LazyTensor]]:
         patterns.append((r"decoder\.layers\.", "decoder.layers.{}."))
     if re.search(r"\.mlp\.experts\.experts\.(?!\d)", key):
         patterns.append((r"\.mlp\.experts\.experts\.", ".mlp.experts.local_experts.{}."))
-    for numbers in _all_indices(tensor.shape[: len(patterns)]):
+    for numbers in product(*map(range, tensor.shape[: len(patterns)])):
         name = key
         for number, (pattern, replacement) in zip(numbers, patterns, strict=True):
             name = re.sub(pattern, replacement.format(number), name)
@@ -196,15 +112,6 @@ def _unstacked(key: str, tensor: Assembled) -> Iterator[tuple[str, LazyTensor]]:
         start = (*numbers, *(0 for _ in rest))
         box = Box(start, (*(1 for _ in numbers), *rest), (0,) * len(start))
         yield name, tensor.part(box).reshaped(rest) if patterns else tensor
-
-
-def _all_indices(lengths: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    if not lengths:
-        yield ()
-        return
-    for first in range(lengths[0]):
-        for others in _all_indices(lengths[1:]):
-            yield (first, *others)
 
 
 def _states(
@@ -260,9 +167,6 @@ def _gathered(folder: Path) -> Iterator[tuple[str, LazyTensor]]:
 
 def _objects(folder: Path) -> Iterator[tuple[str, list[Any]]]:
     """(key, values) of what the distributed optimizer keeps whole, tensors unread."""
-    for index, info in _metadata(folder).get("storage_data").items():
-        key = _index(index)[0].partition("/")[0]
-        if _BUCKETS.match(key) and key.endswith((".optimizer", ".grad_scaler", ".param_state")):
-            stored = _stored(folder, info)
-            value = read_archive(stored.path, stored.offset, stored.length)
-            yield key, value if isinstance(value, list) else [value]
+    kept = (".optimizer", ".grad_scaler", ".param_state")
+    for key, value in distributed.read_objects(folder, lambda key: bool(_BUCKETS.match(key)) and key.endswith(kept)):
+        yield key, value if isinstance(value, list) else [value]

@@ -1,0 +1,120 @@
+"""A folder of `torch.distributed.checkpoint`: `.metadata` says which chunk of which tensor lies where in its files.
+
+A chunk is an archive of torch.save of its own, in a file that holds many, one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled
+from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
+from parallel_core.checkpoint.torch_files.pickles import read_pickle
+from parallel_core.files import plain_file, read_plain
+from parallel_core.sharding import Box
+
+METADATA = ".metadata"
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where a chunk lies."""
+
+    path: Path
+    offset: int
+    length: int
+
+    @cache  # noqa: B019 - a chunk's few bytes of description
+    def tensor(self) -> StoredTensor:
+        """The tensor that it holds."""
+        found = read_archive(self.path, self.offset, self.length)
+        if not isinstance(found, StoredTensor):
+            raise ValueError(f"{self.path}: no tensor at byte {self.offset}")
+        return found
+
+
+def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Assembled]:
+    """The tensors whose keys are wanted. Raises ValueError naming what is missing, twice there, or elsewhere."""
+    path, metadata = plain_file(folder, METADATA), _metadata(folder)
+    places = {_index(index): _stored(folder, info) for index, info in metadata.get("storage_data").items()}
+    found = {}
+    for key, described in metadata.get("state_dict_metadata").items():
+        if described.path.endswith("TensorStorageMetadata") and wanted(key):
+            shape = tuple(described.get("size"))
+            dtype = _dtype(described)
+            try:
+                found[key] = assembled(shape, dtype, _pieces(key, described, places, dtype))
+            except ValueError as error:
+                raise ValueError(f"{path}: {key}: {error}") from error
+    return found
+
+
+def read_objects(folder: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+    """(key, value) of what is kept whole and is wanted, tensors in it unread. What follows a slash in a
+    key, the number of a part, is left out, so a key can come several times."""
+    for index, info in _metadata(folder).get("storage_data").items():
+        key = _index(index)[0].partition("/")[0]
+        if wanted(key):
+            stored = _stored(folder, info)
+            yield key, read_archive(stored.path, stored.offset, stored.length)
+
+
+def archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
+    """File, offset and length of everything that the checkpoint holds."""
+    for info in _metadata(folder).get("storage_data").values():
+        stored = _stored(folder, info)
+        yield stored.path, stored.offset, stored.length
+
+
+def _metadata(folder: Path) -> Any:
+    path = plain_file(folder, METADATA)
+    return read_pickle(read_plain(path), str(path))
+
+
+def _pieces(key: str, described: Any, places: Mapping[Any, _Stored], dtype: str) -> Iterator[tuple[Box, LazyTensor]]:
+    for chunk in described.get("chunks"):
+        start, size = tuple(chunk.get("offsets")), tuple(chunk.get("sizes"))
+        stored = places.get((key, start))
+        if stored is None:
+            raise ValueError(f"no file has its chunk at {list(start)}")
+        yield Box(start, size, (0,) * len(size)), _chunk(stored, size, dtype)
+
+
+def _chunk(stored: _Stored, shape: tuple[int, ...], dtype: str) -> LazyTensor:
+    def load() -> Any:
+        tensor = stored.tensor()
+        if (tensor.shape, tensor.dtype) != (shape, dtype):
+            raise ValueError(
+                f"{stored.path}: {list(tensor.shape)} {tensor.dtype} at byte {stored.offset}, {METADATA} says "
+                f"{list(shape)} {dtype}"
+            )
+        return tensor.read()
+
+    return LazyTensor(shape, dtype, load)
+
+
+def _index(index: Any) -> tuple[str, tuple[int, ...] | None]:
+    """Key and place of a chunk; of what is no tensor, no place."""
+    offset = index.get("offset")
+    return index.get("fqn"), None if offset is None else tuple(offset)
+
+
+def _stored(folder: Path, info: Any) -> _Stored:
+    if info.get("transform_descriptors"):
+        raise ValueError(f"{folder}: its chunks are compressed, which is not known here; save it without")
+    path = plain_file(folder, info.get("relative_path"))
+    offset, length = info.get("offset"), info.get("length")
+    if not path.is_file() or not 0 <= offset <= offset + length <= path.stat().st_size:
+        raise ValueError(f"{path}: missing or shorter than {METADATA} says; restore it or take another checkpoint")
+    return _Stored(path, offset, length)
+
+
+def _dtype(described: Any) -> str:
+    """Of TensorProperties: pickled as a tuple whose first entry is the type, or by fields."""
+    properties = described.get("properties")
+    state = properties.state
+    return str(state["dtype"] if isinstance(state, dict) else state[0])

@@ -6,7 +6,6 @@ Everything is checked, on all ranks, before the first weight is written.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 
 from mindspore import Parameter, nn
@@ -23,11 +22,10 @@ from parallel_core.sharding import ShardSpec
 from parallel_core.strictness import STRICTNESS, Strictness
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
-from pynative.checkpointing.optimizer_state import optimizer_tensors
+from pynative.checkpointing.optimizer_state import optimizer_problems, read_optimizer
 from pynative.checkpointing.state import RunState
 from pynative.log import log, warn
-from pynative.optimizer.flat_optimizer import FlatOptimizer
-from pynative.parameter import name_parameters, place_of, type_name, whole_parameters, write, write_parameter
+from pynative.parameter import name_parameters, place_of, type_name, whole_parameters, write_parameter
 from pynative.tensor_parallel.random import get_rng_tracer
 
 
@@ -49,29 +47,34 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
         return
     weights_alone = training.checkpoint.finetune or training.checkpoint.no_load_optim
     reader = _open(directory, state.config, optimizer=not weights_alone)
-    begins = state.config.lora_config.use_lora and not _has_adapters(reader)
-    weights_alone = weights_alone or _is_none_of_a_run(reader, training.checkpoint.resume_training) or begins
+    adapters_begin = state.config.lora_config.use_lora and not _has_adapters(reader)
+    weights_alone = weights_alone or _is_none_of_a_run(reader, training.checkpoint.resume_training) or adapters_begin
     optimizer = None if weights_alone else state.step_cell.optimizer
     scheduler = None if weights_alone else state.step_cell.scheduler
     strictness = STRICTNESS[training.checkpoint.dist_ckpt_strictness]
-    problems = _optimizer_problems(reader, optimizer, strictness) + _schedule_problems(reader, scheduler, state.config)
+    problems = optimizer_problems(reader, optimizer, strictness) + _schedule_problems(reader, scheduler, state.config)
     problems += reader.settings_problems(state.config.to_dict())
-    wanted = _is_no_adapter if begins else _any
+    wanted = _is_no_adapter if adapters_begin else _any
     _check(reader, state.model, problems, strictness, exactly=optimizer is not None, wanted=wanted)
     _read_weights(reader, state.model, exactly=optimizer is not None, wanted=wanted)
     _compare_adapters(reader, state.config)
     if optimizer is not None:
-        _read_optimizer(reader, optimizer, strictness)
+        read_optimizer(reader, optimizer, strictness)
     if scheduler is not None:
         from_flags = not state.config.optimizer_config.use_checkpoint_opt_param_scheduler
         scheduler.load_state_dict(reader.manifest.scheduler, override=from_flags)
-    if not (training.checkpoint.finetune or begins):
-        state.callback_states = reader.manifest.state
-        state.iteration = reader.manifest.iteration
-        state.consumed_samples = _consumed_samples(reader.manifest, state.config)
-        if reader.manifest.rng is not None and not training.checkpoint.no_load_rng:
-            get_rng_tracer().seed = reader.manifest.rng["seed"]
+    if not (training.checkpoint.finetune or adapters_begin):
+        _take_up(reader, state)
     log(f"Loaded {reader.directory}; training goes on after step {state.iteration}")
+
+
+def _take_up(reader: CheckpointReader, state: RunState) -> None:
+    """Stand where the run stood that was saved: iteration, samples, callbacks' states and random numbers."""
+    state.callback_states = reader.manifest.state
+    state.iteration = reader.manifest.iteration
+    state.consumed_samples = _consumed_samples(reader.manifest, state.config)
+    if reader.manifest.rng is not None and not state.config.training_config.checkpoint.no_load_rng:
+        get_rng_tracer().seed = reader.manifest.rng["seed"]
 
 
 def _consumed_samples(run: Run, config: AllConfig) -> int:
@@ -194,46 +197,12 @@ def _check(
             warn(f"{name}: {source} has it, the model does not")
 
 
-def _optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | None, strictness: Strictness) -> list[str]:
-    if optimizer is None:
-        return []
-    record, remedy = reader.manifest.optimizer, "load the weights alone by --no-load-optim"
-    if record is None:
-        return [f"{reader.directory}: was saved without its optimizer; {remedy}"]
-    if record.kind != optimizer.config.optimizer_type:
-        now = optimizer.config.optimizer_type
-        return [f"{reader.directory}: --optimizer was {record.kind}, now it is {now}; {remedy}"]
-    if strictness.refuses_unused and (dropped := set(record.state) - set(optimizer.state_names)):
-        return [f"{reader.directory}: has the states {', '.join(sorted(dropped))}, this optimizer does not; {remedy}"]
-    tensors = optimizer_tensors(optimizer)
-    wanted = ((_stored_name(reader, name), stretch.whole.spec) for name, stretch, _ in tensors)
-    found = [reader.problem(name, spec) for name, spec in wanted if strictness.refuses_absent or reader.has(name)]
-    return [problem for problem in (*found, _scaler_problem(reader, optimizer)) if problem]
-
-
-def _scaler_problem(reader: CheckpointReader, optimizer: FlatOptimizer) -> str | None:
-    """Why the optimizer's loss scaler cannot go on; tried with a copy of it."""
-    kept = reader.manifest.loss_scaler
-    if optimizer.grad_scaler is None or kept is None:
-        return None
-    try:
-        deepcopy(optimizer.grad_scaler).load_state_dict(kept)
-    except (KeyError, TypeError, ValueError) as error:
-        return f"{reader.directory}: its loss scaler's state is not one ({error!r}); --no-load-optim leaves it out"
-    return None
-
-
 def _schedule_problems(
     reader: CheckpointReader, scheduler: OptimizerParamScheduler | None, config: AllConfig
 ) -> list[str]:
     if scheduler is None:
         return []
     return schedule_problems(reader.manifest.scheduler, scheduler.state_dict(), config.optimizer_config)
-
-
-def _stored_name(reader: CheckpointReader, name: str) -> str:
-    """Of a state's tensor: a run without float32 values beside its weights had weights that were float32."""
-    return name if reader.has(name) else name.removeprefix(f"{MAIN_PARAM}.")
 
 
 def _read_weights(reader: CheckpointReader, model: nn.Cell, *, exactly: bool, wanted: Wanted = _any) -> None:
@@ -252,17 +221,3 @@ def _read_for(reader: CheckpointReader, parameter: Parameter, exactly: bool) -> 
     name = parameter.meta.spec.name
     exact, stored = f"{MAIN_PARAM}.{name}", reader.manifest.tensors[name].dtype
     return exact if exactly and type_name(parameter.dtype) != stored and reader.has(exact) else name
-
-
-def _read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer, strictness: Strictness) -> None:
-    assert reader.manifest.optimizer is not None
-    for name, stretch, memory in optimizer_tensors(optimizer):
-        stored = _stored_name(reader, name)
-        if reader.has(stored):
-            present = stretch.to_array(memory.asnumpy()).copy()
-            write(memory, stretch.to_vector(reader.read(stored, stretch.place, out=present)))
-        elif strictness.logs_absent:
-            warn(f"{name}: the optimizer has it, {reader.directory} does not: it starts anew")
-    optimizer.steps = reader.manifest.optimizer.steps
-    if optimizer.grad_scaler is not None and reader.manifest.loss_scaler is not None:
-        optimizer.grad_scaler.load_state_dict(reader.manifest.loss_scaler)

@@ -55,7 +55,7 @@ def _written_part(parameter: Parameter) -> LocalTensor | None:
 
 
 def written_state(optimizer: FlatOptimizer) -> dict[str, LocalTensor]:
-    """Of every state."""
+    """Parts of the optimizer's states, by "<state>.<name>": what this rank owns; the first replica's if all own all."""
     coordinates, sharded = parallel_state.get_coordinates(), optimizer.buffers.is_sharded
     return {
         name: _part(stretch, memory)
@@ -65,7 +65,7 @@ def written_state(optimizer: FlatOptimizer) -> dict[str, LocalTensor]:
 
 
 def _part(stretch: Stretch, memory: Tensor) -> LocalTensor:
-    """Elements that a vector holds."""
+    """A stretch of a parameter, read out of the vector that holds it."""
     read, shape = _reading(memory), stretch.place.shape
     return LocalTensor(stretch.place, LazyTensor(shape, type_name(memory.dtype), lambda: stretch.to_array(read())))
 

@@ -141,11 +141,12 @@ def same_bits(one: LazyTensor, other: LazyTensor) -> bool:
     step = max(1, _COMPARED * length // max(1, one.nbytes))
     zeros = (0,) * (1 + len(rest))
     boxes = (Box((start, *zeros[1:]), (min(step, length - start), *rest), zeros) for start in range(0, length, step))
-    return all(np.array_equal(_bytes_of(one.part(box)), _bytes_of(other.part(box))) for box in boxes)
+    return all(np.array_equal(bytes_of(one.part(box).read()), bytes_of(other.part(box).read())) for box in boxes)
 
 
-def _bytes_of(tensor: LazyTensor) -> np.ndarray:
-    return np.ascontiguousarray(tensor.read()).reshape(-1).view(np.uint8)
+def bytes_of(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array, in order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from zlib import crc32
 import numpy as np
 
 from parallel_core.checkpoint.direct_file import BLOCK, DirectFile
-from parallel_core.checkpoint.lazy import FLOAT8, NUMPY, LazyTensor, from_bfloat16, in_file, of_array
+from parallel_core.checkpoint.lazy import FLOAT8, NUMPY, LazyTensor, bytes_of, from_bfloat16, in_file, of_array
 from parallel_core.dtypes import DTYPES
 from parallel_core.files import parse_json
 
@@ -115,8 +115,8 @@ def _fetch_ahead(path: Path) -> None:
 
 
 def bits_of(array: np.ndarray) -> Any:
-    """The bytes of an array, in order."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    """The bytes of an array, in order, to be written."""
+    return bytes_of(array).data
 
 
 def _header(tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str] | None) -> bytes:

@@ -8,7 +8,7 @@ import numpy as np
 
 from parallel_core.checkpoint.convert import networks, settings
 from parallel_core.checkpoint.convert.model import Model, is_table
-from parallel_core.checkpoint.lazy import LazyTensor
+from parallel_core.checkpoint.lazy import LazyTensor, bytes_of
 
 
 def differences(written: Model, found: Model, *, states: bool) -> list[str]:
@@ -29,13 +29,9 @@ def _differences(written: Model, found: Model, states: bool) -> Iterator[str]:
         one, other = (_of_ids(tensor, ids) if is_table(name) else tensor for tensor in (before[name], after[name]))
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             yield f"{name}: {list(one.shape)} {one.dtype} became {list(other.shape)} {other.dtype}"
-        elif not np.array_equal(_bits(one.read()), _bits(other.read())):
+        elif not np.array_equal(bytes_of(one.read()), bytes_of(other.read())):
             yield f"{name}: its values changed"
 
 
 def _of_ids(tensor: LazyTensor, ids: int) -> LazyTensor:
     return tensor.with_length(min(ids, tensor.shape[0]))
-
-
-def _bits(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from parallel_core.checkpoint.lazy import LazyTensor, from_bfloat16
+from parallel_core.checkpoint.lazy import LazyTensor, from_bfloat16, to_bfloat16
 
 
 def rounds_to(main: LazyTensor, weight: LazyTensor) -> bool:
     """Whether a weight is what its float32 value rounds to."""
     values = main.read().reshape(weight.shape)
-    if weight.dtype != "bfloat16":
-        return np.array_equal(values.astype(weight.read().dtype), weight.read())
-    bits = np.ascontiguousarray(values).view(np.uint32).astype(np.uint64)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return np.array_equal(from_bfloat16(rounded), weight.widened())
+    if weight.dtype == "bfloat16":
+        return np.array_equal(from_bfloat16(to_bfloat16(values)), weight.widened())
+    return np.array_equal(values.astype(weight.read().dtype), weight.read())

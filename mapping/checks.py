@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from mapping.derived import fully_sharded_stage, shared_expert_size
+from mapping.derived import fully_sharded_stage
+from mapping.experts import shared_expert_size
 from mapping.flags import REFUSED, Flag
 from mapping.flags.acting.training import STRATEGIES
 from mapping.flags.stages import pipeline_layout

@@ -68,6 +68,7 @@ def test_the_private_tape_is_named_in_one_file():
 FLOORS = {
     "mapping": (
         {"files", "flags", "further_tokens", "vocabulary"},
+        {"experts"},
         {"derived", "given"},
         {"checks", "from_args", "loss_scale", "naming", "readers"},
         {"flag_reference", "launch", "memory", "merge"},

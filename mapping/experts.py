@@ -1,0 +1,101 @@
+"""Config fields of mixtures of experts that follow from several arguments: Megatron's, MindSpeed-LLM's, DeepSpeed's and
+Pai-Megatron-Patch's names for the same routers. How such functions read arguments: `mapping.derived`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mapping.flags.notations import layer_frequency
+
+
+def moe_layer_freq(args: Any) -> int | list[int] | None:
+    first, every, layers = args.first_k_dense_replace, args.moe_layer_freq, args.num_layers
+    every = layer_frequency(every) if isinstance(every, str) else every
+    every = abs(every) if isinstance(every, int) else every
+    if first is None or first <= 0 or not layers or not isinstance(every, int) or every == 0:
+        return every
+    return [int(layer >= first and layer % every == 0) for layer in range(layers)]
+
+
+def shared_expert_size(args: Any) -> int | None:
+    width = args.moe_ffn_hidden_size or args.moe_intermediate_size or args.ffn_hidden_size
+    if args.n_shared_experts and width:
+        return args.n_shared_experts * width
+    return args.shared_moe_ffn_hidden_size or args.moe_shared_expert_intermediate_size
+
+
+def shared_expert_gate(args: Any) -> bool:
+    """By its own flags; the shared expert of Pai-Megatron-Patch is Qwen's, which has one."""
+    return bool(args.moe_shared_expert_gate or args.shared_expert_gate or args.enable_shared_expert)
+
+
+SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss")
+
+
+def _kinds_of_balancing(args: Any) -> list[str]:
+    given = args.moe_router_load_balancing_type
+    return given if isinstance(given, list) else [given]
+
+
+def load_balancing(args: Any) -> Any:
+    """MindSpeed-LLM's names for whole routers, in Megatron's terms: what remains is the balancing loss."""
+    loss = "seq_aux_loss" if args.seq_aux else "aux_loss"
+    of_routers = (*SOFTMAX_FIRST, "noaux_tc", "aux_loss")
+    kinds = [loss if kind in of_routers else kind for kind in _kinds_of_balancing(args)]
+    return kinds[0] if len(kinds) == 1 else kinds
+
+
+def softmax_comes_first(args: Any) -> bool:
+    named = any(kind in SOFTMAX_FIRST for kind in _kinds_of_balancing(args))
+    return bool(args.moe_router_pre_softmax or named or _is_deepspeed(args))
+
+
+def _is_deepspeed(args: Any) -> bool:
+    """DeepSpeed's experts (Rajbhandari et al., 2022): softmax before the choice, and always a capacity."""
+    return args.moe_model_type == "deepspeed_moe"
+
+
+def capacity_factor(args: Any) -> float | None:
+    return args.moe_train_capacity_factor if _is_deepspeed(args) else args.moe_expert_capacity_factor
+
+
+def router_groups(args: Any) -> int | None:
+    """MindSpeed-LLM groups experts by rank unless told otherwise."""
+    given = args.moe_router_num_groups or args.n_group
+    limited = args.moe_router_group_topk or args.topk_group
+    limited = limited or args.moe_device_level_aux_loss_coeff or args.moe_comm_aux_loss_coeff
+    return given or (args.expert_model_parallel_size if limited and args.expert_model_parallel_size > 1 else None)
+
+
+def group_score(args: Any) -> int | None:
+    """MindSpeed-LLM's group_limited_greedy is DeepSeek-V2's router: a group is as good as its best expert."""
+    given, kinds = args.moe_router_group_score_topk, _kinds_of_balancing(args)
+    return 1 if given is None and "group_limited_greedy" in kinds else given
+
+
+def router_dtype(args: Any) -> str | None:
+    return "fp32" if args.router_gating_in_fp32 or args.topk_softmax_in_fp32 else args.moe_router_dtype
+
+
+OF_EXPERTS: dict[str, Callable[[Any], Any]] = {
+    "moe_layer_freq": moe_layer_freq,
+    "moe_shared_expert_intermediate_size": shared_expert_size,
+    "moe_shared_expert_gate": shared_expert_gate,
+    "moe_router_load_balancing_type": load_balancing,
+    "moe_router_pre_softmax": softmax_comes_first,
+    "moe_router_enable_expert_bias": lambda args: (
+        args.moe_router_enable_expert_bias or "noaux_tc" in _kinds_of_balancing(args)
+    ),
+    "moe_router_num_groups": router_groups,
+    "moe_router_group_score_topk": group_score,
+    "moe_router_dtype": router_dtype,
+    "moe_expert_capacity_factor": capacity_factor,
+    "moe_token_drop_policy": lambda args: "position" if _is_deepspeed(args) else args.moe_token_drop_policy,
+    "moe_router_norm_topk_prob": lambda args: args.norm_topk_prob or (_is_deepspeed(args) and args.moe_router_topk > 1),
+    "moe_input_jitter_eps": lambda args: None if args.input_jitter is False else args.moe_input_jitter_eps,
+    "moe_token_dispatcher_type": lambda args: {"alltoall_seq": "alltoall", "flex": "alltoall"}.get(
+        args.moe_token_dispatcher_type, args.moe_token_dispatcher_type
+    ),
+}
+"""Name of a field -> its function."""

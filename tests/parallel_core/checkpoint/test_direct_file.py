@@ -66,10 +66,21 @@ def test_a_system_that_cannot_do_without_its_cache_uses_it(tmp_path, monkeypatch
 
 
 def test_a_system_that_refuses_it_at_once_uses_its_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(direct_file, "_PAST_THE_CACHE", 0)
+    """tmpfs, of an older kernel."""
+    asked: list[int] = []
+
+    def refuse(file, command, value=0) -> int:
+        if command == direct_file.fcntl.F_SETFL:
+            asked.append(value)
+            if value & direct_file._PAST_THE_CACHE:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return 0
+
+    monkeypatch.setattr(direct_file.fcntl, "fcntl", refuse)
     (written,) = pieces(BLOCK + 10)
     with (tmp_path / "file").open("wb", buffering=0) as raw:
         file = DirectFile(raw)
+        assert asked == [direct_file._PAST_THE_CACHE]
         file.write(written)
         file.finish()
     assert (tmp_path / "file").read_bytes() == written

@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from parallel_core.checkpoint import snapshot
 from parallel_core.checkpoint.lazy import of_array
@@ -123,9 +124,6 @@ def test_a_source_that_cannot_be_read_is_told_and_nobody_waits_for_it():
 
     tensor = tensors_of({"w": np.zeros(4, np.float32)})["w"]
     made = Snapshot({"w": tensor._replace(values=replace(tensor.values, load=fail))}, HostMemory())
-    try:
+    with pytest.raises(MemoryError):
         made.copy()
-    except MemoryError:
-        made.finish()
-        return
-    raise AssertionError("the error was lost")
+    made.finish()

@@ -78,11 +78,16 @@ def test_who_has_no_adapters_names_those_that_are_too_many(folders):
 @pytest.mark.parametrize(("kind", "logits"), [("hf", "yes"), ("megatron", "no"), ("native", "no")])
 def test_converting_merges(folders, tmp_path, capsys, kind, logits):
     """The engine's logits of the source, with adapters, are those of the target, without."""
-    _, adapted, _, tuned = folders
+    _, adapted, *_ = folders
     options = ["--input", str(adapted), "--output", str(tmp_path / "out"), "--to", kind, "--logits", logits]
     assert main(options) == 0
     lines = capsys.readouterr().out
     assert "8 adapters merged" in lines and ("logits of a small prompt: equal" in lines) == (logits == "yes")
+
+
+def test_what_is_merged(folders):
+    """W + (alpha / r) B A."""
+    _, adapted, _, tuned = folders
     found = read_native(adapted / "iter_0000002").weights
     assert not any(".adapter." in name for name in found)
     weight = "decoder.layers.1.mlp.linear_fc1"

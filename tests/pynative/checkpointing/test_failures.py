@@ -1,6 +1,7 @@
 """What goes wrong while a checkpoint is written or read, on one rank of two: all ranks find out, nothing is half done.
 
-Kills at random moments, for every kind of state: `python -m tests.support.kills`.
+Kills at random moments, for every kind of state: `python -m tests.support.kills`. MindSpore's files, whose own faults
+tests/parallel_core/checkpoint/test_mindspore_file.py finds: `-m exhaustive`.
 """
 
 import errno
@@ -92,7 +93,7 @@ def load_what_is_damaged(backend, directory: Path, flags: str) -> dict[str, str]
     return told
 
 
-@pytest.mark.parametrize("flags", ["", "--ckpt-format ckpt"])
+@pytest.mark.parametrize("flags", ["", pytest.param("--ckpt-format ckpt", marks=pytest.mark.exhaustive)])
 def test_no_rank_loads_anything_of_a_damaged_checkpoint(tmp_path, flags):
     """A file that one rank alone would read included: both raise, one names file and parameter, and where to go on."""
     first, second = run(2, load_what_is_damaged, tmp_path, flags)
@@ -172,7 +173,10 @@ def train_on_a_bad_disk(backend, directory: Path, place: str, flags: str) -> Non
 
 @pytest.mark.parametrize(
     ("place", "flags"),
-    [*((place, flags) for place in PLACES for flags in ("", "--async-save")), ("half a file", "--ckpt-format ckpt")],
+    [
+        *((place, flags) for place in PLACES for flags in ("", "--async-save")),
+        pytest.param("half a file", "--ckpt-format ckpt", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_disk_that_takes_no_more_ends_the_run_with_all_that_one_must_know(tmp_path, place, flags):
     """On every rank; the rank at fault says folder, need, room and what to go on with. That is whole, and the next run

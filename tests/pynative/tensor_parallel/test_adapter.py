@@ -14,8 +14,7 @@ OF_SOME = "--lora-r 3 --lora-alpha 6 --lora-target-modules linear_qkv mlp\\.line
 DROPPED = f"{OF_ALL} --lora-dropout 0.25"
 OF_LATENT = (
     "--lora-r 3 --lora-alpha 3 --lora-target-modules linear_q_down_proj linear_q_up_proj linear_kv_down_proj "
-    "linear_kv_up_proj "
-    "linear_proj linear_fc1"
+    "linear_kv_up_proj linear_proj linear_fc1"
 )
 EP2 = "--expert-model-parallel-size 2"
 TP2, SP = "--tensor-model-parallel-size 2", "--sequence-parallel"
@@ -28,13 +27,15 @@ ROWS = [
     ("gpt", OF_SOME, 2, f"{PP2} --pipeline-schedule zb-h1"),
     ("llama", DROPPED, 2, f"{CP2} {FULL}"),
     ("gpt", OF_ALL, 2, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
-    ("gpt", OF_SOME, 2, "--zero-stage 2"),
+    pytest.param("gpt", OF_SOME, 2, "--zero-stage 2", marks=pytest.mark.exhaustive),
     ("llama", OF_ALL, 2, "--zero-stage 3"),
     ("latent attention, compressed queries", OF_LATENT, 2, f"{TP2} {SP}"),
-    ("experts", OF_ALL, 2, EP2),
+    pytest.param("experts", OF_ALL, 2, EP2, marks=pytest.mark.exhaustive),
     ("experts with biases", OF_ALL, 4, f"{EP2} --expert-tensor-parallel-size 2 {TP2} {SP}"),
     ("two tokens further", OF_ALL, 4, f"{PP2} {TP2}"),
 ]
+"""Family, adapters, ranks, layout. What `-m exhaustive` adds are parts of other rows: of ZeRO stage 3, and of experts
+that tensor-parallel ranks cut as well."""
 
 
 def with_b(*arguments, **named):
@@ -74,8 +75,8 @@ def recounted(backend, kind: str) -> tuple[float, list[bool]]:
     from pynative.parameter import initialize_parameters
     from pynative.tensor_parallel import lora_layers
 
-    with job(backend, config_of(f"{TINY} --tensor-model-parallel-size {backend.world_size}", backend.world_size)):
-        config = config_of(f"{TINY} --tensor-model-parallel-size {backend.world_size}", backend.world_size)
+    config = config_of(f"{TINY} --tensor-model-parallel-size {backend.world_size}", backend.world_size)
+    with job(backend, config):
         cell = getattr(lora_layers, f"{kind}ParallelLoRA")(
             8, 6, config=config.model_config, lora_rank=2, lora_alpha=5.0, lora_b_init="normal", bias=False
         )

@@ -36,6 +36,15 @@ def test_both_languages_show_the_same():
     assert len(PLANS) >= 2 and len(LAUNCHES) >= 5
 
 
+def test_both_languages_give_the_same_figures():
+    """A figure that is measured anew on one page is written on the other."""
+    of_page = [
+        set(re.findall(r"\d+\.\d+", (ROOT / page).read_text(encoding="utf-8")))
+        for page in ("README.md", "README.zh-CN.md")
+    ]
+    assert len(of_page[0]) > 30 and of_page[0] == of_page[1]
+
+
 @pytest.mark.parametrize("command", PLANS)
 def test_a_plan_is_printed(command):
     """What needs no device runs as shown."""

@@ -37,6 +37,17 @@ def convert(options: argparse.Namespace) -> list[str]:
     taken = options.output / checkpoint_name(model.position.iteration)
     if options.to == "native" and taken.exists():
         raise ValueError(f"--output {options.output}: has {taken.name} already; name another folder")
+    model = _with_vocabulary(model, options)
+    tokenizer = options.tokenizer_model or (folder if source.kind == "hf" else None)
+    written = _write(model, options, tokenizer)
+    lines = [f"{folder} ({source.name} format): {len(model.weights)} weights" + _states(model)]
+    if not options.no_verify:
+        lines += _verified(model, folder, written, options)
+    return [*lines, *_of_tokenizer(tokenizer, options.to), f"written: {written}"]
+
+
+def _with_vocabulary(model: Model, options: argparse.Namespace) -> Model:
+    """The model with as many ids, and as many rows for them, as were asked for."""
     if options.vocab_size is not None:
         if options.vocab_size > model.vocab_size:
             raise ValueError(f"--vocab-size {options.vocab_size}: the checkpoint has {model.vocab_size} rows; lower it")
@@ -44,13 +55,8 @@ def convert(options: argparse.Namespace) -> list[str]:
     tensor = options.tensor_model_parallel_size or 1
     if options.to == "native" and (options.make_vocab_size_divisible_by or tensor > 1):
         step = options.make_vocab_size_divisible_by or model.network.get("make_vocab_size_divisible_by") or 1
-        model = model.with_rows(padded(model.unpadded_vocab_size, step, tensor))
-    tokenizer = options.tokenizer_model or (folder if source.kind == "hf" else None)
-    written = _write(model, options, tokenizer)
-    lines = [f"{folder} ({source.name} format): {len(model.weights)} weights" + _states(model)]
-    if not options.no_verify:
-        lines += _verified(model, folder, written, options)
-    return [*lines, *_of_tokenizer(tokenizer, options.to), f"written: {written}"]
+        return model.with_rows(padded(model.unpadded_vocab_size, step, tensor))
+    return model
 
 
 def _verified(model: Model, source: Path, written: Path, options: argparse.Namespace) -> list[str]:

@@ -1,0 +1,72 @@
+"""Which flags must be there, exclude each other, or need another: names alone, `mapping.checks` reads them."""
+
+REQUIRED = (("--micro-batch-size",), ("--lr",), ("--max-position-embeddings",), ("--train-iters", "--train-samples"))
+"""Of each tuple one flag must be given; what the model cannot be built without is checked there."""
+
+EXCLUSIVE = (
+    ("--train-iters", "--train-samples"),
+    ("--lr-decay-iters", "--lr-decay-samples"),
+    ("--lr-warmup-fraction", "--lr-warmup-iters", "--lr-warmup-samples"),
+    ("--num-layers", "--encoder-num-layers"),
+    ("--seq-length", "--encoder-seq-length"),
+    ("--swiglu", "--squared-relu", "--geglu", "--gelu-tanh"),
+    ("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"),
+    ("--data-path", "--train-data-path"),
+    ("--data-path", "--mock-data"),
+    ("--save-retain-interval", "--keep-checkpoint-max"),
+    ("--num-layer-list", "--pipeline-model-parallel-layout"),
+    ("--pipeline-num-transformer-layers", "--pipeline-model-parallel-layout"),
+    ("--use-torch-fsdp2", "--use-distributed-optimizer"),
+    ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp"),
+    ("--n-shared-experts", "--moe-shared-expert-intermediate-size", "--shared-moe-ffn-hidden-size"),
+    ("--use-legacy-models", "--num-experts"),
+    ("--use-legacy-models", "--multi-latent-attention"),
+    ("--moe-train-capacity-factor", "--moe-expert-capacity-factor"),
+    ("--schedules-method", "--pipeline-schedule"),
+    ("--adaptive-loss-scale", "--loss-scaler"),
+    ("--main-grads-dtype", "--accumulate-allreduce-grads-in-fp32"),
+    ("--wrap-with-ddp", "--no-wrap-with-ddp"),
+)
+"""Flags of which at most one may be given, each with a value that says something."""
+
+NEEDS = {
+    "--save": ("--save-interval",),
+    "--lr-decay-samples": ("--train-samples",),
+    "--lr-warmup-samples": ("--train-samples",),
+    "--lr-wsd-decay-samples": ("--train-samples",),
+    "--rampup-batch-size": ("--train-samples",),
+    "--step-batch-size-schedule": ("--train-samples",),
+    "--lr-decay-iters": ("--train-iters",),
+    "--lr-warmup-iters": ("--train-iters",),
+    "--lr-wsd-decay-iters": ("--train-iters",),
+    **dict.fromkeys(
+        (
+            "--first-k-dense-replace",
+            "--moe-aux-loss-coeff",
+            "--moe-comm-aux-loss-coeff",
+            "--moe-device-level-aux-loss-coeff",
+            "--moe-expert-capacity-factor",
+            "--moe-ffn-hidden-size",
+            "--moe-layer-freq",
+            "--moe-router-group-topk",
+            "--moe-router-num-groups",
+            "--moe-router-topk",
+            "--moe-shared-expert-intermediate-size",
+            "--moe-z-loss-coeff",
+        ),
+        ("--num-experts",),
+    ),
+    "--start-weight-decay": ("--end-weight-decay",),
+    "--end-weight-decay": ("--start-weight-decay",),
+    "--merge-file": ("--vocab-file",),
+    "--n-shared-experts": ("--moe-ffn-hidden-size", "--moe-intermediate-size", "--ffn-hidden-size"),
+    "--use-fused-swiglu": ("--swiglu",),
+    "--square-alibi-mask": ("--fill-neg-inf",),
+    "--fill-neg-inf": ("--square-alibi-mask",),
+    "--data-parallel-sharding-strategy": ("--use-megatron-fsdp", "--use-custom-fsdp"),
+    "--megatron-fsdp-grad-comm-dtype": ("--use-megatron-fsdp", "--use-custom-fsdp"),
+    "--enable-shared-expert": ("--shared-moe-ffn-hidden-size",),
+    "--shared-moe-ffn-hidden-size": ("--enable-shared-expert",),
+    "--main-grads-dtype": ("--use-precision-aware-optimizer",),
+}
+"""A flag -> flags of which one must come with it."""

@@ -249,10 +249,7 @@ def pretrain(
     _prepare(all_config)
     model = get_model(model_provider_func, all_config)
     state = TrainingState(all_config, model, _step_cell(model, all_config, forward_step_func, get_batch_func))
-    if all_config.training_config.checkpoint.load_checkpoint:
-        load_checkpoint(Path(all_config.training_config.checkpoint.load_checkpoint), state)
-    if all_config.lora_config.use_lora and all_config.lora_config.lora_load:
-        load_adapters(Path(all_config.lora_config.lora_load), state)
+    _load(state)
     _run(state, DataSources(train_valid_test_datasets_provider, train_data_loader, valid_data_loader), callbacks)
     return state
 
@@ -264,6 +261,15 @@ def _prepare(config: AllConfig) -> None:
     if not parallel_state.model_parallel_is_initialized():
         set_parallel_context(config.parallel_config)
         set_seed(config.training_config.seed)
+
+
+def _load(state: TrainingState) -> None:
+    """Take up what --load and --lora-load name."""
+    whole, lora = state.config.training_config.checkpoint.load_checkpoint, state.config.lora_config
+    if whole:
+        load_checkpoint(Path(whole), state)
+    if lora.use_lora and lora.lora_load:
+        load_adapters(Path(lora.lora_load), state)
 
 
 def _run(state: TrainingState, sources: DataSources, callbacks: Sequence[Callback]) -> None:

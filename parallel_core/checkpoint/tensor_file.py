@@ -29,6 +29,8 @@ from parallel_core.files import parse_json
 _TYPES = {dtype.safetensors: name for name, dtype in DTYPES.items()} | {"F8_E4M3": FLOAT8}
 _METADATA = "__metadata__"
 _LENGTH = 8
+_MOST_HEADER = 1 << 30
+"""Bytes: a name and a place for each of some million tensors."""
 _BLOCK = 1 << 24
 
 
@@ -175,6 +177,8 @@ class TensorFile:
         """Find out what there is; the file's size according to that."""
         with self.path.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH), "little")
+            if length > _MOST_HEADER:
+                raise ValueError(f"its header would have {length} bytes")
             header = parse_json(file.read(min(length, self.path.stat().st_size)), self.path)
         header.pop(_METADATA, None)
         self._entries, self._data_start = header, _LENGTH + length

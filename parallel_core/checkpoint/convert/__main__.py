@@ -1,8 +1,8 @@
 """`python -m parallel_core.checkpoint.convert --input DIR --output DIR [--to native|hf|megatron]`.
 
 From HuggingFace's, Megatron-LM's and our checkpoints to any of them, one tensor in memory at a time. The source is held
-against its checksums first. What was written is read again: it must be the same network, bit by bit, and the engine
-must compute the same logits of a small prompt.
+against its checksums first. What was written is read again before it gets its name: it must be the same network, bit by
+bit, and the engine must compute the same logits of a small prompt.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from parallel_core.checkpoint.commit import checkpoint_name
@@ -39,10 +40,16 @@ def convert(options: argparse.Namespace) -> list[str]:
         raise ValueError(f"--output {options.output}: has {taken.name} already; name another folder")
     model = _with_vocabulary(model, options)
     tokenizer = options.tokenizer_model or (folder if source.kind == "hf" else None)
-    written = _write(model, options, tokenizer)
     lines = [f"{folder} ({source.name} format): {len(model.weights)} weights" + _states(model)]
-    if not options.no_verify:
-        lines += _verified(model, folder, written, options)
+
+    def check(written: Path) -> None:
+        try:
+            lines.extend([] if options.no_verify else _verified(model, folder, written, options))
+        except ValueError as error:
+            rule = "what was written is not what was read, and is removed"
+            raise ValueError(f"{options.output}: {rule}: {error}") from error
+
+    written = _write(model, options, tokenizer, check)
     return [*lines, *_of_tokenizer(tokenizer, options.to), f"written: {written}"]
 
 
@@ -63,7 +70,7 @@ def _verified(model: Model, source: Path, written: Path, options: argparse.Names
     """Lines that say in what the written checkpoint is equal to the source. Raises ValueError if it is not."""
     problems = differences(model, formats.read(written, options.to), states=options.to != "hf")
     if problems:
-        raise ValueError(f"{written}: is not what was read, remove it:\n" + "\n".join(problems[:20]))
+        raise ValueError("\n".join(problems[:20]))
     lines = ["read again: the same network, equal bit by bit"]
     if options.logits == "no":
         return lines
@@ -74,7 +81,7 @@ def _verified(model: Model, source: Path, written: Path, options: argparse.Names
         found = logits.difference(model, source, written)
     except logits.Unfinished as error:
         if options.logits == "yes":
-            raise ValueError(f"{written}: logits of a small prompt: {error}; --logits no leaves them out") from error
+            raise ValueError(f"logits of a small prompt: {error}; --logits no leaves them out") from error
         return [*lines, f"logits of a small prompt: not compared, {error}"]
     return [*lines, f"logits of a small prompt: equal, the largest difference is {found:.1e} of the largest logit"]
 
@@ -94,11 +101,11 @@ def _of_tokenizer(folder: Path | None, kind: str) -> list[str]:
     return [f"not copied: {', '.join(names)}; --to hf later takes them by --tokenizer-model {folder}"] if names else []
 
 
-def _write(model: Model, options: argparse.Namespace, tokenizer: Path | None) -> Path:
-    """The target, which appears whole or not at all."""
-    output: Path = options.output
+def _write(model: Model, options: argparse.Namespace, tokenizer: Path | None, check: Callable[[Path], None]) -> Path:
+    """The target, which appears after a `check` of its files, or not at all."""
+    output: Path = options.output.resolve()
     if options.to == "native":
-        return write_native(model, output)
+        return write_native(model, output, check)
     partial = output.with_name(f".{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -107,6 +114,7 @@ def _write(model: Model, options: argparse.Namespace, tokenizer: Path | None) ->
             write_huggingface(model, partial, options.huggingface_model_type, tokenizer)
         else:
             write_legacy(model, partial, _layout(options), options.make_vocab_size_divisible_by)
+        check(partial)
         if output.exists():
             output.rmdir()
         partial.rename(output)

@@ -62,9 +62,7 @@ def difference(model: Model, source: Path, target: Path) -> float:
     one, other = (logits[..., :ids] for logits in _computed(prompt, seconds, source, target))
     found = float(np.abs(one - other).max() / max(1.0, np.abs(one).max()))
     if not found <= TOLERANCE:  # nor if it is no number
-        raise ValueError(
-            f"{target}: logits of a small prompt differ from those of {source} by {found:.1e} of the largest"
-        )
+        raise ValueError(f"logits of a small prompt differ from those of {source} by {found:.1e} of the largest")
     return found
 
 

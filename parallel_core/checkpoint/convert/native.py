@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,19 +109,26 @@ def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> Laz
     return assembled(tensor.shape, tensor.dtype, pieces)
 
 
-def write_native(model: Model, directory: Path) -> Path:
-    """Write a checkpoint into `directory` and make it the latest there. Its path.
+def write_native(model: Model, directory: Path, check: Callable[[Path], None] | None = None) -> Path:
+    """Write a checkpoint into `directory` and make it the latest there, after `check` of its folder. Its path.
 
-    Raises ValueError if the settings do not go together.
+    Raises ValueError if the settings do not go together, and leaves nothing if anything is raised.
     """
     run, iteration = run_of(model), model.position.iteration
-    names: list[str] = []
-    partial = commit.begin(directory, iteration)
-    for number, part in enumerate(_parts(model)):
-        names.append(file_name(0, number))
-        write_part(partial, names[-1], {name: _local(name, tensor) for name, tensor in part.items()})
-    write_manifest(partial, run, names)
-    return commit.publish(directory, iteration, keep=1 << 30)
+    is_new = not directory.exists()
+    whole = commit.begin(directory, iteration)
+    try:
+        names: list[str] = []
+        for number, part in enumerate(_parts(model)):
+            names.append(file_name(0, number))
+            write_part(whole, names[-1], {name: _local(name, tensor) for name, tensor in part.items()})
+        write_manifest(whole, run, names)
+        if check is not None:
+            check(whole)
+        return commit.publish(directory, iteration, keep=1 << 30)
+    except BaseException:
+        shutil.rmtree(directory if is_new else whole, ignore_errors=True)
+        raise
 
 
 def run_of(model: Model) -> Run:

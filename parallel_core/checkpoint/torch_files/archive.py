@@ -68,6 +68,8 @@ def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
             if len(names) != 1 or entries[names[0]].file_size > _MOST_PICKLE:
                 raise ValueError(f"{path}: it has no data.pkl of a reasonable size")
             prefix = names[0].removesuffix("data.pkl")
+            if len(entries) != len(archive.infolist()):
+                raise ValueError(f"{path}: an entry is there twice")
             packed = [name for name, entry in entries.items() if entry.compress_type != zipfile.ZIP_STORED]
             if packed:  # torch packs nothing, and a few bytes could fill the memory
                 raise ValueError(f"{path}: {packed[0]} is compressed; save it again by torch.save")

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled
+import numpy as np
+
+from parallel_core.checkpoint.lazy import NUMPY, Assembled, LazyTensor, assembled
 from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
 from parallel_core.checkpoint.torch_files.pickles import read_pickle
 from parallel_core.files import plain_file, read_plain
@@ -81,6 +84,8 @@ def _pieces(key: str, described: Any, places: Mapping[Any, _Stored], dtype: str)
         stored = places.get((key, start))
         if stored is None:
             raise ValueError(f"no file has its chunk at {list(start)}")
+        if prod(size) * np.dtype(NUMPY[dtype]).itemsize > stored.length:
+            raise ValueError(f"its chunk of {list(size)} at {list(start)} has {stored.length} bytes, which is too few")
         yield Box(start, size, (0,) * len(size)), _chunk(stored, size, dtype)
 
 

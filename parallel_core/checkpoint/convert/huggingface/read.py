@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from parallel_core.checkpoint.convert.huggingface.config import family_of, settings_of
 from parallel_core.checkpoint.convert.huggingface.quantised import block_of, dequantised
@@ -20,6 +21,8 @@ from parallel_core.files import plain_file, read_json
 CONFIG = "config.json"
 _FORMATS = (("model", "safetensors"), ("pytorch_model", "bin"))
 """Name and ending of the files, the preferred first."""
+_COUNTED = ("num_hidden_layers", "n_layer", "num_local_experts", "num_experts", "n_routed_experts")
+"""Keys whose number is one of modules, each of which has tensors."""
 
 
 def is_huggingface(folder: Path) -> bool:
@@ -33,13 +36,12 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     Raises ValueError if something is missing, or is there and not known.
     """
     config = read_json(folder / CONFIG)
-    family = family_of(config)
-    try:
-        found, block = settings_of(config, family), block_of(config)
-    except ValueError as error:
-        raise ValueError(f"{folder}/{error}") from error
+    family, block = family_of(config), block_of(config)
+    tensors = dequantised(read_tensors(folder), block)
+    _check_counts(config, len(tensors))
+    found = settings_of(config, family)
     network = found["model_config"]
-    theirs = dict(_named(dequantised(read_tensors(folder), block), family, network["num_layers"]))
+    theirs = dict(_named(tensors, family, network["num_layers"]))
     if not network["untie_embeddings_and_output_weights"]:
         _drop_copy(theirs, "lm_head.weight", folder)
     further = {name.split(".")[2] for name in theirs if name.startswith(FURTHER_LAYERS[1])}
@@ -50,6 +52,13 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     return Model(weights, found)
 
 
+def _check_counts(config: Mapping[str, Any], tensors: int) -> None:
+    """Raise ValueError for more layers or experts than there are tensors, before anything is done for each of them."""
+    for key in _COUNTED:
+        if isinstance(config.get(key), int) and config[key] > tensors:
+            raise ValueError(f"{CONFIG}: {key} {config[key]}: the files have no more than {tensors} tensors")
+
+
 def _format_of(folder: Path) -> tuple[str, str] | None:
     for name, ending in _FORMATS:
         if (folder / f"{name}.{ending}").is_file() or (folder / f"{name}.{ending}.index.json").is_file():
@@ -58,7 +67,7 @@ def _format_of(folder: Path) -> tuple[str, str] | None:
 
 
 def read_tensors(folder: Path) -> dict[str, LazyTensor]:
-    """Every tensor under its own name. Raises ValueError naming a file or a tensor that is missing."""
+    """Every tensor but constants under its own name. Raises ValueError naming a file or a tensor that is missing."""
     found = _format_of(folder)
     assert found is not None
     name, ending = found
@@ -72,7 +81,7 @@ def read_tensors(folder: Path) -> dict[str, LazyTensor]:
     for file in sorted(set(files.values())):
         path = plain_file(folder, file, links=True)
         there = tensors_of(path)
-        named = {key for key, value in files.items() if value == file}
+        named = {key for key, value in files.items() if value == file and not _is_constant(key)}
         if named - there.keys():
             raise ValueError(
                 f"{path}: lacks {', '.join(sorted(named - there.keys())[:5])}, which {index.name} says it has"
@@ -85,11 +94,16 @@ def read_tensors(folder: Path) -> dict[str, LazyTensor]:
 
 def _safetensors(path: Path) -> dict[str, LazyTensor]:
     file = TensorFile(path)
-    return {name: file.tensor(name) for name in file.names if not re.fullmatch(IGNORED, name)}
+    return {name: file.tensor(name) for name in file.names if not _is_constant(name)}
 
 
 def _of_torch(path: Path) -> dict[str, LazyTensor]:
-    return {name: value for name, value in read_archive(path).items() if isinstance(value, LazyTensor)}
+    found = {name: value for name, value in read_archive(path).items() if isinstance(value, LazyTensor)}
+    return {name: tensor for name, tensor in found.items() if not _is_constant(name)}
+
+
+def _is_constant(name: str) -> bool:
+    return re.fullmatch(IGNORED, name) is not None
 
 
 def _named(tensors: Mapping[str, LazyTensor], family: Family, layers: int) -> Iterator[tuple[str, LazyTensor]]:
@@ -97,8 +111,6 @@ def _named(tensors: Mapping[str, LazyTensor], family: Family, layers: int) -> It
     prefix = family.optional_prefix
     is_bare = prefix and not any(name.startswith(prefix) for name in tensors)
     for name, tensor in tensors.items():
-        if re.fullmatch(IGNORED, name):
-            continue
         name = f"{prefix}{name}" if is_bare and name != "lm_head.weight" else name
         yield re.sub(r"^model\.layers\.(\d+)\.", lambda m: _further(int(m[1]), layers), name), tensor
 
@@ -115,7 +127,8 @@ def _drop_copy(tensors: dict[str, LazyTensor], name: str, folder: Path) -> None:
         next((t for n, t in tensors.items() if n.endswith(("embed_tokens.weight", "wte.weight"))), None),
     )
     if copy is not None and embedding is not None and not same_bits(copy, embedding):
-        raise ValueError(f"{folder / CONFIG}: tie_word_embeddings is true, but {name} is another than the embedding")
+        rule = f"tie_word_embeddings is true, but {name} is another than the embedding"
+        raise ValueError(f"{folder / CONFIG}: {rule}; set it to false if the model has both")
 
 
 def _drop_copies(tensors: dict[str, LazyTensor]) -> bool:

@@ -17,7 +17,8 @@ def _rope(config: Mapping[str, Any]) -> Settings:
             'config.json has neither "rope_parameters" nor "rope_theta"; add the base that the model was trained with '
             '("rope_theta": 10000.0 for the first LLaMA models)'
         )
-    kind = scaling.pop("rope_type", None) or scaling.pop("type", None) or "default"
+    kinds = [scaling.pop(key, None) for key in ("rope_type", "type")]  # transformers 4 writes both
+    kind = next(filter(None, kinds), "default")
     part = scaling.pop("partial_rotary_factor", None) or config.get("partial_rotary_factor") or 1.0
     if part != 1.0:
         raise ValueError(
@@ -35,10 +36,11 @@ def _rope(config: Mapping[str, Any]) -> Settings:
     for name in _SCALINGS[kind]:
         if scaling.get(name) is not None:
             found[f"model_config.rope_scaling.{name}"] = scaling[name]
-    if kind == "yarn":
+    if kind != "dynamic":
         found.setdefault(
             "model_config.rope_scaling.original_max_position_embeddings", config.get("max_position_embeddings")
         )
+    if kind == "yarn":
         found["model_config.multi_latent_attention.rotary_scaling_factor"] = scaling["factor"]
     return found
 

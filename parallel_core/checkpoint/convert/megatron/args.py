@@ -77,8 +77,31 @@ _ONLY_OURS: dict[str, Any] = {
 """What Megatron's networks lack, and the value that means nothing of it."""
 
 
+_ONLY_MEGATRONS: dict[str, Any] = {
+    "activation_func_clamp_value": None,
+    "attention_output_gate": False,
+    "glu_linear_offset": 0.0,
+    "heterogeneous_layers_config_path": None,
+    "heterogeneous_layers_config_encoded_json": None,
+    "hybrid_override_pattern": None,
+    "is_hybrid_model": False,
+    "linear_attention_freq": None,
+    "moe_apply_probs_on_input": False,
+    "moe_latent_size": None,
+    "mrope_section": None,
+    "no_rope_freq": None,
+    "qk_l2_norm": False,
+    "quick_geglu": False,
+    "softmax_type": "vanilla",
+}
+"""Entries that change the network and that no setting of ours says, and the value that means nothing of it."""
+
+
 def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Our settings of Megatron's `args`."""
+    """Our settings of Megatron's `args`. Raises ValueError for a network that cannot be built here."""
+    for name, usual in _ONLY_MEGATRONS.items():
+        if args.get(name) not in (usual, None):
+            raise ValueError(f"its args have {name} {args[name]!r}: networks with that are not known here")
     found: dict[str, Any] = {}
     hints = {path: hint for start, cls in settings.SECTIONS.items() for path, _, hint in settings.options(cls, start)}
     for path, value in (*_by_flag(args), *_by_row(args)):

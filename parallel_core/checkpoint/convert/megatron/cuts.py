@@ -32,7 +32,7 @@ _ROWS: tuple[tuple[str, tuple[int, str] | None, str], ...] = (
     (r"embedding\.position_embeddings\.weight", None, ""),
 )
 
-BUFFERS = re.compile(r".*\.router\.(expert_bias|local_tokens_per_expert)$")
+BUFFERS = re.compile(r".*\.router\.expert_bias$")
 """Tensors of a model that its optimizer does not have."""
 
 

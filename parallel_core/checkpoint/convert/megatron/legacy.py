@@ -102,9 +102,13 @@ def _content(path: Path) -> Mapping[str, Any]:
 
 
 def _check_same_run(files: list[RankFile], sizes: Mapping[str, int]) -> None:
-    """Raise ValueError if a file is of another iteration, or of a rank that the layout does not have."""
-    first = files[0]
+    """Raise ValueError if a file is of another iteration, of a rank that the layout does not have, or of the same one
+    as another."""
+    first, there = files[0], dict[tuple[int, int, int], Path]()
     for file in files:
+        other = there.setdefault((file.tensor, file.stage, file.expert), file.path)
+        if other != file.path:
+            raise ValueError(f"{file.path}: is of the same rank as {other}; delete the one that is not of it")
         then, now = (one.content.get("iteration") for one in (first, file))
         if then != now:
             raise ValueError(

@@ -39,8 +39,10 @@ TRANSFORMER_ENGINE = (
 )
 """Norms that are part of the layer after them, and experts whose products are grouped."""
 
-IS_NO_PARAMETER = re.compile(r"(^|\.)_extra_state(/.*)?$|^rng_state/|\.(rotary_emb|rotary_pos_emb)\.inv_freq$")
-"""Entries that hold no weight: states of fp8, random states, constants."""
+IS_NO_PARAMETER = re.compile(
+    r"(^|\.)_extra_state(/.*)?$|^rng_state/|\.(rotary_emb|rotary_pos_emb)\.inv_freq$|\.router\.local_tokens_per_expert$"
+)
+"""Entries that hold no weight: states of fp8, random states, constants, counts of tokens."""
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:

@@ -6,7 +6,6 @@ one whose next axis is the expert.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -32,7 +31,7 @@ from parallel_core.checkpoint.lazy import Assembled, LazyTensor, concatenated
 from parallel_core.checkpoint.torch_files import distributed
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from parallel_core.checkpoint.torch_files.distributed import METADATA
-from parallel_core.files import plain_file
+from parallel_core.files import plain_file, read_json
 from parallel_core.sharding import Box
 
 COMMON, CONFIG = "common.pt", "metadata.json"
@@ -73,10 +72,7 @@ def _check_whole(folder: Path) -> None:
     for name, why in ((COMMON, "it says what the network is"), (CONFIG, "it is written when a save has ended")):
         if not (folder / name).is_file():
             raise ValueError(f"{folder / name}: missing: {why}; restore it or take another checkpoint")
-    try:
-        content = json.loads(plain_file(folder, CONFIG).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{folder / CONFIG}: not readable ({error}); restore it or take another checkpoint") from error
+    content = read_json(plain_file(folder, CONFIG))
     kind = content.get("sharded_backend") if isinstance(content, dict) else None
     if kind != "torch_dist":
         raise ValueError(f"{folder / CONFIG}: sharded_backend is {kind!r}, known is torch_dist; save it again by it")

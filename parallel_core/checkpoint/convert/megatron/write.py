@@ -50,6 +50,14 @@ class Layout:
         ranges = [range(first, first + size) for first in range(0, layers, size)]
         return [ranges[first : first + self.stages] for first in range(0, len(ranges), self.stages)]
 
+    def check_experts(self, count: int) -> None:
+        """Raise ValueError if not every expert rank has as many of `count` experts, and at least one."""
+        if self.experts > 1 and (not count or count % self.experts):
+            raise ValueError(
+                f"--expert-model-parallel-size {self.experts}: the model has {count} experts, which it does not "
+                f"divide; change it"
+            )
+
     def ranks(self) -> Iterator[tuple[int, int, int]]:
         """(tensor, stage, expert) ranks that have a file. Ranks of a stage are those of either grid."""
         several = max(self.tensor, self.expert_tensor_size * self.experts)
@@ -72,6 +80,7 @@ def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: in
     args |= {"consumed_train_samples": model.position.consumed_samples, "transformer_impl": "local"}
     args["params_dtype"] = TypeName(model.weights["embedding.word_embeddings.weight"].dtype)
     chunks = layout.chunks(full["model_config"]["num_layers"])
+    layout.check_experts(_experts(model.weights))
     iteration = model.position.iteration
     folder = directory / (checkpoint_name(iteration) if iteration else "release")
     for tensor, stage, expert in layout.ranks():

@@ -10,6 +10,7 @@ import pytest
 
 from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.lazy import of_array
+from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from parallel_core.checkpoint.torch_files.pickles import read_pickle
 from parallel_core.checkpoint.torch_files.write import write_archive
@@ -67,6 +68,26 @@ def test_json_that_is_none(tmp_path, file, text):
         formats.read(folder)
 
 
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_local_experts"])
+def test_counts_beyond_what_there_is(key, tmp_path):
+    """Nobody waits for a list of a thousand million layers."""
+    folder = unpack("hf/mixtral", tmp_path)
+    change(folder / "config.json", lambda content: content.__setitem__(key, 10**9))
+    with pytest.raises(ValueError, match=f"{key} 1000000000: the files have no more than"):
+        formats.read(folder)
+
+
+@pytest.mark.parametrize(("shape", "words"), [((5,), r"\[5\], by its settings it should be \[8\]"), (None, "missing")])
+def test_an_expert_bias_that_does_not_fit(shape, words, tmp_path):
+    """It is no parameter, but without it other experts are chosen."""
+    folder, name = unpack("hf/deepseek_v3", tmp_path), "model.layers.1.mlp.gate.e_score_correction_bias"
+    file = TensorFile(folder / "model.safetensors")
+    tensors = {one: file.array(one).copy() for one in file.names if one != name}
+    write_tensors(file.path, tensors | ({name: np.zeros(shape, np.float32)} if shape else {}))
+    with pytest.raises(ValueError, match=rf"decoder\.layers\.1\.mlp\.router\.expert_bias: {words}"):
+        formats.read(folder)
+
+
 HEADERS = {
     "bytes of another": (lambda h: h["a"].__setitem__("data_offsets", [8, 16]), "the one before ends at"),
     "bytes of nobody": (lambda h: h["b"].__setitem__("data_offsets", [12, 16]), "the one before ends at"),
@@ -83,8 +104,6 @@ HEADERS = {
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_a_header_of_safetensors(tmp_path, name):
-    from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors
-
     edit, words = HEADERS[name]
     path = tmp_path / "f.safetensors"
     write_tensors(path, {"a": np.zeros(2, np.float32), "b": np.ones(2, np.float32)})
@@ -113,6 +132,16 @@ def test_a_packed_archive_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "f.pt", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("archive/data.pkl", b"\x80\x02" + b"N0" * 500_000 + b"N.")
     with pytest.raises(ValueError, match=r"f\.pt: archive/data\.pkl is compressed"):
+        read_archive(tmp_path / "f.pt")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_entry_that_is_there_twice(tmp_path):
+    """Which of the two counts, readers disagree."""
+    write_archive(tmp_path / "f.pt", {"w": of_array(np.zeros(2, np.float32))})
+    with zipfile.ZipFile(tmp_path / "f.pt", "a") as file:
+        file.writestr("archive/data/0", b"\1" * 8)
+    with pytest.raises(ValueError, match=r"f\.pt: an entry is there twice"):
         read_archive(tmp_path / "f.pt")
 
 

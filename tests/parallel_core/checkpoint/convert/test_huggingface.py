@@ -162,6 +162,19 @@ def test_all_linears_with_a_bias():
     assert read("llama", attention_bias=True)["model_config"]["add_bias_linear"] is False
 
 
+def test_the_kind_of_stretching_can_stand_there_twice():
+    """transformers 4 reads `type` and writes `rope_type` beside it."""
+    once, twice = (read("llama", rope_scaling=scaling) for scaling in (YARN, {**YARN, "rope_type": "yarn"}))
+    assert once == twice
+
+
+def test_lengths_before_stretching_default_to_the_model_s():
+    """As in transformers 5; Megatron's LLaMA 3 has a default of its own."""
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    ours = read("llama", rope_scaling=scaling)
+    assert get(ours, "model_config.rope_scaling.original_max_position_embeddings") == LLAMA["max_position_embeddings"]
+
+
 def test_yarn_without_its_magnitudes():
     """Where neither is given none is written: one alone acts otherwise there."""
     again = written(read("llama", rope_scaling=YARN), "llama")["rope_scaling"]

@@ -106,6 +106,17 @@ def test_a_name_that_nobody_knows_is_refused():
         cuts.spec_of("decoder.layers.0.mamba.in_proj", (4, 4), False)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("softmax_type", "off-by-one"), ("quick_geglu", True), ("no_rope_freq", [0, 1]), ("qk_l2_norm", True)],
+)
+def test_a_network_that_no_setting_says_is_refused(name, value):
+    """No shape of a weight tells it."""
+    assert settings_of({"num_layers": 2, "softmax_type": "vanilla", "quick_geglu": False})
+    with pytest.raises(ValueError, match=f"its args have {name} "):
+        settings_of({"num_layers": 2, name: value})
+
+
 @pytest.mark.parametrize("family", FLAGS)
 def test_args_say_the_same_network(family):
     """Out of our settings and back."""

@@ -37,6 +37,11 @@ FAULTS = {
         lambda f: shutil.copytree(f / "mp_rank_01_001_001", f / "mp_rank_02_001_001"),
         "mp_rank_02_001_001.*of rank 2",
     ),
+    "twice": (
+        LEGACY,
+        lambda f: shutil.copytree(f / "mp_rank_01_001_001", f / "mp_rank_1_001_001"),
+        "mp_rank_1_001_001.*of the same rank as .*mp_rank_01_001_001",
+    ),
     "another form": (
         LEGACY,
         lambda f: shutil.copytree(f / "mp_rank_01_001_001", f / "mp_rank_01_001"),

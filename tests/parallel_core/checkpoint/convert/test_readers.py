@@ -1,11 +1,14 @@
 """Checkpoints written by transformers and by Megatron-LM come in with every tensor bit-equal."""
 
+import json
 import shutil
 
+import numpy as np
 import pytest
 
 from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.settings import config_of
+from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors
 from tests.support.checkpoint_cases import CASES, digests, facts, state_digests, unpack
 
 
@@ -44,6 +47,20 @@ def test_one_whole_file_counts_whatever_an_index_says(tmp_path):
     folder = unpack("hf/llama", tmp_path)
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"x": "model-00001-of-00002.safetensors"}}')
     assert digests(formats.read(folder).weights) == facts("hf/llama")["parameters"]
+
+
+def test_an_index_may_name_constants(tmp_path):
+    """That of the published LLaMA 2 does: they are in the files, and no weights."""
+    folder = unpack("hf/mixtral", tmp_path)
+    index, (first, *_) = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
+    file = TensorFile(first)
+    constant = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    arrays = {name: file.array(name).copy() for name in file.names}
+    write_tensors(first, arrays | {constant: np.ones(4, np.float32)})
+    content = json.loads(index.read_text())
+    content["weight_map"][constant] = first.name
+    index.write_text(json.dumps(content))
+    assert digests(formats.read(folder).weights) == facts("hf/mixtral")["parameters"]
 
 
 def test_steps_of_the_optimizer_are_found(folder):

@@ -181,6 +181,7 @@ def test_at_any_layout_of_megatron(case, flags, tmp_path):
     [
         ("--pipeline-model-parallel-size 2", "3 layers"),
         ("--tensor-model-parallel-size 5", "--tensor-model-parallel-size 5"),
+        ("--expert-model-parallel-size 2", "--expert-model-parallel-size 2: the model has 0 experts"),
         ("--vocab-size 152", "--vocab-size 152"),
     ],
 )
@@ -257,17 +258,22 @@ def test_a_run_goes_on_in_the_folder_of_the_model_it_began_with(tmp_path):
 
 
 def test_what_is_written_is_compared_with_what_was_read(tmp_path, monkeypatch):
-    """A writer that swaps two tensors of one shape is caught."""
+    """A writer that swaps two tensors of one shape is caught, and nothing is left of what it wrote; nor is the latest
+    checkpoint of a folder another one then."""
 
-    def swapped(model, directory):
+    def swapped(model, directory, check):
         names = ["decoder.layers.0.input_layernorm.weight", "decoder.layers.1.input_layernorm.weight"]
         model.weights = dict(model.weights)
         model.weights[names[0]], model.weights[names[1]] = model.weights[names[1]], model.weights[names[0]]
-        return write(model.with_rows(model.vocab_size), directory)
+        return write(model.with_rows(model.vocab_size), directory, check)
 
-    write = command.write_native
-    monkeypatch.setattr(
-        command, "write_native", lambda model, directory: swapped(type(model)(**vars(model)), directory)
-    )
-    problem = convert("--input", unpack("hf/llama", tmp_path), "--output", tmp_path / "ours")
-    assert "decoder.layers.0.input_layernorm.weight: its values changed" in problem
+    source, ours, write = unpack("hf/llama", tmp_path), tmp_path / "ours", command.write_native
+    monkeypatch.setattr(command, "write_native", lambda model, *where: swapped(type(model)(**vars(model)), *where))
+    problem = convert("--input", source, "--output", ours)
+    assert "decoder.layers.0.input_layernorm.weight: its values changed" in problem and not ours.exists()
+    model = formats.read(source)
+    model.position.iteration = 7
+    write(model, ours)
+    assert "its values changed" in convert("--input", source, "--output", ours)
+    assert sorted(path.name for path in ours.iterdir()) == ["iter_0000007", commit.TRACKER]
+    assert (ours / commit.TRACKER).read_text() == "7\n"

@@ -12,11 +12,10 @@ from typing import NamedTuple
 from tests.support.assets import asset
 from tests.support.printed.blocks import DOCUMENTS, Block, blocks, named_in_text, python_blocks, tables
 from tests.support.printed.configured import EMPTY, UNSAID, found, json_reading, table_found, yaml_reading
-from tests.support.printed.found import PLANNED, Found
+from tests.support.printed.found import Found
 from tests.support.printed.items import defined_names, empty_keys, items, yaml_content
 from tests.support.printed.named import python_found, shell_found
 from tests.support.printed.prose import text_found
-from tests.support.printed.themes import theme_of
 
 
 class Row(NamedTuple):
@@ -28,8 +27,6 @@ class Row(NamedTuple):
     item: str
     outcome: str
     detail: str
-    theme: str = ""
-    """With what a planned item comes."""
 
 
 def recorded() -> list[Row]:
@@ -43,18 +40,13 @@ def reality(document: str) -> Iterator[Row]:
     defined = defined_names(python_blocks(document))
     for block in blocks(document):
         for item, what in _of_block(document, block, items(block, defined)):
-            yield _row(document, block.number, item, what)
+            yield Row(document, block.number, item, *what)
     for number, table in enumerate(tables(document)):
         for flag, key in table:
-            yield _row(document, f"table {number}", f"{flag} -> {key}", table_found(flag, key))
+            yield Row(document, f"table {number}", f"{flag} -> {key}", *table_found(flag, key))
     for name in named_in_text(document):
         item, equals, value = name.partition("=")
-        yield _row(document, "text", item, shell_found(item, [item, value if equals else "4"]))
-
-
-def _row(document: str, block: str, item: str, what: Found) -> Row:
-    theme = theme_of(f"{item} {what.detail}") if what.outcome == PLANNED else ""
-    return Row(document, block, item, *what, theme)
+        yield Row(document, "text", item, *shell_found(item, [item, value if equals else "4"]))
 
 
 def _of_block(document: str, block: Block, wanted: list[str]) -> Iterator[tuple[str, Found]]:
@@ -76,7 +68,7 @@ def _of_block(document: str, block: Block, wanted: list[str]) -> Iterator[tuple[
 
 def write(path: Path) -> None:
     """Every row as it is found."""
-    rows = [Row("document", "block", "item", "outcome", "detail", "theme")]
+    rows = [Row("document", "block", "item", "outcome", "detail")]
     rows += [row for document in DOCUMENTS for row in reality(document)]
     path.write_text("".join("\t".join(map(_cell, row)) + "\n" for row in rows), encoding="utf-8")
 

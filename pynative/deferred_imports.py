@@ -3,9 +3,10 @@
 MindSpore's start imports its data pipeline, its profiler, scipy and pillow: a fifth of the memory and a quarter of the
 time of its import. From `install` on, that import gets stand-ins for `DEFERRED`, which are taken away again where it
 ends, so that a later `import` of such a package is an ordinary one. What stays are names that MindSpore's own modules
-took from stand-ins, and attributes like `mindspore.dataset`: they import the package where they are used. Packages that
-are there already are left alone. When the process ends, MindSpore asks its data pipeline and its profiler to clean up:
-of those that were never loaded, something that does nothing is asked (`_NeverLoaded`).
+took from stand-ins, and attributes like `mindspore.dataset`: they import the package where they are used. A package that
+is there already is left alone; one that is used before that import has ended, as another version of MindSpore may do,
+or another thread, is imported then and there. When the process ends, MindSpore asks its data pipeline and its profiler
+to clean up: of those that were never loaded, something that does nothing is asked (`_NeverLoaded`).
 """
 
 import atexit
@@ -37,7 +38,8 @@ class _Name:
 
     def _found(self) -> Any:
         module, name = self._place
-        return getattr(__import__(module, fromlist=[name]), name)
+        _loaded(module)
+        return getattr(__import__(module, fromlist=[name]), name)  # which imports it if it is a module in that one
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._found(), name)
@@ -63,11 +65,28 @@ class _StandIn(ModuleType):
         self._finder = finder
 
     def __getattr__(self, name: str) -> Any:
-        if not self._finder.at_work:
-            return getattr(import_module(self.__name__), name)
+        if name in _VALUES or not self._finder.package_of(self.__name__):
+            return getattr(_loaded(self.__name__), name)
         if name.startswith("__"):
             raise AttributeError(name)
         return _Name(self.__name__, name)
+
+    def _replaced(self) -> ModuleType:
+        """The module, for somebody who uses it: nothing stands in for its package any more."""
+        package = self._finder.package_of(self.__name__)
+        self._finder.packages = [each for each in self._finder.packages if each != package]
+        _forget_stand_ins(self._finder)
+        return import_module(self.__name__)
+
+
+_VALUES = ("__all__", "__version__")
+"""Of a module's own names those that nothing can stand in for; the others are the import's, which asks for them."""
+
+
+def _loaded(name: str) -> ModuleType:
+    """The module of this name, even while stand-ins are given."""
+    found = sys.modules.get(name)
+    return found._replaced() if isinstance(found, _StandIn) else import_module(name)
 
 
 class _StandIns(MetaPathFinder, Loader):
@@ -75,14 +94,16 @@ class _StandIns(MetaPathFinder, Loader):
 
     def __init__(self, packages: Sequence[str]) -> None:
         self.packages = packages
-        self.at_work = True
+
+    def package_of(self, name: str) -> str | None:
+        """The deferred package that a module lies in, or is."""
+        return next((package for package in self.packages if f"{name}.".startswith(f"{package}.")), None)
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         """A stand-in's; None for what is not deferred or not there."""
-        if not any(f"{fullname}.".startswith(f"{package}.") for package in self.packages):
-            return None
-        installed = fullname not in self.packages or PathFinder.find_spec(fullname, path)
-        return ModuleSpec(fullname, self, is_package=True) if installed else None
+        package = self.package_of(fullname)
+        is_there = package and (package != fullname or PathFinder.find_spec(fullname, path))
+        return ModuleSpec(fullname, self, is_package=True) if is_there else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The stand-in."""
@@ -100,10 +121,16 @@ def stand_ins(packages: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        finder.at_work = False
+        finder.packages = ()
         sys.meta_path.remove(finder)
-        for name in [name for name, module in sys.modules.items() if isinstance(module, _StandIn)]:
-            del sys.modules[name]
+        _forget_stand_ins(finder)
+
+
+def _forget_stand_ins(finder: _StandIns) -> None:
+    """Those of packages that the finder defers no more."""
+    for name, module in [*sys.modules.items()]:
+        if isinstance(module, _StandIn) and not finder.package_of(name):
+            sys.modules.pop(name, None)
 
 
 def look_up_when_asked(package: ModuleType) -> None:
@@ -114,7 +141,7 @@ def look_up_when_asked(package: ModuleType) -> None:
         if name not in kept:
             raise AttributeError(f"module '{package.__name__}' has no attribute '{name}'")
         value = kept[name]
-        found = import_module(value.__name__) if isinstance(value, _StandIn) else value._found()
+        found = _loaded(value.__name__) if isinstance(value, _StandIn) else value._found()
         vars(package)[name] = found
         return found
 

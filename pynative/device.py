@@ -105,17 +105,19 @@ def initialize(
 
 
 def _limit_pool(threads: int) -> None:
-    """Give MindSpore's thread pool as many threads as our kernels have, unless that is set already: by the script, or
-    for another job of this process.
+    """Give MindSpore's thread pool as many threads as our kernels have; what is set already stays: by the script, or for
+    another job of this process.
 
     The pool is one dispatching thread, which computes as well, and the operators' threads. With no other than the
     dispatching one, operators run in the calling thread; otherwise a matrix product is handed over, however small, and
     the caller spins until a core was free for it. `op_tuning.threads_num` is this call, but refuses 0.
     """
     runtime = RuntimeConf.get_instance()
-    if not runtime.is_op_threads_num_configured() and not runtime.is_dispatch_threads_num_configured():
+    if runtime.is_op_threads_num_configured():
+        return
+    if not runtime.is_dispatch_threads_num_configured():
         runtime.set_dispatch_threads_num(1)
-        runtime.set_op_threads_num(threads - 1)
+    runtime.set_op_threads_num(threads - 1)
 
 
 def engine_notice() -> str | None:

@@ -78,7 +78,7 @@ def packages(tmp_path, monkeypatch):
     """`heavy`, to be deferred, and `user`, which imports it as MindSpore's modules do."""
     for name, text in {
         "heavy/__init__.py": "from heavy.parts import Part, double\nnumber = 7\n",
-        "heavy/parts.py": "class Part: pass\ndef double(x): return 2 * x\n",
+        "heavy/parts.py": "__all__ = ['Part', 'double']\nclass Part: pass\ndef double(x): return 2 * x\n",
         "user.py": "import heavy, heavy.parts as parts\nfrom heavy import number, parts as again\n"
         "from heavy.parts import Part, double\ndef use(x): return double(x)\n",
     }.items():
@@ -109,6 +109,24 @@ def test_stand_ins(packages):
     assert user.Part is heavy.Part and user.parts is sys.modules["heavy.parts"] and user.number == 7
     with pytest.raises(AttributeError, match="no_such"):
         _ = user.no_such
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from heavy.parts import Part\nclass Own(Part): pass",
+        "from heavy import parts\nassert parts.double(4) == 8",
+        "import heavy.parts\nassert heavy.parts.double(4) == 8",
+        "from heavy.parts import *\nassert Part and double(4) == 8",
+        "import heavy.parts as parts, heavy\nassert parts.__all__ == ['Part', 'double'] and heavy.number == 7",
+    ],
+)
+def test_what_is_used_at_once_is_loaded_at_once(packages, tmp_path, text):
+    """By a version of MindSpore that does so, or by another thread: the import goes on as an ordinary one."""
+    (tmp_path / "user.py").write_text(text)
+    with deferred_imports.stand_ins(["heavy", "no_such_package"]):
+        importlib.import_module("user")
+        assert sys.modules["heavy"].number == 7 and sys.modules["heavy.parts"].double(4) == 8
 
 
 def test_what_is_not_installed_is_not_there():

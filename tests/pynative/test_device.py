@@ -109,9 +109,13 @@ def test_mindspores_pool_has_the_threads_of_our_kernels(monkeypatch, threads):
     device.initialize("CPU", "host", threads=1, world_size=1)
 
 
-def test_a_script_that_sets_its_threads_keeps_them(monkeypatch):
+@pytest.mark.parametrize(
+    ("dispatching", "computing", "found"), [(None, 7, (None, 7)), (3, None, (3, 0)), (3, 7, (3, 7))]
+)
+def test_a_script_that_sets_its_threads_keeps_them(monkeypatch, dispatching, computing, found):
+    """Of the dispatching ones alone: MindSpore's own number of the others is 25."""
     settings = ThreadsOfMindSpore()
-    settings.set_op_threads_num(7)
+    settings.dispatching, settings.computing = dispatching, computing
     monkeypatch.setattr(device, "RuntimeConf", SimpleNamespace(get_instance=lambda: settings))
     device.initialize("CPU", "host", threads=1, world_size=1)
-    assert (settings.dispatching, settings.computing) == (None, 7)
+    assert (settings.dispatching, settings.computing) == found

@@ -22,7 +22,8 @@ class FiniteCallback(Callback):
 class SkippedStepsCallback(Callback):
     """Warn of a run that stands still: every step is skipped, and its loss scale does not shrink any more.
 
-    A constant scale (--loss-scale) never does, as in Megatron; a dynamic one ends at --min-loss-scale.
+    A constant scale (--loss-scale) never does, as in Megatron; a dynamic one ends at --min-loss-scale. Without a scaler
+    steps are skipped with --no-check-for-nan-in-loss-and-grad.
     """
 
     reads_parameters = False
@@ -38,8 +39,11 @@ class SkippedStepsCallback(Callback):
         self._in_a_row = self._in_a_row + 1 if same else int(result.skipped)
         self._scale = result.loss_scale
         if self._in_a_row and self._in_a_row % self.interval == 0:
+            which, fix = "losses or gradients", "Lower --lr or --clip-grad, check the data"
+            if state.step_cell.loss_scaler is not None:
+                which = f"gradients, at a loss scale of {self._scale:g}, which stays,"
+                fix = "Give a smaller --loss-scale or leave it out for one that adapts; lower --lr; check the data"
             warn(
-                f"iteration {state.iteration}: the last {self._in_a_row} steps were skipped, their gradients are not "
-                f"finite at a loss scale of {self._scale:g}, which stays: nothing is learnt. Give a smaller "
-                f"--loss-scale or leave it out for one that adapts; lower --lr; check the data"
+                f"iteration {state.iteration}: the last {self._in_a_row} steps were skipped, their {which} are not "
+                f"finite: nothing is learnt. {fix}"
             )

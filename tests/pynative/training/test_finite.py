@@ -51,15 +51,15 @@ def test_without_the_check_the_update_is_skipped():
         assert not np.isfinite(norm)
 
 
-def warnings_of(scales: list[float | None]) -> list[str]:
+def warnings_of(scales: list[float | None], has_scaler: bool = True) -> list[str]:
     """What is said of steps with these loss scales, all skipped but those of None."""
     from pynative.training.callbacks import SkippedStepsCallback
 
-    callback = SkippedStepsCallback()
+    callback, cell = SkippedStepsCallback(), SimpleNamespace(loss_scaler=object() if has_scaler else None)
     with patch("pynative.training.callbacks.finite.warn") as warn:
         for iteration, scale in enumerate(scales, 1):
             result = SimpleNamespace(skipped=scale is not None, loss_scale=scale or 1.0)
-            callback.on_step_end(SimpleNamespace(iteration=iteration, result=result))
+            callback.on_step_end(SimpleNamespace(iteration=iteration, result=result, step_cell=cell))
     return [call.args[0] for call in warn.call_args_list]
 
 
@@ -78,3 +78,8 @@ def test_a_run_that_stands_still_is_warned_of(scales, said):
     found = warnings_of(scales)
     assert [message[: len(start)] for message, start in zip(found, said, strict=True)] == said
     assert all("--loss-scale" in message for message in found)
+
+
+def test_without_a_scaler_nobody_is_told_of_one():
+    (message,) = warnings_of([1.0] * 10, has_scaler=False)
+    assert "the last 10 steps" in message and "--lr" in message and "scale" not in message

@@ -267,9 +267,12 @@ class Primitive:
     Args:
         described: handle of the primitive descriptor.
         arguments: (argument, layout) of each array that a call gives, in that order.
+        forward: of a backward one, the descriptor that it was described with.
     """
 
-    def __init__(self, described: Handle, arguments: Sequence[tuple[int, Layout]]) -> None:
+    def __init__(
+        self, described: Handle, arguments: Sequence[tuple[int, Layout]], forward: Handle | None = None
+    ) -> None:
         self._handle = made("primitive_create", described)
         self._described = described  # owns the scratchpad's descriptor
         self._names = [int(name) for name, _ in arguments]
@@ -286,7 +289,7 @@ class Primitive:
         self._set_address, self._execute = set_address(), function("primitive_execute")
         self._own: dict[int, _Arguments] = {}  # by thread; one that starts where another ended may go on with its own
         let_go(self, "primitive_destroy", [self._handle])
-        let_go(self, "primitive_desc_destroy", [described])
+        let_go(self, "primitive_desc_destroy", [described] if forward is None else [described, forward])
 
     def __call__(self, *arrays: np.ndarray) -> None:
         """Execute on the arrays' memory."""

@@ -25,6 +25,7 @@ from pynative.onednn.library import (
     Primitive,
     call,
     engine,
+    let_go,
     library,
     made,
     once,
@@ -82,7 +83,9 @@ def _made_once(make: Callable[..., Primitive]) -> Callable[..., Primitive | None
 
 
 def _attributes(post_ops: Sequence[PostOp] = ()) -> Handle:
+    """They last as long as somebody has the handle; what is made with them has a copy."""
     attributes = made("primitive_attr_create")
+    let_go(attributes, "primitive_attr_destroy", [attributes.value or 0])
     call("primitive_attr_set_scratchpad_mode", attributes, SCRATCHPAD_OF_USER)
     chain = made("post_ops_create")
     for post_op in post_ops:
@@ -94,6 +97,7 @@ def _attributes(post_ops: Sequence[PostOp] = ()) -> Handle:
         else:
             call("post_ops_append_sum", chain, ctypes.c_float(post_op.factor), 0, 0)
     call("primitive_attr_set_post_ops", attributes, chain)
+    call("post_ops_destroy", chain)
     return attributes
 
 
@@ -157,13 +161,13 @@ def eltwise(algorithm: Algorithm, alpha: float, source: Layout, result: Layout) 
 @_made_once
 def eltwise_gradient(algorithm: Algorithm, alpha: float, layout: Layout) -> Primitive:
     """f'(x) dy, all of one layout. Arrays: x, dy, dx."""
+    forward = _eltwise(algorithm, alpha, layout, layout)
     described = made(
         "eltwise_backward_primitive_desc_create", engine(), int(algorithm), layout.descriptor, layout.descriptor,
-        layout.descriptor, ctypes.c_float(alpha), ctypes.c_float(0.0),
-        _eltwise(algorithm, alpha, layout, layout), _attributes(),
+        layout.descriptor, ctypes.c_float(alpha), ctypes.c_float(0.0), forward, _attributes(),
     )  # fmt: skip
     names = (Argument.SOURCE, Argument.DIFF_DESTINATION, Argument.DIFF_SOURCE)
-    return Primitive(described, [(name, layout) for name in names])
+    return Primitive(described, [(name, layout) for name in names], forward)
 
 
 @_made_once
@@ -210,12 +214,12 @@ def norm_gradient(
 ) -> Primitive:
     """Arrays: x, dy, dx, mean if centred, variance, scale, then the gradients of scale and, if there, of shift."""
     flags = _norm_flags(centred, shifted)
+    forward = _norm(rows, statistics, epsilon, flags)
     described = made(
         "layer_normalization_backward_primitive_desc_create", engine(), BACKWARD, rows.descriptor, rows.descriptor,
-        rows.descriptor, statistics.descriptor, ctypes.c_float(epsilon), flags,
-        _norm(rows, statistics, epsilon, flags), _attributes(),
+        rows.descriptor, statistics.descriptor, ctypes.c_float(epsilon), flags, forward, _attributes(),
     )  # fmt: skip
     arguments = [(Argument.SOURCE, rows), (Argument.DIFF_DESTINATION, rows), (Argument.DIFF_SOURCE, rows)]
     arguments += [*_statistics(statistics, centred), (Argument.SCALE, vector), (Argument.DIFF_SCALE, vector)]
     arguments += [(Argument.DIFF_SHIFT, vector)] if shifted else []
-    return Primitive(described, arguments)
+    return Primitive(described, arguments, forward)

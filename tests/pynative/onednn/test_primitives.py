@@ -2,11 +2,13 @@
 
 import gc
 import weakref
+from collections import Counter
+from inspect import unwrap
 
 import numpy as np
 import pytest
 
-from pynative.onednn import arrays, primitives
+from pynative.onednn import arrays, library as library_module, primitives
 from pynative.onednn.arrays import layout_of
 from pynative.onednn.library import Algorithm, library
 
@@ -44,6 +46,35 @@ def test_one_that_is_made_again_computes_the_same():
         np.testing.assert_array_equal(out, np.maximum(x, 0))
         for entries in range(2000, 2000 + primitives.KEPT):
             relu(entries)
+
+
+@pytest.mark.parametrize("kind", ["a product and a function of it", "a gradient"])
+def test_nothing_of_the_librarys_is_left_of_one_that_was_let_go(monkeypatch, kind):
+    """Every handle that it gave for a primitive is given back: text of growing length asks for new ones with each
+    token."""
+    calls, function = Counter[str](), library_module.function
+
+    def counted(name: str):
+        def call(*arguments: object) -> object:
+            calls[name] += 1
+            return function(name)(*arguments)
+
+        return call
+
+    monkeypatch.setattr(library_module, "function", counted)
+    x = np.ones((8, 8), np.float32)
+    layouts = [layout_of(x)] * 3
+    if kind == "a gradient":
+        primitive = unwrap(primitives.eltwise_gradient)(Algorithm.GELU_TANH, 0.0, layouts[0])
+    else:
+        primitive = unwrap(primitives.product)(*layouts, None, (primitives.Eltwise(Algorithm.RELU),))
+    primitive(x, x, np.empty_like(x))
+    del primitive
+    gc.collect()
+    for part in ("primitive", "primitive_attr", "post_ops", "memory"):
+        assert calls[f"{part}_create"] == calls[f"{part}_destroy"] > 0, calls
+    described = sum(count for name, count in calls.items() if name.endswith("primitive_desc_create"))
+    assert described == calls["primitive_desc_destroy"] > 0, calls
 
 
 def test_what_oneDNN_only_defines_is_not_taken():

@@ -3,10 +3,10 @@
 MindSpore's start imports its data pipeline, its profiler, scipy and pillow: a fifth of the memory and a quarter of the
 time of its import. From `install` on, that import gets stand-ins for `DEFERRED`, which are taken away again where it
 ends, so that a later `import` of such a package is an ordinary one. What stays are names that MindSpore's own modules
-took from stand-ins, and attributes like `mindspore.dataset`: they import the package where they are used. A package that
-is there already is left alone; one that is used before that import has ended, as another version of MindSpore may do,
-or another thread, is imported then and there. When the process ends, MindSpore asks its data pipeline and its profiler
-to clean up: of those that were never loaded, something that does nothing is asked (`_NeverLoaded`).
+took from stand-ins, and attributes like `mindspore.dataset`: they import the package where they are used. A package
+that is there already is left alone; one that is used before that import has ended, as another version of MindSpore may
+do, or another thread, is imported then and there. When the process ends, MindSpore asks its data pipeline and its
+profiler to clean up: of those that were never loaded, something that does nothing is asked (`_NeverLoaded`).
 """
 
 import atexit

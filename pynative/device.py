@@ -105,8 +105,8 @@ def initialize(
 
 
 def _limit_pool(threads: int) -> None:
-    """Give MindSpore's thread pool as many threads as our kernels have; what is set already stays: by the script, or for
-    another job of this process.
+    """Give MindSpore's thread pool as many threads as our kernels have; what is set already, by the script or for
+    another job of this process, stays.
 
     The pool is one dispatching thread, which computes as well, and the operators' threads. With no other than the
     dispatching one, operators run in the calling thread; otherwise a matrix product is handed over, however small, and

@@ -85,7 +85,7 @@ class _Scores(Function):
     def forward(ctx, q, k, scale, mask, has_empty_rows):
         ctx.scale, ctx.dtype, ctx.mask = scale, q.dtype, mask if has_empty_rows else None
         (queries, batch, heads, _), (length, _, groups, _) = q.shape, k.shape
-        scaled, keys = ops.mul(_by_group(q, groups), scale), _by_group(k, groups)
+        scaled, keys = _by_group(q, groups) * scale, _by_group(k, groups)
         ctx.save_for_backward(scaled, keys)
         scores = shaped(_product_with_transposed(scaled, keys), batch, heads, queries, length)
         return cast(scores if mask is None else ops.masked_fill(scores, mask, MASKED_SCORE), mindspore.float32)
@@ -98,7 +98,7 @@ class _Scores(Function):
         if ctx.mask is not None:
             dscores = ops.masked_fill(dscores, ctx.mask, 0.0)
         dscores = shaped(cast(dscores, ctx.dtype), batch, groups, scaled.shape[2], length)
-        dq = _by_position(ops.mul(_product(dscores, keys), ctx.scale), queries)
+        dq = _by_position(_product(dscores, keys) * ctx.scale, queries)
         return dq, _by_position(_transposed_product(dscores, scaled), length), None, None, None
 
 

@@ -8,7 +8,8 @@ from inspect import unwrap
 import numpy as np
 import pytest
 
-from pynative.onednn import arrays, library as library_module, primitives
+from pynative.onednn import arrays, primitives
+from pynative.onednn import library as library_module
 from pynative.onednn.arrays import layout_of
 from pynative.onednn.library import Algorithm, library
 

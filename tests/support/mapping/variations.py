@@ -12,7 +12,10 @@ from parallel_core.config.base import Unknown
 from tests.support.mapping.lines import reading
 
 NUMBERS = ("2", "1", "4", "3", "0", "8", "128", "1024", "0.5", "0.25", "1e-4")
-WORDS = ("8,0", *NUMBERS, "float16", "mlp", "left", "true", "True", "1,1,1", "Et|tttL", "0:8", "x", "bias", "core_attn")
+WORDS = (
+    "8,0", *NUMBERS, "float16", "mlp", "left", "true", "True", "1,1,1", "Et|tttL", "0:8", "x", "bias", "core_attn",
+    "linear_qkv",
+)  # fmt: skip
 """What is tried for a flag without choices; the flag's type and the rules tell which of them are legal."""
 
 ROTARY = "--position-embedding-type rope"

@@ -1,5 +1,6 @@
 """Logits of what was written against those of what was read."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,6 +28,22 @@ def test_other_numbers_and_none_are_refused(other, monkeypatch, tmp_path):
     model = formats.read(unpack(LLAMA, tmp_path))
     with pytest.raises(ValueError, match=r"logits of a small prompt differ from those of .*one"):
         logits.difference(model, tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other", "fits"), [("bfloat16", 2.02, True), ("bfloat16", 2.5, False), ("float32", 2.02, False)]
+)
+def test_merging_adapters_rounds_weights_of_16_bits(dtype, other, fits, monkeypatch, tmp_path):
+    """The engine adds the adapters of the source to products in float32."""
+    engine_that_gives(monkeypatch, [1.0, 2.0], [1.0, other])
+    model = formats.read(unpack(LLAMA, tmp_path))
+    model.weights = {name: replace(tensor, dtype=dtype) for name, tensor in model.weights.items()}
+    model.adapters = 2
+    if fits:
+        assert logits.difference(model, tmp_path, tmp_path) == pytest.approx(0.01)
+    else:
+        with pytest.raises(ValueError, match="logits of a small prompt differ"):
+            logits.difference(model, tmp_path, tmp_path)
 
 
 def test_ids_that_only_pad_are_not_compared(monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 
 from parallel_core.checkpoint.convert.settings import SECTIONS, get, options
 from parallel_core.config import SlidingWindowConfig
-from parallel_core.rope_scaling import LLAMA3_ORIGINAL_LENGTH
+from parallel_core.rope_scaling import ORIGINAL_LENGTHS
 
 _ALWAYS = (
     "normalization", "norm_epsilon", "apply_layernorm_1p", "qk_layernorm", "use_sandwich_norm", "use_final_norm",
@@ -33,6 +33,7 @@ _WITH_LLAMA3 = tuple(
     f"rope_scaling.{name}"
     for name in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 )
+_WITH_DYNAMIC = ("rope_scaling.original_max_position_embeddings",)
 _WITH_YARN = (
     *(f"rope_scaling.{name}" for name in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")),
     "rope_scaling.original_max_position_embeddings",
@@ -47,8 +48,15 @@ def _has_latents(config: Mapping[str, Any]) -> bool:
     return bool(get(config, "model_config.multi_latent_attention.enabled"))
 
 
+def _scaling(config: Mapping[str, Any]) -> str | None:
+    """How positions are stretched; by YaRN's factor of one, Megatron's default in latent attention, they are not."""
+    kind: str | None = get(config, "model_config.rope_scaling.type")
+    path = "multi_latent_attention.rotary_scaling_factor" if _has_latents(config) else "rope_scaling.factor"
+    return None if kind == "yarn" and get(config, f"model_config.{path}") == 1 else kind
+
+
 def _is_scaled(kind: str) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda config: get(config, "model_config.rope_scaling.type") == kind
+    return lambda config: _scaling(config) == kind
 
 
 _IN_FORCE: tuple[tuple[tuple[str, ...], Callable[[Mapping[str, Any]], bool]], ...] = (
@@ -57,6 +65,8 @@ _IN_FORCE: tuple[tuple[tuple[str, ...], Callable[[Mapping[str, Any]], bool]], ..
     (_WITH_LATENTS, _has_latents),
     (_WITH_LLAMA3, _is_scaled("llama3")),
     (_WITH_YARN, _is_scaled("yarn")),
+    (_WITH_DYNAMIC, _is_scaled("dynamic")),
+    (("rope_scaling.factor",), lambda config: _scaling(config) in ("yarn", "dynamic") and not _has_latents(config)),
     (
         ("multi_latent_attention.rotary_scaling_factor",),
         lambda config: _has_latents(config) and _is_scaled("yarn")(config),
@@ -127,8 +137,11 @@ def score_of_group(value: int | None, config: Mapping[str, Any]) -> int | None:
 
 
 _MEANINGS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
+    "rope_scaling.type": lambda _, config: _scaling(config),
     "rope_scaling.original_max_position_embeddings": lambda value, config: (
-        LLAMA3_ORIGINAL_LENGTH if value is None and _is_scaled("llama3")(config) else value
+        ORIGINAL_LENGTHS.get(_scaling(config) or "", get(config, "model_config.max_position_embeddings"))
+        if value is None
+        else value
     ),
     "sliding_window.skip_freq": lambda value, config: layers_with_window(
         get(config, "model_config.sliding_window.size"), value, _layers(config)

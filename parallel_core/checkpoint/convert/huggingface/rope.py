@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parallel_core.checkpoint.convert.huggingface.kinds import Group, Settings
+from parallel_core.rope_scaling import ORIGINAL_LENGTHS
 
 
 def _rope(config: Mapping[str, Any]) -> Settings:
@@ -76,6 +77,12 @@ def _rope_out(ours: Settings) -> Mapping[str, Any]:
     scaling: dict[str, Any] = {}
     if kind is not None:
         numbers = {name: ours.get(f"model_config.rope_scaling.{name}") for name in _SCALINGS[kind]}
+        if kind == "yarn" and ours.get("model_config.multi_latent_attention.enabled"):
+            numbers["factor"] = ours["model_config.multi_latent_attention.rotary_scaling_factor"]
+        if kind in ORIGINAL_LENGTHS:  # where it is missing, transformers takes the model's longest
+            numbers["original_max_position_embeddings"] = (
+                numbers["original_max_position_embeddings"] or ORIGINAL_LENGTHS[kind]
+            )
         if numbers.get("mscale") == 1.0 and not numbers.get("mscale_all_dim"):
             del numbers["mscale"], numbers["mscale_all_dim"]
         scaling = {"rope_type": kind, **{name: value for name, value in numbers.items() if value is not None}}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from parallel_core.checkpoint.convert import networks, settings
 from parallel_core.checkpoint.convert.model import Position
 from parallel_core.checkpoint.torch_files.pickles import StandIn, TypeName
+from parallel_core.rope_scaling import LLAMA3_ORIGINAL_LENGTH, YARN_ORIGINAL_LENGTH
 
 
 class Row(NamedTuple):
@@ -97,6 +98,11 @@ _ONLY_MEGATRONS: dict[str, Any] = {
 """Entries that change the network and that no setting of ours says, and the value that means nothing of it."""
 
 
+_NO_SCALINGS = ("dynamic", "longrope")
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": LLAMA3_ORIGINAL_LENGTH}
+"""What Megatron has of --use-rope-scaling beside the factor, without a flag."""
+
+
 def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
     """Our settings of Megatron's `args`. Raises ValueError for a network that cannot be built here."""
     for name, usual in _ONLY_MEGATRONS.items():
@@ -115,7 +121,11 @@ def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
         network.pop("apply_residual_connection_post_norm", None)  # Megatron-Core has the flag and does not look at it
     if args.get("openai_gelu") and network["hidden_act"] == "gelu":
         network["bias_gelu_fusion"] = True
-    if network.get("rope_scaling", {}).get("type") is None and args.get("rope_type") != "yarn":
+    if args.get("multi_latent_attention") and args.get("rope_type") in (None, "yarn"):
+        settings.put(network, "rope_scaling.type", "yarn")
+        original = args.get("original_max_position_embeddings") or YARN_ORIGINAL_LENGTH
+        settings.put(network, "rope_scaling.original_max_position_embeddings", original)
+    if network.get("rope_scaling", {}).get("type") is None:
         network.pop("rope_scaling", None)
     if args.get("num_experts") is None:
         found.pop("moe_config", None)
@@ -185,6 +195,8 @@ def arguments_of(ours: Mapping[str, Any]) -> dict[str, Any]:
         "swiglu": network["hidden_act"] == "swiglu",
         "squared_relu": network["hidden_act"] == "squared_relu",
         "multi_latent_attention": settings.get(network, "multi_latent_attention.enabled"),
+        "rope_type": "yarn" if settings.get(network, "rope_scaling.type") == "yarn" else "rope",
+        "original_max_position_embeddings": settings.get(network, "rope_scaling.original_max_position_embeddings"),
         "norm_epsilon": network["norm_epsilon"],
         "add_position_embedding": network["position_embedding_type"] == "learned_absolute",
         "vocab_size": network["unpadded_vocab_size"],
@@ -201,6 +213,12 @@ def _check(ours: Mapping[str, Any]) -> None:
     for path, usual in _ONLY_OURS.items():
         if settings.get(ours, path) not in (usual, None):
             raise ValueError(f"{path} {settings.get(ours, path)}: no network of Megatron-Core's has that")
+    scaling = ours["model_config"]["rope_scaling"]
+    if scaling["type"] in _NO_SCALINGS:
+        raise ValueError(f"--rope-scaling-type {scaling['type']}: no network of Megatron-Core's has that")
+    for name, only in _LLAMA3.items() if scaling["type"] == "llama3" else ():
+        if scaling[name] not in (only, None):
+            raise ValueError(f"rope_scaling.{name} {scaling[name]}: Megatron's networks have {only}")
     others = ours["model_config"]["norm_epsilon"]
     if epsilon not in (None, others):
         raise ValueError(f"--latent-norm-epsilon {epsilon}: Megatron's norms of latents have --norm-epsilon {others}")

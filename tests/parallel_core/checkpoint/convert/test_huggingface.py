@@ -12,6 +12,7 @@ from parallel_core.checkpoint.convert.huggingface.config import (
 )
 from parallel_core.checkpoint.convert.huggingface.rules import INDEXER, IndexerRows, Rows
 from parallel_core.checkpoint.convert.megatron.args import arguments_of
+from parallel_core.checkpoint.convert.networks import differences
 from parallel_core.checkpoint.convert.settings import config_of as whole_config
 from parallel_core.checkpoint.convert.settings import get
 from parallel_core.checkpoint.lazy import of_array
@@ -173,6 +174,27 @@ def test_lengths_before_stretching_default_to_the_model_s():
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     ours = read("llama", rope_scaling=scaling)
     assert get(ours, "model_config.rope_scaling.original_max_position_embeddings") == LLAMA["max_position_embeddings"]
+
+
+@pytest.mark.parametrize(("latent", "length"), [(False, 8192), (True, 4096)])
+def test_what_megatron_stretches_by_default_is_written(latent, length):
+    """Its length before stretching, which transformers would take to be the model's longest; and the factor of latent
+    attention, which is another field."""
+    ours = read("deepseek_v2", **DEEPSEEK) if latent else read("llama")
+    ours["model_config"]["rope_scaling"] = {"type": "yarn" if latent else "llama3"}
+    if latent:
+        ours["model_config"]["multi_latent_attention"]["rotary_scaling_factor"] = 40.0
+    scaling = written(ours, None)["rope_parameters"]
+    assert (scaling["original_max_position_embeddings"], scaling["factor"]) == (length, 40.0 if latent else 8.0)
+
+
+@pytest.mark.parametrize("kind", ["yarn", "dynamic"])
+def test_another_factor_is_another_network(kind):
+    ours = [
+        whole_config(with_vocabulary(read("llama", rope_scaling={"type": kind, "factor": f}))).to_dict()
+        for f in (2.0, 4.0)
+    ]
+    assert [path for path, *_ in differences(*ours)] == ["model_config.rope_scaling.factor"]
 
 
 def test_yarn_without_its_magnitudes():

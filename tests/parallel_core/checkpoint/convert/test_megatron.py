@@ -13,6 +13,7 @@ from parallel_core.checkpoint.convert.megatron.write import Layout, write_legacy
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.convert.networks import differences
 from parallel_core.checkpoint.convert.settings import SECTIONS, put
+from parallel_core.checkpoint.convert.settings import config_of as whole_config
 from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from tests.support.checkpoint_cases import CASES, digests, unpack
@@ -58,6 +59,8 @@ def test_every_family_is_cut_and_put_together(family, tmp_path):
         ("gpt", "use_sandwich_norm", True),
         ("gpt", "apply_residual_connection_post_norm", True),
         ("llama", "scales.logit_cap", 30.0),
+        ("llama", "rope_scaling", {"type": "llama3", "original_max_position_embeddings": 16}),
+        ("llama", "rope_scaling", {"type": "dynamic"}),
         ("two tokens further", "multi_token_prediction.share_embedding_and_output_weight", False),
     ],
 )
@@ -65,7 +68,7 @@ def test_what_no_network_of_megatrons_has_is_refused(family, path, value, tmp_pa
     """It would compute something else, without a word."""
     model = drawn(family)
     put(model.network, path, value)
-    with pytest.raises(ValueError, match=path):
+    with pytest.raises(ValueError, match=path.replace("rope_scaling", "rope.scaling")):
         write_legacy(model, tmp_path, Layout())
 
 
@@ -104,6 +107,29 @@ def test_a_name_that_nobody_knows_is_refused():
     """Its cut is not known, so merging or cutting it would be a guess."""
     with pytest.raises(ValueError, match=r"decoder\.layers\.0\.mamba\.in_proj"):
         cuts.spec_of("decoder.layers.0.mamba.in_proj", (4, 4), False)
+
+
+@pytest.mark.parametrize(("given", "factor"), [("yarn", 40.0), (None, 40.0), (None, 1.0), ("rope", 40.0)])
+def test_positions_of_latent_attention_are_stretched(given, factor):
+    """--rope-type is yarn unless it is given, and a factor of one stretches nothing; out again as they came in."""
+    ours = config_of(f"{TINY} {FLAGS['latent attention']} --max-position-embeddings 640", 1).to_dict()
+    args = arguments_of(ours) | {
+        "rope_type": given,
+        "rotary_scaling_factor": factor,
+        "mscale": 0.7,
+        "mscale_all_dim": 0.7,
+    }
+    args["original_max_position_embeddings"] = None
+    network = settings_of(args)["model_config"]
+    assert network.get("rope_scaling", {}).get("type") == (None if given == "rope" else "yarn")
+    whole = whole_config({"model_config": network}).to_dict()
+    again = whole_config({"model_config": settings_of(arguments_of(whole))["model_config"]}).to_dict()
+    assert list(differences(whole, again)) == []
+    (name, length) = ("model_config.rope_scaling.type", "original_max_position_embeddings")
+    assert (whole["model_config"]["rope_scaling"][length] == 4096) == (given != "rope")
+    plain = settings_of(args | {"rope_type": "rope"})["model_config"]
+    found = list(differences(whole, whole_config({"model_config": plain}).to_dict()))
+    assert (name in [path for path, *_ in found]) == (given != "rope" and factor != 1)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def told_of(folder: Path, name: str) -> Iterator[None]:
     """Whatever the files of a format lead to, somebody's own among them, is a ValueError that names the folder."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{folder}: not a whole checkpoint in {name} format ({error!r})") from error
     except ValueError as error:
         if str(folder) in str(error):

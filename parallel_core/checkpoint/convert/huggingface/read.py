@@ -48,8 +48,10 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     if further:
         shares = _drop_copies(theirs)
         network["multi_token_prediction"] = {"num_layers": len(further), "share_embedding_and_output_weight": shares}
-    weights = _joined(theirs, family, Rows.of(found), folder)
-    return Model(weights, found)
+    model = Model(_joined(theirs, family, Rows.of(found), folder), found)
+    if model.vocab_size != model.unpadded_vocab_size:
+        raise ValueError(f"{CONFIG}: vocab_size {model.unpadded_vocab_size}: the embedding has {model.vocab_size} rows")
+    return model
 
 
 def _check_counts(config: Mapping[str, Any], tensors: int) -> None:
@@ -112,7 +114,9 @@ def _named(tensors: Mapping[str, LazyTensor], family: Family, layers: int) -> It
     is_bare = prefix and not any(name.startswith(prefix) for name in tensors)
     for name, tensor in tensors.items():
         name = f"{prefix}{name}" if is_bare and name != "lm_head.weight" else name
-        yield re.sub(r"^model\.layers\.(\d+)\.", lambda m: _further(int(m[1]), layers), name), tensor
+        if family.predicts_further:
+            name = re.sub(r"^model\.layers\.(\d+)\.", lambda m: _further(int(m[1]), layers), name)
+        yield name, tensor
 
 
 def _further(layer: int, layers: int) -> str:

@@ -76,6 +76,8 @@ def _layers_in(config: Mapping[str, Any], rule: Rule | None) -> list[int]:
     types = config.get("layer_types")
     if types is None:
         return [int(rule(config, layer)) for layer in range(config["num_hidden_layers"])]
+    if len(types) != config["num_hidden_layers"]:
+        raise ValueError(f"config.json: layer_types has {len(types)} entries, not {config['num_hidden_layers']}")
     unknown = sorted(set(types) - _KINDS.keys())
     if unknown:
         raise ValueError(f"config.json: layer_types {unknown[0]!r} is not known; known are {', '.join(_KINDS)}")

@@ -42,7 +42,7 @@ class RankFile:
             raise ValueError(f"{self.path}: it holds no model")
         chunks = []
         for key in keys:
-            tensors = dict(_flat(self.content[key]))
+            tensors = dict(_flat(self.content[key], set()))
             names = spellings(tensors)
             chunks.append({ours: tensors[name] for name, ours in names.items()})
         return chunks
@@ -147,14 +147,17 @@ def _rank_file(path: Path, content: Mapping[str, Any], sizes: Mapping[str, int])
     return RankFile(path, content, tensor, numbers.get("pp", 0), numbers.get("ep", 0))
 
 
-def _flat(value: Any, start: str = "") -> Iterator[tuple[str, LazyTensor]]:
-    """Tensors of nested dictionaries by their joined keys."""
+def _flat(value: Any, seen: set[int], start: str = "") -> Iterator[tuple[str, LazyTensor]]:
+    """Tensors of nested dictionaries by their joined keys; of those that were `seen`, each could have itself within."""
     for key, entry in value.items():
         name = f"{start}.{key}" if start else str(key)
         if isinstance(entry, LazyTensor):
             yield name, entry
         elif isinstance(entry, dict):
-            yield from _flat(entry, name)
+            if id(entry) in seen:
+                raise ValueError(f"{name}: a dictionary that is there twice")
+            seen.add(id(entry))
+            yield from _flat(entry, seen, name)
 
 
 def _with_first_layers(files: list[RankFile]) -> Iterator[tuple[RankFile, list[int]]]:

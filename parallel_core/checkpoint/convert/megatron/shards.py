@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from parallel_core.checkpoint.convert.megatron import cuts
-from parallel_core.checkpoint.lazy import LazyTensor, assembled
+from parallel_core.checkpoint.convert.model import VOCABULARY
+from parallel_core.checkpoint.lazy import LazyTensor, assembled, same_bits
 from parallel_core.sharding import Coordinates, place
 
 SIZES = {
@@ -31,6 +32,10 @@ def group_sizes(args: Mapping[str, Any], path: Path) -> dict[str, int]:
     return sizes
 
 
+_COPY = "output_layer.weight"
+"""Of the word embedding, in a tied model's last stage."""
+
+
 class Part(NamedTuple):
     """What one rank holds of a tensor."""
 
@@ -51,8 +56,8 @@ class Shards:
     def add(self, state: str, path: Path, coordinates: Coordinates, tensors: Mapping[str, LazyTensor]) -> None:
         """One rank's tensors of one kind: "" the weights."""
         for name, tensor in tensors.items():
-            if self._tied and name == "output_layer.weight":
-                continue  # a copy of the word embedding
+            if self._tied and name == _COPY and state:
+                continue  # its weight is compared
             spec = cuts.spec_of(name, tensor.shape, self._gated, self._is_local(name, tensor.shape))
             key = tuple(coordinates[cut.over][0] for cut in spec.cuts)
             self._found[state].setdefault(name, {}).setdefault(key, Part(path, coordinates, tensor))
@@ -64,10 +69,14 @@ class Shards:
 
     def merged(self) -> dict[str, dict[str, LazyTensor]]:
         """Whole tensors. Raises ValueError naming one of which a part is missing."""
-        return {
+        whole = {
             state: {name: self._whole(name, list(parts.values())) for name, parts in tensors.items()}
             for state, tensors in self._found.items()
         }
+        copy = whole.get("", {}).pop(_COPY, None) if self._tied else None
+        if copy is not None and not same_bits(copy, whole[""][VOCABULARY[0]]):
+            raise ValueError(f"{self._folder}: untie_embeddings_and_output_weights is false, but {_COPY} is no copy")
+        return whole
 
     def _whole(self, name: str, parts: list[Part]) -> LazyTensor:
         first = parts[0].tensor

@@ -77,6 +77,21 @@ def test_counts_beyond_what_there_is(key, tmp_path):
         formats.read(folder)
 
 
+@pytest.mark.parametrize(
+    ("case", "key", "value", "words"),
+    [
+        ("llama", "vocab_size", 149, "vocab_size 149: the embedding has 150 rows"),
+        ("gpt2", "n_head", 0, "not a whole checkpoint"),
+        ("llama", "num_hidden_layers", 1, r"decoder\.layers\.1\..*no such parameter"),
+    ],
+)
+def test_sizes_that_are_not_the_files(case, key, value, words, tmp_path):
+    folder = unpack(f"hf/{case}", tmp_path)
+    change(folder / "config.json", lambda content: content.__setitem__(key, value))
+    with pytest.raises(ValueError, match=words):
+        formats.read(folder)
+
+
 @pytest.mark.parametrize(("shape", "words"), [((5,), r"\[5\], by its settings it should be \[8\]"), (None, "missing")])
 def test_an_expert_bias_that_does_not_fit(shape, words, tmp_path):
     """It is no parameter, but without it other experts are chosen."""
@@ -159,6 +174,19 @@ def test_a_dictionary_within_itself_is_refused(tmp_path):
         for name, data in (entries | {"archive/data.pkl": endless}).items():
             file.writestr(name, data)
     with pytest.raises(ValueError, match=str(folder)):
+        formats.read(folder)
+
+
+def test_dictionaries_that_share_others_are_refused(tmp_path):
+    """Forty levels of two that are one: a walk through them has 2^40 steps."""
+    folder, shared = unpack("legacy/llama_tp2_bf16", tmp_path), {}
+    for _ in range(40):
+        shared = {"a": shared, "b": shared}
+    (path,) = folder.glob("iter_*/mp_rank_00/model_optim_rng.pt")
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", pickle.dumps({"checkpoint_version": 3.0, "args": {}, "model": shared}, 2))
+    (folder / path.relative_to(folder).parent.with_name("mp_rank_01") / path.name).unlink()
+    with pytest.raises(ValueError, match="is there twice"):
         formats.read(folder)
 
 

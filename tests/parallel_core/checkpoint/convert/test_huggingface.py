@@ -213,6 +213,7 @@ def test_yarn_without_its_magnitudes():
         ("llama", {"rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
         ("qwen3", {"use_sliding_window": True, "layer_types": ["chunked_attention"] * 4}, "chunked_attention"),
         ("qwen2", {"layer_types": ["sliding_attention"] * 4}, "use_sliding_window is false"),
+        ("qwen2", {"use_sliding_window": True, "layer_types": ["full_attention"] * 3}, "layer_types has 3 entries"),
         ("deepseek_v2", {**DEEPSEEK, "mlp_bias": True}, "mlp_bias True"),
         ("deepseek_v3", {**DEEPSEEK, "n_group": 4, "topk_group": 0}, "topk_group 0"),
         ("deepseek_v3", {**DEEPSEEK, "n_group": None}, "n_group is missing"),

@@ -9,7 +9,9 @@ from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.megatron import torch_dist
 from parallel_core.checkpoint.convert.megatron.legacy import RankFile
 from parallel_core.checkpoint.convert.reader import open_checkpoint
+from parallel_core.checkpoint.torch_files.archive import read_archive
 from tests.support.checkpoint_cases import unpack
+from tests.support.damage import flip
 
 EXPERTS = "legacy/mixtral_ep2_te_grouped_names"
 LEGACY, TORCH_DIST = "legacy/mixtral_tp2_pp2_ep2", "torch_dist/mixtral_ep2"
@@ -71,6 +73,17 @@ def test_files_of_two_iterations_are_not_mixed(tmp_path, monkeypatch):
     monkeypatch.setattr(RankFile, "__init__", changed)
     with pytest.raises(ValueError, match=r"mp_rank_01_001_001.*of iteration 5.* of 10"):
         formats.read(folder)
+
+
+def test_a_tied_output_layer_is_a_copy(tmp_path):
+    """Of the word embedding; another one would be dropped without a word."""
+    folder = iteration("legacy/gpt2_tp2_pp2", tmp_path)
+    path = folder / "mp_rank_01_001" / "model_optim_rng.pt"
+    copy = read_archive(path)["model"]["output_layer.weight"]
+    flip(path, copy.storage.offset + 4 * copy.first)
+    with pytest.raises(ValueError, match=r"output_layer\.weight is no copy") as error:
+        formats.read(folder)
+    assert str(folder) in str(error.value)
 
 
 @pytest.mark.parametrize("case", [LEGACY, TORCH_DIST])

@@ -77,9 +77,9 @@ def test_files_of_two_iterations_are_not_mixed(tmp_path, monkeypatch):
 
 def test_a_tied_output_layer_is_a_copy(tmp_path):
     """Of the word embedding; another one would be dropped without a word."""
-    folder = iteration("legacy/gpt2_tp2_pp2", tmp_path)
+    folder = iteration("legacy/gpt2_tp2_pp2_before_core", tmp_path)
     path = folder / "mp_rank_01_001" / "model_optim_rng.pt"
-    copy = read_archive(path)["model"]["output_layer.weight"]
+    copy = read_archive(path)["model"]["word_embeddings_for_head"]["weight"]
     flip(path, copy.storage.offset + 4 * copy.first)
     with pytest.raises(ValueError, match=r"output_layer\.weight is no copy") as error:
         formats.read(folder)

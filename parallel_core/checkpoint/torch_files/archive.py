@@ -43,16 +43,20 @@ class StoredTensor(LazyTensor):
     """Where it begins in the storage, in entries."""
 
     def part(self, box: Box) -> LazyTensor:
-        """The part at `box`; of a vector, which all weights of a rank can share, no more than that is read."""
-        return super().part(box) if len(self.shape) != 1 else self.flat().part(box)
+        """The part at `box`; where rows lie one after another, no more than those that it meets are read."""
+        return self._in_rows(self.shape).part(box) if self._has_rows else super().part(box)
 
     def flat(self) -> LazyTensor:
         """The values in one row, of which no more is read than is wanted."""
-        rows = tuple(prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
-        if self.strides != rows:
-            return super().flat()
+        return self._in_rows((prod(self.shape),)) if self._has_rows else super().flat()
+
+    @property
+    def _has_rows(self) -> bool:
+        return self.strides == tuple(prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
+
+    def _in_rows(self, shape: tuple[int, ...]) -> LazyTensor:
         offset = self.storage.offset + self.first * np.dtype(NUMPY[self.dtype]).itemsize
-        return in_file(self.storage.path, offset, (prod(self.shape),), self.dtype)
+        return in_file(self.storage.path, offset, shape, self.dtype)
 
 
 def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:

@@ -112,9 +112,9 @@ class Experts(Block):
         """With balanced routing: the tokens; what goes into the activation, and their probabilities; what comes out."""
         rows, first, second = self.rows(micro_batch), self.expert.linear_fc1, self.expert.linear_fc2
         widths = {
-            "linear_fc1": first.input_size * micro_batch.item_size,
+            "linear_fc1": first.input_size * micro_batch.item_size * first.keeps_input,
             "activation": first.output_size // self.expert_tensor * micro_batch.item_size + FLOAT32,
-            "linear_fc2": second.input_size // self.expert_tensor * micro_batch.item_size,
+            "linear_fc2": second.input_size // self.expert_tensor * micro_batch.item_size * second.keeps_input,
         }
         for name, linear in (("linear_fc1", first), ("linear_fc2", second)):
             if linear.adapter is not None:
@@ -148,7 +148,8 @@ class SharedExperts(MLP):
         return super().forward_flops(tokens, seq_length) + gate
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """With a gate what it weighs, too."""
-        kept = super().kept_bytes(micro_batch)
+        """With a gate what it weighs, too, and its input, which the first linear has."""
+        kept, first = super().kept_bytes(micro_batch), self.linear_fc1
         weighed = micro_batch.tokens_between * self.linear_fc2.output_size * micro_batch.item_size
-        return kept if self.gate is None else {**kept, "gate": weighed}
+        own_input = 0 if first.keeps_input else first.input_bytes(micro_batch)
+        return kept if self.gate is None else {**kept, "gate": weighed + own_input}

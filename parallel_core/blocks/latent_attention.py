@@ -89,8 +89,10 @@ class LatentAttention(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Queries' and keys' projections have one input, and what core attention puts out it keeps itself."""
-        output = self.linear_proj.input_bytes(micro_batch)
-        return {**super().kept_bytes(micro_batch), "linear_kv_down_proj": 0, "linear_proj": output}
+        kept, output = super().kept_bytes(micro_batch), self.linear_proj.input_bytes(micro_batch)
+        if kept[self.first_linear]:
+            kept["linear_kv_down_proj"] = 0
+        return {**kept, "linear_proj": output}
 
 
 def _core_attention(config: ModelConfig, number: int, query_size: int) -> CoreAttention:

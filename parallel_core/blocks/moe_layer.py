@@ -38,5 +38,5 @@ class MoELayer(Block):
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Shared experts keep the input that the router keeps, too, unless that widens it."""
         kept = super().kept_bytes(micro_batch)
-        is_the_routers = self.shared_experts is not None and not self.router.in_float32
+        is_the_routers = self.shared_experts is not None and self.router.keeps_hidden_states
         return {**kept, "shared_experts.linear_fc1": 0} if is_the_routers else kept

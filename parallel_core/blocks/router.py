@@ -66,6 +66,13 @@ class Router(Block):
     """Kind of the group whose ranks route different shards of the sequence (see ShardSpec)."""
     loads: tuple[CountedLoad, ...]
     """What balancing losses sum."""
+    frozen: bool = False
+    """Whether it is not trained."""
+
+    @property
+    def keeps_hidden_states(self) -> bool:
+        """Whether it keeps its input as others have it: a frozen one keeps none."""
+        return not (self.in_float32 or self.frozen)
 
     @classmethod
     def of(cls, config: ModelConfig) -> Router:
@@ -75,7 +82,7 @@ class Router(Block):
         return cls(
             config.hidden_size, moe.num_experts, moe.moe_router_topk, config.init_method_std, config.params_dtype,
             config.add_bias_linear, moe.moe_router_enable_expert_bias, moe.moe_router_dtype is not None,
-            between_regions(config), tuple(counted_loads(config)),
+            between_regions(config), tuple(counted_loads(config)), config.lora_config.use_lora,
         )  # fmt: skip
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -93,6 +100,9 @@ class Router(Block):
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         return 2.0 * tokens * self.hidden_size * self.experts
 
+    def frozen_flops(self, tokens: int) -> float:
+        return self.forward_flops(tokens, 0) if self.frozen else 0.0
+
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Losses are computed where the forward pass is recorded, once: of a layer that is computed again, then. So
         their sums are said to be the backward's, which is not repeated."""
@@ -101,7 +111,7 @@ class Router(Block):
             yield from message(load.over, "all_reduce", counts * INT32, load.ranks, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The input, the logits, and which experts were chosen."""
+        """The input where it is trained, the logits, and which experts were chosen."""
         item_size = FLOAT32 if self.in_float32 else micro_batch.item_size
-        of_token = self.hidden_size * item_size + self.experts * item_size + self.topk * INT32
+        of_token = self.hidden_size * (not self.frozen) * item_size + self.experts * item_size + self.topk * INT32
         return {"": micro_batch.tokens_between * of_token}

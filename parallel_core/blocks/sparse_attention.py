@@ -80,7 +80,8 @@ class Indexer(Block):
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Its inputs are those of attention's projections; the gradient of its loss is computed with the loss."""
         gradient = micro_batch.tokens * sum(self.widths) * micro_batch.item_size if self.loss_coefficient else 0
-        return {"": gradient, "k_norm": self.k_norm.kept_bytes(micro_batch)[""]}
+        has_gradient = self.linear_wk.keeps_input
+        return {"": gradient, "k_norm": self.k_norm.kept_bytes(micro_batch)[""] if has_gradient else 0}
 
 
 @dataclass(frozen=True)

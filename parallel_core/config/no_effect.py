@@ -331,6 +331,11 @@ ROWS = (
         "there are no adapters without --lora-target-modules",
     ),
     Idle(
+        ("moe_router_bias_update_rate",),
+        lambda config: config.lora_config.use_lora,
+        "beside adapters the biases of experts stay as they are",
+    ),
+    Idle(
         _OF_EXPERTS,
         lambda config: config.moe_config.num_experts is None,
         "there are no experts without --num-experts",

@@ -19,12 +19,14 @@ class ExpertBiases:
     def __init__(self, model: Iterable[nn.Cell]) -> None:
         cells = [cell for chunk in model for _, cell in chunk.cells_and_names()]
         routers = [cell for cell in cells if isinstance(cell, TopKRouter)]
-        self._biases = [(router, router.expert_bias) for router in routers if router.expert_bias is not None]
+        biased = [(router, router.expert_bias) for router in routers if router.expert_bias is not None]
+        self.biases = [bias for _, bias in biased]
+        self._moved = [(router, bias) for router, bias in biased if router.moves_bias]
 
     def update(self, figures: Mapping[str, np.ndarray]) -> None:
         """Move each by its rate, down where an expert got more than the mean of what a step's tokens were routed to,
         and up where it got less; once a step, whether or not its update is made."""
-        for router, bias in self._biases:
+        for router, bias in self._moved:
             counts = figures[TOKENS_ROUTED][router.layer_number - 1]
             moves = router.moe.moe_router_bias_update_rate * np.sign(counts.mean() - counts)
             moved = bias.asnumpy() + moves.astype(np.float32)

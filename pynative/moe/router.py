@@ -41,6 +41,8 @@ class TopKRouter(nn.Cell):
         self.weight, self.bias = parameters["weight"], parameters.get("bias")
         untrained = {name: make_parameter(*spec) for name, spec in block.untrained().items()}
         self.expert_bias = untrained.get("expert_bias")
+        self.moves_bias = not config.lora_config.use_lora
+        """Beside adapters it stays, as all of the model does whose adapters they are."""
         for parameter in untrained.values():
             parameter.requires_grad = False
         self.outside = Boundary.of(config)

@@ -1,11 +1,12 @@
 """Figures of the whole model that people watch: the norm of its weights, and how many gradients are zero."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Parameter, Tensor
 
 from parallel_core.sharding import MODEL_KINDS, SHARDS_OF_STATES, is_counted
 from pynative import kernels, parallel_state
@@ -16,7 +17,9 @@ from pynative.optimizer.model_sum import ModelSum
 class ModelStatistics:
     """Sums over a model, each element counted once; the padding of the buffers is not counted."""
 
-    def __init__(self, buffers: ParamAndGradBuffers) -> None:
+    def __init__(self, buffers: ParamAndGradBuffers, frozen: Sequence[Parameter] = ()) -> None:
+        """frozen: parameters that lie in no buffer, because they are not trained."""
+        self._frozen = frozen
         self._buffers, self._is_sharded = list(buffers), buffers.is_sharded
         self._sum = ModelSum(of_owned=buffers.is_sharded)
         self._counted = [
@@ -35,7 +38,18 @@ class ModelStatistics:
 
     def parameter_norm(self) -> float:
         """The L2 norm of all weights."""
-        return math.sqrt(self._summed("parameters", kernels.squared_norm))
+        return math.sqrt(self._summed("parameters", kernels.squared_norm) + self._frozen_square)
+
+    @cached_property
+    def _frozen_square(self) -> float:
+        """Every replica has all of them; they do not change."""
+        own: dict[str, float] = {}
+        coordinates = parallel_state.get_coordinates()
+        for parameter in self._frozen:
+            spec = parameter.meta.spec
+            if is_counted(spec, coordinates):
+                own[spec.replicas] = own.get(spec.replicas, 0.0) + kernels.squared_norm(parameter)
+        return ModelSum()(own)
 
     def gradient_norms(self, scale: float) -> dict[str, float]:
         """The L2 norm of each parameter's gradient times `scale`, by global name, of those of this stage.

@@ -14,6 +14,7 @@ EXPERTS = "--num-experts 4 --moe-expert-capacity-factor 2"
 NO_LOSS = "--num-experts 4 --moe-router-load-balancing-type"
 SIGMOID = "--moe-router-score-function sigmoid"
 SPARSE = "--multi-latent-attention --kv-lora-rank 8 --enable-dsa-indexer"
+BIASED = f"{EXPERTS} --moe-router-score-function sigmoid --moe-router-enable-expert-bias"
 IDLE = [
     *(
         (flag, "", SPARSE, "--experimental-attention-variant dsa")
@@ -35,8 +36,14 @@ IDLE = [
     (
         "--moe-router-bias-update-rate 0.1",
         EXPERTS,
-        f"{EXPERTS} --moe-router-score-function sigmoid --moe-router-enable-expert-bias",
+        BIASED,
         "--moe-router-enable-expert-bias",
+    ),
+    (
+        "--moe-router-bias-update-rate 0.1",
+        f"{BIASED} --lora-target-modules linear_qkv",
+        BIASED,
+        "beside adapters",
     ),
     *(
         (flag, f"{NO_LOSS} {kind}", f"--num-experts 4 {beside}", "choose and weigh experts in their own way")

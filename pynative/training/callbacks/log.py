@@ -41,7 +41,9 @@ class LogCallback(Callback):
         self._asked_for: dict[str, float] = {}
 
     def on_train_begin(self, state: TrainingState) -> None:
-        self._statistics = ModelStatistics(state.step_cell.buffers)
+        untrained = {id(bias) for bias in state.step_cell.expert_biases.biases}
+        frozen = [p for p in state.model.get_parameters() if not p.requires_grad and id(p) not in untrained]
+        self._statistics = ModelStatistics(state.step_cell.buffers, frozen)
         self._flops = training_flops(state.config.model_config, samples=1) / parallel_state.get_world_group().size
 
     def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:

@@ -144,7 +144,7 @@ def test_random_numbers_are_functions_of_place(flags):
         np.testing.assert_allclose(share["probs"], one["probs"][share["places"]], rtol=1e-5)
 
 
-def moved_bias(backend) -> tuple[list, list, bool]:
+def moved_bias(backend, more: str) -> tuple[list, list, bool]:
     """An expert bias before and after a step in which experts got 1, 2, 3, 2, 2, 2 tokens."""
     from mindspore import nn
 
@@ -152,7 +152,7 @@ def moved_bias(backend) -> tuple[list, list, bool]:
     from pynative.moe.router import TopKRouter
 
     flags = f"{ROUTER} --moe-router-score-function sigmoid --moe-router-enable-expert-bias --bf16"
-    config = config_of(f"{flags} --moe-router-bias-update-rate 0.25", 1)
+    config = config_of(f"{flags} --moe-router-bias-update-rate 0.25 {more}", 1)
     with job(backend, config):
         router = TopKRouter(config.model_config, 2)
         before = router.expert_bias.asnumpy().tolist()
@@ -162,7 +162,12 @@ def moved_bias(backend) -> tuple[list, list, bool]:
 
 def test_the_expert_bias_moves_towards_idle_experts():
     """By the rate, whatever the distance; it is float32 in a 16-bit model, and no gradient's."""
-    assert run(1, moved_bias)[0] == ([0.0] * 6, [0.25, 0, -0.25, 0, 0, 0], False)
+    assert run(1, moved_bias, "")[0] == ([0.0] * 6, [0.25, 0, -0.25, 0, 0, 0], False)
+
+
+def test_the_expert_bias_stays_beside_adapters():
+    """They are of a model that does not change: who loads them beside it again has the same network."""
+    assert run(1, moved_bias, "--lora-target-modules linear_qkv")[0] == ([0.0] * 6, [0.0] * 6, False)
 
 
 def evaluated(backend, flags: str) -> np.ndarray:

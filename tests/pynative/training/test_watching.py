@@ -32,15 +32,29 @@ def test_the_norm_and_the_zeros_are_the_whole_models():
     assert norm > 1 and zeros >= 4 * 32 and zeros % 32 == 0, "ids 60 to 63 are never an input, of rows of 32"
 
 
-def norm_of_all_weights(backend) -> tuple[float, float]:
-    state = pretrain_tiny(backend, f"{BATCHES} --log-params-norm")
+def norm_of_all_weights(backend, flags: str) -> tuple[float, float]:
+    state = pretrain_tiny(backend, f"{BATCHES} --log-params-norm {flags}")
     squares = (np.square(p.asnumpy().astype(np.float64)).sum() for p in state.model.get_parameters())
     return state.metrics["params_norm"], float(np.sqrt(sum(squares)))
 
 
-def test_the_norm_is_that_of_the_weights_after_the_update():
-    logged, expected = run(1, norm_of_all_weights)[0]
+ADAPTERS = "--lora-r 4 --lora-target-modules linear_qkv linear_fc1"
+
+
+@pytest.mark.parametrize("flags", ["", ADAPTERS])
+def test_the_norm_is_that_of_the_weights_after_the_update(flags):
+    """Of frozen ones, too."""
+    logged, expected = run(1, norm_of_all_weights, flags)[0]
     assert logged == pytest.approx(expected, rel=1e-6)
+
+
+def test_frozen_weights_are_counted_once():
+    """Tied embeddings, and experts that ranks have apart."""
+    tied, experts = ADAPTERS, f"{FOUR_EXPERTS} {ADAPTERS}"
+    for flags, layout in ((tied, "--pipeline-model-parallel-size 2"), (experts, f"{EP2} --use-distributed-optimizer")):
+        (norm, _), *_ = run(1, figures, flags)
+        for cut_norm, _ in run(2, figures, f"{flags} {layout}"):
+            assert cut_norm == pytest.approx(norm, rel=1e-5)
 
 
 def stop_by_signal(backend, flags: str, number: int) -> tuple[int, bool]:

@@ -52,6 +52,8 @@ _NETWORK = (
     "multi_latent_attention.", "sparse_attention.", "rope_scaling.", "multi_token_prediction.", "sliding_window.",
 )  # fmt: skip
 """Sections of the model that say what is computed."""
+_ADAPTERS = tuple(map(path_of, ("lora_rank", "lora_alpha", "target_modules", "lora_config.cells")))
+"""Of low-rank adapters, where the checkpoint has some."""
 _NONE_COUNTS = path_of("rope_scaling.type")
 """Positions that are not scaled: where no flag is given, those of latent attention would be."""
 
@@ -114,7 +116,8 @@ def _said(reader: CheckpointReader, source: str, asked: Mapping[str, Any]) -> Sa
     wins += _SIZES if asked.get(_SIZES_TOO) else ()
     unsaid = {path for path in map(path_of, _OF_A_RUN) if not reader.says(path)}
     first = [path_of(name) for name in wins]
-    fills_in = [path for path in (*map(path_of, _FILLS_IN), *_shapes_a_network()) if path not in first]
+    adapters = _ADAPTERS if get(config, _ADAPTERS[0]) else ()
+    fills_in = [path for path in (*map(path_of, _FILLS_IN), *_shapes_a_network(), *adapters) if path not in first]
     found = Said()
     found.fills_in = [*found.values(config, dict.fromkeys(fills_in), source), *_tokenizer(config, source)]
     found.wins = list(found.values(config, [path for path in dict.fromkeys(first) if path not in unsaid], source))

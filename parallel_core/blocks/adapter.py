@@ -45,7 +45,7 @@ class Adapter(Block):
 
     def parameters(self) -> dict[str, ParameterSpec]:
         a, b = (self.rank, self.input_size), (self.output_size, self.rank)
-        cuts_a = (Cut(1),) if self.cut_axis == 1 else ()
+        cuts_a = (Cut(1, parts=self.parts),) if self.cut_axis == 1 else ()
         cuts_b = (Cut(0, parts=self.parts),) if self.cut_axis == 0 else ()
         return {
             "lora_a": ParameterSpec(self._shard(a, cuts_a), self.initial, self.dtype),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from parallel_core.blocks.adapters import linears
+from parallel_core.blocks.adapters import linears, unlike_experts
 from parallel_core.blocks.experts import ExpertLinear
 from parallel_core.blocks.language_model import stage_chunks
 from parallel_core.blocks.linear import Linear
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def adapter_findings(config: AllConfig) -> Iterator[Finding]:
-    """Names of no linear, stages that would train nothing, and dropout where experts' linears are named."""
+    """Names of no linear, stages that would train nothing, experts that differ, and dropout where experts' linears are
+    named."""
     if not config.lora_config.use_lora:
         return
     lora, stages = config.lora_config, _linears_of_stages(config.model_config)
@@ -31,6 +32,10 @@ def adapter_findings(config: AllConfig) -> Iterator[Finding]:
     if bare and any(adapted):
         rule = f"leaves nothing to train to pipeline stage {bare[0]}"
         yield Finding("--lora-target-modules", " ".join(lora.target_modules or ()), rule, "name linears of all stages")
+    apart = next((path for stage in stages for path in unlike_experts(stage, config.model_config)), None)
+    if apart is not None:
+        rule = f"gives {apart} another adapter than the first expert of its layer has"
+        yield Finding("--lora-target-modules", " ".join(lora.target_modules or ()), rule, "name all experts alike")
     if lora.lora_dropout and any(isinstance(linear, ExpertLinear) for found in adapted for linear in found):
         rule = "is not available for linears of experts: where a token stands there depends on the layout"
         yield Finding("--lora-dropout", lora.lora_dropout, rule, "leave it out, or name other linears")

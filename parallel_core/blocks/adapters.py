@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from parallel_core.blocks.adapter import Adapter
 from parallel_core.blocks.block import Block, join
-from parallel_core.blocks.experts import Experts
+from parallel_core.blocks.experts import ExpertLinear, Experts
 from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
@@ -55,6 +55,14 @@ def _adapter_of(linear: Linear, config: ModelConfig, path: str) -> Adapter | Non
         linear.dtype,
         linear.partial_over if linear.cut_axis is None else "tp",
     )
+
+
+def unlike_experts(linears_of_stage: Mapping[str, Linear], config: ModelConfig) -> Iterator[str]:
+    """Paths of linears of experts that the configuration gives another adapter than the first expert of the layer."""
+    lora, count = config.lora_config, config.moe_config.num_experts or 0
+    for first in (path for path, linear in linears_of_stage.items() if isinstance(linear, ExpertLinear)):
+        others = (first.replace(_FIRST_EXPERT, f"local_experts.{number}") for number in range(1, count))
+        yield from (path for path in others if lora.adapter_of(path) != lora.adapter_of(first))
 
 
 def linears(block: Block, path: str) -> Iterator[tuple[str, Linear]]:

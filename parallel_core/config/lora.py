@@ -37,7 +37,7 @@ class LoraConfig(Config):
             yield Finding("--lora-r", self.lora_rank, "needs the names of the linears that get an adapter", fix)
         for pattern in (*(self.target_modules or ()), *(str(cell.get("cell")) for cell in self.cells or ())):
             try:
-                re.compile(pattern)
+                names(pattern, "")
             except re.error as error:
                 yield Finding("--lora-target-modules", pattern, f"is no regular expression ({error})", "change it")
         for cell in self.cells or ():

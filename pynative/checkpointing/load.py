@@ -5,12 +5,13 @@ Everything is checked, on all ranks, before the first weight is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mindspore import Parameter, nn
 
 from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.convert.native import OF_ADAPTERS
 from parallel_core.checkpoint.convert.reader import holds_checkpoint, open_checkpoint
 from parallel_core.checkpoint.manifest import Manifest, Run
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
@@ -48,12 +49,16 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     weights_alone = training.checkpoint.finetune or training.checkpoint.no_load_optim
     reader = _open(directory, state.config, optimizer=not weights_alone)
     adapters_begin = state.config.lora_config.use_lora and not _has_adapters(reader)
+    if adapters_begin and training.checkpoint.resume_training:
+        raise ValueError(f"--resume-training: {reader.directory} has no adapters to go on with; leave it out")
     weights_alone = weights_alone or _is_none_of_a_run(reader, training.checkpoint.resume_training) or adapters_begin
     optimizer = None if weights_alone else state.step_cell.optimizer
     scheduler = None if weights_alone else state.step_cell.scheduler
     strictness = STRICTNESS[training.checkpoint.dist_ckpt_strictness]
     problems = optimizer_problems(reader, optimizer, strictness) + _schedule_problems(reader, scheduler, state.config)
     problems += reader.settings_problems(state.config.to_dict())
+    if strictness.refuses_unused and not state.config.lora_config.use_lora:
+        problems += _adapters_too_many(reader)
     wanted = _is_no_adapter if adapters_begin else _any
     _check(reader, state.model, problems, strictness, exactly=optimizer is not None, wanted=wanted)
     _read_weights(reader, state.model, exactly=optimizer is not None, wanted=wanted)
@@ -118,7 +123,8 @@ def load_adapters(directory: Path, state: RunState) -> None:
         warn(f"--lora-load {directory}: is not read: the run goes on with its own adapters")
         return
     reader = open_checkpoint(directory, optimizer=False)
-    _check(reader, state.model, [], STRICTNESS["raise_unexpected"], exactly=False, wanted=_is_adapter)
+    offered = [name for name in reader.manifest.weights if name.endswith(OF_ADAPTERS)]
+    _check(reader, state.model, [], STRICTNESS["raise_all"], exactly=False, wanted=_is_adapter, offered=offered)
     _read_weights(reader, state.model, exactly=False, wanted=_is_adapter)
     _compare_adapters(reader, state.config)
     log(f"Loaded the adapters of {reader.directory}")
@@ -126,6 +132,16 @@ def load_adapters(directory: Path, state: RunState) -> None:
 
 def _has_adapters(reader: CheckpointReader) -> bool:
     return bool(reader.manifest.config.get("lora_config", {}).get("lora_rank"))
+
+
+def _adapters_too_many(reader: CheckpointReader) -> list[str]:
+    """What a run without adapters is told of a checkpoint that has some."""
+    if not _has_adapters(reader):
+        return []
+    lora = reader.manifest.config["lora_config"]
+    names = " ".join(map(str, lora.get("target_modules") or ()))
+    flags = f"--lora-r {lora['lora_rank']} --lora-alpha {lora.get('lora_alpha')} --lora-target-modules {names}"
+    return [f"{reader.directory} has adapters; give {flags}, or merge them by parallel_core.checkpoint.convert"]
 
 
 def _compare_adapters(reader: CheckpointReader, config: AllConfig) -> None:
@@ -171,9 +187,10 @@ def _check(
     *,
     exactly: bool,
     wanted: Wanted = _any,
+    offered: Sequence[str] | None = None,
 ) -> None:
     """Raise ValueError on every rank if anything is wrong on any; `strictness` is about names of one side only.
-    exactly: see `_read_weights`."""
+    exactly: see `_read_weights`. offered: names that a model can use, by default those of all weights."""
     world = parallel_state.get_world_group()
     parameters = {one.meta.spec.name: one for one in name_parameters(model) if wanted(one.meta.spec)}
     specs = {name: parameter.meta.spec for name, parameter in parameters.items()}
@@ -188,7 +205,8 @@ def _check(
         damaged.append(commit.another(reader.directory))
     problems = [*damaged, *problems, *(problem for problem in found if problem)]
     source = str(reader.directory)
-    unused = agree(reader.manifest.weights, specs.keys(), problems, source, all_used=strictness.refuses_unused)
+    offered = reader.manifest.weights if offered is None else offered
+    unused = agree(offered, specs.keys(), problems, source, all_used=strictness.refuses_unused)
     if strictness.logs_absent:
         for name in absent:
             warn(f"{name}: the model has it, {source} does not: it keeps its initial values")

@@ -22,7 +22,7 @@ from pynative.layer_events import LayerEvents
 from pynative.log import log, warn
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
 from pynative.optimizer.offload import offload_lines
-from pynative.parameter import initialize_parameters
+from pynative.parameter import initialize_parameters, trainable
 from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.step_position import StepPosition, set_step_position
 from pynative.training.callbacks import (
@@ -83,6 +83,11 @@ def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | T
         parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
         chunks.append(_chunk(model_provider_func, seed, lora))
     model = nn.CellList(chunks)
+    if lora.use_lora and not any(True for _ in trainable(model)):
+        raise ValueError(
+            f"--lora-target-modules: {type(chunks[0]).__name__}, which model_provider_func gives, has no adapters; "
+            f"give it ColumnParallelLoRA and RowParallelLoRA, or leave the flag out"
+        )
     if isinstance(config, AllConfig) and (notice := unused_recompute_notice(model, config.model_config)):
         warn(notice)
     return model

@@ -64,6 +64,21 @@ def test_newer_kinds_of_networks_are_taken(tmp_path, family):
     assert found.multi_token_prediction == said.model_config.multi_token_prediction
 
 
+def test_adapters_are_taken(tmp_path):
+    """Where there are some: without their flags the run could not load them."""
+    said = config_of(f"{TINY} --lora-r 4 --lora-alpha 8 --lora-target-modules linear_qkv linear_fc1", 1)
+    folder = saved(tmp_path, said)
+    assert config_with(f"--load {folder}", 1).lora_config == said.lora_config
+    own = config_with(f"--load {folder} --lora-r 2 --lora-target-modules linear_proj", 1).lora_config
+    assert (own.lora_rank, own.lora_alpha, own.target_modules) == (2, 8.0, ["linear_proj"])
+
+
+def test_a_base_says_nothing_of_adapters(folder):
+    assert not config_with(f"--load {folder}", 1).lora_config.use_lora
+    own = config_with(f"--load {folder} --lora-r 2 --lora-target-modules linear_proj", 1).lora_config
+    assert (own.lora_rank, own.lora_alpha, own.target_modules) == (2, 32.0, ["linear_proj"])
+
+
 def test_positions_that_are_not_scaled_are_taken(tmp_path):
     """Those of latent attention would be, where no flag says anything."""
     said = config_of(f"{TINY} {FAMILIES['latent attention, compressed queries']}", 1)

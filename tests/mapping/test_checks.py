@@ -505,6 +505,8 @@ BAD = [
     ("--lora-target-modules linear_qkv linear_kvq", 1, "--lora-target-modules linear_kvq"),
     ("--lora-target-modules layers.0.*qkv --pipeline-model-parallel-size 2", 2, "--lora-target-modules layers.0.*qkv"),
     ("--lora-target-modules linear_(", 1, "--lora-target-modules linear_("),
+    ("--lora-target-modules (?i)LINEAR_QKV", 1, "--lora-target-modules (?i)LINEAR_QKV"),
+    ("--num-experts 4 --lora-target-modules experts.0.linear_fc1", 1, "--lora-target-modules experts.0.linear_fc1"),
     ("--num-experts 4 --lora-dropout 0.1 --lora-target-modules linear_fc1", 1, "--lora-dropout 0.1"),
     ("--num-experts 4 --lora-target-modules linear_qkv --hot-expert-num 1", 1, "--hot-expert-num 1"),
     ("--sliding-window -1", 1, "--sliding-window -1"),

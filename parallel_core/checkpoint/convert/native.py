@@ -22,7 +22,7 @@ from parallel_core.config import LoraConfig
 from parallel_core.files import plain_file
 from parallel_core.sharding import ShardSpec, place
 
-_A, _B = ".adapter.lora_a", ".adapter.lora_b"
+OF_ADAPTERS = _A, _B = ".adapter.lora_a", ".adapter.lora_b"
 """What the names of an adapter's parameters add to their linear's."""
 
 _MOST = 4 << 30
@@ -64,7 +64,7 @@ def read_native(folder: Path, *, optimizer: bool = True) -> Model:
 def merged(weights: Mapping[str, LazyTensor], lora: LoraConfig) -> dict[str, LazyTensor]:
     """Of weights and the adapters beside them the weights alone that compute the same: W + (alpha / r) B A, computed in
     float32 and rounded once to W's type."""
-    found = {name: tensor for name, tensor in weights.items() if not name.endswith((_A, _B))}
+    found = {name: tensor for name, tensor in weights.items() if not name.endswith(OF_ADAPTERS)}
     for name in weights:
         if name.endswith(_A):
             linear = name.removesuffix(_A)

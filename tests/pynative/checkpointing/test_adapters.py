@@ -75,6 +75,37 @@ def test_who_has_no_adapters_names_those_that_are_too_many(folders):
         run(1, train, f"{LLAMA} --load {adapted}", steps=False)
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("", r"has adapters; give --lora-r 4 --lora-alpha 32.0 --lora-target-modules linear_qkv linear_proj"),
+        (f"{LORA} --lora-r 2", r"linear_qkv.adapter.lora_a: \[4, 32\] in .* \[2, 32\] in the model"),
+    ],
+)
+def test_a_run_with_other_flags_is_told_what_to_give(folders, flags, said):
+    with pytest.raises(Exception, match=said):
+        run(1, train, f"{LLAMA} {flags} --load {folders[1]}", steps=False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--load {base} --lora-load {adapted}", r"linear_fc1.adapter.lora_a: .* has it, the model does not"),
+        (
+            "--load {base} --lora-load {base}",
+            r"lora_a: the model has it, the checkpoint .* does not",
+        ),
+        ("--load {base} --resume-training", r"--resume-training: .* has no adapters"),
+    ],
+)
+def test_adapters_that_are_not_those_of_the_run_are_refused(folders, flags, said):
+    """More than it has, fewer, and none where a run is to go on."""
+    base, adapted, *_ = folders
+    fewer = "--lora-r 4 --lora-target-modules linear_qkv linear_proj"
+    with pytest.raises(Exception, match=said):
+        run(1, train, f"{LLAMA} {fewer} {flags.format(base=base, adapted=adapted)}", steps=False)
+
+
 @pytest.mark.parametrize(("kind", "logits"), [("hf", "yes"), ("megatron", "no"), ("native", "no")])
 def test_converting_merges(folders, tmp_path, capsys, kind, logits):
     """The engine's logits of the source, with adapters, are those of the target, without."""

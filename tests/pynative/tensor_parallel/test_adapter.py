@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from parallel_core.blocks import Adapter, Linear
 from parallel_core.initial_values import Normal
 from tests.support import layouts
 from tests.support.distributed import run
@@ -112,3 +113,29 @@ def recounted(backend, kind: str) -> tuple[float, list[bool]]:
 def test_a_linear_of_ones_own_is_numpys(world, kind):
     for error, trained in run(world, recounted, kind):
         assert error < 1e-6 and trained == [False, True, True]
+
+
+@pytest.mark.parametrize("cut_axis", [0, 1])
+def test_an_adapter_is_cut_as_its_linear(cut_axis):
+    """Fused parts of what the linear's weight is cut along, each on its own."""
+    linear = Linear(12, 8, cut_axis, Normal(1.0), "float32", parts=2)
+    adapter = Adapter(12, 8, cut_axis, 2, 3, 1.0, 0.0, Normal(1.0), "float32", "tp").parameters()
+    whole, cut = linear.parameters()["weight"].shard, adapter["lora_b" if cut_axis == 0 else "lora_a"].shard
+    assert cut.cuts == whole.cuts and cut.shape[cut_axis] == whole.shape[cut_axis]
+
+
+def without_adapters(backend, flags: str) -> str:
+    """What a run says whose model's own linears have none."""
+    from pynative.transformer.gpt_model import GPTModel
+
+    bare = config_of(TINY, backend.world_size).model_config
+    try:
+        layouts.train(backend, flags, build=lambda config, **stage: GPTModel(bare, **stage))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_a_model_without_adapters_is_refused():
+    said = run(1, without_adapters, f"{TINY} {OF_ALL} --global-batch-size 4")[0]
+    assert "GPTModel, which model_provider_func gives, has no adapters" in said

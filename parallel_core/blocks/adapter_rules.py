@@ -31,7 +31,8 @@ def adapter_findings(config: AllConfig) -> Iterator[Finding]:
     bare = [number for number, found in enumerate(adapted) if not found]
     if bare and any(adapted):
         rule = f"leaves nothing to train to pipeline stage {bare[0]}"
-        yield Finding("--lora-target-modules", " ".join(lora.target_modules or ()), rule, "name linears of all stages")
+        fix = "name linears of all stages" if stages[bare[0]] else "give it a layer"
+        yield Finding("--lora-target-modules", " ".join(lora.target_modules or ()), rule, fix)
     apart = next((path for stage in stages for path in unlike_experts(stage, config.model_config)), None)
     if apart is not None:
         rule = f"gives {apart} another adapter than the first expert of its layer has"

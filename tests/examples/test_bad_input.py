@@ -58,6 +58,10 @@ MISTAKES = {
     "abbreviated": ({"--num-layer": 2, "--mock-data": ""}, "--num-layers"),
     "not yet": ({"--is-instruction-dataset": "", "--mock-data": ""}, "--is-instruction-dataset"),
     "no such linear": ({"--lora-target-modules": "linear_kvq", "--mock-data": ""}, "--lora-target-modules linear_kvq"),
+    "no adapters there": (
+        {"--lora-target-modules": "linear_qkv", "--lora-load": "/nowhere", "--mock-data": ""},
+        "--lora-load /nowhere",
+    ),
 }
 
 

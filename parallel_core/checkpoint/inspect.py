@@ -84,7 +84,7 @@ def write_npz(path: Path, tensors: Mapping[str, LazyTensor]) -> None:
 def inspect(options: argparse.Namespace) -> Iterator[str]:
     """Do what the command line says. Raises ValueError if the checkpoint is damaged."""
     one, folder = formats.recognise(options.directory, options.source, options.ckpt_step)
-    model = formats.read(folder, one.kind)
+    model = formats.read_as_stored(one, folder)
     yield f"{folder}: {one.name} format"
     yield from lines(model)
     if options.check:

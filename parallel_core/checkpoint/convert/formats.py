@@ -87,6 +87,14 @@ def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimi
         return model
 
 
+def read_as_stored(one: Format, folder: Path) -> Model:
+    """The same of a folder whose format is known, with adapters, where there are some, by themselves."""
+    if one.kind != "native":
+        return read(folder, one.kind)
+    with told_of(folder, one.name):
+        return read_native(folder, merges=False)
+
+
 @contextmanager
 def told_of(folder: Path, name: str) -> Iterator[None]:
     """Whatever the files of a format lead to, somebody's own among them, is a ValueError that names the folder."""

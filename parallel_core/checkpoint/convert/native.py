@@ -34,14 +34,15 @@ def is_native(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
-def read_native(folder: Path, *, optimizer: bool = True) -> Model:
-    """One of our checkpoints; adapters are merged into their weights, and the optimizer's state, which is theirs, is
-    left out. Raises ValueError if a tensor is not whole."""
+def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) -> Model:
+    """One of our checkpoints. merges: adapters are merged into their weights, and the optimizer's state, which is
+    theirs, is left out; otherwise they are weights by themselves. Raises ValueError if a tensor is not whole."""
     manifest = Manifest.read(folder)
     files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}
     tensors = {name: _whole(name, tensor, files) for name, tensor in manifest.tensors.items()}
     lora = manifest.config.get("lora_config", {})
-    record = manifest.optimizer if optimizer and not lora.get("lora_rank") else None
+    is_merged = merges and bool(lora.get("lora_rank"))
+    record = manifest.optimizer if optimizer and not is_merged else None
     position = Position(
         manifest.iteration,
         manifest.consumed_samples,
@@ -57,7 +58,7 @@ def read_native(folder: Path, *, optimizer: bool = True) -> Model:
         states.setdefault(state, {})[weight] = tensors[name]
     settings = {name: _known(manifest.config.get(name, {})) for name in SECTIONS}
     weights = {name: tensors[name] for name in manifest.weights}
-    whole = merged(weights, LoraConfig(**lora)) if lora.get("lora_rank") else weights
+    whole = merged(weights, LoraConfig(**lora)) if is_merged else weights
     return Model(whole, settings, states, position, adapters=(len(weights) - len(whole)) // 2)
 
 

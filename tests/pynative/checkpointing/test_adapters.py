@@ -7,6 +7,7 @@ import pytest
 
 from parallel_core.checkpoint.convert.__main__ import main
 from parallel_core.checkpoint.convert.native import read_native
+from parallel_core.checkpoint.inspect import main as inspect
 from tests.support.checkpoint_jobs import assert_same, train
 from tests.support.distributed import run
 
@@ -73,6 +74,18 @@ def test_who_has_no_adapters_names_those_that_are_too_many(folders):
     _, adapted, *_ = folders
     with pytest.raises(Exception, match=r"linear_qkv.adapter.lora_a: .* has it, the model does not"):
         run(1, train, f"{LLAMA} --load {adapted}", steps=False)
+
+
+def test_inspecting_shows_adapters_and_their_states(folders, tmp_path, capsys):
+    """As they are stored, not merged as other formats would have them."""
+    _, adapted, _, tuned = folders
+    files = [str(tmp_path / name) for name in ("weights.npz", "states.npz")]
+    assert inspect([str(adapted), "--npz", files[0], "--optimizer-npz", files[1]]) == 0
+    assert "2 steps of the optimizer" in capsys.readouterr().out
+    for file, expected in zip(files, (tuned.weights, tuned.moments), strict=True):
+        with np.load(file) as found:
+            assert set(found) == expected.keys()
+            assert all(np.array_equal(found[name], values) for name, values in expected.items())
 
 
 @pytest.mark.parametrize(

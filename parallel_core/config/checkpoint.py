@@ -53,8 +53,8 @@ class CheckpointConfig(Config):
     exit_on_missing_checkpoint: bool = option("--exit-on-missing-checkpoint", False)
     """Stop if `load_checkpoint` holds none, instead of starting anew."""
     use_checkpoint_args: bool = option("--use-checkpoint-args", False)
-    """Take from `load_checkpoint` what says which model it is: sizes that no flag gives, and, whatever the flags say,
-    its kind (positions, biases, norm, activation, dropout, experts, tokenizer)."""
+    """Take from `load_checkpoint` what says which model it is: sizes and adapters that no flag gives, and, whatever
+    the flags say, its kind (positions, biases, norm, activation, dropout, experts, tokenizer)."""
     use_mp_args_from_checkpoint_args: bool = option("--use-mp-args-from-checkpoint-args", False)
     """With `use_checkpoint_args` also the tensor-, pipeline- and expert-parallel sizes, whatever the flags say."""
     use_tokenizer_model_from_checkpoint_args: bool = option("--no-use-tokenizer-model-from-checkpoint-args", True)

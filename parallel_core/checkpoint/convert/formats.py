@@ -14,7 +14,7 @@ from parallel_core.checkpoint.convert.megatron.legacy import is_legacy, read_leg
 from parallel_core.checkpoint.convert.megatron.torch_dist import is_torch_dist, read_torch_dist
 from parallel_core.checkpoint.convert.model import VOCABULARY, Model
 from parallel_core.checkpoint.convert.native import is_native, read_native
-from parallel_core.checkpoint.convert.parameters import check_parameters
+from parallel_core.checkpoint.convert.parameters import check_counts, check_parameters
 from parallel_core.files import read_plain
 
 
@@ -79,6 +79,7 @@ def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimi
     one, folder = recognise(directory, kind, step)
     with told_of(folder, one.name):
         model = one.read(folder, optimizer=optimizer)
+        check_counts(model, folder)
         if one.kind != "native":
             model.network.update(vocab_size=model.vocab_size, params_dtype=model.weights[VOCABULARY[0]].dtype)
             check_parameters(model, folder)

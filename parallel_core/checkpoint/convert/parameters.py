@@ -17,18 +17,18 @@ _ROUTER, _EXPERT_BIAS = ".router.weight", ".router.expert_bias"
 
 def check_parameters(model: Model, source: object) -> None:
     """Raises ValueError naming parameters that are missing, of another shape, or of no layer of the network."""
-    problems = list(_absurd(model)) or sorted(_problems(model))
+    problems = sorted(_problems(model))
     if problems:
         more = [f"and {len(problems) - MOST} more"] if len(problems) > MOST else []
         raise ValueError("\n".join(f"{source}: {line}" for line in (*problems[:MOST], *more)))
 
 
-def _absurd(model: Model) -> Iterator[str]:
-    """Each layer and each expert has a parameter: a network of more of them is not even described."""
+def check_counts(model: Model, source: object) -> None:
+    """Raises ValueError for more layers or experts than parameters: such a network is not even described."""
     for path in _COUNTS:
         count = get(model.settings, path)
         if isinstance(count, int) and count > len(model.weights):
-            yield f"its settings have {path} {count}, its files {len(model.weights)} parameters"
+            raise ValueError(f"{source}: its settings have {path} {count}, its files {len(model.weights)} parameters")
 
 
 def _problems(model: Model) -> Iterator[str]:

@@ -94,7 +94,7 @@ def damaged_entry(path: Path, begin: int, size: int) -> str | None:
         with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
             return archive.testzip()
     except (zipfile.BadZipFile, NotImplementedError, EOFError, struct.error, ValueError) as error:
-        return str(error)
+        return f"what should be an archive of torch 1.6 or later ({error})"
 
 
 class _Window:

@@ -16,7 +16,7 @@ import numpy as np
 
 from parallel_core.checkpoint.lazy import NUMPY, Assembled, LazyTensor, assembled
 from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
-from parallel_core.checkpoint.torch_files.pickles import read_pickle
+from parallel_core.checkpoint.torch_files.pickles import StandIn, read_pickle
 from parallel_core.files import plain_file, read_plain
 from parallel_core.sharding import Box
 
@@ -75,7 +75,10 @@ def archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
 
 def _metadata(folder: Path) -> Any:
     path = plain_file(folder, METADATA)
-    return read_pickle(read_plain(path), str(path))
+    found = read_pickle(read_plain(path), str(path))
+    if not isinstance(found, StandIn):
+        raise ValueError(f"{path}: it holds no description of a checkpoint")
+    return found
 
 
 def _pieces(key: str, described: Any, places: Mapping[Any, _Stored], dtype: str) -> Iterator[tuple[Box, LazyTensor]]:

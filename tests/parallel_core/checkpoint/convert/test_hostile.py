@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from parallel_core.checkpoint.convert import formats
+from parallel_core.checkpoint.convert.checksums import damages
+from parallel_core.checkpoint.convert.native import write_native
 from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors
 from parallel_core.checkpoint.torch_files.archive import read_archive
@@ -194,6 +196,26 @@ def test_a_pointer_that_is_no_text(tmp_path):
     folder = unpack("legacy/llama_tp2_bf16", tmp_path)
     (folder / formats.TRACKER).write_bytes(b"\xff\xfe1")
     with pytest.raises(ValueError, match=str(folder)):
+        formats.read(folder)
+
+
+def test_a_description_that_is_none(tmp_path):
+    """The checksums of the files that it names are compared before anything else is done."""
+    folder = unpack("torch_dist/mixtral_ep2", tmp_path)
+    (metadata,) = folder.glob("iter_*/.metadata")
+    metadata.write_bytes(pickle.dumps([]))
+    for act in (formats.read, lambda found: list(damages(formats.recognise(found)[1]))):
+        with pytest.raises(ValueError, match=r"\.metadata: it holds no description"):
+            act(folder)
+
+
+def test_a_manifest_of_a_thousand_million_layers(tmp_path):
+    folder = write_native(formats.read(unpack("hf/llama", tmp_path)), tmp_path / "ours")
+    content = json.loads((folder / "manifest.json").read_text())
+    del content["digest"]
+    content["config"]["model_config"]["num_layers"] = 10**9
+    (folder / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"num_layers 1000000000, its files \d+ parameters"):
         formats.read(folder)
 
 

@@ -46,7 +46,8 @@ def _sync(path: Path) -> None:
 def begin(root: Path, iteration: int) -> Path:
     """Remove what interrupted saves left in `root`, and make the directory that the writers fill."""
     root.mkdir(parents=True, exist_ok=True)
-    _sync(root.parent)
+    with suppress(PermissionError):  # others' folder, through which one may go without reading it
+        _sync(root.parent)
     clean(root)
     partial = partial_directory(root, iteration)
     partial.mkdir()

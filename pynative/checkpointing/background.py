@@ -48,6 +48,7 @@ class BackgroundSave:
         self._saving = replace(saving, tensors=copies)
         self._work: list[Callable[[], None]] = [self._write, self._saving.publish]
         self._error: BaseException | None = None
+        self._was_told = False
         if mindspore.get_context("device_target") != "CPU":
             self.finish_copies()  # a device's memory is read by the main thread
         self._start()
@@ -59,6 +60,15 @@ class BackgroundSave:
     def finish_copies(self) -> None:
         """Have all copies made: what they are of is going to change."""
         self._snapshot.finish()
+        self._was_told = True
+
+    def check_copies(self) -> None:
+        """Raise RuntimeError if weights were changed without a word, and so perhaps under the copying thread."""
+        if not self._was_told:
+            raise RuntimeError(
+                f"{self.path}: is given up: weights were changed while they were copied; a loop of one's own calls "
+                f"before_change of its callbacks ahead of each update, by the step's before_update"
+            )
 
     def _start(self) -> None:
         work = self._work.pop(0)
@@ -99,7 +109,7 @@ def _in_background(work: Callable[[], None]) -> threading.Thread:
     """A thread of the lowest priority that does this."""
 
     def run() -> None:
-        if hasattr(os, "setpriority"):
+        with suppress(AttributeError, OSError):  # where a system does not let a thread have one, it has its process's
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         work()
 

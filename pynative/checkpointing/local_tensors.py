@@ -13,12 +13,15 @@ from pynative import parallel_state
 from pynative.checkpointing.optimizer_state import optimizer_tensors
 from pynative.checkpointing.state import RunState
 from pynative.optimizer.flat_optimizer import FlatOptimizer
-from pynative.parameter import name_parameters, place_of, settled, type_name
+from pynative.parameter import ParameterMeta, name_parameters, place_of, settled, type_name
 
 
 def local_tensors(state: RunState) -> dict[str, LocalTensor]:
     """Weights by name and optimizer state by "<state>.<name>": they are read when they are written, and so hold until
-    the next update."""
+    the next update. Raises ValueError for values that were assigned where none are kept (ZeRO stage 3)."""
+    if state.step_cell.optimizer is not None:
+        for buffer in state.step_cell.optimizer.buffers:
+            buffer.gathered.check()
     optimizer = saved_optimizer(state)
     return written_weights(state) | ({} if optimizer is None else written_state(optimizer))
 
@@ -47,8 +50,8 @@ def _written_part(parameter: Parameter) -> LocalTensor | None:
     if not meta.is_cut:
         if not is_written(meta.spec, coordinates):
             return None
-        place = place_of(parameter)
-        return LocalTensor(place, LazyTensor(place.shape, type_name(parameter.dtype), _reading(parameter)))
+        place, read = place_of(parameter), (_values_of_now if _may_change_in_a_forward(meta) else _reading)(parameter)
+        return LocalTensor(place, LazyTensor(place.shape, type_name(parameter.dtype), read))
     if meta.kept is None or not is_state_written(meta.spec, coordinates, sharded=True):
         return None
     return _part(*meta.kept)
@@ -68,6 +71,16 @@ def _part(stretch: Stretch, memory: Tensor) -> LocalTensor:
     """A stretch of a parameter, read out of the vector that holds it."""
     read, shape = _reading(memory), stretch.place.shape
     return LocalTensor(stretch.place, LazyTensor(shape, type_name(memory.dtype), lambda: stretch.to_array(read())))
+
+
+def _may_change_in_a_forward(meta: ParameterMeta) -> bool:
+    """Whether a user's own cell may keep a running figure there: it is not trained, and no layer of ours made it."""
+    return meta.initial is None and meta.main_grad is None
+
+
+def _values_of_now(memory: Tensor) -> Callable[[], np.ndarray]:
+    array = np.array(memory.asnumpy())
+    return lambda: array
 
 
 def _reading(memory: Tensor) -> Callable[[], np.ndarray]:

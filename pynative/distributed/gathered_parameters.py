@@ -35,8 +35,16 @@ class _Slot:
         self.bucket = None
         kernels.fill_(self.memory, NOT_HERE)
 
-    def is_vacant(self) -> bool:
-        """Whether nobody wrote there since then."""
+    def check(self) -> None:
+        """Raise ValueError if somebody wrote values there, of which nothing is kept."""
+        if self.bucket is None and not self._is_vacant():
+            raise ValueError(
+                "parameters: some were assigned values, of which nothing is kept, because with --zero-stage 3 a rank "
+                "keeps its part of each; write them by pynative.checkpointing.load_weights"
+            )
+
+    def _is_vacant(self) -> bool:
+        """Whether nobody wrote there since it was vacated."""
         on_host: np.ndarray | None = getattr(self.memory, "host_memory", None)
         if on_host is None:
             return bool((self.memory.astype(mindspore.float32) == NOT_HERE).all())
@@ -107,8 +115,7 @@ class GatheredParameters:
     def _start(self, bucket: Span) -> None:
         slot = self._slots[self._places[bucket].slot]
         slot.wait()
-        if slot.bucket is None and not slot.is_vacant():
-            raise _assigned()
+        slot.check()
         place, kept = self._places[bucket], self._kept.span(*self._own[bucket])
         own = place.span(*self._own[bucket]) if in_place.is_on_host(kept) else kept
         if own is not kept:
@@ -129,15 +136,13 @@ class GatheredParameters:
         else:
             slot.vacate()
 
+    def check(self) -> None:
+        """Raise ValueError if values were assigned to parameters that are not here: a checkpoint would lack them."""
+        for slot in self._slots.values():
+            slot.wait()
+            slot.check()
+
     def forget(self) -> None:
         """What is in the slots is stale: this rank's parameters were updated."""
         for slot in self._slots.values():
             slot.vacate()
-
-
-def _assigned() -> ValueError:
-    """Somebody wrote values where none are kept."""
-    return ValueError(
-        "parameters: some were assigned values, of which nothing is kept, because with --zero-stage 3 a rank keeps its "
-        "part of each; write them by pynative.checkpointing.load_weights"
-    )

@@ -145,6 +145,8 @@ def _train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Ca
 
     def before_update(gradient_scale: float) -> None:
         for callback in callbacks:
+            callback.before_change(state)
+        for callback in callbacks:
             callback.on_gradients(state, gradient_scale)
 
     while state.iteration < training.training_iters and not state.should_stop:
@@ -160,6 +162,8 @@ def _train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Ca
         for callback in callbacks:
             callback.on_step_end(state)
     state.step_cell.buffers.finish_param_sync()
+    for callback in callbacks:
+        callback.before_change(state)
     for callback in callbacks:
         callback.on_train_end(state)
 

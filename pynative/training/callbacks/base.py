@@ -48,6 +48,10 @@ class Callback:
     def on_train_begin(self, state: TrainingState) -> None:
         """Before the first step."""
 
+    def before_change(self, state: TrainingState) -> None:
+        """Weights are about to change: by the update after `on_gradients`, or what callbacks do in it and in
+        `on_train_end`. All are told before any of them does."""
+
     def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
         """Gradients are reduced and lie, unscaled, in `main_grad`; the update follows."""
 

@@ -11,7 +11,10 @@ from pynative.training.callbacks.base import Callback, TrainingState
 
 
 class CheckpointCallback(Callback):
-    """--save, --save-interval; background (--async-save): training goes on while all but the last are written."""
+    """--save, --save-interval; background (--async-save): training goes on while all but the last are written.
+
+    Callbacks behind this one must then leave the weights alone at the end of a step; a script's stand before it.
+    """
 
     reads_parameters = False
 
@@ -40,14 +43,20 @@ class CheckpointCallback(Callback):
         if self.background and self.interval:
             self._memory = prepared_memory(state)
 
-    def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
-        """The update, which follows, changes what is being copied."""
+    def before_change(self, state: TrainingState) -> None:
+        """What is being copied changes next."""
         if self._under_way is not None:
             self._under_way.finish_copies()
 
+    def before_save(self, state: TrainingState) -> None:
+        """A script may save between two steps, too."""
+        self._finish(state)
+
     def on_step_end(self, state: TrainingState) -> None:
-        if self._under_way is not None and self._under_way.advance():
-            self._saved(state, self._under_way.path)
+        if self._under_way is not None:
+            self._under_way.check_copies()
+            if self._under_way.advance():
+                self._saved(state, self._under_way.path)
         if self.interval and state.iteration % self.interval == 0:
             self._save(state, self.background)
 

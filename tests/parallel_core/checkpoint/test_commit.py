@@ -227,6 +227,20 @@ def test_a_directory_without_a_checkpoint_is_named(tmp_path, tracker, words):
     assert str(tmp_path) in str(error.value)
 
 
+def test_the_folder_around_may_be_one_that_cannot_be_read(tmp_path):
+    """Of a place where users have folders, each of which they may enter alone."""
+    open_, root = os.open, tmp_path / "save"
+
+    def open_others(path, *arguments):
+        if Path(path) == tmp_path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open_(path, *arguments)
+
+    with patch("os.open", open_others):
+        save(root, 1, [one_tensor(1)])
+    assert commit.find(root).name == "iter_0000001"
+
+
 def test_a_writer_that_did_not_come_is_named(tmp_path):
     """Two hosts with a directory each of the same name: rank 0 sees only its own files."""
     partial = commit.begin(tmp_path, 1)

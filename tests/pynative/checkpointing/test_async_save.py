@@ -15,18 +15,44 @@ from tests.support.pretraining import BATCHES, pretrain_tiny
 WRITE_PART = "pynative.checkpointing.save.write_part"
 FLAGS = f"{BATCHES} --train-iters 4 --save-interval 2 --use-distributed-optimizer"
 BIASED = (
-    f"{FLAGS} --train-iters 3 --lr-decay-iters 4 --num-experts 2 --moe-token-dispatcher-type alltoall "
+    f"{FLAGS} --num-experts 2 --moe-token-dispatcher-type alltoall "
     "--moe-router-enable-expert-bias --moe-router-score-function sigmoid"
 )
 
 
+def meddling():
+    """A callback that changes weights ahead of each update and when training is over, and a figure of its own cell,
+    which is not trained, in each forward."""
+    from mindspore import Parameter, Tensor
+
+    from pynative import in_place
+    from pynative.parameter import write_parameter
+    from pynative.training.callbacks import Callback
+
+    class Meddles(Callback):
+        def on_train_begin(self, state):
+            (chunk,) = state.model
+            chunk.seen = Parameter(Tensor([0.0]), name="seen", requires_grad=False)
+            chunk.register_forward_pre_hook(lambda cell, inputs: in_place.assign_add(chunk.seen, Tensor([1.0])))
+
+        def on_gradients(self, state, gradient_scale):
+            self.on_train_end(state)
+
+        def on_train_end(self, state):
+            for parameter in state.model.get_parameters():
+                if parameter.requires_grad:
+                    write_parameter(parameter, parameter.asnumpy() * 1.5)
+
+    return Meddles()
+
+
 def train(backend, flags: str) -> None:
-    pretrain_tiny(backend, f"{BIASED} {flags}")
+    pretrain_tiny(backend, f"{BIASED} {flags}", callbacks=[meddling()])
 
 
 def train_with_a_slow_copier(backend, flags: str) -> None:
-    """The thread holds on to the first piece until the main thread asks for all copies, which it must do before the
-    update; at the latest until the step has ended."""
+    """The thread holds on to the first piece until the main thread asks for all copies, which it must do before
+    anything changes; at the latest until the step has ended."""
     from pynative.training.callbacks import Callback
 
     asked, take, finish = threading.Event(), Snapshot._take, Snapshot.finish
@@ -48,15 +74,16 @@ def train_with_a_slow_copier(backend, flags: str) -> None:
         finish(snapshot)
 
     with patch.object(Snapshot, "_take", take_and_wait), patch.object(Snapshot, "finish", ask):
-        pretrain_tiny(backend, f"{BIASED} {flags}", callbacks=[Ended()])
+        pretrain_tiny(backend, f"{BIASED} {flags}", callbacks=[meddling(), Ended()])
 
 
 def test_what_is_written_in_the_background_is_what_was_there_when_it_began(tmp_path):
-    """The files of iteration 2 are those of a run that waited, though its first copy is only made when step 3 wants to
-    update the weights; experts' biases change in every step, too."""
+    """The files of iterations 2 and 4 are those of a run that waited, though the first copy is only made when step 3
+    wants to change weights, or the run ends, and scripts change them first; experts' biases change in every step, and
+    what cells keep themselves in every forward."""
     run(2, train, f"--save {tmp_path / 'waits'}")
     run(2, train_with_a_slow_copier, f"--save {tmp_path / 'goes_on'} --async-save")
-    for iteration in (2, 3):
+    for iteration in (2, 4):
         name = commit.checkpoint_name(iteration)
         waits, goes_on = (Manifest.read(tmp_path / mode / name) for mode in ("waits", "goes_on"))
         assert waits.files == goes_on.files and waits.tensors == goes_on.tensors, iteration
@@ -150,3 +177,60 @@ def count_over_two_runs(backend, directory) -> list[int]:
 def test_a_callback_goes_on_with_its_state(tmp_path):
     """It counts over both runs, on every rank."""
     assert run(2, count_over_two_runs, tmp_path) == [[2, 1, 4, 2]] * 2
+
+
+def save_beside(backend, directory) -> None:
+    """A script saves step 3 into the same folder, while step 2 is not written; the system grants no priority."""
+    from parallel_core.checkpoint.writer import write_part
+    from pynative.checkpointing import save_checkpoint
+    from pynative.checkpointing.background import BackgroundSave
+    from pynative.training.callbacks import Callback
+
+    gate, finish, begin = threading.Event(), BackgroundSave.finish, commit.begin
+
+    class Saves(Callback):
+        def on_step_end(self, state):
+            if state.iteration == 3:
+                save_checkpoint(directory, state)
+
+    def finish_it(saving):
+        gate.set()
+        finish(saving)
+
+    def begin_another(root, iteration):
+        partial = begin(root, iteration)
+        if iteration == 3:
+            gate.set()
+        return partial
+
+    def write_when_open(*arguments):
+        assert gate.wait(60)
+        write_part(*arguments)
+
+    with (
+        patch(WRITE_PART, write_when_open),
+        patch.object(BackgroundSave, "finish", finish_it),
+        patch.object(commit, "begin", begin_another),
+        patch("os.setpriority", side_effect=PermissionError),
+    ):
+        pretrain_tiny(backend, f"{FLAGS} --save {directory} --async-save", callbacks=[Saves()])
+
+
+def test_a_script_that_saves_into_the_same_folder_waits_for_what_is_under_way(tmp_path):
+    """There are never two writers, who take each other's folders for leftovers."""
+    run(1, save_beside, tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("*iter_*")) == [f"iter_000000{n}" for n in (2, 3, 4)]
+
+
+def train_without_a_word(backend, directory) -> None:
+    from pynative.training.callbacks import CheckpointCallback
+
+    with patch.object(CheckpointCallback, "before_change", lambda *_: None):
+        pretrain_tiny(backend, f"{FLAGS} --save {directory} --async-save")
+
+
+def test_a_loop_that_does_not_say_that_weights_change_is_told(tmp_path):
+    """Copies might have been made while they did: nothing is published."""
+    with pytest.raises(Exception, match="calls before_change of its callbacks"):
+        run(1, train_without_a_word, tmp_path)
+    assert not list(tmp_path.glob("iter_*"))

@@ -154,6 +154,13 @@ def assigned(backend, flags: str, event: str, value: float | None) -> None:
         pretrain_tiny(backend, flags, callbacks=[type("Assigns", (Callback,), {event: assign})()])
 
 
+def test_values_that_a_checkpoint_would_lack_are_an_error(tmp_path):
+    """Assigned after the last step: no forward comes that would find them."""
+    flags = f"{TINY} {UNTIED} --global-batch-size 4 --zero-stage 3 --save {tmp_path}"
+    run(2, assigned, flags, "on_train_end", 1.0)
+    assert not list(tmp_path.glob("iter_*"))
+
+
 @pytest.mark.parametrize("types", ["", "--bf16"])
 @pytest.mark.parametrize(("event", "value"), [("on_train_begin", None), ("on_train_begin", 0.0), ("on_step_end", 1.0)])
 def test_values_that_would_be_lost_are_an_error(event, value, types):

@@ -156,7 +156,7 @@ def assigned(backend, flags: str, event: str, value: float | None) -> None:
 
 def test_values_that_a_checkpoint_would_lack_are_an_error(tmp_path):
     """Assigned after the last step: no forward comes that would find them."""
-    flags = f"{TINY} {UNTIED} --global-batch-size 4 --zero-stage 3 --save {tmp_path}"
+    flags = f"{TINY} {UNTIED} --global-batch-size 4 --zero-stage 3 --save {tmp_path} --save-interval 9"
     run(2, assigned, flags, "on_train_end", 1.0)
     assert not list(tmp_path.glob("iter_*"))
 

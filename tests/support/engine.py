@@ -28,6 +28,7 @@ def job(backend, config: AllConfig) -> Iterator[None]:
     from pynative.tensor_parallel.random import set_rng_seed
 
     parallel = config.parallel_config
+    parallel.found_device = "CPU"
     device.initialize("CPU", parallel.kernels, parallel.threads or 1, backend.world_size, parallel.fused)
     parallel_state.initialize_from_config(parallel, backend)
     set_rng_seed(config.training_config.seed)

@@ -19,12 +19,15 @@ UNIFORM, BLOCK = f"{FULL} uniform --recompute-num-layers", f"{FULL} block --reco
 SELECTIVE = "--recompute-granularity selective --recompute-modules"
 FIRST_LINEAR = r"--select-recompute {'feed_forward\\.w1\\.matmul':True}"
 EVERYTHING = r"--select-recompute ['mlp\\..*','.*_layernorm','self_attention\\.core_attention']"
+NOTHING = r"--select-recompute-exclude ['mlp\\.activation','.*_layernorm']"
+"""Not even what a CPU makes again without being asked."""
 
 
 def same(world: int, flags: str, *recomputed: str) -> None:
-    """Runs with recomputation are those without, bit for bit, on rank 0 and by digests of every rank's shards."""
-    plain = run(world, train, flags)
-    for more in recomputed:
+    """Runs with recomputation, and with what is the default, are those without, bit for bit, on rank 0 and by digests
+    of every rank's shards."""
+    plain = run(world, train, f"{flags} {NOTHING}")
+    for more in ("", *recomputed):
         for found, expected in zip(run(world, train, f"{flags} {more}"), plain, strict=True):
             assert_same(found, expected, more)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from itertools import groupby
 from typing import Any
 
-from parallel_core.config import AllConfig
+from parallel_core.config import AllConfig, ParallelConfig
 from parallel_core.config.base import Unjudged
 from parallel_core.costs import MemoryBytes, memory
 
@@ -36,6 +36,16 @@ def as_lines(config: AllConfig) -> Iterator[str]:
         label = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} - {numbers[-1]}"
         sizes = [*asdict(needed).values(), needed.total]
         yield "".join([f"  {label:10}", *(f"{size / 2**20:>23,.1f}" for size in sizes)])
+    yield from _of_results(config.parallel_config)
+
+
+def _of_results(parallel: ParallelConfig) -> Iterator[str]:
+    """What a CPU does unasked."""
+    made_again = "results of activation functions are made again instead of being kept"
+    if parallel.drops_outputs:
+        yield f"  On a CPU {made_again} (docs/recompute.md)."
+    elif parallel.drops_outputs_on_cpu:
+        yield f"  On a CPU activations are fewer: {made_again}; --device-target CPU counts so."
 
 
 def as_json(config: AllConfig) -> list[dict[str, Any]]:

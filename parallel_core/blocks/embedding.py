@@ -100,8 +100,11 @@ class Embedding(Block):
         return replace(micro_batch, dtype=self.word_embeddings.dtype, sequence=sequence)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """Where no gradient comes back, nothing."""
         kept = super().kept_bytes(micro_batch)
-        return kept if self.norm is None else {**kept, "norm": self.norm.kept_bytes(self._normed(micro_batch))[""]}
+        if self.norm is not None:
+            kept["norm"] = self.norm.kept_bytes(self._normed(micro_batch))[""]
+        return dict.fromkeys(kept, 0) if self.frozen else kept
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """The words' rows from the rank that has each, and their gradient back to it, in the table's type."""

@@ -132,10 +132,8 @@ def _on_this_rank(
 
 
 def _without_outputs(plan: ChunkRecompute, config: ModelConfig) -> ChunkRecompute:
-    """The plan where outputs of activations are not kept: on a CPU, for whose time they count little. A schedule that
-    puts weight gradients off holds them until then, so there they are kept."""
-    parallel = config.parallel_config
-    if not parallel.computes_with_host_kernels or parallel.schedule_name == "zb-h1":
+    """The plan where outputs of activations are not kept."""
+    if not config.parallel_config.drops_outputs:
         return plan
     return replace(plan, layers=tuple(layer.dropping_outputs() for layer in plan.layers))
 

@@ -13,7 +13,7 @@ from parallel_core.messages import Message
 from parallel_core.recompute import FIRST_LINEAR, OUTPUT_DROPPED, UP_PROJECTIONS, LayerRecompute, path_in_layer
 
 _NORM_OF = {"self_attention": "input_layernorm", "mlp": "pre_mlp_layernorm"}
-"""Half of a layer -> the norm of its input."""
+"""Half of a layer -> the norm of its input, whose result has the residual stream's type."""
 
 
 def kept_of_layer(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) -> dict[str, int]:
@@ -21,15 +21,13 @@ def kept_of_layer(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) 
 
     A part that is computed again keeps its input, and what its collectives gave where they are not run again.
     """
-    kept, hidden_states = layer.kept_bytes(micro_batch), _hidden_states(layer, micro_batch)
-    for half, norm in _NORM_OF.items():
-        inside = {name for name in kept if name.startswith(f"{half}.")}
-        first = _first_linear(layer, half)
-        if half in asked.modules:
-            kept = {name: size for name, size in kept.items() if name not in inside}
-            kept[first] = hidden_states
-        if norm in asked.modules:
-            kept[first] = 0
+    kept, normed = layer.kept_bytes(micro_batch), input_bytes(layer, micro_batch)
+    for module in asked.modules:
+        if module in _NORM_OF:
+            kept = {name: size for name, size in kept.items() if not name.startswith(f"{module}.")}
+        if half := _half_begun(layer, module):
+            kept[_first_linear(layer, half)] = normed
+    kept |= {_first_linear(layer, half): 0 for half, norm in _NORM_OF.items() if norm in asked.modules}
     core = layer.self_attention.core_attention
     changes = {
         "self_attention.core_attention": {
@@ -39,7 +37,7 @@ def kept_of_layer(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) 
         "mlp.linear_fc1": {"mlp.activation": 0},
         "mlp.activation": {"mlp.linear_fc2": 0},
         "moe.experts.activation": {"mlp.experts.linear_fc2": 0},
-        "moe": {**dict.fromkeys(_below(kept, "mlp"), 0), "mlp.router": hidden_states},
+        "moe": {**dict.fromkeys(_below(kept, "mlp"), 0), "mlp.router": normed},
         "moe.shared_experts": dict.fromkeys(_below(kept, "mlp.shared_experts")[1:], 0),
     }
     for module in asked.modules:
@@ -79,7 +77,33 @@ def kept_by_second_run(layers: Sequence[Layer], micro_batch: MicroBatch, asked: 
         kept_of_all = sum(sum(each.kept_bytes(micro_batch).values()) for each in layers)
         return kept_of_all - has_input * input_bytes(layer, micro_batch)
     kept = layer.kept_bytes(micro_batch)
-    return max((_kept_by_part(layer, kept, micro_batch, module) for module in asked.modules), default=0)
+    return max(
+        (
+            _kept_by_part(layer, kept, micro_batch, module) + _kept_of_normed(layer, kept, micro_batch, module, asked)
+            for module in asked.modules
+        ),
+        default=0,
+    )
+
+
+def _kept_of_normed(
+    layer: Layer, kept: dict[str, int], micro_batch: MicroBatch, module: str, asked: LayerRecompute
+) -> int:
+    """Of a norm's result, with which a part begins, what its first linear keeps: what was made again, or in another
+    type."""
+    half, is_kept_already = _half_begun(layer, module), micro_batch.dtype == micro_batch.residual_dtype
+    if half is None or (is_kept_already and _NORM_OF[half] not in asked.modules):
+        return 0
+    return kept[_first_linear(layer, half)]
+
+
+def _half_begun(layer: Layer, module: str) -> str | None:
+    """The half of a layer that a module begins: a norm's result is its input. Where queries are not compressed, what
+    makes heads of them does."""
+    attention = layer.self_attention
+    if isinstance(attention, LatentAttention) and module == UP_PROJECTIONS:
+        return "self_attention" if attention.first_linear in attention.up_projections else None
+    return "mlp" if module == FIRST_LINEAR else module if module in _NORM_OF else None
 
 
 def _kept_by_part(layer: Layer, kept: dict[str, int], micro_batch: MicroBatch, module: str) -> int:
@@ -163,7 +187,3 @@ def collective_bytes(layer: Layer, micro_batch: MicroBatch, asked: LayerRecomput
         if not enters or micro_batch.sequence.tensor > 1:
             sizes[name] = tokens * layer.hidden_size * micro_batch.item_size
     return sizes
-
-
-def _hidden_states(layer: Layer, micro_batch: MicroBatch) -> int:
-    return micro_batch.tokens_between * layer.hidden_size * micro_batch.item_size

@@ -57,7 +57,8 @@ def _groups_no_layers(config: AllConfig) -> bool:
 def _recomputes_no_module(config: AllConfig) -> bool:
     recompute = config.recompute_config
     return not (
-        recompute.select_recompute is not None
+        config.parallel_config.drops_outputs_on_cpu
+        or recompute.select_recompute is not None
         or recompute.recompute_granularity == "selective"
         or recompute.recompute_norm
         or recompute.recompute_mla_up_proj

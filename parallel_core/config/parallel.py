@@ -109,9 +109,16 @@ class ParallelConfig(Config):
         return model_parallel_size(self)
 
     @property
-    def computes_with_host_kernels(self) -> bool:
-        """Whether this is known to be a process on a CPU, with the operators that are the default there."""
-        return (self.found_device or self.device_target) == "CPU" and self.kernels != "ops"
+    def drops_outputs(self) -> bool:
+        """Whether results of activations are made again unasked: where this is known to be a process on a
+        CPU."""
+        return (self.found_device or self.device_target) == "CPU" and self.drops_outputs_on_cpu
+
+    @property
+    def drops_outputs_on_cpu(self) -> bool:
+        """Whether that is so on a CPU: with the operators that are the default there. A schedule that puts weight
+        gradients off would hold the results until then."""
+        return self.device_target != "Ascend" and self.kernels != "ops" and self.schedule_name != "zb-h1"
 
     @property
     def schedule_name(self) -> str:

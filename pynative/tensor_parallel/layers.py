@@ -25,6 +25,7 @@ from pynative.tensor_parallel.mappings import (
     reduce_scatter_to_sequence_parallel_region,
     scatter_to_tensor_model_parallel_region,
 )
+from pynative.tensor_parallel.recompute import cast_made_again
 
 if TYPE_CHECKING:
     from typing import Required, Self, Unpack
@@ -198,7 +199,7 @@ class ColumnParallelLinear(ParallelLinear):
         if weight is None:
             raise ValueError("ColumnParallelLinear was built with skip_weight_param_allocation=True: pass a weight")
         added = None if self.skip_bias_add else self.bias
-        x = kernels.cast(x, self.compute_dtype)
+        x = cast_made_again(x, self.compute_dtype)
         y = self.product(x, weight, added, self.boundary, self.boundary.inside())
         if self.gather_output:
             y = gather_from_tensor_model_parallel_region(y, self.boundary.group)
@@ -238,7 +239,7 @@ class RowParallelLinear(ParallelLinear):
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i/t] -> ([s, b, o], with sequence parallelism [s/t, b, o]; the bias [o] if it was not added)."""
         group = self.boundary.group
-        x = kernels.cast(x, self.compute_dtype)
+        x = cast_made_again(x, self.compute_dtype)
         if not self.input_is_parallel:
             x = scatter_to_tensor_model_parallel_region(x, group)
         inside = self.boundary.inside()
@@ -258,7 +259,7 @@ class DuplicatedLinear(ParallelLinear):
 
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i], with sequence parallelism [s/t, b, i] -> ([s, b, o] alike; the bias [o] if it was not added)."""
-        x, added = kernels.cast(x, self.compute_dtype), None if self.skip_bias_add else self.bias
+        x, added = cast_made_again(x, self.compute_dtype), None if self.skip_bias_add else self.bias
         y = self.product(x, self.weight, added, self.boundary.inside(), self.boundary)
         return y, self.bias if self.skip_bias_add else None
 

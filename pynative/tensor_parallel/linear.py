@@ -34,9 +34,9 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, boundary):
-        ctx.boundary, ctx.bias, ctx.made_again = boundary, bias, made_again(x)
-        is_kept = ctx.inputs_need_gradients[1] and not ctx.made_again
-        ctx.save_for_backward(weight, *((x,) if is_kept else ()))
+        is_needed = ctx.inputs_need_gradients[1]
+        ctx.boundary, ctx.bias, ctx.made_again = boundary, bias, made_again(x) if is_needed else None
+        ctx.save_for_backward(weight, *((x,) if is_needed and not ctx.made_again else ()))
         weight, bias = kernels.cast(weight, x.dtype), None if bias is None else kernels.cast(bias, x.dtype)
         return kernels.linear_forward(boundary.enter(x, boundary.group), weight, bias)
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, saved_tensors_hooks
 
@@ -195,6 +196,19 @@ def fork_made_again(tensor: Tensor) -> tuple[Tensor, Tensor]:
         for way in ways:
             way.made_again = again
     return ways
+
+
+def cast_made_again(tensor: Tensor, dtype: mindspore.Type) -> Tensor:
+    """`kernels.cast`, of a tensor that may be one that is made again: so is the result then."""
+    result, again = kernels.cast(tensor, dtype), made_again(tensor)
+    if again is not None and result is not tensor:
+        result.made_again = partial(_cast_anew, again, dtype)
+    return result
+
+
+def _cast_anew(again: Kept, dtype: mindspore.Type) -> Tensor:
+    with autograd.no_grad():
+        return kernels.cast(again(), dtype)
 
 
 def detached_made_again(tensor: Tensor) -> Tensor:

@@ -69,6 +69,20 @@ def test_memory_of_each_stage_is_in_the_answer(capsys):
     assert "\n  1 - 2 " in table and "optimizer states" in table
 
 
+def test_what_a_cpu_does_not_keep_is_in_the_answer(capsys):
+    """Fewer activations where the device is said, and a sentence; none where that is not done."""
+    fewer, more = (answer(capsys, flags)["memory"][0]["activations"] for flags in ("--device-target CPU", ""))
+    assert fewer < more
+    for flags, sentence in (
+        ("--device-target CPU", "On a CPU results of activation"),
+        ("", "--device-target CPU counts so"),
+        ("--kernels ops", None),
+    ):
+        main(["--", *line(flags)])
+        table = capsys.readouterr().out.partition("memory of a rank, in MiB")[2]
+        assert (sentence or "accepted") in table and ("On a CPU" in table) is (sentence is not None)
+
+
 def test_states_in_host_memory_are_told_apart(capsys):
     """By the table and by its JSON."""
     (kept,), (moved,) = (answer(capsys, flags)["memory"] for flags in ("", "--cpu-offload-optimizer"))

@@ -246,7 +246,7 @@ IDLE = [
         "--recompute-activation-function",
         "--recompute-activation-function",
     ),
-    ("--select-recompute-exclude True", "", None, "--select-recompute"),
+    ("--select-recompute-exclude True", "--kernels ops", "", "--select-recompute"),
     *(
         (flag, WHOLE, WHOLE.replace("uniform", "block"), "computed again whole")
         for flag in (

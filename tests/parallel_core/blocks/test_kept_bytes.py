@@ -2,11 +2,13 @@
 
 import gc
 import tracemalloc
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from parallel_core.blocks import Layer, MicroBatch, stage_chunks
+from parallel_core.blocks.recomputed import kept_by_second_run
 from parallel_core.costs import kept_bytes
 from tests.support.distributed import run
 from tests.support.engine import config_of, job
@@ -28,8 +30,9 @@ def numpy_bytes() -> int:
     return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(only).traces)
 
 
-def measured(backend, flags: str) -> int:
-    """Bytes that arrays have grown by after the forward of one micro-batch of this rank's chunk."""
+@contextmanager
+def traced_forward(backend, flags: str):
+    """The forward of one micro-batch of this rank's chunk, as a function, while memory is traced."""
     import mindspore as ms
 
     from pynative import autograd, kernels, parallel_state
@@ -41,6 +44,8 @@ def measured(backend, flags: str) -> int:
     with job(backend, config):
         first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
         model = GPTModel(config.model_config, pre_process=first, post_process=last).set_train()
+        for parameter in model.get_parameters():
+            parameter.requires_grad = parameter.requires_grad and config.lora_config.trains(parameter.meta.spec)
         micro_batch = MicroBatch.of(config.model_config)
         shape = (micro_batch.tokens_between // micro_batch.batch, micro_batch.batch, config.model_config.hidden_size)
         ids, mask = np.ones((2, 128), np.int32), np.ones((2, 128), np.float32)
@@ -61,11 +66,37 @@ def measured(backend, flags: str) -> int:
         forward()  # tables of angles, and what else is made once
         tracemalloc.start()
         try:
-            before = numpy_bytes()
-            result = forward()
-            return numpy_bytes() - before - result.nbytes
+            yield forward
         finally:
             tracemalloc.stop()
+
+
+def measured(backend, flags: str) -> int:
+    """Bytes that arrays have grown by after a forward."""
+    with traced_forward(backend, flags) as forward:
+        before = numpy_bytes()
+        result = forward()
+        return numpy_bytes() - before - result.nbytes
+
+
+def measured_of_second_run(backend, flags: str) -> int:
+    """The most that arrays grow by while a part is run again in a backward."""
+    import mindspore as ms
+
+    from pynative import autograd
+    from pynative.tensor_parallel import recompute
+
+    run_again, grown = recompute._Run._run_again, []
+
+    def watched(part):
+        before = numpy_bytes()
+        run_again(part)
+        grown.append(numpy_bytes() - before)
+
+    with traced_forward(backend, flags) as forward, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recompute._Run, "_run_again", watched)
+        autograd.backward([forward()], [ms.Tensor.from_numpy(np.ones((), np.float32))])
+    return max(grown)
 
 
 LAYOUTS = {
@@ -99,7 +130,12 @@ ROWS += [
     ("one rank", "sparse attention", ""),
     ("tp2 sp", "sparse attention", "--bf16 --dsa-indexer-use-sparse-loss"),
 ]
-ROWS += [("pp2", "sandwich norm", "--bf16 --params-dtype float32 --fp32-residual-connection")]
+FP32_RESIDUAL = "--bf16 --params-dtype float32 --fp32-residual-connection"
+ROWS += [("pp2", "sandwich norm", FP32_RESIDUAL), ("one rank", "no positions, residual after norm", "")]
+ROWS += [("one rank", "gpt", f"{FP32_RESIDUAL} --recompute-norm")]
+ADAPTERS = "--lora-r 4 --lora-target-modules"
+ROWS += [("one rank", "gpt", f"{ADAPTERS} linear_qkv linear_proj linear_fc1 linear_fc2")]
+ROWS += [("tp2 sp", "llama", f"{ADAPTERS} linear_fc1")]
 
 
 EVEN = "--moe-router-topk 4"
@@ -150,6 +186,8 @@ RECOMPUTED = [
     ("one rank", COMPRESSED, r"--recompute True --select-recompute-exclude ['latent\\.up_projections']"),
     ("ring", "llama", "--recompute-granularity selective"),
     ("ulysses", "llama", "--recompute-activations --recompute-modules core_attn mlp"),
+    ("one rank", "gpt", f"{FP32_RESIDUAL} --recompute-norm --recompute-granularity selective --recompute-modules mlp"),
+    ("one rank", "gpt", f"{FP32_RESIDUAL} --select-recompute ['mlp','self_attention']"),
 ]
 
 
@@ -164,6 +202,33 @@ def test_less_is_kept_of_what_is_computed_again(layout, model, recompute):
         stage = rank if layout == "pp2" else 0
         assert found == sum(kept_bytes(config, stage)), (rank, found, kept_bytes(config, stage))
         assert found < sum(kept_bytes(plain, stage))
+
+
+OF_MLP = "--recompute-granularity selective --recompute-modules mlp"
+
+
+@pytest.mark.parametrize(
+    ("model", "recompute"),
+    [
+        ("gpt", f"{OF_MLP} layernorm"),
+        ("llama", r"--recompute-norm --select-recompute ['mlp\\.linear_fc1']"),
+        ("gpt", f"{FP32_RESIDUAL} {OF_MLP} layernorm"),
+        ("gpt", f"{FP32_RESIDUAL} {OF_MLP}"),
+        ("llama", "--select-recompute ['self_attention']"),
+        (LATENT, f"{UP_PROJECTIONS} layernorm"),
+    ],
+)
+def test_what_a_second_run_keeps(model, recompute):
+    """To the byte, beside hidden states that the part gives: a norm's result, with which a part begins, counts where it
+    was made again or is kept in another type."""
+    flags = f"{SIZES} {FAMILIES[model]} {recompute}"
+    config = config_of(flags, 1).model_config
+    micro_batch, stack = MicroBatch.of(config), stage_chunks(config, 0)[0].decoder.layers
+    (_, layer), asked = stack.layers[0], stack.recompute.layers[0]
+    again = kept_by_second_run([layer], micro_batch, asked, slices=False)
+    gives_hidden_states = not {"mlp.linear_fc1", "self_attention.up_projections"} & {*asked.modules}
+    result = micro_batch.tokens * config.hidden_size * micro_batch.item_size * gives_hidden_states
+    assert run(1, measured_of_second_run, flags) == [again + result]
 
 
 def test_a_layer_keeps_what_the_literature_says():
@@ -196,14 +261,16 @@ def test_kept_bytes_name_the_module_that_keeps_them():
         ("", True),
         ("--kernels ops", False),
         ("--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1", False),
-        (r"--select-recompute ['input_layernorm'] --select-recompute-exclude ['mlp\\.activation']", False),
+        (r"--select-recompute-exclude ['mlp\\.activation']", False),
+        (r"--select-recompute ['self_attention\\.core_attention']", True),
     ],
 )
 def test_where_outputs_of_activations_are_not_kept(more, dropped):
-    """On a CPU, unless its operators are those of a device, the second linear's gradient comes later, or the user
-    excludes it; the user has asked for nothing, so no notice says that it is done."""
+    """On a CPU, unless its operators are those of a device, the linear's gradient comes later, or the user excludes
+    them; the user has asked for nothing, so no notice says that it is done."""
     config = config_of(f"{SIZES} {more}", 2 if "pipeline" in more else 1).model_config
     (chunk,) = stage_chunks(config, 0)
     kept = chunk.kept_bytes(MicroBatch.of(config))
     assert (kept["decoder.layers.0.mlp.linear_fc2"] == 0) is dropped
-    assert all(layer.is_asked_for is ("select" in more) for layer in chunk.decoder.layers.recompute.layers)
+    is_asked_for = "--select-recompute " in more
+    assert all(layer.is_asked_for is is_asked_for for layer in chunk.decoder.layers.recompute.layers)

@@ -140,6 +140,8 @@ ROWS += [("tp2 sp", "llama", f"{ADAPTERS} linear_fc1")]
 
 EVEN = "--moe-router-topk 4"
 """Every token goes to every expert: as many rows for each as the blocks count with."""
+ROWS += [("one rank", "experts", f"{EVEN} {ADAPTERS} linear_qkv")]
+ROWS += [("one rank", COMPRESSED, f"{ADAPTERS} linear_kv_down_proj linear_kv_up_proj")]
 ROWS += [("one rank", "experts", EVEN), ("one rank", "experts", f"{EVEN} --bf16 --moe-grouped-gemm")]
 ROWS += [("ep2", "experts", f"{EVEN} --moe-grouped-gemm"), ("tp2 sp", "experts", f"{EVEN} --bf16 --moe-grouped-gemm")]
 

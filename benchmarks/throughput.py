@@ -5,10 +5,10 @@
 
 What follows `--` are Megatron's flags. Prints one line of JSON. `gflops` counts forward and backward of the model over
 all ranks (attention as the whole square, recomputation not at all); `sgemm_peak_gflops` is the sum over ranks and
-threads of a large float32 product, whatever the precision: the best of what the ranks reach before and after, and of
-what every kind of BLAS kernels that this CPU can run reaches in a process of its own, so that a library which chose
+threads of a large float32 product, whatever the precision: the best of what the ranks reach after their last step, and
+of what every kind of BLAS kernels that this CPU can run reaches in a process of its own, so that a library which chose
 slow kernels does not become the measure of itself; `blas_cores` are what the ranks used; `comm_ms` the time rank 0
-spent in collectives, a step.
+spent in collectives, a step; `peak_rss_mb` the most memory that rank 0 had.
 """
 
 import argparse
@@ -167,7 +167,7 @@ def work(options: argparse.Namespace) -> None:
     if backend.rank == 0:
         flops = training_flops(config.model_config, config.dataset_config.global_batch_size)
         tokens = config.dataset_config.global_batch_size * options.seq
-        rates = figures(statistics.median(clock.seconds), max(options.known_peak, *clock.rates), flops, tokens)
+        rates = figures(statistics.median(clock.seconds), max(options.known_peak, clock.rate), flops, tokens)
         more = {
             "blas_cores": blas.cores(),
             "peak_rss_mb": round(peak_memory_mb()),

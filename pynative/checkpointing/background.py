@@ -13,7 +13,6 @@ import mindspore
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.checkpoint.pace import Pace
 from parallel_core.checkpoint.snapshot import HostMemory, Snapshot
 from pynative import parallel_state
 from pynative.checkpointing.local_tensors import local_tensors
@@ -43,9 +42,8 @@ class BackgroundSave:
 
     def __init__(self, directory: Path, state: RunState, memory: HostMemory) -> None:
         saving = Saving.begin(directory, state)
-        self.path, self._snapshot, self._pace = saving.path, Snapshot(saving.tensors, memory), Pace()
-        copies = {name: self._pace.of(tensor) for name, tensor in self._snapshot.tensors.items()}
-        self._saving = replace(saving, tensors=copies)
+        self.path, self._snapshot = saving.path, Snapshot(saving.tensors, memory)
+        self._saving = replace(saving, tensors=self._snapshot.tensors)
         self._work: list[Callable[[], None]] = [self._write, self._saving.publish]
         self._error: BaseException | None = None
         self._was_told = False
@@ -99,7 +97,6 @@ class BackgroundSave:
 
     def finish(self) -> None:
         """Wait until the checkpoint is whole; all ranks call this."""
-        self._pace.hurry()
         self._thread.join()
         while not self.advance():
             self._thread.join()

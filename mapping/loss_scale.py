@@ -29,6 +29,18 @@ _ADAPTING = {
 """Fields of a scale that adapts."""
 _DEFAULTS = {path_of("loss_scale_window"): 1000}
 """Megatron's, where the flag has none of its own here: typed out it asks for nothing."""
+_ADAPTIVE_ALONE = dict.fromkeys(
+    map(path_of, ("max_loss_scale_window", "min_loss_scale_window")), "no effect: needs --adaptive-loss-scale"
+)
+_BESIDE = {
+    "dynamic": _ADAPTIVE_ALONE,
+    "deepspeed": _ADAPTIVE_ALONE | {path_of("loss_scale_factor"): "no effect: DeepSpeed's scale doubles and halves"},
+    "adaptive": dict.fromkeys(
+        map(path_of, ("loss_scale_hysteresis", "precision.min_loss_scale")),
+        "no effect: --adaptive-loss-scale shrinks the scale at every overflow, down to 1",
+    ),
+}
+"""Loss scaler -> field -> why it does nothing there."""
 
 
 def why_not(config: AllConfig) -> dict[str, str]:
@@ -41,6 +53,7 @@ def why_not(config: AllConfig) -> dict[str, str]:
             return dict.fromkeys(_ADAPTING, "--loss-scale is fixed")
         if precision.bf16:
             return dict.fromkeys(_ADAPTING, "bfloat16 has float32's range; only a fixed --loss-scale acts with it")
+        return _BESIDE.get(precision.loss_scaler, {})
     return {}
 
 

@@ -285,8 +285,8 @@ def _read_key(key: str, value: Any, said: DeepSpeed, path: str) -> None:
         said.autos.extend(Auto(key, ROW_OF[argument]) for argument in KEYS[key](_PROBES.get(key, 1)))
     else:
         try:
-            arguments = KEYS[key](value)
-        except (TypeError, IndexError):
+            arguments = _arguments(key, value)
+        except (TypeError, IndexError, OverflowError):
             said.findings.append(Finding(key, repr(value), "is not a value of this key", "change it", path))
         except ValueError as error:
             said.findings.append(Finding(key, repr(value), str(error), "change it", path))
@@ -294,6 +294,17 @@ def _read_key(key: str, value: Any, said: DeepSpeed, path: str) -> None:
             said.given.extend(Given(key, filled, ROW_OF[name], source=path) for name, filled in arguments.items())
             if not arguments and value in VALUES_WITHOUT_EFFECT:
                 said.given.append(Given(key, value, source=path, reason=VALUES_WITHOUT_EFFECT[value]))
+
+
+def _arguments(key: str, value: Any) -> Arguments:
+    """What a key says. Python would take true for 1, and a value that is missing for one that is not given."""
+    arguments = KEYS[key](value)
+    for kind, filled in ((ROW_OF[name].type, filled) for name, filled in arguments.items()):
+        if kind in (int, float) and (isinstance(value, bool) or value is None):
+            raise TypeError(value)
+        if kind is int and isinstance(filled, str):
+            int(filled)
+    return arguments
 
 
 def resolved(autos: Sequence[Auto], config: AllConfig) -> tuple[list[str], list[Finding]]:

@@ -16,11 +16,12 @@ _STATIC_GRAPH = "the dynamic graph is not compiled: there is nothing to switch"
 _BY_SCRIPT = "the network is what its sizes say"
 
 
-def beside(read: types.Types) -> Meaning:
-    """A type that goes with the compute type of the model section, or of --bf16 and --fp16."""
+def beside(read: types.Types, otherwise: str = "") -> Meaning:
+    """A type that goes with the compute type of the model section, or of --bf16 and --fp16; `otherwise`: why one that
+    fills no field does nothing."""
 
     def meaning(value: Any, entries: Entries) -> Values | str:
-        return read(value, _compute(entries)) or "stages send each other what they compute, in its type"
+        return read(value, _compute(entries)) or otherwise
 
     return meaning
 
@@ -108,25 +109,37 @@ def hot_experts(value: Any, entries: Entries) -> Values | str:
     return {"hot_expert_num": value} if is_on else "enable_cold_hot_expert is off"
 
 
+_SCALE, _FIXED_SCALE = "runner_wrapper.scale_sense", "FixedLossScaleUpdateCell"
+_SCALERS = words(
+    {
+        "AdaptiveLossScaleUpdateCell": {"loss_scaler": "adaptive"},
+        "DynamicLossScaleUpdateCell": {"loss_scaler": "dynamic", "loss_scale_hysteresis": 1},
+        _FIXED_SCALE: "loss_scale_value is fixed",
+    }
+)
+
+
+def loss_scaler(value: Any, entries: Entries) -> Values | str:
+    if value == _FIXED_SCALE and not entries.get(f"{_SCALE}.loss_scale_value"):
+        raise ValueError("needs a loss_scale_value above 0")
+    return _SCALERS(value, entries)
+
+
+def loss_scale_value(value: Any, entries: Entries) -> Values | str:
+    """The scale that never changes, or the one to begin with."""
+    return {"loss_scale" if entries.get(f"{_SCALE}.type") == _FIXED_SCALE else "loss_scale_value": value}
+
+
 _CLIPPING: dict[str, Meaning] = {
     "use_clip_grad": lambda value, entries: "max_grad_norm says how" if value else {"clip_grad": 0.0},
     "max_grad_norm": max_grad_norm,
 }
-_SCALE = "runner_wrapper.scale_sense"
 _RUNNER: dict[str, Meaning] = {
     "type": words({"MFTrainOneStepCell": "there is one training step"}),
     "local_norm": to("log_local_norm"),
     **_CLIPPING,
-    "scale_sense.type": words(
-        {
-            "AdaptiveLossScaleUpdateCell": {"loss_scaler": "adaptive"},
-            "DynamicLossScaleUpdateCell": {"loss_scaler": "dynamic", "loss_scale_hysteresis": 1},
-            "FixedLossScaleUpdateCell": "loss_scale_value is fixed",
-        }
-    ),
-    "scale_sense.loss_scale_value": lambda value, entries: {
-        "loss_scale" if entries.get(f"{_SCALE}.type") == "FixedLossScaleUpdateCell" else "loss_scale_value": value
-    },
+    "scale_sense.type": loss_scaler,
+    "scale_sense.loss_scale_value": loss_scale_value,
     "scale_sense.scale_factor": to("loss_scale_factor"),
     "scale_sense.scale_window": to("loss_scale_window"),
     "scale_sense.max_scale_window": to("max_loss_scale_window"),
@@ -141,6 +154,10 @@ _MODEL: dict[str, Meaning] = {
     "softmax_compute_dtype": beside(types.softmax),
     "softmax_compute_type": beside(types.softmax),
     "residual_connection_dtype": beside(types.residual),
+    **dict.fromkeys(
+        ("layernorm_compute_dtype", "layernorm_compute_type"),
+        beside(types.either, "norms compute in float32 always, and round once to their input's type"),
+    ),
     "position_embedding_type": lambda value, entries: {
         "position_embedding_type": "learned_absolute" if value == "absolute" else value
     },
@@ -208,7 +225,7 @@ _PARALLEL: dict[str, Meaning] = {
     "micro_batch_num": to("micro_batch_num"),
     "pp_interleave_num": to("virtual_pipeline_model_parallel_size"),
     "deterministic_mode": to("deterministic_mode"),
-    "recv_dtype": beside(types.received),
+    "recv_dtype": beside(types.either, "stages send each other what they compute, in its type"),
     "zero_level": zero,
     "gradient_accumulation_fusion": nothing("gradients are added where they are kept in any case"),
     "use_cpu_initialization": nothing("initial values are the same, wherever they are computed"),

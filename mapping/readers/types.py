@@ -41,8 +41,8 @@ def residual(value: Any, compute: str) -> Values:
     return {"fp32_residual_connection": kind == "float32" != compute}
 
 
-def received(value: Any, compute: str) -> Values:
-    """What stages send each other has the type of what they compute: it only can be said."""
+def either(value: Any, compute: str) -> Values:
+    """A type that only can be said: nothing is computed otherwise."""
     _read(value, ("float32", compute))
     return {}
 

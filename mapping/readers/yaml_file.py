@@ -19,7 +19,7 @@ def read(path: str | Path) -> tuple[list[Given], list[Finding]]:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return [], [Finding("--yaml-cfg", path, "there is no such file", "give the path of an existing one")]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         return [], [Finding("--yaml-cfg", path, f"cannot be read: {' '.join(str(error).split())}", "mend it")]
     if not isinstance(content, dict):
         return [], [Finding("--yaml-cfg", path, "must hold sections with keys and values", "mend it")]
@@ -42,6 +42,6 @@ def _contradictions(given: Sequence[Given]) -> Iterator[Finding]:
     for entry in given:
         target = entry.target or entry.row.dest
         other = first.setdefault(target, entry) if target else entry
-        if other.value != entry.value:
+        if other is not entry and other.value != entry.value:
             rule = f"contradicts {shown(other.name, other.value)}"
             yield Finding(entry.name, entry.value, rule, "leave one of them out", entry.source)

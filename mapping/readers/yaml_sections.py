@@ -64,8 +64,12 @@ def read_entries(entries: Mapping[str, Any], source: str) -> tuple[list[Given], 
             found, wrong = meant(key, meaning, value, entries, source)
             given += found
             findings += wrong
-        elif value is not None or key not in _GROUPS:
+        elif key not in _GROUPS:
             findings.append(_unknown(key, source))
+        elif value is not None:
+            findings.append(
+                Finding(key, shown_value(value), "must hold keys with values", "write them below it", source)
+            )
     return given, findings
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from math import isfinite
+from sys import float_info
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from parallel_core.findings import ConfigError, Finding
@@ -148,7 +148,7 @@ def _broken_rule(metadata: Any, hint: Any, value: Any) -> str | None:
         return f"must be of type {type_name(hint)}"
     if value is None:
         return None
-    if isinstance(value, float) and not isfinite(value):
+    if isinstance(value, int | float) and not abs(value) <= float_info.max:
         return "must be a finite number"
     if metadata["choices"] and value not in metadata["choices"]:
         return f"must be one of {', '.join(map(str, metadata['choices']))}"

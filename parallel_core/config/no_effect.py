@@ -247,9 +247,11 @@ ROWS = (
         "with ZeRO stages 2 and 3 (--zero-stage) a bucket is a layer",
     ),
     Idle(
-        ("max_loss_scale_window", "min_loss_scale_window"),
-        lambda config: config.training_config.precision.loss_scaler != "adaptive",
-        "needs --adaptive-loss-scale",
+        ("accumulate_allreduce_grads_in_fp32",),
+        lambda config: (
+            config.training_config.gradient.grad_reduce_in_bf16 and config.model_config.compute_dtype == "bfloat16"
+        ),
+        "--grad-reduce-in-bf16 counts, as in Megatron",
     ),
     Idle(
         ("grad_reduce_in_bf16",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from parallel_core.config.base import Config, Unknown, option
+from parallel_core.config.base import Config, Unknown, judge, option
 from parallel_core.findings import Finding
 from parallel_core.loss_scale import (
     AdaptiveLossScaler,
@@ -14,6 +14,9 @@ from parallel_core.loss_scale import (
     DynamicLossScaler,
     LossScaler,
 )
+
+_SMALLEST, _LARGEST = 2.0**-126, 2.0**127
+"""Normal numbers of float32."""
 
 
 @dataclass(kw_only=True)
@@ -36,7 +39,7 @@ class PrecisionConfig(Config):
     """The window that the adaptive loss scaler does not exceed."""
     min_loss_scale_window: int = option("--min-scale-window", 20, at_least=1)
     """The window that it begins with and, but for a collapse, does not fall below."""
-    loss_scale_factor: float = option("--loss-scale-factor", 2.0, above=1)
+    loss_scale_factor: float = option("--loss-scale-factor", 2.0, above=1, at_most=_LARGEST)
     """By how much the scale grows, and shrinks on overflow."""
     consecutive_hysteresis: bool = option("--consecutive-hysteresis", False)
     """Every clean step restores the overflows that are let through before the scale shrinks (DeepSpeed's)."""
@@ -55,33 +58,61 @@ class PrecisionConfig(Config):
 
     def make_loss_scaler(self) -> LossScaler | None:
         """The run's loss scaler; none: gradients are not scaled, and one that is not finite is an error."""
+        if not (self.fp16 or self.bf16):
+            return None
         if self.loss_scale is not None:
             return ConstantLossScaler(self.loss_scale)
         return _MAKERS[self.loss_scaler](self) if self.fp16 else None
 
     def rules(self) -> Iterator[Finding]:
+        """Each is judged on its own, so that a wrong value hides no other mistake."""
+        kind = type(self)
+        return judge(
+            (
+                kind._one_type,
+                kind._scales_are_normal,
+                kind._begins_above_the_smallest,
+                kind._window_is_whole,
+                kind._windows_are_in_order,
+                kind._hysteresis_is_deepspeeds,
+            ),
+            self,
+        )
+
+    def _one_type(self) -> Iterator[Finding]:
         if self.bf16 and self.fp16:
-            yield Finding(
-                "--fp16", None, "does not go with --bf16: only one of the two can be the compute type", "remove one"
-            )
+            rule = "does not go with --bf16: only one of the two can be the compute type"
+            yield Finding("--fp16", None, rule, "remove one")
+
+    def _scales_are_normal(self) -> Iterator[Finding]:
+        """Losses and gradients are multiplied and divided by them in float32."""
+        scales = {
+            "--loss-scale": self.loss_scale,
+            "--initial-loss-scale": self.loss_scale_value,
+            "--min-loss-scale": self.min_loss_scale,
+        }
+        for flag, scale in scales.items():
+            if not (scale is None or isinstance(scale, Unknown) or _SMALLEST <= scale <= _LARGEST):
+                yield Finding(
+                    flag, float(scale), "must be between 2^-126 and 2^127, as float32's numbers are", "change it"
+                )
+
+    def _begins_above_the_smallest(self) -> Iterator[Finding]:
         if self.loss_scale_value < self.min_loss_scale:
-            yield Finding(
-                "--initial-loss-scale",
-                self.loss_scale_value,
-                f"must not be less than --min-loss-scale {self.min_loss_scale:g}",
-                "raise it",
-            )
+            rule = f"must not be less than --min-loss-scale {self.min_loss_scale:g}"
+            yield Finding("--initial-loss-scale", self.loss_scale_value, rule, "raise it")
+
+    def _window_is_whole(self) -> Iterator[Finding]:
         if self.loss_scale_window % 1 != 0:
-            yield Finding(
-                "--loss-scale-window", self.loss_scale_window, "must be a whole number: it counts steps", "round it"
-            )
+            rule = "must be a whole number: it counts steps"
+            yield Finding("--loss-scale-window", self.loss_scale_window, rule, "round it")
+
+    def _windows_are_in_order(self) -> Iterator[Finding]:
         if self.loss_scaler == "adaptive" and self.max_loss_scale_window <= self.min_loss_scale_window:
-            yield Finding(
-                "--max-scale-window",
-                self.max_loss_scale_window,
-                f"must be above --min-scale-window {self.min_loss_scale_window}",
-                "raise it",
-            )
+            rule = f"must be above --min-scale-window {self.min_loss_scale_window}"
+            yield Finding("--max-scale-window", self.max_loss_scale_window, rule, "raise it")
+
+    def _hysteresis_is_deepspeeds(self) -> Iterator[Finding]:
         if self.consecutive_hysteresis and self.loss_scaler != "deepspeed":
             yield Finding("--consecutive-hysteresis", None, f"--loss-scaler {self.loss_scaler} has none", "remove it")
 

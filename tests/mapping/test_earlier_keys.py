@@ -164,6 +164,15 @@ def test_a_key_of_the_earlier_system_fills_its_field(section, content, field, va
     "section, content, rule",
     [
         ("model_config", {"softmax_compute_dtype": "nonsense"}, "must be one of float32"),
+        ("model_config", {"layernorm_compute_type": "nonsense"}, "must be one of float32"),
+        ("runner_wrapper", {"scale_sense": 1024}, "must hold keys with values"),
+        ("runner_wrapper", {"scale_sense": {"type": "FixedLossScaleUpdateCell"}}, "needs a loss_scale_value above 0"),
+        (
+            "runner_wrapper",
+            {"scale_sense": {"type": "FixedLossScaleUpdateCell", "loss_scale_value": 0}},
+            "needs a loss_scale_value above 0",
+        ),
+        ("runner_wrapper", {"scale_sense": {"loss_scale_value": float("nan")}}, "must be a finite number"),
         ("model_config", {"mask_func_type": "other"}, "must be one of attn_mask_add, attn_mask_fill"),
         ("model_config", {"init_method": "xavier"}, "must be one of normal"),
         ("model_config", {"attention_dropout": 0.5, "fa_config": {"keep_prob": 0.9}}, "must be 1 - attention_dropout"),

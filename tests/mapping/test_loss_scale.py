@@ -40,6 +40,23 @@ def test_an_adapting_scale_acts_beside_fp16():
     assert {found[flag] for flag in SCALE.split()[::2]} == {(MAPPED, "")}
 
 
+@pytest.mark.parametrize(
+    ("flag", "beside", "acts_beside", "named"),
+    [
+        ("--max-scale-window 100", "", "--adaptive-loss-scale", "needs --adaptive-loss-scale"),
+        ("--min-scale-window 50", "--loss-scaler deepspeed", "--adaptive-loss-scale", "needs --adaptive-loss-scale"),
+        ("--hysteresis 3", "--adaptive-loss-scale", "--loss-scaler deepspeed", "at every overflow"),
+        ("--min-loss-scale 4", "--adaptive-loss-scale", "", "at every overflow"),
+        ("--loss-scale-factor 3", "--loss-scaler deepspeed", "--adaptive-loss-scale", "doubles and halves"),
+    ],
+)
+def test_what_a_scaler_does_not_have_is_said(flag, beside, acts_beside, named):
+    name = flag.split()[0]
+    status, reason = statuses(f"--fp16 {beside} {flag}")[name]
+    assert status == IGNORED and named in reason
+    assert statuses(f"--fp16 {acts_beside} {flag}")[name] == (MAPPED, "")
+
+
 def test_without_a_type_each_flag_is_refused():
     """All at once, with the fix."""
     assert [error.split()[0] for error in reading(SCALE).errors] == SCALE.split()[::2]

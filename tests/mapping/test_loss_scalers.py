@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mapping import init_configs_from_args, parse_args
+from mapping import init_configs_from_args, init_configs_from_dict, parse_args
 from parallel_core.config import ConfigError
 from parallel_core.loss_scale import (
     AdaptiveLossScaler,
@@ -13,7 +13,11 @@ from parallel_core.loss_scale import (
     DynamicLossScaler,
     LossScaler,
 )
-from pynative.training.loss_scale import AdaptiveLossScaleUpdateCell, DynamicLossScaleUpdateCell
+from pynative.training.loss_scale import (
+    AdaptiveLossScaleUpdateCell,
+    DynamicLossScaleUpdateCell,
+    FixedLossScaleUpdateCell,
+)
 from tests.support.engine import TINY
 
 
@@ -79,6 +83,72 @@ def test_a_window_is_whole_steps():
         scaler_of("--fp16 --loss-scale-window 2.5")
     with pytest.raises(ConfigError, match="--loss-scale-window x: must be a number"):
         scaler_of("--fp16 --loss-scale-window x")
+
+
+@pytest.mark.parametrize("scale", ["1e39", "1e300", "1e-50"])
+@pytest.mark.parametrize("flag", ["--loss-scale", "--initial-loss-scale", "--min-loss-scale"])
+def test_a_scale_is_a_number_of_float32(flag, scale):
+    """Others would be infinite or zero where gradients are multiplied with them, and the run stand still."""
+    with pytest.raises(ConfigError, match=f"{flag} {scale.replace('e', 'e.?')}: must be between"):
+        scaler_of(f"--fp16 {flag} {scale}")
+
+
+def test_a_wrong_value_hides_no_other_mistake():
+    flags = "--fp16 --bf16 --adaptive-loss-scale --initial-loss-scale -1 --loss-scale-window 2.5 --max-scale-window 20"
+    with pytest.raises(ConfigError) as caught:
+        scaler_of(f"{flags} --consecutive-hysteresis --hysteresis 0 --loss-scale 1e39")
+    flagged = [finding.flag for finding in caught.value.findings]
+    assert sorted(flagged) == sorted(
+        [
+            *("--fp16", "--initial-loss-scale", "--loss-scale-window", "--max-scale-window"),
+            *("--consecutive-hysteresis", "--hysteresis", "--loss-scale"),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("initial_scale_power", value) for value in (5000, 1e300, 128, True, "x")),
+        *(("hysteresis", value) for value in ("x", "", None, True)),
+        *((key, value) for key in ("loss_scale", "loss_scale_window", "min_loss_scale") for value in (10**400, True)),
+    ],
+)
+def test_deepspeeds_block_holds_numbers_of_float32(tmp_path, key, value):
+    """Named by the key, none with a traceback, none taken for another."""
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"fp16": {"enabled": True, key: value}}))
+    with pytest.raises(ConfigError, match=f"^fp16.{key}"):
+        scaler_of(f"--fp16 --deepspeed-config {path}")
+
+
+def test_a_files_constant_scale_does_nothing_in_float32(capsys):
+    """As is said; it would switch off the check of gradients that are not finite."""
+    sections = {"model_config": {"vocab_size": 64, "num_layers": 1, "hidden_size": 8, "num_attention_heads": 2}}
+    sections["model_config"]["seq_length"] = 8
+    for types, expected in (({}, None), ({"bf16": True}, ConstantLossScaler(8))):
+        config = init_configs_from_dict(sections | {"training_config": {"loss_scale": 8, **types}}, world_size=1)
+        assert config.training_config.precision.make_loss_scaler() == expected
+    assert capsys.readouterr().out.count("loss_scale: float32 gradients are not scaled") == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (
+            lambda: AdaptiveLossScaleUpdateCell(0, 1, 0.5, 10, 20),
+            ["loss_scale_value 0", "scale_factor 1", "scale_window 0.5", "max_scale_window 10"],
+        ),
+        (lambda: DynamicLossScaleUpdateCell(0.5, float("nan"), 0), ["scale_factor nan", "scale_window 0", "0.5: must"]),
+        (lambda: FixedLossScaleUpdateCell(1e39), ["loss_scale_value 1e+39: must be between"]),
+    ],
+)
+def test_the_earlier_systems_cells_refuse_all_that_is_wrong(make, found):
+    """By the arguments' names."""
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert len(caught.value.errors) == len(found) and "--" not in str(caught.value)
+    assert all(part in str(caught.value) for part in found)
 
 
 def test_the_earlier_systems_cells_by_their_documented_arguments():

@@ -181,8 +181,6 @@ IDLE = [
     ("--lr-warmup-style log", "--lr-warmup-fraction 0", "--lr-warmup-fraction 0.2", "--lr-warmup-fraction"),
     ("--apply-wd-to-qk-layernorm", "", "--qk-layernorm", "--qk-layernorm"),
     ("--no-weight-decay-cond-type apply_wd_to_qk_layernorm", "", "--qk-layernorm", "--qk-layernorm"),
-    ("--max-scale-window 100", "--fp16", "--fp16 --adaptive-loss-scale", "--adaptive-loss-scale"),
-    ("--min-scale-window 50", "--fp16", "--fp16 --adaptive-loss-scale", "--adaptive-loss-scale"),
     ("--ddp-bucket-size 4096", "", "--overlap-grad-reduce", "--overlap-grad-reduce"),
     (
         "--ddp-bucket-size 4096",
@@ -191,6 +189,7 @@ IDLE = [
         "--zero-stage",
     ),
     ("--grad-reduce-in-bf16", "--fp16", "--bf16", "--bf16"),
+    ("--accumulate-allreduce-grads-in-fp32", "--bf16 --grad-reduce-in-bf16", "--fp16", "--grad-reduce-in-bf16 counts"),
     (
         "--main-grads-dtype bf16",
         "--use-precision-aware-optimizer",

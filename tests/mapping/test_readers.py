@@ -16,7 +16,6 @@ READ = reads()
 DERIVED_FROM = {
     "model_config.group_query_attention": "model_config.num_query_groups",
     "model_config.make_vocab_size_divisible_by": "model_config.vocab_size",
-    "training_config.precision.bf16": "model_config.compute_dtype",
 }
 """Field that only others are derived from -> one of those, which is read."""
 

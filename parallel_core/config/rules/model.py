@@ -103,8 +103,9 @@ def types_agree(config: Sections) -> Iterator[Finding]:
         if is_on and model.compute_dtype != kind:
             yield Finding("--compute-dtype", model.compute_dtype, f"does not go with {flag}", "leave one of them out")
             return
-    kept = {model.embedding_init_dtype: "--embedding-dtype", model.params_dtype: "--params-dtype"}
-    for kind, flag in kept.items():
+    kept = [(model.params_dtype, "--params-dtype")]
+    kept += [(model.embedding_init_dtype, "--embedding-dtype")] * (model.embedding_init_dtype != model.params_dtype)
+    for kind, flag in kept:
         if kind not in ("float32", model.compute_dtype):
             rule = f"must be float32 or the type that is computed in, {model.compute_dtype}"
             yield Finding(flag, kind, rule, "change one of them")

@@ -17,7 +17,7 @@ from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 from parallel_core.blocks.norm import Norm
 from parallel_core.partition import chunk_layers
-from parallel_core.recompute import ChunkRecompute, LayerKind, LayerRecompute, RecomputePlan
+from parallel_core.recompute import NORMS, ChunkRecompute, LayerKind, LayerRecompute, RecomputePlan
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -132,10 +132,12 @@ def _on_this_rank(
 
 
 def _without_outputs(plan: ChunkRecompute, config: ModelConfig) -> ChunkRecompute:
-    """The plan where outputs of activations are not kept."""
+    """The plan where outputs of norms and activations are not kept. A norm's that is the residual stream, too, is kept
+    in any case."""
     if not config.parallel_config.drops_outputs:
         return plan
-    return replace(plan, layers=tuple(layer.dropping_outputs() for layer in plan.layers))
+    kept = NORMS if config.apply_residual_connection_post_norm else ()
+    return replace(plan, layers=tuple(layer.dropping_outputs(kept) for layer in plan.layers))
 
 
 def _layers(config: ModelConfig, stage: int, chunk: int) -> LayerStack:

@@ -110,7 +110,7 @@ class ParallelConfig(Config):
 
     @property
     def drops_outputs(self) -> bool:
-        """Whether results of activations are made again unasked: where this is known to be a process on a
+        """Whether results of norms and activations are made again unasked: where this is known to be a process on a
         CPU."""
         return (self.found_device or self.device_target) == "CPU" and self.drops_outputs_on_cpu
 

@@ -7,6 +7,7 @@ puts both notations, Megatron's flags and the lists by stage, into one value. `o
 from parallel_core.recompute.modules import (
     FIRST_LINEAR,
     MEGATRON_MODULES,
+    NORMS,
     OUTPUT_DROPPED,
     UP_PROJECTIONS,
     LayerKind,
@@ -21,6 +22,7 @@ __all__ = [
     "BY_STAGE",
     "FIRST_LINEAR",
     "MEGATRON_MODULES",
+    "NORMS",
     "OUTPUT_DROPPED",
     "UP_PROJECTIONS",
     "WHOLE_LAYER",

@@ -68,10 +68,11 @@ class LayerRecompute(NamedTuple):
         """Whether the user wants anything of this layer computed again, or offloaded."""
         return self.full or bool({*self.modules} - {*self.droppable} or self.offloaded)
 
-    def dropping_outputs(self) -> LayerRecompute:
-        """The same where an activation takes a hundredth of a layer's time, while its output is the largest of what a
-        layer keeps."""
-        return self._replace(modules=outermost({*self.modules, *self.droppable}))
+    def dropping_outputs(self, kept: Iterable[str] = ()) -> LayerRecompute:
+        """The same where norms and an activation together take a hundredth of a layer's time, while their outputs are a
+        third of what it keeps; without those of the modules `kept`."""
+        dropped = {*self.droppable} - {*kept}
+        return self._replace(modules=outermost({*self.modules, *dropped}))
 
     def of_layer(self, kind: LayerKind) -> LayerRecompute:
         """What of it such a layer has. What the norm before experts gives is kept by router and dispatch as well, so
@@ -192,7 +193,7 @@ class RecomputePlan:
             kept = COLLECTIVES - {LINEAR_AFTER[norm] for norm in again & LINEAR_AFTER.keys()}
         if whole:
             return LayerRecompute(full, modules, kept)
-        droppable = tuple(module for module in ACTIVATION if module not in {*left_out, *modules})
+        droppable = tuple(module for module in (*NORMS, *ACTIVATION) if module not in {*left_out, *modules})
         return LayerRecompute(full, modules, kept, self.offload(index), droppable)
 
     def log_lines(self) -> Iterator[str]:

@@ -74,7 +74,7 @@ def test_what_a_cpu_does_not_keep_is_in_the_answer(capsys):
     fewer, more = (answer(capsys, flags)["memory"][0]["activations"] for flags in ("--device-target CPU", ""))
     assert fewer < more
     for flags, sentence in (
-        ("--device-target CPU", "On a CPU results of activation"),
+        ("--device-target CPU", "On a CPU results of norms"),
         ("", "--device-target CPU counts so"),
         ("--kernels ops", None),
     ):

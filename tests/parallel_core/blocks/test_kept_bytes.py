@@ -132,10 +132,11 @@ ROWS += [
 ]
 FP32_RESIDUAL = "--bf16 --params-dtype float32 --fp32-residual-connection"
 ROWS += [("pp2", "sandwich norm", FP32_RESIDUAL), ("one rank", "no positions, residual after norm", "")]
-ROWS += [("one rank", "gpt", f"{FP32_RESIDUAL} --recompute-norm")]
+NORMS_KEPT = r"--select-recompute-exclude ['.*_layernorm']"
+ROWS += [("one rank", "llama", NORMS_KEPT), ("one rank", "gpt", f"{FP32_RESIDUAL} {NORMS_KEPT}")]
 ADAPTERS = "--lora-r 4 --lora-target-modules"
 ROWS += [("one rank", "gpt", f"{ADAPTERS} linear_qkv linear_proj linear_fc1 linear_fc2")]
-ROWS += [("tp2 sp", "llama", f"{ADAPTERS} linear_fc1")]
+ROWS += [("tp2 sp", "llama", f"{ADAPTERS} linear_fc1 {NORMS_KEPT}")]
 
 
 EVEN = "--moe-router-topk 4"
@@ -189,7 +190,7 @@ RECOMPUTED = [
     ("ring", "llama", "--recompute-granularity selective"),
     ("ulysses", "llama", "--recompute-activations --recompute-modules core_attn mlp"),
     ("one rank", "gpt", f"{FP32_RESIDUAL} --recompute-norm --recompute-granularity selective --recompute-modules mlp"),
-    ("one rank", "gpt", f"{FP32_RESIDUAL} --select-recompute ['mlp','self_attention']"),
+    ("one rank", "gpt", rf"{FP32_RESIDUAL} --select-recompute ['mlp','self_attention'] {NORMS_KEPT}"),
 ]
 
 
@@ -212,12 +213,12 @@ OF_MLP = "--recompute-granularity selective --recompute-modules mlp"
 @pytest.mark.parametrize(
     ("model", "recompute"),
     [
-        ("gpt", f"{OF_MLP} layernorm"),
-        ("llama", r"--recompute-norm --select-recompute ['mlp\\.linear_fc1']"),
-        ("gpt", f"{FP32_RESIDUAL} {OF_MLP} layernorm"),
+        ("gpt", OF_MLP),
+        ("llama", r"--select-recompute ['mlp\\.linear_fc1']"),
         ("gpt", f"{FP32_RESIDUAL} {OF_MLP}"),
-        ("llama", "--select-recompute ['self_attention']"),
-        (LATENT, f"{UP_PROJECTIONS} layernorm"),
+        ("gpt", f"{FP32_RESIDUAL} {OF_MLP} {NORMS_KEPT}"),
+        ("llama", rf"--select-recompute ['self_attention'] {NORMS_KEPT}"),
+        (LATENT, UP_PROJECTIONS),
     ],
 )
 def test_what_a_second_run_keeps(model, recompute):
@@ -263,16 +264,17 @@ def test_kept_bytes_name_the_module_that_keeps_them():
         ("", True),
         ("--kernels ops", False),
         ("--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1", False),
-        (r"--select-recompute-exclude ['mlp\\.activation']", False),
+        (r"--select-recompute-exclude ['mlp\\.activation','.*_layernorm']", False),
         (r"--select-recompute ['self_attention\\.core_attention']", True),
     ],
 )
-def test_where_outputs_of_activations_are_not_kept(more, dropped):
+def test_where_outputs_of_norms_and_activations_are_not_kept(more, dropped):
     """On a CPU, unless its operators are those of a device, the linear's gradient comes later, or the user excludes
     them; the user has asked for nothing, so no notice says that it is done."""
     config = config_of(f"{SIZES} {more}", 2 if "pipeline" in more else 1).model_config
     (chunk,) = stage_chunks(config, 0)
     kept = chunk.kept_bytes(MicroBatch.of(config))
-    assert (kept["decoder.layers.0.mlp.linear_fc2"] == 0) is dropped
+    for linear in ("self_attention.linear_qkv", "mlp.linear_fc1", "mlp.linear_fc2"):
+        assert (kept[f"decoder.layers.0.{linear}"] == 0) is dropped, linear
     is_asked_for = "--select-recompute " in more
     assert all(layer.is_asked_for is is_asked_for for layer in chunk.decoder.layers.recompute.layers)

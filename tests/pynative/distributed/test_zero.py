@@ -50,10 +50,10 @@ def ahead_or_not(backend, flags: str, ahead: bool) -> Trained:
 @pytest.mark.parametrize("types", ["", "--bf16", "--fp16 --initial-loss-scale 64"])
 def test_stages_are_equal_to_the_bit(types):
     """Where a rank has one micro-batch, so that sums over ranks and over micro-batches are the same ones; float32
-    values of 16-bit weights too, and whether parameters come ahead or not. Nearly every element has moved. The
-    second to last makes norms' results again, of weights that are in a slot for a moment."""
+    values of 16-bit weights too, and whether parameters come ahead or not. Nearly every element has moved. The first
+    run keeps what norms give; the others make it again, of weights that are in a slot for a moment."""
     flags = f"{TINY} --global-batch-size 4 --clip-grad 0 --lr 1e-2 {UNTIED} {types}"
-    plain = run(2, train, f"{flags} --zero-stage 0")[0]
+    plain = run(2, train, rf"{flags} --zero-stage 0 --select-recompute-exclude ['.*_layernorm','mlp\\.activation']")[0]
     others = [
         run(2, train, f"{flags} --zero-stage 2")[0],
         run(2, ahead_or_not, f"{flags} --zero-stage 3 --overlap-grad-reduce --recompute-norm", True)[0],

@@ -129,9 +129,9 @@ class Attention(Block):
         )
 
     @property
-    def first_linear(self) -> str:
-        """Name of the linear that keeps the input of all."""
-        return "linear_qkv"
+    def first_linears(self) -> tuple[str, ...]:
+        """Names of the linears that have the input of all; the first of them that needs it keeps it."""
+        return ("linear_qkv",)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """What core attention puts out it keeps itself, whether linear_proj needs it or not."""

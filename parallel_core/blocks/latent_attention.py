@@ -70,9 +70,9 @@ class LatentAttention(Block):
         )
 
     @property
-    def first_linear(self) -> str:
-        """Name of the linear that keeps the input of all."""
-        return "linear_q_down_proj" if self.linear_q_proj is None else "linear_q_proj"
+    def first_linears(self) -> tuple[str, ...]:
+        """Names of the linears that have the input of all; the first of them that needs it keeps it."""
+        return "linear_q_down_proj" if self.linear_q_proj is None else "linear_q_proj", "linear_kv_down_proj"
 
     @property
     def up_projections(self) -> tuple[str, str]:
@@ -90,8 +90,9 @@ class LatentAttention(Block):
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Queries' and keys' projections have one input, and what core attention puts out it keeps itself."""
         kept, output = super().kept_bytes(micro_batch), self.linear_proj.input_bytes(micro_batch)
-        if kept[self.first_linear]:
-            kept["linear_kv_down_proj"] = 0
+        first, second = self.first_linears
+        if kept[first]:
+            kept[second] = 0
         return {**kept, "linear_proj": output}
 
 

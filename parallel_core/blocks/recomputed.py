@@ -26,8 +26,11 @@ def kept_of_layer(layer: Layer, micro_batch: MicroBatch, asked: LayerRecompute) 
         if module in _NORM_OF:
             kept = {name: size for name, size in kept.items() if not name.startswith(f"{module}.")}
         if half := _half_begun(layer, module):
-            kept[_first_linear(layer, half)] = normed
-    kept |= {_first_linear(layer, half): 0 for half, norm in _NORM_OF.items() if norm in asked.modules}
+            first, *others = _first_linears(layer, half)
+            kept |= {first: normed, **dict.fromkeys(others, 0)}
+    for half, norm in _NORM_OF.items():
+        if norm in asked.modules:
+            kept |= dict.fromkeys(_first_linears(layer, half), 0)
     core = layer.self_attention.core_attention
     changes = {
         "self_attention.core_attention": {
@@ -94,7 +97,7 @@ def _kept_of_normed(
     half, is_kept_already = _half_begun(layer, module), micro_batch.dtype == micro_batch.residual_dtype
     if half is None or (is_kept_already and _NORM_OF[half] not in asked.modules):
         return 0
-    return kept[_first_linear(layer, half)]
+    return sum(kept[name] for name in _first_linears(layer, half))
 
 
 def _half_begun(layer: Layer, module: str) -> str | None:
@@ -102,7 +105,7 @@ def _half_begun(layer: Layer, module: str) -> str | None:
     makes heads of them does."""
     attention = layer.self_attention
     if isinstance(attention, LatentAttention) and module == UP_PROJECTIONS:
-        return "self_attention" if attention.first_linear in attention.up_projections else None
+        return "self_attention" if attention.first_linears[0] in attention.up_projections else None
     return "mlp" if module == FIRST_LINEAR else module if module in _NORM_OF else None
 
 
@@ -123,15 +126,18 @@ def _kept_by_part(layer: Layer, kept: dict[str, int], micro_batch: MicroBatch, m
 
 def _inside(layer: Layer, kept: dict[str, int], half: str) -> tuple[str, ...]:
     """Of a half of a layer, what it keeps besides its input."""
-    return tuple(name for name in kept if name.startswith(f"{half}.") and name != _first_linear(layer, half))
+    first = _first_linears(layer, half)
+    return tuple(name for name in kept if name.startswith(f"{half}.") and name not in first)
 
 
 def _below(kept: dict[str, int], path: str) -> list[str]:
     return [name for name in kept if f"{name}.".startswith(f"{path}.")]
 
 
-def _first_linear(layer: Layer, half: str) -> str:
-    return FIRST_LINEAR if half == "mlp" else f"{half}.{layer.self_attention.first_linear}"
+def _first_linears(layer: Layer, half: str) -> tuple[str, ...]:
+    if half == "mlp":
+        return (FIRST_LINEAR,)
+    return tuple(f"{half}.{name}" for name in layer.self_attention.first_linears)
 
 
 def input_bytes(layer: Layer, micro_batch: MicroBatch) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from parallel_core.blocks import MicroBatch, stage_chunks
-from parallel_core.schedules import GENERATORS, Backward, Forward, WeightGrad
+from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, WeightGrad, communicate
+from parallel_core.schedules.actions import Action, Compute
 
 if TYPE_CHECKING:
     from parallel_core.config import AllConfig, ModelConfig
@@ -19,35 +22,51 @@ def kept_bytes(config: ModelConfig, stage: int) -> list[int]:
 
 def peak_kept_bytes(config: AllConfig, stage: int, *, on_device: bool = False) -> int:
     """The most that a stage keeps at once under its schedule: every micro-batch in flight, what parts that are run
-    again keep until their backward is through, and in a pipeline a tensor on its way, with virtual stages two.
+    again keep until their backward is through, and hidden states on their way between stages.
 
     What one operator needs while it computes is not counted. on_device: without what is offloaded to host memory.
     """
-    model, parallel = config.model_config, config.parallel_config
+    model = config.model_config
     chunks, micro_batch = stage_chunks(model, stage), MicroBatch.of(model)
-    in_backward = [chunk.bytes_in_backward(micro_batch) for chunk in chunks]
-    actions = GENERATORS[parallel.schedule_name](
-        parallel.pipeline_model_parallel_size,
-        config.dataset_config.micro_batch_num,
-        len(chunks),
-        parallel.microbatch_group_size_per_virtual_pipeline_stage,
-    )[stage]
-    last = WeightGrad if any(isinstance(action, WeightGrad) for action in actions) else Backward
-    kept, now, peak = kept_bytes(model, stage), 0, 0
+    kept, in_backward = kept_bytes(model, stage), [chunk.bytes_in_backward(micro_batch) for chunk in chunks]
     if on_device:
         offloaded = [chunk.offloaded_bytes(micro_batch) for chunk in chunks]
         kept, in_backward = ([a - b for a, b in zip(sizes, offloaded, strict=True)] for sizes in (kept, in_backward))
-    on_the_way = _hidden_states(config, micro_batch)
-    for action in actions:
+    parallel, micro_batches = config.parallel_config, config.dataset_config.micro_batch_num
+    group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
+    stages = parallel.pipeline_model_parallel_size
+    actions = _schedule(parallel.schedule_name, stages, micro_batches, len(chunks), group_size)[stage]
+    last = WeightGrad if any(isinstance(action, WeightGrad) for action in actions) else Backward
+    hidden_states, now, peak = _hidden_states(micro_batch, model), 0, 0
+    for action, messages in _with_messages(actions):
         now += kept[action.chunk] * isinstance(action, Forward)
-        came = 0 if chunks[action.chunk].loss else on_the_way
-        again = in_backward[action.chunk] + came - kept[action.chunk]
-        peak = max(peak, now + again * isinstance(action, Backward))
+        again = (in_backward[action.chunk] - kept[action.chunk]) * isinstance(action, Backward)
+        peak = max(peak, now + again + messages * hidden_states)
         now -= kept[action.chunk] * isinstance(action, last)
-    return peak + on_the_way * (2 if len(chunks) > 1 else 1)
+    return peak
 
 
-def _hidden_states(config: AllConfig, micro_batch: MicroBatch) -> int:
-    """Bytes of what goes from one stage to another; without a pipeline none."""
-    is_pipeline = config.parallel_config.pipeline_model_parallel_size > 1
-    return micro_batch.tokens_between * config.model_config.hidden_size * micro_batch.residual_item_size * is_pipeline
+@lru_cache(maxsize=1)
+def _schedule(name: str, stages: int, micro_batches: int, chunks: int, group_size: int) -> list[list[Action]]:
+    """Made once where somebody asks about all stages of a pipeline."""
+    return communicate(GENERATORS[name](stages, micro_batches, chunks, group_size), chunks)
+
+
+def _with_messages(actions: Sequence[Action]) -> Iterator[tuple[Compute, int]]:
+    """Each computation, and how many hidden states, or gradients of such, there are beside what is kept while it runs:
+    what the one before it gave to another stage, and what other stages give, from the exchange at which its memory is
+    made. What a forward receives is among what it keeps."""
+    messages: set[Compute] = set()
+    before: set[Compute] = set()
+    for action in actions:
+        if isinstance(action, Exchange):
+            messages |= {send.produced for send in action.sends} | {receive.consumed for receive in action.receives}
+            continue
+        yield action, len(messages) - (isinstance(action, Forward) and action in messages)
+        messages -= {action} | before
+        before = {action}
+
+
+def _hidden_states(micro_batch: MicroBatch, model: ModelConfig) -> int:
+    """Bytes of what goes from one stage to another."""
+    return micro_batch.tokens_between * model.hidden_size * micro_batch.residual_item_size

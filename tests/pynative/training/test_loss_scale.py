@@ -1,11 +1,13 @@
 """Loss scaling in the training loop: an overflow anywhere is seen everywhere, a skipped step changes nothing but the
 scale, and scaled gradients make the same updates."""
 
+from collections.abc import Sequence
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from parallel_core.loss_scale import DynamicLossScaler
 from tests.support.distributed import run
 from tests.support.gathering import digests
 from tests.support.pretraining import BATCHES, pretrain_tiny
@@ -67,7 +69,7 @@ LAYOUTS = {
     "dp2 sharded": (2, "--use-distributed-optimizer"),
 }
 CASES = [
-    *[(layout, LAYOUTS[layout][0] - 1, "linear_fc1.bias", np.inf) for layout in LAYOUTS if layout != "dp2 sharded"],
+    ("1 rank", 0, "1.mlp.linear_fc1.bias", np.inf),
     # What only the first rank counts in the norm: replicated over tp2, tied over pp2.
     ("tp2", 1, "final_layernorm.weight", np.nan),
     ("pp2", 1, "word_embeddings.weight", -np.inf),
@@ -82,7 +84,6 @@ CASES = [
 def test_an_overflow_on_one_rank_is_seen_by_all_and_changes_nothing(layout, rank, name, value):
     """Weights, their float32 values, moments, step count and schedules to the bit; the next steps go on."""
     world, flags = LAYOUTS[layout]
-    name = f"1.mlp.{name}" if name.startswith("linear") else name
     for steps in run(world, steps_with_an_overflow, f"{BF16} {flags} --loss-scale 1024", rank, name, float(value)):
         assert [step["skipped"] for step in steps] == [False, True, False, False]
         assert [step["logged"] for step in steps] == [False, True, False, False]
@@ -90,6 +91,52 @@ def test_an_overflow_on_one_rank_is_seen_by_all_and_changes_nothing(layout, rank
         assert not np.isfinite(skipped["norm"]) and np.isfinite(after["norm"])
         for kind in ("state", "steps", "schedule"):
             assert skipped[kind] == before[kind] and skipped[kind] != after[kind], kind
+
+
+FP16 = f"{BATCHES} --fp16 --initial-loss-scale 256 --hysteresis 3 --lr 1e-2 --weight-decay 0.1"
+EXPERTS = "--num-experts 4 --expert-model-parallel-size 2 --moe-router-topk 2"
+
+
+def after_overflows_everywhere(backend, flags: str, picked: Sequence[float]) -> list[tuple]:
+    """Spoil, one a step and between two clean ones, parameters of every rank: those at these parts of its list. Of each
+    step whether it was skipped, digests of weights and moments, and the scaler's state."""
+    from pynative.distributed.finalize_model_grads import finalize_model_grads
+    from pynative.step_position import get_step_position
+    from pynative.training.callbacks import Callback
+
+    steps = [(rank, part) for rank in range(backend.world_size) for part in picked]
+    found = []
+
+    def spoiled(buffers, *more) -> None:
+        buffers.zero_unused_gradients()
+        rank, part = dict(enumerate(steps, start=1)).get(get_step_position().iteration, (None, 0))
+        if backend.rank == rank:
+            _, parameter = buffers.entries[round(part * (len(buffers.entries) - 1))]
+            parameter.main_grad.asnumpy().reshape(-1)[0] = np.inf
+        finalize_model_grads(buffers, *more)
+
+    class Seen(Callback):
+        def on_step_end(self, state):
+            scaler = state.step_cell.loss_scaler.state_dict()
+            found.append((state.result.skipped, digests(state), state.step_cell.optimizer.steps, scaler))
+
+    with patch("pynative.training.train_step.finalize_model_grads", spoiled):
+        pretrain_tiny(backend, f"{FP16} {flags} --train-iters {len(steps) + 2}", callbacks=[Seen()])
+    return found
+
+
+@pytest.mark.parametrize("layout", [*(flags for world, flags in LAYOUTS.values() if world == 2), EXPERTS])
+def test_an_overflow_in_any_parameter_of_any_rank_is_seen_by_all(layout):
+    """Of both ranks in turn the first parameter, one of the middle, the last. Nothing changes but the scaler, which is
+    the same on both."""
+    ranks = run(2, after_overflows_everywhere, layout, [0, 0.5, 1])
+    expected = DynamicLossScaler(scale=256.0, hysteresis=3)
+    for number, steps in enumerate(zip(*ranks, strict=True)):
+        overflows = 0 < number < len(ranks[0]) - 1
+        expected.update(overflows)
+        assert [(skipped, scaler) for skipped, _, _, scaler in steps] == 2 * [(overflows, expected.state_dict())]
+    for steps in ranks:
+        assert all(step[1:3] == steps[0][1:3] for step in steps[:-1]) and steps[-1][1:3] != steps[0][1:3]
 
 
 def trained(backend, flags: str) -> list[tuple]:

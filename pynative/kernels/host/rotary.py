@@ -1,5 +1,6 @@
 """Heads out of Megatron's fused q/k/v rows, and rotary position embedding (Su et al. 2021), on the host."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,42 +16,45 @@ BLOCK_BYTES = 256 * 1024
 """Of elements that are rotated at a time: several passes, which the second level of the cache is to serve."""
 
 
-def _group_parts(rows: np.ndarray, layout: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Views of rows [r, g*(m+2)*d] as q [r, g, m, d], k [r, g, 1, d], v [r, g, 1, d]; m query heads a group."""
+def _group_parts(qkv: np.ndarray, layout: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Views of qkv [..., g*(m+2)*d] as q [r, g, m], k [r, g, 1], v [r, g, 1]; m query heads a group."""
     groups, heads_per_group, head_size = layout
     q, k, v = heads_of_group(heads_per_group)
-    grouped = rows.reshape(len(rows), groups, q + k + v, head_size)
+    grouped = _whole_heads(qkv, head_size).reshape(-1, groups, q + k + v)
     return grouped[:, :, :q], grouped[:, :, q : q + k], grouped[:, :, q + k :]
+
+
+def _whole_heads(array: np.ndarray, head_size: int) -> np.ndarray:
+    """A view whose entries are whole heads: numpy copies one at once, three times as fast as its numbers."""
+    return array.reshape(-1).view(f"V{head_size * array.itemsize}")
 
 
 class _SplitQkv(Function):
     @staticmethod
     def forward(ctx, qkv, groups, heads_per_group, head_size):
-        ctx.layout, ctx.shape = (groups, heads_per_group, head_size), qkv.shape
-        array = array_of(qkv)
-        parts = _group_parts(array.reshape(-1, array.shape[-1]), ctx.layout)
-        heads = tuple(np.empty(part.shape, array.dtype) for part in parts)
-
-        def block(start: int, stop: int) -> None:
-            for head, part in zip(heads, parts, strict=True):
-                head[start:stop] = part[start:stop]
-
-        run(block, row_blocks(len(parts[0]), array.shape[-1] * array.itemsize))
-        return tuple(from_numpy(head.reshape(*ctx.shape[:-1], -1, head_size)) for head in heads)
+        ctx.layout, ctx.shape, array = (groups, heads_per_group, head_size), qkv.shape, array_of(qkv)
+        parts = _group_parts(array, ctx.layout)
+        heads = [np.empty((*ctx.shape[:-1], part[0].size, head_size), array.dtype) for part in parts]
+        _copy(parts, [_whole_heads(x, head_size).reshape(part.shape) for x, part in zip(heads, parts, strict=True)])
+        return tuple(map(from_numpy, heads))
 
     @staticmethod
     def backward(ctx, *gradients):
-        dtype = array_of(gradients[0]).dtype
-        merged = np.empty(ctx.shape, dtype)
-        parts = _group_parts(merged.reshape(-1, ctx.shape[-1]), ctx.layout)
-        sources = tuple(array_of(g).reshape(part.shape) for g, part in zip(gradients, parts, strict=True))
-
-        def block(start: int, stop: int) -> None:
-            for part, source in zip(parts, sources, strict=True):
-                part[start:stop] = source[start:stop]
-
-        run(block, row_blocks(len(parts[0]), ctx.shape[-1] * dtype.itemsize))
+        heads, head_size = [array_of(gradient) for gradient in gradients], ctx.layout[2]
+        merged = np.empty(ctx.shape, heads[0].dtype)
+        parts = _group_parts(merged, ctx.layout)
+        _copy([_whole_heads(x, head_size).reshape(part.shape) for x, part in zip(heads, parts, strict=True)], parts)
         return from_numpy(merged), None, None, None
+
+
+def _copy(sources: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+    """Each source [r, ...] into its out, in blocks of rows."""
+
+    def block(start: int, stop: int) -> None:
+        for source, out in zip(sources, outs, strict=True):
+            out[start:stop] = source[start:stop]
+
+    run(block, row_blocks(len(sources[0]), sum(source[0].nbytes for source in sources)))
 
 
 def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:

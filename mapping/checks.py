@@ -87,16 +87,16 @@ def weight_decay_has_both_ends(args: Any, given: Sequence[Given]) -> Iterator[Fi
 
 
 def exclusions(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    values = {entry.row.name: entry.value for entry in given if not _says_nothing(entry)}
+    entries = {entry.row.name: entry for entry in given if not _says_nothing(entry)}
     for flags in EXCLUSIVE:
-        present = [flag for flag in flags if flag in values]
+        present = [flag for flag in flags if flag in entries]
         # Shared experts may be given by their number and by their width together.
         is_one_width = "--n-shared-experts" in present
-        is_one_width = is_one_width and all(values[flag] == shared_expert_size(args) for flag in present[1:])
+        is_one_width = is_one_width and all(entries[flag].value == shared_expert_size(args) for flag in present[1:])
         if len(present) > 1 and not is_one_width:
-            later, earlier = present[1], present[0]
-            other = shown(earlier, _words(values[earlier]))
-            yield Finding(later, _words(values[later]), f"does not go with {other}", "leave one out")
+            earlier, later = entries[present[0]], entries[present[1]]
+            rule = f"does not go with {shown(earlier.name, _words(earlier.value))}"
+            yield Finding(later.name, _words(later.value), rule, "leave one out", later.source)
 
 
 def _says_nothing(entry: Given) -> bool:

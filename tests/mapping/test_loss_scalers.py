@@ -113,6 +113,7 @@ def test_a_wrong_value_hides_no_other_mistake():
         *(("hysteresis", value) for value in ("x", "", None, True)),
         *((key, value) for key in ("loss_scale", "loss_scale_window", "min_loss_scale") for value in (10**400, True)),
     ],
+    ids=lambda value: str(value)[:8],
 )
 def test_deepspeeds_block_holds_numbers_of_float32(tmp_path, key, value):
     """Named by the key, none with a traceback, none taken for another."""
@@ -120,6 +121,16 @@ def test_deepspeeds_block_holds_numbers_of_float32(tmp_path, key, value):
     path.write_text(json.dumps({"fp16": {"enabled": True, key: value}}))
     with pytest.raises(ConfigError, match=f"^fp16.{key}"):
         scaler_of(f"--fp16 --deepspeed-config {path}")
+
+
+def test_deepspeeds_block_and_another_scaler(tmp_path):
+    """The key that names DeepSpeed's is named."""
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 12}}))
+    with pytest.raises(
+        ConfigError, match=r"^fp16\.initial_scale_power deepspeed: does not go with --adaptive-loss-scale"
+    ):
+        scaler_of(f"--fp16 --adaptive-loss-scale --deepspeed-config {path}")
 
 
 def test_a_files_constant_scale_does_nothing_in_float32(capsys):

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
 import os
 import pickle
@@ -77,11 +78,14 @@ class Seat:
 
 
 def _prepare_mindspore() -> None:
-    import pynative  # noqa: F401, I001 - before MindSpore: it then loads only what training uses
-    import mindspore
+    """MindSpore's operators have one thread, as ours have: ranks share the cores.
 
-    mindspore.set_device("CPU")
-    mindspore.runtime.launch_blocking()
+    What is imported lives as long as the process, so no collection of garbage need look at it: each takes 0.1 s.
+    """
+    from pynative import device
+
+    device.initialize("CPU", None, threads=1, world_size=1)
+    gc.freeze()
 
 
 if __name__ == "__main__":

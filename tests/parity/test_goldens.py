@@ -125,7 +125,7 @@ WHOLE_RUNS = [
     *[("llama", layout) for layout in ("1 rank", "tp2 pp2", "cp2 ring", "dp2 tp2 sp zero 3")],
     *[(name, "1 rank") for name in ("mtp", "moe_capacity", "mla", "mixtral", "moe_shared_zloss", "deepseek", "qwen")],
     ("dsa", "1 rank"),
-    *[("mixtral", "ep2 pp2 zb-h1"), ("moe_shared_zloss", "ep2 dp4 distopt"), ("deepseek", "ep2 tp2 sp, whole experts")],
+    *[("mixtral", "ep2 pp2 zb-h1"), ("moe_shared_zloss", "ep2 dp4 distopt")],
     *[("neox_rotary_pct", "tp2"), ("gpt2_masked", "dp2"), ("gpt2_masked_per_token", "tp2 pp2")],
 ]
 """Rows whose runs are replayed to the end."""

@@ -8,7 +8,7 @@ import numpy as np
 from tests.support.distributed import run
 from tests.support.pretraining import pretrain_tiny
 
-STEPS, SAMPLES = 2000, 8
+STEPS, SAMPLES = 800, 8
 MODEL = (
     "--num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 16 --max-position-embeddings 16 "
     "--micro-batch-size 1 --lr 1e-3 --vocab-size 60 --padded-vocab-size 64 --tokenizer-type NullTokenizer "
@@ -42,7 +42,7 @@ def grown(backend, steps: int, flags: str) -> tuple[list[int], list[int]]:
 
 
 def test_nothing_grows():
-    """2,000 steps: the count of live tensors is constant, and the resident set grows by less than 1 KiB a step.
+    """800 steps: the count of live tensors is constant, and the resident set grows by less than 1 KiB a step.
 
     The first quarter is for warming up: pools and tables fill. A leak of 80 bytes in each function on the tape was 1.6
     KiB a step of this model.

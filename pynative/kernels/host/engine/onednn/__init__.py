@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from parallel_core.blas import cpu_flags, multiplies_bfloat16
@@ -11,6 +13,7 @@ from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 from pynative.kernels.host.engine.onednn import activations, cross_entropy, optimizer, scores, sums
 from pynative.onednn import primitives
 from pynative.onednn.arrays import Array, layout_of, row_layout
+from pynative.onednn.gemm import transposed_product
 from pynative.onednn.library import library
 from pynative.onednn.primitives import SUM
 from pynative.rounding import convert, put, widened
@@ -21,6 +24,11 @@ Intel model 207, which has AMX, 150, OpenBLAS 189. A function of the CPU alone, 
 of several matrices are oneDNN's anyway: one call instead of one for each."""
 
 BFLOAT16_PRODUCTS = multiplies_bfloat16(cpu_flags())
+
+GEMM_ROWS = math.inf if "amx_tile" in cpu_flags() else 512
+"""Gradients of bfloat16 weights, sums over rows, are `onednn.gemm`'s from so many rows on. One core of that AMD,
+GFLOP/s: 390 where a primitive has 350 with 2,048 rows, 400 and 286 with 8,192, the same with 300. With AMX a primitive
+had 554; gemm was not measured there."""
 
 
 def is_available() -> bool:
@@ -36,6 +44,8 @@ class OneDnnEngine(NumpyEngine):
     @staticmethod
     def matmul(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
         primitive = None
+        if bias is None and _is_long_transpose(left, right, out):
+            return transposed_product(left.T, right, out, accumulate)
         if left.ndim > 2 and left.shape[-1] == 1:  # oneDNN 3.10 takes matrices of one row to lie without gaps
             right = np.ascontiguousarray(right)
         if _multiplies(left):
@@ -151,6 +161,13 @@ def _multiplies(left: Array) -> bool:
     if left.dtype == np.float32:
         return FLOAT32_PRODUCTS or left.ndim > 2
     return BFLOAT16_PRODUCTS if left.dtype == BFLOAT16 else True
+
+
+def _is_long_transpose(left: Array, right: Array, out: Array) -> bool:
+    """Whether gemm computes the product."""
+    if left.ndim > 2 or len(right) < GEMM_ROWS or left.dtype != BFLOAT16 or not BFLOAT16_PRODUCTS:
+        return False
+    return out.dtype == np.float32 and all(x.strides[1] == x.itemsize for x in (left.T, right, out))
 
 
 def _widened_product(left: Array, right: Array, out: Array, bias: Array | None, accumulate: bool) -> None:

@@ -1,0 +1,39 @@
+"""oneDNN's matrix product in BLAS's manner, of bfloat16 matrices into float32: no primitive is made for it."""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from pynative.onednn.library import OneDnnError, address_of, function, once
+
+_SIZE, _FACTOR, _MATRIX = ctypes.c_int64, ctypes.c_float, (ctypes.c_void_p, ctypes.c_int64)
+
+
+@once
+def _gemm() -> Any:
+    """dnnl_gemm_bf16bf16f32(transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), of matrices by rows."""
+    gemm: Any = function("gemm_bf16bf16f32")
+    gemm.argtypes = (ctypes.c_char,) * 2 + (_SIZE,) * 3 + (_FACTOR, *_MATRIX, *_MATRIX, _FACTOR, *_MATRIX)
+    return gemm
+
+
+ROWS = 256
+"""That are summed over in one call, which allocates packed copies of them: more are no faster, and those copies, of
+some megabytes, would leave holes between the tensors of a training step."""
+
+
+def transposed_product(left: np.ndarray, right: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
+    """out float32 [m, n] = left^T right of bfloat16 left [k, m], right [k, n]; `accumulate`: that is added to out.
+
+    Rows may have gaps between them, but not within.
+    """
+    assert all(matrix.strides[1] == matrix.itemsize for matrix in (left, right, out)), "gaps within rows"
+    leading = [matrix.strides[0] // matrix.itemsize for matrix in (left, right, out)]
+    for start in range(0, len(left), ROWS):
+        addresses = [address_of(matrix) for matrix in (left[start:], right[start:], out)]
+        a, b, c = zip(addresses, leading, strict=True)
+        rows, factor = min(ROWS, len(left) - start), float(accumulate or start > 0)
+        status = _gemm()(b"T", b"N", *out.shape, rows, 1.0, *a, *b, factor, *c)
+        if status:
+            raise OneDnnError(f"dnnl_gemm_bf16bf16f32 returned status {status}")

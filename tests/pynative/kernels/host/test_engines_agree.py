@@ -139,16 +139,16 @@ def test_products(dtype, accumulate, out_dtype):
 def test_gradients_of_weights(dtype, accumulate):
     """Of many rows, into float32, between gaps on all sides; what is not added to may hold anything. The part of it
     that another thread would compute has the same bits."""
-    dy, x = typed(dtype, 700, 50)[:, 3:36], typed(dtype, 700, 44, seed=1)[:, :40]
+    dy, x = typed(dtype, 700, 330)[:, 3:303], typed(dtype, 700, 270, seed=1)[:, :260]
     results = []
     for engine in (ENGINE, NUMPY):
-        out = typed(FLOAT32, 33, 48, seed=2) if accumulate else np.full((33, 48), np.nan, np.float32)
-        part = out[16:, 2:42].copy()
-        engine.matmul(dy.T, x, out[:, 2:42], accumulate=accumulate)
-        engine.matmul(dy[:, 16:].T, x, part, accumulate=accumulate)
-        results.append(out[:, 2:42])
+        out = typed(FLOAT32, 300, 270, seed=2) if accumulate else np.full((300, 270), np.nan, np.float32)
+        part = out[32:, 2:262].copy()
+        engine.matmul(dy.T, x, out[:, 2:262], accumulate=accumulate)
+        engine.matmul(dy[:, 32:].T, x, part, accumulate=accumulate)
+        results.append(out[:, 2:262])
         if engine is ENGINE and dtype == BFLOAT16:
-            assert np.array_equal(part, out[16:, 2:42])
+            assert np.array_equal(part, out[32:, 2:262])
     assert_equal(*results, TYPES[FLOAT32] * 8)
 
 

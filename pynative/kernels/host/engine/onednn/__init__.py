@@ -25,10 +25,10 @@ of several matrices are oneDNN's anyway: one call instead of one for each."""
 
 BFLOAT16_PRODUCTS = multiplies_bfloat16(cpu_flags())
 
-GEMM_ROWS = math.inf if "amx_tile" in cpu_flags() else 512
-"""Gradients of bfloat16 weights, sums over rows, are `onednn.gemm`'s from so many rows on. One core of that AMD,
-GFLOP/s: 390 where a primitive has 350 with 2,048 rows, 400 and 286 with 8,192, the same with 300. With AMX a primitive
-had 554; gemm was not measured there."""
+GEMM_ROWS, GEMM_COLUMNS = math.inf if "amx_tile" in cpu_flags() else 512, 256
+"""Gradients of bfloat16 weights are `onednn.gemm`'s where they sum over so many rows and have so many columns; threads
+share out neither. On that AMD it takes 0.96 of a primitive's time with 2,048 rows, 0.9 where they are added to what is
+there, less with more rows; with 300 the same. AMX was not measured."""
 
 
 def is_available() -> bool:
@@ -165,7 +165,9 @@ def _multiplies(left: Array) -> bool:
 
 def _is_long_transpose(left: Array, right: Array, out: Array) -> bool:
     """Whether gemm computes the product."""
-    if left.ndim > 2 or len(right) < GEMM_ROWS or left.dtype != BFLOAT16 or not BFLOAT16_PRODUCTS:
+    if left.ndim > 2 or left.dtype != BFLOAT16 or not BFLOAT16_PRODUCTS:
+        return False
+    if len(right) < GEMM_ROWS or out.shape[1] < GEMM_COLUMNS:
         return False
     return out.dtype == np.float32 and all(x.strides[1] == x.itemsize for x in (left.T, right, out))
 

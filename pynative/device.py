@@ -1,10 +1,14 @@
 """Prepare this process's device: MindSpore's mode, and which operators run on it."""
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import mindspore as ms
+import numpy as np
 from mindspore.device_context.cpu.op_tuning import RuntimeConf
 
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
@@ -101,7 +105,39 @@ def initialize(
     if device_target == "CPU":
         ms.runtime.launch_blocking()
         _limit_pool(threads or cores_of_a_rank(world_size))
+        _run_graphs_in_the_caller()
     kernels.use(kernel_set, threads or cores_of_a_rank(world_size), fused)
+    from pynative.kernels.ops import jit_fuser
+    jit_fuser.use(device_target=="CPU" and not os.environ.get("NOJIT"))
+
+
+def _run_graphs_in_the_caller() -> None:
+    """Have what `jit_fuser` compiles run in the thread that calls it; else another one spins beside it, and a call takes
+    a hundred times as long where every core has a rank.
+
+    MindSpore reads its runtime's settings at the first launch, and prints what is set on the standard output.
+    """
+    settings = os.environ.get("MS_DEV_RUNTIME_CONF", "")
+    if "graph_pipeline" in settings:
+        return
+    os.environ["MS_DEV_RUNTIME_CONF"] = ",".join(filter(None, (settings, "graph_pipeline:False")))
+    with _without_output():
+        x = ms.Tensor.from_numpy(np.zeros(1, np.float32))
+        ms.ops.assign(x, ms.ops.add(x, x)).asnumpy()
+
+
+@contextmanager
+def _without_output() -> Iterator[None]:
+    """Within the block, the process's standard output goes nowhere, that of libraries too."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _limit_pool(threads: int) -> None:

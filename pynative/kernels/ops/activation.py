@@ -1,16 +1,33 @@
-"""Activations of MindSpore operators, as few as there are."""
+"""Activations of MindSpore operators, as few as there are. Backward, they are computed again from their input."""
 
 from collections.abc import Callable
-from math import sqrt
+from functools import partial
+from math import pi, sqrt
 
 from mindspore import Tensor, ops
+from mindspore.ops.auto_generate.gen_ops_prim import SiLUGrad
+from mindspore.ops.operations._grad_ops import GeLUGrad
 
 from parallel_core.activations import GATES
-from pynative.kernels.ops.linear import biased
+from pynative.autograd import Function, add_weight_gradient
+from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.jit_fuser import jit_fuser
+from pynative.kernels.ops.linear import bias_gradient
+
+_gelu, _gelu_gradient, _silu_gradient = ops.GeLU(), GeLUGrad(), SiLUGrad()
+
+
+def _gelu_tanh_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    return _gelu_gradient(dy, x, x)  # The last, its output, is not looked at.
 
 
 def _gelu_erf(x: Tensor) -> Tensor:
     return x * (ops.erf(x * sqrt(0.5)) + 1) * 0.5
+
+
+def _gelu_erf_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    """d/dx x Phi(x) = Phi(x) + x phi(x), Phi and phi of the normal distribution."""
+    return dy * ((ops.erf(x * sqrt(0.5)) + 1) * 0.5 + x * ops.exp(ops.square(x) * -0.5) * (1 / sqrt(2 * pi)))
 
 
 def _relu(x: Tensor) -> Tensor:
@@ -18,18 +35,35 @@ def _relu(x: Tensor) -> Tensor:
     return ops.maximum(0.0, x)
 
 
+def _relu_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    return ops.select(x <= 0, 0.0, dy)
+
+
 def _squared_relu(x: Tensor) -> Tensor:
     return ops.square(_relu(x))
 
 
+def _squared_relu_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    return dy * 2.0 * _relu(x)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu_tanh": ops.GeLU(),
+    "gelu_tanh": _gelu,
     "gelu_erf": _gelu_erf,
     "silu": ops.silu,
     "relu": _relu,
     "squared_relu": _squared_relu,
 }
 """Activations of single features."""
+
+GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gelu_tanh": _gelu_tanh_gradient,
+    "gelu_erf": _gelu_erf_gradient,
+    "silu": _silu_gradient,
+    "relu": _relu_gradient,
+    "squared_relu": _squared_relu_gradient,
+}
+"""(gradient of the result, x) -> that of x."""
 
 
 def activated(x: Tensor, activation: str, plain: dict[str, Callable[[Tensor], Tensor]] = ACTIVATIONS) -> Tensor:
@@ -40,5 +74,36 @@ def activated(x: Tensor, activation: str, plain: dict[str, Callable[[Tensor], Te
     return plain[GATES[activation]](gate) * up
 
 
+@jit_fuser
+def _forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    return activated(x if bias is None else ops.add(x, bias), activation)
+
+
+@jit_fuser
+def _gradient(dy: Tensor, x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """Of x + bias, in the type of that."""
+    x = x if bias is None else ops.add(x, bias)
+    if activation not in GATES:
+        return GRADIENTS[activation](dy, x)
+    name = GATES[activation]
+    gate, up = ops.chunk(x, 2, -1)
+    return ops.cat((GRADIENTS[name](dy * up, gate), dy * ACTIVATIONS[name](gate)), -1)
+
+
+class _BiasActivation(Function):
+    @staticmethod
+    def forward(ctx, x, bias, activation):
+        ctx.save_for_backward(x)
+        ctx.bias, ctx.activation = bias, activation
+        return _forward(x, bias, activation)
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        dx = _gradient(dy, x, ctx.bias, ctx.activation)
+        of_bias = None if ctx.bias is None else add_weight_gradient(ctx.bias, partial(bias_gradient, dx))
+        return cast(dx, x.dtype), of_bias, None
+
+
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    return activated(biased(x, bias), activation)
+    return _BiasActivation.apply(x, bias, activation)

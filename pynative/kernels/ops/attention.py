@@ -12,6 +12,7 @@ from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key, attention_dropout_mask
 from pynative.kernels.ops.elementwise import cast, shaped, soft_cap, soft_cap_slope
+from pynative.kernels.ops.jit_fuser import jit_fuser
 
 MASKED_SCORE = -10000.0
 
@@ -42,15 +43,19 @@ def distances(queries: Ranges, keys: Ranges) -> Tensor:
     return from_numpy((as_array(keys) - as_array(queries)[:, None]).astype(np.float32))
 
 
-def formed(values: Tensor, scores: Scores) -> Tensor:
+def biases(scores: Scores, heads: int) -> Tensor | None:
+    """Float32 [n, q, k], what a model's slopes (ALiBi) add to the scaled scores."""
+    if scores.form.slopes is None:
+        return None
+    slopes = from_numpy(scores.slopes(heads).reshape(-1, 1, 1))
+    return slopes * distances(scores.query_positions, scores.key_positions)
+
+
+def formed(values: Tensor, cap: float | None, added: Tensor | None) -> Tensor:
     """Scaled scores [b, n, q, k] with the cap and the bias that the model has, before any is left out."""
-    form = scores.form
-    if form.soft_cap is not None:
-        values = soft_cap(values, form.soft_cap)
-    if form.slopes is None:
-        return values
-    slopes = from_numpy(scores.slopes(values.shape[1]).reshape(-1, 1, 1))
-    return values + slopes * distances(scores.query_positions, scores.key_positions)
+    if cap is not None:
+        values = soft_cap(values, cap)
+    return values if added is None else values + added
 
 
 def hidden_scores(scores: Scores) -> Tensor | None:
@@ -74,53 +79,68 @@ def dropout_masks(key: Key, rate: float, head_offset: int, shape: tuple[int, int
     return from_numpy(np.stack(masks).reshape(shape))
 
 
-class _Scores(Function):
-    """scale q k^T, masked: q [s, b, n, d], k [s', b, g, d] -> float32 [b, n, s, s'].
+@jit_fuser
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, added: Tensor | None, kept: Tensor | None,
+    scale: float, cap: float | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The output [s, b, n * e], and for the backward: scaled queries, keys and values by group, scores before the cap
+    and probabilities in float32 [b, n, s, s']."""
+    (queries, batch, heads, _), (length, _, groups, _) = q.shape, k.shape
+    scaled, keys, values = _by_group(q, groups) * scale, _by_group(k, groups), _by_group(v, groups)
+    products = shaped(_product_with_transposed(scaled, keys), batch, heads, queries, length)
+    scores = formed(products, cap, added)
+    if hidden is not None:
+        scores = ops.masked_fill(scores, hidden, MASKED_SCORE)
+    probabilities = ops.softmax(cast(scores, mindspore.float32), -1)
+    weights = _weights(probabilities, kept, values)
+    out = _by_position(_product(weights, values), queries).reshape(queries, batch, -1)
+    return out, scaled, keys, values, products, probabilities
 
-    Probabilities of masked scores are 0 and bring no gradient here, except in a row that is masked everywhere, which
-    only a mask that is given can have.
-    """
 
+def _weights(probabilities: Tensor, kept: Tensor | None, values: Tensor) -> Tensor:
+    """Those that are kept, by group and in the type of the values: [b, g, n/g * s, s']."""
+    batch, groups, length, _ = values.shape
+    weights = probabilities if kept is None else probabilities * kept
+    return shaped(cast(weights, values.dtype), batch, groups, probabilities.size // (batch * groups * length), length)
+
+
+@jit_fuser
+def _attend_gradient(
+    dout: Tensor, scaled: Tensor, keys: Tensor, values: Tensor, products: Tensor | None, probabilities: Tensor,
+    hidden: Tensor | None, kept: Tensor | None, scale: float, cap: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """(dq, dk, dv). Scores that are left out have probability 0 and bring no gradient, except in a row that is masked
+    everywhere: only then `hidden` is needed."""
+    batch, heads, queries, length = probabilities.shape
+    by_group = _by_group(dout.reshape(queries, batch, heads, -1), keys.shape[1])
+    dv = _transposed_product(_weights(probabilities, kept, values), by_group)
+    dweights = cast(shaped(_product_with_transposed(by_group, values), *probabilities.shape), mindspore.float32)
+    dprobabilities = dweights if kept is None else dweights * kept
+    dscores = probabilities * (dprobabilities - (dprobabilities * probabilities).sum(-1, True))
+    if hidden is not None:
+        dscores = ops.masked_fill(dscores, hidden, 0.0)
+    if products is not None and cap is not None:
+        dscores = dscores * soft_cap_slope(products, cap)
+    dscores = shaped(cast(dscores, keys.dtype), batch, keys.shape[1], scaled.shape[2], length)
+    dq = _by_position(_product(dscores, keys) * scale, queries)
+    return dq, _by_position(_transposed_product(dscores, scaled), length), _by_position(dv, length)
+
+
+class _Attention(Function):
     @staticmethod
-    def forward(ctx, q, k, scale, mask, has_empty_rows):
-        ctx.scale, ctx.dtype, ctx.mask = scale, q.dtype, mask if has_empty_rows else None
-        (queries, batch, heads, _), (length, _, groups, _) = q.shape, k.shape
-        scaled, keys = _by_group(q, groups) * scale, _by_group(k, groups)
-        ctx.save_for_backward(scaled, keys)
-        scores = shaped(_product_with_transposed(scaled, keys), batch, heads, queries, length)
-        return cast(scores if mask is None else ops.masked_fill(scores, mask, MASKED_SCORE), mindspore.float32)
-
-    @staticmethod
-    def backward(ctx, dscores):
-        scaled, keys = ctx.saved_tensors
-        batch, groups, length, _ = keys.shape
-        queries = dscores.shape[2]
-        if ctx.mask is not None:
-            dscores = ops.masked_fill(dscores, ctx.mask, 0.0)
-        dscores = shaped(cast(dscores, ctx.dtype), batch, groups, scaled.shape[2], length)
-        dq = _by_position(_product(dscores, keys) * ctx.scale, queries)
-        return dq, _by_position(_transposed_product(dscores, scaled), length), None, None, None
-
-
-class _WeightedSum(Function):
-    """probabilities [b, n, s, s'] v [s', b, g, e] -> [s, b, n * e]."""
-
-    @staticmethod
-    def forward(ctx, probabilities, v):
-        batch, heads, queries, keys = probabilities.shape
-        ctx.shape, ctx.dtype, groups = probabilities.shape, probabilities.dtype, v.shape[2]
-        weights = shaped(cast(probabilities, v.dtype), batch, groups, heads * queries // groups, keys)
-        values = _by_group(v, groups)
-        ctx.save_for_backward(weights, values)
-        return _by_position(_product(weights, values), queries).reshape(queries, batch, -1)
+    def forward(ctx, q, k, v, hidden, added, kept, scale, cap, has_empty_rows):
+        out, *saved, products, probabilities = _attend(q, k, v, hidden, added, kept, scale, cap)
+        ctx.save_for_backward(*saved, probabilities)
+        ctx.products, ctx.hidden = None if cap is None else products, hidden if has_empty_rows else None
+        ctx.kept, ctx.scale, ctx.cap = kept, scale, cap
+        return out
 
     @staticmethod
     def backward(ctx, dout):
-        weights, values = ctx.saved_tensors
-        batch, heads, queries, keys = ctx.shape
-        dout = _by_group(dout.reshape(queries, batch, heads, -1), weights.shape[1])
-        dweights = cast(shaped(_product_with_transposed(dout, values), *ctx.shape), ctx.dtype)
-        return dweights, _by_position(_transposed_product(weights, dout), keys)
+        *saved, probabilities = ctx.saved_tensors
+        constants = ctx.hidden, ctx.kept, ctx.scale, ctx.cap
+        return *_attend_gradient(dout, *saved, ctx.products, probabilities, *constants), *(None,) * 6
 
 
 def _by_group(x: Tensor, groups: int) -> Tensor:
@@ -147,17 +167,10 @@ def attention(
         head_offset=head_offset, form=form, query_positions=(range(len(q)),), key_positions=(range(len(k)),),
         seq_length=len(k),
     )  # fmt: skip
-    hidden = hidden_scores(scores)
-    if form.changes_scores:
-        values = formed(_Scores.apply(q, k, scale, None, False), scores)
-        values = values if hidden is None else ops.masked_fill(values, hidden, MASKED_SCORE)
-    else:
-        values = _Scores.apply(q, k, scale, hidden, mask is not None)
-    probabilities = ops.softmax(values, -1)
-    if dropout_rate:
-        masks = dropout_masks(dropout_key or (), dropout_rate, head_offset, probabilities.shape)
-        probabilities = probabilities * masks
-    return _WeightedSum.apply(probabilities, v)
+    shape = (*q.shape[1:3], len(q), len(k))
+    kept = dropout_masks(dropout_key or (), dropout_rate, head_offset, shape) if dropout_rate else None
+    hidden, added = hidden_scores(scores), biases(scores, q.shape[2])
+    return _Attention.apply(q, k, v, hidden, added, kept, scale, form.soft_cap, mask is not None)
 
 
 class _Block:
@@ -188,7 +201,8 @@ class _Block:
 
     def score_values(self, products: Tensor) -> Tensor:
         """What the model makes of them, [b, n, s, s']."""
-        values, mask = formed(products, self.scores), hidden_scores(self.scores)
+        cap, added = self.scores.form.soft_cap, biases(self.scores, self.heads)
+        values, mask = formed(products, cap, added), hidden_scores(self.scores)
         return values if mask is None else ops.masked_fill(values, mask, MASKED_SCORE)
 
     def products_gradient(self, dscores: Tensor, products: Tensor) -> Tensor:

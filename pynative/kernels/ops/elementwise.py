@@ -10,7 +10,7 @@ FLOAT32 = mindspore.float32
 
 
 def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:
-    return x if x.dtype is dtype else x.astype(dtype)
+    return x if x.dtype == dtype else x.astype(dtype)
 
 
 def shaped(x: Tensor, *shape: int) -> Tensor:

@@ -1,14 +1,15 @@
 """Layer norm and RMS norm of MindSpore operators; statistics in float32 whatever the type of the input."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 import mindspore
 from mindspore import Tensor, ops
 from mindspore.ops.auto_generate import LayerNormGrad
 
-from pynative.autograd import Function, add_weight_gradients
+from pynative.autograd import Function, add_weight_gradient, add_weight_gradients
 from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.jit_fuser import jit_fuser
 from pynative.kernels.ops.linear import delivered
 
 FLOAT32 = mindspore.float32
@@ -56,7 +57,39 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_cen
     return cast(_LayerNorm.apply(wide, factor, shift, epsilon), x.dtype)
 
 
-def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
+@jit_fuser
+def _rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) -> tuple[Tensor, Tensor]:
+    """(the normalized rows, 1 / their root mean square)."""
     wide = cast(x, FLOAT32)
     inverse = ops.rsqrt(ops.mean(ops.square(wide), -1, True) + epsilon)
-    return cast(wide * inverse * scale(weight, zero_centered), x.dtype)
+    return cast(wide * inverse * scale(weight, zero_centered), x.dtype), inverse
+
+
+@jit_fuser
+def _rms_norm_gradient(
+    dy: Tensor, x: Tensor, inverse: Tensor, weight: Tensor, zero_centered: bool
+) -> tuple[Tensor, Tensor]:
+    """With r = 1 / sqrt(mean(x^2) + epsilon), x^ = x r and g = dy weight:
+    dx = r (g - x^ mean(g x^)), dweight = sum dy x^."""
+    dy, normalized = cast(dy, FLOAT32), cast(x, FLOAT32) * inverse
+    share = dy * scale(weight, zero_centered)
+    dx = inverse * (share - normalized * ops.mean(share * normalized, -1, True))
+    return cast(dx, x.dtype), (dy * normalized).reshape(-1, x.shape[-1]).sum(axis=0)
+
+
+class _RmsNorm(Function):
+    @staticmethod
+    def forward(ctx, x, weight, epsilon, zero_centered):
+        y, inverse = _rms_norm(x, weight, epsilon, zero_centered)
+        ctx.save_for_backward(x, inverse)
+        ctx.weight, ctx.zero_centered = weight, zero_centered
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        dx, of_weight = _rms_norm_gradient(dy, *ctx.saved_tensors, ctx.weight, ctx.zero_centered)
+        return dx, add_weight_gradient(ctx.weight, partial(delivered, of_weight)), None, None
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
+    return _RmsNorm.apply(x, weight, epsilon, zero_centered)

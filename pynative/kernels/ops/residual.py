@@ -1,16 +1,62 @@
 """Dropout, and where branches part and meet, of MindSpore operators; masks come from the host's generator."""
 
+from functools import partial
+
 from mindspore import Tensor, from_numpy, ops
 
+from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.dropout import Dropout, Key, Rows
 from pynative.kernels.ops.elementwise import cast
-from pynative.kernels.ops.linear import biased
+from pynative.kernels.ops.jit_fuser import jit_fuser
+from pynative.kernels.ops.linear import bias_gradient
+
+
+def _mask(x: Tensor, rate: float, key: Key, rows: Rows | None) -> Tensor | None:
+    """Float32 [s, b, h], None without dropout."""
+    return from_numpy(Dropout(rate, key, rows).mask(x.shape)) if rate else None
+
+
+@jit_fuser
+def _dropped(x: Tensor, mask: Tensor) -> Tensor:
+    return cast(x * mask, x.dtype)
+
+
+class _Dropout(Function):
+    @staticmethod
+    def forward(ctx, x, mask):
+        ctx.mask = mask
+        return _dropped(x, mask)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return _dropped(dy, ctx.mask), None
 
 
 def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
-    if not rate:
-        return x
-    return cast(x * from_numpy(Dropout(rate, key, rows).mask(x.shape)), x.dtype)  # The mask is float32.
+    return _Dropout.apply(x, _mask(x, rate, key, rows)) if rate else x
+
+
+@jit_fuser
+def _sum(x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor | None) -> Tensor:
+    if bias is not None:
+        x = ops.add(x, bias)
+    if mask is not None:
+        x = cast(x * mask, x.dtype)
+    return x if residual is None else cast(ops.add(residual, x), residual.dtype)
+
+
+class _BiasDropoutAdd(Function):
+    @staticmethod
+    def forward(ctx, x, bias, residual, mask):
+        ctx.bias, ctx.mask = bias, mask
+        ctx.dtype, ctx.residual_dtype = x.dtype, None if residual is None else residual.dtype
+        return _sum(x, bias, residual, mask)
+
+    @staticmethod
+    def backward(ctx, dy):
+        branch = dy if ctx.mask is None else _dropped(dy, ctx.mask)
+        of_bias = None if ctx.bias is None else add_weight_gradient(ctx.bias, partial(bias_gradient, branch))
+        return cast(branch, ctx.dtype), of_bias, None if ctx.residual_dtype is None else dy, None
 
 
 def bias_dropout_add(
@@ -21,8 +67,7 @@ def bias_dropout_add(
     key: Key | None = None,
     rows: Rows | None = None,
 ) -> Tensor:
-    branch = dropout(biased(x, bias), rate, key or (), rows)
-    return branch if residual is None else cast(ops.add(residual, branch), residual.dtype)
+    return _BiasDropoutAdd.apply(x, bias, residual, _mask(x, rate, key or (), rows))
 
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:

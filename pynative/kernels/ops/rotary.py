@@ -1,12 +1,27 @@
 """Heads out of Megatron's fused q/k/v rows, and rotary position embedding, of MindSpore operators."""
 
-from itertools import accumulate
-
 from mindspore import Tensor, ops
 
 from parallel_core.fused_rows import heads_of_group
 from pynative.autograd import Function
 from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.jit_fuser import jit_fuser
+
+
+@jit_fuser
+def _split(qkv: Tensor, groups: int, heads: tuple[int, ...], head_size: int) -> tuple[Tensor, ...]:
+    leading = qkv.shape[:-1]
+    rows = qkv.reshape(*leading, groups, sum(heads), head_size)
+    q, k, v = ops.split(rows, heads, -2)
+    return q.reshape(*leading, -1, head_size), k.reshape(*leading, -1, head_size), v.reshape(*leading, -1, head_size)
+
+
+@jit_fuser
+def _joined(dq: Tensor, dk: Tensor, dv: Tensor, groups: int) -> Tensor:
+    """The inverse."""
+    leading, head_size = dq.shape[:-2], dq.shape[-1]
+    parts = [x.reshape(*leading, groups, x.shape[-2] // groups, head_size) for x in (dq, dk, dv)]
+    return ops.cat(parts, -2).reshape(*leading, -1)
 
 
 class _SplitQkv(Function):
@@ -14,17 +29,12 @@ class _SplitQkv(Function):
 
     @staticmethod
     def forward(ctx, qkv, groups, heads, head_size):
-        *leading, _ = qkv.shape
-        ctx.shape, ctx.heads = (*leading, groups, sum(heads), head_size), heads
-        rows, firsts = qkv.reshape(ctx.shape), accumulate(heads, initial=0)
-        parts = [rows.narrow(-2, first, n) for first, n in zip(firsts, heads, strict=False)]
-        return tuple(part.reshape(*leading, -1, head_size) for part in parts)
+        ctx.groups = groups
+        return _split(qkv, groups, heads, head_size)
 
     @staticmethod
-    def backward(ctx, *gradients):
-        *leading, groups, _, head_size = ctx.shape
-        parts = [g.reshape(*leading, groups, n, head_size) for g, n in zip(gradients, ctx.heads, strict=True)]
-        return ops.cat(parts, -2).reshape(*leading, -1), None, None, None
+    def backward(ctx, dq, dk, dv):
+        return _joined(dq, dk, dv, ctx.groups), None, None, None
 
 
 def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,7 +49,8 @@ def _rotate_half(x: Tensor, interleaved: bool) -> Tensor:
     return ops.cat((-two, one), -1)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int, inverse: bool) -> Tensor:
+@jit_fuser
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int, inverse: bool) -> Tensor:
     """As `rotary` says; `inverse` applies the transpose of that matrix, which is its gradient."""
     shape = (x.shape[0], -1, 1, cos.shape[-1])
     cos, sin = cos.reshape(shape), sin.reshape(shape)
@@ -58,5 +69,18 @@ def between(x: Tensor, start: int, middle: Tensor) -> Tensor:
     return ops.cat(parts, -1) if len(parts) > 1 else middle
 
 
+class _Rotary(Function):
+    """Nothing of x is kept: a rotation's gradient is the rotation back."""
+
+    @staticmethod
+    def forward(ctx, x, cos, sin, interleaved, start):
+        ctx.setting = (cos, sin, interleaved, start)
+        return _rotate(x, *ctx.setting, False)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return _rotate(dy, *ctx.setting, True), None, None, None, None
+
+
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
-    return rotate(x, cos, sin, interleaved, start, inverse=False)
+    return _Rotary.apply(x, cos, sin, interleaved, start)

@@ -42,6 +42,11 @@ def _weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
     return _transposed_product(_rows(dy), _rows(x))
 
 
+@jit_fuser
+def _sum_of_rows(dy: Tensor) -> Tensor:
+    return _rows(dy).sum(axis=0)
+
+
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _forward(x, weight, bias)
 
@@ -55,4 +60,4 @@ def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, acc
 
 
 def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    return delivered(_rows(dy).sum(axis=0), out, accumulate)
+    return delivered(_sum_of_rows(dy), out, accumulate)

@@ -16,14 +16,28 @@ FLOAT32 = mindspore.float32
 
 
 @cache
-def _layer_norm(epsilon: float) -> ops.LayerNorm:
-    return ops.LayerNorm(begin_norm_axis=-1, begin_params_axis=-1, epsilon=epsilon)
+def _layer_norm(epsilon: float) -> jit_fuser:
+    norm = ops.LayerNorm(begin_norm_axis=-1, begin_params_axis=-1, epsilon=epsilon)
+
+    @jit_fuser
+    def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return norm(x, weight, bias)
+
+    return layer_norm
 
 
 @cache
-def _layer_norm_gradient(epsilon: float) -> LayerNormGrad:
-    """It has no argument for epsilon, and another one unless it is told so."""
-    return LayerNormGrad(begin_norm_axis=-1, begin_params_axis=-1).add_prim_attr("epsilon", epsilon)
+def _layer_norm_gradient(epsilon: float) -> jit_fuser:
+    """The operator has no argument for epsilon, and another one unless it is told so."""
+    gradient = LayerNormGrad(begin_norm_axis=-1, begin_params_axis=-1).add_prim_attr("epsilon", epsilon)
+
+    @jit_fuser
+    def layer_norm_gradient(
+        x: Tensor, dy: Tensor, variance: Tensor, mean: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return gradient(x, dy, variance, mean, weight)
+
+    return layer_norm_gradient
 
 
 class _LayerNorm(Function):

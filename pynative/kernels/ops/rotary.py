@@ -9,10 +9,10 @@ from pynative.kernels.ops.jit_fuser import jit_fuser
 
 
 @jit_fuser
-def _split(qkv: Tensor, groups: int, heads: tuple[int, ...], head_size: int) -> tuple[Tensor, ...]:
-    leading = qkv.shape[:-1]
-    rows = qkv.reshape(*leading, groups, sum(heads), head_size)
-    q, k, v = ops.split(rows, heads, -2)
+def _split(qkv: Tensor, groups: int, heads: tuple[int, int, int], head_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    leading, (m, n, o) = qkv.shape[:-1], heads
+    rows = qkv.reshape(*leading, groups, m + n + o, head_size)
+    q, k, v = rows.narrow(-2, 0, m), rows.narrow(-2, m, n), rows.narrow(-2, m + n, o)
     return q.reshape(*leading, -1, head_size), k.reshape(*leading, -1, head_size), v.reshape(*leading, -1, head_size)
 
 

@@ -13,6 +13,7 @@ What code of this package reads without being given it, all there is in a proces
     tensor_parallel.random         seed, Megatron's named random streams        set_seed; rng_fork within a block
     tensor_parallel.recompute      the part that is run, first or again           checkpoint, within it
     kernels                        the operators in use                         set_parallel_context, get_model
+    kernels.ops.jit_fuser          whether its functions are compiled           set_parallel_context
     kernels.host.threads           threads of the host's operators              set_parallel_context
     autograd                       the queue of deferred weight gradients,      deferred_weight_gradients,
                                    and whether MindSpore's tape records         recording: both within a block

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from pynative import collectives, kernels
 from pynative.kernels.host import blas
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.process import cores_of_a_rank
+from pynative.kernels.ops.jit_fuser import use as use_jit_fuser
 
 DEFAULT_COLLECTIVES = {"CPU": "shared_memory", "Ascend": "native"}
 
@@ -93,8 +95,9 @@ def initialize(
     threads: int | None,
     world_size: int,
     fused: FusedOperators = NOTHING_FUSED,
+    jit_fuser: bool = False,
 ) -> None:
-    """Select dynamic-graph mode, the device, and its operators, `fused` ones among them.
+    """Select dynamic-graph mode, the device, its operators, `fused` ones among them, and whether `jit_fuser` compiles.
 
     On a CPU launches are made blocking: asynchronous ones make the main thread spin on the core that the work needs.
     MindSpore's own kernels get as many threads as ours, once in a process.
@@ -107,23 +110,25 @@ def initialize(
         _limit_pool(threads or cores_of_a_rank(world_size))
         _run_graphs_in_the_caller()
     kernels.use(kernel_set, threads or cores_of_a_rank(world_size), fused)
-    from pynative.kernels.ops import jit_fuser
-    jit_fuser.use(device_target=="CPU" and not os.environ.get("NOJIT"))
+    use_jit_fuser(jit_fuser and device_target == "CPU")
 
 
+@cache
 def _run_graphs_in_the_caller() -> None:
-    """Have what `jit_fuser` compiles run in the thread that calls it; else another one spins beside it, and a call takes
-    a hundred times as long where every core has a rank.
+    """Have what `jit_fuser` compiles run in the calling thread. Else another one spins beside it, and a call takes
+    thirty times as long where every core has a rank.
 
-    MindSpore reads its runtime's settings at the first launch, and prints what is set on the standard output.
+    MindSpore reads its runtime's settings at the first launch of a process, and prints them on the standard output.
     """
-    settings = os.environ.get("MS_DEV_RUNTIME_CONF", "")
-    if "graph_pipeline" in settings:
-        return
-    os.environ["MS_DEV_RUNTIME_CONF"] = ",".join(filter(None, (settings, "graph_pipeline:False")))
+    given = os.environ.get("MS_DEV_RUNTIME_CONF")
+    os.environ["MS_DEV_RUNTIME_CONF"] = ",".join(filter(None, (given, "graph_pipeline:False")))
     with _without_output():
         x = ms.Tensor.from_numpy(np.zeros(1, np.float32))
         ms.ops.assign(x, ms.ops.add(x, x)).asnumpy()
+    if given is None:
+        del os.environ["MS_DEV_RUNTIME_CONF"]
+    else:
+        os.environ["MS_DEV_RUNTIME_CONF"] = given
 
 
 @contextmanager

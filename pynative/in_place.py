@@ -9,6 +9,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
+from pynative.arrays import array_of
 from pynative.rounding import put, widened
 
 
@@ -18,7 +19,7 @@ def assign(target: Tensor, source: Tensor) -> None:
     if memory is None:
         ops.assign(target, _as(_sent(source), target))
     else:
-        put(widened(source.asnumpy()), memory, accumulate=False)
+        put(widened(_values(source)), memory, accumulate=False)
 
 
 def assign_add(target: Tensor, source: Tensor) -> None:
@@ -27,7 +28,11 @@ def assign_add(target: Tensor, source: Tensor) -> None:
     if memory is None:
         ops.assign_add(target, _as(source, target))
     else:
-        put(widened(source.asnumpy()), memory, accumulate=True)
+        put(widened(_values(source)), memory, accumulate=True)
+
+
+def _values(source: Tensor) -> np.ndarray:
+    return array_of(source) if mindspore.get_context("device_target") == "CPU" else source.asnumpy()
 
 
 def is_on_host(tensor: Tensor) -> bool:

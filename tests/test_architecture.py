@@ -88,7 +88,7 @@ FLOORS = {
     ),
     "pynative": (
         {"deferred_imports", "dtypes"},
-        {"onednn"},
+        {"arrays", "onednn"},
         {"rounding"},
         {"in_place"},
         {"autograd", "collectives", "launch", "log", "step_position"},

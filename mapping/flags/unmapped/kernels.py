@@ -22,7 +22,7 @@ FLAGS = group(
         --cross-entropy-loss-fusion --cross-entropy-fusion-impl=str{native,te}:native
         --attention-backend=str{flash,fused,unfused,local,auto}:auto --flash-attention-version=int{2,3,4}
         --use-fused-weighted-squared-relu --fused-residual-rmsnorm --use-grouped-gemm-for-dense-mlp
-        --use-te-activation-func --disable-jit-fuser --no-gradient-reduce-div-fusion=off --mla-down-proj-fusion
+        --use-te-activation-func --no-gradient-reduce-div-fusion=off --mla-down-proj-fusion
         --jit-compile --use-fusion-attn-v2 --gemm-gradient-accumulation-fusion --use-fused-ring-attention-update
         --skip-bias-add=off --loss-compute-mode=str{default,chunk}:default --loss-chunk-size=int:1024
         --output-layer-slice-num=int:1 --apply-rope-no-in-complex --mla-fa-without-pad

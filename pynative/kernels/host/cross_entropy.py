@@ -3,8 +3,9 @@
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from pynative.arrays import array_of
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import array_of, as_float32, rows_of
+from pynative.kernels.host.arrays import as_float32, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import widened

@@ -7,8 +7,9 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from pynative.arrays import array_of, array_type
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import array_of, array_type, rows_of
+from pynative.kernels.host.arrays import rows_of
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import convert, fill, float32_for, widened
 

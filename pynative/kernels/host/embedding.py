@@ -5,8 +5,9 @@ from functools import partial
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from pynative.arrays import array_of
 from pynative.autograd import Function, add_weight_gradient
-from pynative.kernels.host.arrays import array_of, delivered, gradient_memory, rows_of
+from pynative.kernels.host.arrays import delivered, gradient_memory, rows_of
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import widened
 

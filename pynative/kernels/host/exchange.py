@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.kernels.host.arrays import array_of
+from pynative.arrays import array_of
 from pynative.rounding import convert, widened
 
 

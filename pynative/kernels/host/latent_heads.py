@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from pynative.arrays import array_of
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import array_of, rows_of
+from pynative.kernels.host.arrays import rows_of
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import convert, widened
 

@@ -6,8 +6,9 @@ Saved for backward: the input and two numbers a row, one for RMS norm.
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from pynative.arrays import array_of
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import add_summed_gradient, array_of, as_float32, rows_of
+from pynative.kernels.host.arrays import add_summed_gradient, as_float32, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
 

@@ -6,8 +6,8 @@ from math import isfinite, sqrt
 import numpy as np
 from mindspore import Tensor
 
+from pynative.arrays import array_of
 from pynative.kernels.contract.flat_buffers import AdamStep
-from pynative.kernels.host.arrays import array_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.threads import run, spans

@@ -6,9 +6,10 @@ from functools import partial
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from pynative.arrays import array_of
 from pynative.autograd import Function
 from pynative.kernels.dropout import Dropout, Key, Rows
-from pynative.kernels.host.arrays import add_summed_gradient, array_of, array_or_none, rows_of
+from pynative.kernels.host.arrays import add_summed_gradient, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import fill, float32_for

@@ -7,8 +7,9 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from parallel_core.fused_rows import heads_of_group
+from pynative.arrays import array_of
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import array_of, as_float32
+from pynative.kernels.host.arrays import as_float32
 from pynative.kernels.host.threads import row_blocks, run, spans
 from pynative.rounding import fill, float32_for, widened
 

@@ -7,8 +7,9 @@ from mindspore import Tensor, from_numpy
 
 from parallel_core import routing
 from parallel_core.routing import Noise, RoutingRule
+from pynative.arrays import array_of
 from pynative.autograd import Function
-from pynative.kernels.host.arrays import array_of, array_or_none, as_float32, rows_of
+from pynative.kernels.host.arrays import array_or_none, as_float32, rows_of
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import convert, widened
 

@@ -5,7 +5,7 @@ from math import prod
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.kernels.host.arrays import array_of
+from pynative.arrays import array_of
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.rounding import sum_into
 

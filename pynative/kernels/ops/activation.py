@@ -82,7 +82,8 @@ def _forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
 @jit_fuser
 def _gradient(dy: Tensor, x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     """Of x + bias, in the type of that."""
-    x = x if bias is None else ops.add(x, bias)
+    if bias is not None:
+        x = ops.add(x, bias)
     if activation not in GATES:
         return GRADIENTS[activation](dy, x)
     name = GATES[activation]

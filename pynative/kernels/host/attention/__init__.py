@@ -4,10 +4,10 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from parallel_core.score_form import PLAIN, ScoreForm
+from pynative.arrays import array_of
 from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
-from pynative.kernels.host.arrays import array_of
 from pynative.kernels.host.attention.backward import attention_backward
 from pynative.kernels.host.attention.forward import attention_forward
 from pynative.kernels.host.attention.heads import Heads

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from parallel_core.context import as_array
+from pynative.arrays import array_of
 from pynative.kernels.block import Scores
 from pynative.kernels.dropout import quantized_rate
-from pynative.kernels.host.arrays import array_of
 from pynative.kernels.host.attention.masks import bits_of, columns, limits_of, shown_to, triangle
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import spans

@@ -25,6 +25,9 @@ of an expert, a text that grows while it is generated."""
 MOST_COMPILED = 16
 """Kinds of arguments that one function is compiled for: each keeps memory for ever."""
 
+MOST_COUNTED = 256
+"""Kinds of arguments whose calls are counted; then counting begins anew."""
+
 _enabled = False
 
 
@@ -58,10 +61,11 @@ class jit_fuser:
 
     def _counted(self, kind: Hashable, args: tuple[Any, ...]) -> Any:
         if len(self.compiled) < MOST_COMPILED:
+            if len(self.calls) >= MOST_COUNTED:
+                self.calls.clear()
             self.calls[kind] += 1
             if self.calls[kind] >= CALLS_BEFORE_COMPILING:
                 self.compiled[kind] = self._compile(args)
-                self.calls.clear()
         return self.function(*args)
 
     def _compile(self, args: tuple[Any, ...]) -> str:

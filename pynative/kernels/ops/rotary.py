@@ -64,9 +64,9 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int, 
 def between(x: Tensor, start: int, middle: Tensor) -> Tensor:
     """x with `middle` in place of its elements from `start` on."""
     stop = start + middle.shape[-1]
-    around = (x[..., :start], middle, x[..., stop:])
-    parts = [part for part in around if part.shape[-1]]
-    return ops.cat(parts, -1) if len(parts) > 1 else middle
+    if stop < x.shape[-1]:
+        middle = ops.cat((middle, x[..., stop:]), -1)
+    return ops.cat((x[..., :start], middle), -1) if start else middle
 
 
 class _Rotary(Function):

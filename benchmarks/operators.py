@@ -39,7 +39,7 @@ LAYERS = (1, 2)
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {"hidden": 64, "heads": 4, "seq": 32, "mbs": 1, "vocab": 512, "runs": 30}.items():
+    for name, default in {"hidden": 64, "heads": 4, "seq": 32, "mbs": 1, "vocab": 512, "runs": 60}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--kernels", choices=("host", "ops"), default="host")
     parser.add_argument("--logged", action="store_true", help=argparse.SUPPRESS)

@@ -100,7 +100,7 @@ _OF_EXPERTS = tuple(
     if entry.name not in ("num_experts", "monitors")
 )
 ROWS = (
-    Idle(("jit_fuser",), lambda config: config.parallel_config.kernels != "ops", "it compiles what --kernels ops runs"),
+    Idle(("disable_jit_fuser",), lambda config: config.parallel_config.kernels != "ops", "acts on --kernels ops"),
     Idle(
         (
             *("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk", "dsa_indexer_loss_coeff"),

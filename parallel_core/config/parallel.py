@@ -88,8 +88,8 @@ class ParallelConfig(Config):
     Ascend if there is one, else the CPU."""
     kernels: str | None = option("--kernels", None, choices=("host", "ops"))
     """Operators in numpy (`host`) or MindSpore (`ops`); `host` on a CPU and `ops` on Ascend if not given."""
-    jit_fuser: bool = option("--disable-jit-fuser", True)
-    """Compile operators of MindSpore that follow one another into one launch on a CPU, as Megatron's jit_fuser does."""
+    disable_jit_fuser: bool = option("--disable-jit-fuser", False)
+    """Do not compile MindSpore's operators that follow one another into one launch on a CPU."""
     collectives: str | None = option("--collectives", None, choices=("shared_memory", "native"))
     """Transport between processes; `shared_memory` on a CPU and `native` on Ascend if not given."""
     threads: int | None = option("--threads", None, at_least=1)

@@ -28,7 +28,7 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
     transport = config.collectives or device.DEFAULT_COLLECTIVES[target]
     if collectives.is_scheduler() and target == "CPU":
         sys.exit(0)
-    settings = config.fused, config.jit_fuser
+    settings = config.fused, not config.disable_jit_fuser
     device.initialize(target, config.kernels, config.threads, config.world_size, *settings)
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)
     if backend.local_size < config.world_size:  # known only now: the cores are shared by the ranks of this host alone

@@ -29,7 +29,7 @@ def job(backend, config: AllConfig) -> Iterator[None]:
 
     parallel = config.parallel_config
     parallel.found_device = "CPU"
-    settings = parallel.fused, parallel.jit_fuser
+    settings = parallel.fused, not parallel.disable_jit_fuser
     device.initialize("CPU", parallel.kernels, parallel.threads or 1, backend.world_size, *settings)
     parallel_state.initialize_from_config(parallel, backend)
     set_rng_seed(config.training_config.seed)

@@ -16,7 +16,7 @@ from typing import Any
 from mindspore import Tensor
 from mindspore.graph.api import JitExecutor_, _JitExecutor
 
-from pynative.autograd import is_recording
+from pynative.autograd import finish_launches, is_recording
 
 CALLS_BEFORE_COMPILING = 64
 """Compiling takes as long as a thousand launches. What is called seldom with the same shapes is not worth it: the rows
@@ -57,7 +57,9 @@ class jit_fuser:
         phase = self.compiled.get(kind)
         if phase is None:
             return self._counted(kind, args)
-        return _EXECUTOR(tuple([x for x in args if isinstance(x, Tensor)]), phase)
+        results = _EXECUTOR(tuple([x for x in args if isinstance(x, Tensor)]), phase)
+        finish_launches()  # Else it still runs, where MindSpore launched something before `device.initialize`.
+        return results
 
     def _counted(self, kind: Hashable, args: tuple[Any, ...]) -> Any:
         if len(self.compiled) < MOST_COMPILED:

@@ -163,6 +163,14 @@ def test_a_compiled_function_reads_what_its_arguments_hold_now(compiling):
         memory[...] = 0  # What was computed is done, not on its way.
         np.testing.assert_array_equal(doubled.asnumpy(), 2 * (X + np.float32(step)))
         np.testing.assert_array_equal(squared.asnumpy(), np.square(X + np.float32(step)))
+    large = normal(300, 4000)
+    memory = np.empty_like(large)
+    weight = from_numpy(memory)
+    for _ in range(3):
+        memory[...] = large
+        _, squared = fused(weight, 2.0)
+        memory[...] = 0
+        np.testing.assert_array_equal(squared.asnumpy(), np.square(large))
     view = tensor(normal(7, 3, 16)).narrow(-1, 4, 8)
     np.testing.assert_array_equal(fused(view, 2.0)[0].asnumpy(), 2 * view.asnumpy())
 

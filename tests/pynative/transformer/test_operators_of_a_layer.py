@@ -9,7 +9,7 @@ from benchmarks.operators import counts_of_a_layer
 
 LIMITS = {
     "host": {"functions": (13, 0), "kernels": (22, 13), "launched": (0, 0)},
-    "ops": {"functions": (12, 0), "kernels": (22, 13), "launched": (18, 24)},
+    "ops": {"functions": (13, 0), "kernels": (22, 13), "launched": (18, 28)},
 }
 """Kernels -> what is counted -> the most of it in a layer's forward and in its backward."""
 

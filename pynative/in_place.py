@@ -32,7 +32,7 @@ def assign_add(target: Tensor, source: Tensor) -> None:
 
 
 def _values(source: Tensor) -> np.ndarray:
-    return array_of(source) if mindspore.get_context("device_target") == "CPU" else source.asnumpy()
+    return array_of(source) if source.device == "CPU" else source.asnumpy()
 
 
 def is_on_host(tensor: Tensor) -> bool:

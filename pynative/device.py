@@ -1,7 +1,6 @@
 """Prepare this process's device: MindSpore's mode, and which operators run on it."""
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -133,9 +132,15 @@ def _run_graphs_in_the_caller() -> None:
 
 @contextmanager
 def _without_output() -> Iterator[None]:
-    """Within the block, the process's standard output goes nowhere, that of libraries too."""
-    sys.stdout.flush()
-    kept = os.dup(1)
+    """Within the block, the process's standard output goes nowhere, that of libraries too; a daemon may have none."""
+    print(end="", flush=True)
+    try:
+        kept = os.dup(1)
+    except OSError:
+        kept = None
+    if kept is None:
+        yield
+        return
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
     try:

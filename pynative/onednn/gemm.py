@@ -5,17 +5,27 @@ from typing import Any
 
 import numpy as np
 
-from pynative.onednn.library import OneDnnError, address_of, function, once
+from pynative.onednn.library import OneDnnError, Type, address_of, dense, function, library, once
+from pynative.onednn.primitives import product
 
+_NAME = "gemm_bf16bf16f32"
 _SIZE, _FACTOR, _MATRIX = ctypes.c_int64, ctypes.c_float, (ctypes.c_void_p, ctypes.c_int64)
 
 
 @once
 def _gemm() -> Any:
     """dnnl_gemm_bf16bf16f32(transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), of matrices by rows."""
-    gemm: Any = function("gemm_bf16bf16f32")
+    gemm: Any = function(_NAME)
     gemm.argtypes = (ctypes.c_char,) * 2 + (_SIZE,) * 3 + (_FACTOR, *_MATRIX, *_MATRIX, _FACTOR, *_MATRIX)
     return gemm
+
+
+@once
+def is_available() -> bool:
+    """Whether the library exports it, which its headers do not promise, and has kernels of bfloat16 for the CPU: with
+    ONEDNN_MAX_CPU_ISA=AVX2 it has not, and computes entry by entry, a hundred times slower."""
+    square, result = dense(Type.BFLOAT16, 32, 32), dense(Type.FLOAT32, 32, 32)
+    return hasattr(library(), f"dnnl_{_NAME}") and product(square, square, result) is not None
 
 
 ROWS = 128
@@ -36,4 +46,4 @@ def transposed_product(left: np.ndarray, right: np.ndarray, out: np.ndarray, acc
         rows, factor = min(ROWS, len(left) - start), float(accumulate or start > 0)
         status = _gemm()(b"T", b"N", *out.shape, rows, 1.0, *a, *b, factor, *c)
         if status:
-            raise OneDnnError(f"dnnl_gemm_bf16bf16f32 returned status {status}")
+            raise OneDnnError(f"dnnl_{_NAME} returned status {status}")

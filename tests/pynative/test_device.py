@@ -1,5 +1,7 @@
 """Which device a process computes on: asked for, set by the script, or there."""
 
+import os
+import sys
 from types import SimpleNamespace
 
 import mindspore as ms
@@ -119,3 +121,21 @@ def test_a_script_that_sets_its_threads_keeps_them(monkeypatch, dispatching, com
     monkeypatch.setattr(device, "RuntimeConf", SimpleNamespace(get_instance=lambda: settings))
     device.initialize("CPU", "host", threads=1, world_size=1)
     assert (settings.dispatching, settings.computing) == found
+
+
+def test_a_daemon_without_standard_output_starts(monkeypatch, capfd):
+    """Descriptor 1 is closed, and Python has no stream there; where there is one, it is as before afterwards."""
+    with device._without_output():
+        os.write(1, b"hidden")
+    os.write(1, b"shown")
+    assert capfd.readouterr().out == "shown"
+
+    def closed(descriptor: int) -> int:
+        raise OSError("Bad file descriptor")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", closed)
+        patch.setattr(sys, "stdout", None)
+        with device._without_output():
+            os.write(1, b"shown")
+    assert capfd.readouterr().out == "shown"

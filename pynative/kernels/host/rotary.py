@@ -53,7 +53,7 @@ def _copy(sources: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
 
     def block(start: int, stop: int) -> None:
         for source, out in zip(sources, outs, strict=True):
-            out[start:stop] = source[start:stop]
+            np.copyto(out[start:stop], source[start:stop], casting="no")  # bytes of another type would be cut
 
     run(block, row_blocks(len(sources[0]), sum(source[0].nbytes for source in sources)))
 

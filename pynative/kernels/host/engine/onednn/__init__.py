@@ -11,9 +11,8 @@ from pynative.dtypes import BFLOAT16
 from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 from pynative.kernels.host.engine.onednn import activations, cross_entropy, optimizer, scores, sums
-from pynative.onednn import primitives
+from pynative.onednn import gemm, primitives
 from pynative.onednn.arrays import Array, layout_of, row_layout
-from pynative.onednn.gemm import transposed_product
 from pynative.onednn.library import library
 from pynative.onednn.primitives import SUM
 from pynative.rounding import convert, put, widened
@@ -45,7 +44,7 @@ class OneDnnEngine(NumpyEngine):
     def matmul(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
         primitive = None
         if bias is None and _is_long_transpose(left, right, out):
-            return transposed_product(left.T, right, out, accumulate)
+            return gemm.transposed_product(left.T, right, out, accumulate)
         if left.ndim > 2 and left.shape[-1] == 1:  # oneDNN 3.10 takes matrices of one row to lie without gaps
             right = np.ascontiguousarray(right)
         if _multiplies(left):
@@ -169,7 +168,8 @@ def _is_long_transpose(left: Array, right: Array, out: Array) -> bool:
         return False
     if len(right) < GEMM_ROWS or out.shape[1] < GEMM_COLUMNS:
         return False
-    return out.dtype == np.float32 and all(x.strides[1] == x.itemsize for x in (left.T, right, out))
+    has_dense_rows = all(x.strides[1] == x.itemsize for x in (left.T, right, out))
+    return out.dtype == np.float32 and has_dense_rows and gemm.is_available()
 
 
 def _widened_product(left: Array, right: Array, out: Array, bias: Array | None, accumulate: bool) -> None:

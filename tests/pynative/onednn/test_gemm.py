@@ -1,0 +1,32 @@
+"""The product in BLAS's manner: where it is missing, the engine multiplies by primitives."""
+
+from inspect import unwrap
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pynative.dtypes import BFLOAT16
+from pynative.kernels.host.engine import ENGINE
+from pynative.onednn import gemm
+from pynative.onednn.library import library
+from pynative.rounding import widened
+from tests.support.kernels import normal
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no oneDNN here")
+
+
+@pytest.mark.parametrize("missing", ["the function", "kernels of this CPU"])
+def test_where_it_is_missing_primitives_multiply(missing, monkeypatch):
+    """Another oneDNN may not export it; with ONEDNN_MAX_CPU_ISA=AVX2 there are no kernels, but a slow definition."""
+    available = unwrap(gemm.is_available)  # anew, whatever this process knows
+    if missing == "the function":
+        monkeypatch.setattr(gemm, "library", SimpleNamespace)
+    else:
+        monkeypatch.setattr(gemm, "product", lambda *layouts: None)
+    assert not available()
+    monkeypatch.setattr(gemm, "is_available", available)
+    dy, x = (normal(600, columns, seed=columns).astype(BFLOAT16) for columns in (64, 256))
+    out = np.empty((64, 256), np.float32)
+    ENGINE.matmul(dy.T, x, out)
+    np.testing.assert_allclose(out, widened(dy).T @ widened(x), atol=1e-3)

@@ -1,6 +1,7 @@
 """The operators written with MindSpore's own, each of which has a CPU kernel and a gradient.
 
-The tape differentiates them, so gradients of parameters arrive in `_grad` (`autograd.TapeGradients` moves them).
+Where a function has no backward of its own the tape differentiates it, as it does the casts of 16-bit types on a CPU
+(`widened`): gradients of parameters arrive in `_grad` there (`autograd.TapeGradients` moves them).
 """
 
 from pynative.kernels.contract.table import table

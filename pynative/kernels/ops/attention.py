@@ -54,7 +54,7 @@ def biases(scores: Scores, heads: int) -> Tensor | None:
 def formed(values: Tensor, cap: float | None, added: Tensor | None) -> Tensor:
     """Scaled scores [b, n, q, k] with the cap and the bias that the model has, before any is left out."""
     if cap is not None:
-        values = soft_cap(values, cap)
+        values = soft_cap(cast(values, mindspore.float32), cap)
     return values if added is None else values + added
 
 

@@ -48,6 +48,7 @@ class jit_fuser:
         self.function = function
         self.calls: Counter[Hashable] = Counter()
         self.compiled: dict[Hashable, str] = {}
+        self._compiler: _JitExecutor | None = None
         update_wrapper(self, function)
 
     def __call__(self, *args: Any) -> Any:
@@ -62,7 +63,8 @@ class jit_fuser:
         return results
 
     def _counted(self, kind: Hashable, args: tuple[Any, ...]) -> Any:
-        if len(self.compiled) < MOST_COMPILED:
+        has_entries = all(x.size for x in args if isinstance(x, Tensor))  # The compiler takes no part of nothing.
+        if has_entries and len(self.compiled) < MOST_COMPILED:
             if len(self.calls) >= MOST_COUNTED:
                 self.calls.clear()
             self.calls[kind] += 1
@@ -73,7 +75,9 @@ class jit_fuser:
     def _compile(self, args: tuple[Any, ...]) -> str:
         """MindSpore's name of what it compiles for arguments like these, of which it keeps none."""
         like = [Tensor(shape=x.shape, dtype=x.dtype) if isinstance(x, Tensor) else x for x in args]
-        return _JitExecutor(self.function, time.time_ns()).compile(self.function.__name__, *like)
+        if self._compiler is None:  # One for all kinds: of another one for the same function MindSpore would warn.
+            self._compiler = _JitExecutor(self.function, time.time_ns())
+        return self._compiler.compile(self.function.__name__, *like)
 
 
 _EXECUTOR = JitExecutor_.get_instance()

@@ -17,26 +17,6 @@ def _mask(x: Tensor, rate: float, key: Key, rows: Rows | None) -> Tensor | None:
 
 
 @jit_fuser
-def _dropped(x: Tensor, mask: Tensor) -> Tensor:
-    return cast(x * mask, x.dtype)
-
-
-class _Dropout(Function):
-    @staticmethod
-    def forward(ctx, x, mask):
-        ctx.mask = mask
-        return _dropped(x, mask)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return _dropped(dy, ctx.mask), None
-
-
-def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
-    return _Dropout.apply(x, _mask(x, rate, key, rows)) if rate else x
-
-
-@jit_fuser
 def _sum(x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor | None) -> Tensor:
     if bias is not None:
         x = ops.add(x, bias)
@@ -54,7 +34,7 @@ class _BiasDropoutAdd(Function):
 
     @staticmethod
     def backward(ctx, dy):
-        branch = dy if ctx.mask is None else _dropped(dy, ctx.mask)
+        branch = dy if ctx.mask is None else _sum(dy, None, None, ctx.mask)
         of_bias = None if ctx.bias is None else add_weight_gradient(ctx.bias, partial(bias_gradient, branch))
         return cast(branch, ctx.dtype), of_bias, None if ctx.residual_dtype is None else dy, None
 
@@ -68,6 +48,10 @@ def bias_dropout_add(
     rows: Rows | None = None,
 ) -> Tensor:
     return _BiasDropoutAdd.apply(x, bias, residual, _mask(x, rate, key or (), rows))
+
+
+def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
+    return bias_dropout_add(x, None, None, rate, key, rows) if rate else x
 
 
 class _Fork(Function):

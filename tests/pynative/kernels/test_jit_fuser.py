@@ -4,7 +4,8 @@ import gc
 
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, from_numpy, ops
+from mindspore import Parameter, Tensor, bfloat16, float16, float32, from_numpy, ops
+from mindspore.graph import api
 
 from parallel_core.score_form import ScoreForm
 from pynative import autograd, kernels
@@ -13,6 +14,7 @@ from pynative.kernels.ops.jit_fuser import jit_fuser
 from tests.support.kernels import linear, normal, run_operator, tensor
 
 X, WIDE, ROW = normal(7, 3, 8), normal(7, 3, 10), normal(10)
+SPECIAL = np.array([[np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0]] * 3, np.float32)
 HEADS = [normal(11, 2, heads, 8, seed=heads) for heads in (4, 2, 2)]
 HIDDEN = np.random.default_rng(0).random((2, 1, 11, 11)) < 0.5
 ANGLES = normal(7, 6, seed=3)
@@ -31,7 +33,7 @@ def cross_entropy(x: Tensor) -> Tensor:
         added = kernels.cross_entropy_addends(maximum, maximum, total, target_logit)
         loss = kernels.cross_entropy_loss(added, maximum)
         gradient = kernels.cross_entropy_gradient(logits, maximum, added, labels, 0, ops.ones_like(loss))
-    return x + gradient + loss.expand_dims(-1)
+    return x + gradient + kernels.cast(loss.expand_dims(-1), x.dtype)
 
 
 CASES = {
@@ -48,6 +50,8 @@ CASES = {
         for name in ("gelu_tanh", "gelu_erf", "silu", "relu", "squared_relu", "swiglu", "geglu_erf")
         for bias in (False, True)
     },
+    "relu of a NaN": (lambda x: kernels.bias_activation(x, None, "relu"), (SPECIAL,)),
+    "squared relu of a NaN": (lambda x: kernels.bias_activation(x, None, "squared_relu"), (SPECIAL,)),
     "residual": (lambda x, b, r: kernels.bias_dropout_add(x, b, r), (X, normal(8), normal(7, 3, 8, seed=1))),
     "residual dropout": (
         lambda x, b, r: kernels.bias_dropout_add(x, b, r, 0.3, (5,)),
@@ -76,6 +80,7 @@ CASES = {
 def compiling(monkeypatch):
     """Every function is compiled at its first call."""
     monkeypatch.setattr(module, "CALLS_BEFORE_COMPILING", 1)
+    monkeypatch.setattr(module, "MOST_COMPILED", 1000)  # whatever was compiled before in this process
     kernels.use("ops")
     module.use(True)
     yield
@@ -92,14 +97,18 @@ def bits(results: tuple[list[np.ndarray], list[np.ndarray]]) -> list[bytes]:
     return [array.tobytes() for arrays in results for array in arrays]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_compiled_functions_give_the_same_bits(name, compiling):
+NARROW = [(name, dtype) for name in ("fork", "cross entropy") for dtype in (float16, bfloat16)]
+"""The others are computed in float32 on a CPU."""
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*((name, float32) for name in CASES), *NARROW], ids=str)
+def test_compiled_functions_give_the_same_bits(name, dtype, compiling):
     """Outputs and all gradients; the first run compiles, the second one uses what was compiled."""
     function, inputs = CASES[name]
     module.use(False)
-    apart = bits(run_operator(function, inputs))
+    apart = bits(run_operator(function, inputs, dtype))
     module.use(True)
-    compiled = [bits(run_operator(function, inputs)) for _ in range(3)]
+    compiled = [bits(run_operator(function, inputs, dtype)) for _ in range(3)]
     assert compiled == [apart] * 3
 
 
@@ -180,3 +189,24 @@ def test_results_of_earlier_calls_stay(compiling):
     fused = jit_fuser(double_and_square.function)
     results = [fused(tensor(np.full((7, 3), i, np.float32)), 2.0)[0] for i in range(20)]
     assert [float(result.asnumpy()[0, 0]) for result in results] == [2.0 * i for i in range(20)]
+
+
+def test_kinds_of_one_function_come_without_a_warning(compiling, monkeypatch):
+    """MindSpore warns of a function that another compiler compiles anew."""
+    said: list[str] = []
+    monkeypatch.setattr(api.logger, "warning", said.append)
+
+    @jit_fuser
+    def negated(x: Tensor) -> Tensor:
+        return ops.neg(x)
+
+    for size in (3, 4, 5):
+        np.testing.assert_array_equal(negated(tensor(normal(size))).asnumpy(), -normal(size))
+    assert len(negated.compiled) == 3 and not said
+
+
+def test_tensors_without_entries_are_not_compiled(compiling):
+    """MindSpore's compiler fails at a part of one."""
+    for _ in range(3):
+        parts = kernels.split_qkv(tensor(np.zeros((0, 3, 24), np.float32)), 2, 2, 3)
+        assert [part.shape for part in parts] == [(0, 3, 4, 3), (0, 3, 2, 3), (0, 3, 2, 3)]

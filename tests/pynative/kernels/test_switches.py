@@ -1,5 +1,7 @@
 """The switched operators of `ops`: both forms give the same, and a switch changes the form of its operator alone."""
 
+from functools import partial
+
 import mindspore
 import numpy as np
 import pytest
@@ -10,53 +12,33 @@ from pynative import kernels
 from pynative.kernels.contract import CONTRACT
 from pynative.kernels.ops import blocked_attention
 from pynative.kernels.ops.attention import _Block
-from tests.support.kernels import assert_close, normal, run_operator, tensor
+from tests.support.kernels import assert_close, normal, run_operator
 
-ANGLES, SHORT_ANGLES = normal(7, 8, seed=3), normal(7, 3, 6, seed=4)
-X, WIDE = normal(7, 3, 5, 8), normal(7, 3, 10)
 HEADS = [normal(11, 2, heads, 8, seed=heads) for heads in (4, 2, 2)]
 HIDDEN = np.random.default_rng(0).random((2, 1, 11, 11)) < 0.5
 
 CASES = {
-    "rotary": ("rotary", lambda x: kernels.rotary(x, tensor(ANGLES), tensor(ANGLES[::-1])), (X,)),
-    "rotary neighbours": ("rotary", lambda x: kernels.rotary(x, tensor(ANGLES), tensor(-ANGLES), True), (X,)),
-    "rotary share": ("rotary", lambda x: kernels.rotary(x, tensor(SHORT_ANGLES), tensor(SHORT_ANGLES)), (X,)),
-    "swiglu": ("bias_activation", lambda x: kernels.bias_activation(x, None, "swiglu"), (WIDE,)),
-    "swiglu bias": ("bias_activation", lambda x, b: kernels.bias_activation(x, b, "swiglu"), (WIDE, normal(10))),
-    "swiglu of experts": (
-        "bias_activation",
-        lambda x, p: kernels.weighted_activation(x, p, "swiglu"),
-        (normal(7, 10), np.abs(normal(7, seed=1))),
-    ),
-    "gelu": ("bias_activation", lambda x, b: kernels.bias_activation(x, b, "gelu_erf"), (WIDE, normal(10))),
-    "causal": ("attention", lambda q, k, v: kernels.attention(q, k, v, scale=0.4), HEADS),
-    "full": ("attention", lambda q, k, v: kernels.attention(q, k, v, scale=0.4, causal=False), HEADS),
-    "masked": ("attention", lambda q, k, v: kernels.attention(q, k, v, scale=0.4, mask=from_numpy(HIDDEN)), HEADS),
-    "dropout": (
-        "attention",
-        lambda q, k, v: kernels.attention(q, k, v, scale=0.4, dropout_rate=0.3, dropout_key=(5,), head_offset=2),
-        HEADS,
-    ),
-    "rms_norm": ("rms_norm", lambda x, w: kernels.rms_norm(x, w, 1e-5), (X, normal(8))),
-    "rms_norm less one": ("rms_norm", lambda x, w: kernels.rms_norm(x, w, 1e-5, True), (X, normal(8))),
+    "causal": {},
+    "full": {"causal": False},
+    "masked": {"mask": from_numpy(HIDDEN)},
+    "dropout": {"dropout_rate": 0.3, "dropout_key": (5,), "head_offset": 2},
 }
 
 
-def _run(function, inputs, dtype):
-    outputs, gradients = run_operator(function, inputs, dtype)
+def _run(settings, dtype=mindspore.float32):
+    outputs, gradients = run_operator(partial(kernels.attention, scale=0.4, **settings), HEADS, dtype)
     return outputs + gradients
 
 
 @pytest.mark.parametrize("dtype", [mindspore.float32, mindspore.float16], ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_both_forms_agree(name, dtype, monkeypatch):
+def test_both_forms_of_attention_agree(name, dtype, monkeypatch):
     """Outputs and all gradients; in 16 bits to the rounding of the composed form's intermediate results."""
     monkeypatch.setattr(blocked_attention, "QUERY_BLOCK", 4)  # 11 queries: three blocks, the last one shorter
-    switch, function, inputs = CASES[name]
     kernels.use("ops")
-    composed = _run(function, inputs, dtype)
-    kernels.use("ops", fused=FusedOperators((switch,)))
-    frugal_form = _run(function, inputs, dtype)
+    composed = _run(CASES[name], dtype)
+    kernels.use("ops", fused=FusedOperators(("attention",)))
+    frugal_form = _run(CASES[name], dtype)
     for one, other in zip(composed, frugal_form, strict=True):
         assert_close(other, one, 1e-6 if dtype == mindspore.float32 else 2.0**-8)
 
@@ -67,7 +49,7 @@ def test_blocked_attention_never_has_a_square_of_scores(monkeypatch):
     shapes, original = [], _Block.score_values
     monkeypatch.setattr(_Block, "score_values", lambda self, x: shapes.append(self.shape) or original(self, x))
     kernels.use("ops", fused=FusedOperators(("attention",)))
-    run_operator(CASES["causal"][1], HEADS)
+    _run(CASES["causal"])
     assert {queries for _, _, queries, _ in shapes} == {4, 3} and len(shapes) == 2 * 5
 
 

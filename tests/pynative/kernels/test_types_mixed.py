@@ -10,6 +10,7 @@ from pynative import kernels
 from pynative.autograd import TapeGradients, backward, leaf, recording, take_gradient
 from pynative.kernels.block import Scores
 from pynative.kernels.dropout import dropout_mask
+from pynative.kernels.ops.attention import formed
 from pynative.parameter import ParameterMeta
 from tests.support import kernels as support
 from tests.support.kernel_stacks import ROUNDING, STACKS, selected
@@ -158,3 +159,12 @@ def test_what_the_tape_leaves_reaches_buffers_of_any_type(stack, memory):
             total = total + (support.rms_norm(wide, 1.0, 1e-5) * upstream(y.shape, 0)).sum((0, 1))
     assert parameter.meta.main_grad.dtype == memory
     assert_close(values(parameter.meta.main_grad), total, 2 * ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+def test_capped_scores_are_float32(dtype):
+    """Products are rounded to the type of the queries on an Ascend, what the cap makes of them is not once more."""
+    products = tensor(8 * normal(1, 2, 4, 4), dtype)
+    capped = formed(products, 3.0, None)
+    assert capped.dtype == FLOAT32
+    assert_close(values(capped), 3.0 * np.tanh(values(products) / 3.0), 1e-6)

@@ -23,7 +23,8 @@ CALLS_BEFORE_COMPILING = 64
 of an expert, a text that grows while it is generated."""
 
 MOST_COMPILED = 16
-"""Kinds of arguments that one function is compiled for: each keeps memory for ever."""
+"""Kinds of arguments that one function is compiled for: each keeps 0.2 MB for ever, and until its next call the tensors
+that it was given last."""
 
 MOST_COUNTED = 256
 """Kinds of arguments whose calls are counted; then counting begins anew."""

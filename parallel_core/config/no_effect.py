@@ -77,11 +77,6 @@ def _updates_by_sgd(config: AllConfig) -> bool:
     return config.optimizer_config.optimizer_type == "sgd"
 
 
-def _compiles_nothing(config: AllConfig) -> bool:
-    parallel = config.parallel_config
-    return parallel.kernels != "ops" or parallel.device_target == "Ascend"
-
-
 def _routes_in_its_own_way(config: AllConfig) -> bool:
     return not {"sinkhorn", SPARSE_MIXER}.isdisjoint(config.moe_config.balancing)
 
@@ -105,7 +100,7 @@ _OF_EXPERTS = tuple(
     if entry.name not in ("num_experts", "monitors")
 )
 ROWS = (
-    Idle(("disable_jit_fuser",), _compiles_nothing, "acts on --kernels ops on a CPU"),
+    Idle(("disable_jit_fuser",), lambda config: not config.parallel_config.may_compile, "acts on --kernels ops on a CPU"),
     Idle(
         (
             *("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk", "dsa_indexer_loss_coeff"),

@@ -111,6 +111,11 @@ class ParallelConfig(Config):
         return model_parallel_size(self)
 
     @property
+    def may_compile(self) -> bool:
+        """Whether operators are MindSpore's on a CPU, which compiles them."""
+        return self.kernels == "ops" and self.device_target != "Ascend"
+
+    @property
     def drops_outputs(self) -> bool:
         """Whether results of norms and activations are made again unasked: where this is known to be a process on a
         CPU."""

@@ -100,7 +100,7 @@ _OF_EXPERTS = tuple(
     if entry.name not in ("num_experts", "monitors")
 )
 ROWS = (
-    Idle(("disable_jit_fuser",), lambda config: not config.parallel_config.may_compile, "acts on --kernels ops on a CPU"),
+    Idle(("disable_jit_fuser",), lambda config: not config.parallel_config.compiles, "acts on --kernels ops on a CPU"),
     Idle(
         (
             *("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk", "dsa_indexer_loss_coeff"),

@@ -111,7 +111,7 @@ class ParallelConfig(Config):
         return model_parallel_size(self)
 
     @property
-    def may_compile(self) -> bool:
+    def compiles(self) -> bool:
         """Whether operators are MindSpore's on a CPU, which compiles them."""
         return self.kernels == "ops" and self.device_target != "Ascend"
 

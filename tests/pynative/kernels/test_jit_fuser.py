@@ -175,6 +175,8 @@ def test_a_compiled_function_reads_what_its_arguments_hold_now(compiling):
     large = normal(300, 4000)
     memory = np.empty_like(large)
     weight = from_numpy(memory)
+    fused(weight, 2.0)
+    assert len(fused.compiled) == 2
     for _ in range(3):
         memory[...] = large
         _, squared = fused(weight, 2.0)

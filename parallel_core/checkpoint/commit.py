@@ -3,20 +3,28 @@
 A checkpoint is written into a hidden directory of the same file system and renamed when every byte is on the disk; then
 `latest_checkpointed_iteration.txt` is replaced. A process that dies at any point leaves the earlier checkpoint the
 latest, and at most a hidden directory that the next save removes. Only rank 0 calls what is here.
+
+A run deletes and replaces what it has written itself, by the id in the manifest; what another has written is moved.
 """
 
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest
 from parallel_core.files import read_plain, replacing
 
 TRACKER = "latest_checkpointed_iteration.txt"
+METRICS = "metrics.jsonl"
+EARLIER = "earlier"
 _PUBLISHED = re.compile(r"iter_\d{7,}")
+_TEMPORARY = re.compile(rf"\.({TRACKER}|{METRICS}|lock)\.\w+\.tmp")
+_OF_A_RUN = re.compile(rf"iter_\d{{7,}}|release|{TRACKER}|{METRICS}")
+"""What a run leaves in its folder, or one of Megatron-LM's."""
 _HIDDEN = re.compile(r"\.(?P<name>iter_\d{7,})\.(?P<state>partial|replaced|deleted)")
 
 
@@ -56,13 +64,13 @@ def begin(root: Path, iteration: int) -> Path:
 
 def clean(root: Path) -> None:
     """Remove leftovers; a checkpoint that was moved aside and whose replacement never came goes back to its place."""
-    for leftover in root.glob(f".{TRACKER}.*.tmp"):
-        leftover.unlink()
     for path in list(root.iterdir()):
         match = _HIDDEN.fullmatch(path.name)
-        if not match:
+        if _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+        elif not match:
             continue
-        if match["state"] == "replaced" and not (root / match["name"]).exists():
+        elif match["state"] == "replaced" and not (root / match["name"]).exists():
             path.rename(root / match["name"])
         else:
             _remove(path)
@@ -83,24 +91,23 @@ def _sync_all(directory: Path) -> None:
     _sync(directory)
 
 
-def publish(root: Path, iteration: int, keep: int, retain: int | None = None) -> Path:
-    """Give the partial directory its name, make it the latest, and delete others as `prune` says."""
+def publish(root: Path, iteration: int) -> Path:
+    """Give the partial directory its name, and make it the latest. If it fails, it can be called again."""
     final = root / checkpoint_name(iteration)
-    partial = partial_directory(root, iteration)
-    _date(partial / MANIFEST, root)
-    _sync_all(partial)
-    aside = _hidden(final, "replaced")
-    if final.exists():
-        final.rename(aside)
-    partial.rename(final)
+    partial, aside = partial_directory(root, iteration), _hidden(final, "replaced")
+    if partial.exists():
+        _date(partial / MANIFEST, root)
+        _sync_all(partial)
+        if final.exists():
+            final.rename(aside)
+        partial.rename(final)
     _sync(root)
     with replacing(root / TRACKER) as file:
         file.write(f"{iteration}\n".encode())
     _sync(root)
-    with suppress(OSError):  # The checkpoint is there. What cannot be deleted now, the next save tells.
+    with suppress(OSError):  # The checkpoint is there. What cannot be deleted now, the next save deletes.
         if aside.exists():
             _remove(aside)
-        prune(root, final, keep, retain)
     return final
 
 
@@ -112,19 +119,56 @@ def _date(manifest: Path, root: Path) -> None:
         os.utime(manifest, ns=(latest + 10**9,) * 2)
 
 
-def prune(root: Path, newest: Path, keep: int, retain: int | None = None) -> None:
-    """Delete all but the `keep` checkpoints that were published last and those of iterations that `retain` divides.
+def surplus(root: Path, newest: Path, run_id: str, keep: int, retain: int | None = None) -> list[Path]:
+    """Of the checkpoints that a run has written all but the `keep` that were published last, and those of iterations
+    that `retain` divides.
 
     newest: the very last, whatever the clock said. If none of those that stay is whole, the newest whole one does, too.
     """
     published = sorted(_published(root), key=lambda path: path == newest)
-    stays = {path for path in published if retain and int(path.name.removeprefix("iter_")) % retain == 0}
-    stays.update(published[-keep:])
-    if len(stays) < len(published):
-        stays.update(list(islice(filter(_is_whole, reversed(published)), 1)))
-    for path in published:
-        if path not in stays:
-            _remove(path.rename(_hidden(path, "deleted")))
+    own = [path for path in published if is_of(path, run_id)]
+    stays = {path for path in own if retain and int(path.name.removeprefix("iter_")) % retain == 0}
+    stays.update(own[-keep:])
+    if len(stays) < len(own):
+        stays.update(list(islice(filter(_is_whole, reversed(own)), 1)))
+    return [path for path in own if path not in stays]
+
+
+def delete(checkpoint: Path) -> None:
+    """Delete a checkpoint, which is no more once this begins."""
+    _remove(checkpoint.rename(_hidden(checkpoint, "deleted")))
+
+
+def is_of(checkpoint: Path, run_id: str) -> bool:
+    """Whether a run has written this checkpoint."""
+    with suppress(ValueError):
+        return Manifest.read(checkpoint).run_id == run_id
+    return False
+
+
+def of_runs(root: Path) -> list[Path]:
+    """What runs have left in their folder `root`, whichever tool's: the pointer, checkpoints, figures."""
+    found = [path for path in root.iterdir() if _OF_A_RUN.fullmatch(path.name)] if root.is_dir() else []
+    return sorted(found, key=lambda path: (path.name != TRACKER, path.name))
+
+
+def make_way(root: Path, iteration: int, run_id: str) -> Path | None:
+    """Where the checkpoint of this iteration was moved that another run has written; none: there is no such."""
+    final = root / checkpoint_name(iteration)
+    return None if not final.exists() or is_of(final, run_id) else set_aside(root, [final])
+
+
+def set_aside(root: Path, paths: Iterable[Path]) -> Path:
+    """Move what another run has written into a new folder in `root`; that folder."""
+    for number in count(1):
+        folder = root / f"{EARLIER}_{number}"
+        with suppress(FileExistsError):
+            folder.mkdir()
+            break
+    for path in paths:
+        path.rename(folder / path.name)
+    _sync(root)
+    return folder
 
 
 def _published(root: Path) -> list[Path]:

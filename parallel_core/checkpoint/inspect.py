@@ -18,6 +18,7 @@ from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.checksums import damages, unverified
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor
+from parallel_core.command_line import command_line
 from parallel_core.files import replacing
 from parallel_core.findings import exit_code
 
@@ -27,14 +28,9 @@ RECORDED_AS = {"main_param": "fp32_param"}
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        "python -m parallel_core.checkpoint.inspect",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = command_line(__doc__, "python -m parallel_core.checkpoint.inspect")
     made.add_argument("directory", type=Path, help="a checkpoint's folder, or what --save was")
-    made.add_argument("--from", dest="source", choices=("auto", *formats.KINDS), default="auto")
+    made.add_argument("--from", dest="source", choices=("auto", *formats.KINDS), default="auto", help="of which tool")
     made.add_argument("--ckpt-step", type=int, help="this iteration instead of the latest")
     made.add_argument("--check", action="store_true", help="read every byte, and compare checksums where there are any")
     made.add_argument("--npz", type=Path, help="write the whole parameters, float32, under Megatron's global names")

@@ -70,6 +70,8 @@ class Run:
     """Its state; none: the run had none, or was saved without its optimizer."""
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What callbacks keep of a run, plain values by the callback's name."""
+    run_id: str | None = None
+    """Of the run, from its first start on through every resumption; none: not written by a run that had one."""
 
 
 @dataclass(kw_only=True)
@@ -168,12 +170,13 @@ def _check_run(run: Run) -> None:
     tables = [run.topology, run.scheduler, rng, scaler, *run.config.values(), *run.state.values()]
     numbers = [*run.topology.values(), *rng.values()]
     names = [optimizer.kind, *optimizer.state] if optimizer else []
+    names += [] if run.run_id is None else [run.run_id]
     if not all(type(count) is int and count >= 0 for count in counts):
         raise ValueError("its iteration, samples or steps are no counts")
     if not all(isinstance(table, dict) for table in tables) or not all(type(number) is int for number in numbers):
         raise ValueError("an entry of the run is of another kind than a run writes")
     if not all(isinstance(name, str) for name in names) or "seed" not in rng:
-        raise ValueError("its optimizer or its random state lacks something")
+        raise ValueError("its optimizer, its random state or its name lacks something")
 
 
 def tensor_from(entry: Mapping[str, Any]) -> StoredTensor:

@@ -1,17 +1,19 @@
 """Reading: any rank's shard in any layout, assembled from the files that hold parts of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from parallel_core.checkpoint.layout import Copy, overlap
 from parallel_core.checkpoint.manifest import Manifest, Shard, StoredTensor
 from parallel_core.checkpoint.mindspore_file import open_tensors
+from parallel_core.checkpoint.networks import differences
+from parallel_core.checkpoint.settings import config_for_inference
 from parallel_core.checkpoint.tensor_file import damage
+from parallel_core.config import AllConfig
 from parallel_core.dtypes import FLOATS
 from parallel_core.sharding import Box, Place, ShardSpec
 
@@ -40,6 +42,8 @@ class CheckpointReader:
         self._stored_vocabulary = Vocabulary(stored.get("unpadded_vocab_size"), stored.get("vocab_size"))
         self._vocabulary = vocabulary or self._stored_vocabulary
         self._open = cache(lambda name: open_tensors(directory / name))
+        self.notes: list[str] = []
+        """What it says that is not taken over, and that nobody knows to say nothing of the network."""
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
         """What is wrong with the files: missing, of another size, with other bytes.
@@ -73,18 +77,25 @@ class CheckpointReader:
             return f"{name}: is {tensor.dtype} in {self.directory}, the model has floating-point numbers"
         return self._storage_problem(name, tensor)
 
-    def says(self, path: str) -> bool:
-        """Whether the checkpoint itself says what the manifest's configuration has at a path, section and option."""
-        return True
+    @property
+    def begins(self) -> bool:
+        """Whether no run has trained these weights."""
+        return self.manifest.optimizer is None and self.manifest.iteration == 0
 
     @property
     def holds_a_run(self) -> bool:
         """Whether it was saved by a run that can go on."""
-        return True
+        return not self.begins
 
-    def settings_problems(self, config: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Settings of the network in which a configuration and the checkpoint's differ, if no shape would tell."""
-        return []
+    @cached_property
+    def config(self) -> AllConfig:
+        """The model's configuration as it was saved. Raises ValueError for one that this version does not know."""
+        return config_for_inference(self.manifest.config)
+
+    def settings_problems(self, config: AllConfig) -> list[str]:
+        """Settings of the network in which a configuration and the checkpoint's differ, where no shape would tell."""
+        found = differences(config, self.config)
+        return [f"{difference}: the checkpoint {self.directory} has {difference.other}" for difference in found]
 
     def _storage_problem(self, name: str, tensor: StoredTensor) -> str | None:
         """Why the files do not hold a tensor of the manifest; none: they do."""

@@ -3,42 +3,74 @@
 from collections.abc import Mapping
 from typing import Any
 
-from parallel_core.config import OptimizerConfig
+from parallel_core.config import AllConfig
 
-FLAGS = {
+_FLAGS = {
     "max_lr": "--lr",
     "min_lr": "--min-lr",
     "decoupled_lr": "--decoupled-lr",
     "decoupled_min_lr": "--decoupled-min-lr",
     "init_lr": "--lr-warmup-init",
-    "lr_warmup_steps": "--lr-warmup-iters, --lr-warmup-samples or --lr-warmup-fraction",
     "lr_warmup_style": "--lr-warmup-style",
-    "lr_delay_steps": "--lr-schedule-delay",
-    "lr_decay_steps": "--lr-decay-iters or --lr-decay-samples (--train-iters if neither is given)",
     "lr_decay_style": "--lr-decay-style",
     "start_wd": "--start-weight-decay",
     "end_wd": "--end-weight-decay",
     "wd_incr_style": "--weight-decay-incr-style",
-    "wd_incr_steps": "--train-iters",
-    "wsd_decay_steps": "--lr-wsd-decay-iters or --lr-wsd-decay-samples",
     "lr_wsd_decay_style": "--lr-wsd-decay-style",
 }
-"""Which flag gives an entry of the scheduler's state; steps are counted in samples."""
+"""Which flag gives an entry of the scheduler's state."""
+
+_LENGTHS = {
+    "lr_warmup_steps": ("--lr-warmup-{} or --lr-warmup-fraction", "the learning rate rises over"),
+    "lr_delay_steps": ("--lr-schedule-delay", "the schedule begins after"),
+    "lr_decay_steps": ("--lr-decay-{}, or --train-{} without it", "the learning rate is scheduled over"),
+    "wd_incr_steps": ("--train-{}", "the weight decay grows over"),
+    "wsd_decay_steps": ("--lr-wsd-decay-{}", "the learning rate falls over the last"),
+}
+"""The same of entries that are counted in samples, and what they say. A flag ends in `iters` or `samples`."""
+
+_REMEDY = (
+    "add --override-opt_param-scheduler to take the flags' or --use-checkpoint-opt_param-scheduler to take the "
+    "checkpoint's"
+)
 
 
-def schedule_problems(then: Mapping[str, Any], now: Mapping[str, Any], optimizer: OptimizerConfig) -> list[str]:
+def schedule_problems(then: Mapping[str, Any], now: Mapping[str, Any], config: AllConfig) -> list[str]:
     """Entries in which the state of the checkpoint's scheduler and that of the flags differ, if no flag says which of
-    them counts."""
+    them counts. A run of --train-iters is told steps, one of --train-samples samples."""
     if not isinstance(then.get("num_steps"), int | float):
         return ["the checkpoint was saved without its schedule; load the weights alone by --no-load-optim"]
+    optimizer = config.optimizer_config
     if optimizer.override_opt_param_scheduler or optimizer.use_checkpoint_opt_param_scheduler:
         return []
-    remedy = "add --override-opt_param-scheduler to take the flags' or --use-checkpoint-opt_param-scheduler the other"
-    return [
-        f"{flag}: {entry} is {now[entry]} by the flags and {then[entry]} in the checkpoint; {remedy}"
-        for entry, flag in FLAGS.items()
+    different = [
+        entry
+        for entry in (*_FLAGS, *_LENGTHS)
         if entry in then and now[entry] != then[entry] and not _is_idle(entry, now, then)
     ]
+    unit = "iters" if config.training_config.train_samples is None else "samples"
+    return [f"{_difference(entry, then, now, unit)}; {_REMEDY}" for entry in different]
+
+
+def _difference(entry: str, then: Mapping[str, Any], now: Mapping[str, Any], unit: str) -> str:
+    if entry in _FLAGS:
+        return f"{_FLAGS[entry]}: {entry} is {now[entry]} by the flags and {then[entry]} in the checkpoint"
+    flags, words = _LENGTHS[entry]
+    batches = now["lr_warmup_unit"], then.get("lr_warmup_unit") or now["lr_warmup_unit"]
+    ours, theirs = (
+        _length(state[entry], batch, unit, batches[0] != batches[1])
+        for state, batch in zip((now, then), batches, strict=True)
+    )
+    return f"{flags.replace('{}', unit)}: {words} {ours} by the flags, {theirs} in the checkpoint"
+
+
+def _length(samples: float | None, batch: int, unit: str, says_batch: bool) -> str:
+    """A number of samples; of a run that counts iterations, in steps."""
+    if samples is None:
+        return "none"
+    if unit == "samples":
+        return f"{samples:,.12g} samples"
+    return f"{samples / batch:,.12g} steps{f' of {batch} samples' * says_batch}"
 
 
 def _is_idle(entry: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:

@@ -1,11 +1,13 @@
 """Checkpoints of a training run, and weights in and out of a model under Megatron's global names."""
 
+from pynative.checkpointing.agreement import SaveFailed
 from pynative.checkpointing.load import load_adapters, load_checkpoint, load_model
 from pynative.checkpointing.names import get_checkpoint_name, get_last_checkpoint
 from pynative.checkpointing.save import save_checkpoint
 from pynative.checkpointing.weights import gather_gradients, gather_weights, load_weights
 
 __all__ = [
+    "SaveFailed",
     "gather_gradients",
     "gather_weights",
     "get_checkpoint_name",

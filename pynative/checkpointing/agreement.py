@@ -1,11 +1,14 @@
-"""Before the first weight is written, all ranks agree that every name and shape fits on every one of them."""
+"""What all ranks find out together: before the first weight is written, that every name and shape fits on every one of
+them; while a checkpoint is saved, that every rank has written its part."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.findings import ConfigError, Finding
 from pynative import parallel_state
 from pynative.collectives import PeerLost
 
@@ -13,8 +16,8 @@ from pynative.collectives import PeerLost
 def agree(
     offered: Sequence[str], taken: Collection[str], problems: Sequence[str], source: str, *, all_used: bool = True
 ) -> list[str]:
-    """The names that `source` offers and no rank takes. Raise ValueError on every rank if any rank has a problem or,
-    with `all_used`, if there are such names.
+    """The names that `source` offers and no rank takes. Raise ConfigError on every rank if any rank has a problem
+    or, with `all_used`, if there are such names.
 
     `offered` is the same list on all ranks. `taken` are the names that this rank's model has.
     """
@@ -28,5 +31,42 @@ def agree(
     if all_problems:
         with suppress(PeerLost):  # Who is first to raise would otherwise keep the one at fault from saying why.
             parallel_state.get_world_group().barrier()
-        raise ValueError(f"{source} does not fit, nothing was loaded:\n" + "\n".join(all_problems))
+        rule = "\n".join(("does not fit, nothing was loaded:", *all_problems))
+        raise ConfigError([Finding("--load", source, rule)])
     return unused
+
+
+_MOST_BYTES = 2000
+"""Of a message."""
+
+
+class SaveFailed(RuntimeError):
+    """A checkpoint could not be written; raised on all ranks, with the words of one that failed."""
+
+
+def on_all_ranks(path: Path, work: Callable[[], None]) -> None:
+    """Do this rank's part of saving `path`. All ranks call this; raises `SaveFailed` on each if it fails on any."""
+    error = None
+    try:
+        work()
+    except OSError as failed:
+        error = failed
+    all_succeeded(path, error)
+
+
+def all_succeeded(path: Path, error: OSError | None) -> None:
+    """See `on_all_ranks`; `error` is why this rank has failed."""
+    world = parallel_state.get_world_group()
+    (failed,) = highest(0 if error is None else world.rank + 1)
+    if not failed:
+        return
+    words = np.frombuffer(str(error or "").encode()[:_MOST_BYTES].ljust(_MOST_BYTES), np.uint8).astype(np.int32)
+    told = bytes(world.broadcast(Tensor(words), failed - 1).asnumpy().tolist()).decode(errors="ignore").strip()
+    with suppress(PeerLost):  # nobody ends before all have heard it
+        world.barrier()
+    raise SaveFailed(f"{path} could not be saved: {error or f'rank {failed - 1}: {told}'}") from error
+
+
+def highest(*own: int) -> list[int]:
+    """The largest of each number over all ranks."""
+    return parallel_state.get_world_group().all_reduce(Tensor(np.array(own, np.int32)), op="max").asnumpy().tolist()

@@ -10,15 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import mindspore
-import numpy as np
-from mindspore import Tensor
 
 from parallel_core.checkpoint.snapshot import HostMemory, Snapshot
-from pynative import parallel_state
+from pynative.checkpointing.agreement import SaveFailed, all_succeeded, highest
 from pynative.checkpointing.local_tensors import local_tensors
 from pynative.checkpointing.save import Saving
 from pynative.checkpointing.state import RunState
-from pynative.collectives import PeerLost
 
 _NICENESS = 19
 """Of a thread that copies and writes: what training leaves of a core is enough for it."""
@@ -79,20 +76,20 @@ class BackgroundSave:
             self._error = error
 
     def advance(self) -> bool:
-        """Whether the checkpoint is whole; all ranks call this. Raises what went wrong, on every rank."""
-        is_busy = self._thread.is_alive()
-        failed = not is_busy and self._error is not None
-        busy, any_failed = _highest(is_busy, failed)
-        if any_failed:
-            with suppress(PeerLost):  # Who is first to raise would otherwise keep the one at fault from saying why.
-                parallel_state.get_world_group().barrier()
-            reason = self._error or "another rank says why"
-            raise RuntimeError(f"{self.path} could not be saved: {reason}") from self._error
-        if busy:
+        """Whether the checkpoint is whole; all ranks call this. Raises `SaveFailed` on all if one could not write."""
+        if any(highest(self._thread.is_alive())):
             return False
+        if self._error is not None and not isinstance(self._error, OSError):
+            raise RuntimeError(f"{self.path} could not be saved: {self._error}") from self._error
+        try:
+            all_succeeded(self.path, self._error)
+        except SaveFailed:
+            self._saving.end()
+            raise
         if self._work:
             self._start()
             return False
+        self._saving.end()
         return True
 
     def finish(self) -> None:
@@ -113,9 +110,3 @@ def _in_background(work: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=run, name="checkpoint", daemon=True)
     thread.start()
     return thread
-
-
-def _highest(*own: bool) -> list[bool]:
-    """Whether each is so on any rank."""
-    values = Tensor(np.array(own, np.int32))
-    return parallel_state.get_world_group().all_reduce(values, op="max").asnumpy().astype(bool).tolist()

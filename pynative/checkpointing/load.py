@@ -12,11 +12,13 @@ from mindspore import Parameter, nn
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.native import OF_ADAPTERS
-from parallel_core.checkpoint.convert.reader import holds_checkpoint, open_checkpoint
+from parallel_core.checkpoint.convert.reader import open_checkpoint
+from parallel_core.checkpoint.load_folder import is_first_start
 from parallel_core.checkpoint.manifest import Manifest, Run
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
 from parallel_core.checkpoint.schedule import schedule_problems
 from parallel_core.config import AllConfig
+from parallel_core.findings import ConfigError, Finding
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from parallel_core.optimizer import MAIN_PARAM
 from parallel_core.sharding import ShardSpec
@@ -34,29 +36,30 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself), of
     whichever tool: HuggingFace's and Megatron-LM's are converted while they are read.
 
-    With --finetune only weights are taken; with --no-load-optim also the iteration, but neither optimizer nor schedule,
-    as in a run that has none. Adapters that the checkpoint lacks begin anew, beside weights alone.
+    With --finetune, and where `resume_training` is false, only weights are taken; with --no-load-optim also the
+    iteration, but neither optimizer nor schedule, as in a run that has none. Adapters that the checkpoint lacks begin
+    anew, beside weights alone.
     Raises ValueError, before anything is changed, if there is no checkpoint, if it is damaged, or if it does not fit.
     One case is no error: nothing was saved yet in the directory that --save names too. With --resume-training or
     --exit-on-missing-checkpoint it is one.
     """
     training = state.config.training_config
-    must_exist = training.checkpoint.exit_on_missing_checkpoint or training.checkpoint.resume_training
-    may_be_first = _is_save_directory(directory, training.checkpoint.output_dir) and not must_exist
-    if may_be_first and not holds_checkpoint(directory):
+    if is_first_start(directory, training.checkpoint):
         warn(f"--load {directory}: no checkpoint yet, starting from initial values")
         return
-    weights_alone = training.checkpoint.finetune or training.checkpoint.no_load_optim
+    weights_alone = training.checkpoint.begins_anew or training.checkpoint.no_load_optim
     reader = _open(directory, state.config, optimizer=not weights_alone)
     adapters_begin = state.config.lora_config.use_lora and not _has_adapters(reader)
     if adapters_begin and training.checkpoint.resume_training:
-        raise ValueError(f"--resume-training: {reader.directory} has no adapters to go on with; leave it out")
-    weights_alone = weights_alone or _is_none_of_a_run(reader, training.checkpoint.resume_training) or adapters_begin
+        rule = f"{reader.directory} has no adapters to go on with"
+        raise ConfigError([Finding("--resume-training", None, rule, "leave it out")])
+    must_go_on = training.checkpoint.resume_training is True
+    weights_alone = weights_alone or _is_none_of_a_run(reader, must_go_on) or adapters_begin
     optimizer = None if weights_alone else state.step_cell.optimizer
     scheduler = None if weights_alone else state.step_cell.scheduler
     strictness = STRICTNESS[training.checkpoint.dist_ckpt_strictness]
     problems = optimizer_problems(reader, optimizer, strictness) + _schedule_problems(reader, scheduler, state.config)
-    problems += reader.settings_problems(state.config.to_dict())
+    problems += _problems_of_settings(reader, state.config, strictness)
     if strictness.refuses_unused and not state.config.lora_config.use_lora:
         problems += _adapters_too_many(reader)
     wanted = _is_no_adapter if adapters_begin else _any
@@ -68,13 +71,16 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     if scheduler is not None:
         from_flags = not state.config.optimizer_config.use_checkpoint_opt_param_scheduler
         scheduler.load_state_dict(reader.manifest.scheduler, override=from_flags)
-    if not (training.checkpoint.finetune or adapters_begin):
-        _take_up(reader, state)
+    if training.checkpoint.begins_anew or adapters_begin:
+        log(f"Loaded the weights of {reader.directory}; training, optimizer and data begin at step 0")
+        return
+    _take_up(reader, state)
     log(f"Loaded {reader.directory}; training goes on after step {state.iteration}")
 
 
 def _take_up(reader: CheckpointReader, state: RunState) -> None:
-    """Stand where the run stood that was saved: iteration, samples, callbacks' states and random numbers."""
+    """Be the run that was saved, where it stood: iteration, samples, callbacks' states and random numbers."""
+    state.run_id, state.resumed_from = reader.manifest.run_id or state.run_id, reader.directory
     state.callback_states = reader.manifest.state
     state.iteration = reader.manifest.iteration
     state.consumed_samples = _consumed_samples(reader.manifest, state.config)
@@ -97,8 +103,15 @@ def _open(directory: Path, config: AllConfig, *, optimizer: bool) -> CheckpointR
     return open_checkpoint(directory, step, vocabulary, kind=kind, optimizer=optimizer)
 
 
-def _is_save_directory(directory: Path, output_dir: str | None) -> bool:
-    return output_dir is not None and directory.resolve() == Path(output_dir).resolve()
+def _problems_of_settings(reader: CheckpointReader, config: AllConfig, strictness: Strictness) -> list[str]:
+    """Settings by which the checkpoint's is another network; who lets names differ is told, and may mean it."""
+    found = reader.settings_problems(config)
+    if found and strictness.refuses_absent:
+        take = "give the checkpoint's values (--use-checkpoint-args takes them)"
+        return [*found, f"{take}, or --dist-ckpt-strictness log_all to train another network from its weights"]
+    for problem in found if parallel_state.get_global_rank() == 0 else ():
+        warn(problem)
+    return []
 
 
 def _is_none_of_a_run(reader: CheckpointReader, must_go_on: bool) -> bool:
@@ -106,9 +119,8 @@ def _is_none_of_a_run(reader: CheckpointReader, must_go_on: bool) -> bool:
     if reader.holds_a_run:
         return False
     if must_go_on:
-        raise ValueError(
-            f"--resume-training: {reader.directory} has weights alone, no run that can go on; leave it out"
-        )
+        rule = f"{reader.directory} has weights alone, no run that can go on"
+        raise ConfigError([Finding("--resume-training", None, rule, "leave it out")])
     if parallel_state.get_global_rank() == 0:
         log(f"{reader.directory} has weights alone: the optimizer and its schedule start anew")
     return True
@@ -198,6 +210,8 @@ def _check(
     read = {_read_for(reader, one, exactly) if reader.has(name) else name: name for name, one in parameters.items()}
     found = [reader.problem(source, specs[name]) for source, name in read.items() if name not in absent]
     if world.rank == 0:
+        for note in reader.notes:
+            warn(f"{reader.directory}: {note}")
         for file in reader.unverified_files:
             warn(f"{reader.directory / file}: has no checksums: a changed byte in it would not be found")
     damaged = reader.damaged_files(world.rank, world.size)
@@ -220,7 +234,7 @@ def _schedule_problems(
 ) -> list[str]:
     if scheduler is None:
         return []
-    return schedule_problems(reader.manifest.scheduler, scheduler.state_dict(), config.optimizer_config)
+    return schedule_problems(reader.manifest.scheduler, scheduler.state_dict(), config)
 
 
 def _read_weights(reader: CheckpointReader, model: nn.Cell, *, exactly: bool, wanted: Wanted = _any) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,38 +13,44 @@ from typing import Any
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.huggingface.write import add_huggingface
+from parallel_core.checkpoint.lock import FolderLock
 from parallel_core.checkpoint.manifest import OptimizerRecord, Run
 from parallel_core.checkpoint.writer import FileNames, LocalTensor, write_manifest, write_part, writers
 from parallel_core.config import AllConfig
 from parallel_core.config.checkpoint import CheckpointConfig
 from pynative import parallel_state
+from pynative.checkpointing.agreement import SaveFailed, on_all_ranks
 from pynative.checkpointing.local_tensors import is_divided, local_tensors, saved_optimizer
 from pynative.checkpointing.state import RunState, named
+from pynative.log import log, warn
 from pynative.optimizer.optimizer import FlatOptimizer
 from pynative.tensor_parallel.random import get_rng_tracer
 
 TOKENIZER_FILES = ("vocab_file", "merge_file", "tokenizer_model")
 
 
+PAUSES_SECONDS = (1.0, 4.0)
+"""Before a file is tried to be written again."""
+
+
 def save_checkpoint(directory: Path, state: RunState, keep: int | None = None, names: FileNames | None = None) -> Path:
     """Write `directory`/iter_<iteration> and make it the latest; all ranks call this. Its path.
 
-    A checkpoint of the same iteration is replaced. Returns when it is on the disk. keep: how many are left there, and
-    names: of the files, by default what the configuration says.
+    The run's own checkpoint of the same iteration is replaced, another run's moved aside. Returns when it is on the
+    disk. keep: how many of the run's are left there, and names: of the files, by default what the configuration says.
+    Raises `SaveFailed` on all ranks if one cannot write, or if another job writes there.
     """
-    world, saving = parallel_state.get_world_group(), Saving.begin(directory, state, keep, names)
-    saving.write()
-    world.barrier()
-    saving.publish()
-    world.barrier()
+    with Saving.begin(directory, state, keep, names) as saving:
+        on_all_ranks(saving.path, saving.write)
+        on_all_ranks(saving.path, saving.publish)
     return saving.path
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """A checkpoint that is being saved: all ranks `write`, and when all have, `publish`.
+    """A checkpoint that is being saved: all ranks `write`, when all have, `publish`, and in any case `end`.
 
-    Both touch files alone, so that another thread can do them.
+    All of them touch files alone, so that another thread can do them.
     """
 
     directory: Path
@@ -57,7 +64,9 @@ class Saving:
     files: tuple[str, ...]
     """All writers'."""
     config: CheckpointConfig
-    keep: int
+    keep: int | None
+    lock: FolderLock
+    """The publisher's, unless the run has it in any case."""
 
     @classmethod
     def begin(
@@ -68,51 +77,109 @@ class Saving:
         names: FileNames | None = None,
     ) -> Saving:
         """Make its folder and take up what there is to write; all ranks call this. Tensors are read when they are
-        written, and so must not change until then."""
+        written, and so must not change until then. Raises `SaveFailed`."""
         for callback in state.callbacks:
             callback.before_save(state)
         world, config = parallel_state.get_world_group(), state.config.training_config.checkpoint
         places = writers(parallel_state.get_topology(), sharded=is_divided(state))
         names = names or FileNames(config.ckpt_format == "ckpt", config.prefix)
         files = {rank: names.of(rank, place, state.iteration) for rank, place in places.items()}
-        tensors, run = local_tensors(state), _run(state)
-        if world.rank == 0:
-            with _explained(directory, tensors):
-                commit.begin(directory, state.iteration)
-        world.barrier()
-        return cls(
+        saving = cls(
             directory=directory,
             iteration=state.iteration,
             is_publisher=world.rank == 0,
             file=files.get(world.rank),
-            tensors=tensors,
-            run=run,
+            tensors=local_tensors(state),
+            run=_run(state),
             files=tuple(files.values()),
             config=config,
             keep=_kept(config) if keep is None else keep,
+            lock=FolderLock(directory),
         )
+        try:
+            on_all_ranks(saving.path, saving._prepare)
+        except SaveFailed:
+            saving.end()
+            raise
+        return saving
+
+    def __enter__(self) -> Saving:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
 
     @property
     def path(self) -> Path:
         """Of the whole checkpoint."""
         return self.directory / commit.checkpoint_name(self.iteration)
 
+    @property
+    def _partial(self) -> Path:
+        return commit.partial_directory(self.directory, self.iteration)
+
+    def _prepare(self) -> None:
+        if self.is_publisher:
+            self.lock.take(log)
+            self._persistently(self._make_folder)
+
+    def _make_folder(self) -> None:
+        assert self.run.run_id is not None
+        aside = commit.make_way(self.directory, self.iteration, self.run.run_id)
+        if aside is not None:
+            log(f"Moved {self.path}, which another run has written, to {aside}")
+        commit.begin(self.directory, self.iteration)
+
     def write(self) -> None:
         """This rank's file. Raises OSError, naming folder, need and newest whole checkpoint, if it cannot be."""
         if self.file is not None:
-            with _explained(self.directory, self.tensors):
-                write_part(commit.partial_directory(self.directory, self.iteration), self.file, self.tensors)
+            file = self.file
+            self._persistently(lambda: write_part(self._partial, file, self.tensors))
 
     def publish(self) -> None:
-        """Manifest, name, and the pointer to the latest. Raises as `write` does."""
+        """Manifest, name, the pointer to the latest, and what is too many is deleted. Raises as `write` does."""
         if not self.is_publisher:
             return
-        partial = commit.partial_directory(self.directory, self.iteration)
-        with _explained(self.directory, self.tensors):
-            write_manifest(partial, self.run, self.files)
-            if self.config.convert_to_huggingface:
-                add_huggingface(partial, self.config.huggingface_model_type)
-            commit.publish(self.directory, self.iteration, self.keep, self.config.save_retain_interval)
+        self._persistently(lambda: write_manifest(self._partial, self.run, self.files))
+        if self.config.convert_to_huggingface:
+            self._persistently(lambda: add_huggingface(self._partial, self.config.huggingface_model_type))
+        self._persistently(lambda: commit.publish(self.directory, self.iteration))
+        self._delete_surplus()
+
+    def end(self) -> None:
+        """Leave nothing that is not whole, and no lock that is not the run's."""
+        if not self.is_publisher:
+            return
+        with suppress(OSError):
+            if self._partial.exists():
+                commit.clean(self.directory)
+        self.lock.release()
+
+    def _delete_surplus(self) -> None:
+        retain = self.config.save_retain_interval
+        if self.keep is None:
+            return
+        assert self.run.run_id is not None
+        reason = f"--save-retain-interval {retain}" if retain else f"--keep-checkpoint-max {self.keep}"
+        try:
+            for path in commit.surplus(self.directory, self.path, self.run.run_id, self.keep, retain):
+                log(f"Deleting checkpoint {path} ({reason})")
+                commit.delete(path)
+        except OSError as error:
+            warn(f"--save {self.directory}: {error}; the next save tries again to delete it")
+
+    def _persistently(self, work: Callable[[], Any]) -> None:
+        """Do what touches files, again after a pause if the system refuses it."""
+        for pause in (*PAUSES_SECONDS, None):
+            try:
+                with _explained(self.directory, self.tensors):
+                    work()
+                return
+            except OSError as error:
+                if pause is None:
+                    raise
+                warn(f"{self.path}: {error}; tried again in {pause:g} s")
+                time.sleep(pause)
 
 
 @contextmanager
@@ -125,7 +192,7 @@ def _explained(directory: Path, tensors: dict[str, LocalTensor]) -> Iterator[Non
         raise OSError(error.errno, commit.cannot_write(directory, needed, error)) from error
 
 
-def _kept(config: CheckpointConfig) -> int:
+def _kept(config: CheckpointConfig) -> int | None:
     return config.keep_checkpoint_max if config.save_retain_interval is None else 1
 
 
@@ -145,6 +212,7 @@ def _run(state: RunState) -> Run:
         optimizer=None if optimizer is None else _record(optimizer),
         loss_scaler=None if scaler is None else scaler.state_dict(),
         rng=None if training.checkpoint.no_save_rng else {"seed": get_rng_tracer().seed},
+        run_id=state.run_id,
         state={name: _plain(name, kept) for name, one in named(state.callbacks).items() if (kept := one.state_dict())},
     )
 

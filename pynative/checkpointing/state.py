@@ -1,13 +1,20 @@
 """What a checkpoint holds of a run, whichever loop runs it: `TrainingState` is one."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 from mindspore import nn
 
 from parallel_core.config import AllConfig
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative.optimizer.flat_optimizer import FlatOptimizer
+
+
+def new_run_id() -> str:
+    """Of a run that begins."""
+    return uuid4().hex
 
 
 class Updates(Protocol):
@@ -35,6 +42,10 @@ class RunState(Protocol):
     consumed_samples: int
     callback_states: dict[str, dict[str, Any]]
     """Of the checkpoint that was loaded: name of a callback -> its state."""
+    run_id: str
+    """A run that goes on keeps it; rank 0's is written. Only a run's own checkpoints are deleted for it."""
+    resumed_from: Path | None
+    """The checkpoint with which the run goes on; none: it begins."""
 
     @property
     def callbacks(self) -> Sequence[Remembers]:

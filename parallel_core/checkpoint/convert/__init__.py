@@ -4,12 +4,12 @@ Every reader gives a `Model` (model.py): whole tensors by Megatron's global name
 configuration needs; every writer takes one. In between nothing knows where it came from. What a family of models or a
 version of a tool calls its parameters is a table of rows; experts and latent attention are rows like any other.
 
-    model.py, settings.py            a model between two formats; its settings by path
+    model.py                         a model between two formats
     formats.py                       which format a folder is of, and its reader
     native.py                        ours: low-rank adapters are merged into their weights here
     huggingface/, megatron/          theirs, both ways
     reader.py                        `--load` of any of them: a converted model as a checkpoint of ours
-    networks.py, parameters.py       whether two settings are of one network; whether weights are a network's
+    parameters.py                    whether weights are those of the network that settings describe
     checksums.py, verify.py,         what proves a conversion: the source's checksums, every bit that was written, and
     logits.py                        the logits that the engine computes of both
     __main__.py, command_line.py     the command

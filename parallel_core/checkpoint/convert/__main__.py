@@ -41,6 +41,7 @@ def convert(options: argparse.Namespace) -> list[str]:
     model = _with_vocabulary(model, options)
     tokenizer = options.tokenizer_model or (folder if source.kind == "hf" else None)
     lines = [f"{folder} ({source.name} format): {len(model.weights)} weights" + _states(model)]
+    lines += [f"not taken over, about {what}: {', '.join(keys)}" for what, keys in model.left_out.items()]
 
     def check(written: Path) -> None:
         try:

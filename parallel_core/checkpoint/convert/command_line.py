@@ -8,6 +8,7 @@ from pathlib import Path
 
 from parallel_core.checkpoint.convert import formats, logits
 from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES
+from parallel_core.command_line import command_line
 from parallel_core.findings import Finding
 
 
@@ -20,14 +21,11 @@ def _size(text: str) -> int:
 
 def parser(description: str | None = None) -> argparse.ArgumentParser:
     """What can be said."""
-    made = argparse.ArgumentParser(
-        "python -m parallel_core.checkpoint.convert", description=description, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    made = command_line(description, "python -m parallel_core.checkpoint.convert")
     made.add_argument("--input", type=Path, required=True, help="a checkpoint's folder, or what --save was")
     made.add_argument("--output", type=Path, required=True, help="a new folder; of our format also one that --save was")
-    made.add_argument("--from", dest="source", choices=("auto", *formats.KINDS), default="auto")
-    made.add_argument("--to", choices=formats.KINDS, default="native")
+    made.add_argument("--from", dest="source", choices=("auto", *formats.KINDS), default="auto", help="of which tool")
+    made.add_argument("--to", choices=formats.KINDS, default="native", help="for which tool")
     made.add_argument("--ckpt-step", type=int, help="this iteration instead of the latest")
     made.add_argument("--no-load-optim", action="store_true", help="leave the optimizer's state out")
     made.add_argument("--no-verify", action="store_true", help="do not read again what was written")
@@ -52,16 +50,19 @@ _TARGETS: dict[tuple[str, ...], dict[str, dict]] = {
             "type": _size,
             "help": "pad the vocabulary to a multiple of this and of --tensor-model-parallel-size",
         },
-        "--tensor-model-parallel-size": {"type": _size},
+        "--tensor-model-parallel-size": {"type": _size, "help": "ranks that share each layer"},
     },
     ("megatron",): {
-        "--pipeline-model-parallel-size": {"type": _size},
-        "--num-layers-per-virtual-pipeline-stage": {"type": _size},
-        "--expert-model-parallel-size": {"type": _size},
-        "--expert-tensor-parallel-size": {"type": _size},
+        "--pipeline-model-parallel-size": {"type": _size, "help": "stages of the pipeline"},
+        "--num-layers-per-virtual-pipeline-stage": {"type": _size, "help": "layers of one of a stage's parts"},
+        "--expert-model-parallel-size": {"type": _size, "help": "ranks that share the experts of a layer"},
+        "--expert-tensor-parallel-size": {"type": _size, "help": "ranks that share each expert"},
     },
     ("hf",): {
-        "--huggingface-model-type": {"choices": [family.model_type for family in FAMILIES]},
+        "--huggingface-model-type": {
+            "choices": [family.model_type for family in FAMILIES],
+            "help": "the family; by default the one that the settings say",
+        },
         "--tokenizer-model": {
             "type": Path,
             "help": "a folder of HuggingFace's whose tokenizer and generation settings are copied as well; of a "

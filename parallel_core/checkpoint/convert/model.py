@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parallel_core.checkpoint.lazy import LazyTensor
@@ -42,6 +42,8 @@ class Model:
     position: Position = field(default_factory=Position)
     adapters: int = 0
     """How many adapters were merged into their weights."""
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    """Of what keys of the source say something that no setting does -> the keys."""
 
     @property
     def network(self) -> dict[str, Any]:
@@ -75,7 +77,7 @@ class Model:
         resized = {name: resize(tensors, rows) for name, tensors in {"": self.weights, **self.states}.items()}
         network = {**self.network, "vocab_size": rows, "unpadded_vocab_size": min(self.unpadded_vocab_size, rows)}
         settings = {**self.settings, "model_config": network}
-        return Model(resized.pop(""), settings, resized, self.position, self.adapters)
+        return replace(self, weights=resized.pop(""), settings=settings, states=resized)
 
 
 def resize(tensors: Mapping[str, LazyTensor], rows: int) -> dict[str, LazyTensor]:

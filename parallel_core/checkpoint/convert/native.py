@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ import numpy as np
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.model import Model, Position
-from parallel_core.checkpoint.convert.settings import SECTIONS, config_of
 from parallel_core.checkpoint.lazy import NUMPY, LazyTensor, assembled, to_bfloat16
+from parallel_core.checkpoint.lock import FolderLock
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest, OptimizerRecord, Run, StoredTensor
 from parallel_core.checkpoint.mindspore_file import open_tensors
+from parallel_core.checkpoint.settings import config_of, model_of, put, values_of
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.checkpoint.writer import LocalTensor, file_name, write_manifest, write_part
 from parallel_core.config import LoraConfig
+from parallel_core.config.tree import OF_MODEL, OPTIONS, PUBLIC
 from parallel_core.files import plain_file
 from parallel_core.sharding import ShardSpec, place
 
@@ -56,10 +59,9 @@ def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) ->
     for name in tensors.keys() - set(manifest.weights) if record else ():
         state, _, weight = name.partition(".")
         states.setdefault(state, {})[weight] = tensors[name]
-    settings = {name: _known(manifest.config.get(name, {})) for name in SECTIONS}
     weights = {name: tensors[name] for name in manifest.weights}
     whole = merged(weights, LoraConfig(**lora)) if is_merged else weights
-    return Model(whole, settings, states, position, adapters=(len(weights) - len(whole)) // 2)
+    return Model(whole, model_of(manifest.config), states, position, adapters=(len(weights) - len(whole)) // 2)
 
 
 def merged(weights: Mapping[str, LazyTensor], lora: LoraConfig) -> dict[str, LazyTensor]:
@@ -89,15 +91,6 @@ def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if name == "betas" else value for name, value in found.items() if value is not None}
 
 
-def _known(section: dict[str, Any]) -> dict[str, Any]:
-    """A section without what it shows of a sibling, and without what is not set."""
-    return {
-        name: _known(value) if isinstance(value, dict) else value
-        for name, value in section.items()
-        if value is not None and not name.startswith("recompute")
-    }
-
-
 def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> LazyTensor:
     pieces = []
     for shard in tensor.shards:
@@ -115,21 +108,22 @@ def write_native(model: Model, directory: Path, check: Callable[[Path], None] | 
 
     Raises ValueError if the settings do not go together, and leaves nothing if anything is raised.
     """
-    run, iteration = run_of(model), model.position.iteration
-    is_new = not directory.exists()
-    whole = commit.begin(directory, iteration)
-    try:
-        names: list[str] = []
-        for number, part in enumerate(_parts(model)):
-            names.append(file_name(0, number))
-            write_part(whole, names[-1], {name: _local(name, tensor) for name, tensor in part.items()})
-        write_manifest(whole, run, names)
-        if check is not None:
-            check(whole)
-        return commit.publish(directory, iteration, keep=1 << 30)
-    except BaseException:
-        shutil.rmtree(directory if is_new else whole, ignore_errors=True)
-        raise
+    run, is_new = run_of(model), not directory.exists()
+    with FolderLock(directory) as lock:
+        lock.take(print)
+        whole = commit.begin(directory, run.iteration)
+        try:
+            names: list[str] = []
+            for number, part in enumerate(_parts(model)):
+                names.append(file_name(0, number))
+                write_part(whole, names[-1], {name: _local(name, tensor) for name, tensor in part.items()})
+            write_manifest(whole, run, names)
+            if check is not None:
+                check(whole)
+            return commit.publish(directory, run.iteration)
+        except BaseException:
+            shutil.rmtree(directory if is_new else whole, ignore_errors=True)
+            raise
 
 
 def run_of(model: Model) -> Run:
@@ -138,11 +132,21 @@ def run_of(model: Model) -> Run:
         iteration=model.position.iteration,
         consumed_samples=model.position.consumed_samples,
         topology={"world_size": 1, "tp": 1, "cp": 1, "dp": 1, "pp": 1},
-        config=config_of({**model.settings, "optimizer_config": model.position.hyperparameters}).to_dict(),
+        config=_sections(model),
         scheduler={"num_steps": model.position.consumed_samples, **model.position.scheduler},
         optimizer=_record(model),
         loss_scaler=model.position.loss_scaler if model.states else None,
     )
+
+
+def _sections(model: Model) -> dict[str, dict[str, Any]]:
+    """The network whole, and of a run what the source says: nobody has to believe defaults of ours."""
+    config, said = config_of(model.settings), values_of(model.settings)
+    found: dict[str, dict[str, Any]] = {"optimizer_config": dict(model.position.hyperparameters)}
+    of_network = {path: attrgetter(path)(config) for path in OF_MODEL if path in said or OPTIONS[path].of != "run"}
+    for path, value in {**said, **of_network}.items():
+        put(found, PUBLIC[path], value)
+    return found
 
 
 def _record(model: Model) -> OptimizerRecord | None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from parallel_core.checkpoint import commit
-from parallel_core.checkpoint.convert import formats, networks, settings
+from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.checksums import damages
+from parallel_core.checkpoint.convert.huggingface.left_out import UNKNOWN
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.convert.native import run_of
 from parallel_core.checkpoint.layout import overlap
 from parallel_core.checkpoint.manifest import Manifest, StoredTensor
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
-from parallel_core.findings import shown
 from parallel_core.sharding import Box, Place
 
 
@@ -25,32 +23,20 @@ class ConvertedReader(CheckpointReader):
 
     def __init__(self, directory: Path, model: Model, vocabulary: Vocabulary | None = None) -> None:
         self.directory = directory
-        self._tensors, self._settings = dict(model.all_tensors()), model.settings
+        self._tensors = dict(model.all_tensors())
         tensors = {name: StoredTensor(tensor.shape, tensor.dtype, ()) for name, tensor in self._tensors.items()}
         self.manifest = Manifest(**vars(run_of(model)), tensors=tensors)
-        for section in model.settings.keys() - settings.SECTIONS.keys():
-            self.manifest.config[section] |= model.settings[section]
+        self.notes = [f"{', '.join(keys)}: {UNKNOWN}" for what, keys in model.left_out.items() if what == UNKNOWN]
         ids: int | None = model.network.get("unpadded_vocab_size")
         if vocabulary is not None and vocabulary.unpadded is not None and vocabulary.unpadded <= model.vocab_size:
             ids = vocabulary.unpadded  # other tools' files have rows, and do not say which of them are ids
         self._stored_vocabulary = Vocabulary(ids, model.vocab_size)
         self._vocabulary = vocabulary or self._stored_vocabulary
 
-    def says(self, path: str) -> bool:
-        """Of the rest the configuration has what is usual here."""
-        return settings.get(self._settings, path) is not None
-
     @property
     def holds_a_run(self) -> bool:
         """Files of weights alone are to start from: nobody has to ask for leaving the optimizer out."""
         return self.manifest.optimizer is not None
-
-    def settings_problems(self, config: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Settings of the network in which the flags and the checkpoint differ: no shape would tell."""
-        return [
-            f"{shown(flag, now)}: the checkpoint {self.directory} has {then}"
-            for path, flag, now, then in networks.differences(config, self.manifest.config)
-        ]
 
     @property
     def unverified_files(self) -> list[str]:
@@ -86,6 +72,19 @@ def holds_checkpoint(directory: Path) -> bool:
     return True
 
 
+def find_checkpoint(directory: Path, step: int | None = None, kind: str = "auto") -> tuple[formats.Format, Path]:
+    """The format and the folder of the checkpoint that `--load directory` means. Raises ValueError if there is none."""
+    if not directory.is_dir():
+        raise ValueError(f"--load {directory}: there is no such folder")
+    one, *_ = formats.FORMATS
+    try:
+        one, folder = formats.recognise(directory, kind, step)
+    except ValueError:
+        if kind != "auto":
+            raise
+    return one, commit.find(directory, step) if one.kind == "native" else folder
+
+
 def open_checkpoint(
     directory: Path,
     step: int | None = None,
@@ -99,14 +98,9 @@ def open_checkpoint(
 
     Raises ValueError if there is none, or if it cannot be read.
     """
-    try:
-        one, folder = formats.recognise(directory, kind, step)
-    except ValueError:
-        if kind != "auto":
-            raise
-        return _native(commit.find(directory, step), vocabulary)
+    one, folder = find_checkpoint(directory, step, kind)
     if one.kind == "native":
-        return _native(commit.find(directory, step), vocabulary)
+        return _native(folder, vocabulary)
     with formats.told_of(folder, one.name):
         is_release = folder.name == formats.RELEASE  # as in Megatron: weights to begin with
         model = formats.read(folder, one.kind, optimizer=optimizer and not is_release)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from parallel_core.checkpoint.convert import networks, settings
+from parallel_core.checkpoint import networks
 from parallel_core.checkpoint.convert.model import Model, is_table
 from parallel_core.checkpoint.lazy import LazyTensor, bytes_of
+from parallel_core.checkpoint.settings import config_of
 
 _BLOCK = 1 << 24
 
@@ -19,7 +20,7 @@ def differences(written: Model, found: Model, *, states: bool) -> list[str]:
 
 
 def _differences(written: Model, found: Model, states: bool) -> Iterator[str]:
-    configs = [settings.config_of(model.settings).to_dict() for model in (written, found)]
+    configs = [config_of(model.settings) for model in (written, found)]
     for path, _, then, now in networks.differences(*configs):
         yield f"{path}: {then} became {now}"
     before = dict(written.all_tensors() if states else written.weights.items())

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -81,7 +82,7 @@ def test_all_bytes_are_on_the_disk_before_a_name_says_so(tmp_path):
         (partial / "huggingface" / "config.json").write_text("{}")
         write_stages(partial, [one_tensor(1)], 1)
         write_manifest(partial, run_at(1), [file_name(0, 0)])
-        commit.publish(tmp_path, 1, keep=1)
+        commit.publish(tmp_path, 1)
     assert seen == [folder, tmp_path / commit.TRACKER] and tmp_path in synced
 
 
@@ -307,3 +308,53 @@ def test_a_run_that_began_again_at_an_older_step(tmp_path, retain):
         assert commit.find(tmp_path).name == commit.checkpoint_name(iteration) and commit.overlooked(tmp_path) is None
         assert _value(tmp_path) == 10 * iteration
         assert {int(path.name[-7:]) for path in tmp_path.glob("iter_*")} == expected
+
+
+@pytest.mark.parametrize("retain", [None, 5])
+def test_what_another_run_has_saved_is_not_deleted(tmp_path, retain):
+    """Whatever is to be kept of one's own; nor what has no run: a converted model, or a file that cannot be read."""
+    for iteration in (1, 2):
+        save(tmp_path, iteration, [one_tensor(iteration)], run_id="another")
+    save(tmp_path, 3, [one_tensor(3)])
+    (tmp_path / "iter_0000003" / MANIFEST).write_text("{")
+    for iteration in (4, 6, 8):
+        save(tmp_path, iteration, [one_tensor(iteration)], keep=1, retain=retain)
+    left = [int(path.name[5:]) for path in sorted(tmp_path.glob("iter_*"))]
+    assert left == [1, 2, 3, 8] and _value(tmp_path) == 8
+
+
+def test_what_another_run_has_saved_is_not_replaced(tmp_path):
+    """It is moved, with its bytes; one's own is replaced."""
+    save(tmp_path, 1, [one_tensor(1)], run_id="another")
+    for value in (2, 3):
+        save(tmp_path, 1, [one_tensor(value)])
+    assert _value(tmp_path) == 3 and sorted(path.name for path in tmp_path.glob("earlier_*/*")) == ["iter_0000001"]
+    reader = CheckpointReader(tmp_path / "earlier_1" / "iter_0000001")
+    assert reader.damaged_files() == [] and reader.manifest.run_id == "another"
+
+
+def test_publishing_can_be_tried_again_at_any_step(tmp_path):
+    """A disk that refuses one step, each in turn: the second try ends as the first would have."""
+    for name in ("rename", "_sync", "replacing", "_sync_all"):
+        root = tmp_path / name
+        save(root, 1, [one_tensor(1)])
+        partial = commit.begin(root, 1)
+        write_stages(partial, [one_tensor(2)], 1)
+        write_manifest(partial, run_at(1), [file_name(0, 0)])
+        for nth in range(4):
+            with patch.object(Path if name == "rename" else commit, name, _refusing(name, nth)), suppress(OSError):
+                commit.publish(root, 1)
+        commit.publish(root, 1)
+        assert _value(root) == 2 and [path.name for path in root.glob(".*")] == []
+
+
+def _refusing(name: str, nth: int):
+    """A function that refuses its nth call."""
+    original, calls = getattr(Path if name == "rename" else commit, name), iter(range(100))
+
+    def refuse(*arguments):
+        if next(calls) == nth:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return original(*arguments)
+
+    return refuse

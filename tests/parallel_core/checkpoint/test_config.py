@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from parallel_core.checkpoint.config import config_for_inference
-from parallel_core.config import ParallelConfig
+from parallel_core.checkpoint.settings import config_for_inference
 from tests.support.engine import TINY, config_of
 
 FLAGS = {
@@ -25,7 +24,7 @@ def _sections(flags: str) -> dict:
 def test_the_model_is_the_one_that_was_saved(family):
     """Every field, sections inside the section too, for one process instead of eight."""
     flags = f"--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 {FLAGS[family]}"
-    restored = config_for_inference(_sections(flags), ParallelConfig())
+    restored = config_for_inference(_sections(flags))
     assert restored.model_config == config_of(f"{TINY} --global-batch-size 16 {flags}", 8).model_config
     assert restored.parallel_config.world_size == 1
     assert restored.dataset_config.tokenizer_type == "NullTokenizer"
@@ -33,7 +32,7 @@ def test_the_model_is_the_one_that_was_saved(family):
 
 def test_its_fused_operators_come_along():
     """So that generation runs the forms that training ran."""
-    restored = config_for_inference(_sections(f"{FLAGS['llama']} --use-flash-attn"), ParallelConfig())
+    restored = config_for_inference(_sections(f"{FLAGS['llama']} --use-flash-attn"))
     assert restored.parallel_config.fused.operators == ("attention", "rotary")
 
 
@@ -41,5 +40,5 @@ def test_a_field_of_another_version_is_named():
     """Leaving it out could change what the model computes."""
     sections = _sections("")
     sections["model_config"]["new_kind_of_norm"] = True
-    with pytest.raises(ValueError, match=r"ModelConfig: the checkpoint sets new_kind_of_norm"):
-        config_for_inference(sections, ParallelConfig())
+    with pytest.raises(ValueError, match=r"the checkpoint sets model_config\.new_kind_of_norm"):
+        config_for_inference(sections)

@@ -124,6 +124,7 @@ def test_training_goes_on_and_nothing_is_published_before_all_ranks_have_written
 def train_on_a_full_disk(backend, directory) -> tuple[str, int]:
     """Rank 1's disk is full from the second checkpoint on: the message, and the last finished step."""
     from parallel_core.checkpoint.writer import write_part
+    from pynative.checkpointing import SaveFailed
     from pynative.training.callbacks import Callback
 
     steps: list[int] = []
@@ -137,16 +138,23 @@ def train_on_a_full_disk(backend, directory) -> tuple[str, int]:
             raise OSError(errno.ENOSPC, "No space left on device")
         write_part(partial, *arguments)
 
-    with patch(WRITE_PART, write_or_fail), pytest.raises(RuntimeError) as caught:
-        pretrain_tiny(backend, f"{FLAGS} --save {directory} --async-save --train-iters 9", callbacks=[Count()])
+    flags = f"{FLAGS} --save {directory} --async-save --train-iters 9 --on-save-failure stop"
+    with (
+        patch(WRITE_PART, write_or_fail),
+        patch("pynative.checkpointing.save.PAUSES_SECONDS", (0.0,)),
+        pytest.raises(SaveFailed) as caught,
+    ):
+        pretrain_tiny(backend, flags, callbacks=[Count()])
     return str(caught.value), steps[-1]
 
 
 def test_a_failure_is_raised_on_all_ranks_at_a_later_step_and_the_earlier_checkpoint_stays(tmp_path):
+    """With the words of the rank whose disk it was."""
     (others, its_step), (message, step) = run(2, train_on_a_full_disk, tmp_path)
-    assert "another rank says why" in others and its_step == step
-    assert "No space left on device" in message and "MiB are free" in message
-    assert str(commit.find(tmp_path)) in message, "the newest whole checkpoint is named"
+    assert "could not be saved: rank 1: " in others and its_step == step
+    for said in (others, message):
+        assert "No space left on device" in said and "MiB are free" in said
+        assert str(commit.find(tmp_path)) in said, "the newest whole checkpoint is named"
     assert commit.find(tmp_path).name == commit.checkpoint_name(2)
 
 

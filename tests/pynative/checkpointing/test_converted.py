@@ -135,6 +135,19 @@ def test_another_network_is_refused(tmp_path):
         run(1, train, f"{flags} --load {unpack('hf/llama', tmp_path)}", False)
 
 
+@pytest.mark.parametrize("flags", ["--norm-epsilon 0.001", "--rotary-base 500000"])
+def test_another_network_than_a_run_of_ours_saved_is_refused(flags, tmp_path):
+    """As of other tools' checkpoints. Who lets names differ may train another network from its weights: he is told."""
+    network = f"{LLAMA} --num-layers 2 --padded-vocab-size 150"
+    (before,) = run(1, train, f"{network} --train-iters 1 --save {tmp_path} --save-interval 1")
+    again = f"{network} {flags} --load {tmp_path} --finetune"
+    with pytest.raises(Exception, match=rf"{flags}: the checkpoint .* has (1e-05|10000.0)\n.*--dist-ckpt-strictness"):
+        run(1, train, again, False)
+    (found,) = run(1, train, f"{again} --dist-ckpt-strictness log_all", False)
+    assert found.weights.keys() == before.weights.keys()
+    assert all((found.weights[name] == values).all() for name, values in before.weights.items())
+
+
 def test_a_run_writes_models_of_huggingface(tmp_path):
     """--enable-mg2hf-convert: in each checkpoint a folder with the weights that it has, without padding."""
     flags = f"{LLAMA} --num-layers 2 --padded-vocab-size 152 --tensor-model-parallel-size 2 --enable-mg2hf-convert"

@@ -12,7 +12,7 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -25,12 +25,12 @@ from parallel_core.checkpoint.manifest import MANIFEST
 from parallel_core.checkpoint.reader import CheckpointReader
 from tests.support.checkpoint_jobs import KINDS, train
 from tests.support.damage import DAMAGES, files_of
-from tests.support.distributed import Failed, outcomes, run
+from tests.support.distributed import outcomes, run
 from tests.support.dying import deaths
 from tests.support.engine import config_of, job
 from tests.support.gathering import digests
 from tests.support.layouts import Rows
-from tests.support.pretraining import BATCHES, pretrain_tiny
+from tests.support.pretraining import BATCHES, listening, pretrain_tiny
 
 FLAGS = f"{BATCHES} --train-iters 4 --save-interval 2 --use-distributed-optimizer"
 FP16 = "--fp16 --initial-loss-scale 1024"
@@ -162,35 +162,87 @@ PLACES = {
 """Where it goes wrong -> the rank, and how."""
 
 
-def train_on_a_bad_disk(backend, directory: Path, place: str, flags: str) -> None:
+MODES = ("", "--async-save")
+
+
+def train_on_a_bad_disk(backend, directory: Path, place: str, flags: str) -> list[str]:
+    """What was logged of a run in which step 4's checkpoint cannot be written."""
     rank, fault = PLACES[place]
-    if backend.rank == rank:
-        with fault():
-            pretrain_tiny(backend, f"{FLAGS} --save {directory} --train-iters 9 {flags}")
-    else:
+    with (
+        fault() if backend.rank == rank else nullcontext(),
+        patch(f"{SAVE}.PAUSES_SECONDS", (0.0,)),
+        listening() as said,
+    ):
         pretrain_tiny(backend, f"{FLAGS} --save {directory} --train-iters 9 {flags}")
+    return said
 
 
 @pytest.mark.parametrize(
     ("place", "flags"),
     [
-        *((place, flags) for place in PLACES for flags in ("", "--async-save")),
+        *((place, MODES[number % 2]) for number, place in enumerate(PLACES)),
         pytest.param("half a file", "--ckpt-format ckpt", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_disk_that_takes_no_more_ends_the_run_with_all_that_one_must_know(tmp_path, place, flags):
-    """On every rank; the rank at fault says folder, need, room and what to go on with. That is whole, and the next run
-    clears up."""
-    ended = outcomes(2, train_on_a_bad_disk, tmp_path, place, flags)
-    assert all(isinstance(each, Failed) for each in ended)
-    said = ended[PLACES[place][0]].text
+    """--on-save-failure stop: on every rank, with folder, need, room and what to go on with. That is whole, and nothing
+    of the other is left."""
+    ended = outcomes(2, train_on_a_bad_disk, tmp_path, place, f"{flags} --on-save-failure stop")
+    assert [each.kind for each in ended] == ["SaveFailed"] * 2
     whole = tmp_path / commit.checkpoint_name(2)
-    for words in (f"--save {tmp_path}: this rank writes", "MiB are free", f"the newest whole checkpoint is {whole}"):
-        assert words in said, said
+    for each in ended:
+        for words in (
+            f"--save {tmp_path}: this rank writes",
+            "MiB are free",
+            f"the newest whole checkpoint is {whole}",
+        ):
+            assert words in each.text, each.text
     assert commit.find(tmp_path) == whole and CheckpointReader(whole).damaged_files() == []
+    assert [path.name for path in tmp_path.glob("*iter_*")] == [whole.name]
     run(2, pretrain_tiny_in, tmp_path)
     left = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
     assert left == [commit.checkpoint_name(2), commit.checkpoint_name(4)]
+
+
+@pytest.mark.parametrize(("place", "flags"), [(place, MODES[number % 2 - 1]) for number, place in enumerate(PLACES)])
+def test_a_run_goes_on_without_a_checkpoint_that_cannot_be_written(tmp_path, place, flags):
+    """--on-save-failure warn, which is the default: tried again, told on every rank, and the later ones are saved."""
+    for rank, said in enumerate(run(2, train_on_a_bad_disk, tmp_path, place, flags)):
+        (warning,) = [line for line in said if line.startswith("NOT SAVED: ")]
+        assert f"{tmp_path / commit.checkpoint_name(4)} could not be saved" in warning and "MiB are free" in warning
+        tries = [line for line in said if "tried again in" in line]
+        assert len(tries) == (rank == PLACES[place][0]), tries
+    saved = sorted(path.name for path in tmp_path.glob("*iter_*"))
+    assert saved == [commit.checkpoint_name(iteration) for iteration in (2, 6, 8, 9)]
+    assert all(CheckpointReader(tmp_path / name).damaged_files() == [] for name in saved)
+
+
+def train_until_the_disk_is_full(backend, directory: Path, tries: int) -> list[str]:
+    """The last checkpoint cannot be written so often."""
+    left = iter(range(tries))
+
+    def refused(partial: Path, *_) -> bool:
+        return _is_in_second(partial) and next(left, None) is not None
+
+    with (
+        failing(f"{SAVE}.write_part", errno.EIO, refused),
+        patch(f"{SAVE}.PAUSES_SECONDS", (0.0, 0.0)),
+        listening() as said,
+    ):
+        pretrain_tiny(backend, f"{FLAGS} --save {directory}")
+    return said
+
+
+def test_a_disk_that_refuses_twice_is_asked_a_third_time(tmp_path):
+    (said,) = run(1, train_until_the_disk_is_full, tmp_path, 2)
+    assert sum("tried again" in line for line in said) == 2 and not any("NOT SAVED" in line for line in said)
+    assert commit.find(tmp_path).name == commit.checkpoint_name(4)
+
+
+def test_the_last_checkpoint_must_be_written(tmp_path):
+    """There is no training to go on with: the run fails."""
+    (ended,) = outcomes(1, train_until_the_disk_is_full, tmp_path, 99)
+    assert ended.kind == "SaveFailed" and commit.find(tmp_path).name == commit.checkpoint_name(2)
 
 
 def pretrain_tiny_in(backend, directory: Path) -> None:
@@ -216,7 +268,7 @@ def test_a_rank_that_is_killed_while_it_writes_loses_nothing(tmp_path, flags):
     """The other one is told who it was; the next run goes on from step 2."""
     survivor, killed = outcomes(2, die_halfway, tmp_path, flags)
     assert "exit code -9" in killed.text and survivor.kind == "PeerLost" and "rank 1" in survivor.text
-    assert commit.find(tmp_path).name == commit.checkpoint_name(2) and list(tmp_path.glob(".iter*"))
+    assert commit.find(tmp_path).name == commit.checkpoint_name(2)
     run(2, pretrain_tiny_in, tmp_path)
     assert commit.find(tmp_path).name == commit.checkpoint_name(4) and not list(tmp_path.glob(".iter*"))
 

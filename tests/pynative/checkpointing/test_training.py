@@ -1,11 +1,14 @@
 """Training that stops and goes on, at the same layout and at another."""
 
+import logging
+
 import numpy as np
 import pytest
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest
-from tests.support.checkpoint_jobs import Outcome, assert_same, layout_flags, saved, train_on
+from tests.support.checkpoint_jobs import Outcome, assert_same, layout_flags, saved, train, train_on
+from tests.support.distributed import run
 
 LAYOUTS = {"one": (1, 1, 1), "tp2": (2, 2, 1), "pp2": (2, 1, 2), "dp2": (2, 1, 1), "tp2pp2": (4, 2, 2)}
 """World size, tensor-parallel size, pipeline size."""
@@ -67,13 +70,43 @@ def test_the_files_hold_what_the_model_held(checkpoint):
         np.testing.assert_array_equal(saved(directory, name), values)
 
 
-def test_finetune_takes_the_weights_only(checkpoint):
+@pytest.mark.parametrize("flags", ["--load {} --finetune", "--load {} --no-resume-training", "--model_name_or_path {}"])
+def test_weights_alone_are_taken_where_that_is_asked_for(checkpoint, flags):
     """Iteration, optimizer and schedule begin anew."""
     directory, before = checkpoint
-    after = load_at("one", f"--load {directory} --finetune --lr-decay-iters 9 --seed 7")
+    after = load_at("one", f"{flags.format(directory)} --lr-decay-iters 9 --seed 7")
     np.testing.assert_equal(after.weights, before.weights)
     assert (after.iteration, after.consumed_samples, after.steps, after.scheduler["num_steps"]) == (0, 0, 0, 0)
     assert not any(values.any() for values in after.moments.values()) and after.seed == 7
+
+
+@pytest.mark.parametrize("flags", ["--load {}", "--load {} --resume-training", "--resume_from_checkpoint {}"])
+def test_a_run_goes_on_unless_it_must_not(checkpoint, flags):
+    """As in Megatron where nothing says it."""
+    directory, before = checkpoint
+    assert_same(load_at("one", f"{flags.format(directory)} --lr-decay-iters 4"), before)
+
+
+def test_a_run_that_takes_weights_alone_begins_its_data_and_says_so(checkpoint):
+    """Weights stand still, so losses tell which samples were seen."""
+    directory, _ = checkpoint
+    flags = f"--load {directory} --lr 0 --weight-decay 0 --lr-decay-iters 9 --override-opt_param-scheduler"
+    anew, first = (f"{flags} --no-resume-training", f"{flags} --new-dataset --train-iters 4")
+    (outcome, lines) = run(1, logged, anew)[0]
+    assert outcome.losses == train_at("one", first).losses and outcome.iteration == 2
+    assert [line for line in lines if line.startswith("Loaded the weights of") and "begin at step 0" in line]
+
+
+def logged(backend, flags: str) -> tuple[Outcome, list[str]]:
+    """A run, and the lines of its log."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("pynative").addHandler(handler)
+    try:
+        return train(backend, flags), lines
+    finally:
+        logging.getLogger("pynative").removeHandler(handler)
 
 
 def test_no_load_optim_keeps_the_iteration(checkpoint):
@@ -88,7 +121,8 @@ def test_whose_schedule_counts(checkpoint):
     """Different by the flags: refused, unless a flag says whose counts; the place in it is the checkpoint's."""
     directory, before = checkpoint
     flags = f"--load {directory} --lr-decay-iters 9"
-    with pytest.raises(ValueError, match=r"--lr-decay-iters .*36 by the flags and 16 in the checkpoint.*--override"):
+    words = r"--lr-decay-iters.* over 9 steps by the flags, 4 steps in the checkpoint.*--override"
+    with pytest.raises(ValueError, match=words):
         load_at("one", flags)
     ours = load_at("one", f"{flags} --override-opt_param-scheduler")
     theirs = load_at("one", f"{flags} --use-checkpoint-opt_param-scheduler")
@@ -198,7 +232,7 @@ def test_the_first_run_of_a_script_that_saves_where_it_loads(tmp_path):
     flags = f"--save {tmp_path} --load {tmp_path} --lr-decay-iters 4"
     assert len(train_at("one", flags).losses) == 2
     assert len(train_at("one", f"{flags} --train-iters 3").losses) == 1
-    with pytest.raises(ValueError, match=r"no latest_checkpointed_iteration.txt"):
+    with pytest.raises(ValueError, match="there is no such folder"):
         load_at("one", f"--load {tmp_path / 'elsewhere'}")
 
 

@@ -34,6 +34,7 @@ def save_and_load(backend, directory: Path) -> list[tuple[np.ndarray, ...]]:
         optimizer = get_optimizer(config.optimizer_config, buffers)
         step_cell = SimpleNamespace(optimizer=optimizer, scheduler=get_optimizer_param_scheduler(config))
         run = {"iteration": 3, "consumed_samples": 6, "callbacks": (), "callback_states": {}}
+        run |= {"run_id": "a run", "resumed_from": None}
         return SimpleNamespace(config=config, model=model, step_cell=step_cell, **run)
 
     def contents(state) -> list[np.ndarray]:

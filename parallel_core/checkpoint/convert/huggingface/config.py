@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
+from operator import attrgetter
 from typing import Any
 
-from parallel_core.checkpoint.convert import networks, settings
+from parallel_core.checkpoint import networks, settings
 from parallel_core.checkpoint.convert.huggingface.kinds import REQUIRED, Field, Group
 from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES, OTHER_NAMES, Family
+from parallel_core.config import AllConfig
+from parallel_core.config.tree import OF_MODEL
 
 
 def family_of(config: Mapping[str, Any]) -> Family:
@@ -32,7 +36,7 @@ def settings_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
             if value is not None:
                 found[field.path] = _translated(field, value)
         elif isinstance(field, Group):
-            found |= field.to_ours(config)
+            found |= field.to_ours({key: config[key] for key in field.keys if key in config})
         elif field.key in config and config[field.key] not in field.values:
             raise ValueError(
                 f"config.json: {field.key} {config[field.key]!r} is not known here, only {field.values[0]!r}"
@@ -52,15 +56,13 @@ def _translated(field: Field, value: Any) -> Any:
         raise ValueError(f"config.json: {field.key} {value!r} is not known here") from error
 
 
-def matching_family(ours: Mapping[str, Any], model_type: str | None = None) -> Family:
+def matching_family(ours: AllConfig, model_type: str | None = None) -> Family:
     """The first family whose models are like this, or `model_type`. Raises ValueError naming what does not fit."""
     model_type = OTHER_NAMES.get(model_type or "", model_type)
     problems = []
     for family in FAMILIES:
         if model_type in (None, family.model_type):
-            wrong = [
-                path for path, value in family.fixed.items() if not networks.agree(settings.get(ours, path), value)
-            ]
+            wrong = [path for path, value in family.fixed.items() if networks.meant(path, ours) != value]
             problem = _unsaid(ours, family) if not wrong else f"{', '.join(wrong)} is otherwise"
             if problem is None:
                 return family
@@ -72,18 +74,17 @@ def matching_family(ours: Mapping[str, Any], model_type: str | None = None) -> F
     raise ValueError("no model of HuggingFace's that is known here is like this one:\n" + "\n".join(problems))
 
 
-def _unsaid(ours: Mapping[str, Any], family: Family) -> str | None:
+def _unsaid(ours: AllConfig, family: Family) -> str | None:
     """What this model has and no key of the family's config.json can say: read back, the settings must be the same."""
-    further = settings.get(ours, "model_config.multi_token_prediction")
-    if further["num_layers"] and not family.predicts_further:
+    further = ours.model_config.multi_token_prediction
+    if further.depths and not family.predicts_further:
         return "it has no layers that predict further tokens"
     try:
         back = settings_of(config_of(ours, family), family)
     except (ValueError, KeyError) as error:
         return str(error)
-    back["model_config"]["multi_token_prediction"] = further  # which the parameters say
-    full = settings.config_of(with_vocabulary(back)).to_dict()
-    differs = [path for path, _, _, _ in networks.differences(ours, full)]
+    back["model_config"]["multi_token_prediction"] = asdict(further)  # which the parameters say
+    differs = [path for path, *_ in networks.differences(ours, settings.config_of(with_vocabulary(back)))]
     return f"its config.json cannot say {', '.join(differs)}" if differs else None
 
 
@@ -93,13 +94,9 @@ def with_vocabulary(ours: dict[str, Any]) -> dict[str, Any]:
     return {**ours, "model_config": {**network, "vocab_size": network["unpadded_vocab_size"]}}
 
 
-def config_of(ours: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """config.json of our settings, all of them."""
-    flat = {
-        path: settings.get(ours, path)
-        for name, cls in settings.SECTIONS.items()
-        for path, _, _ in settings.options(cls, name)
-    }
+def config_of(ours: AllConfig, family: Family) -> dict[str, Any]:
+    """config.json of a configuration."""
+    flat = {path: attrgetter(path)(ours) for path in OF_MODEL}
     config: dict[str, Any] = {"architectures": [family.architecture], "model_type": family.model_type}
     for field in family.fields:
         if isinstance(field, Field):

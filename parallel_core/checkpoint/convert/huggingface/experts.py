@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, Group, Must, Settings
-from parallel_core.checkpoint.convert.networks import layers_with_experts
+from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, Group, Must, Settings, always
+from parallel_core.checkpoint.networks import layers_with_experts
 
 
 def _experts_in(dense: Callable[[Mapping[str, Any], int], bool]) -> Callable[[Mapping[str, Any]], Settings]:
@@ -86,7 +86,7 @@ def _groups(of_group: int, method: str | None = None) -> Group:
         found = {"n_group": count or 1, "topk_group": best or 1}
         return {**found, "topk_method": method if found["n_group"] > 1 else "greedy"} if method else found
 
-    return Group(read, write)
+    return Group(("n_group", "topk_group", "topk_method", "num_experts_per_tok"), read, write)
 
 
 def _normalized(config: Mapping[str, Any]) -> Settings:
@@ -104,22 +104,26 @@ WIDTH = Field("moe_config.moe_ffn_hidden_size", "moe_intermediate_size")
 MIXTRAL: tuple[AnyField, ...] = (
     CHOSEN,
     Field("moe_config.num_experts", "num_local_experts"),
-    Group(lambda _: {"moe_config.moe_router_pre_softmax": False}, lambda _: {}),
+    always("moe_config.moe_router_pre_softmax", False),
 )
 QWEN: tuple[AnyField, ...] = (
     CHOSEN,
     WIDTH,
     Field("moe_config.num_experts", "num_experts", also=("num_local_experts",)),
-    Group(_normalized, _normalized_out),
-    Group(_experts_in(_qwen_dense), _qwen_dense_out),
+    Group(("norm_topk_prob",), _normalized, _normalized_out),
+    Group(("num_hidden_layers", "decoder_sparse_step", "mlp_only_layers"), _experts_in(_qwen_dense), _qwen_dense_out),
 )
 DEEPSEEK: tuple[AnyField, ...] = (
     CHOSEN,
     WIDTH,
     Field("moe_config.num_experts", "n_routed_experts"),
     Field("moe_config.moe_router_topk_scaling_factor", "routed_scaling_factor", to_theirs=lambda scale: scale or 1.0),
-    Group(_experts_in(_deepseek_dense), _deepseek_dense_out),
-    Group(_shared, _shared_out),
+    Group(
+        ("num_hidden_layers", "mlp_layer_types", "first_k_dense_replace", "moe_layer_freq"),
+        _experts_in(_deepseek_dense),
+        _deepseek_dense_out,
+    ),
+    Group(("n_shared_experts", "moe_intermediate_size"), _shared, _shared_out),
 )
 DEEPSEEK_V3: tuple[AnyField, ...] = (
     *DEEPSEEK,
@@ -134,5 +138,5 @@ DEEPSEEK_V2: tuple[AnyField, ...] = (
     Must("scoring_func", ("softmax", None)),
     Must("topk_method", ("greedy", "group_limited_greedy", None)),
     _groups(of_group=1, method="group_limited_greedy"),
-    Group(lambda _: {"moe_config.moe_router_pre_softmax": True}, lambda _: {}),
+    always("moe_config.moe_router_pre_softmax", True),
 )

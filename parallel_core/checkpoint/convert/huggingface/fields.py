@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parallel_core.checkpoint.convert.huggingface import experts, windows
-from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, Group, Must, Settings
+from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, Group, Must, Settings, always
 from parallel_core.checkpoint.convert.huggingface.rope import ROPE
 
 
@@ -30,6 +30,10 @@ def _heads_out(ours: Settings) -> Mapping[str, Any]:
         "num_key_value_heads": ours["model_config.num_query_groups"],
         "head_dim": ours["model_config.kv_channels"],
     }
+
+
+def _all_biases(config: Mapping[str, Any]) -> Settings:
+    return {"model_config.add_bias_linear": bool(config.get("attention_bias") and config.get("mlp_bias"))}
 
 
 def _attention_bias(config: Mapping[str, Any]) -> Settings:
@@ -56,18 +60,28 @@ _BASE: tuple[AnyField, ...] = (
     Field("model_config.max_position_embeddings", "max_position_embeddings"),
     Field("model_config.norm_epsilon", "rms_norm_eps"),
     Field("model_config.untie_embeddings_and_output_weights", "tie_word_embeddings", False, _not, _not),
+    Field("model_config.attention_dropout_rate", "attention_dropout", 0.0),
+    always("model_config.hidden_dropout_rate", 0.0),
     Must("hidden_act", ("silu", "swish")),
     ROPE,
 )
-_HEADS = Group(_heads, _heads_out)
+_HEADS = Group(("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size"), _heads, _heads_out)
+_ATTENTION_BIAS = Group(("attention_bias",), _attention_bias, _attention_bias_out)
 _BIASES: tuple[AnyField, ...] = (
-    Group(_attention_bias, _attention_bias_out),
+    _ATTENTION_BIAS,
     Field("model_config.mlp_has_bias", "mlp_bias", False),
-    Group(
-        lambda config: {"model_config.add_bias_linear": bool(config.get("attention_bias") and config.get("mlp_bias"))},
-        lambda _: {},
-    ),
+    Group(("attention_bias", "mlp_bias"), _all_biases, lambda _: {}),
 )
+
+
+def _hidden_dropout(config: Mapping[str, Any]) -> Settings:
+    return {"model_config.hidden_dropout_rate": config.get("resid_pdrop", 0.1)}
+
+
+def _hidden_dropout_out(ours: Settings) -> Mapping[str, Any]:
+    """One rate here is two there."""
+    return dict.fromkeys(("resid_pdrop", "embd_pdrop"), ours["model_config.hidden_dropout_rate"])
+
 
 GPT2: tuple[AnyField, ...] = (
     *_COMMON,
@@ -85,14 +99,16 @@ GPT2: tuple[AnyField, ...] = (
         {"gelu_new": True, "gelu_pytorch_tanh": True, "gelu_fast": True, "gelu": False}.__getitem__,
         {True: "gelu_new", False: "gelu"}.__getitem__,
     ),
+    Field("model_config.attention_dropout_rate", "attn_pdrop", 0.1),
+    Group(("resid_pdrop",), _hidden_dropout, _hidden_dropout_out),
     Must("scale_attn_weights", (True, None)),
     Must("scale_attn_by_inverse_layer_idx", (False, None)),
     Must("add_cross_attention", (False, None)),
 )
 LLAMA = (*_BASE, _HEADS, *_BIASES)
 MISTRAL = (*_BASE, _HEADS, windows.everywhere(default=4096))
-QWEN2 = (*_BASE, _HEADS, windows.by_switch(windows.from_a_layer_on))
-QWEN3 = (*QWEN2, Group(_attention_bias, _attention_bias_out))
+QWEN2 = (*_BASE, _HEADS, windows.by_switch(windows.from_a_layer_on), Must("use_mrope", (False, None)))
+QWEN3 = (*QWEN2, _ATTENTION_BIAS)
 MIXTRAL = (*_BASE, _HEADS, windows.everywhere(), *experts.MIXTRAL)
 QWEN2_MOE = (
     *_BASE,
@@ -102,7 +118,7 @@ QWEN2_MOE = (
     Field("moe_config.moe_shared_expert_intermediate_size", "shared_expert_intermediate_size"),
     Field("model_config.qkv_has_bias", "qkv_bias", True),
 )
-QWEN3_MOE = (*_BASE, _HEADS, windows.by_switch(), *experts.QWEN, Group(_attention_bias, _attention_bias_out))
+QWEN3_MOE = (*_BASE, _HEADS, windows.by_switch(), *experts.QWEN, _ATTENTION_BIAS)
 
 
 def _latent_heads(config: Mapping[str, Any]) -> Settings:
@@ -123,8 +139,8 @@ def _latent_norms(config: Mapping[str, Any]) -> Settings:
 
 _DEEPSEEK: tuple[AnyField, ...] = (
     *_BASE,
-    Group(_latent_heads, _latent_heads_out),
-    Group(_latent_norms, lambda _: {}),
+    Group(("num_attention_heads",), _latent_heads, _latent_heads_out),
+    Group(("rms_norm_eps",), _latent_norms, lambda _: {}),
     Field("model_config.multi_latent_attention.q_lora_rank", "q_lora_rank", None),
     Field("model_config.multi_latent_attention.kv_lora_rank", "kv_lora_rank"),
     Field("model_config.multi_latent_attention.qk_head_dim", "qk_nope_head_dim"),
@@ -139,7 +155,7 @@ DEEPSEEK_V32 = (
     Field("model_config.sparse_attention.dsa_indexer_n_heads", "index_n_heads"),
     Field("model_config.sparse_attention.dsa_indexer_head_dim", "index_head_dim"),
     Field("model_config.sparse_attention.dsa_indexer_topk", "index_topk"),
-    Group(lambda _: {"model_config.sparse_attention.dsa_indexer_loss_coeff": 0.0}, lambda _: {}),
+    always("model_config.sparse_attention.dsa_indexer_loss_coeff", 0.0),
 )
 """Its config.json does not say with which weight the indexer is trained."""
 DEEPSEEK_V2 = (*_DEEPSEEK, *experts.DEEPSEEK_V2, Must("mlp_bias", (False, None)))

@@ -36,6 +36,8 @@ class Field(NamedTuple):
 class Group(NamedTuple):
     """Settings that several keys say together."""
 
+    keys: tuple[str, ...]
+    """All that it reads."""
     to_ours: Callable[[Mapping[str, Any]], Settings]
     to_theirs: Callable[[Settings], Mapping[str, Any]]
 
@@ -49,3 +51,15 @@ class Must(NamedTuple):
 
 
 AnyField = Field | Group | Must
+
+
+def always(path: str, value: Any) -> Group:
+    """A setting of all models of a family, of which config.json says nothing."""
+    return Group((), lambda _: {path: value}, lambda _: {})
+
+
+def keys_of(field: AnyField) -> tuple[str, ...]:
+    """The keys that it reads."""
+    if isinstance(field, Group):
+        return field.keys
+    return (field.key, *field.also) if isinstance(field, Field) else (field.key,)

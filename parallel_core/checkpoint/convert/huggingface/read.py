@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from parallel_core.checkpoint.convert.huggingface.config import family_of, settings_of
+from parallel_core.checkpoint.convert.huggingface.left_out import left_out
 from parallel_core.checkpoint.convert.huggingface.quantised import block_of, dequantised
 from parallel_core.checkpoint.convert.huggingface.rules import SAME, Rows
 from parallel_core.checkpoint.convert.huggingface.tables import COPIES, FURTHER_LAYERS, IGNORED, Family
@@ -48,7 +49,7 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     if further:
         shares = _drop_copies(theirs)
         network["multi_token_prediction"] = {"num_layers": len(further), "share_embedding_and_output_weight": shares}
-    model = Model(_joined(theirs, family, Rows.of(found), folder), found)
+    model = Model(_joined(theirs, family, Rows.of(found), folder), found, left_out=left_out(config, family))
     if model.vocab_size != model.unpadded_vocab_size:
         raise ValueError(f"{CONFIG}: vocab_size {model.unpadded_vocab_size}: the embedding has {model.vocab_size} rows")
     return model

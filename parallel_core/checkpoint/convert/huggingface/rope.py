@@ -95,5 +95,9 @@ def _rope_out(ours: Settings) -> Mapping[str, Any]:
     }
 
 
-ROPE = Group(_rope, _rope_out)
+ROPE = Group(
+    ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "max_position_embeddings"),
+    _rope,
+    _rope_out,
+)
 """Base and stretching."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from parallel_core.checkpoint.convert.huggingface.kinds import Group, Settings
-from parallel_core.checkpoint.convert.networks import layers_with_window
+from parallel_core.checkpoint.networks import layers_with_window
 
 _SIZE, _SKIPPED = "model_config.sliding_window.size", "model_config.sliding_window.skip_freq"
 _KINDS = {"sliding_attention": 1, "full_attention": 0}
@@ -41,7 +41,7 @@ def everywhere(default: int | None = None) -> Group:
             raise ValueError(f"layers with a sliding window {layers}: its config.json can only say all of them")
         return {"sliding_window": ours[_SIZE] + 1 if any(layers) else None}
 
-    return Group(read, write)
+    return Group(("sliding_window",), read, write)
 
 
 def by_switch(rule: Rule | None = None) -> Group:
@@ -67,7 +67,8 @@ def by_switch(rule: Rule | None = None) -> Group:
             found if rule is None else found | {"layer_types": [types[n] for n in layers], "max_window_layers": first}
         )
 
-    return Group(read, write)
+    keys = ("use_sliding_window", "sliding_window", "layer_types", "max_window_layers", "num_hidden_layers")
+    return Group(keys, read, write)
 
 
 def _layers_in(config: Mapping[str, Any], rule: Rule | None) -> list[int]:

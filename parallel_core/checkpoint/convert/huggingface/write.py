@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from parallel_core.checkpoint.convert import settings
+from parallel_core.checkpoint import settings
 from parallel_core.checkpoint.convert.huggingface.config import config_of, matching_family
 from parallel_core.checkpoint.convert.huggingface.read import CONFIG, split
 from parallel_core.checkpoint.convert.huggingface.tokenizer import copy_files, files_in, ids_in
@@ -30,13 +30,12 @@ def write_huggingface(
     Raises ValueError if no family that is known here has such models.
     """
     model = model.with_rows(model.unpadded_vocab_size)
-    full = settings.config_of(model.settings).to_dict()
+    full = settings.config_of(model.settings)
     family = matching_family(full, model_type)
     tensors = split(model, family)
     config = config_of(full, family)
-    further = settings.get(full, "model_config.multi_token_prediction.num_layers")
-    if further:
-        config["num_nextn_predict_layers"] = further
+    if full.model_config.multi_token_prediction.depths:
+        config["num_nextn_predict_layers"] = full.model_config.multi_token_prediction.depths
     dtype = model.weights["embedding.word_embeddings.weight"].dtype
     config |= {"dtype": dtype, "torch_dtype": dtype, **ids_in(tokenizer)}
     shards = list(_shards(tensors))
@@ -52,7 +51,7 @@ def write_huggingface(
 def add_huggingface(folder: Path, model_type: str | None) -> None:
     """Write the model of one of our checkpoints into the folder `huggingface` of it."""
     directory = folder / "huggingface"
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)  # of a try that failed
     write_huggingface(read_native(folder, optimizer=False), directory, model_type)
 
 
@@ -61,7 +60,7 @@ def huggingface_findings(config: AllConfig) -> Iterator[Finding]:
     asked = config.training_config.checkpoint
     if asked.convert_to_huggingface:
         try:
-            matching_family(config.to_dict(), asked.huggingface_model_type)
+            matching_family(config, asked.huggingface_model_type)
         except ValueError as error:
             yield Finding("--enable-mg2hf-convert", None, str(error), "remove it")
 

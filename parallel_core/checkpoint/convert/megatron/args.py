@@ -7,12 +7,16 @@ rows are what it does not say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from parallel_core.checkpoint.convert import networks, settings
+from parallel_core.checkpoint import networks, settings
 from parallel_core.checkpoint.convert.model import Position
 from parallel_core.checkpoint.torch_files.pickles import StandIn, TypeName
-from parallel_core.rope_scaling import LLAMA3_ORIGINAL_LENGTH, YARN_ORIGINAL_LENGTH
+from parallel_core.config import AllConfig
+from parallel_core.config.moe import SPARSE_MIXER
+from parallel_core.config.tree import FLAG_OF, OF_MODEL
+from parallel_core.rope_scaling import YARN_ORIGINAL_LENGTH
 
 
 class Row(NamedTuple):
@@ -42,11 +46,6 @@ _NOT_OURS = {
 """Fields whose flag means something else in `args` (--vocab-size is none with a real tokenizer, and one less than the
 truth with a NullTokenizer), or says nothing of the network."""
 
-_NOT_MEGATRONS = (
-    "moe_config.moe_router_group_score_topk",
-    "model_config.multi_latent_attention.latent_norm_epsilon",
-)
-
 _OF_A_RUN = {
     "parallel_config": (
         "tensor_model_parallel_size",
@@ -60,23 +59,21 @@ _OF_A_RUN = {
 
 _ACTIVATIONS = (("swiglu", "swiglu"), ("squared_relu", "squared_relu"))
 
+_ONLY_OURS = {
+    "use_sandwich_norm", "use_final_norm", "embedding_layernorm", "output_layer_bias", "out_proj_has_bias", "scales",
+    "latent_norm_epsilon", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast",
+    "beta_slow", "long_factor", "short_factor", "long_mscale", "short_mscale", "fa_config",
+    "share_embedding_and_output_weight", "moe_router_norm_topk_prob", "moe_router_group_score_topk",
+}  # fmt: skip
+"""Options of the network, by a part of their paths, that Megatron has no flag for."""
 
-_ONLY_OURS: dict[str, Any] = {
-    "model_config.apply_residual_connection_post_norm": False,
-    "model_config.use_sandwich_norm": False,
-    "model_config.use_final_norm": True,
-    "model_config.embedding_layernorm": False,
-    "model_config.output_layer_bias": False,
-    "model_config.scales.embedding": 1.0,
-    "model_config.scales.residual": 1.0,
-    "model_config.scales.logits": 1.0,
-    "model_config.scales.logit_cap": None,
-    "model_config.scales.attention_cap": None,
-    "model_config.scales.attention": None,
-    "model_config.multi_token_prediction.share_embedding_and_output_weight": True,
+_NO_CHOICES = {
+    "position_embedding_type": ("alibi", "none"),
+    "moe_router_load_balancing_type": (SPARSE_MIXER, "none"),
 }
-"""What Megatron's networks lack, and the value that means nothing of it."""
+"""Entry -> the value that Megatron's flag does not have, and one that it has."""
 
+_NEGATIONS = ("no_", "disable_")
 
 _ONLY_MEGATRONS: dict[str, Any] = {
     "activation_func_clamp_value": None,
@@ -98,20 +95,14 @@ _ONLY_MEGATRONS: dict[str, Any] = {
 """Entries that change the network and that no setting of ours says, and the value that means nothing of it."""
 
 
-_NO_SCALINGS = ("dynamic", "longrope")
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": LLAMA3_ORIGINAL_LENGTH}
-"""What Megatron has of --use-rope-scaling beside the factor, without a flag."""
-
-
 def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
     """Our settings of Megatron's `args`. Raises ValueError for a network that cannot be built here."""
     for name, usual in _ONLY_MEGATRONS.items():
         if args.get(name) not in (usual, None):
             raise ValueError(f"its args have {name} {args[name]!r}: networks with that are not known here")
     found: dict[str, Any] = {}
-    hints = {path: hint for start, cls in settings.SECTIONS.items() for path, _, hint in settings.options(cls, start)}
     for path, value in (*_by_flag(args), *_by_row(args)):
-        if settings.fits(value, hints[path]):
+        if settings.fits(value, path):
             settings.put(found, path, value)
     network = found.setdefault("model_config", {})
     network["hidden_act"] = next((ours for name, ours in _ACTIVATIONS if args.get(name)), "gelu")
@@ -138,12 +129,16 @@ def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _entry(path: str) -> str:
+    """The entry that the option's own flag fills."""
+    return FLAG_OF[path].removeprefix("--").replace("-", "_")
+
+
 def _by_flag(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for start, cls in settings.SECTIONS.items():
-        for path, flag, _ in settings.options(cls, start):
-            name = flag.removeprefix("--").replace("-", "_")
-            if path not in _NOT_OURS and name in args:
-                yield path, not args[name] if name.startswith(("no_", "disable_")) else args[name]
+    for path in OF_MODEL:
+        name = _entry(path)
+        if path not in _NOT_OURS and name in args:
+            yield path, not args[name] if name.startswith(_NEGATIONS) else args[name]
 
 
 def _by_row(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -177,63 +172,38 @@ def args_in(content: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if isinstance(name, str) and not isinstance(value, StandIn)}
 
 
-def arguments_of(ours: Mapping[str, Any]) -> dict[str, Any]:
-    """`args` of our settings, all of them given: what Megatron compares or takes over when it loads. Raises ValueError
-    for what no flag of Megatron's says."""
-    _check(ours)
-    args: dict[str, Any] = {}
-    for start, cls in settings.SECTIONS.items():
-        for path, flag, _ in settings.options(cls, start):
-            name = flag.removeprefix("--").replace("-", "_")
-            if path not in _NOT_OURS and not name.startswith(("no_", "disable_")):
-                args[name] = settings.get(ours, path)
-    for row in _ROWS:
-        args[row.names[0]] = settings.get(ours, row.path)
-    network = ours["model_config"]
+def arguments_of(ours: AllConfig) -> dict[str, Any]:
+    """`args` of a configuration's model, all of them given: what Megatron compares or takes over when it loads. Raises
+    ValueError for a network that they do not say: read back they must say the same."""
+    args = {_entry(path): attrgetter(path)(ours) for path in OF_MODEL if _is_written(path)}
+    args |= {row.names[0]: attrgetter(row.path)(ours) for row in _ROWS}
+    model = ours.model_config
     args |= {
-        "use_rope_scaling": settings.get(network, "rope_scaling.type") == "llama3",
-        "swiglu": network["hidden_act"] == "swiglu",
-        "squared_relu": network["hidden_act"] == "squared_relu",
-        "multi_latent_attention": settings.get(network, "multi_latent_attention.enabled"),
-        "rope_type": "yarn" if settings.get(network, "rope_scaling.type") == "yarn" else "rope",
-        "original_max_position_embeddings": settings.get(network, "rope_scaling.original_max_position_embeddings"),
-        "norm_epsilon": network["norm_epsilon"],
-        "add_position_embedding": network["position_embedding_type"] == "learned_absolute",
-        "vocab_size": network["unpadded_vocab_size"],
-        "padded_vocab_size": network["vocab_size"],
-        "window_size": _window(network),
-    } | _biases(network)
+        "use_legacy_models": False,
+        "normalization": networks.meant("model_config.normalization", ours),
+        "use_rope_scaling": model.rope_scaling.type == "llama3",
+        "rope_type": "yarn" if model.rope_scaling.type == "yarn" else "rope",
+        "original_max_position_embeddings": model.rope_scaling.original_max_position_embeddings,
+        "swiglu": model.hidden_act == "swiglu",
+        "squared_relu": model.hidden_act == "squared_relu",
+        "norm_epsilon": model.norm_epsilon,
+        "add_position_embedding": model.position_embedding_type == "learned_absolute",
+        "vocab_size": model.unpadded_vocab_size,
+        "window_size": None if model.sliding_window.size is None else (model.sliding_window.size, 0),
+        "add_bias_linear": model.mlp_has_bias,
+        "moe_router_pre_softmax": networks.shares_of_all(ours),
+    }
+    args |= {name: usual for name, (only_ours, usual) in _NO_CHOICES.items() if args[name] == only_ours}
+    back = settings_of(args)
+    network = back["model_config"] | {"unpadded_vocab_size": model.unpadded_vocab_size}
+    differs = networks.differences(ours, settings.config_of({**back, "model_config": network}))
+    if differs:
+        said = "\n".join(f"{difference} ({difference.path})" for difference in differs)
+        raise ValueError(f"no network of Megatron-Core's has\n{said}")
     return args
 
 
-def _check(ours: Mapping[str, Any]) -> None:
-    judges, epsilon = (settings.get(ours, path) for path in _NOT_MEGATRONS)
-    if networks.score_of_group(judges, ours) != networks.score_of_group(None, ours):
-        raise ValueError(f"--moe-router-group-score-topk {judges}: Megatron counts k / --moe-router-group-topk experts")
-    for path, usual in _ONLY_OURS.items():
-        if settings.get(ours, path) not in (usual, None):
-            raise ValueError(f"{path} {settings.get(ours, path)}: no network of Megatron-Core's has that")
-    scaling = ours["model_config"]["rope_scaling"]
-    if scaling["type"] in _NO_SCALINGS:
-        raise ValueError(f"--rope-scaling-type {scaling['type']}: no network of Megatron-Core's has that")
-    for name, only in _LLAMA3.items() if scaling["type"] == "llama3" else ():
-        if scaling[name] not in (only, None):
-            raise ValueError(f"rope_scaling.{name} {scaling[name]}: Megatron's networks have {only}")
-    others = ours["model_config"]["norm_epsilon"]
-    if epsilon not in (None, others):
-        raise ValueError(f"--latent-norm-epsilon {epsilon}: Megatron's norms of latents have --norm-epsilon {others}")
-
-
-def _window(network: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Tokens before a query's own and after it."""
-    size = settings.get(network, "sliding_window.size")
-    return None if size is None else (size, 0)
-
-
-def _biases(network: Mapping[str, Any]) -> dict[str, bool]:
-    """Megatron has one flag for all linears, and one for queries, keys and values alone. Raises ValueError where the
-    feed-forward block has biases that attention lacks."""
-    qkv, out, mlp = (bool(network[f"{linear}_has_bias"]) for linear in ("qkv", "out_proj", "mlp"))
-    if mlp and not (qkv and out):
-        raise ValueError("the feed-forward block has biases that attention lacks: no flag of Megatron's says that")
-    return {"add_bias_linear": mlp, "add_qkv_bias": qkv}
+def _is_written(path: str) -> bool:
+    """Whether Megatron's args have an entry of the name, which means the same there."""
+    otherwise = _NOT_OURS | {row.path for row in _ROWS}
+    return path not in otherwise and _ONLY_OURS.isdisjoint(path.split(".")) and not _entry(path).startswith(_NEGATIONS)

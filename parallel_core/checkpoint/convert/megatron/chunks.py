@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parallel_core.checkpoint.convert import settings
+from parallel_core.checkpoint import settings
 from parallel_core.checkpoint.convert.megatron.names import LOCAL_ORDER, Order, in_order, layer_of
 from parallel_core.checkpoint.convert.model import VOCABULARY
 

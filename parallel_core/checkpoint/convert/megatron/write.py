@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from parallel_core.checkpoint import settings
 from parallel_core.checkpoint.commit import TRACKER, checkpoint_name
-from parallel_core.checkpoint.convert import settings
 from parallel_core.checkpoint.convert.megatron import cuts
 from parallel_core.checkpoint.convert.megatron.args import arguments_of
 from parallel_core.checkpoint.convert.megatron.chunks import chunks_of
@@ -75,11 +75,11 @@ def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: in
         raise ValueError(f"the optimizer is {model.position.optimizer_kind}, not plain Adam; add --no-load-optim")
     step = divisible_by or model.network.get("make_vocab_size_divisible_by") or 128
     model = model.with_rows(padded(model.unpadded_vocab_size, step, layout.tensor))
-    full = settings.config_of(model.settings).to_dict()
-    args = arguments_of(full) | _sizes(layout) | {"make_vocab_size_divisible_by": step}
+    config = settings.config_of(model.settings)
+    args = arguments_of(config) | _sizes(layout) | {"make_vocab_size_divisible_by": step}
     args |= {"consumed_train_samples": model.position.consumed_samples, "transformer_impl": "local"}
     args["params_dtype"] = TypeName(model.weights["embedding.word_embeddings.weight"].dtype)
-    chunks = layout.chunks(full["model_config"]["num_layers"])
+    chunks = layout.chunks(config.model_config.num_layers)
     layout.check_experts(_experts(model.weights))
     iteration = model.position.iteration
     folder = directory / (checkpoint_name(iteration) if iteration else "release")

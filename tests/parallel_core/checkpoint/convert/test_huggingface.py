@@ -1,5 +1,7 @@
 """What a config.json says, and what is written into one."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -10,14 +12,18 @@ from parallel_core.checkpoint.convert.huggingface.config import (
     settings_of,
     with_vocabulary,
 )
+from parallel_core.checkpoint.convert.huggingface.left_out import UNKNOWN, left_out
 from parallel_core.checkpoint.convert.huggingface.rules import INDEXER, IndexerRows, Rows
 from parallel_core.checkpoint.convert.megatron.args import arguments_of
-from parallel_core.checkpoint.convert.networks import differences
-from parallel_core.checkpoint.convert.settings import config_of as whole_config
-from parallel_core.checkpoint.convert.settings import get
 from parallel_core.checkpoint.lazy import of_array
+from parallel_core.checkpoint.networks import differences
+from parallel_core.checkpoint.settings import config_of as whole_config
+from parallel_core.checkpoint.settings import get
 from parallel_core.fused_rows import QueryKeyValueRows
+from tests.support.assets import asset
 
+PUBLISHED = json.loads(asset("published_models.json").read_text(encoding="utf-8"))
+"""config.json of models that many people have, by name."""
 LLAMA = {
     "vocab_size": 100, "num_hidden_layers": 4, "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
@@ -27,6 +33,7 @@ DEEPSEEK = {
     "n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 16, "kv_lora_rank": 8, "v_head_dim": 8,
     "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "routed_scaling_factor": 1.0, "n_group": 1,
 }  # fmt: skip
+GPT2 = {"n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 16}
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 
 
@@ -38,7 +45,7 @@ def read(model_type: str, **keys: object) -> dict:
 
 def written(ours: dict, model_type: str | None) -> dict:
     """The config.json of a model with these settings."""
-    full = whole_config(with_vocabulary(ours)).to_dict()
+    full = whole_config(with_vocabulary(ours))
     return config_of(full, matching_family(full, model_type))
 
 
@@ -127,7 +134,7 @@ def test_a_group_is_judged_by_its_best_or_by_its_best_two(family, chosen, counte
     ours = read(f"deepseek_{family}", **{**DEEPSEEK, **groups, **method})
     assert ours["moe_config"].get("moe_router_group_score_topk") == counted
     assert written(ours, f"deepseek_{family}")["topk_group"] == 2
-    full = whole_config(with_vocabulary(ours)).to_dict()
+    full = whole_config(with_vocabulary(ours))
     if counted is None:
         assert arguments_of(full)["moe_router_group_topk"] == 2
         return
@@ -145,7 +152,7 @@ def test_norms_of_latents_have_their_own_epsilon(of_others, own):
     assert written(ours, "deepseek_v3")["rms_norm_eps"] == of_others
     if own is not None:
         with pytest.raises(ValueError, match="--latent-norm-epsilon 1e-06"):
-            arguments_of(whole_config(with_vocabulary(ours)).to_dict())
+            arguments_of(whole_config(with_vocabulary(ours)))
         del ours["model_config"]["multi_latent_attention"]["latent_norm_epsilon"]
         with pytest.raises(ValueError, match="latent_norm_epsilon"):
             written(ours, "deepseek_v3")
@@ -190,10 +197,7 @@ def test_what_megatron_stretches_by_default_is_written(latent, length):
 
 @pytest.mark.parametrize("kind", ["yarn", "dynamic"])
 def test_another_factor_is_another_network(kind):
-    ours = [
-        whole_config(with_vocabulary(read("llama", rope_scaling={"type": kind, "factor": f}))).to_dict()
-        for f in (2.0, 4.0)
-    ]
+    ours = [whole_config(with_vocabulary(read("llama", rope_scaling={"type": kind, "factor": f}))) for f in (2.0, 4.0)]
     assert [path for path, *_ in differences(*ours)] == ["model_config.rope_scaling.factor"]
 
 
@@ -201,6 +205,46 @@ def test_yarn_without_its_magnitudes():
     """Where neither is given none is written: one alone acts otherwise there."""
     again = written(read("llama", rope_scaling=YARN), "llama")["rope_scaling"]
     assert again["factor"] == 4.0 and not {"mscale", "mscale_all_dim"} & again.keys()
+
+
+def test_dropout_is_taken_over():
+    """Under the family's names, with transformers' defaults; both ways."""
+    names = ("attention_dropout_rate", "hidden_dropout_rate")
+    for model_type, keys, rates in (
+        ("llama", {}, [0.0, 0.0]),
+        ("qwen2", {"attention_dropout": 0.2}, [0.2, 0.0]),
+        ("gpt2", GPT2, [0.1, 0.1]),
+        ("gpt2", {**GPT2, "attn_pdrop": 0.0, "resid_pdrop": 0.3}, [0.0, 0.3]),
+    ):
+        ours = read(model_type, **keys)
+        assert [ours["model_config"][name] for name in names] == rates
+        again = written(ours, model_type)
+        read_again = settings_of(again, family_of(again))["model_config"]
+        assert [read_again[name] for name in names] == rates
+    assert again["embd_pdrop"] == again["resid_pdrop"] == 0.3
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_key_of_a_published_model_is_taken_over_or_left_out_for_a_reason(name):
+    """And what is taken over can be built."""
+    config = PUBLISHED[name]
+    family = family_of(config)
+    assert UNKNOWN not in left_out(config, family)
+    assert whole_config(with_vocabulary(settings_of(config, family))).model_config.num_layers > 0
+
+
+def test_a_key_that_nobody_knows_is_told():
+    """transformers' class does not read it; somebody's own may."""
+    config = {**LLAMA, "model_type": "llama", "residual_multiplier": 0.2, "use_cache": True}
+    told = left_out(config, family_of(config))
+    assert told[UNKNOWN] == ["residual_multiplier"] and told["generation"] == ["use_cache"]
+
+
+def test_what_a_family_maps_is_not_left_out():
+    """A key that is about nothing in one family says something in another."""
+    for model_type, is_left_out in (("llama", False), ("deepseek_v3", True)):
+        config = {"model_type": model_type, "head_dim": 8}
+        assert bool(left_out(config, family_of(config))) == is_left_out
 
 
 @pytest.mark.parametrize(

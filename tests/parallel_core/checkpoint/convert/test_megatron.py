@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from parallel_core.blocks import model_chunks
-from parallel_core.checkpoint.convert import formats, native
+from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.megatron import cuts
 from parallel_core.checkpoint.convert.megatron.args import arguments_of, settings_of
 from parallel_core.checkpoint.convert.megatron.legacy import RankFile
 from parallel_core.checkpoint.convert.megatron.names import in_order, spellings
 from parallel_core.checkpoint.convert.megatron.write import Layout, write_legacy
 from parallel_core.checkpoint.convert.model import Model
-from parallel_core.checkpoint.convert.networks import differences
-from parallel_core.checkpoint.convert.settings import SECTIONS, put
-from parallel_core.checkpoint.convert.settings import config_of as whole_config
 from parallel_core.checkpoint.lazy import of_array
+from parallel_core.checkpoint.networks import differences
+from parallel_core.checkpoint.settings import config_of as whole_config
+from parallel_core.checkpoint.settings import model_of, put
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from tests.support.checkpoint_cases import CASES, digests, unpack
 from tests.support.engine import TINY, config_of
@@ -41,7 +41,7 @@ def drawn(family: str) -> Model:
     (chunk,) = model_chunks(config.model_config)
     shapes = {name: spec.shard.shape for name, spec in chunk.parameters().items()}
     weights = {name: of_array(numbers.random(shape, np.float32)) for name, shape in shapes.items()}
-    return Model(weights, {name: native._known(config.to_dict()[name]) for name in SECTIONS})
+    return Model(weights, model_of(config.to_dict()))
 
 
 @pytest.mark.parametrize("family", IN_MEGATRON)
@@ -112,7 +112,7 @@ def test_a_name_that_nobody_knows_is_refused():
 @pytest.mark.parametrize(("given", "factor"), [("yarn", 40.0), (None, 40.0), (None, 1.0), ("rope", 40.0)])
 def test_positions_of_latent_attention_are_stretched(given, factor):
     """--rope-type is yarn unless it is given, and a factor of one stretches nothing; out again as they came in."""
-    ours = config_of(f"{TINY} {FLAGS['latent attention']} --max-position-embeddings 640", 1).to_dict()
+    ours = config_of(f"{TINY} {FLAGS['latent attention']} --max-position-embeddings 640", 1)
     args = arguments_of(ours) | {
         "rope_type": given,
         "rotary_scaling_factor": factor,
@@ -122,13 +122,13 @@ def test_positions_of_latent_attention_are_stretched(given, factor):
     args["original_max_position_embeddings"] = None
     network = settings_of(args)["model_config"]
     assert network.get("rope_scaling", {}).get("type") == (None if given == "rope" else "yarn")
-    whole = whole_config({"model_config": network}).to_dict()
-    again = whole_config({"model_config": settings_of(arguments_of(whole))["model_config"]}).to_dict()
-    assert list(differences(whole, again)) == []
+    whole = whole_config({"model_config": network})
+    again = whole_config({"model_config": settings_of(arguments_of(whole))["model_config"]})
+    assert differences(whole, again) == []
     (name, length) = ("model_config.rope_scaling.type", "original_max_position_embeddings")
-    assert (whole["model_config"]["rope_scaling"][length] == 4096) == (given != "rope")
+    assert (getattr(whole.model_config.rope_scaling, length) == 4096) == (given != "rope")
     plain = settings_of(args | {"rope_type": "rope"})["model_config"]
-    found = list(differences(whole, whole_config({"model_config": plain}).to_dict()))
+    found = differences(whole, whole_config({"model_config": plain}))
     assert (name in [path for path, *_ in found]) == (given != "rope" and factor != 1)
 
 
@@ -146,10 +146,9 @@ def test_a_network_that_no_setting_says_is_refused(name, value):
 @pytest.mark.parametrize("family", FLAGS)
 def test_args_say_the_same_network(family):
     """Out of our settings and back."""
-    ours = config_of(f"{TINY} {FLAGS[family].replace('--use-sandwich-norm', '')}", 1).to_dict()
-    back = settings_of(arguments_of(ours))
-    whole = {name: {**ours[name], **back.get(name, {})} for name in ("model_config", "moe_config")}
-    assert list(differences(ours, whole)) == []
+    config = config_of(f"{TINY} {FLAGS[family].replace('--use-sandwich-norm', '')}", 1)
+    ours, back = config.to_dict(), settings_of(arguments_of(config))
+    assert differences(config, whole_config(back)) == []
     network = back["model_config"]
     asked = (
         "num_layers",

@@ -1,0 +1,194 @@
+"""One job at a time writes into a folder of checkpoints: a file there says which.
+
+Whether the holder still runs, its own machine knows. A holder elsewhere, or in another container, shows it by touching
+the file every few seconds; nobody's clock is compared with another's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from parallel_core.processes import machine, start_time
+
+LOCK = ".lock"
+TOUCH_SECONDS = 5.0
+SILENCE_SECONDS = 45.0
+"""After so long without a touch a holder elsewhere has ended."""
+_SETTLE_SECONDS = 0.2
+_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+
+
+class InUse(OSError):
+    """Another job writes into the folder."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who writes into a folder."""
+
+    job: str
+    host: str
+    pid: int
+    machine: str
+    start: str | None
+    """Of the process, in its kernel's ticks."""
+    since: str
+    token: str
+
+    @classmethod
+    def this(cls) -> Holder:
+        """This process."""
+        named = next((f"{name} {os.environ[name]}" for name in _JOB_VARIABLES if os.environ.get(name)), None)
+        pid = os.getpid()
+        return cls(
+            job=named or f"started by process {os.getppid()}",
+            host=socket.gethostname(),
+            pid=pid,
+            machine=machine("pid"),
+            start=start_time(pid),
+            since=time.strftime("%Y-%m-%d %H:%M:%S"),
+            token=secrets.token_hex(8),
+        )
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} ({self.job}, since {self.since})"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine can tell if it runs."""
+        return self.machine == machine("pid")
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether it runs, as far as this machine can tell."""
+        return self.is_here and self.start is not None and start_time(self.pid) == self.start
+
+    @property
+    def is_this(self) -> bool:
+        """Whether it is this process."""
+        return self.runs_here and self.pid == os.getpid()
+
+
+_UNKNOWN = Holder("a job that has not said which", "an unknown host", 0, "", None, "an unknown time", "")
+
+
+def read(root: Path) -> Holder | None:
+    """Whoever holds, or has held, the folder."""
+    for _ in range(2):
+        try:
+            found = json.loads((root / LOCK).read_bytes())
+            return Holder(**{field.name: found[field.name] for field in fields(Holder)})
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, TypeError, KeyError):
+            time.sleep(_SETTLE_SECONDS)  # perhaps it is just being written
+    return _UNKNOWN
+
+
+def holder(root: Path) -> Holder | None:
+    """Who writes into the folder now, as far as can be said at once: of a holder elsewhere nothing can."""
+    found = read(root)
+    return found if found is not None and found.runs_here else None
+
+
+class FolderLock:
+    """This process's hold on a folder. A second one of the same process gets it along with the first."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self._path = root, root / LOCK
+        self._own: Holder | None = None
+        self._released = threading.Event()
+
+    def take(self, say: Callable[[str], None]) -> None:
+        """Hold the folder, which is made if it is not there; nothing to do if this process holds it.
+
+        Raises `InUse` if another job writes there. For one elsewhere this waits until it shows a sign of life or has
+        been silent for long enough.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        own = Holder.this()
+        while not self._create(own):
+            other = read(self.root)
+            if other is None:
+                continue
+            if other.is_this:
+                return
+            if not self._has_ended(other, say):
+                if not self._path.exists():
+                    continue
+                raise InUse(f"{self.root}: {other} writes there")
+            say(f"{self.root}: {other} has ended without releasing it; this job goes on there")
+            self._replace(own)
+            if read(self.root) == own:
+                break
+        self._own, self._released = own, threading.Event()
+        threading.Thread(target=self._touch, args=(own, self._released), name="lock", daemon=True).start()
+
+    def release(self) -> None:
+        """Give the folder free, if it was this that took it."""
+        own, self._own = self._own, None
+        self._released.set()
+        with suppress(OSError):
+            if own is not None and read(self.root) == own:
+                self._path.unlink()
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def _create(self, own: Holder) -> bool:
+        try:
+            with self._path.open("x", encoding="utf-8") as file:
+                json.dump(asdict(own), file)
+        except FileExistsError:
+            return False
+        except OSError:
+            self._path.unlink(missing_ok=True)  # a full disk: it would be nobody's
+            raise
+        return True
+
+    def _replace(self, own: Holder) -> None:
+        """Take over from who has ended. Of several that do so at once the last one has it."""
+        mine = self._path.with_name(f"{LOCK}.{own.token}.tmp")
+        mine.write_text(json.dumps(asdict(own)), encoding="utf-8")
+        with suppress(FileNotFoundError):  # who was faster has cleared up
+            mine.replace(self._path)
+        time.sleep(_SETTLE_SECONDS)
+
+    def _has_ended(self, other: Holder, say: Callable[[str], None]) -> bool:
+        """Whether a holder runs no more, or elsewhere shows no sign of life."""
+        if other.is_here:
+            return not other.runs_here
+        say(f"{self.root}: waiting up to {SILENCE_SECONDS:.0f} s to see whether {other} still writes there")
+        before, deadline = self._touched(), time.monotonic() + SILENCE_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(min(1.0, SILENCE_SECONDS / 10))
+            if self._touched() != before:
+                return False
+        return True
+
+    def _touched(self) -> int | None:
+        """When the file was touched; it is opened, so that a network's file system asks its server."""
+        with suppress(OSError), self._path.open("rb") as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+        return None
+
+    def _touch(self, own: Holder, released: threading.Event) -> None:
+        while not released.wait(TOUCH_SECONDS):
+            with suppress(OSError):
+                found = read(self.root)
+                if found == own:
+                    os.utime(self._path)
+                elif found != _UNKNOWN:  # a file that cannot be read for once is no other's
+                    return

@@ -1,0 +1,155 @@
+"""Whether two configurations describe the same network, beyond what names and shapes of parameters tell.
+
+An option says whether it is of the network (`option(of=...)`), and `config/no_effect` beside what it does nothing.
+Here stands how settings that are written differently mean the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from parallel_core.config import AllConfig, SlidingWindowConfig
+from parallel_core.config.moe import SPARSE_MIXER
+from parallel_core.config.no_effect import without_effect
+from parallel_core.config.tree import FLAG_OF, OF_NETWORK
+from parallel_core.findings import shown
+from parallel_core.rope_scaling import ORIGINAL_LENGTHS
+from parallel_core.routing import RoutingRule
+
+
+class Difference(NamedTuple):
+    """A setting in which two networks differ."""
+
+    path: str
+    flag: str
+    one: Any
+    other: Any
+
+    def __str__(self) -> str:
+        """The first network's setting as people write it; beside a switch its name, for the flag may turn it off."""
+        if self.one is None or isinstance(self.one, bool):
+            return f"{self.flag} ({self.path.rpartition('.')[2]} is {self.one})"
+        return shown(self.flag, self.one)
+
+
+def differences(one: AllConfig, other: AllConfig) -> list[Difference]:
+    """Settings in which two configurations describe different networks.
+
+    One that acts in a single network of the two is told where no other differs: it follows from the others.
+    """
+    idle = [without_effect(config, OF_NETWORK, at_any_length=True) for config in (one, other)]
+    in_both: list[Difference] = []
+    in_one: list[Difference] = []
+    for path in OF_NETWORK:
+        acts = [path not in reasons for reasons in idle]
+        if any(acts) and meant(path, one) != meant(path, other):
+            (in_both if all(acts) else in_one).append(_difference(path, one, other))
+    return in_both or in_one
+
+
+def _difference(path: str, one: AllConfig, other: AllConfig) -> Difference:
+    """With the values as they were given or, where these are equal, as they are meant."""
+    given = attrgetter(path)(one), attrgetter(path)(other)
+    values = given if given[0] != given[1] else (meant(path, one), meant(path, other))
+    return Difference(path, FLAG_OF[path], *values)
+
+
+def meant(path: str, config: AllConfig) -> Any:
+    """A setting as it acts: what counts where none is given, and one form of what can be said in several."""
+    name = path.partition(".")[2]
+    return _MEANINGS[name](config) if name in _MEANINGS else attrgetter(path)(config)
+
+
+def layers_with_experts(frequency: int | list[int], layers: int) -> list[int]:
+    """--moe-layer-freq as one number for each layer: 1 where it has experts."""
+    return [int(layer % frequency == 0) for layer in range(layers)] if isinstance(frequency, int) else list(frequency)
+
+
+def layers_with_window(size: int | None, skip_freq: int | list[int] | None, layers: int) -> list[int]:
+    """--window-attn-skip-freq as one number for each layer: 1 where it has the window."""
+    window = SlidingWindowConfig(size=size, skip_freq=skip_freq)
+    return [int(size is not None and window.is_in(layer)) for layer in range(layers)]
+
+
+def shares_of_all(config: AllConfig) -> bool:
+    """Whether experts weigh their share among all of them: what is divided by the chosen ones' sum is a share among
+    those."""
+    moe = config.moe_config
+    return moe.moe_router_pre_softmax and not RoutingRule.of(moe).normalize
+
+
+def groups(config: AllConfig) -> tuple[int, int, int] | tuple[None, None, None]:
+    """Groups of experts, those that a token's may come from, and the experts by which one is chosen; none: all may."""
+    rule = RoutingRule.of(config.moe_config)
+    if rule.group_topk is None or rule.group_topk >= rule.groups:
+        return None, None, None
+    return rule.groups, rule.group_topk, rule.counted_of_group
+
+
+def scaling(config: AllConfig) -> str | None:
+    """How positions are stretched; by a factor of one, Megatron's default in latent attention, they are not."""
+    model = config.model_config
+    factors = {"yarn": model.rotary_factor, "llama3": model.rope_scaling.factor}
+    return None if factors.get(model.rope_scaling.type or "") == 1 else model.rope_scaling.type
+
+
+def original_length(config: AllConfig) -> int:
+    """Up to which positions are not stretched."""
+    model = config.model_config
+    default = ORIGINAL_LENGTHS.get(scaling(config) or "", model.max_position_embeddings)
+    return model.rope_scaling.original_max_position_embeddings or default
+
+
+def _latent_factor(config: AllConfig) -> float | None:
+    """Latent attention's, where it stretches positions or scores."""
+    is_used = scaling(config) is not None or config.model_config.rope_scaling.mscale_all_dim > 0
+    return config.model_config.multi_latent_attention.rotary_scaling_factor if is_used else None
+
+
+def _band(config: AllConfig) -> int | None:
+    """The window that the fused operator's arguments give to every layer."""
+    arguments = config.model_config.fa_config
+    return arguments.pre_tokens if arguments.has_band and arguments.pre_tokens < type(arguments).pre_tokens else None
+
+
+def _window_of_layers(config: AllConfig) -> list[int]:
+    model = config.model_config
+    return layers_with_window(model.sliding_window.size, model.sliding_window.skip_freq, model.num_layers)
+
+
+_MEANINGS: dict[str, Callable[[AllConfig], Any]] = {
+    "normalization": lambda config: config.model_config.normalization.removeprefix("Fused"),
+    "max_position_embeddings": lambda config: (  # which the table's shape tells, but for the magnitude of LongRoPE
+        config.model_config.max_position_embeddings if scaling(config) == "longrope" else None
+    ),
+    "use_rotary_embedding": lambda _: None,  # in position_embedding_type
+    "rotary_percent": lambda config: config.model_config.rotating_share,
+    "rope_scaling.type": scaling,
+    "rope_scaling.factor": lambda config: (
+        None if config.model_config.multi_latent_attention.enabled else config.model_config.rope_scaling.factor
+    ),
+    "rope_scaling.original_max_position_embeddings": original_length,
+    "sliding_window.skip_freq": _window_of_layers,
+    "fa_config.sparse_mode": lambda _: None,  # in fa_config.pre_tokens
+    "fa_config.pre_tokens": _band,
+    "multi_latent_attention.latent_norm_epsilon": lambda config: (
+        config.model_config.multi_latent_attention.latent_norm_epsilon or config.model_config.norm_epsilon
+    ),
+    "multi_latent_attention.rotary_scaling_factor": _latent_factor,
+    "moe_layer_freq": lambda config: layers_with_experts(
+        config.moe_config.moe_layer_freq, config.model_config.num_layers
+    ),
+    "moe_router_load_balancing_type": lambda config: next(  # losses of balance change no choice
+        (kind for kind in config.moe_config.balancing if kind in ("sinkhorn", SPARSE_MIXER)), None
+    ),
+    "moe_router_pre_softmax": shares_of_all,
+    "moe_router_norm_topk_prob": lambda _: None,  # in moe_router_pre_softmax
+    "moe_router_topk_scaling_factor": lambda config: config.moe_config.moe_router_topk_scaling_factor or 1.0,
+    "moe_router_num_groups": lambda config: groups(config)[0],
+    "moe_router_group_topk": lambda config: groups(config)[1],
+    "moe_router_group_score_topk": lambda config: groups(config)[2],
+    "moe_input_jitter_eps": lambda config: config.moe_config.sampled_within,
+}
+"""End of an option's path -> what it comes to."""

@@ -1,0 +1,70 @@
+"""What a run may find in the folder that --save names, before it writes there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from parallel_core.checkpoint import commit, lock
+from parallel_core.checkpoint.manifest import MANIFEST
+from parallel_core.config import AllConfig
+from parallel_core.config.checkpoint import CheckpointConfig
+from parallel_core.findings import Finding
+
+
+def is_inside(place: Path | str | None, folder: Path) -> bool:
+    """Whether a place to load from is this folder, or a checkpoint in it."""
+    if place is None:
+        return False
+    return any(each.resolve() == folder.resolve() for each in (Path(place), Path(place).parent))
+
+
+def save_findings(config: AllConfig, looks_for_others: bool = False) -> Iterator[Finding]:
+    """Why a run cannot save where --save says, from what is there now.
+
+    looks_for_others: also whether another job writes there. One rank does, before any rank of its own job can.
+    """
+    checkpoint = config.training_config.checkpoint
+    if checkpoint.output_dir is None or config.training_config.skip_train:
+        return
+    root = Path(checkpoint.output_dir)
+    other = lock.holder(root) if looks_for_others else None
+    if problem := _unwritable(root):
+        yield Finding("--save", str(root), problem, "choose another directory")
+    elif (root / MANIFEST).exists():
+        yield Finding("--save", str(root), "is a checkpoint itself", "give the directory around it, or another one")
+    elif other is not None and not other.is_this:
+        yield in_use(root, other)
+    elif checkpoint.begins_anew or not is_inside(checkpoint.load_checkpoint, root):
+        yield from earlier_run(root, checkpoint)
+
+
+def in_use(root: Path, by: object) -> Finding:
+    """Two jobs would replace and delete each other's files."""
+    fix = f"wait until it has ended, or give another directory; if it is no job of yours, remove {root / lock.LOCK}"
+    return Finding("--save", str(root), f"is in use: {by}", fix)
+
+
+def earlier_run(root: Path, checkpoint: CheckpointConfig) -> Iterator[Finding]:
+    """What is said to a run that begins in a folder in which another run has saved."""
+    there = [path.name for path in commit.of_runs(root) if path.name != commit.METRICS]
+    if not there or checkpoint.overwrite_save:
+        return
+    numbers = [int(name.removeprefix("iter_")) for name in there if name.startswith("iter_")]
+    what = f"iteration {max(numbers)}" if numbers else there[0]
+    ways = [f"another directory, or --overwrite-save, which moves the earlier run to {root / commit.EARLIER}_*"]
+    if not is_inside(checkpoint.load_checkpoint, root):
+        ways.insert(0, f"--load {root} to go on")
+    elif checkpoint.begins_anew:
+        ways.insert(0, f"{'no --finetune' if checkpoint.finetune else '--resume-training'} to go on")
+    rule = f"has {what} of an earlier run, and this run begins anew"
+    yield Finding("--save", str(root), rule, f"give {', '.join(ways)}")
+
+
+def _unwritable(root: Path) -> str | None:
+    """Why nothing can be written there; none: it can, as far as one can see."""
+    there = next(path for path in (root.absolute(), *root.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        return f"{there} is no directory"
+    return None if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written to"

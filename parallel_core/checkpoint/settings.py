@@ -1,0 +1,86 @@
+"""Settings of a model: nested sections, as in a manifest, and options by path: "model_config.rope_scaling.factor"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_origin
+
+from parallel_core.config import AllConfig
+from parallel_core.config.base import has_type
+from parallel_core.config.tree import MODEL, OPTIONS, PUBLIC, build
+
+TOKENIZER_FIELDS = ("tokenizer_type", "vocab_file", "merge_file", "tokenizer_model", "pad_token_id", "eos_token_id")
+
+_PATHS = {name: path for path, public in PUBLIC.items() for name in (path, public)}
+"""The names under which settings have an option -> its path."""
+
+_MISSING = object()
+
+
+def get(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:
+    """The setting at a path."""
+    value: Any = settings
+    for name in path.split("."):
+        value = value.get(name, _MISSING) if isinstance(value, Mapping) else _MISSING
+    return default if value is _MISSING else value
+
+
+def put(settings: dict[str, Any], path: str, value: Any) -> None:
+    """Set the setting at a path."""
+    *sections, name = path.split(".")
+    for section in sections:
+        settings = settings.setdefault(section, {})
+    settings[name] = value
+
+
+def fits(value: Any, path: str) -> bool:
+    """Whether a value may stand in the field at a path."""
+    return value is not None and has_type(value, OPTIONS[path].type)
+
+
+def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What settings say, by path. Raises ValueError for an option that this version does not know."""
+    leaves = {name: value for name, value in _leaves(settings, "") if value is not None}
+    unknown = leaves.keys() - _PATHS.keys()
+    if unknown:
+        rule = "which this version does not know; load it by the version that saved it"
+        raise ValueError(f"the checkpoint sets {', '.join(sorted(unknown))}, {rule}")
+    found = {}
+    for name, value in leaves.items():
+        path = _PATHS[name]
+        if path.partition(".")[0] == name.partition(".")[0]:  # what a section shows of another is of a run
+            is_tuple = isinstance(value, list) and get_origin(OPTIONS[path].type) is tuple
+            found[path] = tuple(value) if is_tuple else value
+    return found
+
+
+def config_of(settings: Mapping[str, Mapping[str, Any]]) -> AllConfig:
+    """The configuration of a model, on one process, whatever else the settings say; what they leave open is at its
+    default.
+
+    Raises `ConfigError` if they do not go together, ValueError for an option that this version does not know.
+    """
+    return build(values_of(model_of(settings)))
+
+
+def _leaves(settings: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and f"{start}{key}" not in _PATHS:
+            yield from _leaves(value, f"{start}{key}.")
+        else:
+            yield f"{start}{key}", value
+
+
+def model_of(sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The sections that describe the model."""
+    return {name: sections.get(name, {}) for name in MODEL}
+
+
+def config_for_inference(sections: Mapping[str, Mapping[str, Any]], device_target: str | None = None) -> AllConfig:
+    """Model, adapters and tokenizer as they were saved, on one process; nothing of the training.
+
+    Raises ValueError for a field that this version does not know, or whose value it does not take.
+    """
+    tokenizer = {name: get(sections, f"dataset_config.{name}") for name in TOKENIZER_FIELDS}
+    kept = {**model_of(sections), "lora_config": sections.get("lora_config", {}), "dataset_config": tokenizer}
+    return build(values_of({**kept, "parallel_config": {"device_target": device_target}}))

@@ -1,0 +1,166 @@
+"""One job at a time writes into a folder; one that ended without a word keeps nobody out."""
+
+import errno
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from parallel_core.checkpoint import lock
+from parallel_core.checkpoint.lock import LOCK, FolderLock, Holder, InUse
+from tests.support.locks import hold
+
+
+def write(root: Path, holder: Holder) -> None:
+    root.mkdir(exist_ok=True)
+    (root / LOCK).write_text(json.dumps(asdict(holder)))
+
+
+def elsewhere(**changes) -> Holder:
+    """A holder on another machine."""
+    return replace(Holder.this(), **{"machine": "another", "host": "node4", "job": "SLURM_JOB_ID 7"} | changes)
+
+
+@pytest.fixture
+def quick():
+    """Little patience."""
+    with patch.object(lock, "SILENCE_SECONDS", 0.5), patch.object(lock, "TOUCH_SECONDS", 0.05):
+        yield
+
+
+def test_a_second_job_is_told_of_the_first(tmp_path):
+    """By process, host and job, at once, and again and again; a job that was killed is no hindrance."""
+    root, said = tmp_path / "new" / "save", []
+    first = hold(root, SLURM_JOB_ID="4711")
+    for _ in range(2):
+        with pytest.raises(InUse, match=rf"process {first.pid} on {os.uname().nodename} \(SLURM_JOB_ID 4711, since 2"):
+            FolderLock(root).take(said.append)
+    found = lock.holder(root)
+    assert found is not None and found.pid == first.pid and not said
+    first.kill()
+    while lock.holder(root):  # until it has ended, also before its parent asks how
+        time.sleep(0.01)
+    second = FolderLock(root)
+    second.take(said.append)
+    first.wait()
+    assert len(said) == 1 and f"process {first.pid}" in said[0] and "ended without releasing" in said[0]
+    second.release()
+    assert list(root.iterdir()) == []
+
+
+def test_a_process_holds_a_folder_once(tmp_path):
+    """Whoever comes second in it neither waits nor gives it free."""
+    with FolderLock(tmp_path) as first:
+        first.take(pytest.fail)
+        with FolderLock(tmp_path) as second:
+            second.take(pytest.fail)
+        assert lock.holder(tmp_path).is_this
+    assert lock.read(tmp_path) is None
+
+
+def test_a_later_process_of_the_same_number_is_another(tmp_path):
+    """As after a restart, or in a container, where each job's number is 1."""
+    write(tmp_path, replace(Holder.this(), start="1", token="another"))
+    said = []
+    FolderLock(tmp_path).take(said.append)
+    assert "ended without releasing" in said[0]
+
+
+def test_a_holder_elsewhere_that_shows_signs_of_life(tmp_path, quick):
+    """Whether it runs cannot be said at once; it is watched until it has touched its file."""
+    said = []
+    with FolderLock(tmp_path) as first:
+        with patch.object(lock, "machine", lambda *_: "another"):
+            first.take(pytest.fail)
+        assert lock.holder(tmp_path) is None
+        with pytest.raises(InUse, match=rf"process {os.getpid()} on "):
+            FolderLock(tmp_path).take(said.append)
+        assert len(said) == 1 and "waiting up to" in said[0]
+
+
+def test_a_holder_elsewhere_that_ends_meanwhile_is_followed(tmp_path, quick):
+    write(tmp_path, elsewhere())
+    removing = threading.Timer(0.2, (tmp_path / LOCK).unlink)
+    removing.start()
+    with FolderLock(tmp_path) as second:
+        second.take(lambda line: None)
+        assert lock.holder(tmp_path).is_this
+
+
+@pytest.mark.parametrize("content", ["of a job", "", "[]", '{"pid": 3}'])
+def test_a_silent_holder_elsewhere_has_ended(tmp_path, quick, content):
+    """Also one that died while it wrote who it was."""
+    if content == "of a job":
+        write(tmp_path, elsewhere())
+    else:
+        (tmp_path / LOCK).write_text(content)
+    said, began = [], time.monotonic()
+    with FolderLock(tmp_path) as second:
+        second.take(said.append)
+        assert time.monotonic() - began > 0.5 and ["waiting" in line for line in said] == [True, False]
+        assert lock.holder(tmp_path).is_this
+
+
+def test_of_many_that_take_over_at_once_one_does(tmp_path):
+    """All find the same stale file."""
+    for trial in range(5):
+        root = tmp_path / str(trial)
+        write(root, replace(Holder.this(), start="1", token="another"))
+        outcomes, tell = os.pipe()
+        children = [_try_to_take(root, tell) for _ in range(6)]
+        taken = b"".join(os.read(outcomes, 1) for _ in children)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert sorted(taken) == sorted(b"n" * 5 + b"y"), taken
+
+
+def _try_to_take(root: Path, tell: int) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            FolderLock(root).take(lambda line: None)
+            os.write(tell, b"y")
+        except InUse:
+            os.write(tell, b"n")
+        finally:
+            time.sleep(60)
+            os._exit(1)
+    return child
+
+
+def test_a_lock_that_another_has_taken_is_left_to_it(tmp_path, quick):
+    """A machine stood still for long: its job neither touches nor removes what is another's now."""
+    first = FolderLock(tmp_path)
+    first.take(pytest.fail)
+    write(tmp_path, elsewhere())
+    time.sleep(0.2)
+    touched = (tmp_path / LOCK).stat().st_mtime_ns
+    time.sleep(0.2)
+    first.release()
+    assert (tmp_path / LOCK).stat().st_mtime_ns == touched and lock.read(tmp_path).host == "node4"
+
+
+def test_a_full_disk_leaves_no_lock_of_nobody(tmp_path):
+    with patch("json.dump", side_effect=OSError(errno.ENOSPC, "No space left on device")), pytest.raises(OSError):
+        FolderLock(tmp_path).take(pytest.fail)
+    assert list(tmp_path.iterdir()) == []
+    with FolderLock(tmp_path) as second:
+        second.take(pytest.fail)
+
+
+def test_a_file_that_cannot_be_read_for_once_stops_no_signs_of_life(tmp_path, quick):
+    """As on a network's file system."""
+    with FolderLock(tmp_path) as first:
+        first.take(pytest.fail)
+        with patch.object(lock, "read", return_value=lock._UNKNOWN):
+            time.sleep(0.2)
+        touched = (tmp_path / LOCK).stat().st_mtime_ns
+        time.sleep(0.3)
+        assert (tmp_path / LOCK).stat().st_mtime_ns > touched

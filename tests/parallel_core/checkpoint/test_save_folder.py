@@ -1,0 +1,130 @@
+"""What stands against saving in a folder is said before anything is started, with the flag, and with what to do."""
+
+import os
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from mapping.reading import read
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.manifest import MANIFEST
+from tests.support.checkpoint_writing import one_tensor, save
+from tests.support.engine import TINY
+from tests.support.locks import hold
+
+
+def told(flags: str, world_size: int = 1) -> list[str]:
+    """Every finding of a command line, as training looks at it."""
+    return read([*TINY.split(), *flags.split()], world_size=world_size, check_files=True).errors
+
+
+@pytest.fixture
+def used(tmp_path) -> Path:
+    """A folder in which a run has saved iterations 4 and 8."""
+    for iteration in (4, 8):
+        save(tmp_path / "save", iteration, [one_tensor(1)])
+    save(tmp_path / "other", 1, [one_tensor(1)])
+    return tmp_path / "save"
+
+
+WORDS = "has iteration 8 of an earlier run, and this run begins anew; give"
+REFUSED = {
+    "": f"{WORDS} --load SAVE to go on, another directory, or --overwrite-save",
+    "--load ELSEWHERE": f"{WORDS} --load SAVE to go on, another directory",
+    "--load SAVE --finetune": f"{WORDS} no --finetune to go on, another directory, or --overwrite-save",
+}
+ACCEPTED = (
+    "--load SAVE",
+    "--load SAVE/iter_0000004",
+    "--load LINK",
+    "--overwrite-save",
+    "--load SAVE --finetune --overwrite-save",
+    "--skip-train --eval-iters 1",
+)
+
+
+@pytest.mark.parametrize("flags", REFUSED)
+def test_a_run_that_begins_anew_is_refused_where_another_has_saved(used, flags):
+    expected = f"--save {used}: {REFUSED[flags]}".replace("SAVE", str(used))
+    placed = flags.replace("SAVE", str(used)).replace("ELSEWHERE", str(used.parent / "other"))
+    (finding,) = told(f"--save {used} --save-interval 1 {placed}")
+    assert finding.startswith(expected) and ("earlier_*" in finding), finding
+
+
+@pytest.mark.parametrize("flags", ACCEPTED)
+def test_what_goes_on_or_says_that_it_begins(used, flags):
+    """A link to the folder is the folder."""
+    (used.parent / "link").symlink_to(used)
+    placed = flags.replace("SAVE", str(used)).replace("LINK", str(used.parent / "link"))
+    assert told(f"--save {used} --save-interval 1 {placed}") == []
+
+
+def test_other_tools_checkpoints_count(tmp_path):
+    """Megatron-LM's folder, also one with a converted model alone."""
+    (tmp_path / "iter_0000100" / "mp_rank_00").mkdir(parents=True)
+    assert "has iteration 100 of" in told(f"--save {tmp_path} --save-interval 1")[0]
+    (tmp_path / "iter_0000100").rename(tmp_path / "release")
+    (tmp_path / commit.TRACKER).write_text("release")
+    assert f"has {commit.TRACKER} of" in told(f"--save {tmp_path} --save-interval 1")[0]
+
+
+@pytest.mark.parametrize("contents", ["nothing", "figures", "half a checkpoint"])
+def test_a_folder_without_a_checkpoint_is_free(tmp_path, contents):
+    """What an interrupted run left is no reason to stop the next one."""
+    if contents == "figures":
+        (tmp_path / commit.METRICS).write_text("{}\n")
+    elif contents == "half a checkpoint":
+        commit.begin(tmp_path, 3)
+    assert told(f"--save {tmp_path} --save-interval 1") == []
+
+
+def test_all_is_said_together(used):
+    """With the other mistakes, in the words of who wrote a file."""
+    both = told(f"--save {used} --save-interval 1 --num-attention-heads 5 --load-checkpoint nowhere")
+    assert len(both) >= 3 and sum(WORDS in line for line in both) == 1
+    for further, ways in (
+        ("", "--load"),
+        (f"  load_checkpoint: {used}\n  resume_training: False\n", "resume_training"),
+    ):
+        text = f"training_config:\n  output_dir: {used}\n  save_interval: 1\n{further}"
+        (used.parent / "run.yaml").write_text(text)
+        (finding,) = told(f"--yaml-cfg {used.parent / 'run.yaml'}")
+        assert finding.startswith(f"training_config.output_dir {used}: has iteration 8"), finding
+        assert ways in finding.partition("; give ")[2].split()[0], finding
+
+
+def test_where_nothing_can_be_written(tmp_path):
+    """A file in the way, a folder that is not ours, a disk that is read alone: without a traceback, on every rank."""
+    (tmp_path / "file").write_text("")
+    (line,) = told(f"--save {tmp_path / 'file' / 'save'} --save-interval 1")
+    assert line == (
+        f"--save {tmp_path / 'file' / 'save'}: {tmp_path / 'file'} is no directory; choose another directory"
+    )
+    with patch("os.access", lambda path, mode: Path(path) != tmp_path):
+        (line,) = told(f"--save {tmp_path / 'new' / 'save'} --save-interval 1")
+    assert f"{tmp_path} cannot be written to; choose another directory" in line
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_checkpoint_is_no_folder_of_checkpoints(used):
+    """What was saved inside would never be found: --load takes the one around it."""
+    (line,) = told(f"--save {used / 'iter_0000008'} --load {used / 'iter_0000008'} --save-interval 1")
+    assert "is a checkpoint itself" in line and (used / "iter_0000008" / MANIFEST).exists()
+
+
+def test_a_job_that_writes_there_is_named(used, monkeypatch):
+    """By rank 0 of the job that is not let in; it is told instead of how to go on there."""
+    other = hold(used, SLURM_JOB_ID="12")
+    try:
+        for flags in ("", f"--load {used}", "--overwrite-save"):
+            (line,) = told(f"--save {used} --save-interval 1 {flags}")
+            assert f"is in use: process {other.pid} on {os.uname().nodename} (SLURM_JOB_ID 12, since 2" in line
+            assert f"remove {used / '.lock'}" in line
+        monkeypatch.setenv("RANK_ID", "1")
+        assert told(f"--save {used} --load {used} --save-interval 1") == []
+    finally:
+        other.kill()
+        other.wait()
+    monkeypatch.delenv("RANK_ID")
+    assert told(f"--save {used} --load {used} --save-interval 1") == []

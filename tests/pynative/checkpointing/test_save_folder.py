@@ -1,0 +1,203 @@
+"""The folder that --save names: a run goes on in its own, and finds out before it starts that one is another's."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+
+from parallel_core.checkpoint import commit, lock
+from parallel_core.checkpoint.manifest import Manifest
+from parallel_core.config import ConfigError, Finding
+from tests.support.distributed import outcomes, run
+from tests.support.engine import config_of, job
+from tests.support.locks import hold
+from tests.support.pretraining import BATCHES, listening, pretrain_tiny
+from tests.support.run_sequence import tree
+
+FLAGS = f"{BATCHES} --train-iters 9 --save-interval 1 --dataloader-type cyclic"
+
+
+def train(backend, flags: str) -> list[str]:
+    """What is logged."""
+    with listening() as said:
+        pretrain_tiny(backend, f"{FLAGS} {flags}")
+    return said
+
+
+def steps_of(path: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()]
+
+
+def iterations(root: Path) -> list[int]:
+    return sorted(int(path.name[5:]) for path in root.glob("iter_*"))
+
+
+def begin_anew(backend, root: Path) -> None:
+    """By pretrain, by train, and with adapters on the base that lies in the folder."""
+    from pynative.training.training import train as train_by
+
+    for flags in ("", f"--load {root} --lora-target-modules linear_qkv --lora-r 2"):
+        with pytest.raises(ConfigError, match="has iteration 3 of an earlier run") as caught:
+            pretrain_tiny(backend, f"{FLAGS} --save {root} {flags}")
+        assert ("--load" in caught.value.findings[0].fix) is (flags == "")
+    config = config_of(f"{FLAGS} --save {root}", backend.world_size)
+    with pytest.raises(ConfigError, match="has iteration 3 of an earlier run"):
+        train_by(SimpleNamespace(config=config), [], config.training_config)
+
+
+def test_a_second_run_from_python_is_refused(tmp_path):
+    """Before a model is built, or if only the checkpoint tells, before a step; nothing changes, and nothing is held."""
+    run(1, train, f"--save {tmp_path} --exit-interval 3")
+    before = tree(tmp_path)
+    run(1, begin_anew, tmp_path)
+    assert tree(tmp_path) == before and lock.read(tmp_path) is None
+
+
+def test_all_checkpoints_are_kept_unless_one_says_otherwise(tmp_path):
+    """What is deleted is told by the rank that deletes, ahead of it, with the flag."""
+    said = run(1, train, f"--save {tmp_path} --exit-interval 7")[0]
+    assert iterations(tmp_path) == [1, 2, 3, 4, 5, 6, 7] and not any("Deleting" in line for line in said)
+    said = run(1, train, f"--save {tmp_path} --load {tmp_path} --keep-checkpoint-max 2")[0]
+    told = [line.split()[2:] for line in said if line.startswith("Deleting checkpoint")]
+    assert told[0][1:] == ["(--keep-checkpoint-max", "2)"]
+    assert [Path(words[0]).name for words in told] == [commit.checkpoint_name(number) for number in range(1, 8)]
+    assert iterations(tmp_path) == [8, 9]
+
+
+def test_figures_of_a_run_that_goes_on_are_one_file(tmp_path):
+    """Also of one that was killed some steps later, halfway through a line. Going back cuts them there; another run's
+    are moved, with all that it has left."""
+    metrics = tmp_path / commit.METRICS
+    run(1, train, f"--save {tmp_path} --exit-interval 3")
+    first = metrics.read_text()
+    with metrics.open("a") as file:
+        file.write('{"step": 4, "loss": 1.0}\n{"step": 5, "lo')
+    said = run(1, train, f"--save {tmp_path} --load {tmp_path} --exit-interval 5")[0]
+    assert steps_of(metrics) == [1, 2, 3, 4, 5] and metrics.read_text().startswith(first)
+    assert any("2 lines from step 4 on are cut" in line for line in said)
+    run(1, train, f"--save {tmp_path} --load {tmp_path} --ckpt-step 2 --exit-interval 4")
+    assert steps_of(metrics) == [1, 2, 3, 4] and iterations(tmp_path) == [1, 2, 3, 4, 5]
+    kept, runs = metrics.read_bytes(), {Manifest.read(path).run_id for path in tmp_path.glob("iter_*")}
+    assert len(runs) == 1
+    said = run(1, train, f"--save {tmp_path} --overwrite-save --exit-interval 2")[0]
+    aside = tmp_path / "earlier_1"
+    assert sum("Moved what an earlier run has left" in line and str(aside) in line for line in said) == 1
+    assert iterations(aside) == [1, 2, 3, 4, 5] and (aside / commit.METRICS).read_bytes() == kept
+    assert commit.find(aside).name == commit.checkpoint_name(4)
+    assert iterations(tmp_path) == [1, 2] and steps_of(metrics) == [1, 2]
+    assert Manifest.read(commit.find(tmp_path)).run_id not in runs
+
+
+def train_at(backend, folder: Path, flags: str) -> None:
+    os.chdir(folder)
+    pretrain_tiny(backend, f"{BATCHES} {flags}")
+
+
+def test_figures_without_a_folder_to_save_in(tmp_path):
+    """In `output`; a run that loads from somewhere has figures of its own there."""
+    run(1, train, f"--save {tmp_path / 'save'} --exit-interval 1")
+    for flags in (
+        "--train-iters 2",
+        "--train-iters 3",
+        f"--train-iters 9 --exit-interval 4 --load {tmp_path / 'save'}",
+    ):
+        run(1, train_at, tmp_path, flags)
+    output = tmp_path / "output"
+    files = [output / "earlier_1" / commit.METRICS, output / "earlier_2" / commit.METRICS, output / commit.METRICS]
+    assert [steps_of(path) for path in files] == [[1, 2], [1, 2, 3], [2, 3, 4]]
+
+
+def test_figures_that_are_moved_meanwhile_stay_whole(tmp_path):
+    """Two runs in one place, neither of which saves."""
+    seen = run(1, move_meanwhile, tmp_path)[0]
+    assert seen == [1, 2, 3]
+
+
+def move_meanwhile(backend, folder: Path) -> list[int]:
+    from pynative.training.callbacks import Callback
+
+    os.chdir(folder)
+    output = folder / "output"
+
+    class Moves(Callback):
+        def on_step_end(self, state):
+            if state.iteration == 2:
+                commit.set_aside(output, [output / commit.METRICS])
+
+    pretrain_tiny(backend, f"{BATCHES} --train-iters 3", callbacks=[Moves()])
+    assert not (output / commit.METRICS).exists()
+    return steps_of(output / "earlier_1" / commit.METRICS)
+
+
+def test_a_job_that_writes_there_keeps_others_out(tmp_path):
+    """On all ranks, by name, before the first step; and is no hindrance once it has been killed."""
+    other = hold(tmp_path, SLURM_JOB_ID="77")
+    try:
+        first, second = outcomes(2, train, f"--save {tmp_path}")
+        assert (
+            first.kind == "ConfigError" and f"process {other.pid} on" in first.text and "SLURM_JOB_ID 77" in first.text
+        )
+        assert second.kind == "PeerFailed" and not iterations(tmp_path)
+    finally:
+        other.kill()
+        other.wait()
+    said = run(2, train, f"--save {tmp_path} --exit-interval 1")[0]
+    assert any("has ended without releasing it" in line for line in said) and lock.read(tmp_path) is None
+
+
+def raised(error: Exception) -> Exception:
+    """With a traceback."""
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def test_a_mistake_is_said_without_a_traceback(capsys):
+    """Also where one rank alone finds it: two jobs that were started at the same moment."""
+    from pynative.collectives import failure
+
+    finding = Finding("--save", "there", "is in use: process 7", "wait")
+    told = []
+    backend = SimpleNamespace(rank=0, fail=told.append)
+    for error, is_shown in ((raised(ConfigError([finding])), False), (raised(ValueError("else")), True)):
+        with patch("os._exit"), patch("time.sleep"):
+            failure.end(backend, error)
+        printed = capsys.readouterr().err
+        assert str(error) in printed.splitlines()[0] and ("Traceback" in printed) is is_shown and told[-1] is error
+
+
+def save_as_a_script(backend, root: Path, step: int, **named) -> str:
+    """By a loop of one's own; what was raised."""
+    from pynative.checkpointing import SaveFailed
+    from pynative.dist_checkpointing import save_checkpoint
+    from pynative.training.training import get_model
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = config_of(BATCHES, backend.world_size)
+    with job(backend, config):
+        model = get_model(lambda **stage: GPTModel(config.model_config, **stage), config)
+        try:
+            save_checkpoint(config, model, ckpt_path=root, step_num=step, **named)
+        except SaveFailed as error:
+            return str(error)
+    return ""
+
+
+def test_a_scripts_checkpoints_are_kept_as_well(tmp_path):
+    """All, unless it says how many; another process's are moved out of the way; not beside another job."""
+    for step in range(7):
+        assert run(1, save_as_a_script, tmp_path, step) == [""]
+    assert iterations(tmp_path) == [0, 1, 2, 3, 4, 5, 6]
+    assert run(2, save_as_a_script, tmp_path, 6, keep_checkpoint_max=1) == ["", ""]
+    assert iterations(tmp_path) == [0, 1, 2, 3, 4, 5, 6] and iterations(tmp_path / "earlier_1") == [6]
+    other = hold(tmp_path)
+    try:
+        (text,) = run(1, save_as_a_script, tmp_path, 7)
+        assert f"process {other.pid} on" in text and iterations(tmp_path)[-1] == 6
+    finally:
+        other.kill()
+        other.wait()

@@ -1,0 +1,59 @@
+"""Start a Megatron launch script with msrun in place of its launcher.
+
+    python -m mapping.launch SCRIPT.sh [ARGUMENTS]            run the script
+    python -m mapping.launch --print SCRIPT.sh [ARGUMENTS]    only print the msrun command
+    python -m mapping.launch msrun|torchrun|deepspeed ...     one launch, without a script
+
+The script is run by bash, as ever: all its commands run, its conditions and loops decide, `mkdir`, `rm` and calls of
+python included. Only torchrun, deepspeed, srun, msrun and `python -m torch.distributed.run` (or `.launch`) are found as
+stand-ins on the PATH, which start msrun with the same processes, program and arguments. With --print the commands up to
+the first launch run as well; there the script is ended, and nothing is trained.
+
+A program that needs PyTorch is replaced by examples/gpt/pretrain_gpt.py, whose flags are checked before anything is
+started. Exit code: the script's; 1 if a word of a launch stayed open, 2 if training refuses a flag.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mapping.launch.begin import How, begin
+from mapping.launch.launchers import LAUNCHERS
+from mapping.launch.script import run
+from mapping.launch.stand_in import end, launched_by
+from parallel_core.command_line import command_line
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = command_line(
+        __doc__, "python -m mapping.launch", "%(prog)s [--print] [--program FILE.py] SCRIPT.sh [ARGUMENTS]"
+    )
+    parser.add_argument(
+        "--print", action="store_true", help="print the msrun command of the first launch, train nothing"
+    )
+    parser.add_argument("--program", metavar="FILE.py", help="start this program instead of the script's")
+    parser.add_argument(
+        "--end-with-parent", action="store_true", help="end, as by SIGTERM, when the process that started this one has"
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="the script with its arguments, or a launcher's command"
+    )
+    options = parser.parse_args(argv)
+    how = How(options.print, options.program and os.path.abspath(options.program), options.end_with_parent)
+    if not options.command:
+        parser.error("SCRIPT.sh: must be given")
+    first, *rest = options.command
+    name, words = launched_by(first, rest) or ("", [])
+    if name in LAUNCHERS and name != "srun":
+        return begin(LAUNCHERS[name](words, os.environ), how)
+    if first.endswith(".py") or not Path(first).is_file():
+        parser.error(f"{first}: is no shell script, and no launcher that is known here")
+    return run(Path(first), rest, how)
+
+
+if __name__ == "__main__":
+    end(main(sys.argv[1:]))

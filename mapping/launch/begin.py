@@ -1,0 +1,138 @@
+"""One launch: its program and flags are checked, then msrun is printed or started."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from mapping.launch.launchers import UNSET, Launch
+from mapping.launch.start import start
+from mapping.readers.command_line import lacks_value
+from mapping.reading import not_yet, read
+from parallel_core.findings import Finding
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt" / "pretrain_gpt.py"
+"""The program of the flags: started in place of one that needs PyTorch."""
+
+UNRESOLVED, REFUSED = 1, 2
+"""Exit codes."""
+
+_OF_PYTORCH = re.compile(
+    r"^\s*(?:import|from)\s+(?:torch|torch_npu|megatron|megatron_patch|mindspeed|mindspeed_llm|deepspeed)\b",
+    re.MULTILINE,
+)
+_OF_THE_SHELL = {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}
+
+
+@dataclass(frozen=True)
+class How:
+    """What `launch` was told, and where it speaks: scripts send their launcher's output elsewhere."""
+
+    only_print: bool = False
+    program: str | None = None
+    ends_with_parent: bool = False
+    output: int = 1
+    errors: int = 2
+    folder: str = field(default_factory=os.getcwd)
+    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    """The folder and the environment in which `launch` was called."""
+
+    def write(self, path: Path) -> None:
+        """Leave it for the stand-ins."""
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> How:
+        """What `write` left."""
+        return cls(**json.loads(path.read_text()))
+
+
+def begin(launch: Launch, how: How, said: Callable[[int], None] = lambda code: None) -> int:
+    """Print or start it; the exit code. `said` is told the code of a launch that is not started, and 0 of one that is.
+
+    A word of the command that the shell left open is `UNRESOLVED`, a flag that training refuses `REFUSED`.
+    """
+    unresolved = [*launch.unresolved, *_open_words(launch)]
+    notes = [] if unresolved else _choose_program(launch, how.program)
+    if not (unresolved or Path(launch.program).is_file()):
+        unresolved = [Finding("--program", launch.program, "there is no such file", "give the path of an existing one")]
+    if launch.left_out:
+        notes.append(f"left out, msrun has nothing for it: {' '.join(launch.left_out)}")
+    findings = [] if unresolved else _refused(launch, check_files=not how.only_print)
+    say(how.errors, (f"launch: {note}" for note in notes))
+    say(how.errors, (f"error: {finding}" for finding in [*unresolved, *findings]))
+    code = UNRESOLVED if unresolved else REFUSED if findings else 0
+    said(code)
+    if how.only_print:
+        say(how.output, [*_surroundings(how), pretty(words(launch))])
+    return code if code or how.only_print else start(words(launch), how.ends_with_parent)
+
+
+def _choose_program(launch: Launch, wanted: str | None) -> list[str]:
+    """Put the program that is to be started into the launch; notes on a change."""
+    path = Path(launch.program)
+    if wanted is not None:
+        launch.program = wanted
+    elif path.suffix == ".py" and not (path.is_file() and not _OF_PYTORCH.search(path.read_text(errors="replace"))):
+        launch.program = str(EXAMPLE)
+        why = "is PyTorch's" if path.is_file() else "is not there"
+        return [f"{path} {why}: {EXAMPLE} starts in its place; --program names another"]
+    return []
+
+
+def _open_words(launch: Launch) -> Iterator[Finding]:
+    """The flags whose value the shell left empty, and a program that is none: the word of a longer one, say."""
+    if not (launch.program.endswith(".py") or launch.unresolved):
+        yield Finding("the program", launch.program, "is no Python file", "look at the launcher's options before it")
+    for flag in lacks_value(launch.arguments):
+        yield Finding(flag, None, "has no value", UNSET)
+
+
+def _refused(launch: Launch, check_files: bool) -> list[Finding]:
+    """What training would refuse. Flags of a program of the user's own are known to that program alone."""
+    if Path(launch.program).resolve() != EXAMPLE:
+        return []
+    world_size = int(launch.options.get("worker_num", "8"))
+    reading = read(launch.arguments, world_size=world_size, check_files=check_files)
+    return reading.findings or not_yet(reading)
+
+
+def words(launch: Launch) -> list[str]:
+    """msrun's command."""
+    options = [f"--{name}={value}" for name, value in launch.options.items()]
+    return ["msrun", *options, launch.program, *launch.arguments]
+
+
+def pretty(command: Sequence[str]) -> str:
+    """One option a line, ready for a shell."""
+    lines = [shlex.quote(command[0])]
+    for word in command[1:]:
+        if word.startswith("--") or word.endswith(".py"):
+            lines.append(f"    {shlex.quote(word)}")
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return " \\\n".join(lines)
+
+
+def _surroundings(how: How) -> Iterator[str]:
+    """The folder and the variables that the script set before it launched."""
+    if os.getcwd() != how.folder:
+        yield f"cd {shlex.quote(os.getcwd())}"
+    for name, value in os.environ.items():
+        if name.isidentifier() and name not in _OF_THE_SHELL and how.environment.get(name) != value:
+            yield f"export {name}={shlex.quote(value)}"
+
+
+def say(descriptor: int, lines: Iterable[str]) -> None:
+    """To `launch`'s own stream, or this process's if a script's command closed that."""
+    text = "".join(f"{line}\n" for line in lines)
+    try:
+        os.write(descriptor, text.encode())
+    except OSError:
+        sys.stderr.write(text)

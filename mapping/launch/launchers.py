@@ -1,0 +1,190 @@
+"""What a launcher's command line asks for, in msrun's terms: torchrun, deepspeed, srun and msrun itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from parallel_core.findings import Finding, Setting
+
+UNSET = "the script's variable for it is empty: set it in the environment, or give the script its arguments"
+OPEN = "?"
+"""Stands in a printed command for what is not known."""
+
+
+@dataclass
+class Launch:
+    """msrun's options, what it starts, what is missing, and the launcher's options that msrun has nothing for."""
+
+    options: dict[str, str]
+    program: str
+    arguments: list[str]
+    unresolved: list[Finding] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+class Grammar(NamedTuple):
+    """How a launcher's options are read. Any other has a value, and is left out; so are those of another meaning."""
+
+    acting: str
+    switches: str = ""
+    """Options without a value, which need nothing of msrun."""
+    letters: Mapping[str, str] = {}
+
+
+TORCHRUN = Grammar(
+    "nproc_per_node nnodes node_rank master_addr master_port rdzv_endpoint log_dir", "standalone use_env"
+)
+DEEPSPEED = Grammar(
+    "num_gpus num_nodes include node_rank master_addr master_port",
+    "force_multi no_local_rank no_ssh no_ssh_check save_pid bind_cores_to_rank",
+    {"i": "include"},
+)
+SRUN = Grammar(
+    "nodes ntasks ntasks_per_node",
+    "label l unbuffered u verbose v quiet Q oversubscribe s overcommit O exclusive kill_on_bad_exit K overlap pty "
+    "wait_all_nodes contiguous no_container_mount_home container_writable container_remap_root no_container_entrypoint",
+    {"N": "nodes", "n": "ntasks"},
+)
+MSRUN = Grammar(
+    "worker_num local_worker_num master_addr master_port node_rank log_dir join cluster_time_out bind_core bind_numa "
+    "sim_level sim_rank_id rank_table_file worker_log_name tail_worker_log"
+)
+
+
+def take_apart(words: Sequence[str], grammar: Grammar) -> tuple[dict[str, str], Launch]:
+    """The launcher's own options that act, and the rest as a launch that has no options yet."""
+    rest, options, launch = list(words), {}, Launch({}, "", [])
+    while rest and rest[0].startswith("-") and len(rest[0]) > 1:
+        flag, name, value = _option(rest.pop(0), grammar)
+        if name in grammar.switches.split():
+            continue
+        if value is None and (not rest or rest[0].startswith("--")):
+            launch.unresolved.append(Finding(flag, None, "has no value", UNSET))
+            continue
+        value = rest.pop(0) if value is None else value
+        if name in grammar.acting.split():
+            options[name] = value
+        else:
+            launch.left_out.append(flag)
+    launch.program, *launch.arguments = rest or [""]
+    return options, launch
+
+
+def _option(word: str, grammar: Grammar) -> tuple[str, str, str | None]:
+    """An option as it is written, its name with underscores, and what of its value stands in the same word."""
+    if word.startswith("--"):
+        flag, equals, value = word.partition("=")
+        return flag, flag.lstrip("-").replace("-", "_"), value if equals else None
+    return word[:2], grammar.letters.get(word[1], word[1]), word[2:] or None
+
+
+def torchrun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """`torchrun` and `python -m torch.distributed.run` or `.launch`."""
+    options, launch = take_apart(words, TORCHRUN)
+    address, _, port = options.get("rdzv_endpoint", "").partition(":")
+    return _on_hosts(
+        launch,
+        processes=Setting("--nproc_per_node", options.get("nproc_per_node", "1")),
+        hosts=Setting("--nnodes", options.get("nnodes", "1")),
+        host=Setting("--node_rank", options.get("node_rank")),
+        address=Setting("--master_addr", options.get("master_addr", address)),
+        port=Setting("--master_port", options.get("master_port", port)),
+        log_dir=options.get("log_dir", "msrun_log"),
+    )
+
+
+def deepspeed(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """DeepSpeed's launcher, on one host or, with `--no_ssh`, on each of several."""
+    options, launch = take_apart(words, DEEPSPEED)
+    devices = options.get("include", "").partition(":")[2]
+    included = str(len(devices.split(","))) if devices and "@" not in devices else None
+    return _on_hosts(
+        launch,
+        processes=Setting("--num_gpus", options.get("num_gpus", included)),
+        hosts=Setting("--num_nodes", options.get("num_nodes", "1")),
+        host=Setting("--node_rank", options.get("node_rank")),
+        address=Setting("--master_addr", options.get("master_addr")),
+        port=Setting("--master_port", options.get("master_port")),
+    )
+
+
+def srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """A program that `srun` starts as many tasks; `tasks` has made the environment say how many."""
+    return _on_hosts(
+        Launch({}, words[0], list(words[1:])),
+        processes=Setting("srun --ntasks-per-node", environment["SLURM_NTASKS_PER_NODE"]),
+        hosts=Setting("srun --nodes", environment["SLURM_NNODES"]),
+        host=Setting("SLURM_NODEID", environment.get("SLURM_NODEID")),
+        address=Setting("MASTER_ADDR", environment.get("MASTER_ADDR")),
+        port=Setting("MASTER_PORT", environment.get("MASTER_PORT")),
+    )
+
+
+def enter_srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """What `srun` starts, with Slurm's variables for its tasks as options."""
+    options, launch = take_apart(words, SRUN)
+    launch.options = tasks(options, environment)
+    if not launch.program:
+        launch.unresolved.append(Finding("srun", None, "starts nothing", "give it a command"))
+    return launch
+
+
+def tasks(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Slurm's variables for the tasks that options of `sbatch` or `srun` ask for, else those of the environment."""
+    hosts = options.get("nodes", environment.get("SLURM_NNODES", "1"))
+    on_a_host = options.get("ntasks_per_node", environment.get("SLURM_NTASKS_PER_NODE"))
+    if on_a_host is None:
+        every = options.get("ntasks", environment.get("SLURM_NTASKS", hosts))
+        on_a_host = str(int(every) // int(hosts)) if f"{every}{hosts}".isdecimal() and int(hosts) else every
+    return {"SLURM_NNODES": hosts, "SLURM_NTASKS_PER_NODE": on_a_host}
+
+
+def msrun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """msrun's own command line, as it is."""
+    options, launch = take_apart(words, MSRUN)
+    launch.options = options
+    _number(Setting("--worker_num", options.get("worker_num", "8")), 1, launch.unresolved)
+    if launch.program in ("python", "python3") and launch.arguments:
+        launch.program, *launch.arguments = launch.arguments
+    return launch
+
+
+def _on_hosts(
+    launch: Launch,
+    processes: Setting,
+    hosts: Setting,
+    host: Setting,
+    address: Setting,
+    port: Setting,
+    log_dir: str = "msrun_log",
+) -> Launch:
+    """The launch with so many processes on each of so many hosts, of which this is number `host`."""
+    unresolved = launch.unresolved
+    local, nodes = (_number(setting, 1, unresolved) for setting in (processes, hosts))
+    launch.options = {
+        "worker_num": str(local * nodes) if local and nodes else OPEN,
+        "local_worker_num": str(local or OPEN),
+        "master_addr": address.value or "127.0.0.1",
+        "master_port": str(_number(port, 1, unresolved) or OPEN) if port.value else "8118",
+        "log_dir": log_dir,
+        "join": "True",
+    }
+    if nodes and nodes > 1:
+        rank = _number(host, 0, unresolved)
+        launch.options["node_rank"] = OPEN if rank is None else str(rank)
+        if not address.value:
+            unresolved.append(address.breaks(f"must be given for {nodes} hosts", "give the address of the first one"))
+    return launch
+
+
+def _number(setting: Setting, least: int, unresolved: list[Finding]) -> int | None:
+    if setting.value is not None and setting.value.isdecimal() and int(setting.value) >= least:
+        return int(setting.value)
+    rule = "must be given" if setting.value is None else f"must be a number from {least} on"
+    unresolved.append(setting.breaks(rule, "write it into the script, or set its variable"))
+    return None
+
+
+LAUNCHERS = {"torchrun": torchrun, "deepspeed": deepspeed, "srun": srun, "msrun": msrun}

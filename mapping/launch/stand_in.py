@@ -1,0 +1,120 @@
+"""What a script starts as `torchrun`, `python`, `srun` ... while `launch` runs it.
+
+A launch goes on as one of msrun, any other call of python to the real one. This file is run by its path: nothing of
+ours is imported before it is known that something is launched, so that a script's other calls of python stay fast.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from mapping.launch.launchers import Launch
+
+PYTHONS = ("python", "python3")
+NAMES = (*PYTHONS, "torchrun", "deepspeed", "srun", "msrun")
+HOW, CODES = "how.json", "codes"
+"""Files beside the stand-ins: what `launch` was told, and the exit code of each launch."""
+IN_SRUN = "MEGATRON_LAUNCH_IN_SRUN"
+"""Set for what srun starts."""
+
+
+def split(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Of python's command line: the module or file that it runs (empty for code), and what follows it."""
+    position = 0
+    while position < len(words) and words[position].startswith("-") and words[position] not in ("-", "-m", "-c"):
+        position += 2 if words[position] in ("-W", "-X") else 1
+    if words[position : position + 1] == ["-m"]:
+        position += 1
+    rest = list(words[position:])
+    return ("", []) if not rest or rest[0].startswith("-") else (rest[0], rest[1:])
+
+
+def launched_by(name: str, words: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The launcher that a command is, and its command line; None for a python that launches nothing."""
+    if name not in PYTHONS:
+        return name, list(words)
+    target, rest = split(words)
+    if target in ("torch.distributed.launch", "torch.distributed.run"):
+        return "torchrun", rest
+    if target.endswith(".py") and IN_SRUN in os.environ and _several_tasks():
+        return "srun", [target, *rest]
+    return None
+
+
+def _several_tasks() -> bool:
+    return {os.environ.get("SLURM_NNODES"), os.environ.get("SLURM_NTASKS_PER_NODE")} != {"1"}
+
+
+def real(name: str, folder: str) -> str:
+    """The program of that name behind the stand-in."""
+    found = shutil.which(name, path=_without(folder))
+    if found is None:
+        print(f"{name}: command not found", file=sys.stderr)
+        sys.exit(127)
+    return found
+
+
+def _without(folder: str) -> str:
+    return os.pathsep.join(entry for entry in os.environ["PATH"].split(os.pathsep) if entry != folder)
+
+
+def main(path: str, words: Sequence[str]) -> int:
+    """Do what was called by `path`; the exit code."""
+    folder, name = os.path.split(path)
+    launch = launched_by(name, words)
+    if launch is None:
+        found = real(name, folder)
+        os.execv(found, [found, *words])  # by its path: python looks for its packages where it is called
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from mapping.launch.launchers import LAUNCHERS, enter_srun
+
+    if name == "srun":
+        inside = enter_srun(words, os.environ)
+        if not inside.unresolved:
+            os.environ |= inside.options | {IN_SRUN: "yes"}
+            os.execvp(inside.program, [inside.program, *inside.arguments])
+        return in_script(inside, folder)
+    os.environ["PATH"] = _without(folder)
+    return in_script(LAUNCHERS[launch[0]](launch[1], os.environ), folder)
+
+
+def in_script(launch: Launch, folder: str) -> int:
+    """Print or start what a script launches; the exit code."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    from mapping.launch.begin import How, begin
+
+    how = replace(How.read(Path(folder, HOW)), ends_with_parent=_in_foreground())
+
+    def note(code: int) -> None:
+        with open(Path(folder, CODES), "a") as codes:
+            codes.write(f"{code}\n")
+
+    code = begin(launch, how, note)
+    if how.only_print:
+        os.killpg(os.getsid(0), signal.SIGTERM)  # what comes behind a training is not to run without it
+    return code
+
+
+def _in_foreground() -> bool:
+    """Whether the shell waits for this process; one that is started with `&` ignores Ctrl-C, and outlives the shell."""
+    return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+def end(code: int) -> NoReturn:
+    """End this process; of Ctrl-C by its signal, as every program does, so that the shell ends the script."""
+    if code == 128 + signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    end(main(sys.argv[1], sys.argv[2:]))

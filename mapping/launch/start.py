@@ -1,0 +1,138 @@
+"""msrun as a child of this process: what is shown of it, and how it ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from types import FrameType
+
+import psutil
+
+from mapping.launch.progress import show, train_iters
+
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_GRACE_SECONDS = 1.0
+"""Ranks that see msrun end say so and end by themselves, in half of that."""
+
+
+def start(command: Sequence[str], ends_with_parent: bool) -> int:
+    """Run msrun to its end and show what it prints; its exit code, 130 after Ctrl-C, 143 after SIGTERM.
+
+    SIGTERM goes on to the ranks, for which msrun then waits: with --exit-signal-handler they save. With
+    `ends_with_parent` the end of the process that started this one counts as SIGTERM.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    process = subprocess.Popen(
+        [_msrun(), *command[1:]],
+        env=os.environ | {"PATH": _path()},
+        preexec_fn=end_with_parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        bufsize=1,
+    )
+    told = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        told.append(number)
+        os.write(2, b"launch: told to end by SIGTERM, which goes on to the ranks\n")
+        _end_ranks(process.pid)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    if ends_with_parent:
+        Thread(target=_await_parent, args=(os.pidfd_open(os.getppid()),), daemon=True).start()
+    assert process.stdout is not None
+    shown = without_noise(process.stdout), train_iters(command), sys.stdout
+    reader = Thread(target=show, args=shown, daemon=True)
+    reader.start()
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:  # the terminal has sent it to msrun, too
+        process.wait()
+        code = INTERRUPTED
+    if process.returncode < 0:
+        _end_orphans()
+    reader.join(timeout=2)  # what msrun leaves behind may hold the pipe open
+    return TERMINATED if told else of_shell(code)
+
+
+def of_shell(code: int) -> int:
+    """A child's exit code as a shell gives it: 128 and the number of the signal that ended it."""
+    return code if code >= 0 else 128 - code
+
+
+def _end_orphans() -> None:
+    """End what a killed msrun leaves, and wait for it: ranks that are saving, or were too young to see msrun end.
+
+    As a subreaper this process is the parent of its descendants' orphans.
+    """
+    time.sleep(_GRACE_SECONDS)
+    orphans = psutil.Process().children()
+    _terminate(orphans)
+    psutil.wait_procs(orphans)
+
+
+def _path() -> str:
+    """The PATH with this Python's programs first: msrun's ranks are run by the first `python`."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def _msrun() -> str:
+    found = shutil.which("msrun") or shutil.which("msrun", path=_path())
+    if found is None:
+        raise SystemExit("error: msrun, which MindSpore installs, is not on the PATH: activate its environment")
+    return found
+
+
+def end_with_parent() -> None:
+    """Have the kernel send this process SIGTERM when the one that started it has ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _await_parent(descriptor: int) -> None:
+    """The kernel's signal would come with the end of the thread that started this process, too."""
+    select.select([descriptor], [], [])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _end_ranks(msrun: int) -> None:
+    """Tell all ranks to end, or msrun if it has not started any."""
+    ranks = [child for child in psutil.Process(msrun).children() if _name(child) not in ("tail", "")]
+    _terminate(ranks or [psutil.Process(msrun)])
+
+
+def _name(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return process.name()
+    return ""
+
+
+def _terminate(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+
+
+def without_noise(lines: Iterator[str]) -> Iterator[str]:
+    """Without msrun's own traceback and the command of each process, which hide what a rank says."""
+    for line in lines:
+        if line.startswith("Traceback "):
+            second = next(lines, "")
+            if "msrun" in second:
+                line = next((line for line in lines if not line.startswith(" ")), "")
+            else:
+                yield line
+                line = second
+        yield line.partition(" Environment variable [RANK_ID")[0].partition(" Execute command:")[0].rstrip("\n") + "\n"

@@ -1,0 +1,89 @@
+"""No rank outlives its launcher: when msrun ends, however it ends, so do the ranks that it started.
+
+msrun gives every rank a session of its own, so that nothing that ends msrun reaches them: not SIGHUP of a closed
+terminal, not SIGTERM, not SIGKILL. Each rank therefore watches msrun, also across shells that stand between. Where
+msrun does not wait for its ranks (its default, `--join=False`) it ends first by design, and nothing is watched. Ranks
+of other hosts learn by the collectives that these are gone.
+"""
+
+import contextlib
+import os
+import re
+import select
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+GRACE_SECONDS = 0.5
+"""How long a rank's last line has to reach the log and the terminal, and the other ranks to say the same."""
+TAIL_SECONDS = 2.0
+"""When the tail of this rank's log has been started, too."""
+_JOINS = re.compile(r"--j(?:o|oi|oin)?[= ]True\b")
+_NAMES = ("msrun", "mindspore.parallel.cluster.run")
+
+
+def watch() -> None:
+    """Watch the msrun that started this process and waits for it, in a thread; elsewhere do nothing."""
+    launcher = _launcher()
+    if launcher is not None:
+        threading.Thread(target=_Watch(launcher).run, daemon=True).start()
+
+
+def _launcher() -> psutil.Process | None:
+    """The nearest msrun above this process that waits for it."""
+    with contextlib.suppress(psutil.Error):  # further up are processes that this user may not look at
+        process = psutil.Process().parent()
+        while process is not None:
+            if _waits(process):
+                return process
+            process = process.parent()
+    return None
+
+
+def _waits(process: psutil.Process) -> bool:
+    """Whether a process is an msrun that ends when its ranks have ended."""
+    words = process.cmdline()
+    return any(Path(word).name in _NAMES for word in words[:4]) and bool(_JOINS.search(" ".join(words)))
+
+
+class _Watch:
+    """A launcher while it lives, and what it leaves behind besides ranks: `tail -f` of their logs."""
+
+    def __init__(self, launcher: psutil.Process) -> None:
+        self.launcher = launcher
+        self.descriptor = os.pidfd_open(launcher.pid)
+        self.group = os.getpgid(launcher.pid)
+
+    def run(self) -> None:
+        """Wait for the launcher's end, say so, and end.
+
+        Where the run handles SIGTERM (--exit-signal-handler: a checkpoint after the step under way) it is sent one.
+        Otherwise everything in this rank's process group ends, as msrun does it: shells around it and its own workers.
+        """
+        tails = self._wait()
+        name = "scheduler" if os.environ.get("MS_ROLE") == "MS_SCHED" else f"rank {os.environ.get('RANK_ID')}"
+        # Past Python's buffer, whose lock the main thread may hold.
+        os.write(2, f"{name} ends: msrun (pid {self.launcher.pid}), which started it, has ended\n".encode())
+        time.sleep(GRACE_SECONDS)
+        for tail in tails:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                tail.kill()
+        if callable(signal.getsignal(signal.SIGTERM)):
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif os.getpgrp() != self.group:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        else:
+            os._exit(1)
+
+    def _wait(self) -> set[psutil.Process]:
+        """The launcher's `tail`s, when it has ended. It starts that of a rank after the rank."""
+        tails: set[psutil.Process] = set()
+        for seconds in (TAIL_SECONDS, None):
+            with contextlib.suppress(psutil.Error, OSError):
+                tails |= {child for child in self.launcher.children() if child.name() == "tail"}
+            if select.select([self.descriptor], [], [], seconds)[0]:
+                break
+        return tails

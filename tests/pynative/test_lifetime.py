@@ -1,0 +1,89 @@
+"""No rank outlives its launcher, nor does what the launcher started beside the ranks.
+
+The launcher is a few lines that start ranks as msrun does, in sessions of their own, with a `tail` of a log.
+`tests/examples/test_interrupted.py` does the same to msrun itself.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.assets import ROOT
+
+SECONDS = 5.0
+"""Within which ranks end; they wait half a second for each other's last lines."""
+LAUNCHER = """
+import os, subprocess, sys, time
+for rank, command in enumerate(sys.argv[2:]):
+    os.environ.update(MS_ROLE="MS_WORKER", RANK_ID=str(rank))
+    with open(f"log.{rank}", "w") as log:
+        subprocess.Popen(["bash", "-c", command], preexec_fn=os.setsid, stdout=log, stderr=log)
+    subprocess.Popen(["tail", "-f", f"log.{rank}"])
+time.sleep(0 if sys.argv[1] == "--join=False" else 600)
+"""
+RANK = """
+import os, signal, sys, time
+if "handles" in sys.argv:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("saved"))
+import pynative
+open(f"pid.{os.environ['RANK_ID']}", "w").write(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def start(folder: Path, join: str, *ranks: str) -> tuple[subprocess.Popen, list[psutil.Process]]:
+    """The launcher, and every process that it started, once all ranks watch it."""
+    (folder / "msrun").write_text(LAUNCHER)
+    (folder / "rank.py").write_text(RANK)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    commands = [rank.replace("RANK", f"{sys.executable} rank.py") for rank in ranks]
+    launcher = subprocess.Popen([sys.executable, "msrun", join, *commands], cwd=folder, env=environment)
+    started: dict[int, psutil.Process] = {}
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("pid.*"))) < len(ranks):
+        started |= {process.pid: process for process in psutil.Process(launcher.pid).children(recursive=True)}
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return launcher, list(started.values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+def test_ranks_end_with_their_launcher(tmp_path, number):
+    """Also one with a shell around it, which then does not go on; each says why, and the logs' tails end, too."""
+    launcher, started = start(tmp_path, "--join=True", "exec RANK", "RANK; touch went_on")
+    assert len(started) == 5
+    launcher.send_signal(number)
+    launcher.wait()
+    assert psutil.wait_procs(started, SECONDS)[1] == []
+    for rank in range(2):
+        line = f"rank {rank} ends: msrun (pid {launcher.pid}), which started it, has ended\n"
+        assert (tmp_path / f"log.{rank}").read_text() == line
+    assert not (tmp_path / "went_on").exists()
+
+
+def test_a_rank_that_handles_sigterm_ends_as_it_likes(tmp_path):
+    """As --exit-signal-handler does, which saves."""
+    launcher, started = start(tmp_path, "--join=True", "RANK handles")
+    launcher.kill()
+    launcher.wait()
+    assert psutil.wait_procs(started, SECONDS)[1] == []
+    assert (tmp_path / "log.0").read_text().endswith("has ended\nsaved\n")
+
+
+def test_ranks_that_nobody_waits_for_stay(tmp_path):
+    """With msrun's default, --join=False, it ends when they have started."""
+    launcher, _ = start(tmp_path, "--join=False", "exec RANK")
+    launcher.wait()
+    (rank,) = (psutil.Process(int(file.read_text())) for file in tmp_path.glob("pid.*"))
+    (tail,) = (p for p in psutil.process_iter(["name", "cwd"]) if p.info == {"name": "tail", "cwd": str(tmp_path)})
+    try:
+        assert psutil.wait_procs([rank], 1.0)[1] == [rank] and (tmp_path / "log.0").read_text() == ""
+    finally:
+        rank.kill()
+        tail.kill()

@@ -14,7 +14,7 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["mapping*", "parallel_core*", "pynative*"]),
     # MindSpore's wheel is built against NumPy 1.x and its tensors break under 2.x, which its own metadata doesn't say.
-    install_requires=["mindspore==2.10.*", "numpy>=1.26,<2", "pyyaml", "regex"],
+    install_requires=["mindspore==2.10.*", "numpy>=1.26,<2", "psutil", "pyyaml", "regex"],
     extras_require={
         "test": ["pytest", "hypothesis", "ruff", "mypy", "types-PyYAML", "matplotlib"],
         "hf": ["transformers"],

@@ -20,6 +20,8 @@ from time import perf_counter, process_time
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from parallel_core.command_line import command_line
+
 HEADS, HEAD_SIZE = 8, 64
 PRODUCTS = {"forward": 2, "backward": 5}
 TYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -27,11 +29,11 @@ TYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096], help="of a sequence")
     parser.add_argument("--tokens", type=int, default=4096, help="of a batch, at least one sequence")
-    parser.add_argument("--precision", choices=tuple(TYPES), default="bf16")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--precision", choices=tuple(TYPES), default="bf16", help="type of the tensors")
+    parser.add_argument("--threads", type=int, default=1, help="of the processor")
     parser.add_argument("--repeats", type=int, default=5, help="runs of which the shortest counts")
     parser.add_argument("--peer-python", help="an interpreter that has torch")
     parser.add_argument("--as-peer", action="store_true", help=argparse.SUPPRESS)

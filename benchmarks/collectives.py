@@ -15,7 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from parallel_core.command_line import command_line
+
+ROOT = Path(__file__).resolve().parents[1]
+
 SIZES = {"4KB": 4 << 10, "64KB": 64 << 10, "1MB": 1 << 20, "4MB": 4 << 20, "64MB": 64 << 20}
 SECONDS_PER_CASE = 1.0
 
@@ -41,10 +46,12 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--collectives", default="shared_memory", choices=["shared_memory", "native"])
-    parser.add_argument("--operations", nargs="+", default=list(CALLS), choices=list(CALLS))
+    parser = command_line(__doc__)
+    parser.add_argument("--ranks", type=int, default=2, help="processes")
+    kinds = ["shared_memory", "native"]
+    parser.add_argument("--collectives", default=kinds[0], choices=kinds, help="transport")
+    calls = list(CALLS)
+    parser.add_argument("--operations", nargs="+", default=calls, choices=calls, help="which are measured")
     return parser.parse_args()
 
 

@@ -7,7 +7,6 @@ Prints the peak of resident memory and bytes of the model a second; the folder i
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ import numpy as np
 
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.tensor_file import write_tensors
+from parallel_core.command_line import command_line
 
 HIDDEN, FFN, HEADS, VOCABULARY = 2048, 5504, 16, 32000
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,8 +84,8 @@ def measured(arguments: list[str]) -> tuple[float, float, float]:
 
 def main() -> None:
     """Print a line for each direction."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parameters", type=float, default=1e9)
+    parser = command_line(__doc__)
+    parser.add_argument("--parameters", type=float, default=1e9, help="of the model")
     parser.add_argument("--folder", type=Path, help="where there is room for five times the model")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:

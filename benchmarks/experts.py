@@ -11,13 +11,17 @@ cost.
 For a ratio to Megatron-Core train there, in turns with this on the same cores, what SIZES, MODEL and CONTENDERS say.
 """
 
-import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from parallel_core.command_line import command_line
+
 ROOT = Path(__file__).resolve().parents[1]
+
 SIZES = "--hidden 256 --layers 4 --heads 8 --seq 512 --mbs 4 --vocab 8192 --threads 1"
 MODEL = "--swiglu --disable-bias-linear --normalization RMSNorm --position-embedding-type rope"
 EXPERTS = (
@@ -53,9 +57,9 @@ def row(name: str, rounds: int) -> dict[str, object]:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser = command_line(__doc__)
+    parser.add_argument("--rounds", type=int, default=2, help="runs of which the best counts")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="precision and ranks")
     options = parser.parse_args()
     for name in options.rows:
         print(json.dumps(row(name, options.rounds)), flush=True)

@@ -24,6 +24,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.command_line import command_line
 from parallel_core.context import SequenceLayout
 from pynative import kernels
 from pynative.autograd import backward, leaf, recording, take_gradient
@@ -183,7 +184,7 @@ def sweeps() -> dict[str, Callable[[], object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of the host kernels")
     parser.add_argument("--kernels", choices=("host", "ops"), default="host", help="implementation")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="type of the tensors")

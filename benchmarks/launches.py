@@ -23,6 +23,7 @@ from mindspore import Tensor, ops
 from mindspore.ops.auto_generate.gen_ops_prim import SoftmaxBackward
 from mindspore.ops.operations import _grad_ops
 
+from parallel_core.command_line import command_line
 from pynative import device
 
 Saved = dict[str, Tensor]
@@ -41,9 +42,9 @@ softmax_gradient = partial(ops.Primitive.__call__, SoftmaxBackward())
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     for name, default in {"layers": 24, "hidden": 64, "heads": 4, "seq": 32, "runs": 15}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+        parser.add_argument(f"--{name}", type=int, default=default, help=name)
     return parser.parse_args()
 
 

@@ -4,12 +4,14 @@ import argparse
 import sys
 from typing import Any
 
+from parallel_core.command_line import command_line
+
 
 def parser_of(description: str | None, **defaults: int) -> argparse.ArgumentParser:
     """A parser with a whole number for each name."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(description)
     for name, default in defaults.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help=name.replace("_", " "))
     return parser
 
 

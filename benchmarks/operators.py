@@ -22,8 +22,11 @@ from time import thread_time
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from parallel_core.command_line import command_line
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 
 LOGGED = {"GLOG_v": "3", "GLOG_logtostderr": "1", "MS_SUBMODULE_LOG_v": "{PYNATIVE:0,DEVICE:0,RUNTIME_FRAMEWORK:0}"}
 """MindSpore's log of what it launches."""
@@ -38,10 +41,10 @@ LAYERS = (1, 2)
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     for name, default in {"hidden": 64, "heads": 4, "seq": 32, "mbs": 1, "vocab": 512, "runs": 60}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--kernels", choices=("host", "ops"), default="host")
+        parser.add_argument(f"--{name}", type=int, default=default, help=name)
+    parser.add_argument("--kernels", choices=("host", "ops"), default="host", help="implementation")
     parser.add_argument("--logged", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("more", nargs="*", help="Megatron's flags")
     return parser.parse_args(argv)

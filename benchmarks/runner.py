@@ -24,7 +24,7 @@ from benchmarks.model import model_flags, parser_of
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = parser_of(__doc__, hidden=128, layers=4, heads=4, seq=128, mbs=2, vocab=1024, micro_batches=8, rounds=30)
-    parser.add_argument("--schedule", choices=("gpipe", "1f1b", "zb-h1"), default="1f1b")
+    parser.add_argument("--schedule", choices=("gpipe", "1f1b", "zb-h1"), default="1f1b", help="of the pipeline")
     return parser.parse_args()
 
 

@@ -16,7 +16,7 @@ from mapping.from_yaml import check_config_classes
 from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.merge import Reading, resolve
 from mapping.readers.command_line import ExtraArgs, Unreadable, rank_of_environment, taken
-from mapping.reading import not_yet, read
+from mapping.reading import left_open, not_yet, read
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import complain, gather_findings
 from parallel_core.config.tree import build
@@ -159,7 +159,7 @@ def initialize_megatron(
     with exit_on_mistakes():
         reading = read(argv, extra_args_provider, None, args_defaults, check_files, read_vocabulary=True)
         args = _accepted(reading)
-        complain(not_yet(reading))
+        complain([*left_open(reading), *not_yet(reading)])
     reading.print_notes()
     set_args(args)
     return args

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from mapping.derived import fully_sharded_stage
-from mapping.experts import shared_expert_size
 from mapping.flags import REFUSED, Flag
 from mapping.flags.acting.training import STRATEGIES
 from mapping.flags.combinations import EXCLUSIVE, NEEDS, REQUIRED
+from mapping.flags.notations import parts
 from mapping.flags.stages import pipeline_layout
 from mapping.given import Given
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown, judge
+from parallel_core.config.tree import path_of
 from parallel_core.costs import stage_parameters
 from parallel_core.findings import Finding, Setting, shown
 
@@ -33,21 +35,12 @@ _NEED_MODEL = (
 """Tokenizers whose files --tokenizer-model names."""
 
 
-def _parts(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _words(value: Any) -> Any:
-    """A value as it is typed; none for a switch."""
-    return None if isinstance(value, bool) else " ".join(map(str, _parts(value))) if value is not None else None
-
-
 def _refuses(row: Flag, part: Any) -> bool:
     return isinstance(part, str | int | float) and part in row.refuses
 
 
 def _is_refused(entry: Given) -> bool:
-    return entry.row.status == REFUSED and entry.value != entry.row.default
+    return entry.row.status == REFUSED and not entry.row.asks_for_nothing(entry.value)
 
 
 def _refusal(entry: Given, value: Any, reason: str) -> Finding:
@@ -58,8 +51,8 @@ def _refusal(entry: Given, value: Any, reason: str) -> Finding:
 def refusals(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     for entry in given:
         if _is_refused(entry):
-            yield _refusal(entry, _words(entry.value), entry.row.reason)
-        for part in _parts(entry.value):
+            yield _refusal(entry, entry.words, entry.row.reason)
+        for part in parts(entry.value):
             if _refuses(entry.row, part):
                 yield _refusal(entry, part, entry.row.refuses[part])
 
@@ -72,8 +65,9 @@ def required(args: Any) -> Iterator[Finding]:
 
 
 def training_has_a_length(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    if args.train_iters == 0 and not args.skip_train:
-        yield Finding("--train-iters", 0, "must be at least 1", "raise it")
+    for entry in given:
+        if entry.row.dest == "train_iters" and entry.value == 0 and not args.skip_train:
+            yield Finding(entry.name, 0, "must be at least 1", "raise it", entry.source)
 
 
 def weight_decay_has_both_ends(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
@@ -87,25 +81,17 @@ def weight_decay_has_both_ends(args: Any, given: Sequence[Given]) -> Iterator[Fi
 
 
 def exclusions(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    entries = {entry.row.name: entry for entry in given if not _says_nothing(entry)}
+    entries = {entry.row.name: entry for entry in given if not entry.says_nothing}
     for flags in EXCLUSIVE:
         present = [flag for flag in flags if flag in entries]
-        # Shared experts may be given by their number and by their width together.
-        is_one_width = "--n-shared-experts" in present
-        is_one_width = is_one_width and all(entries[flag].value == shared_expert_size(args) for flag in present[1:])
-        if len(present) > 1 and not is_one_width:
+        if len(present) > 1:
             earlier, later = entries[present[0]], entries[present[1]]
-            rule = f"does not go with {shown(earlier.name, _words(earlier.value))}"
-            yield Finding(later.name, _words(later.value), rule, "leave one out", later.source)
-
-
-def _says_nothing(entry: Given) -> bool:
-    """A value such as `--lr-warmup-iters 0` asks for nothing."""
-    return entry.value is None or (entry.row.type is not None and entry.value == entry.row.default)
+            rule = f"does not go with {shown(earlier.name, earlier.words)}"
+            yield Finding(later.name, later.words, rule, "leave one out", later.source)
 
 
 def needs(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    names = {entry.row.name for entry in given if not _says_nothing(entry)}
+    names = {entry.row.name for entry in given if not entry.says_nothing}
     for flag, others in NEEDS.items():
         if flag in names and not any(_is_on(args, other) for other in others):
             yield Finding(flag, None, f"needs {' or '.join(others)}", f"add it or leave {flag} out")
@@ -143,12 +129,6 @@ def position_flags_agree(args: Any, given: Sequence[Given]) -> Iterator[Finding]
             yield Finding(flag, None, "needs --position-embedding-type rope", f"add it or leave {flag} out")
 
 
-def recompute_flags_agree(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    if args.recompute_activations and args.recompute_granularity == "full":
-        other = "does not go with --recompute-granularity full: it is short for selective"
-        yield Finding("--recompute-activations", None, other, "leave one out")
-
-
 def fused_norm_is_rms(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     if args.use_fused_rmsnorm and args.normalization != "RMSNorm":
         yield Finding(
@@ -180,17 +160,6 @@ def context_sizes_multiply(args: Any, given: Sequence[Given]) -> Iterator[Findin
         )
 
 
-def sharding_agrees(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    stage, asked = fully_sharded_stage(args), args.zero_stage
-    if None not in (stage, asked) and stage != asked:
-        yield Finding(
-            "--zero-stage",
-            asked,
-            f"fully sharded data parallelism (--use-megatron-fsdp, --use-torch-fsdp2) is stage {stage} here",
-            "make them agree or leave one out",
-        )
-
-
 def distributed_muon_shares_its_states(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     if args.optimizer != "dist_muon":
         return
@@ -200,7 +169,7 @@ def distributed_muon_shares_its_states(args: Any, given: Sequence[Given]) -> Ite
         return
     for entry in given:
         if entry.row.dest in ("zero_stage", "use_distributed_optimizer") and entry.value in (0, False):
-            yield Finding(entry.name, _words(entry.value), rule, "use --optimizer muon, or leave it out", entry.source)
+            yield Finding(entry.name, entry.words, rule, "use --optimizer muon, or leave it out", entry.source)
             return
 
 
@@ -234,12 +203,10 @@ RULES: tuple[Rule, ...] = (
     exclusions,
     needs,
     position_flags_agree,
-    recompute_flags_agree,
     fused_norm_is_rms,
     latent_attention_has_a_rank,
     tokenizer_has_its_files,
     context_sizes_multiply,
-    sharding_agrees,
     distributed_muon_shares_its_states,
     pipeline_layout_fits,
 )
@@ -259,6 +226,15 @@ def replicas_are_averaged(given: Sequence[Given], config: AllConfig) -> Iterator
             yield Finding(entry.name, "sum", rule, "write mean", entry.source)
 
 
+def demands_are_met(given: Sequence[Given], config: AllConfig) -> Iterator[Finding]:
+    """The keys of a file that ask something of a field which they do not fill."""
+    for entry in given:
+        if entry.demand is not None:
+            has = attrgetter(path_of(entry.demand.field))(config) or 0
+            if not entry.demand.is_met(has):
+                yield Finding(entry.name, entry.value, entry.demand.rule.format(has), entry.demand.fix, entry.source)
+
+
 def spared_parameters_are_there(config: AllConfig) -> Iterator[Finding]:
     """Whether the model has a parameter for each name of --no-weight-decay-params."""
     ends = config.optimizer_config.no_weight_decay_params or []
@@ -272,5 +248,5 @@ def spared_parameters_are_there(config: AllConfig) -> Iterator[Finding]:
 
 def instead_of_refused(given: Sequence[Given]) -> dict[str, Any]:
     """Attribute -> what stands for a refused value: nothing is said of it twice, nor of what follows from it."""
-    refused = [e.row for e in given if e.row.status == REFUSED or any(_refuses(e.row, v) for v in _parts(e.value))]
+    refused = [e.row for e in given if e.row.status == REFUSED or any(_refuses(e.row, v) for v in parts(e.value))]
     return {row.dest: Unknown() if row.target else row.default for row in refused}

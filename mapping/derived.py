@@ -58,6 +58,8 @@ def rope_scaling_type(args: Any) -> str | None:
 
 def latent_factor(args: Any) -> float | None:
     """Of latent attention's positions, by the flag of the tool whose --rope-type or --rope-scaling-type is given."""
+    if not latent_attention(args):
+        return None
     return args.rotary_scaling_factor if args.rope_scaling_type is None else args.rope_scaling_factor
 
 
@@ -113,17 +115,13 @@ def dtype_of(own_argument: str) -> Callable[[Any], str | None]:
 
 
 def recompute_granularity(args: Any) -> str | None:
-    return args.recompute_granularity or ("selective" if args.recompute_activations else None)
+    short = "full" if recomputes_layers(args) else "selective" if args.recompute_activations else None
+    return args.recompute_granularity or short
 
 
-def needless(args: Any) -> dict[str, str]:
-    """Argument -> why nothing is derived from it, of those that another makes needless."""
-    reasons = {}
-    if isinstance(args.moe_layer_freq, list):
-        reasons["first_k_dense_replace"] = "no effect: the list of --moe-layer-freq says which layers have experts"
-    if not isinstance(args.num_nextn_predict_layers, Unknown) and not args.num_nextn_predict_layers:
-        reasons["share_mtp_embedding_and_output_weight"] = "no effect: the layers of --mtp-num-layers share them anyway"
-    return reasons
+def recomputes_layers(args: Any) -> bool:
+    """The form of recomputation that HuggingFace's --gradient_checkpointing stands for."""
+    return args.gradient_checkpointing and args.recompute_granularity is None
 
 
 def num_layer_list(args: Any) -> Any:
@@ -196,6 +194,13 @@ def betas(args: Any) -> Any:
     return Unknown() if any(isinstance(beta, Unknown) for beta in both) else both
 
 
+def resume_training(args: Any) -> bool | None:
+    """HuggingFace's Trainer has a name for what is loaded to begin with, and one for the run that goes on."""
+    if args.resume_from_checkpoint is not None:
+        return True
+    return False if args.resume_training is None and args.model_name_or_path is not None else args.resume_training
+
+
 def unless(argument: str) -> Callable[[Any], bool]:
     """A field that is the opposite of its argument."""
     return lambda args: not getattr(args, argument)
@@ -229,7 +234,12 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "compute_dtype": dtype_of("compute_dtype"),
     "lora_rank": lambda args: args.lora_r if args.lora_target_modules else None,
     "recompute_granularity": recompute_granularity,
+    "recompute_method": lambda args: args.recompute_method or ("uniform" if recomputes_layers(args) else None),
+    "recompute_num_layers": lambda args: (
+        1 if args.recompute_num_layers is None and recomputes_layers(args) else args.recompute_num_layers
+    ),
     **OF_EXPERTS,
+    "resume_training": resume_training,
     "betas": betas,
     "loss_scaler": lambda args: "adaptive" if args.adaptive_loss_scale else args.loss_scaler,
     "exp_avg_dtype": lambda args: "bf16" if args.o2_optimizer else args.exp_avg_dtype,
@@ -249,7 +259,9 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "expert_tensor_parallel_size": lambda args: 1 if args.moe_tp_extend_ep else args.expert_tensor_parallel_size,
     "context_parallel_algo": context_parallel_algo,
     "ulysses_degree_in_cp": lambda args: (
-        args.ulysses_degree_in_cp or (args.hierarchical_context_parallel_sizes or [None])[0]
+        args.ulysses_degree_in_cp
+        if args.ulysses_degree_in_cp is not None
+        else (args.hierarchical_context_parallel_sizes or [None])[0]
     ),
     "rank_order": lambda args: RANK_ORDERS[1] if args.use_tp_pp_dp_mapping else None,
     "tokenizer_type": tokenizer_type,

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mapping.flags.notations import layer_frequency
+from mapping.flags.acting.moe import ROUTERS, SOFTMAX_FIRST
+from mapping.flags.notations import layer_frequency, parts
 
 
 def moe_layer_freq(args: Any) -> int | list[int] | None:
@@ -30,19 +31,14 @@ def shared_expert_gate(args: Any) -> bool:
     return bool(args.moe_shared_expert_gate or args.shared_expert_gate or args.enable_shared_expert)
 
 
-SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss")
-
-
 def _kinds_of_balancing(args: Any) -> list[str]:
-    given = args.moe_router_load_balancing_type
-    return given if isinstance(given, list) else [given]
+    return parts(args.moe_router_load_balancing_type)
 
 
 def load_balancing(args: Any) -> Any:
     """MindSpeed-LLM's names for whole routers, in Megatron's terms: what remains is the balancing loss."""
     loss = "seq_aux_loss" if args.seq_aux else "aux_loss"
-    of_routers = (*SOFTMAX_FIRST, "noaux_tc", "aux_loss")
-    kinds = [loss if kind in of_routers else kind for kind in _kinds_of_balancing(args)]
+    kinds = [loss if kind in ROUTERS else kind for kind in _kinds_of_balancing(args)]
     return kinds[0] if len(kinds) == 1 else kinds
 
 

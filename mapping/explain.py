@@ -6,7 +6,6 @@ arguments are accepted, 2 when not. `--doc` writes the reference of all flags in
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,15 +15,16 @@ from pathlib import Path
 from signal import SIG_DFL, SIGPIPE, signal
 from typing import Any
 
-from mapping.flags import IGNORED, REFUSED
+from mapping.flags import IGNORED, MAPPED, REFUSED
 from mapping.given import Given
 from mapping.memory import as_json as memory_as_json
 from mapping.memory import as_lines as memory_as_lines
 from mapping.merge import Reading
-from mapping.reading import not_yet, read
+from mapping.reading import left_open, not_yet, read
+from parallel_core.command_line import command_line
 from parallel_core.config import AllConfig, unsupported
 from parallel_core.config.base import Unknown
-from parallel_core.config.tree import PUBLIC
+from parallel_core.config.tree import PUBLIC, path_of
 from parallel_core.config.unsupported import is_missing
 from parallel_core.findings import Finding
 
@@ -51,8 +51,10 @@ def outcomes(reading: Reading) -> Iterator[Outcome]:
 
 def _outcome(given: Given, config: AllConfig, planned: bool) -> Outcome:
     row = given.row
-    if row.status == REFUSED and given.value == row.default:
+    if row.status == REFUSED and row.asks_for_nothing(given.value):
         return Outcome(given.name, given.value, IGNORED, "", "its default: it asks for nothing")
+    if given.demand is not None:
+        return Outcome(given.name, given.value, MAPPED, "", f"compared with {PUBLIC[path_of(given.demand.field)]}")
     if not given.target or given.status == IGNORED:
         return Outcome(given.name, given.value, given.status, "", given.reason or row.reason)
     value = attrgetter(given.target)(config)
@@ -114,7 +116,7 @@ def _verdict(reading: Reading) -> list[str]:
         return [f"error: {error}" for error in reading.errors]
     planned = not_yet(reading)
     if not planned:
-        return ["accepted"]
+        return ["accepted", *(f"for a training: {finding}" for finding in left_open(reading))]
     return ["accepted; training refuses to start until this is implemented:", *(f"planned: {text}" for text in planned)]
 
 
@@ -129,7 +131,7 @@ def write_reference(path: Path = Path("docs/flags.md")) -> int:
 
 def main(argv: Sequence[str]) -> int:
     split = argv.index("--") if "--" in argv else len(argv)
-    parser = argparse.ArgumentParser(prog="python -m mapping.explain", description=__doc__, allow_abbrev=False)
+    parser = command_line(__doc__, "python -m mapping.explain")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--world-size", type=int, help="processes of the job; default: what the environment says")
     parser.add_argument("--check-files", action="store_true", help="look at tokenizer, data and checkpoint files too")

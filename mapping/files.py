@@ -26,12 +26,6 @@ def missing_files(args: Any) -> Iterator[Finding]:
         ("--test-data-path", args.test_data_path),
     ):
         yield from _missing_data(flag, entries or ())
-    if args.lora_load is not None and args.lora_target_modules and not Path(args.lora_load).exists():
-        yield Finding("--lora-load", args.lora_load, "there is no such checkpoint", "give the path of an existing one")
-    if args.load is not None and args.exit_on_missing_checkpoint and not Path(args.load).exists():
-        yield Finding(
-            "--load", args.load, "there is no such checkpoint", "remove --exit-on-missing-checkpoint to start anew"
-        )
 
 
 def _missing_data(flag: str, entries: Sequence[str]) -> Iterator[Finding]:

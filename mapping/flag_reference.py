@@ -12,6 +12,7 @@ from typing import Any
 
 from mapping.flags import GROUPS, MAPPED, REFUSED, ROWS, Flag
 from mapping.from_args import field_values
+from parallel_core.command_line import command_line
 from parallel_core.config.tree import FLAG_OF, OPTIONS, PUBLIC, SECTIONS
 from parallel_core.config.unsupported import IMPLEMENTED, never_works, works
 
@@ -39,15 +40,34 @@ def reference() -> str:
 
 def help_text() -> str:
     """The flags that act, for a terminal."""
+    page = "docs/flags.md: every flag of Megatron-LM, MindSpeed and MindSpeed-LLM, and what becomes of it"
+    parser = command_line("Flags that act, with Megatron's meaning and defaults.", usage="%(prog)s FLAGS")
+    parser.epilog = page
     sentences = field_sentences()
-    lines = []
     for group in GROUPS:
         rows = [row for row in group if row.status == MAPPED]
-        lines += [f"\n{rows[0].group}:"] if rows else []
-        lines += [f"  {row.name:46} {row.help or sentences.get(row.target, '')}" for row in rows]
-    return "\n".join(
-        [*lines, "", "docs/flags.md: every flag of Megatron-LM, MindSpeed and MindSpeed-LLM: what becomes of it"]
-    )
+        section = parser.add_argument_group(rows[0].group if rows else None)
+        for row in rows:
+            text = f"{_meaning(row, sentences)}{planned(row).replace('*', '')}".replace("%", "%%")
+            section.add_argument(row.name, *row.aliases, default=row.default, help=text, **_notation(row))
+    return parser.format_help()
+
+
+_PLACEHOLDERS: dict[Any, str] = {int: "N", float: "X", str: "TEXT"}
+
+
+def _notation(row: Flag) -> dict[str, Any]:
+    """How argparse says what a flag takes."""
+    if row.type is None:
+        return {"action": "store_true"}
+    choices = [choice for choice in row.choices if choice not in row.refuses]
+    word = f"{{{','.join(map(str, choices))}}}" if choices else _PLACEHOLDERS.get(row.type, row.type.__name__.upper())
+    return {"metavar": word, "nargs": "+" if row.nargs == "1+" else row.nargs}
+
+
+def _meaning(row: Flag, sentences: dict[str, str]) -> str:
+    turns_off = row.type is None and row.stores is False and not row.help
+    return row.help or ("Not: " if turns_off else "") + sentences.get(row.target, "")
 
 
 def _line(row: Flag, sentences: dict[str, str]) -> str:
@@ -59,8 +79,7 @@ def _line(row: Flag, sentences: dict[str, str]) -> str:
 
 def _outcome(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
     if row.status == MAPPED:
-        turns_off = row.type is None and row.stores is False and not row.help
-        yield row.help or ("Not: " if turns_off else "") + sentences.get(row.target, "")
+        yield _meaning(row, sentences)
         if row.target:
             yield f"→ `{PUBLIC[row.target]}`{planned(row)}"
         elif row.choices:

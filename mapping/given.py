@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mapping.flags import IGNORED, MAPPED, ROWS, Flag
+from mapping.flags.combinations import COMPLETES
+from mapping.flags.notations import parts
 
 NO_FLAG = Flag("", None)
 """The row of a key that no flag says."""
+
+
+class Demand(NamedTuple):
+    """What the key of a file asks of a config field, which it does not fill."""
+
+    value: Any
+    """Of the key."""
+    field: str
+    """The end of the field's path."""
+    is_met: Callable[[Any], bool]
+    """By the field's value, 0 where there is none."""
+    rule: str
+    """That the key breaks else; {} stands for the field's value."""
+    fix: str
 
 
 class Given(NamedTuple):
@@ -24,6 +41,10 @@ class Given(NamedTuple):
     """The configuration file; empty for the command line."""
     reason: str = ""
     """Why the key of a file does nothing, or fills a field that changes no result."""
+    demand: Demand | None = None
+    """Of the key of a file that fills no field."""
+    is_default: bool = False
+    """Of a file's key whose value holds without it, too: another key's counts."""
 
     @property
     def target(self) -> str:
@@ -36,9 +57,31 @@ class Given(NamedTuple):
         return IGNORED if self.reason else self.row.status
 
     @property
+    def words(self) -> str | float | None:
+        """The value as it is typed; none for a switch."""
+        if self.value is None or isinstance(self.value, bool):
+            return None
+        if isinstance(self.value, int | float):
+            return self.value
+        return " ".join(map(str, parts(self.value)))
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it asks for nothing, as `--lr-warmup-iters 0` does."""
+        return self.value is None or (self.row.type is not None and self.value == self.row.default)
+
+    @property
     def replaced(self) -> str:
         """The sentence about what is taken for the value, where another stands for it; empty if it acts."""
         return self.row.stands_for.get(self.value, "") if isinstance(self.value, str) else ""
+
+    def replaces(self, other: Given) -> bool:
+        """Whether only one of both can count: they fill the same argument or the same field."""
+        names = {name for name in (self.target, self.row.dest) if name}
+        if names.isdisjoint((other.target, other.row.dest)):
+            return False
+        flags = (self.row.name, other.row.name)
+        return flags[0] not in COMPLETES.get(flags[1], ()) and flags[1] not in COMPLETES.get(flags[0], ())
 
 
 ROW_OF: dict[str, Flag] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -11,31 +12,41 @@ from typing import Any
 
 from mapping.checks import (
     check_given,
+    demands_are_met,
     instead_of_refused,
     replicas_are_averaged,
     required,
     spared_parameters_are_there,
 )
-from mapping.derived import needless
+from mapping.contradictions import contradictions
 from mapping.files import missing_files
 from mapping.flags import IGNORED, ROWS, Flag
+from mapping.flags.idle import why_idle
 from mapping.from_args import COPIED, field_values
 from mapping.given import OTHER_NAMES, ROW_OF, Given
-from mapping.loss_scale import out_of_place, why_not
+from mapping.loss_scale import out_of_place
 from mapping.naming import as_given
 from mapping.readers import checkpoint
 from mapping.readers.deepspeed import Auto, resolved
 from parallel_core.blocks import adapter_findings
+from parallel_core.checkpoint.load_folder import load_findings
+from parallel_core.checkpoint.save_folder import save_findings
 from parallel_core.config import AllConfig, unsupported
-from parallel_core.config.base import Unknown, gather_findings, judge
+from parallel_core.config.base import Unjudged, Unknown, gather_findings, judge
 from parallel_core.config.no_effect import without_effect
 from parallel_core.config.tree import OPTIONS, build, path_of
+from parallel_core.data.epochs import length_of_training
 from parallel_core.findings import Finding
 
 _DEST = {row.target: row.dest for row in reversed(COPIED)}
 """Path of a field that is copied -> the argument of its own flag."""
 
-_SHOWN = {**_DEST, path_of("model_config.vocab_size"): "padded_vocab_size", path_of("params_dtype"): "params_dtype"}
+_SHOWN = {
+    **_DEST,
+    path_of("model_config.vocab_size"): "padded_vocab_size",
+    path_of("params_dtype"): "params_dtype",
+    path_of("resume_training"): "resume_training",
+}
 """Path of a field -> the argument that shows what the config derived."""
 
 
@@ -85,14 +96,16 @@ class Reading:
         return [str(finding) for finding in self.findings]
 
     def print_notes(self) -> None:
-        """What was given and does nothing, or was given another way, and what was left to the flags: by rank 0."""
+        """What was given and does nothing, or was given another way, and what was left to the flags: by rank 0. Not the
+        defaults that a file spells out."""
         if self.sources.rank != 0:
             return
-        silent = [entry for entry in self.given if not (entry.reason or entry.replaced)]
+        asked = [entry for entry in self.given if not entry.is_default]
+        silent = [entry for entry in asked if not (entry.reason or entry.replaced)]
         ignored = [entry.name for entry in silent if entry.status == IGNORED]
         if ignored:
             print(f"ignored, the result is the same without: {' '.join(ignored)}")
-        of_files = (f"ignored: {entry.name}: {entry.reason}" for entry in self.given if entry.reason)
+        of_files = (f"ignored: {entry.name}: {entry.reason}" for entry in asked if entry.reason)
         print(*(f"{line}\n" for line in (*of_files, *self.notes)), sep="", end="")
 
 
@@ -101,7 +114,7 @@ def resolve(sources: Sources) -> Reading:
     strong = [*_other_names(sources), *sources.typed, *sources.changed]
     said = checkpoint.read([*sources.yaml, *strong])
     yaml = list(_not_taken(sources.yaml, strong))
-    deepspeed, contradictions = _agreeing(sources.deepspeed, [*yaml, *sources.typed])
+    deepspeed, disagreeing = _agreeing(sources.deepspeed, [*yaml, *sources.typed])
     defaults = list(_not_taken(sources.defaults, [*yaml, *deepspeed, *strong]))
     of_checkpoint = [*_not_taken(said.fills_in, [*yaml, *deepspeed, *strong]), *said.wins]
     of_files, yaml = yaml, [*yaml, *of_checkpoint]
@@ -110,29 +123,38 @@ def resolve(sources: Sources) -> Reading:
     replaced = list(_replaced(said.wins, [*sources.yaml, *strong], args))
     vars(args).update((_argument(entry), entry.value) for entry in said.wins if _argument(entry))
     of_flags = [entry for entry in given if entry.row.name]
-    findings = [*sources.findings, *said.findings, *contradictions, *check_given(args, of_flags)]
+    findings = [*sources.findings, *said.findings, *disagreeing, *check_given(args, of_flags)]
     findings += () if sources.is_a_file else required(args)
+    findings += contradictions(args, of_flags)
     vars(args).update(instead_of_refused(of_flags))
     values = field_values(args, sources.read_vocabulary, {_argument(entry) for entry in given})
     values |= {entry.field: entry.value for entry in yaml if entry.field}
     args.world_size = sources.world_size or values.get(_WORLD) or _smallest_world(values)
     values[_WORLD] = args.world_size
+    length = length_of_training(values)
     with gather_findings() as of_config:
-        config = build(values)
+        config = build(values | length.values)
     config.named = {entry.target: entry.name for entry in given if entry.target}
     notes, open_ends = resolved(sources.autos, config)
     replaced += (f"{entry.name} {entry.value}: {entry.replaced}" for entry in given if entry.replaced)
-    files = missing_files(args) if sources.check_files else ()
-    of_config += judge([partial(replicas_are_averaged, yaml)], config)
+    files = [*missing_files(args), *_of_folders(sources, config, said.findings)] if sources.check_files else ()
+    of_config += judge([partial(replicas_are_averaged, yaml), partial(demands_are_met, yaml)], config)
     if not (findings or of_config or unsupported(config)):
         of_config += judge([spared_parameters_are_there, adapter_findings], config)
-    found = as_given([*findings, *of_config, *open_ends, *files, *out_of_place(strong, config)], given)
-    _fill_in(args, config, yaml)
-    reasons = ({} if found else without_effect(config)) | why_not(config)
+    found = [*findings, *length.findings, *of_config, *open_ends, *files, *out_of_place(strong, config)]
+    found = as_given(found, given)
+    reasons = ({} if found else without_effect(config, {entry.target for entry in given})) | length.reasons
     acting = [entry for entry in of_checkpoint if entry.target not in reasons]
     reported = [*sources.typed, *sources.changed, *sources.deepspeed, *defaults, *of_files, *acting]
-    reported = _with_reasons(reported, reasons, needless(args))
-    return Reading(sources, reported, args, config, found, [*replaced, *notes])
+    reported = [entry._replace(reason=_reason(entry, reasons, args)) for entry in reported]
+    _fill_in(args, config, yaml)
+    return Reading(sources, list(_whole(reported)), args, config, found, [*replaced, *notes, *length.notes])
+
+
+def _of_folders(sources: Sources, config: AllConfig, told: Sequence[Finding]) -> Iterator[Finding]:
+    """What checkpoints are loaded from, unless that was `told`, and saved to."""
+    of_saves = partial(save_findings, looks_for_others=sources.rank == 0)
+    return judge([of_saves] if told else [load_findings, of_saves], config)
 
 
 def _other_names(sources: Sources) -> Iterator[Given]:
@@ -145,8 +167,7 @@ def _other_names(sources: Sources) -> Iterator[Given]:
 
 def _not_taken(weak: Sequence[Given], strong: Sequence[Given]) -> Iterator[Given]:
     """Values whose argument and field nothing stronger fills."""
-    taken = {name for entry in strong for name in (entry.target, entry.row.dest) if name}
-    return (entry for entry in weak if not taken & {entry.target, entry.row.dest})
+    return (entry for entry in weak if not any(other.replaces(entry) for other in strong))
 
 
 def _agreeing(deepspeed: Sequence[Given], rest: Sequence[Given]) -> tuple[list[Given], list[Finding]]:
@@ -174,13 +195,17 @@ def _replaced(wins: Sequence[Given], given: Sequence[Given], args: Namespace) ->
             yield f"{entry.name} {entry.value}: {other.source} has {other.value}, which counts (--use-checkpoint-args)"
 
 
-def _with_reasons(given: Sequence[Given], of_fields: Mapping[str, str], of_arguments: Mapping[str, str]) -> list[Given]:
-    """The values, those whose field or argument does nothing with the reason why."""
+def _reason(entry: Given, of_fields: Mapping[str, str], args: Namespace) -> str:
+    """Why a value does nothing: its key in a file, its field, or its argument beside others; empty if it acts."""
+    with suppress(Unjudged):
+        return entry.reason or of_fields.get(entry.target) or why_idle(entry.row.name, args)
+    return ""
 
-    def reason(entry: Given) -> str:
-        return entry.reason or of_fields.get(entry.target) or of_arguments.get(entry.row.dest, "")
 
-    return [entry._replace(reason=reason(entry)) for entry in given]
+def _whole(given: Sequence[Given]) -> Iterator[Given]:
+    """The values, without the reasons of some fields of a file's key that fills others, too."""
+    acting = {entry.name for entry in given if entry.source and not entry.reason}
+    return (entry._replace(reason="") if entry.source and entry.name in acting else entry for entry in given)
 
 
 def _argument(entry: Given) -> str:

@@ -33,7 +33,7 @@ def as_given(findings: Iterable[Finding], given: Sequence[Given]) -> list[Findin
 
 def _names_of_files(given: Sequence[Given]) -> dict[str, str]:
     """Flag -> what a file calls it, if nothing was typed: the argument where it has arguments, else the section's."""
-    if any(entry.row.name for entry in given):
+    if not any(entry.field for entry in given):
         return {row.name: row.dest for row in ROWS}
     return {flag: PUBLIC[path] for path, flag in reversed(FLAG_OF.items())}
 

@@ -16,7 +16,9 @@ import numpy as np
 
 from parallel_core.context import ContextLayout, Ranges
 
-LABELS, LOSS_MASK, ATTENTION_MASK = "labels", "loss_mask", "attention_mask"
+ENTRIES = ("tokens", "labels", "loss_mask", "attention_mask", "position_ids")
+"""Megatron's, in the order in which its scripts unpack them."""
+TOKENS, LABELS, LOSS_MASK, ATTENTION_MASK, POSITION_IDS = ENTRIES
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,42 @@ class Entry:
     def of(cls, name: str, array: np.ndarray) -> Entry:
         """A batch's entry with whole sequences."""
         if name == LOSS_MASK:
-            return cls(array, row_tokens=array.reshape(len(array), -1).sum(1, dtype=np.float64))
+            return cls(array, row_tokens=array.sum(tuple(range(1, array.ndim)), dtype=np.float64))
         if name == LABELS:
             return cls(array, row_tokens=np.full(len(array), math.prod(array.shape[1:]), np.float64))
         return cls(array)
+
+    @property
+    def sequences(self) -> np.ndarray:
+        """Whole ones, where they are known."""
+        return self.array if self.whole is None else self.whole
 
     def rows(self, start: int, stop: int) -> Entry:
         """Some of the rows."""
         whole, tokens = (None if part is None else part[start:stop] for part in (self.whole, self.row_tokens))
         return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
 
+    def with_rows(self, rows: int) -> Entry:
+        """Zeros behind its own rows, up to so many."""
+
+        def filled(part: np.ndarray) -> np.ndarray:
+            return np.concatenate([part, np.zeros((rows - len(part), *part.shape[1:]), part.dtype)])
+
+        whole, tokens = (None if part is None else filled(part) for part in (self.whole, self.row_tokens))
+        return replace(self, array=filled(self.array), whole=whole, row_tokens=tokens)
+
     @property
     def tokens(self) -> float | None:
         """How many tokens count, of labels and loss mask."""
         return None if self.row_tokens is None else float(self.row_tokens.sum())
+
+
+def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """A batch with rows of zeros behind its own, up to so many. No token of theirs counts: a loss mask says so."""
+    short = {name: entry for name, entry in batch.items() if isinstance(entry, Entry) and len(entry.array) < rows}
+    if LABELS in short and LOSS_MASK not in batch:
+        short[LOSS_MASK] = Entry.of(LOSS_MASK, np.ones(short[LABELS].sequences.shape, np.float32))
+    return {**batch, **{name: entry.with_rows(rows) for name, entry in short.items()}}
 
 
 def tokens_ahead(sequences: np.ndarray, places: int) -> np.ndarray:
@@ -105,18 +129,12 @@ class StepBatch:
 
     Args:
         entries: arrays as `Entry`; anything else goes to every micro-batch as it is.
-        micro_batches: how many; must divide the rows of each array, otherwise ValueError.
+        micro_batches: how many; divides the rows of each array (`BatchRules`).
         context: whose shards of the sequences.
     """
 
     def __init__(self, entries: Mapping[str, Any], micro_batches: int, context: ContextShard) -> None:
         self.entries, self.micro_batches, self.context = entries, micro_batches, context
-        for name, entry in entries.items():
-            if isinstance(entry, Entry) and len(entry.array) % micro_batches:
-                raise ValueError(
-                    f"get_batch_func: {name!r} has {len(entry.array)} rows, which --global-batch-size cuts into "
-                    f"{micro_batches} micro-batches: return micro_batch_num x micro_batch_size rows along dimension 0"
-                )
 
     def micro_batch(self, number: int, without: Collection[str] = ()) -> dict[str, Any]:
         """Micro-batch `number`: all entries but those of the names in `without`."""

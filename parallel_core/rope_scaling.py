@@ -20,13 +20,6 @@ ORIGINAL_LENGTHS = {"llama3": LLAMA3_ORIGINAL_LENGTH, "yarn": YARN_ORIGINAL_LENG
 """Megatron's, where none is given."""
 
 
-def factor_of(config: ModelConfig) -> float:
-    """By how much positions are stretched: latent attention has a factor of its own, which acts on its scores with any
-    kind of rotary positions, as in Megatron."""
-    latent = config.multi_latent_attention
-    return latent.rotary_scaling_factor if latent.enabled else config.rope_scaling.factor
-
-
 def stretched(frequencies: np.ndarray, config: ModelConfig) -> tuple[np.ndarray, float]:
     """The frequencies as the configuration stretches them, and what cosines and sines are multiplied with."""
     scaling = config.rope_scaling
@@ -34,14 +27,14 @@ def stretched(frequencies: np.ndarray, config: ModelConfig) -> tuple[np.ndarray,
         case "llama3":
             return llama3(frequencies, scaling), 1.0
         case "yarn":
-            factor = factor_of(config)
+            factor = config.rotary_factor
             sharpened = yarn_magnitude(factor, scaling.mscale) / yarn_magnitude(factor, scaling.mscale_all_dim)
             return yarn(frequencies, scaling, config.rotary_base, factor), sharpened
         case "longrope":
             return longrope(frequencies, scaling, config.seq_length, config.max_position_embeddings)
         case "dynamic":
             original = scaling.original_max_position_embeddings or config.max_position_embeddings
-            return dynamic(frequencies, factor_of(config), config.seq_length / original), 1.0
+            return dynamic(frequencies, config.rotary_factor, config.seq_length / original), 1.0
     return frequencies, 1.0
 
 

@@ -39,7 +39,7 @@ class Rotary:
     @classmethod
     def of(cls, config: ModelConfig) -> Rotary | None:
         """The configuration's rotary embedding, if it has one."""
-        if config.position_embedding_type != "rope" and not config.use_rotary_embedding:
+        if not config.use_rotary_embedding:
             return None
         return cls.of_width(config, config.kv_channels, config.rotary_interleaved)
 

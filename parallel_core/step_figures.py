@@ -6,8 +6,9 @@ several ranks have alike is reported divided by their number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import prod
 
@@ -15,11 +16,14 @@ import numpy as np
 
 from parallel_core.config import ModelConfig
 from parallel_core.config.moe import BALANCING_LOSSES
+from parallel_core.routing import beyond_capacity
 
 TOKENS_CHOSEN = "tokens_chosen"
 """[layers, E]: how many of a layer's choices fell on each expert, before tokens are dropped."""
 TOKENS_ROUTED = "tokens_routed"
 """[layers, E]: and after."""
+TOKENS_BEYOND = "tokens_beyond"
+"""[layers]: how many of a layer's choices would be dropped with --moe-drop-rate-capacity-factor."""
 INDEXER_LOSS = "indexer loss"
 """Megatron's name of the loss of sparse attention's indexer."""
 DEVICE_LOSS, COMMUNICATION_LOSS, Z_LOSS = "device_load_balancing_loss", "comm_load_balancing_loss", "z_loss"
@@ -36,6 +40,8 @@ class Figure:
     layers: int = 0
     """Of a loss by layer: by how many layers its sum is divided to be logged. As in Megatron those are the decoder's
     layers of experts and all depths of multi-token prediction, dense ones too."""
+    counted: Callable[[np.ndarray], np.ndarray] = np.asarray
+    """From the array that a cell reports of a micro-batch to the one that is summed."""
 
     def logged(self, value: np.ndarray) -> float:
         """One number: the mean over `layers`, or the value itself where it isn't by layer."""
@@ -63,6 +69,10 @@ def _of_experts(config: ModelConfig) -> Iterator[Figure]:
     by_expert = (number, config.moe_config.num_experts or 0)
     yield Figure(TOKENS_CHOSEN, by_expert, is_loss=False)
     yield Figure(TOKENS_ROUTED, by_expert, is_loss=False)
+    factor = config.moe_config.monitors.moe_drop_rate_capacity_factor
+    if factor is not None and factor != config.moe_config.moe_expert_capacity_factor:
+        counted = partial(beyond_capacity, capacity_factor=factor)
+        yield Figure(TOKENS_BEYOND, (number,), is_loss=False, counted=counted)
     for name in router_losses(config):
         yield Figure(name, (number,), layers=averaged)
 

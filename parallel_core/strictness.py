@@ -1,4 +1,5 @@
-"""What becomes of names that a model and a checkpoint do not share (--dist-ckpt-strictness)."""
+"""What becomes of names that a model and a checkpoint do not share, and of settings by which they are two networks
+(--dist-ckpt-strictness)."""
 
 from typing import NamedTuple
 
@@ -10,7 +11,8 @@ class Strictness(NamedTuple):
     """
 
     refuses_absent: bool
-    """Names that the model has and the checkpoint lacks. Otherwise such parameters keep their initial values."""
+    """Names that the model has and the checkpoint lacks. Otherwise such parameters keep their initial values. And
+    settings by which they are two networks, which are otherwise logged."""
     refuses_unused: bool
     """Names that the checkpoint has and the model lacks."""
     logs_absent: bool = False

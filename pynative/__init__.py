@@ -18,13 +18,22 @@ What code of this package reads without being given it, all there is in a proces
     autograd                       the queue of deferred weight gradients,      deferred_weight_gradients,
                                    and whether MindSpore's tape records         recording: both within a block
     sys.meta_path                  what MindSpore's import need not load        deferred_imports.install, here
-    sys.excepthook                 the end of a job whose rank failed           set_parallel_context
+    sys.excepthook                 the end of a job whose rank failed           set_parallel_context, not at a prompt
+    malloc, numpy's BLAS           kept memory; one thread, the fastest core    set_parallel_context
     numpy.random                   for the script's own use                     set_seed
+    a thread                       waits for the end of msrun, which started    lifetime.watch, here
+                                   this process
 
 Caches (`functools.cache`, the ledger's call sites, MCCL's groups) are not listed: what they return does not depend on
 them. `mapping.arguments` keeps the flags for Megatron's `get_args`; nothing here reads it.
 """
 
+import os
+
 from pynative import deferred_imports
 
 deferred_imports.install()
+if "MS_ROLE" in os.environ:  # set by msrun alone
+    from pynative.lifetime import watch
+
+    watch()

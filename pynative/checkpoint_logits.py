@@ -7,15 +7,15 @@ device, starts this to compare what it read with what it wrote.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.checkpoint.config import config_for_inference
 from parallel_core.checkpoint.convert.reader import open_checkpoint
+from parallel_core.checkpoint.settings import config_for_inference
+from parallel_core.command_line import command_line
 from parallel_core.config import AllConfig, ParallelConfig
 from parallel_core.findings import exit_code
 from pynative.autograd import no_grad
@@ -30,8 +30,7 @@ def config_in_float32(directory: Path) -> AllConfig:
     """A checkpoint's model, to be computed in float32."""
     sections = open_checkpoint(directory, optimizer=False).manifest.config
     model = {**sections["model_config"], **_FLOAT32}
-    known = {"dataset_config": {}, **sections, "model_config": model}
-    return config_for_inference(known, ParallelConfig())
+    return config_for_inference({**sections, "model_config": model})
 
 
 def logits_of(directory: Path, ids: np.ndarray) -> np.ndarray:
@@ -46,9 +45,9 @@ def logits_of(directory: Path, ids: np.ndarray) -> np.ndarray:
 
 def main(argv: list[str] | None = None) -> int:
     """Write the logits of each folder, by its place in the command line; 1 if one cannot be computed."""
-    parser = argparse.ArgumentParser("python -m pynative.checkpoint_logits", description=__doc__, allow_abbrev=False)
-    parser.add_argument("directories", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
+    parser = command_line(__doc__, "python -m pynative.checkpoint_logits")
+    parser.add_argument("directories", nargs="+", type=Path, help="checkpoints")
+    parser.add_argument("--out", type=Path, required=True, help="the .npz file that is written")
     parser.add_argument("--ids", required=True, help="the prompt's, with commas between")
     options = parser.parse_args(argv)
     ids = np.array([options.ids.split(",")], np.int32)

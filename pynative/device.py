@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import mindspore as ms
@@ -12,6 +11,7 @@ import numpy as np
 from mindspore.device_context.cpu.op_tuning import RuntimeConf
 
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
+from parallel_core.devices import has_ascend
 from pynative import collectives, kernels
 from pynative.kernels.host import blas
 from pynative.kernels.host.engine import ENGINE
@@ -31,11 +31,6 @@ class Choice(NamedTuple):
     target: str
     notice: str | None = None
     """One line, where MindSpore's context or the host would have let one expect another."""
-
-
-def has_ascend() -> bool:
-    """Whether this host has one: its driver makes /dev/davinci*; a dry run (MS_SIMULATION_LEVEL) needs none."""
-    return any(Path("/dev").glob("davinci*")) or "MS_SIMULATION_LEVEL" in os.environ
 
 
 def choose(asked: str | None) -> Choice:
@@ -107,9 +102,11 @@ def initialize(
     if device_target == "CPU":
         ms.runtime.launch_blocking()
         _limit_pool(threads or cores_of_a_rank(world_size))
-        _run_graphs_in_the_caller()
     kernels.use(kernel_set, threads or cores_of_a_rank(world_size), fused)
-    use_jit_fuser(jit_fuser and device_target == "CPU")
+    compiles = jit_fuser and device_target == "CPU" and kernels.active() == "ops"
+    if compiles:
+        _run_graphs_in_the_caller()
+    use_jit_fuser(compiles)
 
 
 @cache
@@ -118,6 +115,7 @@ def _run_graphs_in_the_caller() -> None:
     thirty times as long where every core has a rank.
 
     MindSpore reads its runtime's settings at the first launch of a process, and prints them on the standard output.
+    After it a script can choose no device any more, so nothing is launched where nothing will be compiled.
     """
     given = os.environ.get("MS_DEV_RUNTIME_CONF")
     os.environ["MS_DEV_RUNTIME_CONF"] = ",".join(filter(None, (given, "graph_pipeline:False")))

@@ -15,9 +15,14 @@ from parallel_core.config.checkpoint import starts_a_name
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from pynative import checkpointing, parallel_state
 from pynative.checkpointing.names import get_checkpoint_name, get_last_checkpoint
+from pynative.checkpointing.state import new_run_id
 from pynative.optimizer.optimizer import FlatOptimizer
 
 __all__ = ["get_checkpoint_name", "get_last_checkpoint", "load_checkpoint", "save_checkpoint"]
+
+
+_THIS_PROCESS = new_run_id()
+"""A script's checkpoints are those that its process has written."""
 
 
 @dataclass
@@ -31,6 +36,8 @@ class _Run:
     iteration: int = 0
     callbacks: tuple = ()
     callback_states: dict[str, dict[str, Any]] = field(default_factory=dict)
+    run_id: str = _THIS_PROCESS
+    resumed_from: Path | None = None
 
     @property
     def step_cell(self) -> "_Run":
@@ -75,12 +82,13 @@ def save_checkpoint(
     epoch_num: int = 0,
     step_num: int = 0,
     crc_check: bool = False,
-    keep_checkpoint_max: int = 5,
+    keep_checkpoint_max: int | None = None,
 ) -> Path:
     """Write `ckpt_path`/iter_<step_num>, its path; all ranks call this.
 
     config: the configuration, or a section of the one that `set_parallel_context` was given. step_num: steps since the
-    beginning; epochs are not counted. crc_check: checksums are written in any case.
+    beginning; epochs are not counted. crc_check: checksums are written in any case. keep_checkpoint_max: how many of
+    those that this process has written are left in `ckpt_path`; all, unless it is given.
     """
     _check_format(format)
     others = {"only_save_strategy": (only_save_strategy, False), "epoch_num": (epoch_num, 0)}

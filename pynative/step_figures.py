@@ -24,9 +24,9 @@ class _Added(NamedTuple):
     layer: int | None
     share: float
 
-    def read(self) -> np.ndarray | float:
+    def read(self, figure: Figure) -> np.ndarray:
         value = self.value if isinstance(self.value, float) else np.squeeze(self.value.asnumpy())
-        return value * self.share
+        return figure.counted(np.asarray(value)) * self.share
 
 
 class StepFigures:
@@ -58,9 +58,9 @@ class StepFigures:
     def vector(self) -> list[float]:
         """This rank's sums. The only place where figures are read from the device."""
         values = {figure.name: np.zeros(figure.shape, np.float64) for figure in self.figures}
-        for name, added in self._added.items():
-            for one in added:
-                values[name][... if one.layer is None else one.layer - 1] += one.read()
+        for figure in self.figures:
+            for one in self._added[figure.name]:
+                values[figure.name][... if one.layer is None else one.layer - 1] += one.read(figure)
         return to_vector(self.figures, values)
 
     def whole(self, vector: Sequence[float]) -> dict[str, np.ndarray]:

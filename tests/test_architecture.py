@@ -71,23 +71,35 @@ FLOORS = {
         {"experts"},
         {"derived", "given"},
         {"checks", "from_args", "loss_scale", "naming", "readers"},
-        {"flag_reference", "launch", "memory", "merge"},
+        {"contradictions", "flag_reference", "memory"},
+        {"merge"},
         {"from_yaml", "reading"},
-        {"arguments", "explain"},
+        {"arguments", "explain", "launch"},
     ),
     "parallel_core": (
-        {"activations", "batch_sizes", "blas", "dtypes", "files", "findings", "fused_rows", "hot_experts", "loss_scale"}
-        | {"lr_schedule", "messages", "newton_schulz", "token_dispatch"}
-        | {"partition", "protobuf", "sampling", "sharding", "strictness"},
+        {
+            "activations",
+            "batch_sizes",
+            "blas",
+            "command_line",
+            "devices",
+            "dtypes",
+            "files",
+            "findings",
+            "fused_rows",
+            "hot_experts",
+        }
+        | {"loss_scale", "lr_schedule", "messages", "newton_schulz", "token_dispatch"}
+        | {"partition", "processes", "protobuf", "sampling", "sharding", "strictness"},
         {"averaging", "buffers", "initial_values", "recompute", "schedules", "sizes"},
         {"config", "context"},
         {"rope_scaling"},
-        {"batch", "data", "optimizer", "rotary", "routing", "score_form", "step_figures", "topology"},
-        {"blocks"},
+        {"batch", "data", "optimizer", "rotary", "routing", "score_form", "topology"},
+        {"batch_rules", "blocks", "step_figures"},
         {"checkpoint", "costs"},
     ),
     "pynative": (
-        {"deferred_imports", "dtypes"},
+        {"deferred_imports", "dtypes", "lifetime"},
         {"arrays", "onednn"},
         {"rounding"},
         {"in_place"},

@@ -27,8 +27,11 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from parallel_core.command_line import command_line
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
 
 OUR_CURVE, OUR_GRADIENTS, OUR_WEIGHTS = "curve.json", "grads_step1.npz", "weights_final.npz"
 
@@ -179,9 +182,7 @@ def launch(case: Path, processes: int, flags: list[str]) -> dict:
 
 def main(argv: list[str] | None = None) -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = command_line(__doc__)
     parser.add_argument("case", type=Path, help="the folder with the recorded run")
     parser.add_argument("--nproc", type=int, default=1, help="number of processes")
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)

@@ -7,31 +7,56 @@ import json
 import sys
 from pathlib import Path
 
+# So that the script runs from a checkout as it is.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-def read(path: Path) -> tuple[list[int], list[float]]:
-    """Steps and losses."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [row["step"] for row in rows], [row["loss"] for row in rows]
+from parallel_core.command_line import command_line
+
+Curve = tuple[list[int], list[float]]
+"""Steps and losses."""
 
 
-def main(path: Path) -> None:
-    """Print first and last loss; write loss.png beside the metrics."""
-    if not path.exists():
-        raise SystemExit(f"error: {path} does not exist; a run writes it to its --save directory")
-    steps, losses = read(path)
-    print(f"Loss: {losses[0]:.4f} at step {steps[0]}, {losses[-1]:.4f} at step {steps[-1]}")
+def read(path: Path) -> tuple[Curve, Curve]:
+    """The training's and the evaluations' curve. Raises ValueError if the file has none."""
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        train, valid = (
+            ([row["step"] for row in rows if name in row], [row[name] for row in rows if name in row])
+            for name in ("loss", "validation_loss")
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}: cannot be read ({error}); a run writes metrics.jsonl to its --save folder") from None
+    if not train[0]:
+        raise ValueError(f"{path}: has no step yet")
+    return train, valid
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print first and last losses; write loss.png beside the metrics."""
+    parser = command_line(__doc__)
+    parser.add_argument("metrics", nargs="?", type=Path, default=Path("output/metrics.jsonl"), help="the file")
+    path = parser.parse_args(argv).metrics
+    try:
+        curves = dict(zip(("Loss", "Evaluation"), read(path), strict=True))
+    except ValueError as error:
+        parser.error(str(error))
+    for name, (steps, losses) in curves.items():
+        if steps:
+            print(f"{name}: {losses[0]:.4f} at step {steps[0]}, {losses[-1]:.4f} at step {steps[-1]}")
     try:
         from matplotlib import pyplot
     except ImportError:
         print("No plot: matplotlib is not installed; pip install -e '.[plot]' adds it")
         return
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    axes.plot(steps, losses)
+    for name, (steps, losses) in curves.items():
+        axes.plot(steps, losses, marker="" if name == "Loss" else "o", label=name)
     axes.set(xlabel="step", ylabel="loss", title="Training loss")
+    axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path.with_name("loss.png"), dpi=120)
     print(f"Plot: {path.with_name('loss.png')}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("output/metrics.jsonl"))
+    main()

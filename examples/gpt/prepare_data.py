@@ -20,6 +20,7 @@ from pathlib import Path
 # So that the script runs from a checkout as it is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from parallel_core.command_line import command_line
 from parallel_core.data.indexed_dataset import IndexedDataset
 from parallel_core.data.preprocess import Document, output_prefix, preprocess, read_documents
 from parallel_core.data.tokenizers import GPT2BPETokenizer
@@ -126,7 +127,7 @@ def prepare(args: argparse.Namespace) -> str:
 
 def parse_arguments(arguments: list[str] | None = None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     """The parser and what it read."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = command_line(__doc__.splitlines()[0])
     parser.add_argument("--output-prefix", type=Path, required=True, help="start of the names of the files written")
     parser.add_argument(
         "--corpus", type=Path, help="a .jsonl file (key: text), a text file, or a directory; default: Python's sources"

@@ -8,12 +8,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import pynative  # noqa: F401 - from here on this process ends when msrun does, however that happens
 from mapping import exit_on_mistakes, init_configs_from_args, initialize_megatron
 from parallel_core.data.blended import build_train_valid_test_datasets
 from parallel_core.data.from_config import gpt_dataset_config
-from pynative.training.training import pretrain
-from pynative.training.utils import set_parallel_context, set_seed
-from pynative.transformer.gpt_model import GPTModel
 
 
 def main() -> None:
@@ -21,6 +19,12 @@ def main() -> None:
     all_config = init_configs_from_args(initialize_megatron())
     with exit_on_mistakes():
         data_config = gpt_dataset_config(all_config)
+
+    # Imports MindSpore, which takes seconds: mistakes have been said by now.
+    from pynative.training.training import pretrain
+    from pynative.training.utils import set_parallel_context, set_seed
+    from pynative.transformer.gpt_model import GPTModel
+
     set_parallel_context(all_config.parallel_config)
     set_seed(all_config.training_config.seed)
 

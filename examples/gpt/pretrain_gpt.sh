@@ -3,12 +3,13 @@
 #
 #   bash examples/gpt/pretrain_gpt.sh [more Megatron flags]
 #
-#   DEVICE=CPU|Ascend   NPROC=processes   TP= PP= CP= sizes   CORPUS=dir-or-file: your own text   OUTPUT=dir: results
+#   DEVICE=CPU|Ascend   NPROC=processes   TP= PP= CP= sizes   CORPUS=dir-or-file: your own text   OUTPUT=dir: one run's
 #
 # On several hosts start it on each, with a directory OUTPUT that all of them see and NPROC processes a host:
 #
 #   NNODES=hosts   NODE_RANK=0, 1, ... (0 on the master)   MASTER_ADDR=the master's address   MASTER_PORT=its free port
 #
+# --load BASE --use-checkpoint-args: a model that is there already, in its own shape.
 # To train your own model, replace the blocks below by your script's. With --data-path PREFIX nothing is prepared.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -23,6 +24,15 @@ NNODES=${NNODES:-1}; NODE_RANK=${NODE_RANK:-0}
 if [ "$NNODES" != 1 ]; then : "${MASTER_ADDR:?set it to the address by which the other hosts reach the one of NODE_RANK=0}"; fi
 OUTPUT=${OUTPUT:-$ROOT/output}
 DATA_PREFIX=$OUTPUT/corpus/corpus_text_document
+case " $* " in
+    *" --load "* | *" --save "* | *" --overwrite-save "*) ;;
+    *)  if [ -e "$OUTPUT/latest_checkpointed_iteration.txt" ]; then   # said before data are prepared
+            echo "error: $OUTPUT has iteration $(cat "$OUTPUT/latest_checkpointed_iteration.txt") of an earlier run:" \
+                "start with OUTPUT=another-directory, or add --load $OUTPUT to go on, or --overwrite-save to begin" \
+                "anew, which moves what is there to $OUTPUT/earlier_1" >&2
+            exit 2
+        fi ;;
+esac
 
 if [ "$DEVICE" = Ascend ]; then
     export HCCL_BUFFSIZE=${HCCL_BUFFSIZE:-200}            # MB of buffer between two devices
@@ -54,6 +64,8 @@ GPT_MODEL_ARGS=(
     --attention-dropout 0.0
     --hidden-dropout 0.0
 )
+
+case " $* " in *" --use-checkpoint-args "*) GPT_MODEL_ARGS=() ;; esac    # the checkpoint says all of it
 
 TRAINING_ARGS=(
     --micro-batch-size 8
@@ -96,20 +108,30 @@ EVAL_AND_LOGGING_ARGS=(
 )
 
 case " $* " in
-    *" --data-path "* | *" --train-data-path "* | *" --mock-data "*)   # the reader's own data
-        DATA_ARGS=("${DATA_ARGS[@]:2}") ;;
-    *)  python "$HERE/prepare_data.py" ${CORPUS:+--corpus "$CORPUS"} --output-prefix "$OUTPUT/corpus/corpus" ;;
+    *" --data-path "* | *" --train-data-path "* | *" --mock-data "*) PREPARES=; DATA_ARGS=("${DATA_ARGS[@]:2}") ;;
+    *) PREPARES=yes ;;
 esac
 
-# On a terminal one line that updates; every step's line is in $OUTPUT/msrun_log/worker_*.log and $OUTPUT/metrics.jsonl.
-ON_TERMINAL=; if [ -t 1 ]; then ON_TERMINAL=yes; fi
-${ON_TERMINAL:+python "$HERE/progress.py"} msrun "${DISTRIBUTED_ARGS[@]}" "$HERE/pretrain_gpt.py" \
-    "${GPT_MODEL_ARGS[@]}" \
-    "${TRAINING_ARGS[@]}" \
-    "${MODEL_PARALLEL_ARGS[@]}" \
-    "${DATA_ARGS[@]}" \
-    "${EVAL_AND_LOGGING_ARGS[@]}" \
+COMMAND=(
+    msrun "${DISTRIBUTED_ARGS[@]}" "$HERE/pretrain_gpt.py"
+    "${GPT_MODEL_ARGS[@]}"
+    "${TRAINING_ARGS[@]}"
+    "${MODEL_PARALLEL_ARGS[@]}"
+    "${DATA_ARGS[@]}"
+    "${EVAL_AND_LOGGING_ARGS[@]}"
     "$@"
+)
+
+# Checks the flags before it starts msrun, and shows the steps: on a terminal as one line that updates; every step's line
+# is in $OUTPUT/msrun_log/worker_*.log and $OUTPUT/metrics.jsonl. Without it "${COMMAND[@]}" trains all the same.
+launch() { PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} python -m mapping.launch "$@"; }
+
+trap 'exit 130' INT                                       # Ctrl-C ends this script, too
+if [ "$PREPARES" ]; then
+    launch --print "${COMMAND[@]}" > /dev/null            # a mistake is said before minutes of preparing
+    python "$HERE/prepare_data.py" ${CORPUS:+--corpus "$CORPUS"} --output-prefix "$OUTPUT/corpus/corpus"
+fi
+launch --end-with-parent "${COMMAND[@]}"
 
 if [ "$NODE_RANK" != 0 ]; then exit; fi                   # the master has the results
 python "$HERE/plot_loss.py" "$OUTPUT/metrics.jsonl"

@@ -1,44 +1,44 @@
 """Which flags must be there, exclude each other, or need another: names alone, `mapping.checks` reads them."""
 
-REQUIRED = (("--micro-batch-size",), ("--lr",), ("--max-position-embeddings",), ("--train-iters", "--train-samples"))
+REQUIRED = (
+    ("--micro-batch-size",),
+    ("--lr",),
+    ("--train-iters", "--train-samples", "--num_train_epochs"),
+)
 """Of each tuple one flag must be given; what the model cannot be built without is checked there."""
 
 EXCLUSIVE = (
     ("--train-iters", "--train-samples"),
     ("--lr-decay-iters", "--lr-decay-samples"),
     ("--lr-warmup-fraction", "--lr-warmup-iters", "--lr-warmup-samples"),
-    ("--num-layers", "--encoder-num-layers"),
-    ("--seq-length", "--encoder-seq-length"),
-    ("--swiglu", "--squared-relu", "--geglu", "--gelu-tanh"),
     ("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"),
     ("--data-path", "--train-data-path"),
     ("--data-path", "--mock-data"),
+    ("--resume-training", "--no-resume-training"),
+    ("--resume_from_checkpoint", "--no-resume-training"),
     ("--save-retain-interval", "--keep-checkpoint-max"),
-    ("--num-layer-list", "--pipeline-model-parallel-layout"),
-    ("--pipeline-num-transformer-layers", "--pipeline-model-parallel-layout"),
     ("--use-torch-fsdp2", "--use-distributed-optimizer"),
     ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp"),
-    ("--n-shared-experts", "--moe-shared-expert-intermediate-size", "--shared-moe-ffn-hidden-size"),
     ("--use-legacy-models", "--num-experts"),
     ("--use-legacy-models", "--multi-latent-attention"),
-    ("--moe-train-capacity-factor", "--moe-expert-capacity-factor"),
-    ("--schedules-method", "--pipeline-schedule"),
-    ("--adaptive-loss-scale", "--loss-scaler"),
     ("--main-grads-dtype", "--accumulate-allreduce-grads-in-fp32"),
     ("--wrap-with-ddp", "--no-wrap-with-ddp"),
 )
-"""Flags of which at most one may be given, each with a value that says something."""
+"""Flags of which at most one may be given, each with a value that says something; of those that fill one field,
+`mapping.contradictions` finds out whether they agree."""
 
 NEEDS = {
     "--save": ("--save-interval",),
+    "--overwrite-save": ("--save",),
+    "--on-save-failure": ("--save",),
     "--lr-decay-samples": ("--train-samples",),
     "--lr-warmup-samples": ("--train-samples",),
     "--lr-wsd-decay-samples": ("--train-samples",),
     "--rampup-batch-size": ("--train-samples",),
     "--step-batch-size-schedule": ("--train-samples",),
-    "--lr-decay-iters": ("--train-iters",),
-    "--lr-warmup-iters": ("--train-iters",),
-    "--lr-wsd-decay-iters": ("--train-iters",),
+    **dict.fromkeys(
+        ("--lr-decay-iters", "--lr-warmup-iters", "--lr-wsd-decay-iters"), ("--train-iters", "--num_train_epochs")
+    ),
     **dict.fromkeys(
         (
             "--first-k-dense-replace",
@@ -70,3 +70,16 @@ NEEDS = {
     "--main-grads-dtype": ("--use-precision-aware-optimizer",),
 }
 """A flag -> flags of which one must come with it."""
+
+COMPLETES = {
+    "--adam-beta2": ("--adam-beta1",),
+    "--extra-vocab-size": ("--padded-vocab-size", "--pad-vocab-size-to"),
+    "--use-fused-rmsnorm": ("--normalization",),
+    "--data-parallel-sharding-strategy": ("--use-megatron-fsdp", "--use-custom-fsdp"),
+    "--moe-tp-extend-ep": ("--expert-model-parallel-size",),
+    "--first-k-dense-replace": ("--moe-layer-freq",),
+    "--seq-aux": ("--moe-router-load-balancing-type",),
+    "--input-jitter": ("--moe-input-jitter-eps",),
+    "--moe-train-capacity-factor": ("--moe-model-type",),
+}
+"""A flag -> flags that fill the same field, but of which it says something else: neither replaces the other."""

@@ -38,12 +38,19 @@ class Flag(NamedTuple):
     """Values that Megatron knows and we do not honour, each with the reason."""
     stands_for: dict[Any, str] = {}  # noqa: RUF012
     """Values for which another is taken, each with the sentence that says so; it is printed when a run starts."""
+    other_defaults: tuple[Any, ...] = ()
+    """Values of other parsers when it is not given."""
     status: str = MAPPED
     """`mapped`: it acts. `ignored`: it does nothing, for a reason. `refused`: an error, unless given its default."""
     reason: str = ""
     """Why it is ignored, or why it is refused and what to do instead."""
     group: str = ""
     """The heading under which it is listed."""
+
+    def asks_for_nothing(self, value: Any) -> bool:
+        """Whether a value is what holds without it, in any of the parsers; text may stand for a truth value."""
+        defaults = (self.default, *self.other_defaults)
+        return value in defaults or value in [str(one) for one in defaults if isinstance(one, bool)]
 
 
 def attribute(name: str) -> str:
@@ -69,9 +76,9 @@ _VALUE = re.compile(r"(?P<type>int|float|str)(?P<nargs>[+*]|x\d+)?(\{(?P<choices
 def usage(text: str) -> Iterator[Flag]:
     """Rows as a usage line says them, with spaces between.
 
-    `--x` is a switch, `--x=int` takes a value, `--x=int:3` has a default, `--x=str{a,b}` choices, `--x=str+` one or
-    more values (`*` any number, `x3` three). `--no-x=off` sets attribute x, by default true, to false. `--x|--y` has
-    two names, `--x>y` fills attribute y.
+    `--x` is a switch, `--x=int` takes a value, `--x=int:3` has a default, `--x=int:3;4` has 4 elsewhere,
+    `--x=str{a,b}` choices, `--x=str+` one or more values (`*` any number, `x3` three). `--no-x=off` sets attribute x,
+    by default true, to false. `--x|--y` has two names, `--x>y` fills attribute y.
     """
     for word in text.split():
         head, _, kind = word.partition("=")
@@ -89,8 +96,8 @@ def usage(text: str) -> Iterator[Flag]:
             type, count = _KINDS[found["type"]], found["nargs"]
             more["nargs"] = int(count[1:]) if count and count[0] == "x" else count
             more["choices"] = tuple(map(type, found["choices"].split(","))) if found["choices"] else ()
-            default = None if found["default"] is None else _literal(found["default"])
-            yield Flag(name, type, default, dest=dest or attribute(name), **more)
+            default, *others = (None,) if found["default"] is None else map(_literal, found["default"].split(";"))
+            yield Flag(name, type, default, dest=dest or attribute(name), other_defaults=tuple(others), **more)
 
 
 def _literal(text: str) -> Any:

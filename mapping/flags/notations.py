@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -59,8 +60,9 @@ def layer_frequency(text: str) -> int | list[int]:
     return result
 
 
-def attention_window(text: str) -> int | None:
-    """`4096,0` or `(4096, 0)`, tokens before and after a query's own, as how many before; -1 before: none."""
+def attention_window(given: str | Sequence[Any]) -> int | None:
+    """`4096,0`, `(4096, 0)` or a list, tokens before and after a query's own, as how many before; -1 before: none."""
+    text = given if isinstance(given, str) else str(tuple(given))
     before, after = literal(text if text.lstrip().startswith("(") else f"({text})")
     if not isinstance(before, int) or before < -1 or after not in (0, -1):
         raise ValueError(text)
@@ -78,6 +80,11 @@ def whole(text: str) -> int:
     if number != int(number):
         raise ValueError(text)
     return int(number)
+
+
+def parts(value: Any) -> list[Any]:
+    """The values of a flag that takes one or several."""
+    return value if isinstance(value, list) else [value]
 
 
 def boolean(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Readers of what people write: command lines, launch scripts, YAML in three layouts, DeepSpeed's JSON.
+"""Readers of what people write: command lines, YAML in three layouts, DeepSpeed's JSON.
 
 Each gives `Given` values and findings, and changes nothing.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mapping.readers.meaning import Entries, Meaning, Values, nothing, parts, to, words
+from mapping.readers.meaning import Entries, Meaning, Values, nothing, parts, repeats, to, within, words
 
 
 def beside_fields(fields: Values, table: Mapping[str, Meaning]) -> Meaning:
@@ -35,13 +35,14 @@ def summary(value: Any, entries: Entries) -> Values | str:
     return _SUMMARY({k: v for k, v in value.items() if k != "collect_freq"} if of_tensors else value, entries)
 
 
-_BY_MODEL = nothing("the model says it")
 CALLBACKS: dict[str, Meaning] = {
     "MoEDropRateCallback": beside_fields(
         {"moe_log_drop_rate": True},
         {
             "capacity_factor": to("moe_drop_rate_capacity_factor"),
-            **dict.fromkeys(("expert_num", "num_layers", "mtp_depth"), _BY_MODEL),
+            "expert_num": repeats("num_experts"),
+            "num_layers": repeats("model_config.num_layers"),
+            "mtp_depth": repeats("multi_token_prediction.num_layers"),
         },
     ),
     "SummaryMonitor": summary,
@@ -69,7 +70,8 @@ def callbacks(value: Any, entries: Entries) -> Values | str:
     """A list of callbacks by type."""
     found: Values = {}
     reasons = []
-    for entry in value if isinstance(value, list) else [value]:
+    listed = {f"[{number}]": entry for number, entry in enumerate(value)} if isinstance(value, list) else {"": value}
+    for place, entry in listed.items():
         kind = entry.get("type") if isinstance(entry, Mapping) else entry
         if kind not in CALLBACKS:
             raise ValueError(f"knows {', '.join(CALLBACKS)}, not {kind}")
@@ -78,5 +80,5 @@ def callbacks(value: Any, entries: Entries) -> Values | str:
         if isinstance(meaning, str):
             reasons.append(f"{kind}: {meaning}")
         else:
-            found |= meaning
+            found |= within(place, meaning)
     return found or "; ".join(reasons) or "there is none"

@@ -13,11 +13,11 @@ from typing import Any
 
 from mapping.given import ROW_OF, Given
 from mapping.readers.yaml_sections import coerced
-from parallel_core.checkpoint.convert.networks import OF_NETWORK
 from parallel_core.checkpoint.convert.reader import holds_checkpoint, open_checkpoint
-from parallel_core.checkpoint.convert.settings import get
+from parallel_core.checkpoint.load_folder import unreadable
 from parallel_core.checkpoint.reader import CheckpointReader
-from parallel_core.config.tree import FLAG_OF, OPTIONS, PUBLIC, path_of
+from parallel_core.checkpoint.settings import get
+from parallel_core.config.tree import FLAG_OF, OF_MODEL, OPTIONS, PUBLIC, path_of
 from parallel_core.findings import Finding
 
 _ASKS, _SIZES_TOO, _TOKENIZER_TOO = map(
@@ -27,11 +27,9 @@ _ASKS, _SIZES_TOO, _TOKENIZER_TOO = map(
 _TOKENIZER = path_of("tokenizer_type")
 _LOAD, _STEP, _SAVE = map(path_of, ("load_checkpoint", "ckpt_step", "output_dir"))
 
-_FILLS_IN = (
-    "model_config.num_layers", "hidden_size", "ffn_hidden_size", "seq_length", "num_attention_heads", "kv_channels",
-    "max_position_embeddings", "model_config.vocab_size", "unpadded_vocab_size",
-)  # fmt: skip
-"""Taken where no flag says it."""
+_LOSSES = ("dsa_indexer_loss_coeff", "dsa_indexer_use_sparse_loss", "loss_scaling_factor")
+_FILLS_IN = [*map(path_of, ("seq_length", *_LOSSES)), *(path for path in OF_MODEL if OPTIONS[path].of != "run")]
+"""Taken where no flag says it: the network, and losses that parts of it are trained by."""
 _WINS = (
     "group_query_attention", "num_query_groups", "position_embedding_type", "use_rotary_embedding", "rotary_base",
     "rotary_percent", "rotary_interleaved", "add_bias_linear", "mlp_has_bias", "out_proj_has_bias", "qkv_has_bias",
@@ -46,12 +44,6 @@ _SIZES = (
     "expert_model_parallel_size",
 )  # fmt: skip
 """Taken whatever the flags say with --use-mp-args-from-checkpoint-args."""
-_OF_A_RUN = ("attention_dropout_rate", "hidden_dropout_rate", "moe_token_dispatcher_type", "moe_grouped_gemm", *_SIZES)
-"""Of the training rather than of the network: files of other tools may not say it."""
-_NETWORK = (
-    "multi_latent_attention.", "sparse_attention.", "rope_scaling.", "multi_token_prediction.", "sliding_window.",
-)  # fmt: skip
-"""Sections of the model that say what is computed."""
 _ADAPTERS = tuple(map(path_of, ("lora_rank", "lora_alpha", "target_modules", "lora_config.cells")))
 """Of low-rank adapters, where the checkpoint has some."""
 _NONE_COUNTS = path_of("rope_scaling.type")
@@ -88,9 +80,7 @@ def read(given: Sequence[Given]) -> Said:
     """What the checkpoint says that `given` (the stronger value later) asks to be asked; nothing if none is asked."""
     asked = {entry.target: entry.value for entry in given}
     if not asked.get(_ASKS):
-        rule, fix = "acts beside --use-checkpoint-args alone", "add that or leave it out"
-        alone = [Finding(FLAG_OF[path], None, rule, fix) for path in (_SIZES_TOO,) if asked.get(path)]
-        return Said(findings=alone)
+        return Said()
     directory = asked.get(_LOAD)
     if directory is None:
         return Said(findings=[Finding("--use-checkpoint-args", None, "needs --load", "add it")])
@@ -99,13 +89,13 @@ def read(given: Sequence[Given]) -> Said:
     try:
         reader = open_checkpoint(Path(directory), asked.get(_STEP), optimizer=False)
     except ValueError as error:
-        return Said(findings=[Finding("--use-checkpoint-args", None, f"cannot read --load: {error}", "mend it")])
+        return Said(findings=[unreadable("--load", str(directory), error)])
     return _said(reader, str(directory), asked)
 
 
 def _is_first_start(directory: Path, saves: str | None) -> bool:
     """A run that ended before it saved may have left other files where it would have."""
-    if not directory.is_dir() or not any(directory.iterdir()):
+    if directory.is_dir() and not any(directory.iterdir()):
         return True
     return saves is not None and Path(saves).resolve() == directory.resolve() and not holds_checkpoint(directory)
 
@@ -114,17 +104,22 @@ def _said(reader: CheckpointReader, source: str, asked: Mapping[str, Any]) -> Sa
     config = reader.manifest.config
     wins = [*_WINS, *(["tokenizer_model"] if asked.get(_TOKENIZER_TOO, True) else [])]
     wins += _SIZES if asked.get(_SIZES_TOO) else ()
-    unsaid = {path for path in map(path_of, _OF_A_RUN) if not reader.says(path)}
-    first = [path_of(name) for name in wins]
     adapters = _ADAPTERS if get(config, _ADAPTERS[0]) else ()
-    fills_in = [path for path in (*map(path_of, _FILLS_IN), *_shapes_a_network(), *adapters) if path not in first]
+    of_a_run = [path for path in map(path_of, wins) if reader.begins and _is_of_a_run(path)]
+    strong = [path for path in map(path_of, wins) if path not in of_a_run]
+    fills_in = [path for path in (*_FILLS_IN, *of_a_run, *adapters) if path not in strong]
     found = Said()
     found.fills_in = [*found.values(config, dict.fromkeys(fills_in), source), *_tokenizer(config, source)]
-    found.wins = list(found.values(config, [path for path in dict.fromkeys(first) if path not in unsaid], source))
-    if asked.get(_SIZES_TOO) and unsaid.issuperset(map(path_of, _SIZES)):
+    found.wins = list(found.values(config, strong, source))
+    if asked.get(_SIZES_TOO) and all(get(config, path_of(name)) is None for name in _SIZES):
         rule = f"{source} does not say on how many ranks it was made"
         found.findings.append(Finding(FLAG_OF[_SIZES_TOO], None, rule, "give the sizes by their flags instead"))
     return found
+
+
+def _is_of_a_run(path: str) -> bool:
+    """Whether an option of the model is of its training: weights that no run has trained overrule no flag in it."""
+    return path in OF_MODEL and OPTIONS[path].of == "run"
 
 
 def _tokenizer(config: Mapping[str, Any], source: str) -> Iterator[Given]:
@@ -134,10 +129,3 @@ def _tokenizer(config: Mapping[str, Any], source: str) -> Iterator[Given]:
         yield Given("dataset_config.tokenizer_type", kind, ROW_OF["tokenizer_type"], source=source)
     if ids is not None:
         yield Given("model_config.vocab_size", ids - (kind == "NullTokenizer"), ROW_OF["vocab_size"], source=source)
-
-
-def _shapes_a_network() -> Iterator[str]:
-    for path in OPTIONS:
-        section, _, name = path.partition(".")
-        if section in ("model_config", "moe_config") and (name in OF_NETWORK or name.startswith(_NETWORK)):
-            yield path

@@ -89,6 +89,19 @@ def _clauses(argv: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]
         yield name, inline if equals else None, list(argv[start:position])
 
 
+def lacks_value(argv: Sequence[str]) -> list[str]:
+    """The flags that the table knows to need more values than they have, and all with an empty one."""
+    return [
+        name
+        for name, inline, words in _clauses(argv)
+        if inline == "" or "" in words or (inline is None and name in BY_NAME and _is_short(BY_NAME[name], words))
+    ]
+
+
+def _is_short(row: Flag, words: Sequence[str]) -> bool:
+    return len(words) < _arity(row, len(words))[0]
+
+
 def _is_flag(word: str) -> bool:
     if not word.startswith("-") or word == "-":
         return False

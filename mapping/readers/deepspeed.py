@@ -163,7 +163,6 @@ WITHOUT_EFFECT: dict[str, str] = {
 VALUES_WITHOUT_EFFECT = {
     False: "it asks for nothing, as without it",
     "none": "nothing is offloaded, as without it",
-    "nvme": "nvme_path says where",
 }
 """Values of keys that fill no argument -> why they do nothing."""
 
@@ -192,7 +191,7 @@ COUNTS_FOR = {
 }
 """Key -> another, and the values of that for which the first is read."""
 NEEDED_BY = {(f"{_OPTIMIZER}device", "nvme"): f"{_OPTIMIZER}nvme_path"}
-"""(Key, value) -> another key that must be there."""
+"""(Key, value) -> another key that must be there, and says it."""
 SHADOWED_BY = {"optimizer.params.lr": "scheduler.params.warmup_max_lr"}
 """Key -> another that counts instead of it where both have a value."""
 
@@ -249,11 +248,11 @@ def read(path: str) -> DeepSpeed:
             said.given.append(Given(key, value, source=path, reason=reason))
         else:
             _read_key(key, value, said, path)
-    said.findings.extend(
-        Finding(key, value, f"needs {other}", "add it", path)
-        for (key, value), other in NEEDED_BY.items()
-        if entries.get(key) == value and not entries.get(other)
-    )
+    for (key, value), other in NEEDED_BY.items():
+        if entries.get(key) == value and entries.get(other):
+            said.given.extend([entry._replace(name=key) for entry in said.given if entry.name == other])
+        elif entries.get(key) == value:
+            said.findings.append(Finding(key, value, f"needs {other}", "add it", path))
     said.defaults.extend(_behind_flags(entries, path))
     return said
 

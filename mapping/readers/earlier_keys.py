@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from mapping.flags.notations import dtype
+from mapping.given import Demand
 from mapping.readers import types
 from mapping.readers.callbacks import callbacks
 from mapping.readers.meaning import Entries, Meaning, Values, nothing, parts, planned, to, words
+from mapping.readers.runner_keys import CLIPPING, RUNNER
 from parallel_core.config.recompute import LISTED
 
 _STATIC_GRAPH = "the dynamic graph is not compiled: there is nothing to switch"
@@ -84,12 +86,6 @@ def zero(level: Any, entries: Entries) -> Values | str:
     return {"zero_stage": int(level[1]), "use_distributed_optimizer": True}
 
 
-def max_grad_norm(value: Any, entries: Entries) -> Values:
-    """The norm that gradients are clipped to, unless `use_clip_grad` says no."""
-    is_on = entries.get("runner_wrapper.use_clip_grad", entries.get("use_clip_grad", True))
-    return {"clip_grad": value if is_on else 0.0}
-
-
 def clipping(value: Any, entries: Entries) -> Values:
     """How gradients are clipped, and to what."""
     if not isinstance(value, Mapping) or value.keys() - {"grad_clip_type", "clip_value"}:
@@ -109,42 +105,11 @@ def hot_experts(value: Any, entries: Entries) -> Values | str:
     return {"hot_expert_num": value} if is_on else "enable_cold_hot_expert is off"
 
 
-_SCALE, _FIXED_SCALE = "runner_wrapper.scale_sense", "FixedLossScaleUpdateCell"
-_SCALERS = words(
-    {
-        "AdaptiveLossScaleUpdateCell": {"loss_scaler": "adaptive"},
-        "DynamicLossScaleUpdateCell": {"loss_scaler": "dynamic", "loss_scale_hysteresis": 1},
-        _FIXED_SCALE: "loss_scale_value is fixed",
-    }
-)
+def cold_hot_experts(value: Any, entries: Entries) -> Values:
+    """The switch of `hot_expert_num`, which flags may give."""
+    rule = "needs hot_expert_num, the number of experts that every rank gets a copy of"
+    return {"": Demand(value, "hot_expert_num", bool, rule, "add it")} if value else {"hot_expert_num": 0}
 
-
-def loss_scaler(value: Any, entries: Entries) -> Values | str:
-    if value == _FIXED_SCALE and not entries.get(f"{_SCALE}.loss_scale_value"):
-        raise ValueError("needs a loss_scale_value above 0")
-    return _SCALERS(value, entries)
-
-
-def loss_scale_value(value: Any, entries: Entries) -> Values | str:
-    """The scale that never changes, or the one to begin with."""
-    return {"loss_scale" if entries.get(f"{_SCALE}.type") == _FIXED_SCALE else "loss_scale_value": value}
-
-
-_CLIPPING: dict[str, Meaning] = {
-    "use_clip_grad": lambda value, entries: "max_grad_norm says how" if value else {"clip_grad": 0.0},
-    "max_grad_norm": max_grad_norm,
-}
-_RUNNER: dict[str, Meaning] = {
-    "type": words({"MFTrainOneStepCell": "there is one training step"}),
-    "local_norm": to("log_local_norm"),
-    **_CLIPPING,
-    "scale_sense.type": loss_scaler,
-    "scale_sense.loss_scale_value": loss_scale_value,
-    "scale_sense.scale_factor": to("loss_scale_factor"),
-    "scale_sense.scale_window": to("loss_scale_window"),
-    "scale_sense.max_scale_window": to("max_loss_scale_window"),
-    "scale_sense.min_scale_window": to("min_loss_scale_window"),
-}
 
 _LAZY_INLINE = ("lazy_inline", "use_lazy_inline", "enable_lazy_inline", "ENABLE_LAZY_INLINE")
 _MODEL: dict[str, Meaning] = {
@@ -191,7 +156,6 @@ _MODEL: dict[str, Meaning] = {
 }
 _TRAINING: dict[str, Meaning] = {
     "crc_check": nothing("checksums are verified whenever a checkpoint is loaded"),
-    "epochs": nothing("training is counted in iterations: training_iters says how many"),
     "grad_clip_kwargs": clipping,
     **dict.fromkeys(
         ("profile_framework", "profile_communication", "profile_op_time"),
@@ -210,7 +174,7 @@ _MOE: dict[str, Meaning] = {
     "enable_gmm_safe_tokens": to("enable_gmm_safe_tokens"),
     "use_self_defined_alltoall": nothing("the result is the same"),
     "callback_moe_droprate": to("moe_log_drop_rate"),
-    "enable_cold_hot_expert": lambda value, entries: "hot_expert_num says how many" if value else {"hot_expert_num": 0},
+    "enable_cold_hot_expert": cold_hot_experts,
     "hot_expert_num": hot_experts,
     "moe_module_name": nothing("layers know their experts"),
     "update_step": to("hot_expert_update_step"),
@@ -282,9 +246,7 @@ _OPTIMIZER: dict[str, Meaning] = {
     ),
 }
 _LORA: dict[str, Meaning] = {
-    "use_lora": lambda value, entries: (
-        {"lora_rank": 8} if value and "lora_config.lora_rank" not in entries else "lora_rank says it"
-    ),
+    "use_lora": lambda value, entries: {"lora_rank": entries.get("lora_config.lora_rank", 8) if value else 0},
     "lora_rank": _adapts(to("lora_rank")),
     "lora_alpha": _adapts(to("lora_alpha")),
     "lora_dropout": _adapts(to("lora_dropout")),
@@ -305,19 +267,19 @@ EARLIER: dict[str, Meaning] = {
     **_under("dataset_config", _DATASET),
     **_under("optimizer_config", _OPTIMIZER),
     **_under("lora_config", _LORA),
-    **_under("runner_wrapper", _RUNNER),
+    **_under("runner_wrapper", RUNNER),
     **_under(
         "runner_config",
         {
-            "epochs": _TRAINING["epochs"],
+            "epochs": to("epochs"),
             "batch_size": to("dataset_config.batch_size"),
             "gradient_accumulation_steps": _ACCUMULATION,
             **dict.fromkeys(("sink_mode", "sink_size"), nothing(_STATIC_GRAPH)),
         },
     ),
-    **_CLIPPING,
+    **CLIPPING,
     "gradient_accumulation_steps": _ACCUMULATION,
-    "type": _RUNNER["type"],
+    "type": RUNNER["type"],
     "arch": nothing(_BY_SCRIPT),
     **dict.fromkeys(("callback", "callbacks"), callbacks),
     **dict.fromkeys(("parallel", "context"), nothing(_STATIC_GRAPH)),

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from mapping.given import Demand
+
 Values = dict[str, Any]
-"""Fields by the ends of their paths."""
+"""Fields by the ends of their paths, and demands by what a key's name is followed by where they stand."""
 Entries = Mapping[str, Any]
 Meaning = Callable[[Any, Entries], Values | str]
 
@@ -25,13 +27,14 @@ def unless(target: str) -> Meaning:
     return lambda value, entries: {target: not value}
 
 
-def words(table: Mapping[Any, Values | str]) -> Meaning:
+def words(table: Mapping[Any, Values | str | Meaning]) -> Meaning:
     """Each word has its own meaning; others are refused."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         if not isinstance(value, str | int | float | bool) or value not in table:
             raise ValueError(f"must be one of {', '.join(map(str, table))}")
-        return table[value]
+        meaning = table[value]
+        return meaning(value, entries) if callable(meaning) else meaning
 
     return read
 
@@ -44,6 +47,15 @@ def equals(target: str, wanted: str, among: Collection[str]) -> Meaning:
 def nothing(reason: str) -> Meaning:
     """The result is the same without the key."""
     return lambda value, entries: reason
+
+
+def repeats(field: str) -> Meaning:
+    """The value must be the field's."""
+
+    def read(value: Any, entries: Entries) -> Values:
+        return {"": Demand(value, field, lambda has: has == value, "the model has {}", "give the model's")}
+
+    return read
 
 
 def planned(what: str, *off: Any, reason: str = "it asks for nothing") -> Meaning:
@@ -68,7 +80,12 @@ def parts(table: Mapping[str, Meaning]) -> Meaning:
             if key not in table:
                 raise ValueError(f"knows {', '.join(table)}, not {key}")
             meaning = {} if part is None else table[key](part, entries)
-            found |= {} if isinstance(meaning, str) else meaning
+            found |= {} if isinstance(meaning, str) else within(f".{key}", meaning)
         return found or "its keys ask for nothing"
 
     return read
+
+
+def within(place: str, values: Values) -> Values:
+    """The values of a part of a key."""
+    return {f"{place}{name}" if isinstance(value, Demand) else name: value for name, value in values.items()}

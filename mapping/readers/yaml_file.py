@@ -33,15 +33,28 @@ def values_of(content: Mapping[str, Any], source: str) -> tuple[list[Given], lis
         yaml_sections,
     )
     given, findings = layout.read(content, source)
+    given = [_beside(entry, given) for entry in given]
     return given, [*findings, *_contradictions(given)]
+
+
+def _beside(entry: Given, given: Sequence[Given]) -> Given:
+    """The value, or if it is a default beside another key's, why it does not count."""
+    if not entry.is_default:
+        return entry
+    others = (other for other in given if other.replaces(entry) and not other.is_default)
+    other = next((other for other in others if other.value != entry.value), None)
+    if other is None:
+        return entry
+    reason = f"that is its default, and {shown(other.name, other.value)} counts"
+    return Given(entry.name, entry.value, source=entry.source, reason=reason)
 
 
 def _contradictions(given: Sequence[Given]) -> Iterator[Finding]:
     """Keys that fill a field which another key of the file fills with another value."""
-    first: dict[str, Given] = {}
-    for entry in given:
-        target = entry.target or entry.row.dest
-        other = first.setdefault(target, entry) if target else entry
+    given = [entry for entry in given if not entry.is_default]
+    for position, entry in enumerate(given):
+        earlier = (other for other in given[:position] if other.replaces(entry))
+        other = next(earlier, entry)
         if other is not entry and other.value != entry.value:
             rule = f"contradicts {shown(other.name, other.value)}"
             yield Finding(entry.name, entry.value, rule, "leave one of them out", entry.source)

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mapping.flags import ROWS, Flag
-from mapping.given import Given
+from mapping.flags.flag import attribute
+from mapping.given import ROW_OF, Given
 from mapping.readers.command_line import Unreadable, taken
 from mapping.readers.keys import unknown
+from mapping.readers.meaning import Entries, Meaning, nothing, words
 from parallel_core.findings import Finding
 
 HEADINGS = ("language_model", "model_parallel")
@@ -18,32 +20,84 @@ RENAMED = {
     "layernorm_zero_centered_gamma": "apply_layernorm_1p",
     "num_moe_experts": "num_experts",
     "bias_activation_fusion": "bias_gelu_fusion",
+    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
+    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
+    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
+    "use_te_rng_tracker": "te_rng_tracker",
+    "fp8_param": "fp8_param_gather",
+    "fp4_param": "fp4_param_gather",
 }
 """Keys that Megatron's model config has under another name than its arguments."""
 
-ACTIVATIONS = {"swiglu": "swiglu", "squaredrelu": "squared_relu"}
-"""`activation_func` -> the argument that asks for it; gelu is the default."""
+ACTIVATIONS = {"gelu": "gelu", "swiglu": "swiglu", "squaredrelu": "squared_relu"}
+"""`activation_func` -> `hidden_act`."""
 
-WITHOUT_EFFECT = {
-    "gated_linear_unit": "activation_func says it",
-    **dict.fromkeys(("init_method", "output_layer_init_method"), "weights start from a normal distribution"),
-    "perform_initialization": "weights that are not loaded are initialised",
-    **dict.fromkeys(("enable_autocast", "autocast_dtype"), "bf16 and fp16 say the compute type"),
+
+def _beside_activation(value: Any, entries: Entries) -> str:
+    """Of another key that names an activation; alone it is the argument of that name."""
+    return "activation_func says it" if entries.get("activation_func") is not None else ""
+
+
+def _beside_groups(value: Any, entries: Entries) -> str:
+    """Megatron's model config has the number of groups alone."""
+    return "num_query_groups says it" if entries.get("num_query_groups") is not None else ""
+
+
+KEYS: dict[str, Meaning] = {
+    "activation_func": words({name: {"hidden_act": ours} for name, ours in ACTIVATIONS.items()}),
+    **dict.fromkeys(("swiglu", "squared_relu", "openai_gelu"), _beside_activation),
+    "gated_linear_unit": nothing("activation_func says it"),
+    "num_query_groups": lambda value, entries: {"num_query_groups": value, "group_query_attention": True},
+    "group_query_attention": _beside_groups,
+    **dict.fromkeys(
+        ("init_method", "output_layer_init_method", "embedding_init_method"),
+        words({"normal": "weights start from a normal distribution"}),
+    ),
+    "perform_initialization": nothing("weights that are not loaded are initialised"),
+    **dict.fromkeys(("enable_autocast", "autocast_dtype"), nothing("bf16 and fp16 say the compute type")),
+    "pipeline_dtype": nothing("stages send each other what they compute, in its type"),
     **dict.fromkeys(
         (
-            "memory_efficient_layer_norm",
-            "deallocate_pipeline_outputs",
-            "cpu_offloading_activations",
-            "cpu_offloading_weights",
+            *("memory_efficient_layer_norm", "deallocate_pipeline_outputs", "cpu_offloading_activations"),
+            *("cpu_offloading_weights", "cpu_offloading_double_buffering"),
         ),
-        "only memory and speed change",
+        nothing("only memory and speed change"),
     ),
     **dict.fromkeys(
-        ("batch_p2p_comm", "batch_p2p_sync"), "only the order of work and communication changes, not the result"
+        (
+            *("batch_p2p_comm", "batch_p2p_sync", "tp_comm_atomic_ag", "tp_comm_atomic_rs"),
+            *("tp_comm_overlap_disable_qkv", "tp_comm_overlap_disable_fc1"),
+        ),
+        nothing("only the order of work and communication changes, not the result"),
     ),
-    **dict.fromkeys(("finalize_model_grads_func", "timers"), "the training loop sets it"),
+    **dict.fromkeys(
+        (
+            *("activation_func_fp8_input_store", "disable_parameter_transpose_cache", "tp_only_amax_red"),
+            *("fp8_dot_product_attention", "fp8_multi_head_attention"),
+        ),
+        nothing("what it would compute in 8 bits is computed in 16"),
+    ),
+    **dict.fromkeys(
+        ("cuda_graph_use_single_mempool", "cuda_graph_retain_backward_graph"), nothing("there are no CUDA graphs here")
+    ),
+    "fused_single_qkv_rope": nothing("the result is the same"),
+    "hetereogenous_dist_checkpoint": nothing("checkpoints are whole, whatever the layout"),
+    **dict.fromkeys(
+        ("inference_sampling_seed", "use_inference_optimized_layers"), nothing("training does not read it")
+    ),
+    **dict.fromkeys(("use_kitchen", "heterogeneous_block_specs"), words({False: "it asks for nothing, as without it"})),
+    **dict.fromkeys(
+        ("gtp_weight_remat_size", "expert_gtp_weight_remat_size"), words({1: "it asks for nothing, as without it"})
+    ),
+    **dict.fromkeys(
+        (
+            *("finalize_model_grads_func", "timers", "grad_scale_func", "moe_grad_scale_func", "mtp_grad_scale_func"),
+            *("no_sync_func", "grad_sync_func", "param_sync_func", "experimental_attention_variant_loss_scale_func"),
+        ),
+        nothing("the training loop sets it"),
+    ),
 }
-"""Keys that do nothing -> why."""
+"""Keys that are no arguments: their meaning, in arguments."""
 
 
 def is_layout_of(content: Mapping[str, Any]) -> bool:
@@ -55,12 +109,16 @@ def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Fin
     """The values of a dictionary, and what is wrong with it; a key without a value says nothing."""
     given: list[Given] = []
     findings: list[Finding] = []
-    for key, value in _entries(content):
-        found = None if value is None else _read(key, value, source)
-        if isinstance(found, Finding):
-            findings.append(found)
-        elif found is not None:
-            given.append(found)
+    entries = {key: value for key, value in _entries(content) if value is not None}
+    for key, value in entries.items():
+        try:
+            given += _read(key, value, entries, source)
+        except Unreadable as error:
+            findings.append(Finding(key, error.word, error.rule, "change it", source))
+        except ValueError as error:
+            findings.append(Finding(key, str(value), str(error), "change it", source))
+        except KeyError:
+            findings.append(unknown(key, [*_BY_DEST, *RENAMED, *KEYS], source))
     return given, findings
 
 
@@ -74,26 +132,34 @@ def _entries(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 _BY_DEST: dict[str, list[Flag]] = {}
 for _row in ROWS:
-    _BY_DEST.setdefault(_row.dest, []).append(_row)
+    for _name in dict.fromkeys((_row.dest, *map(attribute, _row.aliases))):
+        _BY_DEST.setdefault(_name, []).append(_row)
 
 
-def _read(key: str, value: Any, source: str) -> Given | Finding | None:
+def _read(key: str, value: Any, entries: Entries, source: str) -> Iterator[Given]:
+    """What a key says. Raises KeyError for one that is not known, ValueError for a value that it cannot have."""
+    meaning = KEYS[key](value, entries) if key in KEYS else ""
+    if isinstance(meaning, Mapping):
+        rows = [(ROW_OF[name], said) for name, said in meaning.items()]
+        yield from (Given(key, taken(row, said), row, source=source) for row, said in rows)
+    elif meaning:
+        yield Given(key, value, source=source, reason=meaning)
+    else:
+        yield from _argument(key, value, _BY_DEST[RENAMED.get(key, key)], source)
+
+
+def _argument(key: str, value: Any, rows: list[Flag], source: str) -> Iterator[Given]:
     """None: the value is what holds without it."""
-    name = RENAMED.get(key, key)
-    if key == "activation_func" and value == "gelu":
-        return None
-    if key == "activation_func" and value in ACTIVATIONS:
-        name, value = ACTIVATIONS[value], True
-    if name in WITHOUT_EFFECT:
-        return Given(key, value, source=source, reason=WITHOUT_EFFECT[name])
-    if name not in _BY_DEST:
-        return unknown(key, [*_BY_DEST, *RENAMED, "activation_func", *WITHOUT_EFFECT], source)
-    rows = _BY_DEST[name]
-    row = next((row for row in rows if row.type is not None or row.stores == value), None)
+    first = ROW_OF[rows[0].dest]
+    if isinstance(value, bool) and all(row.type is None for row in rows):
+        switches = [row for row in rows if row.stores == value and value != first.default]
+        yield from (Given(key, value, row, source=source) for row in switches[:1])
+        return
+    typed = [row for row in rows if row.type is not None]
+    if not typed:
+        raise ValueError("must be true or false")
+    row = next((row for row in typed if row.asks_for_nothing(value)), None)
     if row is None:
-        switched = isinstance(value, bool)
-        return None if switched else Finding(key, value, "must be true or false", "change it", source)
-    try:
-        return Given(key, taken(row, value), row, source=source)
-    except Unreadable as error:
-        return Finding(key, error.word, error.rule, "change it", source)
+        yield Given(key, taken(typed[0], value), typed[0], source=source)
+    else:
+        yield Given(key, value, row, source=source, is_default=True)

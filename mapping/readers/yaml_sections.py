@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mapping.derived import DERIVED
 from mapping.flags import ROWS, Flag
-from mapping.given import Given
+from mapping.given import ROW_OF, Demand, Given
 from mapping.readers.command_line import taken
 from mapping.readers.earlier_keys import EARLIER
 from mapping.readers.keys import leaves, nearest, unknown
 from mapping.readers.meaning import Meaning, to
+from mapping.readers.runner_keys import BY_DEFAULT
 from parallel_core.config.base import has_type, type_name
 from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS, SHOWN, path_of
 from parallel_core.findings import Finding
@@ -56,7 +57,7 @@ def _is_entered(path: str) -> bool:
 
 def read_entries(entries: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
     """The same of a dictionary's leaves by their paths."""
-    given: list[Given] = []
+    given = [*_unwritten(entries, source)]
     findings: list[Finding] = []
     for key, value in entries.items():
         if key in EARLIER or key in _NAMES:
@@ -73,6 +74,16 @@ def read_entries(entries: Mapping[str, Any], source: str) -> tuple[list[Given], 
     return given, findings
 
 
+def _unwritten(entries: Mapping[str, Any], source: str) -> Iterator[Given]:
+    """What keys of the earlier systems mean for others that are not there; a key that fills the same field counts."""
+    unwritten = {more for start, more in BY_DEFAULT.items() if any(key.startswith(start) for key in entries)}
+    names = {key.rpartition(".")[2] for key in entries}
+    for key, value in unwritten:
+        if key.rpartition(".")[2] not in names:
+            found, _ = meant(key, EARLIER[key], value, entries, source)
+            yield from (entry._replace(is_default=True) for entry in found)
+
+
 def meant(
     key: str, meaning: Meaning, value: Any, entries: Mapping[str, Any], source: str
 ) -> tuple[list[Given], list[Finding]]:
@@ -85,14 +96,28 @@ def meant(
         return [], [Finding(key, shown_value(value), str(error), "change it", source)]
     if isinstance(fields, str):
         return [Given(key, value, source=source, reason=fields)], []
-    given, findings = [], []
-    for path, filled in ((path_of(name), filled) for name, filled in fields.items()):
+    demands = {name: filled for name, filled in fields.items() if isinstance(filled, Demand)}
+    given = [Given(f"{key}{name}", demand.value, source=source, demand=demand) for name, demand in demands.items()]
+    findings = []
+    for path, filled in ((path_of(name), filled) for name, filled in fields.items() if name not in demands):
         try:
-            reason = OPTIONS[path].no_effect
-            given.append(Given(key, coerced(path, filled), field=path, source=source, reason=reason))
+            made = Given(key, coerced(path, filled), field=path, source=source, reason=OPTIONS[path].no_effect)
+            made = made._replace(is_default=filled is value and made.value == OPTIONS[path].default)
+            given += [made] if path not in _IN_PARTS else _in_parts(made)
         except ValueError:
             findings.append(wrong_type(key, filled, path, source))
     return given, findings
+
+
+_IN_PARTS = {path_of("betas"): ("adam_beta1", "adam_beta2")}
+"""Path of a field -> the arguments that make it together, of which a flag may say one."""
+
+
+def _in_parts(whole: Given) -> list[Given]:
+    """A field's value as its arguments'. Raises ValueError if it has another number of parts."""
+    rows = [ROW_OF[name] for name in _IN_PARTS[whole.field]]
+    parts = zip(whole.value, rows, strict=True)
+    return [whole._replace(value=taken(row, part), row=row, field="") for part, row in parts]
 
 
 def shown_value(value: Any) -> Any:

@@ -17,7 +17,7 @@ from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
 from parallel_core.messages import Message
-from parallel_core.rope_scaling import factor_of, yarn_magnitude
+from parallel_core.rope_scaling import yarn_magnitude
 from parallel_core.rotary import Rotary
 from parallel_core.score_form import ScoreForm
 
@@ -109,5 +109,5 @@ def _core_attention(config: ModelConfig, number: int, query_size: int) -> CoreAt
 
 def score_scale(config: ModelConfig, query_size: int) -> float:
     """m^2 / sqrt(p + r), m YaRN's magnitude by --mscale-all-dim, with any kind of rotary positions as in Megatron."""
-    magnitude = yarn_magnitude(factor_of(config), config.rope_scaling.mscale_all_dim)
+    magnitude = yarn_magnitude(config.rotary_factor, config.rope_scaling.mscale_all_dim)
     return config.scales.attention or magnitude**2 / sqrt(query_size)

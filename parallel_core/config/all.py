@@ -23,6 +23,8 @@ class AllConfig(Sections):
     def __post_init__(self) -> None:
         self.named: dict[str, str] = {}
         """Path of an option -> the flag or key of a file by which a user gave it, where that is known."""
+        self.given: dict[str, Any] = {}
+        """Path of an option -> the value that it was built with, where that is known; others follow from these."""
         self._link()
         self._derive()
         complain(judge(RULES, self))
@@ -57,6 +59,8 @@ class AllConfig(Sections):
             schedule.fill("lr_decay_samples", lambda: self.training_config.train_samples)
             self._iterations_of_samples()
         with suppress(Unjudged):
+            self.training_config.calculate_per_token_loss |= not data.drop_remainder
+        with suppress(Unjudged):
             self._precision_of_types()
         with suppress(Unjudged):
             parallel.fused = self.model_config.fused_operators
@@ -87,6 +91,15 @@ class AllConfig(Sections):
             samples = self.training_config.train_samples or 0
             sizes = self.batch_sizes
             self.training_config.training_iters = sizes.steps(samples) if sizes.is_sound else 1
+
+    def train_for(self, iterations: int) -> None:
+        """Say how long the training is, where epochs left it open until the data were there.
+
+        Raises `ConfigError` if what counts in iterations does not fit.
+        """
+        self.training_config.training_iters = iterations
+        self.optimizer_config.fill("lr_decay_iters", lambda: iterations)
+        complain(judge(RULES, self))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Sections by name, options by the names under which users know them; what is not known is none."""

@@ -73,10 +73,13 @@ def option(
     choices: tuple[Any, ...] = (),
     missing: str = "add it",
     no_effect: str = "",
+    of: str = "network",
 ) -> Any:
     """A field that is filled by `flag` and must lie in the given range; `missing` is the fix where it must be given.
 
     no_effect: why nobody needs to read it: what it asks for is always so, or the result is the same.
+    of: in the sections of the model, what the option is of: "network", that which the model computes; "shapes", which
+    names and shapes of its parameters tell as well; "run", its training, rounding or layout.
 
     A field that defaults to none may be none whatever its annotation says: then it is derived from other fields, and
     has its annotated type once the config is built.
@@ -90,6 +93,7 @@ def option(
         "choices": choices,
         "missing": missing,
         "no effect": no_effect,
+        "of": of,
     }
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)

@@ -27,8 +27,14 @@ class CheckpointConfig(Config):
     async_save: bool = option("--async-save", False)
     """Training goes on while a checkpoint is copied to host memory, which stays for the next one, and written from
     there; the last one is waited for."""
-    keep_checkpoint_max: int = option("--keep-checkpoint-max", 5, at_least=1)
-    """Newest checkpoints that are kept."""
+    overwrite_save: bool = option("--overwrite-save", False)
+    """Begin a run in a directory in which an earlier one has saved: that is moved into a subdirectory `earlier_1`,
+    `earlier_2`, ..."""
+    on_save_failure: str = option("--on-save-failure", "warn", choices=("warn", "stop"))
+    """After a checkpoint could not be written in three tries: go on training, with a warning, or stop. The last
+    checkpoint of a run must be written."""
+    keep_checkpoint_max: int | None = option("--keep-checkpoint-max", None, at_least=1)
+    """Newest checkpoints of the run that are kept; all if not given."""
     prefix: str = option("--ckpt-prefix", "network")
     """Start of the names of a checkpoint's files; safetensors' have none unless another than this is given."""
     ckpt_format: str = option(
@@ -49,18 +55,18 @@ class CheckpointConfig(Config):
     """The iteration to load; the newest if not given."""
     dist_ckpt_strictness: str = option("--dist-ckpt-strictness", "raise_all", choices=tuple(STRICTNESS))
     """Whether names that the model (Megatron: unexpected) or the checkpoint (missing) has alone are refused, logged or
-    skipped."""
+    skipped; and whether settings of another network are refused or logged."""
     exit_on_missing_checkpoint: bool = option("--exit-on-missing-checkpoint", False)
     """Stop if `load_checkpoint` holds none, instead of starting anew."""
     use_checkpoint_args: bool = option("--use-checkpoint-args", False)
     """Take from `load_checkpoint` what says which model it is: sizes and adapters that no flag gives, and, whatever
-    the flags say, its kind (positions, biases, norm, activation, dropout, experts, tokenizer)."""
+    the flags say, its kind (positions, biases, norm, activation, dropout of a run, experts, tokenizer)."""
     use_mp_args_from_checkpoint_args: bool = option("--use-mp-args-from-checkpoint-args", False)
     """With `use_checkpoint_args` also the tensor-, pipeline- and expert-parallel sizes, whatever the flags say."""
     use_tokenizer_model_from_checkpoint_args: bool = option("--no-use-tokenizer-model-from-checkpoint-args", True)
     """With `use_checkpoint_args` also the path of the tokenizer's model."""
     save_retain_interval: int | None = option("--save-retain-interval", None, at_least=1)
-    """Checkpoints of iterations that this divides are never removed, of the others only the newest is kept."""
+    """Checkpoints of iterations that this divides are never removed, of the run's others only the newest is kept."""
     convert_from_huggingface: bool = option("--enable-hf2mg-convert", False)
     """`load_checkpoint` must hold a HuggingFace model; without it its format is recognised."""
     convert_to_huggingface: bool = option("--enable-mg2hf-convert", False)
@@ -70,7 +76,13 @@ class CheckpointConfig(Config):
     their own."""
     finetune: bool = option("--finetune", False)
     """Load weights only and count iterations from zero."""
-    resume_training: bool = option("--resume-training", False)
-    """Go on where `load_checkpoint` stopped: it must hold a checkpoint, and more than its weights are taken."""
+    resume_training: bool | None = option("--resume-training", None)
+    """Go on where `load_checkpoint` stopped: it must hold a run. False: take its weights alone, as `finetune` does. If
+    not given: go on if it holds a run."""
     new_dataset: bool = option("--new-dataset", False)
     """On resuming, start the data from its beginning."""
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether of a checkpoint the weights alone are taken: iteration, optimizer, schedule and data begin."""
+        return self.finetune or self.resume_training is False

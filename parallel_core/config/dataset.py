@@ -31,6 +31,8 @@ class DatasetConfig(Config):
     """Shares of training, validation and test documents, such as 969,30,1."""
     train_data_path: list[str] | None = option("--train-data-path", None)
     """Prefixes of the training data alone."""
+    max_train_samples: int | None = option("--max_train_samples", None, at_least=1)
+    """Train on the first so many samples, over and over."""
     valid_data_path: list[str] | None = option("--valid-data-path", None)
     """Prefixes of the validation data alone."""
     test_data_path: list[str] | None = option("--test-data-path", None)
@@ -48,7 +50,8 @@ class DatasetConfig(Config):
     data_sharding: bool = option("--no-data-sharding", True)
     """With the cyclic loader, give each data-parallel rank a fixed part of the samples."""
     drop_remainder: bool = option("--no-drop-remainder", True)
-    """Leave out the last batch if it is not full."""
+    """Leave out the last batch of the data if it is not full; otherwise it is filled up with rows that don't count, and
+    every step is averaged by its tokens."""
 
     tokenizer_type: str | None = option("--tokenizer-type", None)
     """Which tokenizer reads the files below."""
@@ -77,6 +80,6 @@ class DatasetConfig(Config):
     """Fine-tuning on conversations."""
 
     def rules(self) -> Iterator[Finding]:
-        if not self.drop_remainder:
-            rule = "a step takes a whole global batch: samples that don't fill one are left out at the end of the data"
-            yield Finding("--no-drop-remainder", None, rule, "remove it")
+        if not self.drop_remainder and self.dataloader_type == "cyclic":
+            rule = "steps of --dataloader-type cyclic go on from one pass to the next, so that none is smaller"
+            yield Finding("--no-drop-remainder", None, rule, "leave one of them out")

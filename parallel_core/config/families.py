@@ -51,9 +51,9 @@ class MultiLatentAttentionConfig(Config):
 
     enabled: bool = option("--multi-latent-attention", False)
     """Use it."""
-    q_lora_rank: int | None = option("--q-lora-rank", None, at_least=1)
+    q_lora_rank: int | None = option("--q-lora-rank", None, at_least=1, of="shapes")
     """Rank of the query; none: queries are not compressed."""
-    kv_lora_rank: int = option("--kv-lora-rank", 32, at_least=1)
+    kv_lora_rank: int = option("--kv-lora-rank", 32, at_least=1, of="shapes")
     """Rank of keys and values together."""
     qk_head_dim: int = option("--qk-head-dim", 128, at_least=1)
     """Channels of a query or key head that do not rotate."""
@@ -107,9 +107,9 @@ class SlidingWindowConfig(Config):
 class MultiTokenPredictionConfig(Config):
     """Extra layers that predict further tokens (DeepSeek-V3, 2024)."""
 
-    num_layers: int | None = option("--mtp-num-layers", None, at_least=0)
+    num_layers: int | None = option("--mtp-num-layers", None, at_least=0, of="shapes")
     """How many further tokens are predicted."""
-    loss_scaling_factor: float = option("--mtp-loss-scaling-factor", 0.1, at_least=0)
+    loss_scaling_factor: float = option("--mtp-loss-scaling-factor", 0.1, at_least=0, of="run")
     """Weight of their losses' mean."""
     share_embedding_and_output_weight: bool = option("--share-mtp-embedding-and-output-weight", True)
     """Whether they use the model's embedding and output layer instead of having their own."""

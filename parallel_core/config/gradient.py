@@ -26,10 +26,10 @@ class GradientConfig(Config):
     communication_data_type: str | None = option("--communication-data-type", None, choices=("fp32", "bf16", "fp16"))
     """Type in which gradients are sent between data-parallel ranks; the one that they are added up in if not given."""
     wrap_with_ddp: bool = option("--no-wrap-with-ddp", True)
-    """Reduce gradients by the bucket; without it, all at once after the backward."""
+    """Reduce gradients in buckets; without it in one, after the last backward."""
     bucket_size: int | None = option("--ddp-bucket-size", None, at_least=1)
-    """Gradients in one bucket, a number of elements; Megatron's if not given. There is one bucket without
-    --overlap-grad-reduce, and on later pipeline stages."""
+    """Gradients in one bucket, a number of elements; Megatron's if not given. With --overlap-grad-reduce later pipeline
+    stages have one bucket."""
     enable_mem_align: bool = option("--enable-mem-align", False)
     """Begin every parameter, its gradient, and every replica's part of a bucket at a multiple of 512 bytes."""
     average_in_collective: bool = option("--ddp-average-in-collective", False)
@@ -76,13 +76,10 @@ class GradientConfig(Config):
         return self.overlap_grad_reduce and not (self.delay_grad_reduce and _is_on_later_stage(coordinates))
 
     def _bucket_size_on(self, coordinates: Coordinates) -> int | None:
-        """Megatron's rule: later stages, which the first one waits for, reduce a chunk at once. With ZeRO's stages 2
-        and 3 a bucket is a layer."""
-        if (
-            not (self.wrap_with_ddp and self.overlap_grad_reduce)
-            or self.zero_stage >= 2
-            or _is_on_later_stage(coordinates)
-        ):
+        """Where reductions overlap the backward, later stages, which the first one waits for, reduce a chunk at once
+        (Megatron's rule). With ZeRO's stages 2 and 3 a bucket is a layer."""
+        is_late = self.overlap_grad_reduce and _is_on_later_stage(coordinates)
+        if not self.wrap_with_ddp or is_late or self.zero_stage >= 2:
             return None
         return self.bucket_size or max(40_000_000, 1_000_000 * coordinates.get("dp", (0, 1))[1])
 

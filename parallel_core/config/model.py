@@ -38,7 +38,7 @@ class FlashAttentionConfig(Config):
         "--next-tockens", 0, at_least=0, no_effect="the model is causal: a query sees no token after its own"
     )
     """How many tokens after its own a query may see."""
-    input_layout: str = option("--shape-order", "SBH", choices=("SBH", "BSH", "BSND", "BNSD"))
+    input_layout: str = option("--shape-order", "SBH", choices=("SBH", "BSH", "BSND", "BNSD"), of="run")
     """Order of the operator's dimensions: B batch, S sequence, N heads, D head size, H = N x D."""
 
     @property
@@ -52,30 +52,30 @@ class ModelConfig(Config):
     """Shape, numerics and initialisation of the transformer; the section also knows its sibling sections."""
 
     vocab_size: int = option(
-        "--padded-vocab-size", at_least=1, missing="add --vocab-size or a tokenizer whose files say it"
+        "--padded-vocab-size", at_least=1, missing="add --vocab-size or a tokenizer whose files say it", of="shapes"
     )
     """Rows of the embedding table: the tokenizer's vocabulary, padded to divide by the tensor-parallel size."""
-    unpadded_vocab_size: int = option("--vocab-size", None, at_least=1)
+    unpadded_vocab_size: int = option("--vocab-size", None, at_least=1, of="shapes")
     """Ids that the tokenizer can produce; `vocab_size` if not given."""
-    make_vocab_size_divisible_by: int = option("--make-vocab-size-divisible-by", 128, at_least=1)
+    make_vocab_size_divisible_by: int = option("--make-vocab-size-divisible-by", 128, at_least=1, of="run")
     """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
-    num_layers: int = option("--num-layers", at_least=1)
+    num_layers: int = option("--num-layers", at_least=1, of="shapes")
     """Transformer layers of the whole model, those that do nothing included."""
-    hidden_size: int = option("--hidden-size", at_least=1)
+    hidden_size: int = option("--hidden-size", at_least=1, of="shapes")
     """Width of the residual stream."""
-    seq_length: int = option("--seq-length", at_least=1)
+    seq_length: int = option("--seq-length", at_least=1, of="run")
     """Tokens of one training sample."""
     max_position_embeddings: int = option("--max-position-embeddings", None, at_least=1)
     """Rows of the position table; `seq_length` if not given."""
     num_attention_heads: int = option("--num-attention-heads", at_least=1)
     """Query heads of a layer."""
-    group_query_attention: bool = option("--group-query-attention", False)
+    group_query_attention: bool = option("--group-query-attention", False, of="shapes")
     """Whether query heads share key/value heads."""
     num_query_groups: int = option("--num-query-groups", None, at_least=1)
     """Key/value heads of a layer; as many as query heads without `group_query_attention`."""
     kv_channels: int = option("--kv-channels", None, at_least=1)
     """Width of one head; `hidden_size / num_attention_heads` if not given."""
-    ffn_hidden_size: int = option("--ffn-hidden-size", None, at_least=1)
+    ffn_hidden_size: int = option("--ffn-hidden-size", None, at_least=1, of="shapes")
     """Width of the feed-forward block; if not given 4 `hidden_size`, with swiglu 2/3 of that in steps of 64."""
 
     hidden_act: str = option("--hidden-act", "gelu", choices=tuple(ACTIVATIONS))
@@ -92,9 +92,9 @@ class ModelConfig(Config):
     """Normalise each query and key head before rotary positions."""
     use_sandwich_norm: bool = option("--use-sandwich-norm", False)
     """Normalise also what attention and feed-forward block put out, before it is added to the residual."""
-    attn_post_norm_scale: float = option("--attn-post-norm-scale", 1.0, at_least=0, at_most=1)
+    attn_post_norm_scale: float = option("--attn-post-norm-scale", 1.0, at_least=0, at_most=1, of="run")
     """Initial weight of the sandwich norm after attention."""
-    ffn_post_norm_scale: float = option("--ffn-post-norm-scale", 1.0, at_least=0, at_most=1)
+    ffn_post_norm_scale: float = option("--ffn-post-norm-scale", 1.0, at_least=0, at_most=1, of="run")
     """Initial weight of the sandwich norm after the feed-forward block."""
     use_final_norm: bool = option("--no-post-layer-norm", True)
     """Normalise the last layer's output."""
@@ -130,7 +130,7 @@ class ModelConfig(Config):
     embedding_layernorm: bool = option("--embed-layernorm", False)
     """Normalise word embeddings by a layer norm, before positions are added."""
 
-    add_bias_linear: bool = option("--disable-bias-linear", True)
+    add_bias_linear: bool = option("--disable-bias-linear", True, of="shapes")
     """Whether linears have a bias; the three fields below follow it."""
     qkv_has_bias: bool = option("--add-qkv-bias", None)
     """Whether the query/key/value projection has a bias; `add_bias_linear` if not given."""
@@ -138,14 +138,14 @@ class ModelConfig(Config):
     """Whether the attention output projection has a bias; `add_bias_linear` if not given."""
     mlp_has_bias: bool = option("--disable-bias-linear", None)
     """Whether the feed-forward linears have biases; `add_bias_linear` if not given."""
-    untie_embeddings_and_output_weights: bool = option("--untie-embeddings-and-output-weights", False)
+    untie_embeddings_and_output_weights: bool = option("--untie-embeddings-and-output-weights", False, of="shapes")
     """Give the output layer a weight of its own."""
     output_layer_bias: bool = option("--add-output-layer-bias", False)
     """Give the output layer a bias."""
 
-    attention_dropout_rate: float = option("--attention-dropout", 0.1, at_least=0, below=1)
+    attention_dropout_rate: float = option("--attention-dropout", 0.1, at_least=0, below=1, of="run")
     """Dropout on attention probabilities."""
-    hidden_dropout_rate: float = option("--hidden-dropout", 0.1, at_least=0, below=1)
+    hidden_dropout_rate: float = option("--hidden-dropout", 0.1, at_least=0, below=1, of="run")
     """Dropout on the embedding and on what each block adds to the residual."""
     apply_query_key_layer_scaling: bool = option(
         "--apply-query-key-layer-scaling",
@@ -158,15 +158,15 @@ class ModelConfig(Config):
     masked_softmax_fusion: bool = option("--no-masked-softmax-fusion", True, no_effect=_IN_FLOAT32)
     """Attention's softmax in float32, in one operator; else in the compute type or by `attention_softmax_in_fp32`."""
 
-    init_method_std: float = option("--init-method-std", 0.02, at_least=0)
+    init_method_std: float = option("--init-method-std", 0.02, at_least=0, of="run")
     """Standard deviation of initial weights; output projections divide it by sqrt(2 `num_layers`)."""
-    embedding_init_method_std: float = option("--embedding-init-method-std", None, at_least=0)
+    embedding_init_method_std: float = option("--embedding-init-method-std", None, at_least=0, of="run")
     """Standard deviation of initial embeddings; `init_method_std` if not given."""
-    params_dtype: str = option("--params-dtype", "float32", choices=FLOATS)
+    params_dtype: str = option("--params-dtype", "float32", choices=FLOATS, of="run")
     """Type in which weights are kept by the model."""
-    compute_dtype: str = option("--compute-dtype", None, choices=FLOATS)
+    compute_dtype: str = option("--compute-dtype", None, choices=FLOATS, of="run")
     """Type in which layers compute; `params_dtype` if not given."""
-    embedding_init_dtype: str = option("--embedding-dtype", None, choices=FLOATS)
+    embedding_init_dtype: str = option("--embedding-dtype", None, choices=FLOATS, of="run")
     """Type in which embeddings are initialised; `params_dtype` if not given."""
     fp16_lm_cross_entropy: bool = option(
         "--fp16-lm-cross-entropy",
@@ -174,7 +174,7 @@ class ModelConfig(Config):
         no_effect="cross entropy takes logits in their own type and computes in float32, as Megatron-Core's does",
     )
     """Give cross entropy float16 logits instead of a float32 copy."""
-    fp32_residual_connection: bool = option("--fp32-residual-connection", False)
+    fp32_residual_connection: bool = option("--fp32-residual-connection", False, of="run")
     """Keep the residual stream in float32."""
 
     transformer_impl: str = option(
@@ -184,13 +184,13 @@ class ModelConfig(Config):
         no_effect=f"there is one implementation; what Megatron's two differ in: {_IN_FLOAT32}",
     )
     """Which of Megatron's implementations to follow."""
-    use_flash_attention: bool = option("--use-flash-attn", False)
+    use_flash_attention: bool = option("--use-flash-attn", False, of="run")
     """Attention by the device's fused operator, or in blocks: without a score matrix of sequence by sequence."""
     fa_config: FlashAttentionConfig = field(default_factory=FlashAttentionConfig)
     """Arguments of the fused attention operator."""
-    apply_rope_fusion: bool = option("--no-rope-fusion", True)
+    apply_rope_fusion: bool = option("--no-rope-fusion", True, of="run")
     """Rotary positions by the device's fused operator."""
-    apply_swiglu_fusion: bool = option("--use-fused-swiglu", False)
+    apply_swiglu_fusion: bool = option("--use-fused-swiglu", False, of="run")
     """Swiglu by the device's fused operator."""
 
     parallel_config: ParallelConfig = sibling()
@@ -226,6 +226,9 @@ class ModelConfig(Config):
             self.bias_gelu_fusion = False
         if self.apply_query_key_layer_scaling is True:
             self.attention_softmax_in_fp32 = True
+        if self.use_rotary_embedding is True:
+            self.position_embedding_type = "rope"
+        self.use_rotary_embedding = self.position_embedding_type == "rope"
 
     def _default_latent_factor(self) -> float:
         return self.rope_scaling.factor if self.rope_scaling.type in ("yarn", "dynamic") else 1.0
@@ -258,6 +261,14 @@ class ModelConfig(Config):
         them: Megatron's yarn knows no --rotary-percent, and MindSpeed-LLM's is of --kv-channels."""
         stretched = self.multi_latent_attention.enabled and self.rope_scaling.type is not None
         return 1.0 if stretched else self.rotary_percent
+
+    @property
+    def rotary_factor(self) -> float:
+        """By how much rotary positions are stretched: latent attention has a factor of its own, which acts on its
+        scores with any kind of rotary positions, as in Megatron."""
+        if self.multi_latent_attention.enabled:
+            return self.multi_latent_attention.rotary_scaling_factor
+        return self.rope_scaling.factor
 
     @property
     def residual_dtype(self) -> str:

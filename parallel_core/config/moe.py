@@ -30,26 +30,26 @@ class MoEConfig(Config):
     """Width of one expert; `ffn_hidden_size` if not given."""
     moe_shared_expert_intermediate_size: int | None = option("--moe-shared-expert-intermediate-size", None, at_least=1)
     """Width of all shared experts together; none: no shared expert."""
-    moe_shared_expert_overlap: bool = option("--moe-shared-expert-overlap", False)
+    moe_shared_expert_overlap: bool = option("--moe-shared-expert-overlap", False, of="run")
     """Compute them while tokens travel to the other experts, in the forward pass; results are the same."""
     moe_shared_expert_gate: bool = option("--moe-shared-expert-gate", False)
     """Weigh the shared experts' output by a learned gate."""
-    moe_grouped_gemm: bool = option("--moe-grouped-gemm", False)
+    moe_grouped_gemm: bool = option("--moe-grouped-gemm", False, of="run")
     """Compute a rank's experts in one grouped product."""
-    enable_gmm_safe_tokens: bool = option("--enable-gmm-safe-tokens", False)
+    enable_gmm_safe_tokens: bool = option("--enable-gmm-safe-tokens", False, of="run")
     """Give experts to which no token goes a row of zeros in it, which is dropped after; results are the same."""
     moe_router_topk: int = option("--moe-router-topk", 2, at_least=1)
     """Experts each token goes to."""
     moe_router_load_balancing_type: str | list[str] = option("--moe-router-load-balancing-type", "aux_loss")
     """How tokens are kept spread over experts, or several balancing losses; sparsemixer_topk samples experts
     (SparseMixer, Liu et al., 2023)."""
-    moe_aux_loss_coeff: float | list[float] = option("--moe-aux-loss-coeff", 0.0)
+    moe_aux_loss_coeff: float | list[float] = option("--moe-aux-loss-coeff", 0.0, of="run")
     """Weight of the balancing loss, or of each of several."""
-    moe_device_level_aux_loss_coeff: float = option("--moe-device-level-aux-loss-coeff", 0.0, at_least=0)
+    moe_device_level_aux_loss_coeff: float = option("--moe-device-level-aux-loss-coeff", 0.0, at_least=0, of="run")
     """Weight of the loss that balances groups of experts (DeepSeek-V2, 2024, section 2.2.3)."""
-    moe_comm_aux_loss_coeff: float = option("--moe-comm-aux-loss-coeff", 0.0, at_least=0)
+    moe_comm_aux_loss_coeff: float = option("--moe-comm-aux-loss-coeff", 0.0, at_least=0, of="run")
     """Weight of the loss that balances the tokens that groups of experts receive (the same section)."""
-    moe_z_loss_coeff: float | None = option("--moe-z-loss-coeff", None, at_least=0)
+    moe_z_loss_coeff: float | None = option("--moe-z-loss-coeff", None, at_least=0, of="run")
     """Weight of the loss on the size of router logits."""
     moe_router_score_function: str = option("--moe-router-score-function", "softmax", choices=("softmax", "sigmoid"))
     """What turns router logits into scores."""
@@ -57,7 +57,7 @@ class MoEConfig(Config):
     """Score all experts before the best are chosen, not only the chosen ones."""
     moe_router_norm_topk_prob: bool = option("--norm-topk-prob", False)
     """Divide the chosen experts' scores by their sum."""
-    moe_router_force_load_balancing: bool = option("--fix-router", False)
+    moe_router_force_load_balancing: bool = option("--fix-router", False, of="run")
     """Spread tokens evenly whatever the router says, to measure speed."""
     moe_router_topk_scaling_factor: float | None = option("--moe-router-topk-scaling-factor", None, above=0)
     """The chosen experts' scores are multiplied by this."""
@@ -70,27 +70,27 @@ class MoEConfig(Config):
     models have 1, DeepSeek-V3's 2."""
     moe_router_enable_expert_bias: bool = option("--moe-router-enable-expert-bias", False)
     """Balance by a bias on each expert's score that is moved after every step."""
-    moe_router_bias_update_rate: float = option("--moe-router-bias-update-rate", 1e-3, at_least=0)
+    moe_router_bias_update_rate: float = option("--moe-router-bias-update-rate", 1e-3, at_least=0, of="run")
     """By how much that bias moves."""
-    moe_router_dtype: str | None = option("--moe-router-dtype", None, choices=("fp32", "fp64"))
+    moe_router_dtype: str | None = option("--moe-router-dtype", None, choices=("fp32", "fp64"), of="run")
     """Type in which the router computes."""
     moe_input_jitter_eps: float | None = option("--moe-input-jitter-eps", None, at_least=0)
     """The router's input is multiplied by noise within this of one; how far from the best sparsemixer_topk samples."""
     moe_token_dispatcher_type: str = option(
-        "--moe-token-dispatcher-type", "allgather", choices=("allgather", "alltoall")
+        "--moe-token-dispatcher-type", "allgather", choices=("allgather", "alltoall"), of="run"
     )
     """How tokens travel to the ranks of their experts."""
-    moe_expert_capacity_factor: float | None = option("--moe-expert-capacity-factor", None, above=0)
+    moe_expert_capacity_factor: float | None = option("--moe-expert-capacity-factor", None, above=0, of="run")
     """Tokens an expert takes, as a multiple of an even share; none: all."""
-    moe_pad_expert_input_to_capacity: bool = option("--moe-pad-expert-input-to-capacity", False)
+    moe_pad_expert_input_to_capacity: bool = option("--moe-pad-expert-input-to-capacity", False, of="run")
     """Fill every expert's input up to its capacity."""
-    hot_expert_num: int = option("--hot-expert-num", 0, at_least=0)
+    hot_expert_num: int = option("--hot-expert-num", 0, at_least=0, of="run")
     """Experts with most tokens that every data-parallel rank keeps a copy of."""
-    cold_token_percent: float = option("--cold-token-percent", 1.0, above=0, at_most=1)
+    cold_token_percent: float = option("--cold-token-percent", 1.0, above=0, at_most=1, of="run")
     """Capacity of the other experts, as a share of theirs."""
-    hot_expert_update_step: int = option("--hot-expert-update-step", 10000, at_least=1)
+    hot_expert_update_step: int = option("--hot-expert-update-step", 10000, at_least=1, of="run")
     """Iterations from one choice of those experts to the next."""
-    moe_token_drop_policy: str = option("--moe-token-drop-policy", "probs", choices=("probs", "position"))
+    moe_token_drop_policy: str = option("--moe-token-drop-policy", "probs", choices=("probs", "position"), of="run")
     """Which tokens an overfull expert drops: the least probable or the last."""
 
     monitors: MoEMonitorConfig = concern(MoEMonitorConfig)
@@ -110,6 +110,11 @@ class MoEConfig(Config):
     def samples(self) -> bool:
         """Whether experts are sampled."""
         return SPARSE_MIXER in self.balancing
+
+    @property
+    def sampled_within(self) -> float:
+        """How far from the best experts are sampled, where they are; else the number is of noise."""
+        return (self.samples and self.moe_input_jitter_eps) or 0.01
 
     @property
     def balancing_weights(self) -> tuple[float, ...]:

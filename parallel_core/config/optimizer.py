@@ -39,8 +39,8 @@ class OptimizerConfig(Config):
 
     optimizer_type: str = option("--optimizer", "adam", choices=(*RULES, *_OTHER_NAMES))
     """The update rule."""
-    learning_rate: float = option("--lr", 1e-3, at_least=0)
-    """Highest learning rate, reached after the warm-up."""
+    learning_rate: float | None = option("--lr", None, at_least=0)
+    """Highest learning rate, reached after the warm-up. A training needs one."""
     decoupled_lr: float | None = option("--decoupled-lr", None, at_least=0)
     """Another highest learning rate for embedding and output layer."""
     decoupled_min_lr: float | None = option("--decoupled-min-lr", None, at_least=0)

@@ -9,6 +9,7 @@ from typing import Any
 from parallel_core.config.base import Config, option, section, sibling
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from parallel_core.config.recompute import STAGE_NAMES, RecomputeConfig
+from parallel_core.devices import is_on_cpu
 from parallel_core.findings import Finding
 from parallel_core.sizes import (
     CONTEXT_PARALLEL_ALGORITHMS,
@@ -109,6 +110,11 @@ class ParallelConfig(Config):
     def model_parallel_size(self) -> int:
         """Ranks that hold one copy of the model and of a sequence."""
         return model_parallel_size(self)
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether a process computes on a CPU, as far as one can tell before it starts."""
+        return is_on_cpu(self.found_device or self.device_target)
 
     @property
     def compiles(self) -> bool:

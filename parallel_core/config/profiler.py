@@ -17,9 +17,9 @@ class ProfilerConfig(Config):
     """Record a profile."""
     profile_save_path: str = option("--profile-save-path", "./profile_dir")
     """Where the profile is written."""
-    profile_step_start: int = option("--profile-step-start", 10, at_least=0)
-    """First iteration that is profiled."""
-    profile_step_end: int = option("--profile-step-end", 12, at_least=0)
+    profile_step_start: int = option("--profile-step-start", 1, at_least=0)
+    """First iteration that is profiled, counted from 0."""
+    profile_step_end: int = option("--profile-step-end", 5, at_least=0)
     """First iteration that no longer is."""
     profile_level: str = option("--profile-level", "level0", choices=("level_none", "level0", "level1", "level2"))
     """How much detail is recorded."""
@@ -51,6 +51,11 @@ class ProfilerConfig(Config):
     """Leave the analysis for later."""
     profile_dynamic_profiler_config_path: str | None = option("--profile-dynamic-profiler-config-path", None)
     """Directory with a profiler_config.json that says, while training runs, which steps are profiled."""
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether a file says, while training runs, what is profiled."""
+        return self.profile_dynamic_profiler_config_path is not None
 
     def rules(self) -> Iterator[Finding]:
         if self.profile and self.profile_step_end < self.profile_step_start:

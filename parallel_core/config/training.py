@@ -20,6 +20,8 @@ class TrainingConfig(Config):
     """Optimizer steps."""
     train_samples: int | None = option("--train-samples", None, at_least=1)
     """Samples to train on; when given, schedules are counted in samples."""
+    epochs: float | None = option("--num_train_epochs", None, above=0)
+    """Passes over the training data, where nothing else says how long the training is."""
     exit_interval: int | None = option("--exit-interval", None, at_least=1)
     """Stop at the next iteration that this divides."""
     exit_duration_in_mins: int | None = option("--exit-duration-in-mins", None, at_least=1)

@@ -32,6 +32,11 @@ class Option(NamedTuple):
         return self.field.metadata["no effect"]
 
     @property
+    def of(self) -> str:
+        """What an option of the model or its experts is of: "network", "shapes" or "run" (see `option`)."""
+        return "run" if self.no_effect else self.field.metadata["of"]
+
+    @property
     def default(self) -> Any:
         """None where the field must be given, or is derived."""
         return None if self.field.default is MISSING else self.field.default
@@ -55,6 +60,15 @@ SECTIONS: dict[str, type[Config]] = {path: kind for path, kind, entry in _TREE i
 
 OPTIONS: dict[str, Option] = {path: Option(path, entry, kind) for path, kind, entry in _TREE if entry is not None}
 """Every option by its path."""
+
+MODEL = ("model_config", "moe_config")
+"""Sections that describe a model."""
+
+OF_MODEL = tuple(path for path in OPTIONS if path.startswith(MODEL))
+"""Their options."""
+
+OF_NETWORK = tuple(path for path in OF_MODEL if OPTIONS[path].of == "network")
+"""Those on which it depends what the model computes, whatever its parameters."""
 
 SHOWN: dict[str, str] = {
     f"{path}.{name}": f"{entry.name}.{name}"
@@ -93,7 +107,9 @@ def path_of(name: str) -> str:
 def build(values: Mapping[str, Any]) -> AllConfig:
     """The config of path -> value; what is not named is at its default. Complains of options that must be given."""
     top = [path for path in SECTIONS if "." not in path]
-    return AllConfig(**{path: _section(path, values) for path in top})  # type: ignore[arg-type]
+    config = AllConfig(**{path: _section(path, values) for path in top})  # type: ignore[arg-type]
+    config.given = dict(values)
+    return config
 
 
 def _section(path: str, values: Mapping[str, Any]) -> Config:

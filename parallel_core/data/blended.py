@@ -132,7 +132,7 @@ class BlendedMegatronDatasetBuilder:
 
     def _build_part(self, prefix: str, split: Split, interval: Interval, size: int | None) -> GPTDataset:
         sequences = self._open(prefix)
-        indices = _cut(len(sequences.sequence_lengths), interval)
+        indices = cut(len(sequences.sequence_lengths), interval)
         return self.cls(sequences, indices, size, split, self.config, prefix or "the mock data")
 
     def _open(self, prefix: str) -> Sequences:
@@ -141,7 +141,8 @@ class BlendedMegatronDatasetBuilder:
         return self._opened[prefix]
 
 
-def _cut(number: int, interval: Interval) -> NDArray[np.int32]:
+def cut(number: int, interval: Interval) -> NDArray[np.int32]:
+    """Which of so many sequences lie in an interval."""
     begin, end = (round(fraction * float(number)) for fraction in interval)
     return np.arange(begin, end, dtype=np.int32)
 

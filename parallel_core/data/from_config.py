@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parallel_core.config import AllConfig
 from parallel_core.config.notations import parse_blend
-from parallel_core.data.dataset_config import GPTDatasetConfig
+from parallel_core.data.blended import cut
+from parallel_core.data.dataset_config import GPTDatasetConfig, parse_split
+from parallel_core.data.indexed_dataset import IndexedDataset
 from parallel_core.data.tokenizers import MegatronTokenizer, build_tokenizer
 from parallel_core.data.tokenizers.replaced_ids import ReplacedIds
 
@@ -36,6 +40,21 @@ def _blends(config: AllConfig) -> dict[str, Any]:
         return {"blend_per_split": [parse_blend(paths) if paths else None for paths in per_split], "split": data.split}
     blend = parse_blend(data.data_path) if data.data_path else None
     return {"blend": blend, "split": data.split or DEFAULT_SPLIT}
+
+
+def samples_per_epoch(config: AllConfig) -> int | None:
+    """Samples of one pass over the training data; none for mock data and blends with weights, which have no end.
+
+    Raises FileNotFoundError or ValueError for files that are missing or damaged.
+    """
+    blends = _blends(config)
+    blend = blends["blend_per_split"][0] if "blend_per_split" in blends else blends["blend"]
+    interval = (0.0, 1.0) if "blend_per_split" in blends else parse_split(blends["split"])[0]
+    if blend is None or interval is None or (blend[1] is not None and len(blend[0]) > 1):
+        return None
+    lengths = (IndexedDataset(prefix).sequence_lengths for prefix in blend[0])
+    tokens = (int(part[cut(len(part), interval)].sum(dtype=np.int64)) for part in lengths)
+    return sum(max(number - 1, 0) // config.model_config.seq_length for number in tokens)
 
 
 def gpt_dataset_config(config: AllConfig, tokenizer: MegatronTokenizer | None = None) -> GPTDatasetConfig:

@@ -23,12 +23,26 @@ class Samples(Protocol):
         """Sample `i`."""
 
 
+class FirstSamples:
+    """The first samples of a data set, over and over."""
+
+    def __init__(self, dataset: Samples, samples_per_epoch: int, size: int) -> None:
+        """`size`: of all of it."""
+        self.dataset, self.samples_per_epoch, self._size = dataset, min(samples_per_epoch, len(dataset)), size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, i: int) -> Batch:
+        return self.dataset[i % self.samples_per_epoch]
+
+
 class StepLoader:
     """Gives one training step at a time: `micro_batch_num` micro-batches of this rank, one after the other.
 
     A step is a dict of arrays with micro_batch_num * micro_batch_size rows; row k * micro_batch_size + j is sample j of
-    micro-batch k. Incomplete steps at the end of the data are left out. With `prefetch` the next step is read in a
-    thread while the caller works on this one.
+    micro-batch k. The last step of the data, if it is not complete, is left out; with drop_last False it has
+    fewer rows, maybe none. With `prefetch` the next step is read in a thread while the caller works on this one.
     """
 
     def __init__(
@@ -37,10 +51,10 @@ class StepLoader:
         sampler: Iterable[Sequence[int]],
         micro_batch_num: int | Callable[[int], int],
         *,
-        vocab_size: int | None = None,
+        drop_last: bool = True,
         prefetch: bool = True,
     ) -> None:
-        """`sampler` gives the sample numbers of one micro-batch after the other; `vocab_size` bounds the ids.
+        """`sampler` gives the sample numbers of one micro-batch after the other.
 
         micro_batch_num: of each step, or a function of how many were given in the steps before.
         """
@@ -53,8 +67,11 @@ class StepLoader:
         self.sampler = sampler
         self.micro_batch_num = micro_batch_num if callable(micro_batch_num) else lambda given: micro_batch_num
         self._given = 0
-        self.vocab_size = vocab_size
-        self.prefetch = prefetch
+        self.drop_last, self.prefetch = drop_last, prefetch
+
+    def in_micro_batches(self) -> "StepLoader":
+        """The same data, one micro-batch after the other."""
+        return StepLoader(self.dataset, self.sampler, 1, drop_last=self.drop_last, prefetch=self.prefetch)
 
     def __iter__(self) -> Iterator[Batch]:
         steps = self._steps()
@@ -69,19 +86,15 @@ class StepLoader:
 
     def _steps(self) -> Iterator[Batch]:
         micro_batches = iter(self.sampler)
-        while len(step := list(islice(micro_batches, count := self.micro_batch_num(self._given)))) == count:
+        while step := list(islice(micro_batches, count := self.micro_batch_num(self._given))):
+            if len(step) < count and self.drop_last:
+                return
             self._given += count
             yield self._read([i for micro_batch in step for i in micro_batch])
 
     def _read(self, rows: Sequence[int]) -> Batch:
-        samples = [self.dataset[i] for i in rows]
-        batch = {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
-        if self.vocab_size is not None and (largest := int(batch["tokens"].max())) >= self.vocab_size:
-            raise ValueError(
-                f"the data have token id {largest}, but the vocabulary has {self.vocab_size} entries: the data were "
-                "made with another tokenizer; give that one, or preprocess the text again"
-            )
-        return batch
+        samples = [self.dataset[i] for i in rows or (0,)]
+        return {name: np.stack([sample[name] for sample in samples])[: len(rows)] for name in samples[0]}
 
 
 def build_step_loader(
@@ -94,7 +107,7 @@ def build_step_loader(
     data_parallel_size: int,
     dataloader_type: str = "single",
     data_sharding: bool = True,
-    vocab_size: int | None = None,
+    drop_last: bool = True,
     prefetch: bool = True,
 ) -> StepLoader:
     """The steps of one rank from sample `consumed_samples` (counted over all ranks) on, as Megatron's flags say.
@@ -104,9 +117,9 @@ def build_step_loader(
     places = (len(dataset), consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
     sampler: Iterable[Sequence[int]]
     if dataloader_type == "single":
-        sampler = MegatronPretrainingSampler(*places)
+        sampler = MegatronPretrainingSampler(*places, drop_last=drop_last)
     elif dataloader_type == "cyclic":
         sampler = endless(MegatronPretrainingRandomSampler(*places, data_sharding=data_sharding))
     else:
         raise ValueError(f"--dataloader-type {dataloader_type} is not available; choose single or cyclic")
-    return StepLoader(dataset, sampler, micro_batch_num, vocab_size=vocab_size, prefetch=prefetch)
+    return StepLoader(dataset, sampler, micro_batch_num, drop_last=drop_last, prefetch=prefetch)

@@ -6,7 +6,6 @@
 writes `PREFIX_text_document.bin` and `.idx`: train with `--data-path PREFIX_text_document`.
 """
 
-import argparse
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
 
+from parallel_core.command_line import command_line
 from parallel_core.data.indexed_dataset import IndexedDatasetBuilder, smallest_token_type
 from parallel_core.data.tokenizers import TOKENIZERS, MegatronTokenizer, build_tokenizer
 
@@ -147,7 +147,7 @@ def preprocess(
 
 def main(arguments: list[str] | None = None) -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = command_line(__doc__.splitlines()[0], "python -m parallel_core.data.preprocess")
     parser.add_argument("--input", type=Path, required=True, help="a .jsonl or text file, or a directory of such files")
     parser.add_argument("--output-prefix", type=Path, required=True, help="start of the names of the files written")
     parser.add_argument("--json-keys", nargs="+", default=["text"], help="fields of a .jsonl line that hold text")

@@ -38,7 +38,7 @@ class _Sampler:
 
 
 class MegatronPretrainingSampler(_Sampler):
-    """In the data's own order, once (`--dataloader-type single`)."""
+    """In the data's own order (`--dataloader-type single`); an iteration gives what is left of one pass."""
 
     def __init__(
         self,
@@ -61,7 +61,8 @@ class MegatronPretrainingSampler(_Sampler):
     def __iter__(self) -> Iterator[list[int]]:
         step = self.micro_batch_times_data_parallel_size
         mine = self.data_parallel_rank * self.micro_batch_size
-        for begin in range(self.consumed_samples, self.total_samples, step):
+        start, self.consumed_samples = self.consumed_samples, 0
+        for begin in range(start, self.total_samples, step):
             if begin + step > self.total_samples and self.drop_last:
                 return
             first = min(begin + mine, self.total_samples)

@@ -1,6 +1,6 @@
 """Routing of tokens to experts as plain functions of arrays: which experts, with which weights, at which loss."""
 
-from parallel_core.routing.capacity import get_capacity, kept_within
+from parallel_core.routing.capacity import beyond_capacity, get_capacity, kept_within
 from parallel_core.routing.choice import best, choose, sinkhorn
 from parallel_core.routing.losses import (
     Tokens,
@@ -21,6 +21,7 @@ __all__ = [
     "Tokens",
     "balance_weights",
     "best",
+    "beyond_capacity",
     "choose",
     "get_capacity",
     "group_weights",

@@ -10,6 +10,11 @@ def get_capacity(num_tokens: int, num_experts: int, capacity_factor: float, min_
     return max(ceil(num_tokens / num_experts * capacity_factor), min_capacity or 0)
 
 
+def beyond_capacity(counts: np.ndarray, capacity_factor: float) -> np.ndarray:
+    """[]: how many of all choices, counts [E] on the experts, are beyond the capacity that the factor gives each."""
+    return np.maximum(counts - get_capacity(int(counts.sum()), counts.size, capacity_factor), 0).sum()
+
+
 def kept_within(
     capacity: int | np.ndarray, probabilities: np.ndarray, experts: np.ndarray, by_position: bool
 ) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
+from parallel_core.command_line import command_line
 from parallel_core.findings import Finding, Setting
 from parallel_core.schedules import draw
 from parallel_core.schedules.check import check
@@ -28,10 +29,15 @@ def duration(text: str) -> Fraction:
 
 def parser() -> ArgumentParser:
     """The command line, sizes by Megatron's names too; times are whole numbers, decimals or fractions such as 4/3."""
-    command = ArgumentParser(prog="python -m parallel_core.schedules", description=__doc__, allow_abbrev=False)
-    command.add_argument("--schedule", "--pipeline-schedule", required=True, choices=GENERATORS)
-    command.add_argument("--stages", "--pipeline-model-parallel-size", type=int, required=True, metavar="P")
-    command.add_argument("--micro-batches", "--micro-batch-num", type=int, required=True, metavar="M")
+    command = command_line(__doc__, "python -m parallel_core.schedules")
+    command.add_argument("--schedule", "--pipeline-schedule", required=True, choices=GENERATORS, help="its order")
+    stages, micro_batches = "stages of the pipeline", "micro-batches of a step"
+    command.add_argument(
+        "--stages", "--pipeline-model-parallel-size", type=int, required=True, metavar="P", help=stages
+    )
+    command.add_argument(
+        "--micro-batches", "--micro-batch-num", type=int, required=True, metavar="M", help=micro_batches
+    )
     command.add_argument(
         "--chunks",
         "--virtual-pipeline-model-parallel-size",
@@ -51,8 +57,8 @@ def parser() -> ArgumentParser:
     command.add_argument("--backward", type=duration, default=Fraction(2), help="gradients of input and weights")
     command.add_argument("--weight", type=duration, default=Fraction(1), help="the weights' part of the backward")
     command.add_argument("--transfer", type=duration, default=Fraction(0), help="time on the way to another stage")
-    command.add_argument("--svg", type=Path, metavar="FILE")
-    command.add_argument("--png", type=Path, metavar="FILE")
+    command.add_argument("--svg", type=Path, metavar="FILE", help="write the picture there")
+    command.add_argument("--png", type=Path, metavar="FILE", help="the same; needs matplotlib")
     return command
 
 

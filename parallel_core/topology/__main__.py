@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from parallel_core.command_line import command_line
 from parallel_core.sizes import CONTEXT_PARALLEL_ALGORITHMS, RANK_ORDERS, RING
 from parallel_core.topology import KINDS, Topology
 
@@ -19,12 +20,14 @@ SHOWN_RANKS = 16
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m parallel_core.topology", description=__doc__, allow_abbrev=False)
+    parser = command_line(__doc__, "python -m parallel_core.topology")
     parser.add_argument("--world-size", type=int, required=True, help="processes of the job")
     for flag, meaning in SIZES.items():
         parser.add_argument(flag, type=int, default=1, help=meaning)
     parser.add_argument("--expert-tensor-parallel-size", type=int, help="ranks that share each expert")
-    parser.add_argument("--context-parallel-algo", choices=CONTEXT_PARALLEL_ALGORITHMS, default=RING)
+    parser.add_argument(
+        "--context-parallel-algo", choices=CONTEXT_PARALLEL_ALGORITHMS, default=RING, help="how they share it"
+    )
     parser.add_argument("--ulysses-degree-in-cp", type=int, help="inner all-to-all of the hybrid algorithm")
     parser.add_argument("--use-tp-pp-dp-mapping", action="store_true", help="stages before data-parallel copies")
     parser.add_argument("--rank", type=int, help="show this rank's groups; without it, how many groups there are")

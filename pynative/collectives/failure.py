@@ -10,6 +10,7 @@ import time
 import traceback
 from types import TracebackType
 
+from parallel_core.findings import ConfigError
 from pynative.collectives.errors import CollectiveMismatch, PeerFailed, PeerLost
 from pynative.collectives.interface import Backend
 
@@ -51,11 +52,16 @@ def end(backend: Backend, error: BaseException) -> None:
         print(f"rank {backend.rank} ends: {error}", file=sys.stderr, flush=True)
     else:
         sys.stdout.flush()
-        text = "".join(traceback.format_exception(error))
-        print(f"rank {backend.rank} failed:\n{text}", file=sys.stderr, end="", flush=True)
+        text = "" if isinstance(error, ConfigError) else "".join(traceback.format_exception(error))
+        print(f"rank {backend.rank} failed: {_in_a_line(error)}\n{text}", file=sys.stderr, end="", flush=True)
         backend.fail(error)
         time.sleep(2 * GRACE_SECONDS)
     os._exit(EXIT_CODE)
+
+
+def _in_a_line(error: BaseException) -> str:
+    """What went wrong, ahead of a traceback of many lines."""
+    return traceback.format_exception_only(error)[-1].rstrip("\n")
 
 
 def _is_orderly(error: BaseException) -> bool:

@@ -15,8 +15,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+from parallel_core.processes import machine
 from pynative.collectives.address import Address, resolve
 from pynative.collectives.errors import PeerLate, PeerLost
 from pynative.collectives.messages import receive, same_secret, send
@@ -82,8 +82,7 @@ def _this_member(rank: int, listener: socket.socket) -> Member:
 
 def host_identity() -> str:
     """Equal for two processes exactly if they can share memory and watch each other."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return "-".join([boot, *(str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in ("net", "pid"))])
+    return machine("net", "pid")
 
 
 # At rank 0 ------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Batches on a context-parallel rank: `parallel_core.batch` for dicts of tensors, as scripts have them."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,10 @@ def entry_of(name: str, value: Any) -> Any:
     """A tensor or array of rows as the batch's entry `name`; anything else stays as it is."""
     if not isinstance(value, Tensor | np.ndarray) or not value.ndim:
         return value
-    array = value.asnumpy() if isinstance(value, Tensor) else value
     made_of: Entry | None = getattr(value, "batch_entry", None)
-    return Entry.of(name, array) if made_of is None else replace(made_of, array=array)
+    if made_of is not None:
+        return made_of
+    return Entry.of(name, value.asnumpy() if isinstance(value, Tensor) else value)
 
 
 def to_tensor(entry: Any) -> Any:

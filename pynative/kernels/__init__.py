@@ -97,7 +97,9 @@ _selected: str
 
 
 def use(implementation: str | None = None, threads: int | None = None, fused: FusedOperators = NOTHING_FUSED) -> None:
-    """Select the implementation for this process; call it before any operator (without a call: the host's, 1 thread).
+    """Select the implementation for this process and set it up for that; call it before any operator.
+
+    Without a call operators are the host's, on one thread, and the process's BLAS and memory are as they were.
 
     implementation: "host", "ops", or None for the device's own: host on a CPU, ops on an Ascend.
     threads: CPU threads that host kernels use, the calling one included (None: 1).
@@ -132,4 +134,3 @@ def _select(implementation: str, device: str, fused: FusedOperators) -> None:
 
 
 _select("host", "CPU", NOTHING_FUSED)
-process.prepare(threads=1)

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont  # MindSpore's own dependency
 
+from parallel_core.command_line import command_line
+
 LEFT, TOP, WIDTH, HEIGHT = 80, 40, 640, 360
 """Pixels: margins and size of the chart."""
 _FILE = re.compile(r"layer-(\d+)_(\d+)\.npy")
@@ -73,7 +75,7 @@ def draw(layer: int, steps: np.ndarray, counts: np.ndarray) -> Image.Image:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = command_line(__doc__, "python -m pynative.moe.plot_token_distribution")
     for name, kind, text in (
         ("num-layers", int, "layers of the model"),
         ("hot-expert-num", int, "how many of the hottest experts are printed"),

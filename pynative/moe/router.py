@@ -12,7 +12,7 @@ from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.routing import RoutingRule, get_capacity
-from parallel_core.step_figures import TOKENS_CHOSEN, TOKENS_ROUTED
+from parallel_core.step_figures import TOKENS_BEYOND, TOKENS_CHOSEN, TOKENS_ROUTED
 from pynative import kernels, parallel_state
 from pynative.moe import noise
 from pynative.moe.aux_loss import RouterLosses
@@ -57,12 +57,12 @@ class TopKRouter(nn.Cell):
         """[s, b, h] -> the routing of its s b tokens; `dense` gives it in Megatron's form."""
         logits = self.gating(hidden_states)
         probs, experts = self._sampled(logits) if SPARSE_MIXER in self.moe.balancing else self._best(logits)
-        self._report(TOKENS_CHOSEN, experts)
+        self._report((TOKENS_CHOSEN, TOKENS_BEYOND), experts)
         capacity = self._capacity(experts.shape[0])
         if capacity is not None and np.min(capacity) < experts.shape[0]:
             by_position = self.moe.moe_token_drop_policy == "position"
             probs, experts = kernels.drop_over_capacity(probs, experts, capacity, by_position)
-        self._report(TOKENS_ROUTED, experts)
+        self._report((TOKENS_ROUTED,), experts)
         return Routing(probs, experts, capacity if self.moe.moe_pad_expert_input_to_capacity else None)
 
     def _capacity(self, tokens: int) -> Any:
@@ -99,10 +99,11 @@ class TopKRouter(nn.Cell):
         numbers = noise.draws(logits.shape, self.layer_number, positions) if self.training else None
         if self.training:
             logits = self.losses(logits)
-        return kernels.sample_experts(logits, self.moe.moe_input_jitter_eps or 0.01, numbers)
+        return kernels.sample_experts(logits, self.moe.sampled_within, numbers)
 
-    def _report(self, name: str, experts: Tensor) -> None:
+    def _report(self, names: tuple[str, ...], experts: Tensor) -> None:
         figures = current()
         if figures is not None:
             load = kernels.load_of_experts(experts, 1, self.weight.shape[0])
-            figures.add(name, load, self.layer_number, share=1.0 / self.copies)
+            for name in names:
+                figures.add(name, load, self.layer_number, share=1.0 / self.copies)

@@ -7,6 +7,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from parallel_core.config import AllConfig, OptimizerConfig, TrainingConfig
+from parallel_core.config.base import complain
+from parallel_core.config.required import required_to_train
 from parallel_core.lr_schedule import OptimizerParamScheduler
 from parallel_core.optimizer import treatment
 from pynative import parallel_state
@@ -80,11 +82,12 @@ def _of_groups(params: Iterable[Parameter | Mapping[str, Any]]) -> Iterator[Para
 
 
 def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:
-    """The schedule of the config, counted in samples."""
+    """The schedule of the config, counted in samples. Raises `ConfigError` if it has no learning rate or no length."""
+    complain(required_to_train(config))
     optimizer, training = config.optimizer_config, config.training_config
     batch = config.dataset_config.global_batch_size
     by_samples = training.train_samples is not None
-    total = training.train_samples or training.training_iters * batch
+    total = training.train_samples or training.training_iters * batch or batch  # An evaluation alone has no steps.
 
     def samples(iterations: int | None, count: int | None) -> int | None:
         return count if by_samples else None if iterations is None else iterations * batch
@@ -93,6 +96,7 @@ def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:
     warm_up: float = samples(optimizer.lr_warmup_iters, optimizer.lr_warmup_samples) or 0
     if optimizer.lr_warmup_fraction is not None:
         warm_up = optimizer.lr_warmup_fraction * decay
+    assert optimizer.learning_rate is not None, "required above"
     return OptimizerParamScheduler(
         max_lr=optimizer.learning_rate,
         min_lr=optimizer.min_lr,

@@ -9,6 +9,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.averaging import Averaging, Weight
+from parallel_core.batch_rules import BatchRules
 from parallel_core.schedules import Backward, Forward, WeightGrad
 from parallel_core.schedules.actions import Compute
 from pynative import autograd
@@ -42,9 +43,11 @@ class ForwardStep(Protocol):
 
     draws: int
     """Items that a step takes from its data iterator."""
+    is_of_a_script: bool
+    """Whether a function of the script draws them."""
 
-    def begin(self, data_iterator: Iterator, model: nn.CellList, micro_batches: int) -> None:
-        """Start a step of so many micro-batches of a stage with these chunks."""
+    def begin(self, data_iterator: Iterator | None, model: nn.CellList, micro_batches: int, rules: BatchRules) -> None:
+        """Start a step of so many micro-batches of a stage with these chunks, whose data keep the rules."""
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """What the chunk's model gives, and how its loss is read off."""

@@ -9,6 +9,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.averaging import Averaging
+from parallel_core.batch_rules import BatchRules
 from parallel_core.config import AllConfig
 from parallel_core.loss_scale import LossScaler
 from parallel_core.schedules import GENERATORS, Backward, WeightGrad, communicate, forward_only
@@ -60,6 +61,7 @@ class PipelineStep:
         """Called when all gradients of a micro-batch of a chunk are there, but after the step's last."""
         self._figures = figures_of(config.model_config)
         self._config, self.micro_batches = config, config.dataset_config.micro_batch_num
+        self._rules = BatchRules.of(config)
         self._plans = {(train, self.micro_batches): self._plan(train, self.micro_batches) for train in (True, False)}
         # Tensor- and context-parallel ranks have the same loss; one of each replica's reports it.
         self._reports = is_last and parallel_state.get_tensor_and_context_parallel_rank() == 0
@@ -78,7 +80,7 @@ class PipelineStep:
         set_step_position(StepPosition(get_step_position().iteration, of_all_replicas, chunk))
 
     def run(
-        self, forward_step: ForwardStep, data_iterator: Iterator, train: bool, micro_batches: int | None = None
+        self, forward_step: ForwardStep, data_iterator: Iterator | None, train: bool, micro_batches: int | None = None
     ) -> GlobalLoss:
         """Every micro-batch of a step: gradients into the buffer when training, and the loss.
 
@@ -89,7 +91,7 @@ class PipelineStep:
             self._plans[train, number] = self._plan(train, number)
         plan = self._plans[train, number]
         self.averaging = self.stage.averaging = replace(self.averaging, micro_batches=number)
-        forward_step.begin(data_iterator, self.stage.model, number)
+        forward_step.begin(data_iterator, self.stage.model, number, self._rules)
         self.stage.begin(forward_step, train, plan.defers_weight_gradients, plan.completing)
         figures = StepFigures(self._figures if train else (), self.averaging)
         with collected(figures if train else None):

@@ -1,6 +1,7 @@
 """Tensor parallelism: layers cut over a group, the collectives between them, and a loss over a cut vocabulary."""
 
 from pynative.tensor_parallel.cross_entropy import VocabParallelCrossEntropy, vocab_parallel_cross_entropy
+from pynative.tensor_parallel.data import broadcast_data
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from pynative.tensor_parallel.mappings import (
     all_gather_last_dim_from_tensor_parallel_region,
@@ -32,6 +33,7 @@ __all__ = [
     "VocabParallelCrossEntropy",
     "VocabParallelEmbedding",
     "all_gather_last_dim_from_tensor_parallel_region",
+    "broadcast_data",
     "copy_to_tensor_model_parallel_region",
     "gather_from_sequence_parallel_region",
     "gather_from_tensor_model_parallel_region",

@@ -1,12 +1,19 @@
 """From datasets, MindSpore's or anybody's, to the iterator that a step draws from."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
 
-from parallel_core.config import AllConfig
-from parallel_core.data.loader import StepLoader, build_step_loader
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core.config import AllConfig, ConfigError, Finding
+from parallel_core.data.loader import FirstSamples, StepLoader, build_step_loader
 from pynative import parallel_state
+from pynative.log import log
+from pynative.pipeline_parallel.stage import ForwardStep
+from pynative.tensor_parallel.data import broadcast_item
 
 
 def get_train_valid_test_num_samples(config: AllConfig | None = None) -> tuple[int, int, int]:
@@ -36,23 +43,31 @@ def build_pretraining_data_loader(
     """
     config = config or parallel_state.get_config()
     data, unit = config.dataset_config, micro_batch_of_all(config)
-    sizes = config.batch_sizes
+    sizes, micro_batches = config.batch_sizes, config.dataset_config.micro_batch_num // draws
 
     def grows(given: int) -> int:
         return sizes.at(consumed_samples + given * unit) // unit
 
     return build_step_loader(
         dataset,
-        consumed_samples,
+        consumed_samples % _pass_over(dataset, config, micro_batches * unit),
         micro_batch_size=data.batch_size,
-        micro_batch_num=grows if is_training and draws == 1 else data.micro_batch_num // draws,
+        micro_batch_num=grows if is_training and draws == 1 else micro_batches,
         data_parallel_rank=parallel_state.get_data_parallel_rank(),
         data_parallel_size=parallel_state.get_data_parallel_world_size(),
         dataloader_type=data.dataloader_type or "single",
         data_sharding=data.data_sharding,
-        vocab_size=config.model_config.vocab_size,
+        drop_last=data.drop_remainder,
         prefetch=data.num_workers > 0,
     )
+
+
+def _pass_over(dataset: Sized, config: AllConfig, item: int) -> int:
+    """Samples that a pass over a dataset takes, in items of so many; more than there will be, where none follows."""
+    data, samples = config.dataset_config, len(dataset)
+    if data.dataloader_type == "cyclic" or config.batch_sizes.changes:
+        return sys.maxsize
+    return (samples if data.drop_remainder else samples + item - 1) // item * item or sys.maxsize
 
 
 def _rounds(loader: Iterable) -> Iterator:
@@ -77,60 +92,116 @@ def endless(loader: Iterable, skip: int = 0) -> Iterator:
     return rounds
 
 
+def _opened(loader: Iterable | None, skip: int, is_sent: bool) -> Iterator | None:
+    """A loader's items without end, after the first `skip`; is_sent: those of the first tensor-parallel rank."""
+    items = None if loader is None else endless(loader, skip)
+    return _sent_by_the_first(items) if is_sent else items
+
+
+def _sent_by_the_first(items: Iterator | None) -> Iterator:
+    """The items that the first rank of the tensor-parallel group draws, on each of its ranks."""
+    while True:
+        yield broadcast_item(None if items is None else next(items))
+
+
 @dataclass
 class RunData:
-    """What a run draws from."""
+    """A run's data on this rank; None where another rank draws for it."""
 
-    train: Iterator
+    train: Iterator | None
     valid: Iterator | None
+    is_evaluated: bool
+    """Whether there are validation data."""
     samples_per_epoch: int | None
     """Where it is known."""
 
 
 @dataclass
 class DataSources:
-    """What a script gave: datasets by a provider, or loaders of its own, which go before."""
+    """A script's data: datasets by a provider, or loaders of its own, which go before.
+
+    As in Megatron's scripts the first rank of each tensor-parallel group may alone have them, and a stage in the middle
+    of a pipeline none. A function of the script that draws has to broadcast them then; otherwise that is done here.
+    """
 
     provider: Callable | None
     train_data_loader: Iterable | None
     valid_data_loader: Iterable | None
 
-    def open(self, config: AllConfig, draws: int, iteration: int, consumed_samples: int) -> RunData:
+    def count_epochs(self, config: AllConfig, draws: int) -> None:
+        """Say how many iterations epochs come to, where the data files do not: a loader's items are a step's, or with
+        `draws` of them one of its parts. All ranks call this, of which some may have none.
+
+        Raises `ConfigError` if no loader has a length.
+        """
+        flag, epochs = "--num_train_epochs", config.training_config.epochs
+        if epochs is None or config.training_config.training_iters:
+            return
+        loader = _in_draws(self.train_data_loader, draws)
+        own = Tensor(np.array([len(loader) if isinstance(loader, Sized) else 0], np.int64))
+        items = int(parallel_state.get_world_group().all_gather(own).asnumpy().max())
+        if not items:
+            rule = "needs the length of the data: files of --data-path, or a train_data_loader that has one"
+            raise ConfigError([Finding(flag, epochs, rule, "give --train-iters")])
+        sum = f"{epochs:g} x {items} items of train_data_loader, {draws} a step"
+        iterations = int(epochs * items) // draws
+        if not iterations:
+            raise ConfigError([Finding(flag, epochs, f"{sum}, is less than one iteration", "raise it")])
+        config.train_for(iterations)
+        log(f"{flag} {epochs:g}: {sum} = --train-iters {iterations}")
+
+    def open(self, config: AllConfig, forward_step: ForwardStep, iteration: int, consumed_samples: int) -> RunData:
         """Iterators that go on after `iteration` steps, which took `consumed_samples`."""
-        if self.provider is None and self.train_data_loader is None:
-            raise ValueError("pretrain: pass train_valid_test_datasets_provider or train_data_loader")
         if config.training_config.checkpoint.new_dataset:
             iteration = consumed_samples = 0
-        train_set, valid_set = self._datasets(config)
-        valid = self.valid_data_loader
+        train, valid, epoch = self._loaders(config, forward_step.draws, consumed_samples)
+        skip = 0 if self.train_data_loader is None else iteration * forward_step.draws
+        own = Tensor(np.array([[train is not None, valid is not None, epoch or 0]], np.int64))
+        of_all = parallel_state.get_world_group().all_gather(own).asnumpy()
+        of_group = of_all[list(parallel_state.get_tensor_model_parallel_group().ranks)]
+        if not (of_group[0, 0] or config.training_config.skip_train or _is_in_the_middle()):
+            raise ValueError(
+                "pretrain: pass train_valid_test_datasets_provider or train_data_loader"
+                if self.provider is None
+                else "train_valid_test_datasets_provider: gave no training dataset; check --data-path and --split"
+            )
+        sends = of_group[0].astype(bool) & ~of_group.all(0) & (not forward_step.is_of_a_script)
+        return RunData(
+            train=_opened(train, skip, sends[0]),
+            valid=_opened(valid, 0, sends[1]),
+            is_evaluated=bool(of_all[:, 1].any()),
+            samples_per_epoch=int(of_all[:, 2].max()) or None,
+        )
+
+    def _loaders(
+        self, config: AllConfig, draws: int, consumed_samples: int
+    ) -> tuple[Iterable | None, Iterable | None, int | None]:
+        """For training and validation, where this rank has any, and the samples of an epoch, where they are known."""
+        train, valid = (_in_draws(given, draws) for given in (self.train_data_loader, self.valid_data_loader))
+        most = config.dataset_config.max_train_samples
+        if train is not None and (config.batch_sizes.changes or most):
+            flag = "--rampup-batch-size" if config.batch_sizes.changes else "--max_train_samples"
+            raise ValueError(f"train_data_loader: gives whole steps, {flag} chooses samples; give a dataset")
+        epoch = len(train) * config.dataset_config.global_batch_size // draws if isinstance(train, Sized) else None
+        if self.provider is None or (train is not None and valid is not None):
+            return train, valid, epoch
+        samples = get_train_valid_test_num_samples(config)
+        train_set, valid_set, _ = self.provider(samples)
+        if train is None and train_set is not None and not config.training_config.skip_train:
+            train_set = train_set if most is None else FirstSamples(train_set, most, samples[0])
+            train = build_pretraining_data_loader(train_set, consumed_samples, config, draws)
+            epoch = getattr(train_set, "samples_per_epoch", None)
         if valid is None and valid_set is not None:
             valid = build_pretraining_data_loader(valid_set, 0, config, draws, is_training=False)
-        if self.train_data_loader is not None:
-            if config.batch_sizes.changes:
-                raise ValueError(
-                    "train_data_loader: gives whole steps, whose size --rampup-batch-size changes; give a dataset"
-                )
-            train = endless(self.train_data_loader, iteration * draws)
-        elif config.training_config.skip_train:
-            train = iter(())
-        else:
-            train = endless(build_pretraining_data_loader(train_set, consumed_samples, config, draws))
-        return RunData(train, None if valid is None else endless(valid), self._epoch(config, train_set, draws))
+        return train, valid, epoch
 
-    def _datasets(self, config: AllConfig) -> tuple[Any, Any]:
-        """The provider's for training and validation, unless both come from loaders."""
-        if self.provider is None or (self.train_data_loader is not None and self.valid_data_loader is not None):
-            return None, None
-        train, valid, _ = self.provider(get_train_valid_test_num_samples(config))
-        if train is None and self.train_data_loader is None and not config.training_config.skip_train:
-            raise ValueError(
-                "train_valid_test_datasets_provider: gave no training dataset; check --data-path and --split"
-            )
-        return train, valid
 
-    def _epoch(self, config: AllConfig, train_set: Any, draws: int) -> int | None:
-        """Samples of an epoch: as the dataset says, or as many as a loader has items for."""
-        if self.train_data_loader is None:
-            return getattr(train_set, "samples_per_epoch", None)
-        items = len(self.train_data_loader) if isinstance(self.train_data_loader, Sized) else 0
-        return items * config.dataset_config.global_batch_size // draws or None
+def _in_draws(loader: Iterable | None, draws: int) -> Iterable | None:
+    """Our own loader of steps gives its micro-batches one by one to a function that draws so."""
+    return loader.in_micro_batches() if draws > 1 and isinstance(loader, StepLoader) else loader
+
+
+def _is_in_the_middle() -> bool:
+    """Whether this stage of the pipeline neither begins with tokens nor ends with a loss."""
+    ends = parallel_state.is_pipeline_first_stage, parallel_state.is_pipeline_last_stage
+    return not any(is_end(ignore_virtual=True) for is_end in ends)

@@ -5,14 +5,17 @@ from functools import cached_property
 from itertools import tee
 from typing import Any
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.averaging import MicroBatchWeight
-from parallel_core.batch import StepBatch
+from parallel_core.batch import LOSS_MASK, Entry, StepBatch, filled_up
+from parallel_core.batch_rules import BatchRules
 from pynative import parallel_state
 from pynative.collectives.numbers import sum_over_group
 from pynative.context_parallel.batch import context_shard, entry_of, to_tensor
 from pynative.pipeline_parallel.stage import LossOf, MicroBatchLoss
+from pynative.training.batch_check import CheckedCalls, refuse, wrong_names
 
 
 def unread_entries(model: nn.Cell) -> frozenset[str]:
@@ -29,29 +32,39 @@ def unread_by_all(model: Iterable[nn.Cell]) -> frozenset[str]:
 class BatchedForwardStep:
     """`get_batch_func(data_iterator)` gives the model's keyword arguments for all of this rank's micro-batches.
 
-    Without one they are the items of the data iterator; a stage that reads nothing of the first item, as one in the
-    middle of a pipeline, draws no other.
+    Without one they are the items of the data iterator; a stage that reads nothing of an item, as one in the middle of
+    a pipeline, draws no other from the same iterator.
     """
 
     draws = 1
 
-    def __init__(self, get_batch_func: Callable[[Iterator], dict[str, Any]] | None = None) -> None:
+    def __init__(self, get_batch_func: Callable[[Iterator | None], dict[str, Any]] | None = None) -> None:
         self.get_batch_func = get_batch_func
-        self._unread: list[Iterator] = []
+        self.is_of_a_script = get_batch_func is not None
+        self._unread: Iterator | None = None
 
-    def begin(self, data_iterator: Iterator, model: Sequence[nn.Cell], micro_batches: int) -> None:
-        """Fetch a step's batch, for all chunks of the stage."""
+    def begin(
+        self, data_iterator: Iterator | None, model: Sequence[nn.Cell], micro_batches: int, rules: BatchRules
+    ) -> None:
+        """Fetch a step's batch, for all chunks of the stage. ValueError if it is not as `rules` has it."""
         unread = unread_by_all(model)
-        batch = (self.get_batch_func or self._next)(data_iterator)
+        batch = self._next(data_iterator) if self.get_batch_func is None else self.get_batch_func(data_iterator)
+        if not isinstance(batch, dict):
+            whose = "the loader" if self.get_batch_func is None else "get_batch_func"
+            refuse([f"{whose} gave a {type(batch).__name__}: must be a dict of the model's arguments by name"])
         entries = {name: entry_of(name, value) for name, value in batch.items() if name not in unread}
-        if not entries and self.get_batch_func is None and data_iterator not in self._unread:
-            self._unread.append(data_iterator)
+        if not entries and self.get_batch_func is None:
+            self._unread = data_iterator
+        if rules.fills_up:
+            entries = filled_up(entries, rules.micro_batch_size * micro_batches)
+        refuse([*wrong_names(model, batch, unread_entries), *rules.mistakes(entries, micro_batches)])
         self.batch = StepBatch(entries, micro_batches, context_shard())
 
-    def _next(self, data_iterator: Iterator) -> dict[str, Any]:
-        if data_iterator in self._unread:
+    def _next(self, data_iterator: Iterator | None) -> dict[str, Any]:
+        if data_iterator is self._unread or data_iterator is None:
             return {}
-        return {name: entry for name, entry in next(data_iterator).items() if name != "dataset_id"}
+        item = next(data_iterator)
+        return {k: entry for k, entry in item.items() if k != "dataset_id"} if isinstance(item, dict) else item
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """Run the model on a micro-batch's rows; its result on the last stage is the mean loss."""
@@ -63,27 +76,59 @@ class BatchedForwardStep:
 class MegatronForwardStep:
     """`forward_step_func(data_iterator, model)` gives the model's output and a function from it to the loss.
 
-    That function returns (loss, {name: reported}) or (sum of losses, number of tokens, {name: reported}); what is
+    It draws dicts of tensors, whatever arrays a loader has; on a rank without data the iterator is None. Its loss
+    function returns (loss, {name: reported}) or (sum of losses, number of tokens, {name: reported}); what is
     reported is a number, or a pair (sum, count). With context parallelism sums and counts of the second form are of
     this rank's shards of the sequences (`get_batch_on_this_cp_rank` cuts them) and are added up here; the loss of the
     first is the whole sequences', as our GPTModel's is.
     """
 
+    is_of_a_script = True
+
     def __init__(self, forward_step_func: Callable, micro_batches: int) -> None:
         self.forward_step_func, self.draws = forward_step_func, micro_batches
+        self._calls = CheckedCalls()
 
-    def begin(self, data_iterator: Iterator | list[Iterator], model: Sequence[nn.Cell], micro_batches: int) -> None:
+    def begin(
+        self,
+        data_iterator: Iterator | list[Iterator | None] | None,
+        model: Sequence[nn.Cell],
+        micro_batches: int,
+        rules: BatchRules,
+    ) -> None:
         """A micro-batch is drawn whenever one runs: from a chunk's own iterator, as Megatron's list has them, or from
         a copy of the only one, so that every chunk sees the same micro-batches."""
+        self._rules = rules
         if isinstance(data_iterator, list):
-            self.data_iterators = data_iterator
+            self.data_iterators = [items and map(self._as_tensors, items) for items in data_iterator]
+        elif data_iterator is None:
+            self.data_iterators = [None] * len(model)
         else:
-            self.data_iterators = [data_iterator] if len(model) == 1 else list(tee(data_iterator, len(model)))
+            self.data_iterators = list(tee(map(self._as_tensors, data_iterator), len(model)))
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """Run the user's function on a chunk's next micro-batch."""
-        output, loss_func = self.forward_step_func(self.data_iterators[chunk], model)
-        return output, lambda result: _micro_batch_loss(loss_func(result))
+        with self._calls.of(model, self._rules):
+            output, loss_func = self.forward_step_func(self.data_iterators[chunk], model)
+        return output, lambda result: self._loss(loss_func(result))
+
+    def _loss(self, returned: tuple) -> MicroBatchLoss:
+        loss = _micro_batch_loss(returned)
+        if not loss.weight.is_mean:
+            self._calls.check_sum(self._rules)
+        return loss
+
+    def _as_tensors(self, item: Any) -> Any:
+        """A micro-batch with tensors for arrays, whose ids are checked before the script may send them to a device."""
+        if not isinstance(item, dict):
+            return item
+        entries = {k: entry_of(k, value) if isinstance(value, np.ndarray) else value for k, value in item.items()}
+        if self._rules.fills_up:
+            entries = filled_up(entries, self._rules.micro_batch_size)
+        refuse(self._rules.wrong_ids(entries))
+        mask = entries.get(LOSS_MASK)
+        self._calls.weighs_tokens |= isinstance(mask, Entry) and bool((mask.array != 1).any())
+        return {name: to_tensor(entry) for name, entry in entries.items()}
 
 
 def _micro_batch_loss(returned: tuple) -> MicroBatchLoss:

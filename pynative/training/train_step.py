@@ -107,7 +107,7 @@ class TrainOneStepCell:
 
     def step(
         self,
-        data_iterator: Iterator,
+        data_iterator: Iterator | None,
         before_update: Callable[[float], None] | None = None,
         micro_batches: int | None = None,
     ) -> StepResult:
@@ -143,7 +143,7 @@ class TrainOneStepCell:
             rates.decoupled_lr, loss.figures,
         )  # fmt: skip
 
-    def evaluate(self, data_iterator: Iterator, batches: int) -> float:
+    def evaluate(self, data_iterator: Iterator | None, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""
         set_training(self.model, False)
         with self.hot_experts.replicated(train=False):

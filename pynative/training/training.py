@@ -5,6 +5,7 @@ Read it as the table of contents: model -> gradients -> optimizer -> checkpoint 
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,12 @@ import mindspore as ms
 from mindspore import nn
 
 from parallel_core.blocks import adapter_findings, recompute_lines
+from parallel_core.checkpoint.commit import METRICS
 from parallel_core.checkpoint.convert.huggingface.write import huggingface_findings
+from parallel_core.checkpoint.save_folder import save_findings
 from parallel_core.config import AllConfig, ConfigError, Finding, LoraConfig, TrainingConfig
+from parallel_core.config.base import complain
+from parallel_core.config.required import required_to_train
 from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
 from pynative.checkpointing import load_adapters, load_checkpoint
@@ -44,6 +49,7 @@ from pynative.training.callbacks import (
 from pynative.training.callbacks.evaluation import evaluate
 from pynative.training.data import (
     DataSources,
+    RunData,
     build_pretraining_data_loader,
     get_train_valid_test_num_samples,
     micro_batch_of_all,
@@ -109,14 +115,14 @@ def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int, lora: LoraCon
     return model
 
 
-def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callback]) -> list[Callback]:
+def _callbacks(config: AllConfig, data: RunData, more: Sequence[Callback]) -> list[Callback]:
     training, checkpoint = config.training_config, config.training_config.checkpoint
     output = Path(checkpoint.output_dir or DEFAULT_OUTPUT)
     callbacks: list[Callback] = [LogCallback(training.log_interval), SkippedStepsCallback()]
     if training.eval_iters and training.eval_interval:
-        callbacks.append(EvaluationCallback(valid, training.eval_interval, training.eval_iters))
+        callbacks.append(EvaluationCallback(data, training.eval_interval, training.eval_iters))
     if parallel_state.get_global_rank() == 0:
-        callbacks.append(MetricsCallback(output / "metrics.jsonl"))
+        callbacks.append(MetricsCallback(output / METRICS))
     if training.check_for_nan_in_grad:
         callbacks.append(FiniteCallback())
     if training.check_weight_hash_across_dp_replicas_interval:
@@ -128,7 +134,8 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
     callbacks += more
     if checkpoint.output_dir:
         directory = Path(checkpoint.output_dir)
-        callbacks.append(CheckpointCallback(directory, checkpoint.save_interval, checkpoint.async_save))
+        may_fail = checkpoint.on_save_failure == "warn"
+        callbacks.append(CheckpointCallback(directory, checkpoint.save_interval, checkpoint.async_save, may_fail))
     if training.exit_interval or training.exit_duration_in_mins:
         callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))
     if training.exit_signal_handler:
@@ -136,7 +143,7 @@ def _callbacks(config: AllConfig, valid: Iterator | None, more: Sequence[Callbac
     return callbacks
 
 
-def _train(state: TrainingState, data_iterator: Iterator, callbacks: Sequence[Callback]) -> None:
+def _train(state: TrainingState, data_iterator: Iterator | None, callbacks: Sequence[Callback]) -> None:
     """The loop: steps until --train-iters, callbacks around them."""
     training, sizes, unit = state.config.training_config, state.config.batch_sizes, micro_batch_of_all(state.config)
     _resume(state, callbacks)
@@ -179,12 +186,12 @@ def _resume(state: TrainingState, callbacks: Sequence[Callback]) -> None:
             warn(f"the checkpoint holds a state of {name}, which this run does not have")
 
 
-def evaluate_only(state: TrainingState, valid: Iterator | None) -> None:
+def evaluate_only(state: TrainingState, data: RunData) -> None:
     """--skip-train: the loss on the validation data, of the weights as they were loaded."""
     log("Skipping training (--skip-train)")
-    if valid is None:
+    if not data.is_evaluated:
         raise ValueError("--skip-train: there is no validation data; give it by --split or --valid-data-path")
-    evaluate(state, valid, state.config.training_config.eval_iters)
+    evaluate(state, data.valid, state.config.training_config.eval_iters)
 
 
 def _refuse(
@@ -192,7 +199,7 @@ def _refuse(
 ) -> None:
     """Raise ConfigError with everything that was asked for and is not done."""
     findings = [*(row.finding for row in unsupported(config)), *huggingface_findings(config)]
-    findings += adapter_findings(config)
+    findings += [*adapter_findings(config), *required_to_train(config), *save_findings(config)]
     if process_non_loss_data_func is not None:
         fix = "pass None and use a callback's on_step_end"
         findings.append(Finding("process_non_loss_data_func", None, "not available", fix))
@@ -231,7 +238,7 @@ def pretrain(
     all_config: AllConfig,
     train_data_loader: Iterable | None = None,
     valid_data_loader: Iterable | None = None,
-    get_batch_func: Callable[[Iterator], dict[str, Any]] | None = None,
+    get_batch_func: Callable[[Iterator | None], dict[str, Any]] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingState:
     """Train.
@@ -256,10 +263,12 @@ def pretrain(
     """
     _refuse(all_config, model_type, process_non_loss_data_func, extra_args_provider, args_defaults)
     _prepare(all_config)
+    sources = DataSources(train_valid_test_datasets_provider, train_data_loader, valid_data_loader)
+    sources.count_epochs(all_config, 1 if forward_step_func is None else all_config.dataset_config.micro_batch_num)
     model = get_model(model_provider_func, all_config)
     state = TrainingState(all_config, model, _step_cell(model, all_config, forward_step_func, get_batch_func))
     _load(state)
-    _run(state, DataSources(train_valid_test_datasets_provider, train_data_loader, valid_data_loader), callbacks)
+    _run(state, sources, callbacks)
     return state
 
 
@@ -283,12 +292,16 @@ def _load(state: TrainingState) -> None:
 
 def _run(state: TrainingState, sources: DataSources, callbacks: Sequence[Callback]) -> None:
     """Train, or with --skip-train evaluate."""
-    data = sources.open(state.config, state.step_cell.forward_step.draws, state.iteration, state.consumed_samples)
+    data = sources.open(state.config, state.step_cell.forward_step, state.iteration, state.consumed_samples)
     state.samples_per_epoch = data.samples_per_epoch
     if state.config.training_config.skip_train:
-        evaluate_only(state, data.valid)
+        evaluate_only(state, data)
     else:
-        _train(state, data.train, _callbacks(state.config, data.valid, callbacks))
+        made = _callbacks(state.config, data, callbacks)
+        with ExitStack() as stack:
+            for callback in made:
+                stack.callback(callback.close)
+            _train(state, data.train, made)
     # Nobody leaves while another rank may still need it.
     parallel_state.get_world_group().barrier()
     log("Training success!")
@@ -302,7 +315,7 @@ def train(
     metrics: None = None,
     evaluation_func: None = None,
     resume_dict: None = None,
-    get_batch_func: Callable[[Iterator], dict[str, Any]] | None = None,
+    get_batch_func: Callable[[Iterator | None], dict[str, Any]] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingState:
     """The loop of `pretrain` around a step cell that a script has built: log, evaluation, checkpoints, callbacks.
@@ -317,6 +330,7 @@ def train(
         raise ValueError(f"train: {wrong}: pass None, and the step cell's own training_config; see its documentation")
     if get_batch_func is not None:
         train_one_step_cell.forward_step = BatchedForwardStep(get_batch_func)
+    complain(save_findings(train_one_step_cell.config))
     state = TrainingState(train_one_step_cell.config, train_one_step_cell.model, train_one_step_cell)
     _run(state, DataSources(None, train_dataloader, val_dataloader), callbacks)
     return state

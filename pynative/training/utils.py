@@ -11,15 +11,26 @@ from parallel_core.config import OptimizerConfig, ParallelConfig
 from parallel_core.optimizer import is_decayed
 from pynative import collectives, device, parallel_state
 from pynative.collectives import failure
+from pynative.context_parallel.batch import get_batch_on_this_cp_rank
 from pynative.log import log, warn
+from pynative.tensor_parallel.data import get_batch_on_this_tp_rank
 from pynative.tensor_parallel.random import set_rng_seed
+
+__all__ = [
+    "get_batch_on_this_cp_rank",
+    "get_batch_on_this_tp_rank",
+    "set_parallel_context",
+    "set_seed",
+    "set_training",
+    "set_weight_decay",
+]
 
 
 def set_parallel_context(parallel_config: ParallelConfig) -> None:
     """Prepare the device, connect the processes that the launcher started, and lay the rank grid over them.
 
-    From here on an uncaught error of one rank ends all of them, its traceback first. msrun's scheduler process, which
-    has nothing to do on a CPU, ends here.
+    From here on an uncaught error of one rank ends all of them, its traceback first; a person at a prompt keeps the
+    process. msrun's scheduler process, which has nothing to do on a CPU, ends here.
     """
     config = parallel_config
     target, choice_notice = device.choose(config.device_target)
@@ -33,7 +44,8 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)
     if backend.local_size < config.world_size:  # known only now: the cores are shared by the ranks of this host alone
         device.initialize(target, config.kernels, config.threads, backend.local_size, *settings)
-    sys.excepthook = lambda kind, error, trace: failure.end(backend, error)
+    if not _has_prompt():
+        sys.excepthook = lambda kind, error, trace: failure.end(backend, error)
     if backend.world_size != config.world_size:
         raise ValueError(
             f"the configuration is for {config.world_size} processes, the launcher started {backend.world_size}: start "
@@ -49,6 +61,11 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
     for notice, say in notices:
         if notice and backend.rank == 0:
             say(notice)
+
+
+def _has_prompt() -> bool:
+    """Whether a person types at this process: Python's own prompt, IPython's, or `python -i` after the script."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
 def set_seed(seed: int) -> None:

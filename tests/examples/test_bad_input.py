@@ -1,5 +1,6 @@
 """Mistakes of a command line end the example with a clear message and a non-zero exit code, before training."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,7 @@ MISTAKES = {
     "abbreviated": ({"--num-layer": 2, "--mock-data": ""}, "--num-layers"),
     "not yet": ({"--is-instruction-dataset": "", "--mock-data": ""}, "--is-instruction-dataset"),
     "no such linear": ({"--lora-target-modules": "linear_kvq", "--mock-data": ""}, "--lora-target-modules linear_kvq"),
+    "nothing to load": ({"--load": "/nowhere", "--mock-data": ""}, "--load /nowhere: there is no such folder"),
     "no adapters there": (
         {"--lora-target-modules": "linear_qkv", "--lora-load": "/nowhere", "--mock-data": ""},
         "--lora-load /nowhere",
@@ -73,12 +75,26 @@ def test_a_wrong_command_line(name, tmp_path):
     assert code == 2 and expected in errors, errors
 
 
-def test_a_wrong_command_line_in_a_process_of_its_own():
-    """The same without a launcher; no traceback."""
+def test_a_wrong_command_line_in_a_process_of_its_own(tmp_path):
+    """The same without a launcher; no traceback. It is said without MindSpore, whose import takes seconds."""
+    (tmp_path / "mindspore.py").write_text("raise SystemExit('MindSpore is imported')")
     command = [sys.executable, str(SCRIPT), *command_line({})]
-    done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), timeout=180)
+    environment = quiet_environment() | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "--data-path" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("own_data", [False, True])
+def test_a_typo_in_the_shell_example(tmp_path, own_data):
+    """Nothing is prepared or started, and there is nothing else to read."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = ["bash", str(SCRIPT.with_suffix(".sh")), "--num-layer", "3", *["--mock-data"] * own_data]
+    environment = os.environ | {"PATH": path, "OUTPUT": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 2 and not list(tmp_path.iterdir())
+    assert done.stderr.startswith("error: --num-layer: there is no such flag; did you mean --num-layers")
+    assert done.stderr.count("\n") == 1 and done.stdout == ""
 
 
 def launched(tmp_path: Path, processes: int, changes: dict) -> tuple[int, str]:

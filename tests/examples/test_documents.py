@@ -5,16 +5,17 @@ from collections import Counter
 
 import pytest
 
+from tests.support.assets import ROOT
 from tests.support.printed.blocks import DOCUMENTS, blocks
 from tests.support.printed.configured import EMPTY, is_about, json_reading, yaml_reading
 from tests.support.printed.found import ACTS, NOTHING, PLANNED, READER, REFUSED
 from tests.support.printed.named import importable, migrating_rows
-from tests.support.printed.outcomes import Row, reality, recorded
+from tests.support.printed.outcomes import UNTESTED, Row, reality, recorded
 
 
 def compared(row: Row) -> tuple[str, ...]:
     """What is held fixed: reasons may be reworded, where a value arrives may not."""
-    return row if row.outcome == ACTS else row[:4]
+    return row[:5] if row.outcome == ACTS else row[:4]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -30,6 +31,18 @@ def test_outcomes_say_why():
     for row in recorded():
         assert row.outcome in (ACTS, NOTHING, PLANNED, REFUSED, READER), row
         assert row.detail or row.outcome == READER, row
+
+
+def test_what_acts_names_a_test():
+    """Of the form path::name, and there."""
+    for row in recorded():
+        assert bool(row.test) == (row.outcome == ACTS), row
+        path, _, name = row.test.partition("::")
+        assert row.test in ("", UNTESTED) or f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), row
+
+
+def test_untested_rows_become_fewer():
+    assert sum(row.test == UNTESTED for row in recorded()) <= 290
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

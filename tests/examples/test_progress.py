@@ -9,6 +9,7 @@ import pytest
 
 from pynative.launch import free_port
 from tests.support.assets import ROOT
+from tests.support.run_sequence import tree
 from tests.support.terminal import run_on_terminal, screen
 
 EXAMPLE = ROOT / "examples" / "gpt"
@@ -21,14 +22,23 @@ STEPS = [
 SMALL = "--num-layers 1 --hidden-size 32 --train-iters 4 --seq-length 64 --global-batch-size 8 --lr-warmup-iters 0"
 
 
-def progress(lines: list[str], *more: str, columns: int = 120) -> tuple[int, list[str]]:
-    """Exit code and screen after a command that prints these lines and ends with 3."""
-    command = [sys.executable, "-c", f"print({chr(10).join(lines)!r}); raise SystemExit(3)", *more]
-    code, written = run_on_terminal([sys.executable, str(EXAMPLE / "progress.py"), *command], columns)
-    return code, screen(written)
+@pytest.fixture
+def progress(tmp_path):
+    """A function: exit code and screen after `launch` of an msrun that prints these lines and ends with 3."""
+
+    def run(lines: list[str], *more: str, columns: int = 120) -> tuple[int, list[str]]:
+        (tmp_path / "x.py").touch()
+        (tmp_path / "msrun").write_text(f"#!{sys.executable}\nprint({chr(10).join(lines)!r}); raise SystemExit(3)")
+        (tmp_path / "msrun").chmod(0o755)
+        environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "mapping.launch", "msrun", "x.py", *more]
+        code, written = run_on_terminal(command, columns, env=environment, cwd=tmp_path)
+        return code, screen(written)
+
+    return run
 
 
-def test_steps_share_a_line_and_the_rest_stays_above():
+def test_steps_share_a_line_and_the_rest_stays_above(progress):
     """The exit code is the command's."""
     lines = [*STEPS[:2], "INFO - Evaluation: Step: 2, Loss: 7.0", *STEPS[2:]]
     code, shown = progress(lines, "--train-iters", "9", "--train-iters=8")
@@ -39,7 +49,7 @@ def test_steps_share_a_line_and_the_rest_stays_above():
 @pytest.mark.parametrize(
     ("columns", "line"), [(120, "step 4  loss 5.0000  12,346 tokens/s  ETA 00:00:00"), (12, "step 4  los")]
 )
-def test_without_a_number_of_steps_and_on_a_narrow_terminal(columns, line):
+def test_without_a_number_of_steps_and_on_a_narrow_terminal(progress, columns, line):
     """No bar; a line that would wrap is cut, since a wrapped one cannot be cleared."""
     assert progress(STEPS, columns=columns)[1] == [line, ""]
 
@@ -76,9 +86,14 @@ def test_the_demonstration_on_a_terminal(tmp_path):
 
 
 def test_the_demonstration_elsewhere(tmp_path):
-    """A line a step, without control characters."""
+    """A line a step, without control characters. A second time the folder is taken, which is said at once."""
     command, environment = demonstration(tmp_path)
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     assert done.stdout.count("INFO - Epoch") == 4 and "\x1b" not in done.stdout
     check_results(tmp_path)
+    before = tree(tmp_path)
+    again = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert again.returncode == 2 and again.stdout == "" and tree(tmp_path) == before
+    assert again.stderr.startswith(f"error: {tmp_path / 'out'} has iteration 4 of an earlier run: start with OUTPUT=")
+    assert f"--load {tmp_path / 'out'} to go on, or --overwrite-save" in again.stderr

@@ -24,8 +24,9 @@ SHOWN = commands("README.md")
 PLANS = [
     command
     for command in SHOWN
-    if re.match(r"python -m (parallel_core\.[a-z]+ |mapping)", command) and "..." not in command
+    if re.match(r"python -m (parallel_core\.[a-z]+|mapping\.explain) ", command) and "..." not in command
 ]
+SCRIPTS = [command for command in SHOWN if command.startswith("python -m mapping.launch ")]
 CONVERSIONS = [command for command in SHOWN if command.startswith("python -m parallel_core.checkpoint.")]
 LAUNCHES = [command for command in SHOWN if "pretrain_gpt.sh" in command and "pip install" not in command]
 
@@ -52,6 +53,20 @@ def test_a_plan_is_printed(command):
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
 
 
+@pytest.mark.parametrize("command", SCRIPTS)
+def test_a_script_is_printed_and_started(command, tmp_path):
+    """With the argument that it is given, by an msrun that says what it is told."""
+    script = "torchrun --nproc_per_node 2 mine.py --size $1"
+    for name, text in {"pretrain_llama.sh": script, "mine.py": "", "msrun": "#!/bin/sh\necho started"}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    words = [sys.executable, *shlex.split(command)[1:]]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    expected = "--size 7B" if "--print" in words else "started"
+    assert done.returncode == 0 and expected in done.stdout and len(SCRIPTS) == 2, done.stderr
+
+
 @pytest.mark.parametrize("case", ["hf/llama", "legacy/llama_tp2_bf16"])
 def test_checkpoints_are_converted(case, tmp_path):
     """The commands run one after another, from a folder of HuggingFace and from one of Megatron-LM; the engine computes
@@ -71,13 +86,12 @@ def test_checkpoints_are_converted(case, tmp_path):
 @pytest.mark.parametrize("command", LAUNCHES)
 def test_a_launch_asks_for_what_can_be_done(command, tmp_path):
     """The script hands msrun a command line that the mapping accepts for as many processes as it starts."""
-    for name in ("msrun", "python"):
-        stand_in = tmp_path / name
-        stand_in.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "$0.arguments"; [ {name} = python ] || exit 9\n')
-        stand_in.chmod(0o755)
+    stand_in = tmp_path / "python"
+    stand_in.write_text('#!/bin/sh\nif [ "$2" = mapping.launch ]; then printf "%s\\n" "$@" > "$0.arguments"; fi\n')
+    stand_in.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "OUTPUT": str(tmp_path), "HOME": "/home/me"}
     subprocess.run(["bash", "-c", command], env=environment, cwd=ROOT, check=False, capture_output=True)
-    launched = (tmp_path / "msrun.arguments").read_text().splitlines()
+    launched = (tmp_path / "python.arguments").read_text().splitlines()
     processes = int(next(word for word in launched if word.startswith("--worker_num=")).partition("=")[2])
     script = next(i for i, word in enumerate(launched) if word.endswith("pretrain_gpt.py"))
     outcome = read(launched[script + 1 :], world_size=processes)

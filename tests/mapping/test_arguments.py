@@ -276,7 +276,11 @@ def test_values_that_other_parsers_leave_as_text_are_read():
 
 
 def test_help_lists_the_flags_that_act(capsys):
+    """With what each takes, the values that are not refused, and Megatron's defaults."""
     with pytest.raises(SystemExit) as caught:
         initialize_megatron(argv=["--help"])
-    text = capsys.readouterr().out
-    assert caught.value.code == 0 and "--num-layers" in text and "--fp8-format" not in text
+    text = " ".join(capsys.readouterr().out.split())
+    assert caught.value.code == 0 and "--fp8-format" not in text
+    for shown in ("--num-layers N ", "{gpipe,1f1b,interleaved,zb-h1}", "(default: 0.1)", "--bf16 "):
+        assert shown in text
+    assert "zarr" not in text and "--max-position-embeddings N Rows of the position table; `seq_length`" in text

@@ -29,9 +29,8 @@ BAD = [
     ("~hidden-size", 1, "--hidden-size"),
     ("~num-attention-heads", 1, "--num-attention-heads"),
     ("~seq-length", 1, "--seq-length"),
-    ("~max-position-embeddings", 1, "--max-position-embeddings"),
     ("~micro-batch-size", 1, "--micro-batch-size"),
-    ("~train-iters", 1, "--train-iters or --train-samples"),
+    ("~train-iters", 1, "--train-iters or --train-samples or --num_train_epochs"),
     ("~lr", 1, "--lr"),
     ("~vocab-size", 1, "--padded-vocab-size"),
     # ranges
@@ -136,9 +135,9 @@ BAD = [
         "--pipeline-model-parallel-layout (--num-layer-list [3, 1, 0, 0])",
     ),
     (
-        "--pipeline-model-parallel-layout Ett|ttL --pipeline-model-parallel-size 2 --num-layer-list 2,2",
+        "--pipeline-model-parallel-layout Ett|ttL --pipeline-model-parallel-size 2 --num-layer-list 3,1",
         2,
-        "--pipeline-model-parallel-layout Ett ttL",
+        "--num-layer-list 3 1: contradicts --pipeline-model-parallel-layout",
     ),
     ("--noop-layers 4", 1, "--noop-layers 4"),
     (
@@ -260,7 +259,7 @@ BAD = [
     (
         "--recompute-activations --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
         1,
-        "--recompute-activations: does not go with --recompute-granularity full",
+        "--recompute-activations: contradicts --recompute-granularity full",
     ),
     ("--recompute [1,1]", 1, "--recompute [1, 1]"),
     ("--select-recompute ['feed_forwrad']", 1, "--select-recompute feed_forwrad"),
@@ -333,7 +332,6 @@ BAD = [
     ("--optimizer sgd --pma-fused-algo sma", 1, "--pma-fused-algo sma"),
     ("--transformer-impl inference_optimized", 1, "--transformer-impl inference_optimized"),
     ("--spec my.module layer", 1, "--spec my.module"),
-    ("--ai-framework pytorch", 1, "--ai-framework pytorch"),
     ("--batch-size 4", 1, "--batch-size 4"),
     # tokenizers and data
     ("--tokenizer-type GPT2BPETokenizer", 1, "--tokenizer-type GPT2BPETokenizer"),
@@ -422,13 +420,13 @@ BAD = [
     (
         "--num-experts 4 --moe-ffn-hidden-size 32 --n-shared-experts 2 --moe-shared-expert-intermediate-size 32",
         1,
-        "--moe-shared-expert-intermediate-size 32: does not go with --n-shared-experts 2",
+        "--moe-shared-expert-intermediate-size 32: contradicts --n-shared-experts 2",
     ),
     (
         "--num-experts 4 --moe-ffn-hidden-size 32 --n-shared-experts 2 --moe-shared-expert-intermediate-size 32 "
         "--enable-shared-expert --shared-moe-ffn-hidden-size 64",
         1,
-        "--moe-shared-expert-intermediate-size 32: does not go with --n-shared-experts 2",
+        "--moe-shared-expert-intermediate-size 32: contradicts --n-shared-experts 2",
     ),
     ("--split 1,2,x", 1, "--split 1,2,x"),
     ("--split -1,1,1", 1, "--split", "-1,1,1"),

@@ -33,7 +33,7 @@ callbacks:
    keep_default_action: False, export_options: {tensor_format: npy}}
 - {type: CheckpointMonitor, save_checkpoint_steps: 7}
 callback:
-- {type: MoEDropRateCallback, expert_num: 4, capacity_factor: 1.5, num_layers: 8, mtp_depth: 1}
+- {type: MoEDropRateCallback, expert_num: 8, capacity_factor: 1.5, num_layers: 4, mtp_depth: 0}
 recompute_config: {recompute: [3], select_recompute: False, parallel_optimizer_comm_recompute: True}
 parallel: {full_batch: True}
 ENABLE_LAZY_INLINE: 1
@@ -182,6 +182,11 @@ def test_a_key_of_the_earlier_system_fills_its_field(section, content, field, va
         ("training_config", {"grad_clip_kwargs": {"grad_clip_type": "ByAngle"}}, "must be one of ClipGlobalNorm, Grad"),
         ("lora_config", {"target_cells": [{"rank": 4}]}, "must list entries {target_cells"),
         ("callbacks", [{"type": "NoSuchCallback"}], "knows MoEDropRateCallback"),
+        ("callbacks", [{"type": "MoEDropRateCallback", "expert_num": 99}], "[0].expert_num 99: the model has 0"),
+        ("callback", {"type": "MoEDropRateCallback", "num_layers": 77}, ".num_layers 77: the model has "),
+        ("callback", [{"type": "MoEDropRateCallback", "mtp_depth": 1}], "[0].mtp_depth 1: the model has 0"),
+        ("moe_config", {"num_experts": 4, "enable_cold_hot_expert": True}, "needs hot_expert_num"),
+        ("moe_config", {"num_experts": 4, "enable_cold_hot_expert": True, "hot_expert_num": 0}, "needs hot_expert_num"),
     ],
 )
 def test_what_a_key_cannot_say_is_refused_by_its_name(section, content, rule):

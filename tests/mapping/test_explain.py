@@ -31,7 +31,7 @@ def answer(capsys, change: str, *options: str) -> dict:
         ("--clip-grad 0.5", "mapped", "optimizer_config.clip_grad", 0.5),
         ("--swiglu", "mapped", "model_config.hidden_act", "swiglu"),
         ("--disable-bias-linear", "mapped", "model_config.add_bias_linear", False),
-        ("--ckpt-format=torch", "mapped", "training_config.ckpt_format", "torch"),
+        ("--clip-grad=0.25", "mapped", "optimizer_config.clip_grad", 0.25),
         ("--is-instruction-dataset", "planned", "dataset_config.instruction.enabled", True),
         ("--no-persist-layer-norm", "ignored", "", False),
         ("--fp4-recipe nvfp4", "ignored", "", "nvfp4"),
@@ -154,13 +154,13 @@ def test_the_text_answer_says_what_a_run_would_stop_at(capsys):
 
 
 def test_parts_of_a_planned_feature_are_planned(capsys):
-    """They do nothing before the whole is there; without the whole they only fill their field."""
+    """They do nothing before the whole is there, and say so without it."""
     statuses = {
         outcome["flag"]: outcome["status"]
         for outcome in answer(capsys, "--is-instruction-dataset --prompt-type qwen")["flags"]
     }
     assert statuses["--is-instruction-dataset"] == statuses["--prompt-type"] == "planned"
-    assert answer(capsys, "--prompt-type qwen")["flags"][-1]["status"] == "mapped"
+    assert answer(capsys, "--prompt-type qwen")["flags"][-1]["status"] == "ignored"
 
 
 @pytest.mark.parametrize("argv", [[], ["--num-layers", "2"], ["--num-layers", "2", "--", "--lr", "1"]])

@@ -1,142 +1,260 @@
-"""A launch script becomes the msrun command with the same processes and arguments, without being executed."""
+"""A launch script is run with stand-ins for its launchers; what they are told becomes msrun's command.
+
+msrun itself is a few lines of shell here, which say what they were given. The scripts have the constructions of public
+ones.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
 import pytest
 
-from mapping.launch import main, translate
-from mapping.readers.shell import read_script
+from mapping.launch.__main__ import main
+from mapping.launch.launchers import LAUNCHERS
+from mapping.launch.start import without_noise
+from tests.support.assets import ROOT
 
-SCRIPT = r"""#!/bin/bash
-# a comment with torchrun in it
-export CUDA_DEVICE_MAX_CONNECTIONS=1
-GPUS=8
-MASTER_PORT=${MASTER_PORT:-6000}
-NODES=2   # two hosts
-WORLD=$(($GPUS*$NODES))
-DISTRIBUTED_ARGS=(
-    --nproc_per_node $GPUS
-    --nnodes $NODES
-    --node_rank=1
-    --master_addr host0
-    --master_port $MASTER_PORT
+FLAGS = (
+    "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 --lr 1e-3 "
+    "--micro-batch-size 1 --train-iters 2 --mock-data --tokenizer-type NullTokenizer --vocab-size 99"
 )
-GPT_ARGS="
-    --num-layers 4 \
-    --split 949,50,1
-"
-DATA_ARGS=(--data-path "my data" 'it$elf')
-LAUNCHER
+
+
+def options(command: str, **environment: str) -> str:
+    """msrun's options for a launcher's command line, without those that are always the same."""
+    name, *words = command.split()
+    launch = LAUNCHERS[name](words, environment)
+    assert (launch.program, launch.arguments) == ("x.py", ["--bf16", "-1"])
+    constant = {"log_dir": "msrun_log", "join": "True", "master_port": "8118", "master_addr": "127.0.0.1"}
+    shown = [f"{name} {value}" for name, value in launch.options.items() if constant.get(name) != value]
+    return ", ".join([*shown, *map(str, launch.unresolved), *(f"without {flag}" for flag in launch.left_out)])
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("torchrun", "worker_num 1, local_worker_num 1"),
+        ("torchrun --standalone --nproc-per-node=2", "worker_num 2, local_worker_num 2"),
+        (
+            "torchrun --nproc_per_node 8 --nnodes 2 --node_rank=1 --master_addr host0 --master_port 60 --log_dir l",
+            "worker_num 16, local_worker_num 8, master_addr host0, master_port 60, log_dir l, node_rank 1",
+        ),
+        (
+            "torchrun --nnodes 2 --node_rank 0 --rdzv_endpoint h:99 -r 3",
+            "worker_num 2, local_worker_num 1, master_addr h, master_port 99, node_rank 0, without -r",
+        ),
+        ("deepspeed --num_gpus 4 --hostfile h", "worker_num 4, local_worker_num 4, without --hostfile"),
+        ("deepspeed -i localhost:0,3", "worker_num 2, local_worker_num 2"),
+        ("deepspeed --no_ssh --num_nodes 2 --num_gpus 1 --node_rank 1 --master_addr a", "master_addr a, node_rank 1"),
+        ("msrun --worker_num 2 --local_worker_num=2 --join True", "worker_num 2, local_worker_num 2"),
+    ],
+)
+def test_options_of_a_launcher(command, expected):
+    assert options(f"{command} x.py --bf16 -1").endswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("command", "open_ends"),
+    [
+        ("torchrun --nproc_per_node gpu", "--nproc_per_node gpu: must be a number from 1 on"),
+        ("torchrun --nnodes --node_rank 0", "--nnodes: has no value"),
+        ("torchrun --nnodes 2 --master_addr a", "--node_rank: must be given"),
+        ("torchrun --nnodes 2 --node_rank 1", "--master_addr : must be given for 2 hosts"),
+        ("torchrun --master_port=x", "--master_port x: must be a number"),
+        ("deepspeed", "--num_gpus: must be given"),
+        ("deepspeed -i worker-0", "--num_gpus: must be given"),
+    ],
+)
+def test_open_ends_of_a_launcher(command, open_ends):
+    assert open_ends in options(f"{command} x.py --bf16 -1")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A folder to work in, with two programs; on the PATH an msrun that says what it is given, and a torchrun."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, lines in {
+        "msrun": 'echo "msrun $@"\necho "ONE=${ONE:-} "\nexit ${MSRUN_CODE:-0}',
+        "torchrun": "echo PyTorch trains",
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (programs / name).chmod(0o755)
+    (tmp_path / "mine.py").write_text("import mindspore\n")
+    (tmp_path / "torchs.py").write_text("import sys\nimport torch\n")
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def launch(folder, capfd):
+    """A function from a script's text to the exit code, the output and the errors of `launch`."""
+
+    def run(script: str, *words: str, before: tuple[str, ...] = ()) -> tuple[int, str, str]:
+        (folder / "script.sh").write_text(script)
+        code = main([*before, "script.sh", *words])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+DECIDED_BY_THE_SHELL = """set -eu
+if [ "$1" = big ]; then LAYERS=9; else LAYERS=2; fi
+case ${3:-none} in none) LOAD="a b" ;; *) LOAD=$3 ;; esac
+ARGS=(--num-layers $LAYERS --seed $((2 * 3)))
+export ONE=1
+mkdir -p there
+cd there
+TWO=2 torchrun ../mine.py "${ARGS[@]}" --load $LOAD --save "${2:-c}" "$@"
+"""
+STARTS = {
+    "all of it": (
+        DECIDED_BY_THE_SHELL,
+        "../mine.py --num-layers 2 --seed 6 --load a b --save second first second\nONE=1",
+    ),
+    "another script": (
+        "echo 'cmd=\"torchrun mine.py --seed $1\"; echo $cmd > said; eval $cmd 2>&1 | tee log' > sub.sh\nbash sub.sh 7",
+        "mine.py --seed 7",
+    ),
+    "in the background": ("nohup torchrun mine.py --seed 4 > log 2>&1 &\nwait\ncat log", "mine.py --seed 4"),
+    "a module": ("exec python3 -u -m torch.distributed.launch --use_env mine.py --seed 7", "mine.py --seed 7"),
+    "srun": ("srun -l --container-image=x sh -c 'deepspeed --num_gpus 3 mine.py'", "--worker_num=3"),
+    "srun of tasks": ("#SBATCH <ANY> --nodes=1 --ntasks-per-node=4\nsrun -lu sh -c 'python mine.py'", "--worker_num=4"),
+    "srun asked for": ("which srun > log && srun false\ntorchrun mine.py --seed 12", "--seed 12"),
+    "msrun, a helper": (
+        "python -c 'import psutil; print(1 + 1)'\nmsrun --worker_num=2 mine.py",
+        "2\nmsrun --worker_num=2 mine.py",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_a_script_starts_msrun(launch, name):
+    """The shell has decided everything; nothing of PyTorch runs."""
+    script, expected = STARTS[name]
+    code, output, errors = launch(script, "first", "second")
+    assert code == 0 and expected in output and "PyTorch" not in output, output + errors
+    assert output.count("msrun ") == 1
+
+
+def test_print_shows_what_would_run_and_ends_the_script_there(folder, launch):
+    """Commands ahead of the launch run; those behind it don't, but for what the script does when it ends."""
+    script = "trap 'touch cleaned' EXIT\nmkdir sub; cd sub; export ONE='1 2'\ntorchrun $1 ../mine.py &\nwait; touch on"
+    code, output, errors = launch(script, "--nproc_per_node=2", before=("--print",))
+    first, second, *command = output.splitlines()
+    assert (code, errors) == (0, "") and (first, second) == (f"cd {folder}/sub", "export ONE='1 2'")
+    assert [line.strip(" \\") for line in command] == [
+        "msrun",
+        "--worker_num=2",
+        "--local_worker_num=2",
+        "--master_addr=127.0.0.1",
+        "--master_port=8118",
+        "--log_dir=msrun_log",
+        "--join=True",
+        "../mine.py",
+    ]
+    assert (folder / "sub" / "cleaned").exists() and not (folder / "sub" / "on").exists()
+
+
+NOT_STARTED = [
+    ("torchrun --nproc_per_node $N mine.py", 1, "--nproc_per_node mine.py: must be a number"),
+    ("torchrun mine.py --load $1 --save x > log 2>&1", 1, "--load: has no value"),
+    ('torchrun mine.py --unknown "$1" | tee log', 1, "--unknown: has no value"),
+    ("torchrun --master_addr the address mine.py", 1, "the program address: is no Python file"),
+    ("srun --nodes $N --ntasks 2 python mine.py", 1, "--nodes: has no value"),
+    ("srun -N 2 -n 4 python mine.py", 1, "SLURM_NODEID: must be given"),
+    ("torchrun torchs.py --num-layer 2 > log 2>&1", 2, "--num-layer: there is no such flag"),
+    (f"torchrun --nproc_per_node 3 torchs.py --tensor-model-parallel-size 2 {FLAGS}", 2, "divide the 3 processes"),
+    ("/opt/bin/torchrun mine.py", 1, "script.sh:1: /opt/bin/torchrun: no stand-in"),
+    ("\n$PYTHON -m torch.distributed.run mine.py", 1, "script.sh:2: $PYTHON -m torch.distributed.run"),
+    ("python -c 'exit(3)'", 1, "ended with 3 and has launched nothing"),
+]
+
+
+@pytest.mark.parametrize(("script", "code", "named"), NOT_STARTED)
+def test_what_is_not_started(launch, script, code, named):
+    """Each is named, wherever the script sends its output, and the exit code says it."""
+    found, output, errors = launch(script)
+    assert found == code and named in errors
+    assert "PyTorch" not in output and "msrun " not in output
+
+
+def test_what_is_open_is_printed_all_the_same(launch):
+    code, output, errors = launch("torchrun --nproc_per_node auto mine.py --load\ntouch on", before=("--print",))
+    assert code == 1 and "--worker_num=?" in output and output.endswith("--load\n")
+    assert "--nproc_per_node auto: must be a number" in errors and "--load: has no value" in errors
+
+
+def test_a_program_that_needs_pytorch_is_replaced(launch):
+    """By the example, which trains the same flags, unless another is named."""
+    script = f"torchrun torchs.py {FLAGS}"
+    code, output, errors = launch(script)
+    example = ROOT / "examples" / "gpt" / "pretrain_gpt.py"
+    assert code == 0 and f"{example} {FLAGS}" in output
+    assert f"launch: torchs.py is PyTorch's: {example} starts in its place" in errors
+    code, output, errors = launch(script, before=("--program", "mine.py"))
+    assert code == 0 and f"/mine.py {FLAGS}" in output and errors == ""
+
+
+def test_the_exit_code_is_the_scripts(launch, monkeypatch):
+    """So is what it makes of msrun's."""
+    monkeypatch.setenv("MSRUN_CODE", "7")
+    assert launch("torchrun mine.py")[0] == 7
+    assert launch("torchrun mine.py || kill -KILL $$")[0] == 137
+
+
+def test_ranks_that_do_not_watch_msrun_yet_end_when_it_is_killed(folder, launch):
+    """Such as have just been started."""
+    (folder / "programs" / "msrun").write_text("#!/bin/sh\nsetsid sleep 600 &\necho $! > rank\nkill -KILL $$\n")
+    assert launch("torchrun mine.py")[0] == 128 + signal.SIGKILL
+    assert not psutil.pid_exists(int((folder / "rank").read_text()))
+
+
+WAITS = """#!/bin/sh
+trap 'echo told >> log; exit 0' INT
+touch started
+while :; do sleep 0.1; done
 """
 
 
-def words(launcher: str, environment: dict[str, str] | None = None) -> list[str]:
-    return translate(SCRIPT.replace("LAUNCHER", launcher), environment or {})[0]
+def test_ctrl_c_ends_the_script(folder):
+    """msrun, which gets the terminal's signal too, ends with 0; the script goes no further."""
+    (folder / "programs" / "msrun").write_text(WAITS)
+    (folder / "script.sh").write_text("torchrun mine.py\ntouch on")
+    command = [sys.executable, "-m", "mapping.launch", "script.sh"]
+    process = subprocess.Popen(command, start_new_session=True)
+    while not (folder / "started").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(20) == -signal.SIGINT
+    assert (folder / "log").read_text() == "told\n" and not (folder / "on").exists()
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        "torchrun",
-        "/opt/bin/torchrun",
-        "python -m torch.distributed.launch",
-        "exec python3 -u -m torch.distributed.run",
-        "RANK=0 torchrun",
-    ],
-)
-def test_every_way_to_launch_is_found(launcher):
-    command = words(f'{launcher} ${{DISTRIBUTED_ARGS[@]}} pretrain_gpt.py "${{DATA_ARGS[@]}}" $GPT_ARGS --seed $WORLD')
-    assert command == [
-        "msrun",
-        "--worker_num=16",
-        "--local_worker_num=8",
-        "--master_addr=host0",
-        "--master_port=6000",
-        "--node_rank=1",
-        "--log_dir=msrun_log",
-        "--join=True",
-        "pretrain_gpt.py",
-        "--data-path",
-        "my data",
-        "it$elf",
-        "--num-layers",
-        "4",
-        "--split",
-        "949,50,1",
-        "--seed",
-        "16",
+def test_msruns_noise_is_left_out():
+    """Its own traceback and the commands of its processes; a rank's traceback stays."""
+    lines = """Start worker process with rank id:0, log file:a.log. Environment variable [RANK_ID=0] is
+Traceback (most recent call last):
+  File "train.py", line 1
+ValueError: of a rank
+Traceback (most recent call last):
+  File "/bin/msrun", line 8, in <module>
+    sys.exit(main())
+RuntimeError: Distributed job exited with exception. Please check logs
+""".splitlines(keepends=True)
+    assert list(without_noise(iter(lines))) == [
+        "Start worker process with rank id:0, log file:a.log.\n",
+        *lines[1:4],
+        lines[7],
     ]
-
-
-def test_the_environment_fills_in_what_the_script_leaves_open():
-    assert "--master_port=7000" in words("torchrun ${DISTRIBUTED_ARGS[@]} x.py", {"MASTER_PORT": "7000"})
-
-
-def test_what_follows_a_pipe_or_redirection_is_not_an_argument():
-    assert words("torchrun ${DISTRIBUTED_ARGS[@]} x.py --bf16 2>&1 | tee log")[-2:] == ["x.py", "--bf16"]
-
-
-@pytest.mark.parametrize(
-    "assignment, named",
-    [
-        ("A=$1", "$1"),
-        ("A=$(hostname)", "$(hostname)"),
-        ("A=`date`", "`date`"),
-        ("A=$UNSET", "$UNSET"),
-        ("if true; then A=1; else A=2; fi", "$A"),
-        ("case $X in\n 7B) A=1;;\n *) A=2;;\nesac", "$A"),
-        ("A=$((B+1))", "$B: is not set"),
-    ],
-)
-def test_what_reading_cannot_tell_is_named(assignment, named):
-    _, notes = translate(f"{assignment}\ntorchrun --nproc_per_node 2 x.py --load $A", {})
-    assert any(named in note for note in notes), notes
-
-
-def test_an_open_process_count_gives_no_command():
-    command, notes = translate("torchrun --nproc_per_node $(nproc) x.py", {})
-    assert not command and any("--nproc_per_node" in note for note in notes)
-
-
-def test_a_script_that_launches_nothing_is_an_error(tmp_path, capsys):
-    script = tmp_path / "x.sh"
-    script.write_text("echo hello")
-    assert main([str(script)]) == 2
-    assert "torchrun" in capsys.readouterr().err
-
-
-def test_options_of_the_launcher_that_are_lost_are_named():
-    _, notes = translate("torchrun --nproc_per_node 2 --max_restarts 3 x.py", {})
-    assert notes == ["--max_restarts: has no equivalent in msrun, it is left out"]
-
-
-def test_a_here_document_is_no_command():
-    command, notes = translate("cat > x <<'EOF' | tee y\ntorchrun --nproc_per_node 9 wrong.py\nEOF\ntorchrun x.py", {})
-    assert command[-1] == "x.py" and not notes
-
-
-def test_the_script_is_given_no_arguments():
-    assert translate('torchrun --nproc_per_node 2 x.py --bf16 "$@"', {})[0][-2:] == ["x.py", "--bf16"]
-
-
-def test_an_array_can_be_counted():
-    assert "--worker_num=3" in translate("A=(0 1 2)\ntorchrun --nproc_per_node ${#A[@]} x.py", {})[0]
-
-
-def test_a_second_launch_is_named():
-    command, notes = translate("torchrun x.py\ntorchrun y.py", {})
-    assert command[-1] == "x.py" and notes == ["y.py: is launched after the first program, it is left out"]
-
-
-def test_what_is_not_resolved_is_not_run(tmp_path, capsys):
-    script = tmp_path / "x.sh"
-    script.write_text("torchrun --nproc_per_node 2 x.py --load $1")
-    with pytest.raises(SystemExit) as end:
-        main([str(script), "--run"])
-    assert end.value.code == 2 and "$1" in capsys.readouterr().err
-
-
-def test_nothing_is_executed(tmp_path):
-    mark = tmp_path / "mark"
-    read_script(f"touch {mark}\nA=$(touch {mark})\nB=`touch {mark}`\n")
-    assert not mark.exists()

@@ -127,9 +127,7 @@ def test_deepspeeds_block_and_another_scaler(tmp_path):
     """The key that names DeepSpeed's is named."""
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 12}}))
-    with pytest.raises(
-        ConfigError, match=r"^fp16\.initial_scale_power deepspeed: does not go with --adaptive-loss-scale"
-    ):
+    with pytest.raises(ConfigError, match=r"^fp16\.initial_scale_power deepspeed: contradicts --adaptive-loss-scale"):
         scaler_of(f"--fp16 --adaptive-loss-scale --deepspeed-config {path}")
 
 
@@ -140,7 +138,7 @@ def test_a_files_constant_scale_does_nothing_in_float32(capsys):
     for types, expected in (({}, None), ({"bf16": True}, ConstantLossScaler(8))):
         config = init_configs_from_dict(sections | {"training_config": {"loss_scale": 8, **types}}, world_size=1)
         assert config.training_config.precision.make_loss_scaler() == expected
-    assert capsys.readouterr().out.count("loss_scale: float32 gradients are not scaled") == 1
+    assert capsys.readouterr().out.count("loss_scale: no effect: float32 gradients are not scaled") == 1
 
 
 @pytest.mark.parametrize(

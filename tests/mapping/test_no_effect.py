@@ -3,9 +3,8 @@
 import pytest
 
 from mapping.explain import outcomes
-from mapping.flags import IGNORED, MAPPED
+from mapping.flags import BY_NAME, IGNORED, MAPPED, idle
 from parallel_core.config.no_effect import ROWS
-from parallel_core.config.tree import path_of
 from tests.support.mapping.lines import reading
 
 WHOLE = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
@@ -15,7 +14,21 @@ NO_LOSS = "--num-experts 4 --moe-router-load-balancing-type"
 SIGMOID = "--moe-router-score-function sigmoid"
 SPARSE = "--multi-latent-attention --kv-lora-rank 8 --enable-dsa-indexer"
 BIASED = f"{EXPERTS} --moe-router-score-function sigmoid --moe-router-enable-expert-bias"
+LATENT = "--multi-latent-attention --kv-lora-rank 16"
+ROTARY = "--position-embedding-type rope"
+SCALED = f"{ROTARY} --rope-scaling-type"
+SHORT = "--original-max-position-embeddings 16"
+LONG = f"{SCALED} longrope --long-factor 1,1,1,1,1,1,1,1 --short-factor 1,1,1,1,1,1,1,1 {SHORT}"
+RMS = "--normalization RMSNorm"
 IDLE = [
+    ("--no-resume-training", "", "--load x", "--load"),
+    ("--delay-grad-reduce", "", "--overlap-grad-reduce", "--overlap-grad-reduce"),
+    (
+        "--use-mp-args-from-checkpoint-args",
+        "",
+        "--use-checkpoint-args --load nothing/is/there",
+        "--use-checkpoint-args",
+    ),
     *(
         (flag, "", SPARSE, "--experimental-attention-variant dsa")
         for flag in (
@@ -85,7 +98,7 @@ IDLE = [
         "--moe-router-group-score-topk 1",
         "--num-experts 4 --moe-router-num-groups 2",
         "--num-experts 4 --moe-router-num-groups 2 --moe-router-group-topk 1",
-        "no group is chosen",
+        "--moe-router-group-topk",
     ),
     *(
         ("--norm-topk-prob", f"--num-experts 4 {beside}", "--num-experts 4 --moe-router-pre-softmax", "sum to one")
@@ -95,7 +108,7 @@ IDLE = [
         (
             flag,
             "--num-experts 4",
-            "--num-experts 4 --moe-shared-expert-intermediate-size 8",
+            "--num-experts 4 --moe-shared-expert-intermediate-size 8 --expert-model-parallel-size 2",
             "--moe-shared-expert-intermediate-size",
         )
         for flag in ("--moe-shared-expert-gate", "--moe-shared-expert-overlap")
@@ -167,7 +180,7 @@ IDLE = [
         "--window-attn-skip-freq 2",
         "",
         "--sliding-window 8",
-        "--sliding-window or --window-size",
+        "--sliding-window",
     ),
     *(
         (flag, "", f"--position-embedding-type rope {layers} 1", "--mtp-num-layers")
@@ -183,7 +196,17 @@ IDLE = [
     ("--lr-warmup-style log", "--lr-warmup-fraction 0", "--lr-warmup-fraction 0.2", "--lr-warmup-fraction"),
     ("--apply-wd-to-qk-layernorm", "", "--qk-layernorm", "--qk-layernorm"),
     ("--no-weight-decay-cond-type apply_wd_to_qk_layernorm", "", "--qk-layernorm", "--qk-layernorm"),
-    ("--ddp-bucket-size 4096", "", "--overlap-grad-reduce", "--overlap-grad-reduce"),
+    ("--max_train_samples 80", "--train-iters 10", "--train-iters 11", "no more samples"),
+    ("--profile-memory", "", "--profile --kernels ops", "--profile"),
+    ("--profile", "", "--kernels ops", "--kernels ops"),
+    ("--profile", "--kernels ops --profile-step-start 10 --profile-step-end 12", "--kernels ops", "--profile-step"),
+    (
+        "--profile-step-end 3",
+        "--profile --device-target Ascend --profile-dynamic-profiler-config-path x",
+        "--profile --device-target Ascend",
+        "--profile-dynamic-profiler-config-path",
+    ),
+    ("--ddp-bucket-size 4096", "--no-wrap-with-ddp", "", "--no-wrap-with-ddp"),
     (
         "--ddp-bucket-size 4096",
         "--overlap-grad-reduce --zero-stage 2",
@@ -234,7 +257,7 @@ IDLE = [
     ("--recompute-num-layers 2", "--recompute True", "--recompute True --recompute-method uniform", "full"),
     ("--recompute-modules mlp", "", "--recompute-granularity selective", "--recompute-granularity selective"),
     ("--recompute-modules mlp", WHOLE, None, "--recompute-granularity selective"),
-    ("--recompute-norm-num-layers 1", "", "--recompute-norm", "--recompute-norm"),
+    ("--recompute-norm-num-layers 1", "", "--recompute-norm --kernels ops", "--recompute-norm"),
     (
         "--recompute-mla-up-proj",
         "",
@@ -244,27 +267,147 @@ IDLE = [
     (
         "--recompute-activation-function-num-layers 1",
         "",
-        "--recompute-activation-function",
+        "--recompute-activation-function --kernels ops",
         "--recompute-activation-function",
     ),
-    ("--select-recompute-exclude True", "--kernels ops", "", "--select-recompute"),
+    ("--select-recompute-exclude True", "", None, "the same is computed again"),
+    ("--select-recompute-exclude ['.*_layernorm']", "--kernels ops", "", "the same is computed again"),
+    ("--recompute-norm", "", "--kernels ops", "the same is computed again"),
+    ("--no-mp-comm-recompute", "", "--tensor-model-parallel-size 2 --recompute True", "the same is computed again"),
+    (
+        "--select-comm-recompute False",
+        "--tensor-model-parallel-size 2 --recompute True",
+        None,
+        "needs --no-mp-comm-recompute",
+    ),
+    (
+        "--enable-recompute-layers-per-pp-rank",
+        WHOLE.replace("uniform", "block"),
+        f"{WHOLE.replace('uniform', 'block')} --pipeline-model-parallel-size 2 "
+        "--num-virtual-stages-per-pipeline-rank 2",
+        "--virtual-pipeline-model-parallel-size",
+    ),
     *(
-        (flag, WHOLE, WHOLE.replace("uniform", "block"), "computed again whole")
+        (
+            flag,
+            f"{WHOLE} --kernels ops",
+            f"{WHOLE.replace('uniform', 'block')} --kernels ops",
+            "the same is computed again",
+        )
         for flag in (
             "--recompute-norm",
             "--recompute-activation-function",
             "--swap-attention",
-            "--cpu-offloading-num-layers 1",
+            "--cpu-offloading-num-layers 2",
         )
     ),
-    ("--swap-modules mlp", f"--swap-attention {WHOLE}", "--swap-attention", "computed again whole"),
+    ("--swap-modules mlp", f"--swap-attention {WHOLE}", "--swap-attention", "the same is computed again"),
+    ("--num-query-groups 2", "", "--group-query-attention", "--group-query-attention"),
+    ("--attn-post-norm-scale 0.5", "", "--use-sandwich-norm", "--use-sandwich-norm"),
+    ("--latent-norm-epsilon 1e-3", LATENT, f"{LATENT} --qk-layernorm", "--qk-layernorm"),
+    ("--kv-channels 8", LATENT, "", "latent attention's heads"),
+    ("--ffn-hidden-size 32", "--num-experts 4 --moe-ffn-hidden-size 64", "", "--moe-ffn-hidden-size"),
+    ("--no-bias-gelu-fusion", "--swiglu", "", "--hidden-act gelu"),
+    ("--rotary-base 500", "", ROTARY, "--position-embedding-type rope"),
+    ("--rotary-percent 0.5", LATENT, ROTARY, "latent attention's positions"),
+    ("--rope-scaling-factor 4", ROTARY, f"{SCALED} llama3", "--rope-scaling-type"),
+    ("--low-freq-factor 2", f"{SCALED} yarn", f"{SCALED} llama3", "--rope-scaling-type llama3"),
+    ("--beta-fast 16", f"{SCALED} llama3", f"{SCALED} yarn", "--rope-scaling-type yarn"),
+    ("--mscale-all-dim 1", f"{SCALED} llama3", f"{SCALED} yarn", "--rope-scaling-type yarn"),
+    ("--long-factor 1,1,1,1,1,1,1,2", f"{SCALED} yarn", LONG, "--rope-scaling-type longrope"),
+    ("--rope-scaling-factor 4", LONG, f"{SCALED} yarn", "--long-factor and --short-factor"),
+    ("--short-mscale 2", LONG, f"{LONG} --original-max-position-embeddings 64", "are longer"),
+    ("--long-mscale 2", f"{LONG} --original-max-position-embeddings 64", LONG, "no longer"),
+    ("--rope-scaling-factor 4", f"{SCALED} dynamic", f"{SCALED} dynamic {SHORT}", "no longer"),
+    ("--beta-fast 16", f"{SCALED} yarn --rope-scaling-factor 1", f"{SCALED} yarn", "a factor of 1"),
+    ("--sparse-mode 2", "", "--pre-tockens 8", "leaves out no token"),
+    ("--moe-router-pre-softmax", f"--num-experts 4 {SIGMOID}", "--num-experts 4", "sigmoid"),
+    ("--moe-router-dtype fp32", "--num-experts 4", "--num-experts 4 --bf16", "float32 already"),
+    (
+        "--moe-token-dispatcher-type alltoall",
+        "--num-experts 4",
+        "--num-experts 4 --expert-model-parallel-size 2",
+        "--expert-model-parallel-size",
+    ),
+    ("--sequence-parallel", "", "--tensor-model-parallel-size 2", "--tensor-model-parallel-size"),
+    *(
+        (flag, "", "--context-parallel-size 2", "--context-parallel-size")
+        for flag in ("--context-parallel-algo ulysses_cp_algo", "--cp-comm-type a2a")
+    ),
+    ("--variable-seq-lengths", "", "--pipeline-model-parallel-size 2", "--pipeline-model-parallel-size"),
+    ("--use-tp-pp-dp-mapping", "", "--pipeline-model-parallel-size 2", "whose order"),
+    ("--overlap-grad-reduce", "--tensor-model-parallel-size 4", "", "one replica"),
+    ("--ddp-average-in-collective", "", "--fp16", "exactly"),
+    ("--accumulate-allreduce-grads-in-fp32", "--bf16", "--fp16", "float32 in any case"),
+    ("--use-flash-attn", "", "--kernels ops", "keeps no scores"),
+    ("--no-rope-fusion", ROTARY, f"{ROTARY} --device-target Ascend", "a CPU"),
+    ("--shape-order BSH", "--device-target Ascend", "--device-target Ascend --use-flash-attn", "--use-flash-attn"),
+    ("--hysteresis 2", "", "--fp16", "float32 gradients"),
+    ("--hysteresis 3", "--fp16 --loss-scale 128", "--fp16", "fixed"),
+    ("--hysteresis 3", "--bf16", "--fp16", "bfloat16"),
+    ("--max-scale-window 2000", "--fp16", "--fp16 --adaptive-loss-scale", "--adaptive-loss-scale"),
+    ("--loss-scale-factor 4", "--fp16 --loss-scaler deepspeed", "--fp16", "doubles and halves"),
+    ("--hysteresis 3", "--fp16 --adaptive-loss-scale", "--fp16", "shrinks"),
+    ("--ckpt-format torch", "", "--save x --save-interval 4", "--save"),
+    ("--model-type-hf gpt2", "", "--save x --save-interval 4 --enable-mg2hf-convert", "--enable-mg2hf-convert"),
+    ("--finetune", "", "--load x", "--load"),
+    ("--no-use-tokenizer-model-from-checkpoint-args", "", None, "--use-checkpoint-args"),
+    ("--eval-interval 2", "--eval-iters 0", "", "--eval-iters"),
+    ("--profile-level level1", "", "--profile --kernels ops", "--profile"),
+    ("--prompt-type qwen", "", None, "--is-instruction-dataset"),
+    ("--no-create-attention-mask-in-dataloader", "", "--reset-attention-mask", "--reset-attention-mask"),
+    ("--eos-token-id 3", "", "--eod-mask-loss", "--eod-mask-loss"),
+    ("--reset-position-ids", ROTARY, "", "learned_absolute"),
+    ("--vocab-file x", "--tokenizer-type NullTokenizer", None, "NullTokenizer"),
+    ("--no-data-sharding", "", "--dataloader-type cyclic", "--dataloader-type cyclic"),
+    ("--use-precision-aware-optimizer", "", "--o2-optimizer", "--exp-avg-dtype"),
+    ("--share-mtp-embedding-and-output-weight", f"{ROTARY} --mtp-num-layers 1", None, "--mtp-num-layers"),
+    ("--model_name_or_path x", "--resume_from_checkpoint y", None, "--resume_from_checkpoint"),
+    ("--make-vocab-size-divisible-by 8", "--padded-vocab-size 512", "", "--padded-vocab-size"),
+    ("--use-rope-scaling", f"{LATENT} --rotary-scaling-factor 4", ROTARY, "--rope-type"),
+    (
+        "--rope-scaling-factor 4",
+        f"{LATENT} --rotary-scaling-factor 4",
+        f"{LATENT} --rope-scaling-type yarn",
+        "--rotary-scaling-factor",
+    ),
+    ("--rotary-scaling-factor 4", f"{LATENT} --rope-scaling-type yarn", LATENT, "--rope-scaling-factor"),
+    ("--use-fused-rmsnorm", RMS, f"{RMS} --device-target Ascend", "RMSNorm"),
+    (
+        "--no-rope-fusion",
+        f"{ROTARY} --device-target Ascend --use-fused-rotary-pos-emb",
+        f"{ROTARY} --device-target Ascend",
+        "--use-fused-rotary-pos-emb",
+    ),
+    (
+        "--moe-train-capacity-factor 2",
+        "--num-experts 4",
+        "--num-experts 4 --moe-model-type deepspeed_moe",
+        "deepspeed_moe",
+    ),
+    ("--first-k-dense-replace 1", "--num-experts 4 --moe-layer-freq [1,0,1,1]", "--num-experts 4", "--moe-layer-freq"),
+    ("--seq-aux", "--num-experts 4 --moe-router-load-balancing-type none", "--num-experts 4", "an auxiliary loss"),
+    ("--input-jitter", "--num-experts 4", "--num-experts 4 --moe-input-jitter-eps 0.1", "--moe-input-jitter-eps"),
+    ("--moe-input-jitter-eps 0.1", "--num-experts 4 --input-jitter", "--num-experts 4", "--input-jitter"),
+    (
+        "--moe-tp-extend-ep",
+        "--num-experts 4",
+        "--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel",
+        "--tensor-model-parallel-size",
+    ),
+    (
+        "--expert-tensor-parallel-size 2",
+        "--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel --moe-tp-extend-ep",
+        "--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel",
+        "--moe-tp-extend-ep",
+    ),
 ]
 """A flag, beside what it does nothing, beside what it acts, and what the line about it names."""
 
 
 def outcome_of(flag: str, company: str) -> tuple[str, str]:
-    """Whether a flag acts in company, and why not."""
-    found = reading(f"{company} {flag}")
+    """Whether a flag acts in company, on four processes, and why not."""
+    found = reading(f"{company} {flag}", world_size=4)
     assert found.errors == []
     name = flag.split()[0]
     return next((outcome.status, outcome.reason) for outcome in outcomes(found) if outcome.flag == name)
@@ -277,26 +420,10 @@ def test_a_flag_that_does_nothing_says_so_and_acts_where_it_does(flag, alone, be
     assert beside is None or outcome_of(flag, beside) == (MAPPED, "")
 
 
-def test_a_number_of_dense_layers_does_nothing_beside_the_list_of_layers():
-    """Both say which layers have experts; the list says it whole."""
-    status, reason = outcome_of("--first-k-dense-replace 1", "--num-experts 4 --moe-layer-freq [1,0,1,1]")
-    assert status == IGNORED and reason.startswith("no effect: ") and "--moe-layer-freq" in reason
-    assert outcome_of("--first-k-dense-replace 1", "--num-experts 4 --moe-layer-freq 1") == (MAPPED, "")
-    assert outcome_of("--moe-layer-freq [1,0,1,1]", "--num-experts 4 --first-k-dense-replace 1") == (MAPPED, "")
-
-
-def test_sharing_an_embedding_says_nothing_beside_layers_that_share_it_anyway():
-    """The flag is MindSpeed-LLM's, about its own layers; Megatron's have nothing of their own."""
-    flag, rotary = "--share-mtp-embedding-and-output-weight", "--position-embedding-type rope"
-    status, reason = outcome_of(flag, f"{rotary} --mtp-num-layers 1")
-    assert status == IGNORED and reason.startswith("no effect: ") and "--mtp-num-layers" in reason
-    assert outcome_of(flag, f"{rotary} --num-nextn-predict-layers 1") == (MAPPED, "")
-
-
 def test_every_row_has_a_case():
     """Of its options at least one does nothing by its reason."""
     said = {outcome_of(flag, alone)[1].removeprefix("no effect: ") for flag, alone, _, _ in IDLE}
-    assert said == {row.reason for row in ROWS}
+    assert said == {row.reason for row in (*ROWS, *idle.ROWS)}
 
 
 def test_the_line_is_printed(capsys):
@@ -305,5 +432,5 @@ def test_the_line_is_printed(capsys):
     assert "ignored: --muon-momentum: no effect: needs --optimizer muon" in capsys.readouterr().out
 
 
-def test_rows_name_options():
-    assert all(path_of(name) for row in ROWS for name in row.options)
+def test_rows_name_options_and_flags():
+    assert all(row.paths for row in ROWS) and all(row.flag in BY_NAME for row in idle.ROWS)

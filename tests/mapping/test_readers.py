@@ -26,16 +26,13 @@ OF_A_CHECKPOINT = {
 }
 """Field that says whether others are filled from a checkpoint (`test_checkpoint_args.py`) -> one of those."""
 
-ONE_VALUE = {"dataset_config.drop_remainder": "--no-drop-remainder"}
-"""Field that has one legal value -> the flag of the other, which a rule refuses with its reason: nobody reads it."""
-
 
 def is_planned(target: str) -> bool:
     """The engine refuses the field, or the field that it is a part of, until it acts on it."""
     return target in IMPLEMENTED or feature_of(target) is not None
 
 
-@pytest.mark.parametrize("name", sorted(name for name, row in NAMES.items() if row.target not in ONE_VALUE))
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_mapped_flag_changes_its_field(name):
     """There is a legal command line whose config differs in the flag's field, and in what is derived from that one."""
     target = NAMES[name].target
@@ -43,7 +40,7 @@ def test_a_mapped_flag_changes_its_field(name):
     assert effect(NAMES[name], name, *targets), f"{name} changes nothing in {' and '.join(targets)}"
 
 
-@pytest.mark.parametrize("target", sorted(TARGETS.keys() - ONE_VALUE))
+@pytest.mark.parametrize("target", sorted(TARGETS))
 def test_a_mapped_field_is_read(target):
     """By the engine or the plan, which the config classes are no part of; or it is refused there as planned."""
     field = (DERIVED_FROM | OF_A_CHECKPOINT).get(target, target)
@@ -57,12 +54,6 @@ def test_a_mapped_field_is_read(target):
 def test_a_field_without_effect_is_read_by_nobody(target):
     """Else the reason why its flag is ignored is no longer true."""
     assert not is_read(target, READ) and not is_planned(target)
-
-
-@pytest.mark.parametrize(("target", "flag"), ONE_VALUE.items())
-def test_a_field_of_one_value_is_refused_any_other(target, flag):
-    (error,) = reading(flag).errors
-    assert error.startswith(f"{flag}:") and not is_read(target, READ)
 
 
 def test_readers_are_told_apart_by_section():

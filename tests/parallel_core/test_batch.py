@@ -33,11 +33,6 @@ def test_micro_batches_are_rows():
             np.testing.assert_array_equal(entry.array, arrays()[name][2 * number : 2 * number + 2])
 
 
-def test_rows_that_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="'tokens' has 6 rows, which --global-batch-size cuts into 4 micro-batches"):
-        StepBatch(entries(), 4, WHOLE)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ranks_read_their_shards(layout):
     """Positions along the sequence; of the attention mask the rows of the ring's member, and all columns."""

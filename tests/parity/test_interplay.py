@@ -106,13 +106,13 @@ def train_on_lengths(backend, flags: str) -> tuple:
     [
         (2, RING),
         (4, f"{ULYSSES} {TP2_SP}"),
-        (4, f"{PP2} {RING} {ZB} --variable-seq-lengths"),
-        (4, f"{PP2} {ULYSSES} {VPP2} --variable-seq-lengths"),
+        (4, f"{PP2} {RING} {ZB}"),
+        (4, f"{PP2} {ULYSSES} {VPP2}"),
     ],
 )
 def test_lengths_that_vary_are_cut(world, layout):
     """Positions and dropout masks follow from the length at hand."""
-    check_layout(f"{BASE} --global-batch-size 16 {DROPOUT}", world, layout, how=train_on_lengths)
+    check_layout(f"{BASE} --global-batch-size 16 {DROPOUT} --variable-seq-lengths", world, layout, how=train_on_lengths)
 
 
 @pytest.mark.parametrize(

@@ -139,3 +139,15 @@ def test_a_daemon_without_standard_output_starts(monkeypatch, capfd):
         with device._without_output():
             os.write(1, b"shown")
     assert capfd.readouterr().out == "shown"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "jit_fuser", "launches"), [("host", True, 0), (None, True, 0), ("ops", False, 0), ("ops", True, 1)]
+)
+def test_nothing_is_launched_where_nothing_is_compiled(monkeypatch, kernels, jit_fuser, launches):
+    """After a launch a script can set no device any more, not even the same one."""
+    launched = []
+    monkeypatch.setattr(device, "_run_graphs_in_the_caller", lambda: launched.append(True))
+    device.initialize("CPU", kernels, threads=1, world_size=1, jit_fuser=jit_fuser)
+    device.initialize("CPU", "host", threads=1, world_size=1)
+    assert len(launched) == launches

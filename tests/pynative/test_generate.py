@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.assets import ROOT
+from tests.support.checkpoint_cases import unpack
 from tests.support.checkpoint_jobs import layout_flags, train
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
@@ -136,8 +137,30 @@ def test_the_command_continues_what_two_ranks_trained(tmp_path):
     assert words[:3] == ["3", "1", "4"] and 3 < len(words) <= 8 and all(0 <= int(word) <= 60 for word in words)
 
 
-def test_the_command_says_what_is_wrong_in_a_line(tmp_path):
-    """No traceback for a directory without a checkpoint."""
-    command = [sys.executable, ROOT / "examples/gpt/generate.py", "--load", tmp_path, "--prompt", "x"]
+def test_the_command_continues_as_transformers_does(tmp_path):
+    """A folder of HuggingFace's; the ids are recorded. No tokenizer is named, so none of them ends the text."""
+    folder = unpack("hf/llama", tmp_path)
+    command = [sys.executable, ROOT / "examples/gpt/generate.py", "--load", folder, "--prompt", "134 92 75 "]
+    done = subprocess.run([*command, "--max-new-tokens", "24"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    new = "38 88 88 70 94 38 88 38 132 100 77 88 38 64 33 50 59 22 21 91 94 94 94 94"
+    assert done.stdout.strip() == f"134 92 75 {new}"
+
+
+@pytest.mark.parametrize(
+    ("folder", "prompt", "words"),
+    [
+        ("empty", "x", "was ever completed there"),
+        ("missing", "x", "there is no such folder"),
+        ("hf_llama/checkpoint", "some words", "decimal ids"),
+    ],
+)
+def test_the_command_says_what_is_wrong_in_a_line(folder, prompt, words, tmp_path):
+    """No traceback for a directory without a checkpoint, or for text where no tokenizer is named."""
+    (tmp_path / "empty").mkdir()
+    unpack("hf/llama", tmp_path)
+    load = tmp_path / folder
+    command = [sys.executable, ROOT / "examples/gpt/generate.py", "--load", load, "--prompt", prompt]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.startswith(f"error: --load {tmp_path}") and not done.stdout
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and not done.stdout
+    assert done.stderr.startswith("error: ") and words in done.stderr

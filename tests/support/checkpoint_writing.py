@@ -1,6 +1,7 @@
 """Checkpoints for the tests, written as the ranks of a job would, one after the other."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from parallel_core.sharding import Cut, ShardSpec, place
 Whole = Mapping[str, tuple[ShardSpec, np.ndarray]]
 
 
-def run_at(iteration: int, vocabulary: tuple[int, int] = (5, 8)) -> Run:
+def run_at(iteration: int, vocabulary: tuple[int, int] = (5, 8), run_id: str = "a run") -> Run:
     """A run that stands at an iteration; ids of its tokenizer, and that number padded."""
     return Run(
         iteration=iteration,
@@ -24,6 +25,7 @@ def run_at(iteration: int, vocabulary: tuple[int, int] = (5, 8)) -> Run:
         scheduler={"num_steps": 4 * iteration, "max_lr": 1e-3},
         optimizer=OptimizerRecord("adam", iteration, ("exp_avg",)),
         rng={"seed": 1234},
+        run_id=run_id,
     )
 
 
@@ -48,13 +50,19 @@ def save(
     keep: int = 5,
     vocabulary: tuple[int, int] = (5, 8),
     retain: int | None = None,
+    run_id: str = "a run",
 ) -> Path:
-    """A published checkpoint."""
+    """A published checkpoint; what is too many of its run is deleted."""
+    commit.make_way(root, iteration, run_id)
     partial = commit.begin(root, iteration)
     write_stages(partial, stages, tensor_size)
     names = [file_name(rank, stage) for stage in range(len(stages)) for rank in range(tensor_size)]
-    write_manifest(partial, run_at(iteration, vocabulary), names)
-    return commit.publish(root, iteration, keep, retain)
+    write_manifest(partial, run_at(iteration, vocabulary, run_id), names)
+    whole = commit.publish(root, iteration)
+    with suppress(OSError):
+        for path in commit.surplus(root, whole, run_id, keep, retain):
+            commit.delete(path)
+    return whole
 
 
 def one_tensor(value: float) -> Whole:

@@ -92,6 +92,12 @@ def _two_hosts() -> tuple[two_hosts.Host, ...]:
     return _open.enter_context(two_hosts.two_hosts())
 
 
+@functools.cache
+def _folder() -> str:
+    """Where ranks run, and leave what they were given no place for; gone when the tests end."""
+    return _open.enter_context(tempfile.TemporaryDirectory())
+
+
 class RankFailed(AssertionError):
     """A rank raised, died, or did not answer."""
 
@@ -114,7 +120,7 @@ class Worker:
         ]
         self.process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=_folder(),
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=self.output,

@@ -78,13 +78,15 @@ class Seat:
 
 
 def _prepare_mindspore() -> None:
-    """MindSpore's operators have one thread, as ours have: ranks share the cores.
+    """MindSpore's operators have one thread, as ours have: ranks share the cores. Jobs choose their kernels; what is
+    compiled for one of them has to run in the calling thread, which only the first launch of a process decides.
 
     What is imported lives as long as the process, so no collection of garbage need look at it: each takes 0.1 s.
     """
     from pynative import device
 
-    device.initialize("CPU", None, threads=1, world_size=1)
+    for kernels in ("ops", "host"):
+        device.initialize("CPU", kernels, threads=1, world_size=1, jit_fuser=True)
     gc.freeze()
 
 

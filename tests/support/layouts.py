@@ -56,11 +56,14 @@ def train(
     model: dict | None = None,
     dataset: Rows | None = None,
     build: Callable | None = None,
+    has_data: Callable[[], bool] = lambda: True,
+    loader: Callable | None = None,
     **arguments,
 ) -> Trained:
     """Train GPTModel, or what `build` makes of the same arguments, on Rows.
 
-    `model` are more arguments of GPTModel, `dataset` is trained on instead of Rows, `arguments` are more of pretrain.
+    `model` are more arguments of GPTModel, `dataset` is trained on instead of Rows, where `has_data()`; or what
+    `loader(config)` gives within the job. `arguments` are more of pretrain.
     """
     from pynative.checkpointing import gather_gradients
     from pynative.training.callbacks import Callback
@@ -85,8 +88,10 @@ def train(
 
     recorder = Recorder()
     with job(backend, config):
+        if loader is not None:
+            arguments["train_data_loader"] = loader(config)
         state = pretrain(
-            lambda samples: (dataset or Rows(), None, None),
+            lambda samples: (dataset or Rows() if has_data() else None, None, None),
             lambda **stage: (build or GPTModel)(config.model_config, **stage, **(model or {})),
             all_config=config,
             callbacks=[recorder],

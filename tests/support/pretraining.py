@@ -1,5 +1,9 @@
 """Runs of the training loop on a small model, inside a rank of a test's pool."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tests.support.engine import TINY, config_of, job
 from tests.support.layouts import Rows
 
@@ -32,3 +36,18 @@ def evaluated(backend, flags: str, **arguments) -> list[tuple[float | None, floa
 
     pretrain_tiny(backend, flags, callbacks=[Seen()], **arguments)
     return found
+
+
+@contextmanager
+def listening() -> Iterator[list[str]]:
+    """What is logged meanwhile."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger("pynative")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)

@@ -1,7 +1,7 @@
 """Flags of the network."""
 
 from mapping.flags.acting.build import Acting, read_by, refusing, same, switch, value
-from mapping.flags.notations import attention_window, dtype, layer_frequency, numbers, whole
+from mapping.flags.notations import attention_window, boolean, dtype, layer_frequency, numbers, whole
 
 ACTING = Acting(
     {
@@ -82,6 +82,13 @@ ACTING = Acting(
         same("--pad-vocab-size-to", "model_config.vocab_size"),
         same("--extra-vocab-size", "model_config.vocab_size", "Rows added to the tokenizer's vocabulary.", default=0),
         switch("--recompute-activations", "recompute_granularity", "Short for a selective recompute."),
+        value(
+            "--gradient_checkpointing",
+            boolean,
+            "recompute_granularity",
+            "Compute each layer again in the backward: short for full, uniform, 1 layer.",
+            default=False,
+        ),
         switch(
             "--use-fused-rotary-pos-emb",
             "apply_rope_fusion",

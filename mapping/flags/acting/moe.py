@@ -4,13 +4,17 @@ from mapping.flags.acting.build import Acting, refusing, same, switch, value
 from mapping.flags.notations import layer_frequency
 from parallel_core.config.moe import BALANCING
 
+SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss")
+ROUTERS = (*SOFTMAX_FIRST, "noaux_tc", "aux_loss")
+"""Names of whole routers, whose balancing loss is of the batch or, with --seq-aux, of each sequence."""
+
 ACTING = Acting(
     {
         "--moe-layer-freq": {"type": layer_frequency},
         "--moe-router-load-balancing-type": refusing(
             "use aux_loss, seq_aux_loss, global_aux_loss, sinkhorn, softmax_topk or none",
             "quantile_balancing",
-            also=(*BALANCING, "noaux_tc", "softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss"),
+            also=(*BALANCING, "noaux_tc", *SOFTMAX_FIRST),
             nargs="1+",
         ),
         "--moe-aux-loss-coeff": {"nargs": "1+"},

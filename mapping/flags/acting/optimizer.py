@@ -9,7 +9,6 @@ _STATES = {"fp16": _FP16, "fp8": _FP8}
 ACTING = Acting(
     {
         "--optimizer": refusing("it is not done; use adam, sgd or muon", "lion", "soap", "adaptive_muon", "lamb"),
-        "--lr": {"default": None},
         "--adam-beta1": {"type": float, "default": 0.9},
         "--exp-avg-dtype": {"refuses": _STATES},
         "--exp-avg-sq-dtype": {"refuses": _STATES},

@@ -8,12 +8,14 @@ STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 ACTING = Acting(
     {
         "--train-iters": {"default": None},
+        "--num_train_epochs": {"aliases": ("--epochs",)},
         "--eval-interval": {"default": None},
         "--save-interval": {"aliases": ("--persistent-save-interval",)},
         "--ckpt-format": refusing("use safetensors, or torch_dist, which gives the same", "zarr"),
         "--no-use-tokenizer-model-from-checkpoint-args": {
             "aliases": ("--disable-use-tokenizer-model-from-checkpoint-args",)
         },
+        "--resume-training": {"default": None},
         "--loss-scale-window": {"default": None},
         "--zero-stage": {"choices": (0, 1, 2, 3)},
         "--profile-with-memory": {"aliases": ("--profile-memory",)},
@@ -21,6 +23,16 @@ ACTING = Acting(
         "--ddp-average-in-collective": {"aliases": ("--average-in-collective",)},
     },
     (
+        same(
+            "--no-resume-training",
+            "resume_training",
+            "Take weights alone from --load, as --finetune does.",
+            dest="resume_training",
+            default=None,
+            stores=False,
+        ),
+        same("--model_name_or_path", "load_checkpoint", "HuggingFace's name of --load with --no-resume-training."),
+        same("--resume_from_checkpoint", "load_checkpoint", "HuggingFace's name of --load with --resume-training."),
         same("--check-for-nan-in-loss-and-grad", "check_for_nan_in_grad", stores=True),
         switch("--adaptive-loss-scale", "loss_scaler", "--loss-scaler adaptive."),
         same("--o2-gradient", "grad_reduce_in_bf16", "Accumulate and reduce gradients in bfloat16."),

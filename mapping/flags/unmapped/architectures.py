@@ -1,12 +1,16 @@
 """Flags without effect: forms of attention, positions and layers that are not a Megatron GPT."""
 
-from mapping.flags.flag import group, ignored, refused
+from mapping.flags.flag import Flag, group, ignored, refused
 
 FLAGS = group(
     "Other architectures: forms of attention, positions and layers that are not a Megatron GPT",
     ignored(
         "rotary positions leave no others to switch off; without them --position-embedding-type none says it",
         "--no-position-embedding>add_position_embedding=off",
+    ),
+    ignored(
+        "the range of rotary positions that yarn stretches begins and ends at whole pairs already",
+        Flag("--yarn-correction-range-round-to-int", None, True, dest="yarn_correction_range_round_to_int"),
     ),
     ignored(
         "together they build the causal mask into the bias, which gives causal attention with ALiBi as it is",
@@ -50,8 +54,9 @@ FLAGS = group(
         "linear and gated attention are out of scope; leave it out for full attention",
         """
         --attention-output-gate
-        --linear-conv-kernel-dim=int:4 --linear-key-head-dim=int:128 --linear-value-head-dim=int:128
-        --linear-num-key-heads=int:16 --linear-num-value-heads=int:32 --gdp-num-householder=int:3 --gdp-cutedsl-kernel
+        --linear-conv-kernel-dim=int:4 --linear-key-head-dim=int:128;0 --linear-value-head-dim=int:128;0
+        --linear-num-key-heads=int:16;0 --linear-num-value-heads=int:32;0 --gdp-num-householder=int:3
+        --gdp-cutedsl-kernel
         --linear-attention-freq=str --full-attention-interval=int:0 --use-triton-gdn --no-enable-linear-qkv
         """,
     ),
@@ -102,7 +107,7 @@ FLAGS = group(
         "this form of positions is out of scope; use --position-embedding-type rope, alibi or none",
         """
         --mrope-section=int+ --yarn-original-max-position-embeddings=int --yarn-beta-fast=float --yarn-beta-slow=float
-        --yarn-correction-range-round-to-int --no-yarn-correction-range-round-to-int=off
+        --no-yarn-correction-range-round-to-int=off
         --relative-attention-num-buckets=int:32 --relative-attention-max-distance=int:128 --alibi-fusion-attn-type=int
         --alibi-diagonal-opposite --yarn-scaling-factor=float:1.0 --dynamic-factor=float:1.0 --use-alibi-mask
         --use-mistral-rotary-position-embeddings
@@ -142,7 +147,7 @@ FLAGS = group(
     ),
     refused(
         "the DeepSpeed form of experts is out of scope; use the megatron_moe flags",
-        "--no-use-rts=off",
+        "--no-use-rts=off:False",
     ),
     refused(
         "sharing keys and values between layers is out of scope; leave it out",

@@ -1,6 +1,6 @@
 """Flags without effect: preparation of data, tokenizers, evaluation."""
 
-from mapping.flags.flag import group, ignored, refused, value
+from mapping.flags.flag import Flag, group, ignored, refused, value
 
 FLAGS = group(
     "Data: preparation of data, tokenizers, evaluation",
@@ -23,8 +23,8 @@ FLAGS = group(
         --no-tokenizer-sentencepiece-ignore-extra-whitespaces|--disable-tokenizer-sentencepiece-ignore-extra-whitespaces=off
         --tokenizer-hf-no-include-special-tokens --trust-remote-code --null-tokenizer-eod-id=int
         --null-tokenizer-pad-id=int:-1 --use-gigatoken --tiktoken-special-tokens=str+
-        --tokenizer-hf-include-special-tokens
         """,
+        Flag("--tokenizer-hf-include-special-tokens", None, True, dest="tokenizer_hf_include_special_tokens"),
     ),
     refused(
         "evaluation reads one data set, --eval-iters batches of the training's size; leave it out",

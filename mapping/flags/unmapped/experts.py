@@ -76,7 +76,7 @@ FLAGS = group(
     refused(
         "the DeepSpeed form of experts is out of scope; use the megatron_moe flags",
         """
-        --moe-token-dropping --expert-interval=int:1 --moe-no-drop --moe-dynamic-padding
+        --moe-token-dropping --expert-interval=int:1;2 --moe-no-drop --moe-dynamic-padding
         --moe-hierarchical-alltoallv --moe-experts-pipeline-degree=int:0
         --moe-eval-capacity-factor=float:1.0 --moe-min-capacity=int:4
         """,

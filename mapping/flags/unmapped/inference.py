@@ -45,7 +45,8 @@ FLAGS = group(
         --disable-chunked-prefill --inference-dynamic-batching-buffer-guaranteed-fraction=float:0.2
         --inference-dynamic-batching-buffer-overflow-factor=float --inference-dynamic-batching-max-requests-override=int
         --inference-dynamic-batching-max-tokens-override=int --inference-dynamic-batching-chunk-size=int:256
-        --n-subs=int:1 --task=str* --top-p=float:0.95 --top-k=int:50 --temperature=float:0.7 --max-length=int:256
+        --n-subs=int:1 --task=str* --top-p=float:0.95;0.0 --top-k=int:50;0 --temperature=float:0.7;1.0
+        --max-length=int:256
         --max-new-tokens=int:128 --task-data-path=str*:[] --evaluation-batch-size=int:1 --greedy
         --instruction-template=str: --eval-language=str{en,zh}:en --max-eval-samples=int --broadcast
         --alternative-prompt --origin-postprocess --chain-of-thought --text-generate-input-file=str:

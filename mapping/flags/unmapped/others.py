@@ -18,6 +18,10 @@ FLAGS = group(
         """,
     ),
     ignored(
+        "scaling is off unless --apply-query-key-layer-scaling is given",
+        "--no-query-key-layer-scaling>apply_query_key_layer_scaling=off:False",
+    ),
+    ignored(
         "the mask follows --reset-attention-mask",
         """
         --attention-mask-type=str{causal,general}:causal
@@ -31,7 +35,6 @@ FLAGS = group(
             str,
             "pytorch",
             choices=("pytorch", "mindspore"),
-            refuses={"pytorch": "the framework is MindSpore; give mindspore"},
         ),
     ),
     ignored(
@@ -64,25 +67,15 @@ FLAGS = group(
     refused(
         "this flag belongs to Pai-Megatron-Patch; use Megatron's own flag for it",
         """
-        --epochs=int --intermediate-size=int --keep-last --use-normhead --source-seq-len=int --target-seq-len=int
+        --intermediate-size=int --keep-last --use-normhead --source-seq-len=int --target-seq-len=int
         --z-loss-weight=float:0.0 --rotary-scale-factor=int:1 --router-type=str{topk,expert_choice}:topk
         --disable-bias-linear-fc>add_bias_linear_fc=off --disable-bias-attn-fc>add_bias_attn_fc=off
         --disable-parallel-output>enable_parallel_output=off
         """,
     ),
     refused("use --micro-batch-size", "--batch-size=int"),
-    refused(
-        "epochs are counted in steps: use --train-iters, epochs x samples / global batch size",
-        "--num_train_epochs=float",
-    ),
-    refused("use --train-samples, the samples of the whole run", "--max_train_samples=int"),
-    refused(
-        "use --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-        "--gradient_checkpointing=str",
-    ),
     refused("use --lr-warmup-fraction", "--warmup=int"),
     refused("use --tensor-model-parallel-size", "--model-parallel-size=int"),
     refused("use --norm-epsilon", "--layernorm-epsilon=float:1e-05"),
     refused("use --override-opt_param-scheduler", "--override-lr-scheduler"),
-    refused("scaling is off already; leave it out", "--no-query-key-layer-scaling>apply_query_key_layer_scaling=off"),
 )

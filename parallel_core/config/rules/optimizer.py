@@ -9,9 +9,10 @@ from parallel_core.findings import Finding
 
 
 def learning_rate_falls(config: Sections) -> Iterator[Finding]:
-    schedule = config.optimizer_config
-    if schedule.min_lr > schedule.learning_rate:
-        yield Finding("--min-lr", schedule.min_lr, f"must not exceed --lr {schedule.learning_rate:g}", "lower it")
+    schedule, highest = config.optimizer_config, config.optimizer_config.learning_rate
+    for flag, rate in (("--min-lr", schedule.min_lr), ("--lr-warmup-init", schedule.lr_warmup_init)):
+        if highest is not None and rate > highest:
+            yield Finding(flag, rate, f"must not exceed --lr {highest:g}", "lower it")
     own, lowest = schedule.decoupled_lr, schedule.decoupled_min_lr
     if lowest is not None and own is None:
         yield Finding("--decoupled-min-lr", lowest, "needs --decoupled-lr", "add it")
@@ -30,10 +31,6 @@ def warmup_ends_before_decay(config: Sections) -> Iterator[Finding]:
             yield Finding(
                 f"--lr-warmup-{unit}", warmup, f"must be less than the decay, --lr-decay-{unit} {decay}", "lower it"
             )
-    if schedule.lr_warmup_init > schedule.learning_rate:
-        yield Finding(
-            "--lr-warmup-init", schedule.lr_warmup_init, f"must not exceed --lr {schedule.learning_rate:g}", "lower it"
-        )
 
 
 def wsd_says_when_it_falls(config: Sections) -> Iterator[Finding]:

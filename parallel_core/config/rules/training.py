@@ -85,8 +85,6 @@ def overlap_has_something_to_overlap(config: Sections) -> Iterator[Finding]:
         yield Finding("--overlap-param-gather", None, "needs --use-distributed-optimizer", "add it")
     if config.optimizer_config.overlap_param_gather and not gradient.overlap_grad_reduce:
         yield Finding("--overlap-param-gather", None, "needs --overlap-grad-reduce", "add it")
-    if gradient.delay_grad_reduce and not gradient.overlap_grad_reduce:
-        yield Finding("--delay-grad-reduce", None, "needs --overlap-grad-reduce", "add it")
     if not gradient.wrap_with_ddp and (gradient.overlap_grad_reduce or gradient.use_distributed_optimizer):
         yield Finding(
             "--no-wrap-with-ddp",

@@ -6,7 +6,6 @@ Byte-pair encoding (Sennrich et al., 2016, arXiv:1508.07909): start from single 
 neighbouring pair one token, until the vocabulary is full. Only words that contain the merged pair are recounted.
 """
 
-import argparse
 import heapq
 import json
 from collections import Counter, defaultdict
@@ -14,6 +13,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
+from parallel_core.command_line import command_line
 from parallel_core.data.preprocess import read_documents
 from parallel_core.data.tokenizers.byte_level import END_OF_TEXT, WORD, byte_symbols, to_symbols
 from parallel_core.files import replacing
@@ -100,7 +100,7 @@ def write_vocabulary(merges: list[Pair], folder: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = command_line(__doc__.splitlines()[0], "python -m parallel_core.data.tokenizers.train_bpe")
     parser.add_argument("--input", type=Path, required=True, help="a .jsonl or text file, or a directory of text files")
     parser.add_argument("--json-key", default="text", help="field of a .jsonl line that holds the text")
     parser.add_argument("--vocab-size", type=int, default=4096, help="entries, the 256 bytes and end of text included")

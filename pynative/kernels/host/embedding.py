@@ -9,11 +9,12 @@ from pynative.arrays import array_of
 from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.host.arrays import delivered, gradient_memory, rows_of
 from pynative.kernels.host.threads import row_blocks, run
-from pynative.rounding import widened
+from pynative.rounding import bits, widened
 
 
 def _gather(table: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     """out[i] = table[rows[i]], zeros where rows[i] is outside of the table."""
+    table, out = bits(table), bits(out)
 
     def block(start: int, stop: int) -> None:
         wanted, result = rows[start:stop], out[start:stop]

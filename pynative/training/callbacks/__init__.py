@@ -8,7 +8,8 @@ from pynative.training.callbacks.experts import MoEDropRateCallback, SummaryMoni
 from pynative.training.callbacks.finite import FiniteCallback, SkippedStepsCallback
 from pynative.training.callbacks.gradient_norms import GradientNormsCallback
 from pynative.training.callbacks.hot_experts import ColdHotExpertMonitor
-from pynative.training.callbacks.log import LogCallback, MetricsCallback
+from pynative.training.callbacks.log import LogCallback
+from pynative.training.callbacks.metrics import MetricsCallback
 from pynative.training.callbacks.profile import profile_callbacks
 from pynative.training.callbacks.weight_hash import WeightHashCallback
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pynative.checkpointing.state import new_run_id
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -34,6 +37,10 @@ class TrainingState:
     """All of the run's."""
     callback_states: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Of the checkpoint that was loaded: name of a callback -> what its `state_dict` gave."""
+    run_id: str = field(default_factory=new_run_id)
+    """The same after every resumption; rank 0's is written into checkpoints."""
+    resumed_from: Path | None = None
+    """The checkpoint with which the run goes on; none: it begins."""
 
 
 class Callback:
@@ -70,3 +77,6 @@ class Callback:
 
     def on_train_end(self, state: TrainingState) -> None:
         """After the last step of a run that succeeded."""
+
+    def close(self) -> None:
+        """Give back what is held: the run is over, or has failed. No collectives."""

@@ -1,26 +1,35 @@
 """Save every so many iterations and at the end."""
 
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.lock import FolderLock, InUse
+from parallel_core.checkpoint.save_folder import earlier_run, in_use, is_inside
 from parallel_core.checkpoint.snapshot import HostMemory
-from pynative.checkpointing import save_checkpoint
+from parallel_core.config import ConfigError, Finding
+from pynative import parallel_state
+from pynative.checkpointing import SaveFailed, save_checkpoint
 from pynative.checkpointing.background import BackgroundSave, prepared_memory
-from pynative.log import log
+from pynative.log import log, warn
 from pynative.training.callbacks.base import Callback, TrainingState
 
 
 class CheckpointCallback(Callback):
     """--save, --save-interval; background (--async-save): training goes on while all but the last are written.
 
-    Callbacks behind this one must then leave the weights alone at the end of a step; a script's stand before it.
+    The directory is this run's until it is closed. may_fail (--on-save-failure): what cannot be written ends no
+    training, but for the last. Callbacks behind this one must leave the weights alone at the end of a step with
+    `background`; a script's stand before it.
     """
 
     reads_parameters = False
 
-    def __init__(self, directory: Path, interval: int | None, background: bool = False) -> None:
-        self.directory, self.interval, self.background = directory, interval, background
+    def __init__(self, directory: Path, interval: int | None, background: bool = False, may_fail: bool = True) -> None:
+        self.directory, self.interval, self.background, self.may_fail = directory, interval, background, may_fail
         self._memory = HostMemory()
+        self._lock = FolderLock(directory)
         self._under_way: BackgroundSave | None = None
         self._saved_iteration: int | None = None
 
@@ -30,18 +39,32 @@ class CheckpointCallback(Callback):
         return self._under_way is not None
 
     def on_train_begin(self, state: TrainingState) -> None:
-        """An unwritable place is found now, not after hours of training."""
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(f"--save {self.directory}: {error.strerror}; choose another directory") from error
-        if not os.access(self.directory, os.W_OK):
-            raise ValueError(f"--save {self.directory}: not writable; choose another directory")
-        loaded = state.config.training_config.checkpoint.load_checkpoint
-        if loaded is not None and Path(loaded).resolve() == self.directory.resolve():
+        """What stands against saving there is found now, not after hours of training. Raises `ConfigError`."""
+        goes_on = is_inside(state.resumed_from, self.directory)
+        if parallel_state.get_global_rank() == 0:
+            self._take_directory(state, goes_on)
+        if goes_on:
             self._saved_iteration = state.iteration  # A run without a step to do leaves it as it is.
         if self.background and self.interval:
             self._memory = prepared_memory(state)
+
+    def _take_directory(self, state: TrainingState, goes_on: bool) -> None:
+        """Keep other jobs out, and move aside what an earlier run has left, if this one begins."""
+        try:
+            self._lock.take(log)
+            commit.clean(self.directory)
+        except InUse as error:
+            raise ConfigError([in_use(self.directory, error)]) from error
+        except OSError as error:
+            fix = "choose another directory"
+            raise ConfigError([Finding("--save", str(self.directory), str(error.strerror), fix)]) from error
+        left = [] if goes_on else commit.of_runs(self.directory)
+        findings = [] if goes_on else list(earlier_run(self.directory, state.config.training_config.checkpoint))
+        if findings:
+            raise ConfigError(findings)
+        if left:
+            names = ", ".join(path.name for path in left)
+            log(f"Moved what an earlier run has left ({names}) to {commit.set_aside(self.directory, left)}")
 
     def before_change(self, state: TrainingState) -> None:
         """What is being copied changes next."""
@@ -55,30 +78,47 @@ class CheckpointCallback(Callback):
     def on_step_end(self, state: TrainingState) -> None:
         if self._under_way is not None:
             self._under_way.check_copies()
-            if self._under_way.advance():
-                self._saved(state, self._under_way.path)
+            with self._tolerating(self.may_fail):
+                if self._under_way.advance():
+                    self._saved(state, self._under_way.path)
         if self.interval and state.iteration % self.interval == 0:
-            self._save(state, self.background)
+            self._save(state, self.background, self.may_fail)
 
     def on_train_end(self, state: TrainingState) -> None:
         self._finish(state)
         if self._saved_iteration != state.iteration:
-            self._save(state, background=False)
+            self._save(state, background=False, may_fail=False)
 
-    def _save(self, state: TrainingState, background: bool) -> None:
+    def close(self) -> None:
+        self._lock.release()
+
+    def _save(self, state: TrainingState, background: bool, may_fail: bool) -> None:
         self._finish(state)
         state.step_cell.buffers.finish_param_sync()
         self._saved_iteration = state.iteration
-        if background:
-            self._under_way = BackgroundSave(self.directory, state, self._memory)
-        else:
-            self._saved(state, save_checkpoint(self.directory, state))
+        with self._tolerating(may_fail):
+            if background:
+                self._under_way = BackgroundSave(self.directory, state, self._memory)
+            else:
+                self._saved(state, save_checkpoint(self.directory, state))
 
     def _finish(self, state: TrainingState) -> None:
         """There are never two writers."""
         if self._under_way is not None:
-            self._under_way.finish()
-            self._saved(state, self._under_way.path)
+            with self._tolerating(self.may_fail):
+                self._under_way.finish()
+                self._saved(state, self._under_way.path)
+
+    @contextmanager
+    def _tolerating(self, may_fail: bool) -> Iterator[None]:
+        """Where a save may fail, say so and go on; the next is tried at its time."""
+        try:
+            yield
+        except SaveFailed as error:
+            self._under_way = self._saved_iteration = None
+            if not may_fail:
+                raise
+            warn(f"NOT SAVED: {error}. Training goes on without this checkpoint (--on-save-failure warn)")
 
     def _saved(self, state: TrainingState, path: Path) -> None:
         self._under_way = None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pynative import parallel_state
 from pynative.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.data import RunData
 
 
 class EvaluationCallback(Callback):
@@ -13,22 +14,22 @@ class EvaluationCallback(Callback):
 
     reads_parameters = False
 
-    def __init__(self, data_iterator: Iterator | None, interval: int, batches: int) -> None:
-        self.data_iterator, self.interval, self.batches = data_iterator, interval, batches
+    def __init__(self, data: RunData, interval: int, batches: int) -> None:
+        self.data, self.interval, self.batches = data, interval, batches
 
     def on_train_begin(self, state: TrainingState) -> None:
-        if self.data_iterator is None and parallel_state.get_global_rank() == 0:
+        if not self.data.is_evaluated and parallel_state.get_global_rank() == 0:
             log(
                 f"No evaluation: --eval-interval {self.interval} and --eval-iters {self.batches} are given, but no "
                 f"validation data: pass valid_data_loader, or a datasets provider (--split, --valid-data-path)"
             )
 
     def on_step_end(self, state: TrainingState) -> None:
-        if self.data_iterator is not None and state.iteration % self.interval == 0:
-            evaluate(state, self.data_iterator, self.batches)
+        if self.data.is_evaluated and state.iteration % self.interval == 0:
+            evaluate(state, self.data.valid, self.batches)
 
 
-def evaluate(state: TrainingState, data_iterator: Iterator, batches: int) -> None:
+def evaluate(state: TrainingState, data_iterator: Iterator | None, batches: int) -> None:
     """Log the loss over so many global batches."""
     loss = state.step_cell.evaluate(data_iterator, batches)
     state.metrics["validation_loss"] = loss

@@ -8,25 +8,21 @@ from typing import Any
 import numpy as np
 
 from parallel_core.config import ModelConfig
-from parallel_core.step_figures import TOKENS_CHOSEN
+from parallel_core.step_figures import TOKENS_BEYOND, TOKENS_CHOSEN, TOKENS_ROUTED
 from pynative import parallel_state
 from pynative.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
 from pynative.training.callbacks.hot_experts import ColdHotExpertMonitor
 
 
-def drop_rate(counts: np.ndarray, capacity_factor: float) -> float:
-    """The share of choices beyond the capacity of their expert: sum of max(0, f_e - factor / E), with f_e = counts [E]
-    over their sum."""
-    return float(np.maximum(counts / counts.sum() - capacity_factor / len(counts), 0.0).sum())
-
-
 class MoEDropRateCallback(Callback):
-    """A line a layer and step from rank 0; choices of all ranks are counted, before any are dropped.
+    """Logs, on rank 0, a line for each layer and step: the share of its choices that were dropped, as routers counted
+    them in every micro-batch of all ranks.
 
     Args:
         expert_num, num_layers, mtp_depth: the model's.
-        capacity_factor: how many tokens an expert takes, as a multiple of an even share.
+        capacity_factor: --moe-drop-rate-capacity-factor, for which the line then also has the share that would be
+            dropped, or by default the model's.
     """
 
     reads_parameters = False
@@ -38,29 +34,38 @@ class MoEDropRateCallback(Callback):
     @classmethod
     def of(cls, config: ModelConfig) -> "MoEDropRateCallback":
         """The configuration's."""
-        moe = config.moe_config
-        factor = moe.monitors.moe_drop_rate_capacity_factor or moe.moe_expert_capacity_factor
-        assert moe.num_experts is not None and factor is not None, "a rule asks for both"
-        return cls(moe.num_experts, factor, config.num_layers, _depths(config))
+        return cls(**_described(config))
 
     def on_train_begin(self, state: TrainingState) -> None:
-        config = state.config.model_config
-        wanted = {
-            "expert_num": config.moe_config.num_experts,
-            "num_layers": config.num_layers,
-            "mtp_depth": _depths(config),
-        }
-        wrong = {name: value for name, value in wanted.items() if getattr(self, name) != value}
+        described = _described(state.config.model_config)
+        wrong = {name: value for name, value in described.items() if getattr(self, name) != value}
         if wrong:
             given = ", ".join(f"{name}={getattr(self, name)}" for name in wrong)
-            raise ValueError(f"MoEDropRateCallback({given}): the model has {wrong}; give these")
+            other = f", or --moe-drop-rate-capacity-factor {self.capacity_factor}" if "capacity_factor" in wrong else ""
+            raise ValueError(f"MoEDropRateCallback({given}): the model has {wrong}; give these{other}")
 
     def on_step_end(self, state: TrainingState) -> None:
         if parallel_state.get_global_rank() > 0:
             return
-        for layer, counts in enumerate(state.result.figures[TOKENS_CHOSEN]):
-            if counts.any():
-                log(f"layer: {layer}, drop_rate: {drop_rate(counts, self.capacity_factor):.5f}")
+        figures = state.result.figures
+        chosen, routed = (figures[name].sum(axis=1) for name in (TOKENS_CHOSEN, TOKENS_ROUTED))
+        for layer in np.flatnonzero(chosen):
+            line = f"layer: {layer}, drop_rate: {(chosen - routed)[layer] / chosen[layer]:.5f}"
+            if TOKENS_BEYOND in figures:
+                share = figures[TOKENS_BEYOND][layer] / chosen[layer]
+                line += f", with capacity factor {self.capacity_factor:g} it would be {share:.5f}"
+            log(line)
+
+
+def _described(config: ModelConfig) -> dict[str, Any]:
+    """The arguments of the callback, of a model."""
+    moe = config.moe_config
+    return {
+        "expert_num": moe.num_experts,
+        "capacity_factor": moe.monitors.moe_drop_rate_capacity_factor or moe.moe_expert_capacity_factor,
+        "num_layers": config.num_layers,
+        "mtp_depth": config.multi_token_prediction.num_layers or 0,
+    }
 
 
 class SummaryMonitor(Callback):
@@ -98,10 +103,6 @@ class SummaryMonitor(Callback):
         for layer, counts in enumerate(state.result.figures.get(TOKENS_CHOSEN, ())):
             if counts.any():
                 np.save(self.directory / f"layer-{layer}_{state.iteration}.npy", counts.astype(np.int64))
-
-
-def _depths(config: ModelConfig) -> int:
-    return config.multi_token_prediction.num_layers or 0
 
 
 def expert_callbacks(config: ModelConfig, output: Path, given: Sequence[Callback]) -> list[Callback]:

@@ -1,17 +1,15 @@
-"""A line an iteration on every rank, and the same figures as JSON lines from rank 0."""
+"""A line an iteration on every rank."""
 
-import json
 import resource
 import time
 from collections import deque
-from pathlib import Path
 
 import mindspore as ms
 
 from parallel_core.costs import training_flops
 from parallel_core.step_figures import logged, logged_by_layer
 from pynative import parallel_state
-from pynative.log import log, warn
+from pynative.log import log
 from pynative.optimizer.statistics import ModelStatistics
 from pynative.training.callbacks.base import Callback, TrainingState
 
@@ -103,27 +101,3 @@ def _line(metrics: dict, skipped: int, losses: dict[str, float]) -> str:
         f"Tokens/s: {metrics['tokens_per_second']:.1f}, TFLOP/s: {metrics['tflops']:.4f}, "
         f"Memory: {metrics['memory_mb']:.0f} MB, ETA: {days}{eta}, Time: {metrics['milliseconds']:.2f} ms"
     )
-
-
-class MetricsCallback(Callback):
-    """Appends `state.metrics` to a file of JSON lines; give it to rank 0 only."""
-
-    reads_parameters = False
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._is_refused = False
-
-    def on_train_begin(self, state: TrainingState) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if state.iteration == 0:
-            self.path.unlink(missing_ok=True)
-
-    def on_step_end(self, state: TrainingState) -> None:
-        try:
-            with self.path.open("a") as file:
-                file.write(json.dumps(state.metrics) + "\n")
-        except OSError as error:  # a full disk ends no training for figures that the log has, too
-            if not self._is_refused:
-                warn(f"{self.path}: {error.strerror}; steps are missing in it from step {state.iteration} on")
-            self._is_refused = True

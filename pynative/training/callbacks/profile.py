@@ -9,9 +9,10 @@ from typing import Any
 
 import mindspore as ms
 
+from parallel_core.config import TrainingConfig
 from parallel_core.config.profiler import ProfilerConfig
 from pynative import parallel_state
-from pynative.log import log
+from pynative.log import log, warn
 from pynative.training.callbacks.base import Callback, TrainingState
 
 LEVELS = {"level_none": "LevelNone", "level0": "Level0", "level1": "Level1", "level2": "Level2"}
@@ -28,30 +29,60 @@ COUNTERS = (
 """By the number of --profile-aicore-metrics; the last is -1."""
 
 
-def _profiler(config: ProfilerConfig, directory: Path) -> Any:
-    on_device = ms.get_context("device_target") == "Ascend"
-    profiler = ms.profiler
-    activities = [profiler.ProfilerActivity.NPU] if on_device else []
-    activities += [profiler.ProfilerActivity.CPU] if config.profile_with_cpu or not on_device else []
-    write = profiler.tensorboard_trace_handler(str(directory), analyse_flag=not config.profile_offline_analyse)
-    return profiler.profile(
-        activities=activities,
-        start_profile=False,
-        with_stack=config.profile_with_stack,
-        profile_memory=config.profile_memory,
-        data_process=config.profile_data_process,
-        parallel_strategy=config.profile_parallel_strategy,
-        hbm_ddr=config.profile_hbm_ddr,
-        pcie=config.profile_pcie,
-        record_shapes=config.profile_record_shapes,
-        on_trace_ready=write,
-        experimental_config=profiler._ExperimentalConfig(
-            profiler_level=profiler.ProfilerLevel[LEVELS[config.profile_level]],
-            aic_metrics=profiler.AicoreMetrics[COUNTERS[config.profile_aicore_metrics]],
-            l2_cache=config.profile_l2_cache,
-            data_simplification=config.profile_data_simplification,
-        ),
-    )
+class Recording:
+    """A profile of this rank, which says what became of it."""
+
+    def __init__(self, config: ProfilerConfig) -> None:
+        self._config = config
+        self._profiler: Any = None
+        self.directory = Path(config.profile_save_path) / f"rank_{parallel_state.get_global_rank()}"
+        self.has_begun = False
+
+    def start(self) -> None:
+        """From here on."""
+        self._before, self.has_begun = self._files(), True
+        self._profiler = self._new_profiler()
+        self._profiler.start()
+
+    def stop(self) -> None:
+        """Up to here; nothing if it has not begun, or is over."""
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler = None
+            if self._files() > self._before:
+                log(f"Profile of {self.directory.name} written to {self.directory}")
+            else:
+                warn(f"No profile of {self.directory.name}: no operator of MindSpore ran; on a CPU add --kernels ops")
+
+    def _new_profiler(self) -> Any:
+        config = self._config
+        on_device = ms.get_context("device_target") == "Ascend"
+        profiler = ms.profiler
+        activities = [profiler.ProfilerActivity.NPU] if on_device else []
+        activities += [profiler.ProfilerActivity.CPU] if config.profile_with_cpu or not on_device else []
+        write = profiler.tensorboard_trace_handler(str(self.directory), analyse_flag=not config.profile_offline_analyse)
+        return profiler.profile(
+            activities=activities,
+            start_profile=False,
+            with_stack=config.profile_with_stack,
+            profile_memory=config.profile_memory,
+            data_process=config.profile_data_process,
+            parallel_strategy=config.profile_parallel_strategy,
+            hbm_ddr=config.profile_hbm_ddr,
+            pcie=config.profile_pcie,
+            record_shapes=config.profile_record_shapes,
+            on_trace_ready=write,
+            experimental_config=profiler._ExperimentalConfig(
+                profiler_level=profiler.ProfilerLevel[LEVELS[config.profile_level]],
+                aic_metrics=profiler.AicoreMetrics[COUNTERS[config.profile_aicore_metrics]],
+                l2_cache=config.profile_l2_cache,
+                data_simplification=config.profile_data_simplification,
+            ),
+        )
+
+    def _files(self) -> set[Path]:
+        """The profiler's own logs are none."""
+        return {path for path in self.directory.rglob("*") if path.is_file() and path.parent.name != "logs"}
 
 
 class ProfileCallback(Callback):
@@ -60,31 +91,24 @@ class ProfileCallback(Callback):
     reads_parameters = False
 
     def __init__(self, config: ProfilerConfig) -> None:
-        self.config, self._running = config, False
-        self.directory = Path(config.profile_save_path) / f"rank_{parallel_state.get_global_rank()}"
+        self.config, self._recording = config, Recording(config)
 
     def on_train_begin(self, state: TrainingState) -> None:
-        self._switch(state.iteration)
+        self._first = state.iteration
+        self.on_step_end(state)
 
     def on_step_end(self, state: TrainingState) -> None:
-        self._switch(state.iteration)
+        """Between the iterations `state.iteration` - 1 and `state.iteration`, counted from 0."""
+        if state.iteration == self.config.profile_step_end:
+            self._recording.stop()
+        elif state.iteration == self.config.profile_step_start < state.config.training_config.training_iters:
+            self._recording.start()
 
     def on_train_end(self, state: TrainingState) -> None:
-        self._stop()
-
-    def _switch(self, iteration: int) -> None:
-        """Between the iterations `iteration` - 1 and `iteration`, counted from 0."""
-        if iteration == self.config.profile_step_end:
-            self._stop()
-        elif iteration == self.config.profile_step_start:
-            self._profiler, self._running = _profiler(self.config, self.directory), True
-            self._profiler.start()
-
-    def _stop(self) -> None:
-        if self._running:
-            self._profiler.stop()
-            self._running = False
-            log(f"Profile of {self.directory.name} written to {self.directory}")
+        self._recording.stop()
+        if not self._recording.has_begun:
+            wanted = f"from --profile-step-start {self.config.profile_step_start} to {self.config.profile_step_end}"
+            warn(f"No profile: it was to go {wanted}, and training went from {self._first} to {state.iteration}")
 
 
 class DynamicProfileCallback(Callback):
@@ -97,8 +121,7 @@ class DynamicProfileCallback(Callback):
         self.config = config
 
     def on_train_begin(self, state: TrainingState) -> None:
-        path = self.config.profile_dynamic_profiler_config_path
-        self._monitor = ms.profiler.DynamicProfilerMonitor(cfg_path=path, output_path=self.config.profile_save_path)
+        self._monitor = _monitor(self.config)
 
     def on_step_end(self, state: TrainingState) -> None:
         self._monitor.step()
@@ -108,10 +131,44 @@ class DynamicProfileCallback(Callback):
         self._monitor.on_train_end(None)
 
 
+class PynativeProfiler:
+    """The same for a loop of one's own, by the earlier system's name: with --profile it records the steps from
+    --profile-step-start to --profile-step-end, both included, by the numbers that the loop gives them.
+
+    Args:
+        training_config: the training section of the configuration.
+    """
+
+    def __init__(self, training_config: TrainingConfig) -> None:
+        self._config = config = training_config.profiler
+        self._recording, self._is_wanted = Recording(config), _is_wanted(config)
+        self._monitor = _monitor(config) if self._is_wanted and config.is_dynamic else None
+
+    def step_begin(self, current_step: int) -> None:
+        """Ahead of a step."""
+        if self._is_wanted and self._monitor is None and current_step == self._config.profile_step_start:
+            self._recording.start()
+
+    def step_end(self, current_step: int) -> None:
+        """After it."""
+        if self._monitor is not None:
+            self._monitor.step()
+        elif current_step == self._config.profile_step_end:
+            self._recording.stop()
+
+
+def _monitor(config: ProfilerConfig) -> Any:
+    path = config.profile_dynamic_profiler_config_path
+    return ms.profiler.DynamicProfilerMonitor(cfg_path=path, output_path=config.profile_save_path)
+
+
 def profile_callbacks(config: ProfilerConfig) -> list[Callback]:
     """What --profile asks of this rank."""
-    ranks = config.profile_ranks
-    if not config.profile or (ranks is not None and parallel_state.get_global_rank() not in ranks):
+    if not _is_wanted(config):
         return []
-    dynamic = config.profile_dynamic_profiler_config_path is not None
-    return [DynamicProfileCallback(config) if dynamic else ProfileCallback(config)]
+    return [DynamicProfileCallback(config) if config.is_dynamic else ProfileCallback(config)]
+
+
+def _is_wanted(config: ProfilerConfig) -> bool:
+    ranks = config.profile_ranks
+    return config.profile and (ranks is None or parallel_state.get_global_rank() in ranks)

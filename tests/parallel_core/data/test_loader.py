@@ -71,12 +71,6 @@ def test_an_error_while_reading_reaches_the_caller(prefetch):
         next(steps)
 
 
-def test_ids_beyond_the_vocabulary_are_refused():
-    assert len(list(StepLoader(Numbers(8), [[7]], 1, vocab_size=8))) == 1
-    with pytest.raises(ValueError, match="token id 7, but the vocabulary has 7 entries"):
-        list(StepLoader(Numbers(8), [[7]], 1, vocab_size=7))
-
-
 def test_mistakes_in_the_flags_are_named():
     places = {"micro_batch_size": 1, "micro_batch_num": 1, "data_parallel_rank": 0, "data_parallel_size": 1}
     with pytest.raises(ValueError, match="--dataloader-type external is not available; choose single or cyclic"):

@@ -8,6 +8,7 @@ from parallel_core.routing import (
     Tokens,
     balance_weights,
     best,
+    beyond_capacity,
     choose,
     get_capacity,
     group_weights,
@@ -75,3 +76,13 @@ def test_an_overfull_expert_keeps_the_likeliest_or_the_first(by_position, kept):
 
 def test_capacity_is_rounded_up():
     assert get_capacity(100, 8, 1.0) == 13 and get_capacity(8, 8, 0.5, min_capacity=4) == 4
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.3, 4.0])
+def test_as_many_choices_are_beyond_a_capacity_as_experts_do_not_keep(factor):
+    """Whichever they keep."""
+    draws = np.random.default_rng(3)
+    experts, probs = draws.integers(0, 6, (50, 2)).astype(np.int32), draws.random((50, 2)).astype(np.float32)
+    counts = np.bincount(experts.ravel(), minlength=6).astype(np.float32)
+    kept = kept_within(get_capacity(100, 6, factor), probs, experts, by_position=False)
+    assert beyond_capacity(counts, factor) == (~kept).sum()

@@ -7,6 +7,7 @@ from parallel_core.dtypes import DTYPES
 from pynative.collectives.arrays import KINDS, reduce_into
 from pynative.dtypes import BFLOAT16
 from pynative.rounding import FEW
+from tests.support.addresses import placed
 
 BY_NAME = {kind.name: kind for kind in KINDS.values()}
 TYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": BFLOAT16}
@@ -34,3 +35,17 @@ def test_parts_are_reduced_in_order_and_rounded_once(name, ranks, size, op):
     reduce_into(parts[0], parts, op, BY_NAME[name])
     for result in (target, parts[0]):
         np.testing.assert_array_equal(result, expected.astype(np.float32).astype(dtype).view(result.dtype))
+
+
+@pytest.mark.parametrize("size", [100, FEW + 3])
+@pytest.mark.parametrize("name", TYPES)
+def test_a_sum_does_not_depend_on_addresses(name, size):
+    """A rank's part lies where its tensor does, the others' in pages of shared memory."""
+    parts = parts_of(name, 3, size)
+    found = set[bytes]()
+    for step in range(0, 64, parts[0].itemsize):
+        target = placed(parts[0], 3 * step % 64)
+        others = placed(parts[1], step), placed(parts[2], 0)
+        reduce_into(target, [target, *others], "sum", BY_NAME[name])
+        found.add(target.tobytes())
+    assert len(found) == 1

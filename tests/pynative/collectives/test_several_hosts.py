@@ -157,6 +157,20 @@ def test_a_killed_rank_stops_both_hosts_and_is_named(hosts, tmp_path, victim):
         assert "Traceback" not in log
 
 
+def test_the_end_of_one_hosts_msrun_stops_both_hosts(hosts, tmp_path):
+    """Its rank says why; the other host's says who ended."""
+    job = Job(tmp_path / "job", hosts, f"--tensor-model-parallel-size 2 {FOREVER}", 1)
+    try:
+        job.wait_for_step(2)
+        job.jobs[1].kill()
+        codes = job.wait(PATIENCE)
+    finally:
+        job.stop()
+    assert all(codes), codes
+    assert f"rank 1 ends: msrun (pid {job.jobs[1].pid}), which started it, has ended" in job.log(1), job.log(1)
+    assert "rank 0 ends: rank 1 (pid " in job.log(0) and f"on {hosts[1].address}) ended" in job.log(0), job.log(0)
+
+
 def test_an_error_of_one_rank_is_known_on_the_other_host(hosts, tmp_path):
     """The rank at fault shows its traceback, the others one line that names it."""
     script = [str(ROOT / "tests" / "support" / "msrun_job.py"), "shared_memory", "raise", str(tmp_path / "pid")]

@@ -288,12 +288,13 @@ def test_a_gradient_that_comes_too_late_is_an_error():
 
 
 def test_the_default_size_of_buckets_is_megatrons():
-    """40 million elements, or a million for each replica; all of a chunk on later stages and without overlap."""
+    """40 million elements, or a million for each replica; with overlap all of a chunk on later stages."""
     overlapping = GradientConfig(overlap_grad_reduce=True)
     assert overlapping.bucket_rule({"dp": (0, 8)}).size == 40_000_000
     assert overlapping.bucket_rule({"dp": (0, 64)}).size == 64_000_000
     assert overlapping.bucket_rule({"dp": (0, 8), "pp": (1, 2)}).size is None
-    assert GradientConfig(bucket_size=5).bucket_rule({"dp": (0, 8)}).size is None
+    assert GradientConfig(bucket_size=5).bucket_rule({"dp": (0, 8), "pp": (1, 2)}).size == 5
+    assert GradientConfig(bucket_size=5, wrap_with_ddp=False).bucket_rule({"dp": (0, 8)}).size is None
     aligned = GradientConfig(use_distributed_optimizer=True, zero_stage=1, enable_mem_align=True)
     rule = aligned.bucket_rule({"intra-dp-cp": (0, 3)})
     assert (rule.entry_alignment * 2, rule.bucket_alignment * 2 // 3) == (512, 512)

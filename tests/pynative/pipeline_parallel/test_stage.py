@@ -26,9 +26,7 @@ class Doubling(nn.Cell):
 class ForwardStep:
     """Runs the chunk; the loss of the last one is its sum."""
 
-    draws = 1
-
-    def begin(self, data_iterator, model) -> None:
+    def begin(self, data_iterator, model, micro_batches, rules) -> None:
         """Nothing to draw."""
 
     def __call__(self, model, micro_batch, chunk):

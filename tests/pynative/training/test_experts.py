@@ -1,7 +1,8 @@
-"""What is logged and recorded of experts: from counts of choices alone."""
+"""What is logged and recorded of experts: counts of choices, and of tokens that experts drop."""
 
 import subprocess
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,6 +24,7 @@ from tests.support.engine import TINY, config_of
 from tests.support.pretraining import pretrain_tiny
 
 COUNTS = np.array([[0.0] * 4, [10, 2, 2, 2], [4, 4, 4, 4]])
+ROUTED = np.minimum(COUNTS, 4)
 
 
 @pytest.fixture(autouse=True)
@@ -38,10 +40,14 @@ def state(iteration=1, counts=COUNTS):
     """A run of three layers, the first of them dense."""
     model = SimpleNamespace(
         num_layers=2,
-        moe_config=SimpleNamespace(num_experts=4),
+        moe_config=SimpleNamespace(
+            num_experts=4,
+            moe_expert_capacity_factor=1.0,
+            monitors=SimpleNamespace(moe_drop_rate_capacity_factor=None),
+        ),
         multi_token_prediction=SimpleNamespace(num_layers=1),
     )
-    result = SimpleNamespace(figures={"tokens_chosen": counts})
+    result = SimpleNamespace(figures={"tokens_chosen": counts, "tokens_routed": ROUTED})
     return SimpleNamespace(iteration=iteration, result=result, config=SimpleNamespace(model_config=model))
 
 
@@ -53,9 +59,13 @@ def test_drop_rates(lines):
     assert lines == ["layer: 1, drop_rate: 0.37500", "layer: 2, drop_rate: 0.00000"]
 
 
-def test_another_models_settings_are_refused():
-    with pytest.raises(ValueError, match="expert_num=8"):
-        MoEDropRateCallback(8, 1.0, 2, 1).on_train_begin(state())
+@pytest.mark.parametrize(
+    "given, wrong",
+    [((8, 1.0, 2, 1), "expert_num=8"), ((4, 1.5, 2, 1), "1.5.*, or --moe-drop-rate-capacity-factor 1.5")],
+)
+def test_another_models_settings_are_refused(given, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        MoEDropRateCallback(*given).on_train_begin(state())
 
 
 def test_token_distributions_are_written_and_drawn(tmp_path):
@@ -99,56 +109,121 @@ def test_another_format_is_refused(tmp_path):
 
 MOE = (
     f"{TINY} --num-experts 4 --moe-router-topk 2 --moe-layer-freq ([0]*1+[1]*1) --moe-aux-loss-coeff 0.1 "
-    "--moe-z-loss-coeff 0.1 --moe-log-drop-rate --moe-drop-rate-capacity-factor 1.1 --moe-per-layer-logging "
+    "--moe-z-loss-coeff 0.1 --moe-log-drop-rate --moe-per-layer-logging "
     "--global-batch-size 8 --swiglu --disable-bias-linear"
 )
 
 
-def trained(backend, flags: str) -> tuple[list[str], list[dict], list[np.ndarray]]:
-    """The lines and figures of a run of two steps, and how often this rank's router chose each expert in each."""
-    from pynative.moe.router import TopKRouter
+class Recount:
+    """What this rank's dispatchers sent to its experts, step by step, and what its routers chose micro-batch by
+    micro-batch."""
+
+    def __init__(self) -> None:
+        self.arrived, self.chosen = [0], [[]]
+
+    def next_step(self) -> None:
+        self.arrived.append(0)
+        self.chosen.append([])
+
+    def send(self, dispatcher, hidden, routing):
+        """Rows of padding have no weight."""
+        arriving = self.of_dispatcher(dispatcher, hidden, routing)
+
+        def arrived():
+            dispatched = arriving()
+            self.arrived[-1] += int((dispatched.probs.asnumpy() > 0).sum())
+            return dispatched
+
+        return arrived
+
+    def best(self, router, logits):
+        probs, experts = self.of_router(router, logits)
+        self.chosen[-1].append(np.bincount(experts.asnumpy().ravel(), minlength=4))
+        return probs, experts
+
+    @contextmanager
+    def counting(self):
+        from pynative.moe.router import TopKRouter
+        from pynative.moe.token_dispatcher import MoETokenDispatcher
+
+        self.of_dispatcher, self.of_router = MoETokenDispatcher.send, TopKRouter._best
+        MoETokenDispatcher.send, TopKRouter._best = lambda *args: self.send(*args), lambda *args: self.best(*args)
+        try:
+            yield
+        finally:
+            MoETokenDispatcher.send, TopKRouter._best = self.of_dispatcher, self.of_router
+
+
+def trained(backend, flags: str) -> tuple[list[str], list[dict], tuple[list[int], list]]:
+    """The lines and figures of a run of two steps, and what this rank counted meanwhile."""
     from pynative.training.callbacks import Callback, log
 
-    lines, metrics, counts = [], [], [np.zeros(4)]
+    lines, metrics, recount = [], [], Recount()
 
     class Watch(Callback):
         def on_step_end(self, state):
             metrics.append(dict(state.metrics))
-            counts.append(np.zeros(4))
+            recount.next_step()
 
-    def counted(router, hidden_states):
-        found = construct(router, hidden_states)
-        counts[-1] += np.bincount(found.experts.asnumpy().ravel(), minlength=4)
-        return found
-
-    construct, said = TopKRouter.construct, (experts.log, log.log)
-    TopKRouter.construct = counted
+    said = experts.log, log.log
     experts.log = log.log = lines.append
     try:
-        pretrain_tiny(backend, f"{MOE} {flags}", callbacks=[Watch()])
+        with recount.counting():
+            pretrain_tiny(backend, f"{MOE} {flags}", callbacks=[Watch()])
     finally:
-        TopKRouter.construct, (experts.log, log.log) = construct, said
-    return lines, metrics, counts[:-1]
+        experts.log, log.log = said
+    return lines, metrics, (recount.arrived, recount.chosen)
+
+
+CHOICES = 8 * 16 * 2
+CAPACITY = "--expert-model-parallel-size 2 --moe-expert-capacity-factor"
 
 
 def test_a_callback_that_a_script_gives_takes_the_place_of_the_flags(tmp_path):
     """Else each line would be logged twice."""
-    config = config_of(f"{MOE} --hot-expert-num 1 --save-token-distribution", 1).model_config
+    flags = f"{MOE} --moe-expert-capacity-factor 2 --hot-expert-num 1 --save-token-distribution"
+    config = config_of(flags, 1).model_config
     kinds = [type(callback) for callback in expert_callbacks(config, tmp_path, [])]
     assert kinds == [MoEDropRateCallback, SummaryMonitor, ColdHotExpertMonitor]
     given = [MoEDropRateCallback(4, 2.0, 2, 0), ColdHotExpertMonitor()]
     assert [type(callback) for callback in expert_callbacks(config, tmp_path, given)] == [SummaryMonitor]
 
 
-def test_a_runs_drop_rates_are_those_of_its_routers_choices():
-    """Recounted on both ranks, which have two micro-batches a step each; losses are logged by layer too."""
-    ranks = run(2, trained, "--expert-model-parallel-size 2")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        f"{CAPACITY} 1.1",
+        f"{CAPACITY} 1.1 --moe-token-drop-policy position",
+        f"{CAPACITY} 1.1 --moe-token-dispatcher-type allgather",
+        f"{CAPACITY} 1.1 --moe-token-dispatcher-type allgather --moe-token-drop-policy position",
+        f"{CAPACITY} 1.1 --moe-pad-expert-input-to-capacity",
+        f"{CAPACITY} 1.1 --hot-expert-num 1 --cold-token-percent 0.5",
+        f"{CAPACITY} 1.1 --hot-expert-num 1 --cold-token-percent 0.5 --moe-pad-expert-input-to-capacity",
+        f"{CAPACITY} 1.1 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1",
+    ],
+)
+def test_drop_rates_are_of_the_tokens_that_did_not_arrive(flags):
+    """Recounted at the experts of both ranks, which have two micro-batches a step each (four with tp 2)."""
+    ranks = run(2, trained, flags)
+    rates = [line for line in ranks[0][0] if line.startswith("layer:")]
+    arrived = np.sum([counts for *_, (counts, _) in ranks], axis=0)
+    assert rates == [f"layer: 1, drop_rate: {1 - count / CHOICES:.5f}" for count in arrived[:2]]
+    assert (arrived[:2] < CHOICES).all()
+    assert not [line for line in ranks[1][0] if line.startswith("layer:")]
+
+
+def test_what_another_capacity_would_drop_is_counted_micro_batch_by_micro_batch():
+    """Nothing is dropped without a capacity; losses are logged by layer too."""
+    ranks = run(2, trained, "--expert-model-parallel-size 2 --moe-drop-rate-capacity-factor 1.1")
     lines, metrics, _ = ranks[0]
-    for step, counts in enumerate(np.sum([counts for *_, counts in ranks], axis=0)):
-        assert counts.sum() == 8 * 16 * 2
-        rate = np.maximum(counts / counts.sum() - 1.1 / 4, 0).sum()
-        assert [line for line in lines if line.startswith("layer:")][step] == f"layer: 1, drop_rate: {rate:.5f}"
+    rates = [line for line in lines if line.startswith("layer:")]
+    for step in range(2):
+        counts = [row for *_, (_, chosen) in ranks for row in chosen[step]]
+        assert np.shape(counts) == (4, 4) and np.sum(counts) == CHOICES
+        beyond = np.maximum(np.array(counts) - np.ceil(CHOICES / 4 / 4 * 1.1), 0).sum() / CHOICES
+        assert beyond > 0
+        wanted = f"layer: 1, drop_rate: 0.00000, with capacity factor 1.1 it would be {beyond:.5f}"
+        assert rates[step] == wanted
         assert metrics[step]["load_balancing_loss"] == metrics[step]["moe/load_balancing_loss_layer_1"] > 0.9
         assert metrics[step]["z_loss"] > 0 and "moe/z_loss_layer_0" not in metrics[step]
     assert sum("load_balancing_loss: " in line for line in lines) >= 2
-    assert not [line for line in ranks[1][0] if line.startswith("layer:")]

@@ -1,16 +1,23 @@
 """What each stage of a pipeline draws from the data, and in which form."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+from weakref import ref
+
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
 from parallel_core.averaging import Averaging
+from parallel_core.batch_rules import BatchRules
+from pynative.training import batch_check
 from pynative.training.forward_step import BatchedForwardStep, MegatronForwardStep
 from tests.support.distributed import run
-from tests.support.engine import TINY
+from tests.support.engine import TINY, config_of
 from tests.support.layouts import Rows
 from tests.support.pretraining import pretrain_tiny
 
+RULES = BatchRules.of(config_of(f"{TINY} --seq-length 2", 1))
 PP3 = f"{TINY} --num-layers 3 --global-batch-size 4 --train-iters 4 --pipeline-model-parallel-size 3"
 
 
@@ -48,6 +55,20 @@ def test_a_stage_in_the_middle_draws_what_it_reads(with_masks, own_function, mid
     assert len({loss for _, loss in results}) == 1
 
 
+def test_an_iterator_without_use_is_not_kept(backend_of_one):
+    """A script that calls the step cell makes one a step. The last is remembered, so that it is not drawn from."""
+    step, chunk = BatchedForwardStep(), Recorder("tokens")
+    alive = []
+    for _ in range(3):
+        items = ({"tokens": np.zeros((2, 2), np.int32)} for _ in range(2))
+        alive.append(ref(items))
+        for _ in range(2):
+            step.begin(items, [chunk], 1, RULES)
+        assert len(list(items)) == 1
+    del items
+    assert [iterator() is None for iterator in alive] == [True, True, False]
+
+
 class Recorder(nn.Cell):
     """A chunk that keeps the names of what it was given."""
 
@@ -65,7 +86,7 @@ def test_chunks_get_what_they_read(backend_of_one):
     first, last = Recorder("labels"), Recorder("tokens")
     step = BatchedForwardStep()
     rows = np.arange(8).reshape(4, 2)
-    step.begin(iter([{"tokens": rows, "labels": rows + 1, "lables": rows, "dataset_id": 3}]), [first, last], 2)
+    step.begin(iter([{"tokens": rows, "labels": rows + 1, "lables": rows, "dataset_id": 3}]), [first, last], 2, RULES)
     for chunk, model in enumerate((first, last)):
         _, loss_of = step(model, 1, chunk)
     assert first.given.keys() == {"tokens", "lables"} and last.given.keys() == {"labels", "lables"}
@@ -88,12 +109,79 @@ def test_numbers_of_a_script_are_read_at_the_end(backend_of_one, per_token, read
     """A sum needs its number of tokens earlier only where its mean is averaged with others'."""
     tokens, reported = Unreadable(), Unreadable()
     step = MegatronForwardStep(lambda data, model: (None, lambda _: (Tensor(3.0), tokens, {"loss": reported})), 1)
-    step.begin(iter(()), [nn.Cell()], 2)
-    _, loss_of = step(None, 0, 0)
+    chunk = nn.Cell()
+    step.begin(iter(()), [chunk], 2, RULES)
+    _, loss_of = step(chunk, 0, 0)
     loss = loss_of(None)
     seed = Averaging(per_token=per_token, micro_batches=2, replicas=1).seed(loss.weight)
     assert (tokens.reads, reported.reads) == (reads, 0) and seed == (1.0 if per_token else 1 / 12)
     assert loss.read() == (6.0, 1.0, 6.0) and tokens.reads == reported.reads == 1
+
+
+def test_ids_are_judged_when_a_script_draws_them(backend_of_one):
+    """A model may never see labels; those that don't count are the script's affair."""
+    step, chunk = MegatronForwardStep(lambda data, model: (next(data), None), 1), nn.Cell()
+    for label, is_wrong in ((63, False), (-100, False), (64, True), (-1, True)):
+        step.begin(iter([{"labels": np.array([[1, label, 2]])}]), [chunk], 1, RULES)
+        with pytest.raises(ValueError, match="labels") if is_wrong else nullcontext():
+            drawn, _ = step(chunk, 0, 0)
+            assert drawn["labels"].asnumpy().tolist() == [[1, label, 2]]
+
+
+def test_the_last_micro_batch_of_the_data_is_filled_up(backend_of_one):
+    """With rows that don't count; a script sees them by their loss mask."""
+    step, chunk = MegatronForwardStep(lambda data, model: (next(data), None), 1), nn.Cell()
+    ids = np.array([[1, 2]], np.int32)
+    step.begin(iter([{"tokens": ids, "labels": ids + 1}]), [chunk], 1, replace(RULES, fills_up=True))
+    drawn, _ = step(chunk, 0, 0)
+    assert {name: tensor.asnumpy().tolist() for name, tensor in drawn.items()} == {
+        "tokens": [[1, 2], [0, 0]], "labels": [[2, 3], [0, 0]], "loss_mask": [[1, 1], [0, 0]]
+    }  # fmt: skip
+
+
+class Reads(nn.Cell):
+    """A chunk that is given tokens."""
+
+    def construct(self, tokens):
+        return tokens
+
+
+def test_nothing_is_read_from_a_device(backend_of_one, monkeypatch):
+    """On an Ascend a check that waits for what a script computes would hold up every micro-batch: of that only type
+    and shape are judged, and the values of what came from the loader."""
+    monkeypatch.setattr(batch_check.ms, "get_context", lambda name: "Ascend")
+    drawn = []
+
+    def computes(data, model):
+        item = next(data)
+        drawn.append(item["tokens"])
+        given = item["tokens"] if len(drawn) == 1 else item["tokens"] * 40 if len(drawn) == 2 else item["tokens"][:1]
+        return model(given), None
+
+    step, chunk = MegatronForwardStep(computes, 1), Reads()
+    tokens = Tensor(np.array([[1, 2], [3, 4]], np.int32))
+    step.begin(
+        iter([{"tokens": np.array([[1, 2], [3, 4]], np.int32)}, {"tokens": tokens}, {"tokens": tokens}]),
+        [chunk],
+        1,
+        RULES,
+    )
+    step(chunk, 0, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Tensor, "asnumpy", None)
+        step(chunk, 0, 0)
+        with pytest.raises(ValueError, match="tokens has 1 rows, 2 are due"):
+            step(chunk, 0, 0)
+    assert drawn[0].batch_entry
+
+
+def test_other_calls_of_a_model_are_free(backend_of_one):
+    """Those that a script makes outside of its function."""
+    chunk = Reads()
+    step = MegatronForwardStep(lambda data, model: (model(next(data)["tokens"]), None), 1)
+    step.begin(iter([{"tokens": np.zeros((2, 2), np.int32)}] * 2), [chunk], 1, RULES)
+    step(chunk, 0, 0)
+    assert chunk(Tensor(np.zeros((5, 7), np.float32))).shape == (5, 7)
 
 
 @pytest.fixture

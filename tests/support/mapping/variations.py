@@ -18,6 +18,7 @@ WORDS = (
 )  # fmt: skip
 """What is tried for a flag without choices; the flag's type and the rules tell which of them are legal."""
 
+FIRST_START = "--load not/saved/yet --save not/saved/yet --save-interval 4"
 ROTARY = "--position-embedding-type rope"
 SAMPLES = "~train-iters --train-samples 100"
 
@@ -51,8 +52,8 @@ LOSS_SCALE = (
 COMPANY = {
     **dict.fromkeys(LOSS_SCALE, "--fp16"),
     "--embedding-dtype": "--fp16 --params-dtype float32",
-    "--use-checkpoint-args": "--load nothing/is/there",
-    "--use-mp-args-from-checkpoint-args": "--load nothing/is/there --use-checkpoint-args",
+    "--use-checkpoint-args": FIRST_START,
+    "--use-mp-args-from-checkpoint-args": f"{FIRST_START} --use-checkpoint-args",
     **dict.fromkeys(
         ("--moe-comm-aux-loss-coeff", "--moe-device-level-aux-loss-coeff"),
         "--num-experts 4 --moe-router-num-groups 2",
@@ -110,6 +111,7 @@ COMPANY = {
     "--moe-tp-extend-ep": "--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel",
     "--n-shared-experts": "--num-experts 4 --moe-ffn-hidden-size 64",
     "--num-layers-per-virtual-pipeline-stage": "--pipeline-model-parallel-size 2",
+    **dict.fromkeys(("--num_train_epochs", "--epochs"), "~train-iters --max_train_samples 80"),
     "--num-query-groups": "--group-query-attention",
     "--num-distributed-optimizer-instances": "--use-distributed-optimizer",
     "--overlap-param-gather": "--use-distributed-optimizer --overlap-grad-reduce",
@@ -121,10 +123,13 @@ COMPANY = {
     "--step-batch-size-schedule": SAMPLES,
     "--resume-training": "--load x",
     "--rope-scaling-type": ROTARY,
+    "--rotary-scaling-factor": "--multi-latent-attention --kv-lora-rank 8",
     "--rope-type": ROTARY,
     "--rotary-seq-len-interpolation-factor": ROTARY,
     "--save": "--save-interval 4",
     "--save-retain-interval": "--save x --save-interval 4",
+    "--overwrite-save": "--save x --save-interval 4",
+    "--on-save-failure": "--save x --save-interval 4",
     "--sequence-parallel": "--tensor-model-parallel-size 2",
     "--shared-moe-ffn-hidden-size": "--num-experts 4 --enable-shared-expert",
     "--standalone-embedding-stage": "--pipeline-model-parallel-size 2",
@@ -152,7 +157,7 @@ def value_of(config: AllConfig, target: str) -> Any:
     return None if isinstance(value, Unknown) else value
 
 
-def _values(row: Flag) -> Iterator[str]:
+def typed_values(row: Flag) -> Iterator[str]:
     """What may be typed behind a flag."""
     if row.type is None:
         yield ""
@@ -168,7 +173,7 @@ def effect(row: Flag, name: str, *targets: str) -> str | None:
     """An accepted command line on which the flag changes all `targets`, as a change of the good line; none if none."""
     company = COMPANY.get(name, "")
     without = reading(company, WORLD_SIZE).config
-    for value in _values(row):
+    for value in typed_values(row):
         change = f"{company} {name} {value}".strip()
         found = reading(change, WORLD_SIZE)
         if not found.errors and all(value_of(found.config, t) != value_of(without, t) for t in targets):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ from tests.support.printed.found import ACTS, MISSING, NOTHING, PLANNED, REFUSED
 from tests.support.printed.items import yaml_content
 
 CONTEXT: dict[tuple[str, str], dict[str, Any]] = {
+    ("000", "5"): {
+        "moe_config": {"expert_num": 4},
+        "model_config": {"num_layers": 8, "mtp_num_layers": 1, "position_embedding_type": "rope"},
+    },
     ("001", "0"): {"model_config": {"num_layers": 64}, "parallel_config": {"pipeline_model_parallel_size": 16}},
     ("001", "1"): {
         "model_config": {"num_layers": 48},
@@ -32,14 +37,18 @@ CONTEXT: dict[tuple[str, str], dict[str, Any]] = {
         },
     },
     ("002", "5"): {"model_config": {"compute_dtype": "float16"}},
+    ("003", "3"): {"training_config": {"load_checkpoint": "checkpoints"}},
 }
 """What a document's sentences say beside a block of YAML."""
 
-FLAGS = (
+MODEL = (
     "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
-    "--vocab-size 512 --train-iters 10"
+    "--vocab-size 512"
 )
+FLAGS = f"{MODEL} --train-iters 10"
 """A command line that leaves to a block what such blocks say."""
+COMPANY = {"--num_train_epochs": "--max_train_samples 500", "--max_train_samples": "--num_train_epochs 1"}
+"""Flag -> others of its block, which say how long the training is."""
 BESIDE = {
     "1": "--micro-batch-size 1 --global-batch-size 6 --clip-grad 0.5 --lr 1e-3",
     "2": "--micro-batch-size 1",
@@ -55,15 +64,18 @@ AS_MEGATRON = {"hysteresis"}
 
 
 def yaml_reading(document: str, block: Block) -> Reading:
-    """What a block comes to. The nested blocks of document 003 are one file."""
+    """What a block comes to on two replicas of the model. The nested blocks of document 003 are one file."""
     content = yaml_content(block.text)
     if document == "003":
         content = {}
         for part in blocks(document):
             if part.language == "yaml":
                 content |= yaml_content(part.text)
-    given, findings = yaml_file.values_of(CONTEXT.get((document, block.number), {}) | content, "the document")
-    return resolve(Sources(yaml=given, findings=findings, is_a_file=True))
+    for section, keys in CONTEXT.get((document, block.number), {}).items():
+        content[section] = keys | content.get(section, {})
+    given, findings = yaml_file.values_of(content, "the document")
+    sources = Sources(yaml=given, findings=findings, is_a_file=True)
+    return resolve(replace(sources, world_size=2 * resolve(sources).args.world_size))
 
 
 def json_reading(block: Block) -> Reading:
@@ -77,7 +89,9 @@ def json_reading(block: Block) -> Reading:
 
 
 def flag_reading(words: list[str]) -> Reading:
-    return read([*FLAGS.split(), *ELSE.split(), *words], world_size=1)
+    """A flag in the company of those that it is printed with."""
+    beside = COMPANY.get(words[0], "--train-iters 10")
+    return read([*MODEL.split(), *beside.split(), *ELSE.split(), *words], world_size=1)
 
 
 def found(reading: Reading, item: str) -> Found:
@@ -86,6 +100,7 @@ def found(reading: Reading, item: str) -> Found:
     if about:
         return _of_finding(about[0])
     said = [outcome for outcome in outcomes(reading) if is_about(outcome.flag, item)]
+    said = [outcome for outcome in said if outcome.flag == item] or said
     notes = [note for note in reading.notes if note.startswith(f"{item} auto: ")]
     if said:
         return _of_outcomes(said)
@@ -122,7 +137,11 @@ def _of_outcomes(said: list[Outcome]) -> Found:
         return Found(NOTHING, said[0].reason)
     if said[0].status != MAPPED:
         return Found(REFUSED, said[0].reason)
-    return Found(ACTS, ", ".join(sorted({f"{outcome.target} = {outcome.value}" for outcome in said})))
+    return Found(ACTS, ", ".join(sorted({_said(outcome) for outcome in said})))
+
+
+def _said(outcome: Outcome) -> str:
+    return f"{outcome.target} = {outcome.value}" if outcome.target else outcome.reason
 
 
 def table_found(flag: str, key: str) -> Found:

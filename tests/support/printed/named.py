@@ -23,6 +23,9 @@ PREFIXES = {
     "mindformers.experimental.parallel_core.pynative": "pynative",
     "mindspeed_ms.training": "pynative.training",
     "mindspeed_ms.legacy.model": "pynative.transformer",
+    "mindformers.core.callback.callback": "pynative.training.callbacks",
+    "mindformers.wrapper": "pynative.training",
+    "mindformers": "pynative.training",
 }
 """The only part of an import that a user changes: old prefix -> ours."""
 
@@ -70,10 +73,10 @@ def _object(path: str) -> Any:
     for wanted, inside in ((path, ""), (module, attribute)):
         try:
             found = importlib.import_module(wanted) if wanted else None
-        except ModuleNotFoundError:
+            if found is not None and (not inside or hasattr(found, inside)):
+                return getattr(found, inside) if inside else found
+        except ImportError:
             continue
-        if found is not None and (not inside or hasattr(found, inside)):
-            return getattr(found, inside) if inside else found
     return None
 
 
@@ -91,7 +94,9 @@ def _call_found(document: str, name: str, arguments: str) -> Found:
         inspect.signature(_object(callee.detail)).bind(*[None] * words.count("_"), **keywords)
     except TypeError as error:
         return Found(MISSING, str(error))
-    return callee
+    instead = getattr(_object(callee.detail), "instead", {})
+    refused = [f"{word}: {instead[word]}" for word in keywords if word in instead]
+    return Found(REFUSED, ", ".join(refused)) if refused else callee
 
 
 def _names(document: str) -> Iterator[str]:

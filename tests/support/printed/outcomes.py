@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tests.support.assets import asset
 from tests.support.printed.blocks import DOCUMENTS, Block, blocks, named_in_text, python_blocks, tables
 from tests.support.printed.configured import EMPTY, UNSAID, found, json_reading, table_found, yaml_reading
-from tests.support.printed.found import Found
+from tests.support.printed.found import ACTS, Found
 from tests.support.printed.items import defined_names, empty_keys, items, yaml_content
 from tests.support.printed.named import python_found, shell_found
 from tests.support.printed.prose import text_found
@@ -27,6 +27,12 @@ class Row(NamedTuple):
     item: str
     outcome: str
     detail: str
+    test: str = ""
+    """Of what acts: the test that changes the value, or uses the name, and sees the effect, as pytest names it."""
+
+
+UNTESTED = "?"
+"""What acts without a test that sees it. No row is added with it."""
 
 
 def recorded() -> list[Row]:
@@ -67,9 +73,11 @@ def _of_block(document: str, block: Block, wanted: list[str]) -> Iterator[tuple[
 
 
 def write(path: Path) -> None:
-    """Every row as it is found."""
-    rows = [Row("document", "block", "item", "outcome", "detail")]
-    rows += [row for document in DOCUMENTS for row in reality(document)]
+    """Every row as it is found, with the test that it had."""
+    tests = {row[:3]: row.test for row in recorded()}
+    rows = [Row("document", "block", "item", "outcome", "detail", "test")]
+    for row in (row for document in DOCUMENTS for row in reality(document)):
+        rows.append(row._replace(test=tests.get(row[:3]) or UNTESTED if row.outcome == ACTS else ""))
     path.write_text("".join("\t".join(map(_cell, row)) + "\n" for row in rows), encoding="utf-8")
 
 

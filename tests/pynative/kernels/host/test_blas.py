@@ -34,21 +34,52 @@ print(blas.cores(), error < 1e-4, os.environ.get("OPENBLAS_CORETYPE"), blas.noti
 
 UNSET = "del os.environ['OPENBLAS_CORETYPE']"
 CANNOT_CHOOSE = """from pynative.kernels.host import blas
-for library in blas._libraries():  # importing has corrected them
-    blas._select(library, "Prescott")
 blas._select = print"""
+
+IMPORTS = """
+import importlib, os, pkgutil, runpy
+os.environ["OPENBLAS_CORETYPE"] = "Prescott"
+import numpy as np
+del os.environ["OPENBLAS_CORETYPE"]
+blas = runpy.run_path("pynative/kernels/host/blas.py")  # as a module it would import the packages around it
+
+def settings():
+    threads = [blas["_function"](library, "openblas_get_num_threads")() for library in blas["_libraries"]()]
+    large = np.empty(1 << 26, np.uint8).ctypes.data
+    heap = next(line for line in open("/proc/self/maps") if "[heap]" in line).split()[0].split("-")
+    return threads[0], blas["cores"]()[0], int(heap[0], 16) <= large < int(heap[1], 16)
+
+seen = [settings()]
+import mindspore, mapping, pynative
+for package in (mapping, pynative):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+seen.append(settings())
+pynative.kernels.use("host")
+print(*seen[1], *settings(), seen[0] == seen[1], sep="|")
+"""
+
+
+def printed(script: str, **environment: str) -> list[str]:
+    """The parts of the last line that a process prints."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOG_v": "3"} | environment
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT, env=environment
+    )
+    return done.stdout.strip().splitlines()[-1].split("|")
 
 
 def outcome(variable: str) -> list[str]:
     """What a process prints whose numpy computed with the oldest kernels; `variable`: what it does to its variable."""
-    done = subprocess.run(
-        [sys.executable, "-c", SLOW_LIBRARY.format(variable=variable)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "GLOG_v": "3"},
-    )
-    return done.stdout.strip().splitlines()[-1].split("|")
+    return printed(SLOW_LIBRARY.format(variable=variable))
+
+
+@needs_a_choice
+def test_importing_leaves_the_process_as_it_is():
+    """BLAS's threads and kernels, and where malloc takes large blocks from, change when operators are selected."""
+    imported, used = ["2", "Prescott", "False"], ["1", CORES[0], "True"]
+    assert printed(IMPORTS, OPENBLAS_NUM_THREADS="2") == [*imported, *used, "True"]
 
 
 @needs_a_choice

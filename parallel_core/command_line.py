@@ -1,0 +1,29 @@
+"""The command lines of our own commands: each option says its default and its choices."""
+
+from __future__ import annotations
+
+import argparse
+
+_NOT_SAID = (None, argparse.SUPPRESS)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """The description as it is written, and behind what an option means the value that it has without being given."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        is_said = action.nargs == 0 or action.default in _NOT_SAID or "default" in (action.help or "")
+        return action.help if is_said else f"{action.help} (default: {_text(action.default)})"
+
+
+def _text(default: object) -> str:
+    words = default if isinstance(default, list | tuple) else [default]
+    return " ".join(map(str, words)).replace("%", "%%")
+
+
+def command_line(
+    description: str | None, program: str | None = None, usage: str | None = None
+) -> argparse.ArgumentParser:
+    """A parser that takes no abbreviations; by default the program is the script that runs."""
+    return argparse.ArgumentParser(
+        program, usage=usage, description=description, formatter_class=_Help, allow_abbrev=False
+    )

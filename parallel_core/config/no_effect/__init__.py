@@ -1,0 +1,33 @@
+"""What acts only beside something else: one row a condition under which options do nothing, and what they need.
+
+Megatron lets such flags pass, so they are no findings; who reads a user's words says the reason. What never has an
+effect says so in its option (`no_effect`); what the engine cannot do yet is in `unsupported`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from parallel_core.config.all import AllConfig
+from parallel_core.config.base import Unjudged
+from parallel_core.config.no_effect import experts, layout, network, recompute, training
+
+ROWS = (*network.ROWS, *experts.ROWS, *training.ROWS, *layout.ROWS, *recompute.ROWS)
+"""Where several rows hold for an option, the first one's reason is said."""
+
+
+def without_effect(config: AllConfig, given: Iterable[str], *, at_any_length: bool = False) -> dict[str, str]:
+    """Of options, by their paths: why the value does nothing; of a config that no rule has a finding about.
+
+    at_any_length: of the model, whatever sequences a run has.
+    """
+    rest = {*given}
+    found: dict[str, str] = {}
+    for row in ROWS:
+        paths = rest.intersection(row.paths)
+        with suppress(Unjudged):
+            if paths and not (at_any_length and row.of_lengths) and row.is_idle(config):
+                found |= dict.fromkeys(paths, f"no effect: {row.reason}")
+                rest -= paths
+    return found

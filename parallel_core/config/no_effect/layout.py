@@ -1,0 +1,90 @@
+"""Of the layout of ranks, of gradients between replicas, and of the device."""
+
+from __future__ import annotations
+
+from parallel_core.config.all import AllConfig
+from parallel_core.config.no_effect.row import Idle, needs
+
+
+def _has_one_stage(config: AllConfig) -> bool:
+    return config.parallel_config.pipeline_model_parallel_size == 1
+
+
+def _has_one_replica(config: AllConfig) -> bool:
+    return config.parallel_config.data_parallel_size * config.parallel_config.context_parallel_size == 1
+
+
+def _divides_exactly(config: AllConfig) -> bool:
+    """Whether it is the same to divide gradients by the number of replicas before they are summed."""
+    replicas = config.parallel_config.data_parallel_size
+    return replicas & (replicas - 1) == 0 and not config.training_config.precision.fp16
+
+
+def _fits_one_order(config: AllConfig) -> bool:
+    return _has_one_stage(config) or config.parallel_config.data_parallel_size == 1
+
+
+def _is_on_cpu(config: AllConfig) -> bool:
+    return config.parallel_config.is_on_cpu
+
+
+def _attends_in_one_way(config: AllConfig) -> bool:
+    return _is_on_cpu(config) and config.parallel_config.kernels != "ops"
+
+
+ROWS = (
+    Idle(
+        "sequence_parallel",
+        lambda config: config.parallel_config.tensor_model_parallel_size == 1,
+        "needs --tensor-model-parallel-size 2 or more",
+    ),
+    Idle(
+        "context_parallel_algo ulysses_degree_in_cp",
+        lambda config: config.parallel_config.context_parallel_size == 1,
+        "needs --context-parallel-size 2 or more",
+    ),
+    Idle(
+        "virtual_pipeline_model_parallel_size num_layers_per_virtual_pipeline_stage num_layer_list offset "
+        "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers overlap_p2p_comm variable_seq_lengths "
+        "account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split",
+        _has_one_stage,
+        "needs --pipeline-model-parallel-size 2 or more",
+    ),
+    Idle("rank_order", _fits_one_order, "needs pipeline and data parallelism, whose order it is"),
+    Idle(
+        "overlap_grad_reduce delay_grad_reduce bucket_size wrap_with_ddp average_in_collective communication_data_type "
+        "check_weight_hash_across_dp_replicas_interval",
+        _has_one_replica,
+        "needs data parallelism: there is one replica",
+    ),
+    Idle("average_in_collective", _divides_exactly, "float32 and bfloat16 are divided by this number exactly"),
+    needs("overlap_grad_reduce", "delay_grad_reduce"),
+    Idle(
+        "bucket_size",
+        lambda config: not config.training_config.gradient.wrap_with_ddp,
+        "there is one bucket with --no-wrap-with-ddp",
+    ),
+    Idle(
+        "bucket_size wrap_with_ddp",
+        lambda config: config.training_config.gradient.zero_stage >= 2,
+        "with ZeRO stages 2 and 3 (--zero-stage) a bucket is a layer",
+    ),
+    Idle(
+        "accumulate_allreduce_grads_in_fp32",
+        lambda config: (
+            config.training_config.gradient.grad_reduce_in_bf16 and config.model_config.compute_dtype == "bfloat16"
+        ),
+        "--grad-reduce-in-bf16 counts, as in Megatron",
+    ),
+    Idle(
+        "accumulate_allreduce_grads_in_fp32",
+        lambda config: config.model_config.params_dtype != "float16",
+        "gradients of float32 and bfloat16 weights are added up in float32 in any case",
+    ),
+    Idle("grad_reduce_in_bf16", lambda config: config.model_config.compute_dtype != "bfloat16", "needs --bf16"),
+    Idle("disable_jit_fuser", lambda config: not config.parallel_config.compiles, "acts on --kernels ops on a CPU"),
+    Idle("use_flash_attention", _attends_in_one_way, "on a CPU attention keeps no scores in any case (--kernels host)"),
+    Idle("apply_rope_fusion apply_swiglu_fusion input_layout", _is_on_cpu, "a CPU has one form of these operators"),
+    needs("use_flash_attention", "input_layout"),
+    Idle("cpu_offload_params", _is_on_cpu, "on a CPU weights are in host memory already"),
+)

@@ -1,0 +1,147 @@
+"""Of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from parallel_core.config.all import AllConfig
+from parallel_core.config.families import RopeScalingConfig
+from parallel_core.config.no_effect.row import Idle, below, needs
+
+
+def _has_no_tanh_gelu(config: AllConfig) -> bool:
+    return config.model_config.hidden_act != "gelu" or not config.model_config.mlp_has_bias
+
+
+def _has_experts_alone(config: AllConfig) -> bool:
+    """Whether every layer has experts, of another width than dense blocks."""
+    moe, model = config.moe_config, config.model_config
+    every = all(moe.has_experts(layer) for layer in range(model.num_layers))
+    return every and moe.moe_ffn_hidden_size != model.ffn_hidden_size
+
+
+_READ_BY = {
+    "llama3": "low_freq_factor high_freq_factor",
+    "yarn": "beta_fast beta_slow rope_scaling.mscale",
+    "longrope": "long_factor short_factor long_mscale short_mscale",
+}
+"""Kind of rotary scaling -> what it alone reads."""
+
+
+def _is_not_scaled_by(kind: str) -> Callable[[AllConfig], bool]:
+    return lambda config: config.model_config.rope_scaling.type != kind
+
+
+def _is_long(config: AllConfig) -> bool:
+    """Whether sequences are longer than those that a model was first trained on."""
+    model = config.model_config
+    return model.seq_length > (model.rope_scaling.original_max_position_embeddings or model.max_position_embeddings)
+
+
+def _stretches_nothing(config: AllConfig) -> bool:
+    model, scaling = config.model_config, config.model_config.rope_scaling
+    plain = model.multi_latent_attention.enabled and model.rotary_factor
+    return {"llama3": scaling.factor, "yarn": model.rotary_factor, "None": plain}.get(str(scaling.type)) == 1
+
+
+def _sharpens_nothing(config: AllConfig) -> bool:
+    """Scores of latent attention are sharpened whatever its rotary scaling."""
+    model = config.model_config
+    is_read = model.rope_scaling.type == "yarn" or model.multi_latent_attention.enabled
+    return not is_read or model.rotary_factor == 1
+
+
+ROWS = (
+    needs("group_query_attention", "num_query_groups"),
+    needs("use_sandwich_norm", "attn_post_norm_scale ffn_post_norm_scale"),
+    needs("sliding_window.size", "skip_freq"),
+    needs(
+        "multi_latent_attention.enabled",
+        "q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim latent_norm_epsilon rotary_scaling_factor",
+    ),
+    needs("qk_layernorm", "apply_wd_to_qk_layernorm latent_norm_epsilon"),
+    Idle(
+        "kv_channels qkv_has_bias",
+        lambda config: config.model_config.multi_latent_attention.enabled,
+        "latent attention's heads have sizes of their own, and its projections no bias of this name",
+    ),
+    Idle(
+        "ffn_hidden_size",
+        _has_experts_alone,
+        "every layer has experts, whose width is --moe-ffn-hidden-size",
+    ),
+    Idle("bias_gelu_fusion", _has_no_tanh_gelu, "needs --hidden-act gelu and linears with biases"),
+    Idle(
+        f"rotary_base rotary_percent rotary_interleaved rotary_seq_len_interpolation_factor apply_rope_fusion "
+        f"{' '.join(f'rope_scaling.{name}' for name in below(RopeScalingConfig, 'longrope_freqs_type').split())}",
+        lambda config: not config.model_config.rotates,
+        "there are no rotary positions without --position-embedding-type rope",
+    ),
+    Idle(
+        "rotary_percent",
+        lambda config: config.model_config.rotating_share != config.model_config.rotary_percent,
+        "where latent attention's positions are stretched all of its rotary part rotates",
+    ),
+    Idle(
+        "rope_scaling.factor original_max_position_embeddings",
+        lambda config: config.model_config.rope_scaling.type is None,
+        "needs --rope-scaling-type or --use-rope-scaling",
+    ),
+    *(Idle(names, _is_not_scaled_by(kind), f"needs --rope-scaling-type {kind}") for kind, names in _READ_BY.items()),
+    Idle(
+        "rope_scaling.factor",
+        lambda config: config.model_config.rope_scaling.type == "longrope",
+        "--rope-scaling-type longrope stretches by --long-factor and --short-factor",
+    ),
+    Idle(
+        "long_factor long_mscale",
+        lambda config: not _is_long(config),
+        "sequences are no longer than --original-max-position-embeddings",
+        of_lengths=True,
+    ),
+    Idle(
+        "short_factor short_mscale",
+        _is_long,
+        "sequences are longer than --original-max-position-embeddings",
+        of_lengths=True,
+    ),
+    Idle(
+        "rope_scaling.type rope_scaling.factor",
+        lambda config: config.model_config.rope_scaling.type == "dynamic" and not _is_long(config),
+        "sequences are no longer than --original-max-position-embeddings",
+        of_lengths=True,
+    ),
+    Idle(
+        "rope_scaling.type rope_scaling.factor original_max_position_embeddings low_freq_factor high_freq_factor "
+        "beta_fast beta_slow rope_scaling.mscale",
+        _stretches_nothing,
+        "a factor of 1 stretches nothing",
+    ),
+    Idle("mscale_all_dim", _sharpens_nothing, "needs --rope-scaling-type yarn and a factor above 1"),
+    Idle(
+        "dsa_indexer_n_heads dsa_indexer_head_dim dsa_indexer_topk dsa_indexer_loss_coeff dsa_indexer_use_sparse_loss",
+        lambda config: not config.model_config.sparse_attention.enabled,
+        "there is no indexer without --experimental-attention-variant dsa or --enable-dsa-indexer",
+    ),
+    Idle(
+        "attention_dropout_rate",
+        lambda config: config.model_config.sparse_attention.enabled,
+        "sparse attention has no dropout on its probabilities, as in Megatron",
+    ),
+    Idle(
+        "loss_scaling_factor share_embedding_and_output_weight",
+        lambda config: not config.model_config.multi_token_prediction.depths,
+        "no further token is predicted without --mtp-num-layers or --num-nextn-predict-layers",
+    ),
+    Idle(
+        "pre_tokens",
+        lambda config: not config.model_config.fa_config.has_band,
+        "this --sparse-mode is causal over the whole sequence",
+    ),
+    Idle(
+        "pre_tokens sparse_mode",
+        lambda config: config.model_config.fa_config.pre_tokens >= config.model_config.seq_length,
+        "--pre-tockens leaves out no token of a sequence",
+        of_lengths=True,
+    ),
+)

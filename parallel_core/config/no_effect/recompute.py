@@ -1,0 +1,84 @@
+"""Of recomputation, swapping and offloading of activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from parallel_core.config.all import AllConfig
+from parallel_core.config.no_effect.row import Idle, below, needs
+from parallel_core.config.recompute import RecomputeConfig
+from parallel_core.config.tree import OPTIONS, path_of
+from parallel_core.partition import chunk_layers
+from parallel_core.recompute import LayerKind, RecomputePlan
+
+
+def _groups_no_layers(config: AllConfig) -> bool:
+    """Layers that --recompute lists by stage are grouped as --recompute-method uniform says."""
+    recompute = config.recompute_config
+    by_stage = recompute.recompute is not None and recompute.recompute_method == "uniform"
+    return recompute.recompute_granularity is None and not by_stage
+
+
+def _computed_again(config: AllConfig, settings: RecomputeConfig) -> list[Any]:
+    """What is computed again and what lies in host memory, layer by layer; with what a CPU drops unasked."""
+    parallel, latent = config.parallel_config, config.model_config.multi_latent_attention.enabled
+    numbers = chunk_layers(config.model_config, parallel)
+    plan = RecomputePlan.of(settings, [[len(layers) for layers in row] for row in numbers])
+    is_cut = parallel.tensor_model_parallel_size > 1
+    slices = is_cut and plan.slices_inputs and not parallel.sequence_parallel
+    found = []
+    for chunk, row in enumerate(numbers):
+        for stage, layers in enumerate(row):
+            for number, asked in zip(layers, plan.chunk(stage, chunk).layers, strict=True):
+                layer = asked.of_layer(LayerKind.of(config.moe_config, latent, number))
+                if parallel.is_on_cpu and parallel.drops_outputs_on_cpu:
+                    layer = layer.dropping_outputs()
+                kept = is_cut and layer.kept_collectives
+                offloaded = (plan.smallest_offloaded, *layer.offloaded) if layer.offloaded else ()
+                found.append((layer.full, {*layer.modules}, kept, offloaded, layer.full and slices))
+    return found
+
+
+def _is_same_without(name: str) -> Callable[[AllConfig], bool]:
+    """Whether an option changes nothing of that."""
+    default = OPTIONS[path_of(name)].default
+
+    def is_same(config: AllConfig) -> bool:
+        asked = config.recompute_config
+        return _computed_again(config, asked) == _computed_again(config, replace(asked, **{name: default}))
+
+    return is_same
+
+
+ROWS = (
+    needs("swap_attention", "swap_modules"),
+    needs("fine_grained_activation_offloading", "offload_modules min_offloaded_tensor_size"),
+    needs("recompute_norm", "recompute_norm_num_layers"),
+    needs("recompute_activation_function", "recompute_activation_function_num_layers"),
+    needs("multi_latent_attention.enabled", "recompute_mla_up_proj"),
+    Idle("recompute_method recompute_num_layers", _groups_no_layers, "needs --recompute-granularity full"),
+    Idle(
+        "recompute_modules",
+        lambda config: config.recompute_config.recompute_granularity != "selective",
+        "needs --recompute-granularity selective",
+    ),
+    needs("virtual_pipeline_model_parallel_size", "enable_recompute_layers_per_pp_rank"),
+    Idle(
+        "select_comm_recompute select_comm_recompute_exclude",
+        lambda config: config.recompute_config.mp_comm_recompute,
+        "needs --no-mp-comm-recompute: all collectives are run again",
+    ),
+    *(
+        Idle(name, _is_same_without(name), "the same is computed again, and kept on the device, without it")
+        for name in below(
+            RecomputeConfig,
+            "recompute_granularity",
+            "recompute_method",
+            "recompute_num_layers",
+            "recompute",
+            "parallel_optimizer_comm_recompute",
+        ).split()
+    ),
+)

@@ -1,0 +1,178 @@
+"""Of the loop, data, checkpoints, precision, the optimizer and adapters."""
+
+from __future__ import annotations
+
+from parallel_core.config.all import AllConfig
+from parallel_core.config.instruction import InstructionConfig
+from parallel_core.config.muon import MuonConfig
+from parallel_core.config.no_effect.row import Idle, below, needs
+from parallel_core.config.precision import PrecisionConfig
+from parallel_core.config.profiler import ProfilerConfig
+
+
+def _has_no_warm_up(config: AllConfig) -> bool:
+    schedule = config.optimizer_config
+    return not (schedule.lr_warmup_iters or schedule.lr_warmup_samples or schedule.lr_warmup_fraction)
+
+
+def _updates_by_sgd(config: AllConfig) -> bool:
+    return config.optimizer_config.optimizer_type == "sgd"
+
+
+_OF_PROFILES = below(ProfilerConfig, "profile")
+
+
+def _reads_no_sample_again(config: AllConfig) -> bool:
+    """Epochs are counted by the samples that are left, so with these they act in any case."""
+    data, training = config.dataset_config, config.training_config
+    samples = training.training_iters * data.global_batch_size
+    return training.epochs is None and data.max_train_samples is not None and 0 < samples <= data.max_train_samples
+
+
+def _ends_before_its_profile(config: AllConfig) -> bool:
+    training = config.training_config
+    return not training.profiler.is_dynamic and 0 < training.training_iters <= training.profiler.profile_step_start
+
+
+def _ends_no_documents(config: AllConfig) -> bool:
+    data = config.dataset_config
+    return not (data.reset_position_ids or data.reset_attention_mask or data.eod_mask_loss)
+
+
+def _has_float32_moments(config: AllConfig) -> bool:
+    return config.optimizer_config.exp_avg_dtype == config.optimizer_config.exp_avg_sq_dtype == "fp32"
+
+
+_ADAPTING_SCALE = below(PrecisionConfig, "bf16", "fp16", "loss_scale")
+
+
+def _scales(config: AllConfig, *scalers: str) -> bool:
+    """Whether one of these scales the losses."""
+    return config.training_config.precision.loss_scaler in scalers
+
+
+IN_FLOAT32 = Idle(
+    f"loss_scale {_ADAPTING_SCALE}",
+    lambda config: not (config.training_config.precision.fp16 or config.training_config.precision.bf16),
+    "float32 gradients are not scaled",
+)
+
+LOSS_SCALES = (
+    IN_FLOAT32,
+    Idle(
+        _ADAPTING_SCALE,
+        lambda config: config.training_config.precision.loss_scale is not None,
+        "--loss-scale is fixed",
+    ),
+    Idle(
+        _ADAPTING_SCALE,
+        lambda config: config.training_config.precision.bf16,
+        "bfloat16 has float32's range; only a fixed --loss-scale acts with it",
+    ),
+    Idle(
+        "max_loss_scale_window min_loss_scale_window",
+        lambda config: not _scales(config, "adaptive"),
+        "needs --adaptive-loss-scale",
+    ),
+    Idle("loss_scale_factor", lambda config: _scales(config, "deepspeed"), "DeepSpeed's scale doubles and halves"),
+    Idle(
+        "loss_scale_hysteresis min_loss_scale",
+        lambda config: _scales(config, "adaptive"),
+        "--adaptive-loss-scale shrinks the scale at every overflow, down to 1",
+    ),
+)
+
+ROWS = (
+    *LOSS_SCALES,
+    Idle("max_train_samples", _reads_no_sample_again, "the training takes no more samples than that"),
+    needs(
+        "output_dir",
+        "save_interval async_save keep_checkpoint_max prefix ckpt_format no_save_optim no_save_rng "
+        "convert_to_huggingface",
+    ),
+    needs(
+        "load_checkpoint",
+        "no_load_optim no_load_rng ckpt_step dist_ckpt_strictness exit_on_missing_checkpoint finetune resume_training "
+        "new_dataset convert_from_huggingface override_opt_param_scheduler use_checkpoint_opt_param_scheduler",
+    ),
+    needs("use_checkpoint_args", "use_mp_args_from_checkpoint_args use_tokenizer_model_from_checkpoint_args"),
+    needs("convert_to_huggingface", "huggingface_model_type"),
+    needs("eval_iters", "eval_interval"),
+    needs("profile", _OF_PROFILES),
+    Idle(
+        f"profile {_OF_PROFILES}",
+        lambda config: config.parallel_config.is_on_cpu and config.parallel_config.kernels != "ops",
+        "on a CPU MindSpore's profiler records operators of --kernels ops alone",
+    ),
+    Idle(f"profile {_OF_PROFILES}", _ends_before_its_profile, "training ends before --profile-step-start"),
+    Idle(
+        below(ProfilerConfig, "profile", "profile_save_path", "profile_ranks", "profile_dynamic_profiler_config_path"),
+        lambda config: config.training_config.profiler.is_dynamic,
+        "the file of --profile-dynamic-profiler-config-path says it",
+    ),
+    needs("instruction.enabled", below(InstructionConfig, "enabled")),
+    needs("reset_attention_mask", "create_attention_mask_in_dataloader"),
+    Idle(
+        "eos_token_id",
+        _ends_no_documents,
+        "no end of a document is looked for without --reset-position-ids, --reset-attention-mask or --eod-mask-loss",
+    ),
+    Idle(
+        "reset_position_ids",
+        lambda config: config.model_config.position_embedding_type != "learned_absolute",
+        "needs --position-embedding-type learned_absolute: other positions are counted through a whole sample",
+    ),
+    Idle(
+        "vocab_file merge_file tokenizer_model tokenizer_kwargs",
+        lambda config: config.dataset_config.tokenizer_type == "NullTokenizer",
+        "--tokenizer-type NullTokenizer has no files",
+    ),
+    Idle(
+        "data_sharding",
+        lambda config: config.dataset_config.dataloader_type != "cyclic",
+        "needs --dataloader-type cyclic",
+    ),
+    Idle(
+        below(MuonConfig),
+        lambda config: config.optimizer_config.optimizer_type != "muon",
+        "needs --optimizer muon",
+    ),
+    needs("pma_fused_algo", "pma_fused_num pma_interleave_step"),
+    Idle(
+        "pma_ema_alpha",
+        lambda config: config.optimizer_config.pma.pma_fused_algo != "ema",
+        "needs --pma-fused-algo ema",
+    ),
+    Idle("sgd_momentum", lambda config: not _updates_by_sgd(config), "needs --optimizer sgd"),
+    Idle(
+        "betas optimizer_config.eps adam_bias_correction",
+        _updates_by_sgd,
+        "needs an optimizer with Adam's moments, not --optimizer sgd",
+    ),
+    Idle(
+        "optimizer_config.decoupled_weight_decay",
+        _updates_by_sgd,
+        "--optimizer sgd adds weight decay to the gradient in any case",
+    ),
+    Idle("use_precision_aware_optimizer", _has_float32_moments, "needs --exp-avg-dtype or --exp-avg-sq-dtype bf16"),
+    Idle(
+        "lr_wsd_decay_style lr_wsd_decay_iters lr_wsd_decay_samples",
+        lambda config: config.optimizer_config.lr_decay_style != "WSD",
+        "needs --lr-decay-style WSD",
+    ),
+    Idle(
+        "lr_warmup_init lr_warmup_style",
+        _has_no_warm_up,
+        "needs --lr-warmup-iters, --lr-warmup-samples or --lr-warmup-fraction",
+    ),
+    Idle(
+        "cpu_offload_optimizer nvme_path",
+        lambda config: config.training_config.offload.optimizer_offload_fraction == 0,
+        "--optimizer-offload-fraction 0 keeps all states on the device",
+    ),
+    Idle(
+        "lora_rank lora_alpha lora_dropout lora_config.cells lora_load",
+        lambda config: not config.lora_config.use_lora,
+        "there are no adapters without --lora-target-modules",
+    ),
+)

@@ -1,0 +1,65 @@
+"""How many iterations passes over the data come to (--num_train_epochs), which a schedule has to know beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from parallel_core.config import AllConfig
+from parallel_core.config.base import Unjudged, gather_findings
+from parallel_core.config.tree import build, path_of
+from parallel_core.findings import Finding
+
+_FLAG = "--num_train_epochs"
+_EPOCHS, _ITERATIONS, _SAMPLES = map(path_of, ("epochs", "training_iters", "train_samples"))
+
+
+class Length(NamedTuple):
+    """What a number of epochs comes to."""
+
+    values: dict[str, int] = {}  # noqa: RUF012
+    """Path -> value."""
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    reasons: dict[str, str] = {}  # noqa: RUF012
+    """Path -> why it does nothing."""
+
+
+def length_of_training(values: Mapping[str, Any], samples: int | None = None) -> Length:
+    """By the epochs among a config's values. samples: of an epoch; if not given, the data files say it."""
+    with suppress(Unjudged):
+        epochs = values.get(_EPOCHS)
+        if epochs is None or epochs <= 0:
+            return Length()
+        if values.get(_ITERATIONS) or values.get(_SAMPLES):
+            return Length(reasons={_EPOCHS: "no effect: --train-iters and --train-samples go before it"})
+        with gather_findings():
+            return _counted(epochs, build(values), samples)
+    return Length()
+
+
+def _counted(epochs: float, config: AllConfig, known: int | None) -> Length:
+    from parallel_core.data.from_config import samples_per_epoch
+
+    try:
+        samples = known or samples_per_epoch(config)
+    except (OSError, ValueError) as error:
+        return Length(findings=(Finding(_FLAG, epochs, f"needs the length of the data: {error}", "mend that"),))
+    if samples is None and not _names_data(config):
+        return Length()  # The script's own loader may say it.
+    limits = [number for number in (samples, config.dataset_config.max_train_samples) if number]
+    if not limits:
+        rule = "needs the length of the data, which files of --data-path without weights or --max_train_samples say"
+        return Length(findings=(Finding(_FLAG, epochs, rule, "give --train-iters"),))
+    batch = config.dataset_config.global_batch_size
+    iterations = int(epochs * min(limits)) // batch
+    sum = f"{epochs:g} x {min(limits)} samples / --global-batch-size {batch}"
+    if not iterations:
+        return Length(findings=(Finding(_FLAG, epochs, f"{sum} is less than one iteration", "raise it"),))
+    return Length({_ITERATIONS: iterations}, notes=(f"{_FLAG} {epochs:g}: {sum} = --train-iters {iterations}",))
+
+
+def _names_data(config: AllConfig) -> bool:
+    data = config.dataset_config
+    return bool(data.mock_data or data.data_path or data.train_data_path or data.max_train_samples)

@@ -1,0 +1,41 @@
+"""Processes of this machine: whether two share it, and whether one still runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+
+def machine(*namespaces: str) -> str:
+    """Equal for two processes exactly if they run on the same boot of a machine, in the same namespaces of these kinds
+    (`net`, `pid`). A system without /proc says its name only."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return "-".join([boot, *(str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in namespaces)])
+    return socket.gethostname()
+
+
+def start_time(pid: int) -> str | None:
+    """When a process of this namespace began; none if there is none, or it has ended and its parent has not asked how.
+
+    In the kernel's ticks since the boot: psutil's time of day moves with the clock. A later process of the same number
+    has another one.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "" if not Path("/proc/self/stat").exists() and _answers(pid) else None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _answers(pid: int) -> bool:
+    """Where there is no /proc: whether any process has the number."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True

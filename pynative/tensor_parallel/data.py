@@ -1,0 +1,66 @@
+"""Data that only the first rank of a tensor-parallel group has, sent to the others, as Megatron's scripts do it."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core.batch import ENTRIES, Entry
+from pynative import parallel_state
+from pynative.arrays import array_type
+from pynative.context_parallel.batch import entry_of, to_tensor
+
+Arrays = dict[str, np.ndarray]
+
+
+def broadcast_item(item: Mapping[str, Any] | None) -> Arrays:
+    """The arrays and tensors of the item that the group's first rank has, by name; of the others' it is left aside.
+
+    Their types and shapes go ahead, so a rank waits for its device here: where speed counts, give every rank its data.
+    """
+    group = parallel_state.get_tensor_model_parallel_group()
+    entries = {name: entry_of(name, value) for name, value in (item or {}).items()}
+    arrays = {name: entry.array for name, entry in entries.items() if isinstance(entry, Entry)}
+    if group.size == 1:
+        return arrays
+    shapes = json.dumps([(name, array.dtype.name, array.shape) for name, array in arrays.items()]).encode()
+    message = b"" if group.rank else b"".join([shapes, *(array.tobytes() for array in arrays.values())])
+    sizes = group.broadcast(Tensor(np.array([len(shapes), len(message)], np.int64)), 0).asnumpy().tolist()
+    words = np.zeros(-(-sizes[1] // 4), np.int32)
+    words.view(np.uint8)[: len(message)] = np.frombuffer(message, np.uint8)
+    received = group.broadcast(Tensor.from_numpy(words), 0).asnumpy().view(np.uint8)
+    return dict(_unpacked(received, sizes[0])) if group.rank else arrays
+
+
+def _unpacked(received: np.ndarray, start: int) -> Iterator[tuple[str, np.ndarray]]:
+    """The arrays of a message of bytes, which begins with their names, types and shapes."""
+    for name, kind, shape in json.loads(received[:start].tobytes()):
+        stop = start + math.prod(shape) * np.dtype(kind).itemsize
+        yield name, received[start:stop].copy().view(kind).reshape(shape)
+        start = stop
+
+
+def broadcast_data(keys: Sequence[str], data: Mapping[str, Any] | None, datatype: mindspore.Type) -> dict[str, Tensor]:
+    """Megatron's: these entries of the first rank's `data`, on every rank of the tensor-parallel group, as tensors of
+    `datatype`. ValueError for a key that they lack."""
+    item = broadcast_item(data)
+    if missing := [key for key in keys if key not in item]:
+        raise ValueError(f"broadcast_data: the data have no {', '.join(missing)}, but {', '.join(item) or 'nothing'}")
+    return {key: to_tensor(Entry.of(key, item[key].astype(array_type(datatype), copy=False))) for key in keys}
+
+
+def get_batch_on_this_tp_rank(data_iterator: Iterator | None) -> dict[str, Tensor | None]:
+    """Megatron's: the next item of the group's first rank, on all its ranks: tokens, labels, loss_mask, attention_mask,
+    position_ids, in this order; None for what the item lacks. `data_iterator` may be None on the other ranks.
+
+    A stage of a pipeline gets all of them, whether its model reads them or not.
+    """
+    draws = parallel_state.get_tensor_model_parallel_rank() == 0
+    if draws and data_iterator is None:
+        raise ValueError("get_batch_on_this_tp_rank: data_iterator is None on a group's first rank, which has to draw")
+    item = broadcast_item(next(data_iterator) if draws and data_iterator is not None else None)
+    return {name: to_tensor(Entry.of(name, item[name])) if name in item else None for name in ENTRIES}

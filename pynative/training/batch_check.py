@@ -1,0 +1,114 @@
+"""A loader's mistakes end the run before they are trained on, named with rank and step."""
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+
+from parallel_core.batch import LABELS, LOSS_MASK, TOKENS, Entry
+from parallel_core.batch_rules import BatchRules
+from pynative import parallel_state
+from pynative.arrays import array_type
+from pynative.context_parallel.batch import entry_of
+from pynative.step_position import get_step_position
+
+
+def refuse(mistakes: Iterable[str]) -> None:
+    """ValueError if there are any."""
+    lines = list(mistakes)
+    if lines:
+        where = f"rank {parallel_state.get_global_rank()}, step {get_step_position().iteration + 1}"
+        raise ValueError("\n".join(f"{where}: {line}" for line in lines))
+
+
+@cache
+def _arguments(construct: Callable) -> Mapping[str, inspect.Parameter]:
+    """Of a class's `construct`, by name."""
+    return dict(list(inspect.signature(construct).parameters.items())[1:])
+
+
+def wrong_names(
+    model: Sequence[nn.Cell], batch: Mapping[str, Any], unread: Callable[[nn.Cell], Collection[str]]
+) -> list[str]:
+    """Names that a stage's chunks need and the batch lacks, or that it has and they do not take; neither is `unread`.
+
+    The first chunk of all needs tokens, the last one labels to give a loss, whatever their defaults.
+    """
+    first = parallel_state.is_pipeline_first_stage(ignore_virtual=True)
+    last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+    found: dict[str, None] = {}
+    for chunk in model:
+        arguments, of = _arguments(type(chunk).construct), type(chunk).__name__
+        ends = [TOKENS] * (first and chunk is model[0]) + [LABELS] * (last and chunk is model[-1])
+        missing = [name for name, argument in arguments.items() if _is_required(argument) and name not in batch]
+        missing += [name for name in ends if name in arguments and batch.get(name) is None and name not in missing]
+        takes_any = any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values())
+        unknown = [] if takes_any else [name for name in batch if name not in arguments]
+        has, takes = ", ".join(batch) or "nothing", ", ".join(arguments)
+        lines = [(name, f"{name} is missing: {of} needs it, the batch has {has}") for name in missing]
+        lines += [(name, f"{name} is no argument of {of}, which takes {takes}") for name in unknown]
+        found |= {line: None for name, line in lines if name not in unread(chunk)}
+    return list(found)
+
+
+def _is_required(argument: inspect.Parameter) -> bool:
+    return argument.default is argument.empty and argument.kind not in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL)
+
+
+class CheckedCalls:
+    """Checks what a script's function calls chunks of the model with, and no other calls of them."""
+
+    def __init__(self) -> None:
+        self.weighs_tokens = False
+        """Whether a loss mask was drawn that is not all ones."""
+        self._chunks: list[nn.Cell] = []
+        self._rules: BatchRules | None = None
+        self._gave_a_mean = False
+
+    @contextmanager
+    def of(self, chunk: nn.Cell, rules: BatchRules) -> Iterator[None]:
+        """Inside, calls of the chunk must keep the rules."""
+        if not any(chunk is known for known in self._chunks):
+            chunk.register_forward_pre_hook(self._check, with_kwargs=True)
+            self._chunks.append(chunk)
+        self._rules, self._gave_a_mean = rules, False
+        try:
+            yield
+        finally:
+            self._rules = None
+
+    def check_sum(self, rules: BatchRules) -> None:
+        """A sum of losses is this context-parallel rank's; what a model with labels and loss mask gave is no such sum,
+        nor times the rank's tokens."""
+        rule = "with --context-parallel-size the model's loss is the whole sequences' mean"
+        fix = "return (loss, {name: loss}), or sum the losses of logits"
+        refuse([f"forward_step_func: {rule}; {fix}"] * (self._gave_a_mean and rules.context_parallel_size > 1))
+
+    def _check(self, chunk: nn.Cell, values: tuple, named: dict[str, Any]) -> None:
+        if self._rules is None:
+            return
+        arguments = _arguments(type(chunk).construct)
+        given = dict(zip(arguments, values, strict=False)) | named
+        given = {name: value for name, value in given.items() if value is not None}
+        mistakes = self._rules.mistakes(
+            {name: _on_host(name, value) for name, value in given.items()}, shards=self._rules.context_parallel_size
+        )
+        if TOKENS in arguments and TOKENS not in given and parallel_state.is_pipeline_first_stage():
+            mistakes.append(f"tokens is missing: the first stage needs it, it was called with {', '.join(given)}")
+        self._gave_a_mean = LABELS in given and LOSS_MASK in arguments
+        if self._gave_a_mean and self.weighs_tokens and LOSS_MASK not in given:
+            mistakes.append("loss_mask is missing: the model gives the mean of the losses that count; pass it, too")
+        refuse(mistakes)
+
+
+def _on_host(name: str, value: Any) -> Any:
+    """An argument as the batch's entry. An Ascend keeps what a script computed on it: zeros stand for its values, and
+    type and shape are judged without waiting for the device."""
+    if not isinstance(value, Tensor) or hasattr(value, "batch_entry") or ms.get_context("device_target") == "CPU":
+        return entry_of(name, value)
+    return Entry(np.broadcast_to(np.zeros((), array_type(value.dtype)), value.shape))

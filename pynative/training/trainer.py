@@ -1,0 +1,194 @@
+"""The names by which scripts for the earlier system's Trainer start a run, over `pretrain`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from mindspore import nn
+
+from parallel_core.config import AllConfig
+from parallel_core.config.base import has_type, type_name
+from parallel_core.config.tree import OPTIONS, build, path_of
+from parallel_core.data.epochs import length_of_training
+from parallel_core.data.loader import Batch, FirstSamples
+from parallel_core.findings import ConfigError
+from pynative.log import log
+from pynative.training import callbacks as known_callbacks
+from pynative.training.callbacks import Callback, TrainingState
+from pynative.training.training import pretrain
+from pynative.transformer.gpt_model import GPTModel
+
+PAGE = 'see "A run of a Trainer" in docs/migrating.md'
+
+OTHER_NAMES = {
+    "num_train_epochs": "epochs",
+    "max_steps": "training_iters",
+    "per_device_train_batch_size": "batch_size",
+    "gradient_accumulation_steps": "micro_batch_num",
+    "warmup_steps": "lr_warmup_iters",
+    "max_grad_norm": "clip_grad",
+    "logging_steps": "log_interval",
+    "save_steps": "save_interval",
+}
+"""A Trainer's name of a setting -> the configuration's."""
+WITHOUT_EFFECT = {"sink_mode", "sink_size"}
+"""Settings of the static graph."""
+_SETTINGS = {
+    path.rpartition(".")[2]: path
+    for path in reversed(OPTIONS)
+    if path.startswith(("training_config.", "optimizer_config.", "dataset_config."))
+}
+_LENGTHS = {path_of(name) for name in ("training_iters", "train_samples", "epochs")}
+
+
+class TrainingArguments:
+    """Settings that go before those of a configuration: options of training, optimizer and data by their names, or by a
+    Trainer's (`OTHER_NAMES`). ValueError for a name that is none, and for a value of another type."""
+
+    def __init__(self, **settings: Any) -> None:
+        vars(self).update(settings)
+        self.ignored = sorted(WITHOUT_EFFECT & settings.keys())
+        self.values: dict[str, Any] = {}
+        """By the paths of options."""
+        for name in (name for name in settings if name not in WITHOUT_EFFECT and settings[name] is not None):
+            path = _SETTINGS.get(OTHER_NAMES.get(name, name))
+            if path is None:
+                near = difflib.get_close_matches(name, [*OTHER_NAMES, *WITHOUT_EFFECT, *_SETTINGS], 2)
+                raise ValueError(f"TrainingArguments({name}=...): is none; near are {' '.join(near) or 'none'}; {PAGE}")
+            if not has_type(settings[name], OPTIONS[path].type):
+                kind = type_name(OPTIONS[path].type)
+                raise ValueError(f"TrainingArguments({name}={settings[name]!r}): must be of type {kind}")
+            self.values[path] = settings[name]
+
+
+def revised(config: AllConfig, changes: dict[str, Any], samples: int) -> AllConfig:
+    """The configuration with other values, by path, and anew what follows from them.
+
+    samples: of an epoch. Raises `ConfigError`, and ValueError for a configuration that was changed since it was built.
+    """
+    if not config.given or build(config.given) != config:
+        raise ValueError(
+            "Trainer: all_config was changed since it was built; give what is changed to TrainingArguments"
+        )
+    says_how_long = not _LENGTHS.isdisjoint(changes)
+    values = {path: value for path, value in config.given.items() if not (says_how_long and path in _LENGTHS)} | changes
+    length = length_of_training(values, samples)
+    if length.findings:
+        raise ConfigError(length.findings)
+    for note in length.notes:
+        log(note)
+    found = build(values | length.values)
+    found.parallel_config.found_device = config.parallel_config.found_device
+    return found
+
+
+class Trainer:
+    """A run of the earlier system's Trainer, of a network that a configuration describes.
+
+    Args:
+        args: settings of the run, which go before the configuration's.
+        task: there is one.
+        all_config: as `mapping.init_configs_from_yaml` makes it.
+        train_dataset, eval_dataset: what has a length and items; or a MindSpore dataset, which is read whole. An item
+            is ids [s + 1], alone or as `input_ids`, or a dict of tokens, labels, loss_mask, position_ids [s].
+        callbacks: objects, or dicts as in files: `type`, a class of `pynative.training.callbacks`, and its arguments.
+        model_provider_func: as `pretrain` takes it; by default it makes GPTModel.
+
+    ValueError for another argument says what to give instead.
+    """
+
+    instead: ClassVar[Mapping[str, str]] = {
+        "model_name": "there are no models by name; give the configuration of one as all_config",
+        "model": "a network is made for every stage; give a function that makes it as model_provider_func",
+        "wrapper": "the step is made of all_config, whose loss_scaler and clip_grad say what the wrapper says",
+        "optimizers": "the optimizer is made of all_config, whose optimizer_type names it",
+        "tokenizer": "training reads ids; a file of ids is written by `python -m parallel_core.data.preprocess`",
+    }
+    """Arguments of the earlier system's -> what to give."""
+
+    def __init__(
+        self,
+        args: TrainingArguments | None = None,
+        task: str = "text_generation",
+        all_config: AllConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        callbacks: Sequence[Callback | Mapping[str, Any] | str] = (),
+        model_provider_func: Callable[..., nn.Cell] | None = None,
+        **others: Any,
+    ) -> None:
+        wrong = [f"{name}: {self.instead.get(name, 'is not taken')}" for name in others]
+        wrong += [] if task in ("general", "text_generation") else [f"task {task}: must be text_generation"]
+        if not isinstance(args, TrainingArguments | None):
+            wrong.append("args: must be TrainingArguments; a file is read by mapping.init_configs_from_yaml")
+        wrong += [] if all_config is not None else ["all_config: must be given"]
+        wrong += [] if train_dataset is not None else ["train_dataset: must be given"]
+        if wrong or all_config is None:
+            raise ValueError("\n".join((f"Trainer: {PAGE}", *wrong)))
+        self.args, self.all_config = args or TrainingArguments(), all_config
+        self.model_provider_func = model_provider_func
+        self.train_dataset = Samples(train_dataset)
+        self.eval_dataset = None if eval_dataset is None else Samples(eval_dataset)
+        self.callbacks = [entry if isinstance(entry, Callback) else _made(entry) for entry in callbacks]
+
+    def train(self, train_checkpoint: str | None = None, resume_training: bool | None = None) -> TrainingState:
+        """Train, from a checkpoint if one is named; resume_training: as the option."""
+        for name in self.args.ignored:
+            log(f"ignored: {name}: the dynamic graph is not compiled")
+        how = TrainingArguments(load_checkpoint=train_checkpoint, resume_training=resume_training)
+        config = revised(self.all_config, self.args.values | how.values, len(self.train_dataset))
+
+        def datasets(samples: Sequence[int]) -> tuple[FirstSamples | None, FirstSamples | None, None]:
+            return _repeated(self.train_dataset, samples[0]), _repeated(self.eval_dataset, samples[1]), None
+
+        def network(**stage: bool) -> nn.Cell:
+            return GPTModel(config.model_config, **stage)
+
+        return pretrain(datasets, self.model_provider_func or network, all_config=config, callbacks=self.callbacks)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"Trainer has no {name}: {PAGE}")
+
+
+def _made(entry: Mapping[str, Any] | str) -> Callback:
+    options = {"type": entry} if isinstance(entry, str) else dict(entry)
+    name = options.pop("type", None)
+    kind = getattr(known_callbacks, name) if name in known_callbacks.__all__ else None
+    if not isinstance(kind, type):
+        raise ValueError(f"Trainer: callbacks: {name} is no class of pynative.training.callbacks; {PAGE}")
+    made: Callback = kind(**options)
+    return made
+
+
+class Samples:
+    """Any data set that a Trainer takes, its items as dicts of arrays."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = [*_rows(dataset)] if hasattr(dataset, "create_dict_iterator") else dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, i: int) -> Batch:
+        item = self._dataset[i]
+        if isinstance(item, Mapping) and "tokens" in item:
+            return dict(item)
+        ids = np.asarray(item["input_ids"] if isinstance(item, Mapping) else item, np.int32)
+        ones, positions = np.ones(len(ids) - 1, np.float32), np.arange(len(ids) - 1, dtype=np.int32)
+        return {"tokens": ids[:-1], "labels": ids[1:], "loss_mask": ones, "position_ids": positions}
+
+
+def _repeated(samples: Samples | None, size: int) -> FirstSamples | None:
+    return None if samples is None or not size else FirstSamples(samples, len(samples), size)
+
+
+def _rows(dataset: Any) -> Iterator[Batch]:
+    """The samples of a MindSpore dataset, also of one whose items are batches."""
+    for item in dataset.create_dict_iterator(num_epochs=1, output_numpy=True):
+        if min(array.ndim for array in item.values()) == 1:
+            yield item
+        else:
+            yield from (dict(zip(item, row, strict=True)) for row in zip(*item.values(), strict=True))

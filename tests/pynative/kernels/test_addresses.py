@@ -1,0 +1,139 @@
+"""An operator's bits do not depend on where in memory its arrays lie: the same training twice in a process is the same.
+
+BLAS, oneDNN and numpy all have loops that take a few elements singly until an address suits their vectors; in a sum
+these elements would be added in another order.
+"""
+
+import platform
+import sys
+from collections.abc import Iterator
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Tensor, from_numpy
+
+from parallel_core.blas import cpu_flags, usable_cores
+from pynative.arrays import array_of, array_type
+from pynative.kernels.contract import CONTRACT
+from pynative.kernels.host import blas
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.engine.numpy_engine import NumpyEngine
+from pynative.rounding import convert
+from tests.support.addresses import allocations_at, placed
+from tests.support.kernels import normal
+from tests.support.operator_calls import CALLS
+
+ENGINES = {"this process's": ENGINE, "numpy": NumpyEngine()}
+FAR = (64, 1024, 4096)
+"""Bytes: a cache line, and what a page or a cache might repeat after."""
+TRIALS = range(16 + len(FAR))
+SETTINGS = [
+    ("this process's", mindspore.float32, TRIALS),
+    ("this process's", mindspore.bfloat16, TRIALS[::3]),
+    ("numpy", mindspore.float32, TRIALS),
+]
+
+
+@pytest.fixture
+def engine(request, monkeypatch) -> None:
+    """All operators of the host compute with it."""
+    for name, module in sys.modules.items():
+        if name.startswith("pynative.kernels.host.") and hasattr(module, "ENGINE"):
+            monkeypatch.setattr(module, "ENGINE", ENGINES[request.param])
+
+
+class Moved:
+    """Makes the inputs of one call: in trial t < 16 the i-th lies (2i + 1) t times 4 bytes into 64, each elsewhere."""
+
+    def __init__(self, trial: int, dtype: mindspore.Type) -> None:
+        self._trial, self._type, self._made = trial, dtype, 0
+
+    def __call__(self, array: np.ndarray, dtype: mindspore.Type | None = None) -> Tensor:
+        if array.dtype == np.float32:
+            given, array = array, np.empty(array.shape, array_type(dtype or self._type))
+            convert(given, array)
+        offset = 4 * ((2 * self._made + 1) * self._trial % 16) if self._trial < 16 else FAR[self._trial - 16]
+        self._made += 1
+        return from_numpy(placed(array, offset // array.itemsize * array.itemsize))
+
+
+def bits(result) -> list[bytes]:
+    """Of everything in a result."""
+    if isinstance(result, Tensor):
+        return [array_of(result).tobytes()]
+    return [np.float64(result).tobytes()] if isinstance(result, float) else [x for part in result for x in bits(part)]
+
+
+def outcome(call, trial: int, dtype: mindspore.Type) -> list[bytes]:
+    """What a call gives where its inputs lie somewhere else in every trial, and what it allocates does, too."""
+    with allocations_at(16 * (trial % 4) if trial < 16 else FAR[trial - 16]):
+        return bits(call(Moved(trial, dtype)))
+
+
+def trials_that_differ(call, dtype: mindspore.Type = mindspore.float32, trials: range = TRIALS) -> list[int]:
+    """From a call in ordinary memory, where what is kept for later calls has to be."""
+    expected = bits(call(Moved(0, dtype)))
+    return [trial for trial in trials if outcome(call, trial, dtype) != expected]
+
+
+def test_every_operator_is_tried():
+    assert list(CALLS) == list(CONTRACT)
+
+
+@pytest.mark.parametrize(("engine", "dtype", "trials"), SETTINGS, indirect=["engine"], ids=["float32", "bf16", "numpy"])
+@pytest.mark.parametrize("name", CALLS)
+def test_addresses_change_nothing(name, engine, dtype, trials):
+    """To the last bit, of results and gradients, whatever the operator allocates on the way."""
+    assert trials_that_differ(CALLS[name], dtype, trials) == []
+
+
+def test_a_sum_that_begins_where_an_address_suits_is_found():
+    """What the tests above look for: in an input, and in memory that an operator allocates."""
+
+    def peeled(array: np.ndarray) -> float:
+        first = -array.ctypes.data % 64 // 4
+        return float(array[:first].sum() + array[first:].sum())
+
+    assert trials_that_differ(lambda new: peeled(array_of(new(normal(1000)))))
+    assert trials_that_differ(lambda new: peeled(normal(1000) + 0))
+
+
+PRODUCTS = {
+    "matrices": (lambda a, b: a @ b, "rk", "kc"),
+    "the left one transposed": (lambda a, b: a.T @ b, "kr", "kc"),
+    "the right one transposed": (lambda a, b: a @ b.T, "rk", "ck"),
+    "by a vector": (lambda a, b: a @ b, "rk", "k"),
+    "of a vector": (lambda a, b: a @ b, "k", "kc"),
+    "vectors": (lambda a, b: a @ b, "k", "k"),
+}
+
+
+@pytest.fixture(params=usable_cores(platform.machine(), cpu_flags()))
+def core(request) -> Iterator[str]:
+    """Every OpenBLAS of this process uses its kernels: those of each width of vectors that this CPU has."""
+    before = list(zip(blas._libraries(), blas.cores(), strict=True))
+    for library, _ in before:
+        blas._select(library, request.param)
+    yield request.param
+    for library, name in before:
+        blas._select(library, name)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_addresses_change_no_product_of_any_blas_core(name, core):
+    """Which one a process gets depends on the machine."""
+    multiply, *axes = PRODUCTS[name]
+    for sizes in ((5, 7, 9), (64, 32, 96), (133, 257, 65), (1, 500, 33), (300, 1, 20)):
+        size = dict(zip("rkc", sizes, strict=True))
+        arrays = [normal(*(size[axis] for axis in of_one)) for of_one in axes]
+
+        def call(new, arrays=arrays):
+            return from_numpy(np.asarray(multiply(*(array_of(new(x)) for x in arrays))))
+
+        assert trials_that_differ(call) == [], sizes
+
+
+def test_addresses_change_no_norm_by_any_blas_core(core):
+    """Its float64 products: without AVX those of operands between multiples of 16 bytes are summed in another order."""
+    assert trials_that_differ(CALLS["squared_norm"]) == []

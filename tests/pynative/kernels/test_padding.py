@@ -1,0 +1,44 @@
+"""Padding between the parameters of a flat buffer changes nothing: jobs that only lay theirs out otherwise agree."""
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Tensor, from_numpy
+
+from parallel_core.buffers import aligned
+from pynative.arrays import array_of, array_type
+from pynative.kernels.contract import CONTRACT, flat_buffers
+from tests.support.operator_calls import CALLS, FLAT
+
+OPERATORS = [name for name, operator in CONTRACT.items() if operator.__module__ == flat_buffers.__name__]
+
+
+class Padded:
+    """Lays parameters of drawn sizes at multiples of `alignment` elements, zeros between them."""
+
+    def __init__(self, alignment: int) -> None:
+        cuts = np.sort(np.random.default_rng(0).choice(FLAT, 100, replace=False))
+        lengths = np.diff([0, *cuts, FLAT])
+        starts = np.cumsum([0, *(aligned(int(length), alignment) for length in lengths)])
+        self._size = int(starts[-1])
+        self.places = np.concatenate([np.arange(n) + start for n, start in zip(lengths, starts, strict=False)])
+
+    def __call__(self, array: np.ndarray, dtype: mindspore.Type | None = None) -> Tensor:
+        buffer = np.zeros(self._size, array_type(dtype or mindspore.float32))
+        buffer[self.places] = array
+        return from_numpy(buffer)
+
+    def outcome(self, call) -> list[bytes]:
+        """Of the parameters alone; of a sum what float32 shows, in which it is exchanged between ranks."""
+        result = call(self)
+        if isinstance(result, float):
+            return [np.float32(result).tobytes()]
+        flat = [tensor for part in result for tensor in (part if isinstance(part, list) else [part])]
+        return [array_of(tensor)[self.places].tobytes() for tensor in flat]
+
+
+@pytest.mark.parametrize("alignment", [16, 64, 256])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_padding_changes_nothing(name, alignment):
+    """To the last bit of every element. In float32 a sum of squares would depend on what BLAS adds up first."""
+    assert Padded(alignment).outcome(CALLS[name]) == Padded(1).outcome(CALLS[name])

@@ -1,0 +1,12 @@
+"""The means to find what a test leaves behind."""
+
+from tests.support.leftovers import contents
+
+
+def test_files_and_folders_are_found_and_caches_are_not(tmp_path):
+    (tmp_path / "kept").touch()
+    before = contents(tmp_path)
+    for folder in ("output", "__pycache__", ".pytest_cache"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").touch()
+    assert before == {"kept"} and contents(tmp_path) - before == {"output", "output/file"}

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+TOKENIZERS = ["tokenizers", "sentencepiece", "tiktoken", "jinja2"]
+
 setup(
     name="megatron-pynative",
     version="0.1.0",
@@ -14,9 +16,10 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["mapping*", "parallel_core*", "pynative*"]),
     # MindSpore's wheel is built against NumPy 1.x and its tensors break under 2.x, which its own metadata doesn't say.
-    install_requires=["mindspore==2.10.*", "numpy>=1.26,<2", "psutil", "pyyaml", "regex"],
+    install_requires=["mindspore==2.10.*", "numpy>=1.26,<2", "psutil", "pyyaml"],
     extras_require={
-        "test": ["pytest", "hypothesis", "ruff", "mypy", "types-PyYAML", "matplotlib"],
+        "test": ["pytest", "hypothesis", "ruff", "mypy", "types-PyYAML", "matplotlib", *TOKENIZERS],
+        "tokenizers": TOKENIZERS,
         "hf": ["transformers"],
         "tb": ["tensorboard"],
         "plot": ["matplotlib"],

@@ -180,8 +180,7 @@ def context_parallel_algo(args: Any) -> str | None:
 
 
 def tokenizer_type(args: Any) -> str | None:
-    name = "HuggingFaceTokenizer" if args.patch_tokenizer_type else args.tokenizer_type
-    return "HuggingFaceTokenizer" if name == "PretrainedFromHF" else name
+    return "PretrainedFromHF" if args.patch_tokenizer_type else args.tokenizer_type
 
 
 def tokenizer_model(args: Any) -> str | None:

@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from parallel_core.command_line import command_line
 from parallel_core.data.indexed_dataset import IndexedDataset
 from parallel_core.data.preprocess import Document, output_prefix, preprocess, read_documents
-from parallel_core.data.tokenizers import GPT2BPETokenizer
+from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
 from parallel_core.files import replacing
 
 VOCABULARY = Path(__file__).resolve().parent / "vocab"
-"""4096 entries, learnt from the standard library by parallel_core.data.tokenizers.train_bpe."""
+"""4096 entries, of byte-level BPE, learnt from the standard library."""
 
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings"}
 """Installed packages, tests, and character tables: not the standard library's text."""
@@ -113,7 +113,8 @@ def prepare(args: argparse.Namespace) -> str:
     if is_ready(prefix, record, made_from):
         print(f"{prefix} is there already, made from the same text and vocabulary")
         return prefix
-    tokenizer = GPT2BPETokenizer(args.vocab_file, args.merge_file)
+    files = {"vocab_file": str(args.vocab_file), "merge_file": str(args.merge_file)}
+    tokenizer = build_tokenizer(TokenizerOptions("GPT2BPETokenizer", **files))
     tokens = preprocess(documents, args.output_prefix, tokenizer, workers=args.workers)["text"]
     with replacing(record) as file:
         file.write(json.dumps({"made_from": made_from, "documents": len(documents), "tokens": tokens}).encode())

@@ -35,7 +35,7 @@ class Unsupported(NamedTuple):
 _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "instruction.enabled": (False,),
     "labels_in_data": (False,),
-    "tokenizer_type": (None, "GPT2BPETokenizer", "NullTokenizer"),
+    "tokenizer_type": (None, "GPT2BPETokenizer", "HuggingFaceTokenizer", "NullTokenizer", "PretrainedFromHF"),
 }
 IMPLEMENTED = {path_of(name): works for name, works in _IMPLEMENTED.items()}
 """Path of a field -> the values that the engine does act on. Fields that are not listed are implemented."""
@@ -52,8 +52,6 @@ class Feature(NamedTuple):
 
 PART_OF: dict[str, Feature] = {
     "instruction.": Feature("instruction.enabled"),
-    "tokenizer_model": Feature("tokenizer_type", "HuggingFaceTokenizer"),
-    "tokenizer_kwargs": Feature("tokenizer_type", "HuggingFaceTokenizer"),
 }
 """How the name of a field, or of its section, begins -> what it only says the how of. The first that fits counts."""
 

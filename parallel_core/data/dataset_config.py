@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from parallel_core.config.notations import Blend, split_shares
-from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.data.tokenizers import Facts, MegatronTokenizer
 
 Interval = tuple[float, float]
 """Begin and end as fractions of a data set."""
@@ -31,7 +31,7 @@ class GPTDatasetConfig:
     """Seed of the order of documents and samples."""
     sequence_length: int
     """Tokens in a sample, s."""
-    tokenizer: MegatronTokenizer
+    tokenizer: Facts | MegatronTokenizer
     """Gives the ids of end of document and padding, and the size of the vocabulary."""
     blend: Blend | None = None
     """Data that all three splits are cut from (`--data-path`)."""

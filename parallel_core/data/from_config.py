@@ -1,5 +1,6 @@
 """From the configuration to the description of a GPT's training data."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +11,51 @@ from parallel_core.config.notations import parse_blend
 from parallel_core.data.blended import cut
 from parallel_core.data.dataset_config import GPTDatasetConfig, parse_split
 from parallel_core.data.indexed_dataset import IndexedDataset
-from parallel_core.data.tokenizers import MegatronTokenizer, build_tokenizer
-from parallel_core.data.tokenizers.replaced_ids import ReplacedIds
+from parallel_core.data.tokenizers import Facts, MegatronTokenizer, TokenizerOptions, build_tokenizer, facts
 
 DEFAULT_SPLIT = "969,30,1"
 MOCK_TOKENIZER = "NullTokenizer"
 
 
-def tokenizer_of(config: AllConfig) -> MegatronTokenizer:
-    """The tokenizer that the flags describe."""
+def tokenizer_options(config: AllConfig) -> TokenizerOptions:
+    """The tokenizer that the flags describe; without one, data are ids of the model's vocabulary."""
     data, model = config.dataset_config, config.model_config
     vocab_size = model.unpadded_vocab_size or model.vocab_size
     kind = data.tokenizer_type or MOCK_TOKENIZER
-    # NullTokenizer adds an id for the end of a document to the ids it is told of.
-    told = vocab_size - 1 if kind == MOCK_TOKENIZER else vocab_size
-    tokenizer = build_tokenizer(kind, vocab_file=data.vocab_file, merge_file=data.merge_file, vocab_size=told)
-    if tokenizer.vocab_size > model.vocab_size:
+    return TokenizerOptions(
+        kind,
+        tokenizer_model=data.tokenizer_model,
+        vocab_file=data.vocab_file,
+        merge_file=data.merge_file,
+        # NullTokenizer adds an id for the end of a document to the ids it is told of.
+        vocab_size=vocab_size - 1 if kind == MOCK_TOKENIZER else vocab_size,
+        kwargs=tuple(data.tokenizer_kwargs or ()),
+    )
+
+
+def tokenizer_facts(config: AllConfig) -> Facts:
+    """Size and special ids of the tokenizer, which are all that training on token files needs."""
+    return _fitting(config, facts(tokenizer_options(config)))
+
+
+def tokenizer_of(config: AllConfig) -> MegatronTokenizer:
+    """The tokenizer that the flags describe, to encode and decode with."""
+    tokenizer = build_tokenizer(tokenizer_options(config))
+    tokenizer.facts = _fitting(config, tokenizer.facts)
+    return tokenizer
+
+
+def _fitting(config: AllConfig, found: Facts) -> Facts:
+    """The facts with the ids that the user gave. Raises ValueError if the model has not as many ids."""
+    data, model = config.dataset_config, config.model_config
+    if found.vocab_size > model.vocab_size:
         raise ValueError(
-            f"--tokenizer-type {kind} has {tokenizer.vocab_size} entries, the model's vocabulary {model.vocab_size}: "
-            f"raise --vocab-size to at least {tokenizer.vocab_size}, or leave it out"
+            f"--tokenizer-type {data.tokenizer_type} has {found.vocab_size} entries, the model's vocabulary "
+            f"{model.vocab_size}: raise --vocab-size to at least {found.vocab_size}, or leave it out"
         )
-    return ReplacedIds(tokenizer, data.eos_token_id, data.pad_token_id)
+    eod = found.eod if data.eos_token_id is None else data.eos_token_id
+    pad = found.pad if data.pad_token_id is None else data.pad_token_id
+    return replace(found, eod=eod, pad=pad)
 
 
 def _blends(config: AllConfig) -> dict[str, Any]:
@@ -57,13 +82,13 @@ def samples_per_epoch(config: AllConfig) -> int | None:
     return sum(max(number - 1, 0) // config.model_config.seq_length for number in tokens)
 
 
-def gpt_dataset_config(config: AllConfig, tokenizer: MegatronTokenizer | None = None) -> GPTDatasetConfig:
+def gpt_dataset_config(config: AllConfig, tokenizer: Facts | None = None) -> GPTDatasetConfig:
     """What the flags say of the data; raises ValueError where they say too little."""
     data = config.dataset_config
     return GPTDatasetConfig(
         random_seed=config.training_config.seed,
         sequence_length=config.model_config.seq_length,
-        tokenizer=tokenizer or tokenizer_of(config),
+        tokenizer=tokenizer or tokenizer_facts(config),
         mock=data.mock_data,
         path_to_cache=Path(data.data_cache_path) if data.data_cache_path else None,
         mmap_bin_files=data.mmap_bin_files,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from parallel_core.data.dataset_config import GPTDatasetConfig, Split
 from parallel_core.data.gpt_index import IndexRequest, cached_gpt_index
 from parallel_core.data.indexed_dataset import IndexedDataset
-from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.data.tokenizers import Facts, MegatronTokenizer
 
 Sample = dict[str, np.ndarray]
 """tokens [s] int32, labels [s] int32, position_ids [s] int32, loss_mask [s] float32 (1 counts), and, where
@@ -156,7 +156,7 @@ def _document_starts(is_eod: NDArray[np.bool_]) -> NDArray[np.int32]:
 class MockSequences:
     """Made-up text: 100,000 sequences 1, 2, 3, ..., each of a random length and closed by an end of document."""
 
-    def __init__(self, tokenizer: MegatronTokenizer) -> None:
+    def __init__(self, tokenizer: Facts | MegatronTokenizer) -> None:
         self._tokenizer = tokenizer
         # Megatron's lengths. Its ids reach 4095 whatever the vocabulary; ours start over at the end of a smaller one.
         self.sequence_lengths = np.random.default_rng(seed=0).integers(1, 4096, size=100_000, dtype=np.int32)

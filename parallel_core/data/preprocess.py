@@ -16,7 +16,8 @@ from pathlib import Path
 
 from parallel_core.command_line import command_line
 from parallel_core.data.indexed_dataset import IndexedDatasetBuilder, smallest_token_type
-from parallel_core.data.tokenizers import TOKENIZERS, MegatronTokenizer, build_tokenizer
+from parallel_core.data.tokenizers import MegatronTokenizer, build_tokenizer
+from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
 
 Document = dict[str, str]
 """A text under each key; what isn't JSON has the one key "text"."""
@@ -153,15 +154,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json-keys", nargs="+", default=["text"], help="fields of a .jsonl line that hold text")
     parser.add_argument("--append-eod", action="store_true", help="end every document with the end-of-document id")
     parser.add_argument("--workers", type=int, default=1, help="processes that tokenise")
-    parser.add_argument("--tokenizer-type", required=True, help=", ".join(TOKENIZERS))
-    parser.add_argument("--vocab-file", help="of GPT2BPETokenizer")
-    parser.add_argument("--merge-file", help="of GPT2BPETokenizer")
-    parser.add_argument("--vocab-size", type=int, help="of NullTokenizer: number of ids, without end of document")
+    add_tokenizer_flags(parser)
     args = parser.parse_args(arguments)
     try:
-        tokenizer = build_tokenizer(
-            args.tokenizer_type, vocab_file=args.vocab_file, merge_file=args.merge_file, vocab_size=args.vocab_size
-        )
+        tokenizer = build_tokenizer(tokenizer_options(args))
         counts = preprocess(
             read_documents(args.input, args.json_keys),
             args.output_prefix,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parallel_core.data.indexed_dataset import IndexedDataset
-from parallel_core.data.tokenizers import GPT2BPETokenizer
+from parallel_core.data.tokenizers import MegatronTokenizer, TokenizerOptions, build_tokenizer
 from tests.support.assets import ROOT
 
 SCRIPT = ROOT / "examples" / "gpt" / "prepare_data.py"
@@ -23,7 +23,12 @@ def prepare_data():
     return module
 
 
-def text_of(prefix: Path, tokenizer: GPT2BPETokenizer) -> str:
+def tokenizer_of(folder: Path) -> MegatronTokenizer:
+    files = {"vocab_file": str(folder / "vocab.json"), "merge_file": str(folder / "merges.txt")}
+    return build_tokenizer(TokenizerOptions("GPT2BPETokenizer", **files))
+
+
+def text_of(prefix: Path, tokenizer: MegatronTokenizer) -> str:
     return tokenizer.detokenize(IndexedDataset(f"{prefix}_text_document").tokens.tolist())
 
 
@@ -32,7 +37,7 @@ def test_default_corpus_is_the_standard_library(prepare_data, tmp_path):
     prepare_data.main(["--output-prefix", str(prefix), "--max-megabytes", "0.5"])
     dataset = IndexedDataset(f"{prefix}_text_document")
     assert 50_000 < len(dataset.tokens) < 250_000
-    tokenizer = GPT2BPETokenizer(prepare_data.VOCABULARY / "vocab.json", prepare_data.VOCABULARY / "merges.txt")
+    tokenizer = tokenizer_of(prepare_data.VOCABULARY)
     assert all(dataset[i][-1] == tokenizer.eod for i in range(len(dataset)))
     assert "def " in text_of(prefix, tokenizer) and "import " in text_of(prefix, tokenizer)
     prepare_data.main(["--output-prefix", str(tmp_path / "again"), "--max-megabytes", "0.5"])
@@ -48,7 +53,7 @@ def test_one_file_of_text_is_cut_so_that_it_can_be_split(prepare_data, tmp_path)
     assert round(0.969 * documents) < round(0.999 * documents) < documents, (
         "--split 969,30,1 gives each split something"
     )
-    tokenizer = GPT2BPETokenizer(prepare_data.VOCABULARY / "vocab.json", prepare_data.VOCABULARY / "merges.txt")
+    tokenizer = tokenizer_of(prepare_data.VOCABULARY)
     assert text_of(tmp_path / "b", tokenizer).replace("<|endoftext|>", "") == book
 
 

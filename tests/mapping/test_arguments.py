@@ -129,7 +129,7 @@ FURTHER = "--position-embedding-type rope"
         (
             "--tokenizer-type PretrainedFromHF --tokenizer-name-or-path x",
             "dataset_config.tokenizer_type",
-            "HuggingFaceTokenizer",
+            "PretrainedFromHF",
         ),
         ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path x", "dataset_config.tokenizer_model", "x"),
         ("--stage sft", "dataset_config.instruction.enabled", True),

@@ -1,4 +1,4 @@
-"""Small corpora and tokenizers for the tests of the data pipeline."""
+"""Small corpora and a tokenizer for the tests of the data pipeline."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,36 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from parallel_core.data.indexed_dataset import IndexedDatasetBuilder
-from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.data.tokenizers import MegatronTokenizer, TokenizerOptions, build_tokenizer
 
 
-class FixedTokenizer(MegatronTokenizer):
-    """Ids without a text: for data that is already tokenised."""
-
-    def __init__(self, vocab_size: int, eod: int, pad: int | None) -> None:
-        self._ids = vocab_size, eod, pad
-
-    def tokenize(self, text: str) -> list[int]:
-        raise NotImplementedError
-
-    def detokenize(self, token_ids: Sequence[int]) -> str:
-        raise NotImplementedError
-
-    @property
-    def vocab_size(self) -> int:
-        return self._ids[0]
-
-    @property
-    def vocab(self) -> dict[str, int]:
-        return {}
-
-    @property
-    def eod(self) -> int:
-        return self._ids[1]
-
-    @property
-    def pad(self) -> int | None:
-        return self._ids[2]
+def null_tokenizer(vocab_size: int) -> MegatronTokenizer:
+    """Of data that is ids already."""
+    return build_tokenizer(TokenizerOptions("NullTokenizer", vocab_size=vocab_size))
 
 
 def write_corpus(prefix: Path, lengths: Sequence[int], vocab_size: int = 100, seed: int = 0) -> str:

@@ -1,41 +1,124 @@
-"""What every tokenizer offers, under Megatron's names."""
+"""The protocol of every tokenizer, under Megatron's names."""
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Size and special ids of a vocabulary; an id is None where the vocabulary has no such token."""
+
+    vocab_size: int
+    """Number of ids, special tokens included, before padding for tensor parallelism."""
+    eod: int | None = None
+    """Id that ends each document."""
+    pad: int | None = None
+    """Id that fills up short samples."""
+    bos: int | None = None
+    eos: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+    mask: int | None = None
+    unk: int | None = None
+    additional_special_tokens_ids: tuple[int, ...] = ()
 
 
 class MegatronTokenizer(ABC):
     """Text to token ids and back."""
 
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+
     @abstractmethod
     def tokenize(self, text: str) -> list[int]:
-        """The token ids of `text`, without any special token added."""
+        """The token ids of `text`, as a document of training data has them. Raises ValueError for text that has none,
+        such as half a surrogate pair."""
 
     @abstractmethod
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text that `token_ids` stand for."""
+        """The text that `token_ids` stand for. Raises ValueError for an id that no token can have."""
 
     @property
     @abstractmethod
-    def vocab_size(self) -> int:
-        """Number of ids, special tokens included, before padding for tensor parallelism."""
-
-    @property
-    @abstractmethod
-    def vocab(self) -> dict[str, int]:
+    def vocab(self) -> Mapping[str, int]:
         """Token to id."""
 
-    @property
+    @cached_property
     def inv_vocab(self) -> dict[int, str]:
         """Id to token."""
         return {token_id: token for token, token_id in self.vocab.items()}
 
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of `text`; with `special` also those that the tokenizer puts around a text (BOS, EOS)."""
+        return self.tokenize(text)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of one token; None if it is none."""
+        return self.vocab.get(token)
+
+    def add_special_tokens(self, tokens: Sequence[str]) -> int:
+        """Take each of `tokens` as one id wherever text has it; how many are new to the vocabulary."""
+        raise ValueError(f"{type(self).__name__} takes no further tokens; use a HuggingFace tokenizer")
+
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
+    ) -> list[int]:
+        """The ids of a conversation, as the tokenizer's own template writes it. Raises ValueError without one."""
+        raise ValueError(f"{type(self).__name__} has no chat template; use a HuggingFace tokenizer or --prompt-type")
+
     @property
-    @abstractmethod
+    def vocab_size(self) -> int:
+        """Number of ids, special tokens included, before padding for tensor parallelism."""
+        return self.facts.vocab_size
+
+    @property
     def eod(self) -> int:
-        """Id that ends each document."""
+        """Id that ends each document. Raises ValueError if there is none."""
+        if self.facts.eod is None:
+            raise ValueError("the tokenizer has no token that ends a document; name it with --eos-token-id")
+        return self.facts.eod
 
     @property
     def pad(self) -> int | None:
-        """Id that fills up short samples; None when the vocabulary has no such token."""
-        return None
+        """Id that fills up short samples."""
+        return self.facts.pad
+
+    @property
+    def bos(self) -> int | None:
+        """Id that begins a text."""
+        return self.facts.bos
+
+    @property
+    def eos(self) -> int | None:
+        """Id that ends a text."""
+        return self.facts.eos
+
+    @property
+    def cls(self) -> int | None:
+        """Id that stands for a whole text."""
+        return self.facts.cls
+
+    @property
+    def sep(self) -> int | None:
+        """Id between two texts."""
+        return self.facts.sep
+
+    @property
+    def mask(self) -> int | None:
+        """Id of a masked token."""
+        return self.facts.mask
+
+    @property
+    def unk(self) -> int | None:
+        """Id of text that the vocabulary lacks."""
+        return self.facts.unk
+
+    @property
+    def additional_special_tokens_ids(self) -> list[int]:
+        """Ids of special tokens without a role above."""
+        return list(self.facts.additional_special_tokens_ids)

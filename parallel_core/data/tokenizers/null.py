@@ -1,40 +1,43 @@
 """The tokenizer of data that is already token ids."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
-from parallel_core.data.tokenizers.base import MegatronTokenizer
+from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
+from parallel_core.data.tokenizers.options import TokenizerOptions
+
+
+def facts(options: TokenizerOptions) -> Facts:
+    """A document ends with one id more than --vocab-size, unless --null-tokenizer-eod-id names one of them."""
+    size, eod, pad = options.vocab_size or 0, options.null_eod_id, options.null_pad_id
+    if size < 1:
+        raise ValueError(f"--vocab-size {size}: NullTokenizer needs at least one id")
+    for flag, token_id in (("--null-tokenizer-eod-id", eod), ("--null-tokenizer-pad-id", pad)):
+        if token_id is not None and not 0 <= token_id < size:
+            raise ValueError(f"{flag} {token_id}: must be below --vocab-size {size}; change one of them")
+    return Facts(size + 1, size, pad) if eod is None else Facts(size, eod, pad)
 
 
 class NullTokenizer(MegatronTokenizer):
-    """Text is ids written in decimal, with spaces between; one more id, `vocab_size` as given, ends a document."""
+    """Text is ids written in decimal, with spaces between."""
 
-    def __init__(self, vocab_size: int) -> None:
-        """`vocab_size` counts the ids of the data, without the end of document that is added to them."""
-        if vocab_size < 1:
-            raise ValueError(f"--vocab-size {vocab_size}: NullTokenizer needs at least one id")
-        self._eod = vocab_size
+    def __init__(self, options: TokenizerOptions) -> None:
+        super().__init__(facts(options))
 
     def tokenize(self, text: str) -> list[int]:
         try:
             ids = [int(word) for word in text.split()]
         except ValueError as error:
             raise ValueError(f"NullTokenizer takes decimal ids with spaces between, not {text[:40]!r}") from error
-        wrong = [token_id for token_id in ids if not 0 <= token_id <= self._eod]
+        wrong = [token_id for token_id in ids if not 0 <= token_id < self.vocab_size]
         if wrong:
-            raise ValueError(f"NullTokenizer: id {wrong[0]} is outside --vocab-size {self._eod}")
+            raise ValueError(f"NullTokenizer: id {wrong[0]} is not below {self.vocab_size}; raise --vocab-size")
         return ids
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         return " ".join(str(int(token_id)) for token_id in token_ids)
 
     @property
-    def vocab_size(self) -> int:
-        return self._eod + 1
-
-    @property
     def vocab(self) -> dict[str, int]:
         return {str(token_id): token_id for token_id in range(self.vocab_size)}
-
-    @property
-    def eod(self) -> int:
-        return self._eod

@@ -4,8 +4,7 @@ import pytest
 
 from parallel_core.config.notations import parse_blend
 from parallel_core.data.dataset_config import GPTDatasetConfig, parse_split
-from parallel_core.data.tokenizers.replaced_ids import ReplacedIds
-from tests.support.corpus import FixedTokenizer
+from parallel_core.data.tokenizers import Facts
 
 
 @pytest.mark.parametrize(
@@ -61,14 +60,6 @@ def test_wrong_data_path_is_refused(words):
     ],
 )
 def test_sources_that_do_not_go_together_are_refused(options, message):
-    plain = {"random_seed": 1, "sequence_length": 8, "tokenizer": FixedTokenizer(10, 9, None)}
+    plain = {"random_seed": 1, "sequence_length": 8, "tokenizer": Facts(10, 9, None)}
     with pytest.raises(ValueError, match=message):
         GPTDatasetConfig(**plain | options)
-
-
-def test_ids_of_the_user_replace_the_tokenizers():
-    """--eos-token-id and --pad-token-id; one that is not given stays."""
-    tokenizer = FixedTokenizer(vocab_size=9, eod=8, pad=7)
-    replaced = ReplacedIds(tokenizer, eod=3)
-    assert (replaced.eod, replaced.pad, replaced.vocab_size) == (3, tokenizer.pad, tokenizer.vocab_size)
-    assert ReplacedIds(tokenizer, pad=0).pad == 0 and ReplacedIds(tokenizer, pad=0).eod == tokenizer.eod

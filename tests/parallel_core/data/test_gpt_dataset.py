@@ -14,9 +14,9 @@ from parallel_core.data.blended import (
 )
 from parallel_core.data.dataset_config import GPTDatasetConfig
 from parallel_core.data.gpt_dataset import GPTDataset
-from parallel_core.data.tokenizers import NullTokenizer
+from parallel_core.data.tokenizers import Facts
 from tests.support.assets import asset
-from tests.support.corpus import FixedTokenizer, write_corpus
+from tests.support.corpus import write_corpus
 
 CASES = [
     "one_epoch", "size_none", "multi_epoch_separate_last", "multi_epoch_joint", "seed_4321_seq_57", "corpus_b_int32",
@@ -42,9 +42,7 @@ def build_case(case: str) -> dict[str, Dataset | None]:
     for name in ("blend", "blend_per_split"):
         if options.get(name) is not None:
             options[name] = with_folder(options[name]) if name == "blend" else [with_folder(b) for b in options[name]]
-    config = GPTDatasetConfig(
-        **options | {"tokenizer": FixedTokenizer(*options["tokenizer"]), "create_attention_mask": True}
-    )
+    config = GPTDatasetConfig(**options | {"tokenizer": Facts(*options["tokenizer"]), "create_attention_mask": True})
     return dict(zip(("train", "valid", "test"), build_train_valid_test_datasets(config, sizes), strict=True))
 
 
@@ -100,7 +98,7 @@ def build(prefixes, sizes, weights=None, split="90,8,2", s=8, tokenizer=None, **
     config = GPTDatasetConfig(
         random_seed=1,
         sequence_length=s,
-        tokenizer=tokenizer or FixedTokenizer(100, 99, None),
+        tokenizer=tokenizer or Facts(100, 99, None),
         blend=(prefixes, weights),
         split=split,
         **options,
@@ -148,7 +146,7 @@ def test_only_prefix_with_a_weight_is_a_blend_except_where_each_split_has_its_ow
     train, _, _ = build(*blend[:1], [5, 0, 0], weights=blend[1])
     assert isinstance(train, BlendedDataset)
     config = GPTDatasetConfig(
-        random_seed=1, sequence_length=8, tokenizer=NullTokenizer(99), blend_per_split=[blend, None, None]
+        random_seed=1, sequence_length=8, tokenizer=Facts(100, 99), blend_per_split=[blend, None, None]
     )
     train, valid, _ = build_train_valid_test_datasets(config, [5, 0, 0])
     assert isinstance(train, GPTDataset) and valid is None
@@ -183,7 +181,7 @@ def test_weighted_blend_needs_a_size(tmp_path):
 def test_data_of_another_tokenizer_are_refused(tmp_path):
     prefix = write_corpus(tmp_path / "d", [50] * 10, vocab_size=100)
     with pytest.raises(ValueError, match="has token id 99, but the vocabulary has 64 entries"):
-        build([prefix], [5, 0, 0], tokenizer=FixedTokenizer(64, 63, None))
+        build([prefix], [5, 0, 0], tokenizer=Facts(64, 63, None))
 
 
 def test_cache_changes_nothing(tmp_path):
@@ -200,7 +198,7 @@ def test_cache_changes_nothing(tmp_path):
 @pytest.mark.parametrize("vocab_size", [50, 8192])
 def test_mock_data_stay_in_the_vocabulary(vocab_size):
     config = GPTDatasetConfig(
-        random_seed=1, sequence_length=512, tokenizer=NullTokenizer(vocab_size), mock=True, split="99,1,0"
+        random_seed=1, sequence_length=512, tokenizer=Facts(vocab_size + 1, vocab_size), mock=True, split="99,1,0"
     )
     train, valid, test = build_train_valid_test_datasets(config, [20, 4, 0])
     assert train is not None and valid is not None and test is None
@@ -212,6 +210,6 @@ def test_mock_data_stay_in_the_vocabulary(vocab_size):
 
 def test_ranks_that_need_no_data_open_no_file():
     config = GPTDatasetConfig(
-        random_seed=1, sequence_length=8, tokenizer=NullTokenizer(9), blend=(["nowhere"], None), split="1"
+        random_seed=1, sequence_length=8, tokenizer=Facts(10, 9), blend=(["nowhere"], None), split="1"
     )
     assert BlendedMegatronDatasetBuilder(GPTDataset, [1, 1, 1], lambda: False, config).build() == [None] * 3

@@ -7,7 +7,7 @@ import pytest
 
 from parallel_core.data.indexed_dataset import IndexedDataset
 from parallel_core.data.preprocess import encode_documents, main, preprocess, read_documents
-from parallel_core.data.tokenizers import NullTokenizer
+from tests.support.corpus import null_tokenizer
 
 NULL = ["--tokenizer-type", "NullTokenizer", "--vocab-size", "100"]
 
@@ -50,19 +50,19 @@ def test_reading_does_not_run_far_ahead_of_writing():
         for read in range(1, 1001):
             yield {"text": str(read)}
 
-    encoded = encode_documents(documents(), NullTokenizer(2000), append_eod=False, workers=2)
+    encoded = encode_documents(documents(), null_tokenizer(2000), append_eod=False, workers=2)
     assert next(encoded) == {"text": [1]} and read <= 100
     assert [document["text"] for document in encoded] == [[number] for number in range(2, 1001)]
 
 
 def test_without_append_eod_nothing_is_added(tmp_path):
-    preprocess([{"text": "1 2"}], tmp_path / "p", NullTokenizer(100), append_eod=False)
+    preprocess([{"text": "1 2"}], tmp_path / "p", null_tokenizer(100), append_eod=False)
     assert sequences(tmp_path / "p_text_document") == [[1, 2]]
 
 
 @pytest.mark.parametrize(("vocab_size", "token_type"), [(60000, np.uint16), (70000, np.int32)])
 def test_token_type_follows_the_vocabulary(tmp_path, vocab_size, token_type):
-    preprocess([{"text": "1"}], tmp_path / "p", NullTokenizer(vocab_size))
+    preprocess([{"text": "1"}], tmp_path / "p", null_tokenizer(vocab_size))
     assert IndexedDataset(tmp_path / "p_text_document").dtype == token_type
 
 
@@ -78,7 +78,7 @@ def test_token_type_follows_the_vocabulary(tmp_path, vocab_size, token_type):
 def test_wrong_input_is_named_and_nothing_is_written(tmp_path, content, message):
     (tmp_path / "in.jsonl").write_text(content)
     with pytest.raises(ValueError, match=message):
-        preprocess(read_documents(tmp_path / "in.jsonl"), tmp_path / "p", NullTokenizer(100))
+        preprocess(read_documents(tmp_path / "in.jsonl"), tmp_path / "p", null_tokenizer(100))
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 

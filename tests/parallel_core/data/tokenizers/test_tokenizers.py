@@ -2,28 +2,40 @@
 
 import pytest
 
-from parallel_core.data.tokenizers import NullTokenizer, build_tokenizer
+from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer, facts
+from parallel_core.data.tokenizers import library as libraries
+from parallel_core.findings import ConfigError
+
+
+def null(vocab_size: int, **more: int):
+    return build_tokenizer(TokenizerOptions("NullTokenizer", vocab_size=vocab_size, **more))
 
 
 def test_null_tokenizer_adds_one_id_for_the_end_of_document():
-    tokenizer = build_tokenizer("NullTokenizer", vocab_size=100)
+    tokenizer = null(100)
     assert (tokenizer.vocab_size, tokenizer.eod, tokenizer.pad) == (101, 100, None)
     assert tokenizer.tokenize(" 3 99\n0 ") == [3, 99, 0]
     assert tokenizer.detokenize([3, 99, 0]) == "3 99 0"
     assert tokenizer.vocab["7"] == 7 and tokenizer.inv_vocab[100] == "100"
 
 
-@pytest.mark.parametrize(("text", "message"), [("a b", "takes decimal ids"), ("101", "id 101 is outside")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("a b", "takes decimal ids"), ("101", "id 101 is not below 101"), ("-1", "id -1 is not")]
+)
 def test_null_tokenizer_refuses_what_is_no_id(text, message):
     with pytest.raises(ValueError, match=message):
-        NullTokenizer(100).tokenize(text)
+        null(100).tokenize(text)
+
+
+@pytest.mark.parametrize("more", [{"null_eod_id": 100}, {"null_pad_id": -2}, {"null_eod_id": -1}])
+def test_null_tokenizer_refuses_ids_out_of_range(more):
+    with pytest.raises(ValueError, match=r"--null-tokenizer-(eod|pad)-id -?\d+: must be .*--vocab-size 100"):
+        null(100, **more)
 
 
 def test_unknown_type_names_those_there_are():
-    with pytest.raises(
-        ValueError, match="--tokenizer-type Bert is not available; choose one of GPT2BPETokenizer, Null"
-    ):
-        build_tokenizer("Bert")
+    with pytest.raises(ValueError, match=r"--tokenizer-type Bert: is not available; choose one of .*NullTokenizer"):
+        build_tokenizer(TokenizerOptions("Bert"))
 
 
 @pytest.mark.parametrize(
@@ -31,9 +43,21 @@ def test_unknown_type_names_those_there_are():
     [
         ("GPT2BPETokenizer", {}, "needs --vocab-file and --merge-file"),
         ("GPT2BPETokenizer", {"vocab_file": "v"}, "needs --merge-file"),
+        ("HuggingFaceTokenizer", {}, "needs --tokenizer-model"),
         ("NullTokenizer", {}, "needs --vocab-size"),
     ],
 )
 def test_missing_option_is_named(kind, given, missing):
-    with pytest.raises(ValueError, match=f"--tokenizer-type {kind} {missing}"):
-        build_tokenizer(kind, **given)
+    for use in (build_tokenizer, facts):
+        with pytest.raises(ConfigError, match=f"--tokenizer-type {kind}: {missing}"):
+            use(TokenizerOptions(kind, **given))
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
+    """Only where text is encoded or decoded: size and special ids need no package."""
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None)
+    options = TokenizerOptions("GPT2BPETokenizer", vocab_file="v", merge_file="m")
+    with pytest.raises(ConfigError, match=r"package tokenizers, not installed; pip install -e '\.\[tokenizers\]'"):
+        build_tokenizer(options)
+    with pytest.raises(ValueError, match="--vocab-file v: expected a JSON object"):
+        facts(options)

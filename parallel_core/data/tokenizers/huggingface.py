@@ -1,0 +1,122 @@
+"""HuggingFace's tokenizers: a folder with a `tokenizer.json`, by the package `tokenizers`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
+from parallel_core.data.tokenizers.huggingface_folder import FLAG, AddedToken, HuggingFaceFolder, add
+from parallel_core.data.tokenizers.library import library
+from parallel_core.data.tokenizers.options import TokenizerOptions
+
+_LARGEST = 2**32 - 1
+"""Of the ids that the package takes."""
+
+
+def facts(options: TokenizerOptions) -> Facts:
+    """Size and special ids of the folder and of --tokenizer-special-tokens."""
+    assert options.tokenizer_model is not None
+    return _facts(options, HuggingFaceFolder(options.tokenizer_model))[0]
+
+
+def _facts(options: TokenizerOptions, folder: HuggingFaceFolder) -> tuple[Facts, dict[str, int]]:
+    """The facts, and token to id."""
+    found, vocab = folder.facts(), dict(folder.vocab)
+    if options.tokenizer_type == "PretrainedFromHF":
+        return replace(found, pad=found.eos if found.pad is None else found.pad), vocab
+    if options.legacy:
+        return found, vocab
+    for token in options.special_tokens or ():
+        add(vocab, len(folder.model_vocab), token)
+    others = found.additional_special_tokens_ids
+    if options.special_tokens:
+        others = tuple(vocab[token] for token in options.special_tokens)
+    bos, eos = _first(found.bos, found.cls), _first(found.eos, found.sep)
+    known = replace(found, bos=bos, eos=eos, cls=_first(found.cls, bos), sep=_first(found.sep, eos), eod=eos)
+    return replace(known, vocab_size=len(vocab), additional_special_tokens_ids=others), vocab
+
+
+def _first(*ids: int | None) -> int | None:
+    return next((token_id for token_id in ids if token_id is not None), None)
+
+
+class HuggingFaceTokenizer(MegatronTokenizer):
+    """A `tokenizer.json`. Special names in a text become their ids.
+
+    `special`: what the folder puts around a text (BOS, EOS) is put around it, and special tokens show in text.
+    """
+
+    def __init__(self, options: TokenizerOptions) -> None:
+        """Raises ValueError naming the file that is damaged, ConfigError without the package."""
+        assert options.tokenizer_model is not None
+        self._folder = HuggingFaceFolder(options.tokenizer_model)
+        found, self._vocab = _facts(options, self._folder)
+        super().__init__(found)
+        by_default = options.legacy or options.tokenizer_type == "PretrainedFromHF"
+        self._special = by_default if options.include_special_tokens is None else options.include_special_tokens
+        self._backend = backend(self._folder, options.tokenizer_type)
+        if options.special_tokens and not options.legacy:
+            self._add(options.special_tokens)
+
+    def tokenize(self, text: str) -> list[int]:
+        return self.encode(text, self._special)
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        try:
+            return self._backend.encode(text, add_special_tokens=special).ids
+        except TypeError as error:
+            raise ValueError(f"text is not valid Unicode: {text[:40]!r} ({error})") from error
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        ids = [int(token_id) for token_id in token_ids]
+        wrong = [token_id for token_id in ids if not 0 <= token_id <= _LARGEST]
+        if wrong:
+            raise ValueError(f"token id {wrong[0]} is none of the tokenizer's {self.vocab_size}")
+        return self._backend.decode(ids, skip_special_tokens=not self._special)
+
+    @property
+    def vocab(self) -> Mapping[str, int]:
+        return self._vocab
+
+    def add_special_tokens(self, tokens: Sequence[str]) -> int:
+        new = sum([add(self._vocab, len(self._folder.model_vocab), token) for token in tokens])
+        self._add(tokens)
+        self.facts = replace(self.facts, vocab_size=len(self._vocab))
+        self.__dict__.pop("inv_vocab", None)
+        return new
+
+    def _add(self, tokens: Sequence[str]) -> None:
+        self._backend.add_special_tokens(
+            [_added(AddedToken(token, special=True, normalized=False)) for token in tokens]
+        )
+
+
+def _added(token: AddedToken) -> Any:
+    made = library("HuggingFaceTokenizer", "tokenizers").AddedToken(
+        token.content,
+        single_word=token.single_word,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        normalized=token.normalized,
+        special=token.special,
+    )
+    return made
+
+
+def backend(folder: HuggingFaceFolder, tokenizer_type: str) -> Any:
+    """The package's tokenizer, with what the other files add."""
+    package = library(tokenizer_type, "tokenizers")
+    try:
+        made = package.Tokenizer.from_str(json.dumps(folder.content))
+        special = {token.content for token in (*folder.named.values(), *folder.additional)}
+        made.add_tokens(
+            [_added(replace(token, special=token.special or token.content in special)) for token in folder.beside()]
+        )
+    except Exception as error:  # the package raises Exception itself
+        raise ValueError(f"{FLAG} {folder.file}: not a tokenizer that the package reads ({error})") from error
+    made.no_truncation()
+    made.no_padding()
+    return made

@@ -1,0 +1,174 @@
+"""A HuggingFace tokenizer's folder, read as transformers 4 reads it, without any library.
+
+The library's own reader knows `tokenizer.json` alone; transformers adds the tokens that `tokenizer_config.json` (or, if
+it names no ids, `special_tokens_map.json`) has beside it, and gives them their roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from parallel_core.data.tokenizers.base import Facts
+from parallel_core.data.tokenizers.json_files import is_id, read_json, token_ids
+
+FLAG = "--tokenizer-model"
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+"""In the order in which transformers adds them."""
+
+_OF_BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+_OF_LLAMA = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+_DEFAULTS: dict[str, dict[str, str]] = {
+    "BertTokenizer": _OF_BERT,
+    "LlamaTokenizer": _OF_LLAMA,
+    "CodeLlamaTokenizer": _OF_LLAMA,
+    "GemmaTokenizer": {"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>"},
+    "GPT2Tokenizer": dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>"),
+    "Qwen2Tokenizer": dict.fromkeys(("eos", "unk", "pad"), "<|endoftext|>"),
+    "T5Tokenizer": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
+}
+"""Class in tokenizer_config.json -> the tokens that have a role where no file says it."""
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """A token that is found in text before anything else."""
+
+    content: str
+    special: bool = False
+    normalized: bool = True
+    """Whether it is looked for in the normalised text."""
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+
+    @staticmethod
+    def of(entry: Any, **default: bool) -> AddedToken:
+        """What a file says of a token: its text, or an object with its properties. Raises ValueError if neither."""
+        given = {"content": entry} if isinstance(entry, str) else entry
+        if not isinstance(given, dict) or not isinstance(given.get("content"), str):
+            raise ValueError(f"expected a token, not {str(entry)[:40]!r}")
+        switches = ("special", "normalized", "lstrip", "rstrip", "single_word")
+        return AddedToken(
+            given["content"], **{**default, **{name: bool(given[name]) for name in switches if name in given}}
+        )
+
+
+class HuggingFaceFolder:
+    """`tokenizer.json` and what stands beside it."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Read the folder's files. Raises ValueError naming the file that is missing or damaged."""
+        self.path = Path(path)
+        if self.path.name == "tokenizer.json":
+            self.path = self.path.parent
+        if not self.path.is_dir():
+            raise ValueError(
+                f"{FLAG} {path}: is no folder, and nothing is fetched from a hub; give the model's folder, with its "
+                "tokenizer.json"
+            )
+        self.file = self.path / "tokenizer.json"
+        if not self.file.is_file():
+            raise ValueError(
+                f"{FLAG} {path}: has no tokenizer.json; write one with transformers' "
+                "AutoTokenizer.from_pretrained(...).save_pretrained(...), or give a tokenizer.model with "
+                "--tokenizer-type Llama2Tokenizer"
+            )
+        self.content = read_json(FLAG, self.file, "a HuggingFace tokenizer", dict)
+        self.config = self._beside("tokenizer_config.json")
+        if "added_tokens_decoder" not in self.config:
+            self.config |= self._beside("special_tokens_map.json")
+
+    def _beside(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        return read_json(FLAG, path, "a JSON object", dict) if path.is_file() else {}
+
+    @property
+    def kind(self) -> str:
+        """The class that the configuration names, without the word for its fast form."""
+        return str(self.config.get("tokenizer_class") or "").removesuffix("Fast")
+
+    @cached_property
+    def model_vocab(self) -> dict[str, int]:
+        """Token to id, of the model itself."""
+        model = self.content.get("model")
+        vocab = model.get("vocab") if isinstance(model, dict) else None
+        if isinstance(vocab, list):
+            pieces = [piece[0] for piece in vocab if isinstance(piece, list) and piece]
+            if len(pieces) == len(vocab) and all(isinstance(piece, str) for piece in pieces):
+                return {piece: number for number, piece in enumerate(pieces)}
+        return token_ids(FLAG, self.file, vocab)
+
+    @cached_property
+    def named(self) -> dict[str, AddedToken]:
+        """Role -> its token."""
+        given = {role: self.config.get(f"{role}_token") for role in ROLES}
+        defaults = _DEFAULTS.get(self.kind, {})
+        named = {role: defaults.get(role) if f"{role}_token" not in self.config else given[role] for role in ROLES}
+        return {role: self._token(entry) for role, entry in named.items() if entry is not None}
+
+    @cached_property
+    def additional(self) -> list[AddedToken]:
+        """Special tokens without a role."""
+        entries = self.config.get("additional_special_tokens") or []
+        if not isinstance(entries, list):
+            raise ValueError(f"{FLAG} {self.path / 'tokenizer_config.json'}: additional_special_tokens must be a list")
+        return [self._token(entry) for entry in entries]
+
+    def _token(self, entry: Any, **default: bool) -> AddedToken:
+        try:
+            return AddedToken.of(entry, **default)
+        except ValueError as error:
+            raise ValueError(f"{FLAG} {self.path / 'tokenizer_config.json'}: {error}") from error
+
+    @cached_property
+    def in_json(self) -> dict[str, int]:
+        """The tokens that tokenizer.json adds, with their ids."""
+        entries = self.content.get("added_tokens") or []
+        if not isinstance(entries, list) or not all(_is_added(entry) for entry in entries):
+            raise ValueError(f"{FLAG} {self.file}: added_tokens must be a list of objects with id and content")
+        return {entry["content"]: entry["id"] for entry in entries}
+
+    def beside(self) -> Iterator[AddedToken]:
+        """The tokens that the other files add, in transformers' order."""
+        seen = set(self.in_json)
+        entries = self.config.get("added_tokens_decoder") or {}
+        if not isinstance(entries, Mapping) or not all(str(number).isdecimal() for number in entries):
+            raise ValueError(
+                f"{FLAG} {self.path / 'tokenizer_config.json'}: added_tokens_decoder must map ids to tokens"
+            )
+        by_id = [self._token(entries[number]) for number in sorted(entries, key=int)]
+        for token in (*by_id, *self.named.values(), *self.additional):
+            if token.content not in seen:
+                seen.add(token.content)
+                yield token
+
+    @cached_property
+    def vocab(self) -> dict[str, int]:
+        """Token to id, with all added tokens."""
+        vocab = {**self.model_vocab, **self.in_json}
+        for token in self.beside():
+            add(vocab, len(self.model_vocab), token.content)
+        return vocab
+
+    def facts(self) -> Facts:
+        """Size and special ids; the end of a document is the end of a text."""
+        ids = {role: self.vocab.get(token.content) for role, token in self.named.items()}
+        others = tuple(self.vocab[token.content] for token in self.additional)
+        return Facts(len(self.vocab), eod=ids.get("eos"), additional_special_tokens_ids=others, **ids)
+
+
+def _is_added(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("content"), str) and is_id(entry.get("id"))
+
+
+def add(vocab: dict[str, int], entries_of_model: int, token: str) -> bool:
+    """Give a token the next id, if it has none; whether it is new."""
+    if token in vocab:
+        return False
+    added = [token_id for token_id in vocab.values() if token_id >= entries_of_model]
+    vocab[token] = max(added, default=entries_of_model - 1) + 1
+    return True

@@ -1,0 +1,30 @@
+"""JSON files of tokenizers, with mistakes named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def read_json(flag: str, path: Path, expected: str, kind: type) -> Any:
+    """The content of a JSON file that must be of the type `kind`. Raises ValueError that names flag and file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{flag} {path}: expected {expected} ({error})") from error
+    if not isinstance(content, kind):
+        raise ValueError(f"{flag} {path}: expected {expected}, not {type(content).__name__}")
+    return content
+
+
+def token_ids(flag: str, path: Path, content: Any) -> dict[str, int]:
+    """A vocabulary, token to id. Raises ValueError if `content` is none."""
+    if not isinstance(content, dict) or not all(is_id(token_id) for token_id in content.values()):
+        raise ValueError(f"{flag} {path}: expected a JSON object of token to id")
+    return content
+
+
+def is_id(value: Any) -> bool:
+    """Whether a value read from a file can be a token's id."""
+    return type(value) is int and 0 <= value < 2**31

@@ -1,0 +1,85 @@
+"""Every `--tokenizer-type`, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from parallel_core.data.tokenizers import gpt2_bpe, huggingface, null
+from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
+from parallel_core.data.tokenizers.library import missing_library
+from parallel_core.data.tokenizers.options import TokenizerOptions
+from parallel_core.findings import ConfigError, Finding
+
+
+@dataclass(frozen=True)
+class TokenizerType:
+    """How a `--tokenizer-type` is made."""
+
+    build: Callable[[TokenizerOptions], MegatronTokenizer]
+    facts: Callable[[TokenizerOptions], Facts]
+    """Size and special ids, without any library."""
+    needs: tuple[str, ...]
+    """Options that must be given."""
+    library: str | None = None
+    """The package that encodes and decodes."""
+
+
+_HUGGINGFACE = TokenizerType(
+    huggingface.HuggingFaceTokenizer, huggingface.facts, ("tokenizer_model",), library="tokenizers"
+)
+
+TOKENIZERS: dict[str, TokenizerType] = {
+    "GPT2BPETokenizer": TokenizerType(
+        gpt2_bpe.GPT2BPETokenizer, gpt2_bpe.facts, ("vocab_file", "merge_file"), library="tokenizers"
+    ),
+    "HuggingFaceTokenizer": _HUGGINGFACE,
+    "NullTokenizer": TokenizerType(null.NullTokenizer, null.facts, ("vocab_size",)),
+    "PretrainedFromHF": _HUGGINGFACE,
+}
+"""Every `--tokenizer-type` there is."""
+
+
+def findings(options: TokenizerOptions, encodes: bool = False) -> Iterator[Finding]:
+    """A type that doesn't exist, options that it needs and that aren't given; where text is encoded or decoded, a
+    package that isn't installed."""
+    kind = TOKENIZERS.get(options.tokenizer_type)
+    if kind is None:
+        rule = "is not available"
+        yield Finding("--tokenizer-type", options.tokenizer_type, rule, f"choose one of {', '.join(TOKENIZERS)}")
+        return
+    missing = [name for name in kind.needs if getattr(options, name) is None]
+    if missing:
+        flags = " and ".join("--" + name.replace("_", "-") for name in missing)
+        yield Finding("--tokenizer-type", options.tokenizer_type, f"needs {flags}", "add it")
+    finding = missing_library(options.tokenizer_type, kind.library) if encodes else None
+    if finding is not None:
+        yield finding
+
+
+def _check(options: TokenizerOptions, encodes: bool) -> TokenizerType:
+    wrong = list(findings(options, encodes))
+    if wrong:
+        raise ConfigError(wrong)
+    return TOKENIZERS[options.tokenizer_type]
+
+
+def build_tokenizer(options: TokenizerOptions) -> MegatronTokenizer:
+    """The tokenizer that the options describe.
+
+    Raises ConfigError for a type that doesn't exist, options that are missing and a package that isn't installed,
+    ValueError for a file that is missing or damaged.
+    """
+    return _check(options, encodes=True).build(options)
+
+
+def facts(options: TokenizerOptions) -> Facts:
+    """Size and special ids of the tokenizer, without any library; the rest as `build_tokenizer`."""
+    return _check(options, encodes=False).facts(options)
+
+
+def training_vocab_size(options: TokenizerOptions) -> int:
+    """Ids that training makes room for: as Megatron's older tokenizers count them, by which 0.16.1 sizes its
+    vocabulary, and at least those that the tokenizer has. Raises as `facts`."""
+    kind = _check(options, encodes=False)
+    return max(kind.facts(one).vocab_size for one in (options, replace(options, legacy=True)))

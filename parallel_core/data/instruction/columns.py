@@ -1,0 +1,87 @@
+"""Which columns of a row hold what, and how roles are called in them: handlers' defaults and `--map-keys`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Tags:
+    """Keys and role names within a list of messages."""
+
+    role_tag: str | None = "from"
+    content_tag: str | None = "value"
+    user_tag: str | None = "human"
+    assistant_tag: str | None = "gpt"
+    observation_tag: str | None = "observation"
+    function_tag: str | None = "function_call"
+    system_tag: str | None = "system"
+
+    @property
+    def roles(self) -> dict[str | None, str]:
+        """Their name of a role -> ours."""
+        return {
+            self.user_tag: "user",
+            self.assistant_tag: "assistant",
+            self.observation_tag: "observation",
+            self.function_tag: "function",
+            self.system_tag: "system",
+        }
+
+
+OPENAI_TAGS = Tags("role", "content", "user", "assistant", "tool", "function_call", "system")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of columns; none: not read."""
+
+    prompt: str | None = "instruction"
+    query: str | None = "input"
+    response: str | None = "output"
+    history: str | None = None
+    system: str | None = None
+    tools: str | None = None
+    messages: str | None = "conversations"
+    chosen: str | None = "chosen"
+    rejected: str | None = "rejected"
+    tags: Tags = Tags()
+    named: frozenset[str] = frozenset()
+    """Columns that `--map-keys` names: at least one record has to have each."""
+
+
+ALPACA_KEYS = ("prompt", "query", "response", "history", "system", "chosen", "rejected")
+SHAREGPT_KEYS = ("messages", "tags", "system", "tools", "chosen", "rejected")
+OPENAI_KEYS = ("messages", "system", "tools")
+
+
+def mapped(columns: Columns, keys: Collection[str], map_keys: Mapping[str, Any] | None) -> Columns:
+    """`columns` with what `--map-keys` names, of those `keys` that the handler has. Raises ValueError for others."""
+    if map_keys is None:
+        return columns
+    given = dict(map_keys)
+    _check_keys(given, keys, "")
+    tags = given.pop("tags", None)
+    wrong = [key for key, value in given.items() if not (value is None or isinstance(value, str))]
+    if wrong:
+        raise ValueError(f"--map-keys: {wrong[0]} must be the name of a column, not {given[wrong[0]]!r}")
+    given = {key: value or None for key, value in given.items()}
+    columns = replace(columns, **given, named=frozenset(value for value in given.values() if value))
+    return columns if tags is None else replace(columns, tags=_tags(tags))
+
+
+def _tags(given: Any) -> Tags:
+    """All seven: those that are not given are none."""
+    names = [field.name for field in fields(Tags)]
+    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+        raise ValueError(f"--map-keys: tags must be an object of {', '.join(names)}, not {given!r}")
+    _check_keys(given, names, "tags: ")
+    return Tags(**{name: given.get(name) for name in names})
+
+
+def _check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    unknown = [key for key in given if key not in known]
+    if unknown:
+        raise ValueError(f"--map-keys: {where}{unknown[0]} is no key of this handler; it has {', '.join(known)}")

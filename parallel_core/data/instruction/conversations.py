@@ -1,0 +1,229 @@
+"""From a row to a conversation: Alpaca's columns, ShareGPT's and OpenAI's lists of messages.
+
+What MindSpeed-LLM leaves out raises `BadRecord`; what it writes although it is doubtful says so in `doubt`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from parallel_core.data.instruction.columns import Columns
+from parallel_core.data.instruction.records import BadRecord, Row
+
+Message = dict[str, Any]
+"""role (user, assistant, system, observation, function), content, and what OpenAI's format has besides."""
+
+
+@dataclass
+class Conversation:
+    """Messages up to the last answer, and answers: one, or two that are compared."""
+
+    prompt: list[Message]
+    responses: list[Message]
+    system: str = ""
+    tools: str = ""
+    """JSON."""
+    doubt: str = ""
+    """What is wrong with it, if it is written all the same."""
+    row: Row = field(default_factory=dict)
+
+    @property
+    def messages(self) -> list[Message]:
+        """All of them, user and assistant in turn; an empty pair where there is no such conversation."""
+        if self.is_uneven:
+            return [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
+        return self.prompt + self.responses
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether user and assistant don't take turns."""
+        return len(self.prompt) % 2 != 1 or len(self.responses) != 1
+
+
+def of_alpaca(row: Row, columns: Columns) -> Conversation:
+    """Instruction and input are the prompt, output is the answer, and history the turns before."""
+    prompt = [
+        {"role": role, "content": text}
+        for turn in _history(row, columns)
+        for role, text in zip(("user", "assistant"), turn, strict=True)
+    ]
+    parts = [_text(row, name) for name in (columns.prompt, columns.query) if name and row.get(name)]
+    prompt.append({"role": "user", "content": "\n".join(parts)})
+    output = row.get(columns.response) if columns.response else None
+    if output is None or output == []:
+        raise BadRecord(f"no answer: {columns.response!r} is missing or null")
+    answers = output if isinstance(output, list) else [output]
+    if not all(isinstance(answer, str) for answer in answers):
+        raise BadRecord(f"{columns.response!r} must be a text: is {answers!r}"[:200])
+    doubt = ""
+    if len(answers) > 1:
+        doubt = f"{len(answers)} answers: a conversation has one"
+    elif not answers[0]:
+        doubt = f"the answer is empty: {columns.response!r}"
+    elif not parts:
+        doubt = f"the question is empty: {columns.prompt!r}"
+    system = _text(row, columns.system) if columns.system and row.get(columns.system) else ""
+    return Conversation(prompt, [_answer(text) for text in answers], system, doubt=doubt, row=row)
+
+
+def of_alpaca_pair(row: Row, columns: Columns) -> Conversation:
+    """As Alpaca's, with a chosen and a rejected answer."""
+    answers = [_text(row, columns.chosen), _text(row, columns.rejected)]
+    alone = of_alpaca({**row, str(columns.response): "."}, columns)
+    return Conversation(alone.prompt, [_answer(text) for text in answers], alone.system, doubt=alone.doubt, row=row)
+
+
+def of_sharegpt(row: Row, columns: Columns) -> Conversation:
+    """Messages of user (or observation) and assistant (or function call) in turn, after an optional system message."""
+    system, messages = _opened(row, columns)
+    turns = _in_turn(messages, columns)
+    if len(turns) % 2:
+        raise BadRecord(f"{len(turns)} messages: each question needs an answer")
+    return _finished(turns[:-1], turns[-1:], system, _tools(row, columns), row)
+
+
+def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
+    """As ShareGPT's, up to a question that has a chosen and a rejected answer."""
+    system, messages = _opened(row, columns)
+    turns = _in_turn(messages, columns)
+    if not len(turns) % 2:
+        raise BadRecord(f"{len(turns)} messages: the last must be a question")
+    tags = columns.tags
+    answers = [row.get(str(name)) for name in (columns.chosen, columns.rejected)]
+    if not all(isinstance(answer, dict) and isinstance(answer.get(str(tags.content_tag)), str) for answer in answers):
+        raise BadRecord(f"no answers to compare: {columns.chosen!r} and {columns.rejected!r} must be messages")
+    responses = [_answer(answer[str(tags.content_tag)]) for answer in answers if answer]
+    return Conversation(turns, responses, system, _tools(row, columns), row=row)
+
+
+def of_openai(row: Row, columns: Columns) -> Conversation:
+    """Messages with OpenAI's roles, tool calls and reasoning; only the first and the last role are fixed."""
+    system, messages = _opened(row, columns)
+    turns = []
+    for place, message in enumerate(messages):
+        role = columns.tags.roles.get(message.get(str(columns.tags.role_tag)))
+        if role is None:
+            raise BadRecord(f"unknown role: {message.get(str(columns.tags.role_tag))!r} in message {place}")
+        content = message.get(str(columns.tags.content_tag))
+        kept = {key: message[key] for key in ("tool_calls", "tool_call_id", "reasoning_content") if message.get(key) is not None}
+        turns.append({"role": role, "content": "" if content is None else _checked(content, place), **kept})
+    if turns[0]["role"] not in ("user", "system"):
+        raise BadRecord(f"the first message must be of user or system: is of {turns[0]['role']}")
+    if turns[-1]["role"] != "assistant":
+        raise BadRecord(f"the last message must be of assistant: is of {turns[-1]['role']}")
+    tools = row.get(columns.tools) if columns.tools else ""
+    tools = json.dumps(tools, ensure_ascii=False) if isinstance(tools, list | dict) else tools
+    return _finished(turns[:-1], turns[-1:], system, tools or "", row)
+
+
+def of_hunyuan(row: Row, columns: Columns) -> Conversation:
+    """Messages of system, user and assistant in turn."""
+    messages, tags = _messages(row, columns), columns.tags
+    turns = []
+    for place, message in enumerate(messages):
+        role = tags.roles.get(message.get(str(tags.role_tag)), "unknown")
+        wanted = (("system",), ("user", "observation"), ("assistant", "function"))[place % 3]
+        if role not in wanted:
+            raise BadRecord(f"roles out of order: message {place} must be of {' or '.join(wanted)}, is of {role}")
+        if message.get(str(tags.content_tag)) is not None:
+            turns.append({"role": role, "content": _checked(message[str(tags.content_tag)], place)})
+    if not turns or len(turns) % 3:
+        raise BadRecord(f"{len(turns)} messages: system, user and assistant take turns")
+    return Conversation(turns[:-1], turns[-1:], tools=_tools(row, columns), row=row)
+
+
+CONVERTERS: dict[str, Callable[[Row, Columns], Conversation]] = {
+    "alpaca": of_alpaca,
+    "alpaca_pair": of_alpaca_pair,
+    "sharegpt": of_sharegpt,
+    "sharegpt_pair": of_sharegpt_pair,
+    "openai": of_openai,
+    "hunyuan": of_hunyuan,
+}
+
+
+def _finished(prompt: list[Message], answers: list[Message], system: str, tools: str, row: Row) -> Conversation:
+    conversation = Conversation(prompt, answers, system, tools, row=row)
+    if conversation.is_uneven:
+        conversation.doubt = f"an empty conversation takes its place: {len(prompt)} messages before the answer"
+    elif not (answers[0]["content"] or answers[0].get("tool_calls")):
+        conversation.doubt = "the answer is empty: the last message"
+    return conversation
+
+
+def _answer(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def _text(row: Row, name: str | None) -> str:
+    value = row.get(str(name))
+    if not isinstance(value, str):
+        raise BadRecord(f"{name!r} must be a text: is {value!r}"[:200])
+    return value
+
+
+def _checked(content: Any, place: int) -> str:
+    if not isinstance(content, str):
+        raise BadRecord(f"content must be a text: message {place} has {content!r}"[:200])
+    return content
+
+
+def _history(row: Row, columns: Columns) -> list[list[str]]:
+    turns = row.get(columns.history) if columns.history else None
+    if turns is None:
+        return []
+    are_pairs = isinstance(turns, list) and all(
+        isinstance(turn, list) and len(turn) == 2 and all(isinstance(text, str) for text in turn) for turn in turns
+    )
+    if not are_pairs:
+        raise BadRecord(f"{columns.history!r} must be a list of pairs of texts: is {turns!r}"[:200])
+    return turns
+
+
+def _messages(row: Row, columns: Columns) -> list[Message]:
+    messages = row.get(str(columns.messages))
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise BadRecord(f"{columns.messages!r} must be a list of messages: is {messages!r}"[:200])
+    if not messages:
+        raise BadRecord(f"no messages: {columns.messages!r} is empty")
+    return messages
+
+
+def _opened(row: Row, columns: Columns) -> tuple[str, list[Message]]:
+    """The system text and the messages after it."""
+    messages, tags = _messages(row, columns), columns.tags
+    if tags.system_tag and messages[0].get(str(tags.role_tag)) == tags.system_tag:
+        system, messages = messages[0].get(str(tags.content_tag)), messages[1:]
+    else:
+        system = row.get(columns.system) if columns.system else ""
+    if not messages:
+        raise BadRecord("no messages: there is only a system message")
+    if not (system is None or isinstance(system, str)):
+        raise BadRecord(f"the system message must be a text: is {system!r}"[:200])
+    return system or "", messages
+
+
+def _in_turn(messages: list[Message], columns: Columns) -> list[Message]:
+    """Those with content, once all roles stand where they should."""
+    tags = columns.tags
+    turns = []
+    wanted = (tags.user_tag, tags.observation_tag), (tags.assistant_tag, tags.function_tag)
+    for place, message in enumerate(messages):
+        role = message.get(str(tags.role_tag))
+        if role not in wanted[place % 2]:
+            names = " or ".join(str(name) for name in wanted[place % 2] if name)
+            raise BadRecord(f"roles out of order: message {place} must be of {names}, is of {role!r}")
+        content = message.get(str(tags.content_tag))
+        if content is not None:
+            turns.append({"role": tags.roles[role], "content": _checked(content, place)})
+    return turns
+
+
+def _tools(row: Row, columns: Columns) -> str:
+    tools = row.get(columns.tools) if columns.tools else ""
+    if not (tools is None or isinstance(tools, str)):
+        raise BadRecord(f"{columns.tools!r} must be JSON in a text: is {tools!r}"[:200])
+    return tools or ""

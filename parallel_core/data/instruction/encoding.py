@@ -1,0 +1,196 @@
+"""From a conversation to ids and labels: pairs of source and target, of which only targets carry loss."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parallel_core.data.instruction import deepseek4
+from parallel_core.data.instruction.conversations import Conversation, Message
+from parallel_core.data.instruction.records import BadRecord
+from parallel_core.data.instruction.templates import Slots, Template
+from parallel_core.data.instruction.tokens import ConversationTokens
+from parallel_core.data.instruction.tool_texts import described, function_calls, name_and_arguments, parsed
+
+IGNORED = -100
+"""The label of a token without loss."""
+UNCUT = 100_000
+"""Tokens of a conversation without --seq-length."""
+
+Pair = tuple[list[int], list[int]]
+"""Source and target."""
+
+
+def shares(source: int, target: int, room: int) -> tuple[int, int]:
+    """How much of source and target fits, where the shorter of both stays whole if it takes less than half."""
+    if target * 2 < room:
+        most = room
+    elif source * 2 < room:
+        most = room - source
+    else:
+        most = int(room * (target / (source + target)))
+    kept = min(most, target)
+    return min(max(room - kept, 0), source), kept
+
+
+def _proportional(source: int, target: int, room: int) -> tuple[int, int]:
+    """How much of source and target fits, by the target's share; at least one token of it."""
+    most = max(int(room * (target / (source + target))) if source + target else 0, 1)
+    return room - min(most, target), most
+
+
+@dataclass(frozen=True)
+class ConversationEncoder:
+    """Conversations of one template to ids."""
+
+    template: Template | None
+    """None: the tokenizer's own."""
+    tokens: ConversationTokens
+    room: int = UNCUT
+    """Tokens of a conversation; what is longer is cut."""
+    enable_thinking: bool | None = None
+    drop_thinking: bool = True
+
+    def pairs(self, conversation: Conversation) -> list[Pair]:
+        """Source and target of each turn. Raises BadRecord for a message that the template cannot write."""
+        template = self.template
+        if template is None:
+            return self._cut(self._by_own_template(conversation), False)
+        if template.style.is_deepseek4:
+            texts = deepseek4.written(conversation, bool(self.enable_thinking), self.drop_thinking)
+            return self._cut([self.tokens.encode([text]) for text in texts], False)
+        messages = self._thoughtful(conversation.messages)
+        written = [self._message(place, message, conversation) for place, message in enumerate(messages)]
+        if template.style.reasons:
+            self._add_empty_thoughts(messages, written)
+        return self._cut(written, template.style.cuts_by_share)
+
+    def _message(self, place: int, message: Message, conversation: Conversation) -> list[int]:
+        """One message, behind what opens the conversation or separates turns."""
+        template = self.template
+        assert template
+        opening: list[Any] = []
+        content = message["content"]
+        if place == 0:
+            opening += template.formats["prefix"]
+            opening += (system := self._system(conversation))
+            if system and template.style.system_in_user and message["role"] == "user":
+                opening, content = opening[: -len(system)], str(system[0]) + content
+        elif place % 2 == 0 and template.style.separates:
+            opening += template.formats["separator"]
+        idx = None if template.style.system_in_user else str(place // 2)
+        return self.tokens.encode((*opening, *_written(template, message["role"], content, idx)))
+
+    def _system(self, conversation: Conversation) -> Slots:
+        template = self.template
+        assert template
+        system = conversation.system or template.default_system
+        if not (system or conversation.tools):
+            return ()
+        tools = described(conversation.tools, template.tool_format) if conversation.tools else ""
+        return filled(template.formats["system"], content=system + tools)
+
+    def _by_own_template(self, conversation: Conversation) -> list[list[int]]:
+        """Sources and targets by the tokenizer's chat template, which must write a longer conversation with the same
+        beginning."""
+        names = {"observation": "tool", "function": "assistant"}
+        system = [{"role": "system", "content": conversation.system}] if conversation.system else []
+        messages = [{**message, "role": names.get(message["role"], message["role"])} for message in conversation.messages]
+        variables = {"tools": parsed(conversation.tools)} if conversation.tools else {}
+        if self.enable_thinking is not None:
+            variables["enable_thinking"] = self.enable_thinking
+        parts: list[list[int]] = []
+        done: list[int] = []
+        for place in range(len(messages)):
+            whole = self.tokens.chat(system + messages[: place + 1], place % 2 == 0, **variables)
+            if whole[: len(done)] != done:
+                raise BadRecord(f"the tokenizer's chat template writes the turns before differently: message {place}")
+            parts.append(whole[len(done) :])
+            done = whole
+        return parts
+
+    def _thoughtful(self, messages: list[Message]) -> list[Message]:
+        """Without thoughts where --enable-thinking is false."""
+        assert self.template
+        if not (self.template.style.reasons and self.enable_thinking is False):
+            return messages
+        first, last = (re.escape(word) for word in self.template.thought_words)
+        thought = re.compile(f"{first}(.*?){last}", re.DOTALL)
+        return [
+            {**message, "content": thought.sub("", message["content"]).lstrip("\n")} if place % 2 else message
+            for place, message in enumerate(messages)
+        ]
+
+    def _add_empty_thoughts(self, messages: Sequence[Message], written: list[list[int]]) -> None:
+        """To answers without one: in the answer if thinking is enabled, else in what comes before it."""
+        assert self.template
+        empty = self.tokens.encode(["".join(self.template.thought_words)])
+        for place in range(0, len(messages), 2):
+            if not any(word in messages[place + 1]["content"] for word in self.template.thought_words):
+                if self.enable_thinking:
+                    written[place + 1] = empty + written[place + 1]
+                else:
+                    written[place] = written[place] + empty
+
+    def _cut(self, written: Sequence[list[int]], by_share: bool) -> list[Pair]:
+        """Sources and targets in turn, as pairs, up to the room that there is."""
+        room = self.room if by_share else self.room - 1
+        rule = _proportional if by_share else shares
+        pairs: list[Pair] = []
+        used = 0
+        for source, target in zip(written[::2], written[1::2], strict=True):
+            if used >= room:
+                break
+            of_source, of_target = rule(len(source), len(target), room - used)
+            pair = source[:of_source], target[:of_target]
+            used += len(pair[0]) + len(pair[1])
+            pairs.append(pair)
+        return pairs
+
+
+def _written(template: Template, role: str, content: str, idx: str | None) -> Slots:
+    slots = template.formats.get(role)
+    if slots is None or role in ("prefix", "separator", "system"):
+        raise BadRecord(f"no place for a message of {role} among the turns")
+    if role == "user" and idx is not None:
+        return filled(slots, content=content, idx=idx)
+    if role != "function":
+        return filled(slots, content=content)
+    if any("{{name}}" in slot for slot in slots if isinstance(slot, str)):
+        name, arguments = name_and_arguments(content)
+        return tuple(
+            slot.replace("{{name}}", name).replace("{{arguments}}", arguments) if isinstance(slot, str) else slot
+            for slot in slots
+        )
+    return filled(slots, content=function_calls(content))
+
+
+def filled(slots: Slots, **values: str) -> Slots:
+    """Slots with each placeholder filled once a slot."""
+
+    def of(text: str) -> str:
+        for name, value in values.items():
+            text = text.replace("{{" + name + "}}", value, 1)
+        return text
+
+    return tuple(of(slot) if isinstance(slot, str) else slot for slot in slots)
+
+
+def joined(pairs: Sequence[Pair], efficient_eos: bool, eos: int, room: int | None = None) -> Pair:
+    """Ids and labels of all pairs; room: that each pair is cut to (--neat-pack)."""
+    ids: list[int] = []
+    labels: list[int] = []
+    for source, target in pairs:
+        masked = [IGNORED] * len(source)
+        if ids and efficient_eos and source:
+            masked[0] = eos
+        if room is not None:
+            of_source, of_target = shares(len(source), len(target), room)
+            source, masked, target = source[:of_source], masked[:of_source], target[:of_target]
+        ids += source + target
+        labels += masked + target
+    if efficient_eos:
+        ids, labels = [*ids, eos], [*labels, eos]
+    return ids, labels

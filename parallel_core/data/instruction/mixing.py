@@ -1,0 +1,99 @@
+"""Several data sets in one: `--mix-strategy` of LlamaFactoryInstructionHandler, whose data `dataset_info.json` lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parallel_core.data.instruction.columns import OPENAI_TAGS, Columns, Tags
+
+MIX_STRATEGIES = ("concat", "interleave_under", "interleave_over")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or folder of records, and how they are read."""
+
+    path: Path
+    converter: str | None
+    columns: Columns
+
+
+_COLUMNS = {
+    "alpaca": ("system", "prompt", "query", "response", "history"),
+    "sharegpt": ("system", "messages", "tools"),
+    "openai": ("system", "messages", "tools"),
+}
+"""Formatting -> what `columns` may name; what it leaves out is not read."""
+
+
+def listed_sources(names: str, dataset_dir: str | None) -> list[Source]:
+    """The data sets `names`, separated by commas, of a folder with a `dataset_info.json`. Raises ValueError."""
+    if dataset_dir is None:
+        raise ValueError("--handler-name LlamaFactoryInstructionHandler needs --dataset-dir, with a dataset_info.json")
+    path = Path(dataset_dir, "dataset_info.json")
+    try:
+        info = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--dataset-dir: {path} cannot be read as JSON ({error})") from error
+    wanted = [name.split("/")[-1].strip() for name in names.split(",")]
+    missing = [name for name in wanted if not isinstance(info, dict) or name not in info]
+    if missing:
+        raise ValueError(f"--input {missing[0]} is not in {path}; name its data sets, separated by commas")
+    return [_source(name, info[name], path) for name in wanted]
+
+
+def _source(name: str, given: Any, path: Path) -> Source:
+    formatting = given.get("formatting", "alpaca") if isinstance(given, dict) else None
+    if formatting not in _COLUMNS or not isinstance(given.get("file_name"), str):
+        raise ValueError(f"{path}: {name} must have a file_name, and formatting {' or '.join(_COLUMNS)}")
+    if given.get("ranking"):
+        raise ValueError(f"{path}: {name} is for comparisons (ranking); give --handler-name AlpacaStylePairwiseHandler")
+    columns = Columns(tags=OPENAI_TAGS if formatting == "openai" else Tags())
+    if "columns" in given:
+        columns = replace(columns, **{key: given["columns"].get(key) for key in _COLUMNS[formatting]})
+    if formatting == "sharegpt" and "tags" in given:
+        columns = replace(columns, tags=Tags(**{key: given["tags"].get(key) for key in Tags.__dataclass_fields__}))
+    return Source(path.parent / given["file_name"], formatting, columns)
+
+
+def interleaved(
+    lengths: Sequence[int], probabilities: Sequence[float] | None, seed: int, until_all: bool
+) -> Iterator[tuple[int, int]]:
+    """(data set, record) in turn, or drawn with `probabilities` as HuggingFace's datasets draws them.
+
+    until_all: until the last data set ends, where shorter ones begin again; else until the first ends.
+    """
+    if probabilities is None:
+        for number in range(max(lengths) if until_all else min(lengths)):
+            yield from ((which, number % length) for which, length in enumerate(lengths))
+        return
+    ended = np.zeros(len(lengths), bool)
+    nexts = [0] * len(lengths)
+    random = np.random.default_rng(seed)
+    while True:
+        for which in random.choice(len(lengths), size=1000, p=probabilities).tolist():
+            if ended.all() if until_all else ended.any():
+                return
+            yield which, nexts[which]
+            nexts[which] += 1
+            if nexts[which] >= lengths[which]:
+                ended[which], nexts[which] = True, 0
+
+
+def checked_probabilities(text: str | None, number: int) -> list[float] | None:
+    """`--interleave-probs` for so many data sets. Raises ValueError."""
+    if text is None:
+        return None
+    try:
+        given = [float(part) for part in text.split(",")]
+    except ValueError:
+        given = []
+    if len(given) != number or abs(sum(given) - 1) > 1e-6 or min(given) < 0:
+        raise ValueError(f"--interleave-probs {text}: must be {number} numbers, one a data set, that sum to 1")
+    return given

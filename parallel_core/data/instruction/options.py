@@ -1,0 +1,183 @@
+"""MindSpeed-LLM's flags of `preprocess_data.py`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parallel_core.data.instruction.handlers import HANDLERS, REFUSED, Handler
+from parallel_core.data.instruction.mixing import MIX_STRATEGIES
+from parallel_core.data.instruction.records import ON_BAD_RECORD
+from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE
+
+DEFAULT_HANDLER = "GeneralPretrainHandler"
+"""Of --tokenizer-type PretrainedFromHF without --handler-name."""
+
+NO_EFFECT = {
+    "--n-subs": (int, "parts are joined to what one go writes"),
+    "--log-interval": (int, "progress is shown by time"),
+    "--cache-dir": (str, "nothing is cached"),
+    "--dataset-impl": (str, "data are always mapped"),
+    "--make-vocab-size-divisible-by": (int, "the vocabulary is padded in training"),
+    "--pad-vocab-size-to": (int, "the vocabulary is padded in training"),
+    "--hf-datasets-params": (str, None),
+    "--script-data-dir": (str, None),
+    "--obf-seed-content": (str, None),
+}
+"""Flags with a value that change nothing in the files -> type and why; without a reason: refused."""
+NO_EFFECT_SWITCHES = {
+    "--streaming": "records are always read one by one",
+    "--overwrite-cache": "nothing is cached",
+    "--tokenizer-not-use-fast": "there is one tokenizer",
+    "--keep-newlines": "is a part of --split-sentences",
+    "--split-sentences": None,
+    "--data-obfuscation": None,
+}
+_REFUSALS = {
+    "hf_datasets_params": "load_dataset of a hub is not used; give files with --input",
+    "script_data_dir": "scripts that load data are not run; give files with --input",
+    "obf_seed_content": "data are not obfuscated; leave it out",
+    "data_obfuscation": "data are not obfuscated; leave it out",
+    "split_sentences": "each text is one sequence; leave it out, or split the text before",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstructionOptions:
+    """What a run of preprocessing with a handler is told."""
+
+    input: str
+    output_prefix: Path
+    handler_name: str = DEFAULT_HANDLER
+    prompt_type: str | None = None
+    prompt_type_path: Path = TABLE
+    map_keys: dict[str, Any] | None = None
+    json_keys: tuple[str, ...] = ("text",)
+    append_eod: bool = False
+    seq_length: int | None = None
+    pack: bool = False
+    neat_pack: bool = False
+    pad_to_multiple_of: int = 1
+    enable_thinking: bool | None = None
+    drop_thinking: bool = True
+    dataset_additional_keys: tuple[str, ...] = ()
+    dataset_dir: str | None = None
+    mix_strategy: str = "concat"
+    interleave_probs: str | None = None
+    max_samples: int | None = None
+    seed: int = 1234
+    workers: int = 1
+    on_bad_record: str = "reference"
+
+    @property
+    def handler(self) -> Handler:
+        """The one that is named."""
+        return HANDLERS[self.handler_name]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Data sets that are written."""
+        handler = self.handler
+        of_handler = self.json_keys if handler.keys is None else handler.keys
+        return (*of_handler, *self.dataset_additional_keys) if self.handler_name.startswith("R1") else of_handler
+
+    @property
+    def prefix(self) -> Path:
+        """Of the data sets' names: data for fine-tuning have `_packed` in it."""
+        is_running_text = self.handler_name.endswith("PretrainHandler")
+        return self.output_prefix if is_running_text else Path(f"{self.output_prefix}_packed")
+
+    def __post_init__(self) -> None:
+        mistakes = self._mistakes()
+        if mistakes:
+            raise ValueError("; ".join(mistakes))
+
+    def _mistakes(self) -> list[str]:
+        name, found = self.handler_name, []
+        if name in REFUSED:
+            return [f"--handler-name {name}: {REFUSED[name]}"]
+        if name not in HANDLERS:
+            return [f"--handler-name {name} is not available; choose one of {', '.join(HANDLERS)}"]
+        handler = self.handler
+        if handler.has_template and self.prompt_type is None:
+            found.append(f"--handler-name {name} needs --prompt-type: a template, or {OWN_TEMPLATE}")
+        if not handler.has_template and self.prompt_type is not None and name != "HunyuanInstructionHandler":
+            found.append(f"--prompt-type {self.prompt_type}: --handler-name {name} writes without a template; remove it")
+        if self.neat_pack and not self.pack:
+            found.append("--neat-pack needs --pack")
+        if self.pack and self.keys != ("input_ids", "attention_mask", "labels"):
+            found.append(f"--pack: --handler-name {name} writes no conversations with labels; remove it")
+        if self.pack and self.seq_length is None:
+            found.append("--pack needs --seq-length, the length of a pack")
+        if self.map_keys is not None and not handler.map_keys:
+            found.append(f"--map-keys: --handler-name {name} has fixed columns; remove it")
+        if not self.output_prefix.absolute().parent.is_dir():
+            found.append(f"--output-prefix {self.output_prefix}: the folder does not exist; make it")
+        numbers = {"seq_length": 2, "pad_to_multiple_of": 1, "max_samples": 1, "workers": 1}
+        for field, least in numbers.items():
+            value = getattr(self, field)
+            if value is not None and value < least:
+                found.append(f"--{field.replace('_', '-')} {value} must be at least {least}")
+        return found
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> InstructionOptions:
+        """Of parsed flags. Raises ValueError for what contradicts, all at once, and for what is refused."""
+        refused = [name for name in _REFUSALS if getattr(args, name)]
+        if refused:
+            raise ValueError("; ".join(f"--{n.replace('_', '-')}: {_REFUSALS[n]}" for n in refused))
+        if args.reasoning_effort == "max":
+            raise ValueError("--reasoning-effort max: its text is not known here; leave it out")
+        given = {name: getattr(args, name) for name in cls.__dataclass_fields__ if getattr(args, name) is not None}
+        lists = {name: tuple(given[name]) for name in ("json_keys", "dataset_additional_keys") if name in given}
+        paths = {name: Path(given[name]) for name in ("output_prefix", "prompt_type_path") if name in given}
+        return cls(**{**given, **lists, **paths, "input": str(args.input)})
+
+
+def add_instruction_flags(parser: argparse.ArgumentParser) -> None:
+    """MindSpeed-LLM's flags, without those that every way of preprocessing has (--input, --json-keys, --workers ...)."""
+    group = parser.add_argument_group("instruction data, as MindSpeed-LLM's preprocess_data.py")
+    group.add_argument("--handler-name", help=", ".join(HANDLERS))
+    group.add_argument("--prompt-type", help=f"a template of --prompt-type-path; {OWN_TEMPLATE}: the tokenizer's own")
+    group.add_argument("--prompt-type-path", type=Path, help="JSON of templates (default: 34 of this package)")
+    group.add_argument("--map-keys", type=_object, help='columns by their role, as \'{"prompt": "question"}\'')
+    group.add_argument("--enable-thinking", type=_truth, help="true, false or none: thoughts in answers")
+    group.add_argument("--drop-thinking", type=_truth, help="deepseek4: leave out thoughts of earlier turns")
+    group.add_argument("--reasoning-effort", choices=("high", "max"), help="deepseek4: high writes nothing")
+    group.add_argument("--seq-length", type=int, help="tokens of a sample: what is longer is cut or left out")
+    group.add_argument("--pack", action="store_true", help="several conversations in a sample")
+    group.add_argument("--neat-pack", action="store_true", help="with their numbers in the attention mask")
+    group.add_argument("--pad-to-multiple-of", type=int, help="running text: pad each to a multiple of it, plus one")
+    group.add_argument("--dataset-additional-keys", nargs="*", help="of R1 handlers: further data sets, such as labels")
+    group.add_argument("--dataset-dir", help="folder with dataset_info.json, for LlamaFactoryInstructionHandler")
+    group.add_argument("--mix-strategy", choices=MIX_STRATEGIES, help="how its data sets are mixed")
+    group.add_argument("--interleave-probs", help="shares of its data sets, separated by commas")
+    group.add_argument("--max-samples", type=int, help="read so many records of each of its data sets")
+    group.add_argument("--seed", type=int, help="of --interleave-probs (default: 1234)")
+    rules = "; ".join(f"{name}: {rule}" for name, rule in ON_BAD_RECORD.items())
+    group.add_argument("--on-bad-record", choices=tuple(ON_BAD_RECORD), help=f"{rules} (default: reference)")
+    for flag, (kind, reason) in NO_EFFECT.items():
+        group.add_argument(flag, type=kind, help=f"without effect: {reason}" if reason else argparse.SUPPRESS)
+    for flag, reason in NO_EFFECT_SWITCHES.items():
+        help_text = f"without effect: {reason}" if reason else argparse.SUPPRESS
+        group.add_argument(flag, action="store_true", help=help_text)
+
+
+def _truth(text: str) -> bool | None:
+    values = {"true": True, "false": False, "none": None}
+    if text.lower() not in values:
+        raise argparse.ArgumentTypeError(f"must be true, false or none, not {text!r}")
+    return values[text.lower()]
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a JSON object: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, not {text!r}")
+    return value

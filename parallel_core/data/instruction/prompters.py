@@ -1,0 +1,151 @@
+"""Handlers without a template: running text, and instructions under Alpaca's fixed headings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from parallel_core.data.instruction.encoding import IGNORED
+from parallel_core.data.instruction.records import BadRecord, Row
+from parallel_core.data.instruction.tool_texts import TEXTS
+
+if TYPE_CHECKING:
+    from parallel_core.data.instruction.handlers import Sequences, Setting
+
+INSTRUCTION, RESPONSE = "### Instruction:", "### Response:"
+BAICHUAN_USER, BAICHUAN_ASSISTANT = 195, 196
+"""Ids before a user's and an assistant's text in Baichuan's vocabulary."""
+Turn = tuple[str, str]
+"""Heading and text."""
+
+
+def pretrain(row: Row, setting: Setting) -> Sequences:
+    """The text under each key; none where it is empty."""
+    return {key: _running(text(row, key), setting, setting.pad_to_multiple_of) for key in setting.json_keys}
+
+
+def alpaca_pretrain(row: Row, setting: Setting) -> Sequences:
+    """An instruction with its answer as running text; without an input the word None, as MindSpeed-LLM writes it."""
+    given = f" Input:\n{row['input']}" if row.get("input") else "None"
+    values = {"{instruction}": row.get("instruction"), "{input}": given, "{output}": row.get("output")}
+    if values["{instruction}"] is None and values["{output}"] is None:
+        raise BadRecord("no text: 'instruction' and 'output' are missing")
+    parts = TEXTS["alpaca_pretrain"].replace("{", "\0{").replace("}", "}\0").split("\0")
+    return {"text": _running("".join(str(values.get(part, part)) for part in parts), setting)}
+
+
+def sharegpt_pretrain(row: Row, setting: Setting) -> Sequences:
+    """The texts of a conversation one behind the other."""
+    return {key: _running("".join(_values(row, key)), setting) for key in setting.json_keys}
+
+
+def stack_overflow(row: Row, setting: Setting) -> Sequences:
+    """A question about Python with its answer as running text."""
+    title, question, answer = (text(row, key) for key in ("title", "question_body", "answer_body"))
+    whole = f"In python, {title}\n### Question:\n{question}\n### Response:\n{answer}\n"
+    return {"text": _running(whole, setting, setting.pad_to_multiple_of)}
+
+
+def _values(row: Row, key: str) -> list[str]:
+    messages = row.get(key)
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise BadRecord(f"{key!r} must be a list of messages: is {messages!r}"[:200])
+    values = [message.get("value", message.get("content")) for message in messages]
+    if not all(isinstance(value, str) for value in values):
+        raise BadRecord(f"{key!r} has a message without a text under 'value' or 'content'")
+    return values
+
+
+def _running(content: str, setting: Setting, multiple: int = 1) -> list[list[int]]:
+    """One sequence; padding has the first id behind the vocabulary, as MindSpeed-LLM writes it."""
+    if not content:
+        return []
+    ids = list(setting.tokens.tokenizer.encode(content, special=True))
+    if multiple > 1:
+        missing = (len(ids) // multiple + 1) * multiple - len(ids) - setting.append_eod
+        ids += [setting.tokens.tokenizer.vocab_size] * missing
+    return [[*ids, setting.eod] if setting.append_eod else ids]
+
+
+def general(row: Row, setting: Setting) -> Sequences:
+    """`instruction` and `input` are asked, `output` is answered."""
+    asked = f"{text(row, 'instruction')}\n{text(row, 'input')}"
+    return _prompted([(INSTRUCTION, asked), (RESPONSE, text(row, "output"))], setting)
+
+
+def leetcode(row: Row, setting: Setting) -> Sequences:
+    """A problem is asked, code with its explanation is answered."""
+    asked = text(row, "code_with_problem").split("```", maxsplit=1)[0].strip()
+    answer = f"{text(row, 'code_only')}\n{text(row, 'explanation_only')}"
+    return _prompted([(INSTRUCTION, asked), (RESPONSE, answer)], setting)
+
+
+def belle(row: Row, setting: Setting) -> Sequences:
+    """Turns that `Human:` and `Assistant:` begin within one text; `output` answers the last."""
+    turns: list[Turn] = []
+    for part in filter(None, text(row, "instruction").split("Human:")):
+        asked, *answered = part.split("Assistant:")
+        turns += [(INSTRUCTION, asked.strip()), (RESPONSE, answered[0].strip())] if answered else []
+        turns += [] if answered else [(RESPONSE, asked.strip())]
+    if not turns:
+        raise BadRecord("no turns: 'instruction' is empty")
+    return _prompted([*turns[:-1], (RESPONSE, text(row, "output").strip())], setting)
+
+
+def moss(row: Row, setting: Setting) -> Sequences:
+    """A sequence for each turn of MOSS's chats, with the turns before it."""
+    turns: list[Turn] = []
+    documents = []
+    for asked, answered in _moss_turns(row):
+        turns += [(INSTRUCTION, asked), (RESPONSE, answered)]
+        documents.append(_prompted(turns, setting, append_eod=False))
+    return {key: [document[key][0] for document in documents] for key in ("input_ids", "attention_mask", "labels")}
+
+
+def moss_turns(row: Row, setting: Setting) -> Sequences:
+    """A MOSS chat in Baichuan's form: an id before each text, and an end of text instead of the first masked label."""
+    tokenizer, eos = setting.tokens.tokenizer, setting.tokens.eos
+    ids: list[int] = []
+    labels: list[int] = []
+    for asked, answered in _moss_turns(row):
+        question, answer = (tokenizer.encode(part, special=True) for part in (asked, answered))
+        ids += [BAICHUAN_USER, *question, BAICHUAN_ASSISTANT, *answer]
+        labels += [eos, *[IGNORED] * len(question), IGNORED, *answer]
+    ids, labels = [*ids, eos], [*labels, eos]
+    return {"input_ids": [ids], "attention_mask": [[1] * len(ids)], "labels": [labels]}
+
+
+def _moss_turns(row: Row) -> list[tuple[str, str]]:
+    chat = row.get("chat")
+    if not isinstance(chat, dict) or not any(chat.values()):
+        raise BadRecord(f"'chat' must be an object of turns: is {chat!r}"[:200])
+    turns = [turn for turn in chat.values() if turn]
+    if not all(isinstance(turn, dict) and {"Human", "MOSS"} <= set(turn) for turn in turns):
+        raise BadRecord("'chat' has a turn without 'Human' and 'MOSS'")
+    return [
+        (
+            text(turn, "Human").replace("<eoh>", "").replace("<|Human|>: ", "").strip(),
+            text(turn, "MOSS").replace("<|MOSS|>:", "").replace("<eom>", "").strip(),
+        )
+        for turn in turns
+    ]
+
+
+def _prompted(turns: Sequence[Turn], setting: Setting, append_eod: bool | None = None) -> Sequences:
+    """Ids and labels of turns under their headings; all but the last answer is masked."""
+    encode = setting.tokens.tokenizer.encode
+    whole = f"\n{TEXTS['alpaca_system']}\n" + "".join(f"{heading}\n{content}\n" for heading, content in turns)
+    ids = list(encode(whole, special=True))
+    masked = len(encode(whole.rsplit(RESPONSE, maxsplit=1)[0] + RESPONSE + "\n", special=True))
+    end = [setting.eod] if (setting.append_eod if append_eod is None else append_eod) else []
+    ids += end
+    labels = [IGNORED] * masked + ids[masked:]
+    return {"input_ids": [ids], "attention_mask": [[1] * len(ids)], "labels": [labels]}
+
+
+def text(row: Any, key: str) -> str:
+    """The text under a key. Raises BadRecord if there is none."""
+    value = row.get(key)
+    if not isinstance(value, str):
+        raise BadRecord(f"{key!r} must be a text: is {value!r}"[:200])
+    return value

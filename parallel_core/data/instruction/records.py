@@ -1,0 +1,160 @@
+"""Rows of a file with their places, and what becomes of those that are wrong."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+class BadRecord(ValueError):
+    """A record that cannot be trained on; the text says what is wrong with it."""
+
+
+class UnreadableRecord(BadRecord):
+    """A record that is no JSON object."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A row, or what is wrong with its line, and where it stands."""
+
+    place: str
+    """Such as "data.jsonl, line 3"."""
+    row: Row | UnreadableRecord
+
+
+ON_BAD_RECORD = {
+    "reference": "as MindSpeed-LLM: leave it out, or write an empty conversation; stop at a line that is no JSON object",
+    "skip": "leave it out",
+    "stop": "stop at the first, and write nothing",
+}
+"""Value of --on-bad-record -> what it does."""
+
+
+@dataclass
+class Report:
+    """What became of the records."""
+
+    on_bad_record: str = "reference"
+    read: int = 0
+    written: int = 0
+    """Samples, before packing."""
+    left_out: list[str] = field(default_factory=list)
+    """Place and reason of each record that was left out."""
+    doubtful: list[str] = field(default_factory=list)
+    """Those of each that was written all the same."""
+    kinds: Counter[str] = field(default_factory=Counter)
+    """Reasons without the values, and how often."""
+
+    def left_out_for(self, place: str, error: BadRecord) -> None:
+        """Count a record that is left out. Raises ValueError if that must not be."""
+        is_broken = isinstance(error, UnreadableRecord) and self.on_bad_record != "skip"
+        if is_broken or self.on_bad_record == "stop":
+            raise ValueError(f"{place}: {error}; repair it, or leave such records out with --on-bad-record skip")
+        self._note(self.left_out, place, str(error))
+
+    def is_written(self, place: str, doubt: str) -> bool:
+        """Count a doubtful record; whether it is written all the same."""
+        if self.on_bad_record != "reference":
+            self.left_out_for(place, BadRecord(doubt))
+            return False
+        self._note(self.doubtful, place, doubt)
+        return True
+
+    def _note(self, notes: list[str], place: str, reason: str) -> None:
+        notes.append(f"{place}: {reason}")
+        self.kinds[reason.split(":")[0]] += 1
+
+    def lines(self, most: int = 20) -> list[str]:
+        """The report as text; of many records only the first are named."""
+        found = [f"{self.read} records read, {self.written} samples written"]
+        parts = (("left out", self.left_out), ("written although doubtful", self.doubtful))
+        for what, notes in parts:
+            if notes:
+                found.append(f"{len(notes)} records {what}:")
+                found += [f"  {note}" for note in notes[:most]]
+                found += [f"  and {len(notes) - most} more"] if len(notes) > most else []
+        return found
+
+
+def read_records(path: str | Path) -> Iterator[Record]:
+    """The records of a file, or of all files of a folder in the order of their names.
+
+    Raises ValueError for what does not exist, is empty, or is of no kind that is known.
+    """
+    path = Path(path)
+    files = sorted(f for f in path.rglob("*") if f.is_file() and f.name[0] != ".") if path.is_dir() else [path]
+    if not path.exists():
+        raise ValueError(f"--input {path} does not exist; give a file or a folder ({', '.join(READERS)})")
+    if not files:
+        raise ValueError(f"--input {path} is an empty folder; put data into it ({', '.join(READERS)})")
+    unknown = [file.name for file in files if file.suffix not in READERS]
+    if unknown:
+        raise ValueError(f"--input {path}: {unknown[0]} is of no kind that is read; give {', '.join(READERS)}")
+    for file in files:
+        yield from READERS[file.suffix](file)
+
+
+def _json_lines(file: Path) -> Iterator[Record]:
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield Record(f"{file.name}, line {number}", _parsed(line))
+
+
+def _json(file: Path) -> Iterator[Record]:
+    """A list of objects, or objects in lines."""
+    with file.open("rb") as lines:
+        starts = lines.read(4096).lstrip()[:1]
+    if starts != b"[":
+        yield from _json_lines(file)
+        return
+    try:
+        rows = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"--input {file}: is no JSON ({error}); repair it") from error
+    for number, row in enumerate(rows, start=1):
+        yield Record(f"{file.name}, record {number}", _checked(row))
+
+
+def _text_lines(file: Path) -> Iterator[Record]:
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            yield Record(f"{file.name}, line {number}", {"text": line.rstrip("\n")})
+
+
+def _parquet(file: Path) -> Iterator[Record]:
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise ValueError(f"--input {file}: parquet needs pyarrow: pip install -e '.[parquet]'") from error
+    number = 0
+    try:
+        for batch in ParquetFile(file).iter_batches():
+            for row in batch.to_pylist():
+                number += 1
+                yield Record(f"{file.name}, record {number}", row)
+    except ArrowInvalid as error:
+        raise ValueError(f"--input {file}: is no parquet file ({error}); repair it") from error
+
+
+READERS = {".jsonl": _json_lines, ".json": _json, ".parquet": _parquet, ".txt": _text_lines}
+"""Ending of a file -> its records."""
+
+
+def _parsed(line: bytes) -> Row | UnreadableRecord:
+    try:
+        return _checked(json.loads(line))
+    except (ValueError, RecursionError) as error:
+        return UnreadableRecord(f"is no JSON: {error}")
+
+
+def _checked(row: Any) -> Row | UnreadableRecord:
+    return row if isinstance(row, dict) else UnreadableRecord(f"must be a JSON object: is {type(row).__name__}")

@@ -1,0 +1,90 @@
+"""A tokenizer as a template wants it: the end of text that a stop word replaces, and further special tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parallel_core.data.instruction.templates import NamedToken, RoleToken, Slot, Template
+from parallel_core.data.tokenizers import MegatronTokenizer
+
+END_OF_TEXT = "<|endoftext|>"
+"""Becomes the end of text of a tokenizer that has none."""
+
+
+@dataclass(frozen=True)
+class ConversationTokens:
+    """Slots to ids."""
+
+    tokenizer: MegatronTokenizer
+    bos: int | None
+    end: int | None
+    """End of a text."""
+    padding: int | None
+    named: dict[str, int]
+    """Ids of the tokens that the template names."""
+
+    @property
+    def eos(self) -> int:
+        """Id that ends a text. Raises ValueError if there is none."""
+        if self.end is None:
+            raise ValueError("the tokenizer has no token that ends a text; give another, or leave out --append-eod")
+        return self.end
+
+    @property
+    def pad(self) -> int:
+        """Id that fills up a sample: the end of a text where the tokenizer has none for it."""
+        return self.eos if self.padding is None else self.padding
+
+    def encode(self, slots: Sequence[Slot]) -> list[int]:
+        """The ids of slots, each text on its own and without the tokens that the tokenizer puts around texts."""
+        ids: list[int] = []
+        for slot in slots:
+            if isinstance(slot, str):
+                ids += self.tokenizer.encode(slot) if slot else []
+            elif isinstance(slot, NamedToken):
+                ids.append(self.named[slot.name])
+            elif isinstance(slot, RoleToken):
+                token = self.end if slot.role == "eos" else self.bos
+                ids += [] if token is None else [token]
+        return ids
+
+    def chat(self, messages: Sequence[dict[str, Any]], is_asked: bool, **variables: Any) -> list[int]:
+        """The ids of messages as the tokenizer's own template writes them; is_asked: up to where an answer begins."""
+        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=is_asked, **variables)
+
+
+def tokens_for(template: Template | None, tokenizer: MegatronTokenizer) -> ConversationTokens:
+    """`tokenizer` for a template, whose stop words it gets; the vocabulary may grow.
+
+    Raises ValueError for a token that the template names and the vocabulary lacks.
+    """
+    if template is None:
+        return ConversationTokens(tokenizer, tokenizer.bos, tokenizer.eos, tokenizer.pad, {})
+    stop_words = list(template.stop_words)
+    eos = _added(tokenizer, stop_words.pop(0)) if template.replace_eos else tokenizer.eos
+    if eos is None:
+        eos = _added(tokenizer, END_OF_TEXT)
+    if stop_words:
+        tokenizer.add_special_tokens(stop_words)
+    named = {name: _named(tokenizer, name, template) for name in sorted(template.named_tokens)}
+    return ConversationTokens(tokenizer, tokenizer.bos, eos, tokenizer.pad, named)
+
+
+def _added(tokenizer: MegatronTokenizer, token: str) -> int:
+    tokenizer.add_special_tokens([token])
+    added = tokenizer.token_to_id(token)
+    assert added is not None, token
+    return added
+
+
+def _named(tokenizer: MegatronTokenizer, name: str, template: Template) -> int:
+    token = tokenizer.token_to_id(name)
+    token = tokenizer.unk if token is None else token
+    if token is None:
+        raise ValueError(
+            f"--prompt-type {template.name} writes the token {name}, which the tokenizer does not have; choose the "
+            "tokenizer of the model that the template is for"
+        )
+    return token

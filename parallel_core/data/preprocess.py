@@ -3,27 +3,25 @@
     python -m parallel_core.data.preprocess --input FILE.jsonl|FILE|DIR --output-prefix PREFIX \\
         --tokenizer-type GPT2BPETokenizer --vocab-file vocab.json --merge-file merges.txt --append-eod --workers 4
 
-writes `PREFIX_text_document.bin` and `.idx`: train with `--data-path PREFIX_text_document`.
+writes `PREFIX_text_document.bin` and `.idx`: train with `--data-path PREFIX_text_document`. With `--handler-name`, or
+`--tokenizer-type PretrainedFromHF`, it takes MindSpeed-LLM's flags and writes what its `preprocess_data.py` writes.
 """
 
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
-from multiprocessing import get_context
 from pathlib import Path
 
 from parallel_core.command_line import command_line
 from parallel_core.data.indexed_dataset import IndexedDatasetBuilder, smallest_token_type
+from parallel_core.data.instruction.options import InstructionOptions, add_instruction_flags
+from parallel_core.data.instruction.preprocess import data_set, preprocess_instructions
 from parallel_core.data.tokenizers import MegatronTokenizer, build_tokenizer
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
+from parallel_core.data.workers import in_workers
 
 Document = dict[str, str]
 """A text under each key; what isn't JSON has the one key "text"."""
-
-_DOCUMENTS_PER_WORKER = 32
-"""How far reading runs ahead of writing: the input may be larger than the memory."""
 
 
 def read_documents(path: Path, json_keys: Sequence[str] = ("text",)) -> Iterator[Document]:
@@ -77,36 +75,11 @@ class Encoder:
         return [*ids, self.tokenizer.eod] if ids and self.append_eod else ids
 
 
-_worker_encoder: Encoder | None = None
-
-
-def _start_worker(encoder: Encoder) -> None:
-    global _worker_encoder
-    _worker_encoder = encoder
-
-
-def _encode_in_worker(document: Document) -> dict[str, list[int]]:
-    assert _worker_encoder is not None
-    return _worker_encoder(document)
-
-
 def encode_documents(
     documents: Iterable[Document], tokenizer: MegatronTokenizer, append_eod: bool, workers: int
 ) -> Iterator[dict[str, list[int]]]:
     """The token ids of each document under its keys, in order; `workers` processes, or this one when it is 1."""
-    encoder = Encoder(tokenizer, append_eod)
-    if workers <= 1:
-        yield from map(encoder, documents)
-        return
-    # Spawned, not forked: the caller may hold threads and locks. The tokenizer is sent once, not with every document.
-    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (encoder,)) as pool:
-        pending: deque[Future[dict[str, list[int]]]] = deque()
-        for document in documents:
-            pending.append(pool.submit(_encode_in_worker, document))
-            if len(pending) >= workers * _DOCUMENTS_PER_WORKER:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+    return in_workers(Encoder(tokenizer, append_eod), documents, workers)
 
 
 def output_prefix(prefix: str | Path, key: str) -> str:
@@ -146,6 +119,15 @@ def preprocess(
     return counts
 
 
+def _write_instructions(options: InstructionOptions, tokenizer: MegatronTokenizer) -> None:
+    """With a handler of MindSpeed-LLM's, and what became of the records."""
+    report = preprocess_instructions(options, tokenizer)
+    print("\n".join(report.lines()))
+    is_packed = options.prefix != options.output_prefix
+    path = options.output_prefix if is_packed else data_set(options.prefix, options.keys[0])
+    print(f"written: {'--is-instruction-dataset ' if is_packed else ''}--data-path {path}")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Command line."""
     parser = command_line(__doc__.splitlines()[0], "python -m parallel_core.data.preprocess")
@@ -155,8 +137,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--append-eod", action="store_true", help="end every document with the end-of-document id")
     parser.add_argument("--workers", type=int, default=1, help="processes that tokenise")
     add_tokenizer_flags(parser)
+    add_instruction_flags(parser)
     args = parser.parse_args(arguments)
     try:
+        if args.handler_name or args.tokenizer_type == "PretrainedFromHF":
+            options = InstructionOptions.of(args)
+            _write_instructions(options, build_tokenizer(tokenizer_options(args)))
+            return
         tokenizer = build_tokenizer(tokenizer_options(args))
         counts = preprocess(
             read_documents(args.input, args.json_keys),

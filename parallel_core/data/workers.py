@@ -9,7 +9,8 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _ITEMS_AT_ONCE = 64
 _AHEAD = 8

@@ -108,7 +108,11 @@ def of_openai(row: Row, columns: Columns) -> Conversation:
         if role is None:
             raise BadRecord(f"unknown role: {message.get(str(columns.tags.role_tag))!r} in message {place}")
         content = message.get(str(columns.tags.content_tag))
-        kept = {key: message[key] for key in ("tool_calls", "tool_call_id", "reasoning_content") if message.get(key) is not None}
+        kept = {
+            key: message[key]
+            for key in ("tool_calls", "tool_call_id", "reasoning_content")
+            if message.get(key) is not None
+        }
         turns.append({"role": role, "content": "" if content is None else _checked(content, place), **kept})
     if turns[0]["role"] not in ("user", "system"):
         raise BadRecord(f"the first message must be of user or system: is of {turns[0]['role']}")
@@ -189,6 +193,9 @@ def _messages(row: Row, columns: Columns) -> list[Message]:
         raise BadRecord(f"{columns.messages!r} must be a list of messages: is {messages!r}"[:200])
     if not messages:
         raise BadRecord(f"no messages: {columns.messages!r} is empty")
+    role_tag = str(columns.tags.role_tag)
+    if not all(message.get(role_tag) is None or isinstance(message[role_tag], str) for message in messages):
+        raise BadRecord(f"roles must be texts: {[message.get(role_tag) for message in messages]!r}"[:200])
     return messages
 
 

@@ -10,10 +10,10 @@ from parallel_core.data.instruction.conversations import Conversation, Message
 from parallel_core.data.instruction.records import BadRecord
 from parallel_core.data.instruction.tool_texts import TEXTS
 
-BEGIN, END = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
-USER, ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
+BEGIN, END, USER, ASSISTANT, _MARK = (
+    TEXTS[f"deepseek4_{name}"] for name in ("begin", "end", "user", "assistant", "mark")
+)
 THINK, THOUGHT = "<think>", "</think>"
-_MARK = "｜DSML｜"
 _INLINE_THOUGHT = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*", re.DOTALL)
 
 
@@ -109,7 +109,9 @@ def _with_thought(message: Message) -> Message:
 def _calls(turn: Message) -> list[dict[str, Any]]:
     calls = turn["tool_calls"]
     if not isinstance(calls, list) or not all(
-        isinstance(call, dict) and isinstance(call.get("function"), dict) and {"name", "arguments"} <= set(call["function"])
+        isinstance(call, dict)
+        and isinstance(call.get("function"), dict)
+        and {"name", "arguments"} <= set(call["function"])
         for call in calls
     ):
         raise BadRecord(f"tool_calls must be a list of functions with name and arguments: {calls!r}"[:200])

@@ -97,8 +97,10 @@ class ConversationEncoder:
         beginning."""
         names = {"observation": "tool", "function": "assistant"}
         system = [{"role": "system", "content": conversation.system}] if conversation.system else []
-        messages = [{**message, "role": names.get(message["role"], message["role"])} for message in conversation.messages]
-        variables = {"tools": parsed(conversation.tools)} if conversation.tools else {}
+        messages = [
+            {**message, "role": names.get(message["role"], message["role"])} for message in conversation.messages
+        ]
+        variables: dict[str, Any] = {"tools": parsed(conversation.tools)} if conversation.tools else {}
         if self.enable_thinking is not None:
             variables["enable_thinking"] = self.enable_thinking
         parts: list[list[int]] = []

@@ -1,7 +1,7 @@
 """MindSpeed-LLM's handlers: what each reads of a row and writes of it.
 
-A handler has two steps. `align` makes of a row a conversation (or leaves it a row), where wrong records are found;
-`encode` makes the sequences of each data set of it, maybe in another process.
+A handler's converter makes of a row a conversation; its `encode` makes the sequences of each data set of that, maybe in
+another process.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from parallel_core.data.instruction.columns import (
     SHAREGPT_KEYS,
     Columns,
 )
-from parallel_core.data.instruction.conversations import CONVERTERS, Conversation
+from parallel_core.data.instruction.conversations import Conversation
 from parallel_core.data.instruction.encoding import IGNORED, ConversationEncoder, joined
-from parallel_core.data.instruction.records import BadRecord, Row
+from parallel_core.data.instruction.records import BadRecord
 from parallel_core.data.instruction.tokens import ConversationTokens
 
 Sequences = dict[str, list[list[int]]]
@@ -59,17 +59,13 @@ class Handler:
 
     encode: Encode
     converter: str | None = None
-    """Key of CONVERTERS; none: `encode` takes the row."""
+    """Key of `conversations.CONVERTERS`; none: `encode` takes the row."""
     columns: Columns = field(default_factory=Columns)
     map_keys: tuple[str, ...] = ()
     keys: tuple[str, ...] | None = INSTRUCTION_KEYS
     """Data sets; none: those of --json-keys."""
     has_template: bool = True
     """--prompt-type is needed."""
-
-    def align(self, row: Row, columns: Columns) -> Conversation | Row:
-        """What `encode` takes. Raises BadRecord."""
-        return row if self.converter is None else CONVERTERS[self.converter](row, columns)
 
 
 def instruction(conversation: Conversation, setting: Setting) -> Sequences:
@@ -124,7 +120,9 @@ def hunyuan(conversation: Conversation, setting: Setting) -> Sequences:
     ids = tokens.chat(messages, is_asked=False)
     first, last = (tokens.tokenizer.token_to_id(name) for name in ("<|extra_0|>", "<|eos|>"))
     if first is None or last is None:
-        raise ValueError("--handler-name HunyuanInstructionHandler needs Hunyuan's tokenizer, with <|extra_0|>, <|eos|>")
+        raise ValueError(
+            "--handler-name HunyuanInstructionHandler needs Hunyuan's tokenizer, with <|extra_0|>, <|eos|>"
+        )
     labels = [IGNORED] * len(ids)
     begins, ends = ([at for at, token in enumerate(ids) if token == mark] for mark in (first, last))
     for begin, end in zip(begins, ends, strict=False):
@@ -134,31 +132,39 @@ def hunyuan(conversation: Conversation, setting: Setting) -> Sequences:
     return written
 
 
-_ALPACA = {"columns": Columns(), "map_keys": ALPACA_KEYS}
-_SHAREGPT = {"columns": Columns(), "map_keys": SHAREGPT_KEYS}
-_OPENAI = {"columns": Columns(messages="messages", tools="tools", tags=OPENAI_TAGS), "map_keys": OPENAI_KEYS}
-_PLAIN = {"has_template": False}
-_PRETRAIN = {"keys": None, "has_template": False}
+_ALPACA = Handler(instruction, "alpaca", map_keys=ALPACA_KEYS)
+_SHAREGPT = Handler(instruction, "sharegpt", map_keys=SHAREGPT_KEYS)
+_OPENAI_COLUMNS = Columns(messages="messages", tools="tools", tags=OPENAI_TAGS)
+_REWARD_KEYS = ("input_ids", "attention_mask")
+
+
+def _running(encode: Encode, keys: tuple[str, ...] | None = None) -> Handler:
+    return Handler(encode, keys=keys, has_template=False)
+
+
+def _prompted(encode: Encode) -> Handler:
+    return Handler(encode, has_template=False)
+
 
 HANDLERS: dict[str, Handler] = {
-    "GeneralPretrainHandler": Handler(prompters.pretrain, **_PRETRAIN),
-    "AlpacaPretrainHandler": Handler(prompters.alpaca_pretrain, keys=("text",), has_template=False),
-    "SharegptPretrainHandler": Handler(prompters.sharegpt_pretrain, **_PRETRAIN),
-    "StackOverflowPythonPretrainHandler": Handler(prompters.stack_overflow, keys=("text",), has_template=False),
+    "GeneralPretrainHandler": _running(prompters.pretrain),
+    "AlpacaPretrainHandler": _running(prompters.alpaca_pretrain, ("text",)),
+    "SharegptPretrainHandler": _running(prompters.sharegpt_pretrain),
+    "StackOverflowPythonPretrainHandler": _running(prompters.stack_overflow, ("text",)),
     "LlamaFactoryInstructionHandler": Handler(instruction),
-    "AlpacaStyleInstructionHandler": Handler(instruction, "alpaca", **_ALPACA),
-    "SharegptStyleInstructionHandler": Handler(instruction, "sharegpt", **_SHAREGPT),
-    "OpenAIInstructionHandler": Handler(instruction, "openai", **_OPENAI),
-    "HunyuanInstructionHandler": Handler(hunyuan, "hunyuan", **_SHAREGPT, has_template=False),
-    "AlpacaStylePairwiseHandler": Handler(pair, "alpaca_pair", **_ALPACA, keys=PAIR_KEYS),
-    "SharegptStylePairwiseHandler": Handler(pair, "sharegpt_pair", **_SHAREGPT, keys=PAIR_KEYS),
-    "R1AlpacaStyleInstructionHandler": Handler(reward, "alpaca", **_ALPACA, keys=("input_ids", "attention_mask")),
-    "R1SharegptStyleInstructionHandler": Handler(reward, "sharegpt", **_SHAREGPT, keys=("input_ids", "attention_mask")),
-    "GeneralInstructionHandler": Handler(prompters.general, **_PLAIN),
-    "BelleMultiTurnInstructionHandler": Handler(prompters.belle, **_PLAIN),
-    "LeetcodePythonInstructionHandler": Handler(prompters.leetcode, **_PLAIN),
-    "MOSSInstructionHandler": Handler(prompters.moss, **_PLAIN),
-    "MOSSMultiTurnHandler": Handler(prompters.moss_turns, **_PLAIN),
+    "AlpacaStyleInstructionHandler": _ALPACA,
+    "SharegptStyleInstructionHandler": _SHAREGPT,
+    "OpenAIInstructionHandler": Handler(instruction, "openai", _OPENAI_COLUMNS, OPENAI_KEYS),
+    "HunyuanInstructionHandler": Handler(hunyuan, "hunyuan", map_keys=SHAREGPT_KEYS, has_template=False),
+    "AlpacaStylePairwiseHandler": replace(_ALPACA, encode=pair, converter="alpaca_pair", keys=PAIR_KEYS),
+    "SharegptStylePairwiseHandler": replace(_SHAREGPT, encode=pair, converter="sharegpt_pair", keys=PAIR_KEYS),
+    "R1AlpacaStyleInstructionHandler": replace(_ALPACA, encode=reward, keys=_REWARD_KEYS),
+    "R1SharegptStyleInstructionHandler": replace(_SHAREGPT, encode=reward, keys=_REWARD_KEYS),
+    "GeneralInstructionHandler": _prompted(prompters.general),
+    "BelleMultiTurnInstructionHandler": _prompted(prompters.belle),
+    "LeetcodePythonInstructionHandler": _prompted(prompters.leetcode),
+    "MOSSInstructionHandler": _prompted(prompters.moss),
+    "MOSSMultiTurnHandler": _prompted(prompters.moss_turns),
 }
 """Every `--handler-name` there is."""
 

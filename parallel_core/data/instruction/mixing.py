@@ -1,4 +1,4 @@
-"""Several data sets in one: `--mix-strategy` of LlamaFactoryInstructionHandler, whose data `dataset_info.json` lists."""
+"""Several data sets in one: `--mix-strategy` of LlamaFactoryInstructionHandler, which `dataset_info.json` lists."""
 
 from __future__ import annotations
 

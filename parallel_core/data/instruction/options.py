@@ -105,7 +105,9 @@ class InstructionOptions:
         if handler.has_template and self.prompt_type is None:
             found.append(f"--handler-name {name} needs --prompt-type: a template, or {OWN_TEMPLATE}")
         if not handler.has_template and self.prompt_type is not None and name != "HunyuanInstructionHandler":
-            found.append(f"--prompt-type {self.prompt_type}: --handler-name {name} writes without a template; remove it")
+            found.append(
+                f"--prompt-type {self.prompt_type}: --handler-name {name} writes without a template; remove it"
+            )
         if self.neat_pack and not self.pack:
             found.append("--neat-pack needs --pack")
         if self.pack and self.keys != ("input_ids", "attention_mask", "labels"):
@@ -132,13 +134,14 @@ class InstructionOptions:
         if args.reasoning_effort == "max":
             raise ValueError("--reasoning-effort max: its text is not known here; leave it out")
         given = {name: getattr(args, name) for name in cls.__dataclass_fields__ if getattr(args, name) is not None}
-        lists = {name: tuple(given[name]) for name in ("json_keys", "dataset_additional_keys") if name in given}
-        paths = {name: Path(given[name]) for name in ("output_prefix", "prompt_type_path") if name in given}
-        return cls(**{**given, **lists, **paths, "input": str(args.input)})
+        for name, kind in {"json_keys": tuple, "dataset_additional_keys": tuple, "prompt_type_path": Path}.items():
+            if name in given:
+                given[name] = kind(given[name])
+        return cls(**{**given, "input": str(args.input), "output_prefix": Path(args.output_prefix)})
 
 
 def add_instruction_flags(parser: argparse.ArgumentParser) -> None:
-    """MindSpeed-LLM's flags, without those that every way of preprocessing has (--input, --json-keys, --workers ...)."""
+    """MindSpeed-LLM's flags, but for those that every way of preprocessing has, as --input."""
     group = parser.add_argument_group("instruction data, as MindSpeed-LLM's preprocess_data.py")
     group.add_argument("--handler-name", help=", ".join(HANDLERS))
     group.add_argument("--prompt-type", help=f"a template of --prompt-type-path; {OWN_TEMPLATE}: the tokenizer's own")
@@ -167,7 +170,7 @@ def add_instruction_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _truth(text: str) -> bool | None:
-    values = {"true": True, "false": False, "none": None}
+    values: dict[str, bool | None] = {"true": True, "false": False, "none": None}
     if text.lower() not in values:
         raise argparse.ArgumentTypeError(f"must be true, false or none, not {text!r}")
     return values[text.lower()]

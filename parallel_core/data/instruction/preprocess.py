@@ -12,8 +12,8 @@ import numpy as np
 
 from parallel_core.data.indexed_dataset import IndexedDatasetBuilder
 from parallel_core.data.instruction.columns import mapped
+from parallel_core.data.instruction.conversations import CONVERTERS, Conversation
 from parallel_core.data.instruction.encoding import UNCUT, ConversationEncoder
-from parallel_core.data.instruction.conversations import CONVERTERS
 from parallel_core.data.instruction.handlers import HANDLERS, Sequences, Setting
 from parallel_core.data.instruction.mixing import Source, checked_probabilities, interleaved, listed_sources
 from parallel_core.data.instruction.options import InstructionOptions
@@ -23,7 +23,6 @@ from parallel_core.data.instruction.templates import OWN_TEMPLATE, load_template
 from parallel_core.data.instruction.tokens import tokens_for
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.data.workers import in_workers
-
 
 Document = dict[str, list[list[int]] | None]
 """Data set -> its sequences of one record; none: the data set has no such document."""
@@ -59,8 +58,9 @@ def preprocess_instructions(options: InstructionOptions, tokenizer: MegatronToke
         number = 0
         for number, (_, document) in enumerate(documents, start=1):  # noqa: B007
             for key, builder in builders.items():
-                if document[key] is not None:
-                    builder.add_document([i for part in document[key] for i in part], [len(p) for p in document[key]])
+                parts = document[key]
+                if parts is not None:
+                    builder.add_document([token for part in parts for token in part], [len(part) for part in parts])
         if not number:
             raise ValueError("\n".join(["--input has no record that can be trained on", *report.lines()]))
         for builder in builders.values():
@@ -124,7 +124,7 @@ def _aligned(source: Source, options: InstructionOptions, report: Report) -> Ite
         except BadRecord as error:
             report.left_out_for(record.place, error)
             continue
-        doubt = content.doubt if convert else ""
+        doubt = content.doubt if isinstance(content, Conversation) else ""
         if not doubt or report.is_written(record.place, doubt):
             yield _Item(record.place, content)
     if missing:

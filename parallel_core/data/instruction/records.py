@@ -30,7 +30,7 @@ class Record:
 
 
 ON_BAD_RECORD = {
-    "reference": "as MindSpeed-LLM: leave it out, or write an empty conversation; stop at a line that is no JSON object",
+    "reference": "as MindSpeed-LLM: leave it out, or write an empty conversation; stop at what is no JSON object",
     "skip": "leave it out",
     "stop": "stop at the first, and write nothing",
 }
@@ -117,6 +117,7 @@ def _json(file: Path) -> Iterator[Record]:
         return
     try:
         rows = json.loads(file.read_bytes())
+        json.dumps(rows, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"--input {file}: is no JSON ({error}); repair it") from error
     for number, row in enumerate(rows, start=1):
@@ -151,9 +152,12 @@ READERS = {".jsonl": _json_lines, ".json": _json, ".parquet": _parquet, ".txt": 
 
 def _parsed(line: bytes) -> Row | UnreadableRecord:
     try:
-        return _checked(json.loads(line))
+        row = json.loads(line)
+        if b"\\ud" in line.lower():
+            json.dumps(row, ensure_ascii=False).encode()
+        return _checked(row)
     except (ValueError, RecursionError) as error:
-        return UnreadableRecord(f"is no JSON: {error}")
+        return UnreadableRecord(f"is no JSON text: {error}")
 
 
 def _checked(row: Any) -> Row | UnreadableRecord:

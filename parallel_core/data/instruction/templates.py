@@ -108,11 +108,14 @@ def load_table(path: str | Path = TABLE) -> dict[str, dict[str, Any]]:
     flag = "--prompt-type-path"
     try:
         rows = json.loads(Path(path).read_bytes())
+        json.dumps(rows, ensure_ascii=False).encode()
     except OSError as error:
         raise ValueError(f"{flag} {path} cannot be read ({error.strerror}); give a JSON file") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{flag} {path} is no JSON ({error}); repair it") from error
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows):
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows
+    ):
         raise ValueError(f"{flag} {path} must be a list of objects with a name each, as {TABLE.name} of this package")
     return {row["name"]: row for row in rows}
 

@@ -69,7 +69,7 @@ def tokens_for(template: Template | None, tokenizer: MegatronTokenizer) -> Conve
     if stop_words:
         tokenizer.add_special_tokens(stop_words)
     named = {name: _named(tokenizer, name, template) for name in sorted(template.named_tokens)}
-    return ConversationTokens(tokenizer, tokenizer.bos, eos, tokenizer.pad, named)
+    return ConversationTokens(tokenizer, tokenizer.bos, eos, None if tokenizer.pads_with_eos else tokenizer.pad, named)
 
 
 def _added(tokenizer: MegatronTokenizer, token: str) -> int:

@@ -31,6 +31,9 @@ class Facts:
 class MegatronTokenizer(ABC):
     """Text to token ids and back."""
 
+    pads_with_eos = False
+    """Whether no token is for padding: `pad` is the end of a text, also where another token becomes that."""
+
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
 

@@ -55,6 +55,7 @@ class HuggingFaceTokenizer(MegatronTokenizer):
         self._folder = HuggingFaceFolder(options.tokenizer_model)
         found, self._vocab = _facts(options, self._folder)
         super().__init__(found)
+        self.pads_with_eos = self._folder.facts().pad is None
         by_default = options.legacy or options.tokenizer_type == "PretrainedFromHF"
         self._special = by_default if options.include_special_tokens is None else options.include_special_tokens
         self._backend = backend(self._folder, options.tokenizer_type)

@@ -1,0 +1,1 @@
+"""Instruction data against what MindSpeed-LLM and Megatron-LM write and feed."""

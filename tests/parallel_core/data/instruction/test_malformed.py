@@ -1,0 +1,125 @@
+"""Two hundred drawn records and templates that are damaged: a clear error or a counted record, and nothing half-written."""
+
+import json
+import random
+from copy import deepcopy
+
+import pytest
+
+from parallel_core.data.instruction.options import InstructionOptions
+from parallel_core.data.instruction.preprocess import preprocess_instructions
+from parallel_core.data.instruction.templates import TABLE, load_table
+from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
+from tests.support.instruction import inputs
+
+HANDLERS = {
+    "AlpacaStyleInstructionHandler": {"instruction": "q", "input": "i", "output": "a"},
+    "SharegptStyleInstructionHandler": {
+        "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+    },
+    "OpenAIInstructionHandler": {
+        "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "tool_calls": []}],
+        "tools": "[]",
+    },
+}
+WRONG = (None, 7, True, "", "x", [], {}, [[]], [None], [{}], [3], {"a": 1}, [["q"]], [["q", 1]], [{"from": 1}], "\ud800")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer(
+        TokenizerOptions("PretrainedFromHF", tokenizer_model=str(inputs() / "tokenizers" / "hf_qwen2"))
+    )
+
+
+def damaged(value, draw):
+    """A value with one of its parts, at any depth, replaced, renamed or left out."""
+    value = deepcopy(value)
+    holder = value
+    while True:
+        keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+        key = draw.choice(keys)
+        inner = holder[key]
+        if isinstance(inner, dict | list) and inner and draw.random() < 0.7:
+            holder = inner
+            continue
+        if isinstance(holder, dict) and draw.random() < 0.3:
+            moved = holder.pop(key)
+            if draw.random() < 0.5:
+                holder[f"{key}s"] = moved
+        else:
+            holder[key] = draw.choice(WRONG)
+        return value
+
+
+def as_line(row, draw):
+    """The row as a line, sometimes cut, doubled, or with bytes that are no text."""
+    line = json.dumps(row).encode()
+    return draw.choice([line, line, line, line, line[: draw.randrange(1, len(line))], line + line, line[:9] + b"\xff"])
+
+
+def preprocessed(tmp_path, tokenizer, lines, **more):
+    """Whether data were written; the error if not."""
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
+    out = tmp_path / "out"
+    out.mkdir(exist_ok=True)
+    given = {"prompt_type": "qwen", "input": str(tmp_path / "in.jsonl"), "output_prefix": out / "data", **more}
+    try:
+        preprocess_instructions(InstructionOptions(**given), tokenizer)
+    except ValueError as error:
+        assert str(error) and not list(out.iterdir())
+        return str(error)
+    files = sorted(out.iterdir())
+    assert [file.suffix for file in files] == [".bin", ".idx"] * 3
+    for file in files:
+        file.unlink()
+    return None
+
+
+@pytest.mark.parametrize("handler_name", HANDLERS)
+@pytest.mark.parametrize("on_bad_record", ["skip", "stop", "reference"])
+def test_damaged_records(handler_name, on_bad_record, tmp_path, tokenizer):
+    """180 of them beside a good one: left out, or the run stops and names the line."""
+    good = HANDLERS[handler_name]
+    ends = set()
+    for seed in range(20):
+        draw = random.Random(f"{handler_name} {seed}")
+        lines = [json.dumps(good).encode(), as_line(damaged(good, draw), draw)]
+        error = preprocessed(tmp_path, tokenizer, lines, handler_name=handler_name, on_bad_record=on_bad_record)
+        if error is not None:
+            assert "in.jsonl, line 2: " in error
+        ends.add(error is None)
+    assert ends == {True} if on_bad_record == "skip" else False in ends
+
+
+def test_damaged_templates(tmp_path, tokenizer):
+    """100 tables: an error names the table and says what is wrong, or the damage was harmless."""
+    table = list(load_table(TABLE).values())
+    good = [json.dumps(HANDLERS["AlpacaStyleInstructionHandler"]).encode()]
+    errors = 0
+    for seed in range(100):
+        draw = random.Random(seed)
+        row = draw.choice(table)
+        broken = json.dumps([damaged(row, draw)])
+        broken = broken[: draw.randrange(len(broken))] if draw.random() < 0.2 else broken
+        path = tmp_path / "templates.json"
+        path.write_text(broken)
+        given = {"handler_name": "AlpacaStyleInstructionHandler", "prompt_type": row["name"], "prompt_type_path": path}
+        error = preprocessed(tmp_path, tokenizer, good, **given)
+        if error is not None:
+            assert "templates.json" in error or "--prompt-type" in error
+            errors += 1
+    assert 30 < errors < 100
+
+
+@pytest.mark.parametrize("content", ["", "[", "{}", "[1]", '[{"name": 3}]', "[]", "\ud800"])
+def test_files_that_are_no_table(content, tmp_path, tokenizer):
+    """Named as such."""
+    path = tmp_path / "templates.json"
+    path.write_bytes(content.encode("utf-8", "surrogatepass"))
+    error = preprocessed(
+        *(tmp_path, tokenizer, [b'{"instruction": "q", "output": "a"}']),
+        handler_name="AlpacaStyleInstructionHandler",
+        prompt_type_path=path,
+    )
+    assert error and "templates.json" in error

@@ -1,0 +1,143 @@
+"""MindSpeed-LLM's flags as they stand write what its preprocess_data.py writes, byte by byte."""
+
+import json
+import shutil
+
+import pytest
+
+from parallel_core.data.indexed_dataset import IndexedDataset
+from parallel_core.data.preprocess import main
+from tests.support.instruction import CASES, flags, hashed_files, inputs
+
+RECORDED = CASES["preprocess"]
+READ_BY_TRANSFORMERS_5 = {"alpaca_bad.llama2", "pretrain.llama"}
+"""Texts with leading blanks or with special names in them, which transformers 5 reads with Llama's newer rule although
+tokenizer.json has the older one. Ours reads the file; these are compared with a file that says the newer."""
+
+GOOD_RESULTS = {
+    "openai.qwen3_true": None,
+    "sharegpt.qwen3": "sharegpt_tools.qwen3",
+    "sharegpt_bad.qwen3": None,
+    "sharegpt_empty_list": None,
+    "thinking.qwen3_None": "thinking_tools.qwen3_None",
+    "thinking.qwen3_false": "thinking_tools.qwen3_false",
+    "thinking.qwen3_none": "thinking_tools.qwen3_none",
+    "thinking.qwen3_true": "thinking_tools.qwen3_true",
+}
+"""Case that fails there and not here -> the case that says what was meant."""
+CLEAR_ERRORS = {
+    "bad_map_key": "prompts is no key of this handler",
+    "bad_map_value": "no record has nowhere",
+    "neat_pack.without_pack": "--neat-pack needs --pack",
+}
+
+
+def newer_llama(tmp_path):
+    """The Llama tokenizer as transformers 5 reads it: a blank before the text alone, and not before one."""
+    shutil.copytree(inputs() / "tokenizers" / "hf_llama", tmp_path / "tokenizer")
+    file = tmp_path / "tokenizer" / "tokenizer.json"
+    content = json.loads(file.read_bytes())
+    content["normalizer"] = None
+    content["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+    file.write_text(json.dumps(content))
+    return str(tmp_path / "tokenizer")
+
+
+@pytest.mark.parametrize("name", [name for name, case in RECORDED.items() if case["status"] == "ok"])
+def test_files_equal_recorded_ones(name, tmp_path):
+    """The three data sets (or the one of running text) of each run that succeeds there."""
+    (tmp_path / "out").mkdir()
+    given = flags(RECORDED[name], tmp_path / "out")
+    if "--workers" in given:
+        given[given.index("--workers") + 1] = "1"  # test_workers_change_nothing has more
+    if name in READ_BY_TRANSFORMERS_5:
+        given[given.index("--tokenizer-name-or-path") + 1] = newer_llama(tmp_path)
+    main(given)
+    assert hashed_files(tmp_path / "out") == RECORDED[name]["files"]
+
+
+@pytest.mark.parametrize("name", [name for name, case in RECORDED.items() if case["status"] != "ok"])
+def test_runs_that_fail_there_end_clearly(name, tmp_path, capsys):
+    """A good result, or an error that says what is wrong; a failure leaves no file."""
+    if name in CLEAR_ERRORS:
+        with pytest.raises(SystemExit):
+            main(flags(RECORDED[name], tmp_path))
+        assert CLEAR_ERRORS[name] in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())
+        return
+    main(flags(RECORDED[name], tmp_path))
+    meant = GOOD_RESULTS[name]
+    if meant is None:
+        assert len(IndexedDataset(tmp_path / "data_packed_input_ids_document")) > 0
+    else:
+        assert hashed_files(tmp_path) == RECORDED[meant]["files"]
+
+
+def test_workers_change_nothing(tmp_path):
+    """Two processes write what one writes."""
+    main([*flags(RECORDED["alpaca.qwen"], tmp_path), "--workers", "2"])
+    assert hashed_files(tmp_path) == RECORDED["alpaca.qwen"]["files"]
+
+
+def alpaca(tmp_path, rows, *more):
+    """Flags for rows, each a value or a line of text."""
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    (tmp_path / "out").mkdir(exist_ok=True)
+    return [
+        *("--input", str(tmp_path / "in.jsonl"), "--output-prefix", str(tmp_path / "out" / "data")),
+        *("--tokenizer-type", "PretrainedFromHF", "--tokenizer-name-or-path", str(inputs() / "tokenizers/hf_qwen2")),
+        *("--handler-name", "AlpacaStyleInstructionHandler", "--prompt-type", "qwen", *more),
+    ]
+
+
+GOOD = {"instruction": "Say yes.", "input": "", "output": "yes"}
+
+
+@pytest.mark.parametrize(
+    ("row", "place_and_reason"),
+    [
+        ({"instruction": "q"}, "line 2: no answer: 'output' is missing or null"),
+        ({"instruction": "q", "output": ""}, "line 2: the answer is empty"),
+        ({"instruction": 3, "output": "a"}, "line 2: 'instruction' must be a text: is 3"),
+        ({"instruction": "q " * 99, "output": "a"}, "line 2: too long: 64 tokens, --seq-length 64 takes fewer"),
+        ("{not json", "line 2: is no JSON text: "),
+        ("[1]", "line 2: must be a JSON object: is list"),
+    ],
+)
+def test_bad_records_are_named_and_left_out_or_refused(row, place_and_reason, tmp_path, capsys):
+    """--on-bad-record skip leaves them out and says so; stop writes nothing."""
+    given = alpaca(tmp_path, [GOOD, row, GOOD], "--seq-length", "64")
+    main([*given, "--on-bad-record", "skip"])
+    said = capsys.readouterr().out
+    assert "3 records read, 2 samples written" in said
+    assert f"in.jsonl, {place_and_reason}" in said
+    assert len(IndexedDataset(tmp_path / "out" / "data_packed_labels_document")) == 2
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(SystemExit):
+        main([*given, "--on-bad-record", "stop"])
+    assert f"in.jsonl, {place_and_reason}" in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_nothing_to_train_on_is_an_error(tmp_path, capsys):
+    """And names what was wrong."""
+    with pytest.raises(SystemExit):
+        main(alpaca(tmp_path, [{"instruction": "q"}]))
+    assert "no record that can be trained on" in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_contradictions_come_all_at_once(tmp_path, capsys):
+    """Each with its flag."""
+    with pytest.raises(SystemExit):
+        main([*alpaca(tmp_path, [GOOD]), "--neat-pack", "--seq-length", "1"])
+    said = capsys.readouterr().err
+    assert "--neat-pack needs --pack" in said and "--seq-length 1 must be at least 2" in said
+    with pytest.raises(SystemExit):
+        main([*alpaca(tmp_path, [GOOD]), "--data-obfuscation"])
+    assert "--data-obfuscation: data are not obfuscated" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*alpaca(tmp_path, [GOOD]), "--handler-name", "PPOAlpacaStyleInstructionHandler"])
+    assert "PPOAlpacaStyleInstructionHandler: writes prompts without answers" in capsys.readouterr().err

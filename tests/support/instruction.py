@@ -1,0 +1,61 @@
+"""The recorded cases of instruction data, and the inputs that they were made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from tests.support.assets import asset
+
+CASES: dict[str, dict[str, dict]] = json.loads(asset("instruction/cases.json").read_bytes())
+"""preprocess, dataset and sft -> case -> what was recorded; files and arrays as hashes."""
+
+
+@cache
+def _unpacked() -> TemporaryDirectory:
+    folder = TemporaryDirectory()
+    with tarfile.open(asset("instruction/inputs.tar.xz")) as archive:
+        archive.extractall(folder.name, filter="data")
+    return folder
+
+
+def inputs() -> Path:
+    """A folder with input/, tokenizers/ and megatron_sft/."""
+    return Path(_unpacked().name)
+
+
+def flags(case: dict, out: Path | str = "", of_case: Path | str = "") -> list[str]:
+    """Those of a case, with paths for <input>, <tokenizers>, <out> and <case>."""
+    places = {
+        "<input>": inputs() / "input",
+        "<tokenizers>": inputs() / "tokenizers",
+        "<out>": out,
+        "<case>": of_case,
+    }
+    given = []
+    for flag in case["flags"]:
+        for name, path in places.items():
+            flag = flag.replace(name, str(path))
+        given.append(flag)
+    return given
+
+
+def hashed(content: bytes) -> str:
+    """As in the cases."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def hashed_files(folder: Path) -> dict[str, str]:
+    """Of every file."""
+    return {path.name: hashed(path.read_bytes()) for path in sorted(folder.iterdir())}
+
+
+def hashed_array(array: np.ndarray) -> list:
+    """Shape and hash."""
+    return [list(array.shape), hashed(np.ascontiguousarray(array).tobytes())]

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_ITEMS_AT_ONCE = 64
-_AHEAD = 8
+_ITEMS_AT_ONCE = 8
+_AHEAD = 4
 """Chunks for each worker by which reading runs ahead of writing: the input may be larger than the memory."""
 
 _function: Callable[[Any], Any] | None = None

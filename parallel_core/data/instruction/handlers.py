@@ -19,35 +19,12 @@ from parallel_core.data.instruction.columns import (
     Columns,
 )
 from parallel_core.data.instruction.conversations import Conversation
-from parallel_core.data.instruction.encoding import IGNORED, ConversationEncoder, joined
+from parallel_core.data.instruction.encoding import IGNORED, joined
 from parallel_core.data.instruction.records import BadRecord
-from parallel_core.data.instruction.tokens import ConversationTokens
+from parallel_core.data.instruction.setting import Sequences, Setting
 
-Sequences = dict[str, list[list[int]]]
-"""Data set -> the sequences of one document."""
 INSTRUCTION_KEYS = ("input_ids", "attention_mask", "labels")
 PAIR_KEYS = ("chosen_input_ids", "chosen_labels", "rejected_input_ids", "rejected_labels")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What encoding needs to know; goes to worker processes."""
-
-    tokens: ConversationTokens
-    encoder: ConversationEncoder
-    json_keys: tuple[str, ...] = ("text",)
-    append_eod: bool = False
-    pad_to_multiple_of: int = 1
-    neat_room: int | None = None
-    """--neat-pack: tokens that a turn may have."""
-    additional_keys: tuple[str, ...] = ()
-    room: int | None = None
-    """--seq-length."""
-
-    @property
-    def eod(self) -> int:
-        """Behind each sample."""
-        return self.tokens.eos
 
 
 Encode = Callable[[Any, Setting], Sequences]

@@ -14,11 +14,12 @@ from parallel_core.data.indexed_dataset import IndexedDatasetBuilder
 from parallel_core.data.instruction.columns import mapped
 from parallel_core.data.instruction.conversations import CONVERTERS, Conversation
 from parallel_core.data.instruction.encoding import UNCUT, ConversationEncoder
-from parallel_core.data.instruction.handlers import HANDLERS, Sequences, Setting
+from parallel_core.data.instruction.handlers import HANDLERS
 from parallel_core.data.instruction.mixing import Source, checked_probabilities, interleaved, listed_sources
 from parallel_core.data.instruction.options import InstructionOptions
 from parallel_core.data.instruction.packing import Sample, packed
 from parallel_core.data.instruction.records import BadRecord, Report, UnreadableRecord, read_records
+from parallel_core.data.instruction.setting import Sequences, Setting
 from parallel_core.data.instruction.templates import OWN_TEMPLATE, load_template
 from parallel_core.data.instruction.tokens import tokens_for
 from parallel_core.data.tokenizers import MegatronTokenizer

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parallel_core.data.instruction.encoding import IGNORED
 from parallel_core.data.instruction.records import BadRecord, Row
+from parallel_core.data.instruction.setting import Sequences, Setting
 from parallel_core.data.instruction.tool_texts import TEXTS
-
-if TYPE_CHECKING:
-    from parallel_core.data.instruction.handlers import Sequences, Setting
 
 INSTRUCTION, RESPONSE = "### Instruction:", "### Response:"
 BAICHUAN_USER, BAICHUAN_ASSISTANT = 195, 196

@@ -1,4 +1,4 @@
-"""Two hundred drawn records and templates that are damaged: a clear error or a counted record, and nothing half-written."""
+"""Two hundred drawn records and templates that are damaged: clear errors, counted records, nothing half-written."""
 
 import json
 import random
@@ -22,7 +22,7 @@ HANDLERS = {
         "tools": "[]",
     },
 }
-WRONG = (None, 7, True, "", "x", [], {}, [[]], [None], [{}], [3], {"a": 1}, [["q"]], [["q", 1]], [{"from": 1}], "\ud800")
+WRONG = (None, 7, True, "", "x", [], {}, [[]], [None], [{}], [3], {"a": 1}, [["q"]], [["q", 1]], [{"a": 1}], "\ud800")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,32 @@
+"""What handlers are told, and what they give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallel_core.data.instruction.encoding import ConversationEncoder
+from parallel_core.data.instruction.tokens import ConversationTokens
+
+Sequences = dict[str, list[list[int]]]
+"""Data set -> the sequences of one document."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What encoding needs to know; goes to worker processes."""
+
+    tokens: ConversationTokens
+    encoder: ConversationEncoder
+    json_keys: tuple[str, ...] = ("text",)
+    append_eod: bool = False
+    pad_to_multiple_of: int = 1
+    neat_room: int | None = None
+    """--neat-pack: tokens that a turn may have."""
+    additional_keys: tuple[str, ...] = ()
+    room: int | None = None
+    """--seq-length."""
+
+    @property
+    def eod(self) -> int:
+        """Behind each sample."""
+        return self.tokens.eos

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from signal import SIG_DFL, SIGPIPE, signal
 from typing import Any
 
 from mapping.from_args import field_values
 from mapping.from_yaml import check_config_classes
 from mapping.given import OTHER_NAMES, ROW_OF, Given
+from mapping.memory import does_not_fit
 from mapping.merge import Reading, resolve
 from mapping.readers.command_line import ExtraArgs, Unreadable, rank_of_environment, taken
 from mapping.reading import left_open, not_yet, read
@@ -154,12 +156,14 @@ def initialize_megatron(
     if "--help" in (sys.argv[1:] if argv is None else argv):
         from mapping.flag_reference import help_text
 
+        signal(SIGPIPE, SIG_DFL)  # so that `| head` ends it quietly
         print(help_text())
         raise SystemExit(0)
     with exit_on_mistakes():
         reading = read(argv, extra_args_provider, None, args_defaults, check_files, read_vocabulary=True)
         args = _accepted(reading)
         complain([*left_open(reading), *not_yet(reading)])
+        complain(does_not_fit(reading.config))
     reading.print_notes()
     set_args(args)
     return args

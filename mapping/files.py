@@ -8,6 +8,8 @@ from typing import Any
 
 from parallel_core.findings import Finding
 
+DATA_FLAGS = ("--data-path", "--train-data-path", "--valid-data-path", "--test-data-path")
+
 
 def missing_files(args: Any) -> Iterator[Finding]:
     """One finding for each file or directory that is named and not there."""
@@ -19,13 +21,8 @@ def missing_files(args: Any) -> Iterator[Finding]:
     ):
         if path is not None and not Path(path).exists():
             yield Finding(flag, path, "there is no such file", "give the path of an existing one")
-    for flag, entries in (
-        ("--data-path", args.data_path),
-        ("--train-data-path", args.train_data_path),
-        ("--valid-data-path", args.valid_data_path),
-        ("--test-data-path", args.test_data_path),
-    ):
-        yield from _missing_data(flag, entries or ())
+    for flag in DATA_FLAGS:
+        yield from _missing_data(flag, getattr(args, flag.removeprefix("--").replace("-", "_")) or ())
 
 
 def _missing_data(flag: str, entries: Sequence[str]) -> Iterator[Finding]:

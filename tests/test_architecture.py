@@ -97,6 +97,7 @@ FLOORS = {
         {"batch", "data", "optimizer", "rotary", "routing", "score_form", "topology"},
         {"batch_rules", "blocks", "step_figures"},
         {"checkpoint", "costs"},
+        {"start_lines"},
     ),
     "pynative": (
         {"deferred_imports", "dtypes", "lifetime"},

@@ -14,11 +14,17 @@
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
+if [ ! -e "$HERE/pretrain_gpt.py" ]; then                 # a copy of this script: it stays with what pip has installed
+    OUTPUT=${OUTPUT:-$HERE/output}
+    ROOT=$(python -c 'import importlib.util as u, os; print(os.path.dirname(os.path.dirname(u.find_spec("mapping").origin)))') \
+        || { echo "error: python finds no mapping: activate the environment of pip install -e" >&2; exit 2; }
+    HERE=$ROOT/examples/gpt
+fi
 
 DEVICE=${DEVICE:-CPU}
 TP=${TP:-}; PP=${PP:-1}; CP=${CP:-1}
 # Two processes unless told otherwise; with neither TP nor NPROC they share each layer.
-NPROC=${NPROC:-$(( ${TP:-2} * PP * CP > 2 ? ${TP:-2} * PP * CP : 2 ))}
+NPROC=${NPROC:-$(( ${TP:-1} * PP * CP > 2 ? ${TP:-1} * PP * CP : 2 ))}
 TP=${TP:-$(( PP * CP == 1 ? NPROC : 1 ))}
 NNODES=${NNODES:-1}; NODE_RANK=${NODE_RANK:-0}
 if [ "$NNODES" != 1 ]; then : "${MASTER_ADDR:?set it to the address by which the other hosts reach the one of NODE_RANK=0}"; fi
@@ -128,7 +134,7 @@ launch() { PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} python -m mapping.launch 
 
 trap 'exit 130' INT                                       # Ctrl-C ends this script, too
 if [ "$PREPARES" ]; then
-    launch --print "${COMMAND[@]}" > /dev/null            # a mistake is said before minutes of preparing
+    launch --check "${COMMAND[@]}"                        # a mistake is said before minutes of preparing
     python "$HERE/prepare_data.py" ${CORPUS:+--corpus "$CORPUS"} --output-prefix "$OUTPUT/corpus/corpus"
 fi
 launch --end-with-parent "${COMMAND[@]}"

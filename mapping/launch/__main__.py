@@ -3,6 +3,7 @@
     python -m mapping.launch SCRIPT.sh [ARGUMENTS]            run the script
     python -m mapping.launch --print SCRIPT.sh [ARGUMENTS]    only print the msrun command
     python -m mapping.launch msrun|torchrun|deepspeed ...     one launch, without a script
+    python -m mapping.launch --check msrun ...                only check its flags and files
 
 The script is run by bash, as ever: all its commands run, its conditions and loops decide, `mkdir`, `rm` and calls of
 python included. Only torchrun, deepspeed, srun, msrun and `python -m torch.distributed.run` (or `.launch`) are found as
@@ -30,10 +31,13 @@ from parallel_core.command_line import command_line
 
 def main(argv: Sequence[str]) -> int:
     parser = command_line(
-        __doc__, "python -m mapping.launch", "%(prog)s [--print] [--program FILE.py] SCRIPT.sh [ARGUMENTS]"
+        __doc__, "python -m mapping.launch", "%(prog)s [--print | --check] [--program FILE.py] SCRIPT.sh [ARGUMENTS]"
     )
     parser.add_argument(
         "--print", action="store_true", help="print the msrun command of the first launch, train nothing"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only check a launch's flags and files; the data's may be made later"
     )
     parser.add_argument("--program", metavar="FILE.py", help="start this program instead of the script's")
     parser.add_argument(
@@ -43,7 +47,8 @@ def main(argv: Sequence[str]) -> int:
         "command", nargs=argparse.REMAINDER, help="the script with its arguments, or a launcher's command"
     )
     options = parser.parse_args(argv)
-    how = How(options.print, options.program and os.path.abspath(options.program), options.end_with_parent)
+    program = options.program and os.path.abspath(options.program)
+    how = How(options.print, options.check, program, options.end_with_parent)
     if not options.command:
         parser.error("SCRIPT.sh: must be given")
     first, *rest = options.command
@@ -52,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
         return begin(LAUNCHERS[name](words, os.environ), how)
     if first.endswith(".py") or not Path(first).is_file():
         parser.error(f"{first}: is no shell script, and no launcher that is known here")
+    if options.check:
+        parser.error("--check: takes a launcher's command; --print checks a script's flags")
     return run(Path(first), rest, how)
 
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from mapping.files import DATA_FLAGS
 from mapping.launch.launchers import UNSET, Launch
 from mapping.launch.start import start
+from mapping.memory import does_not_fit
 from mapping.readers.command_line import lacks_value
 from mapping.reading import not_yet, read
 from parallel_core.findings import Finding
@@ -35,6 +37,7 @@ class How:
     """What `launch` was told, and where it speaks: scripts send their launcher's output elsewhere."""
 
     only_print: bool = False
+    only_check: bool = False
     program: str | None = None
     ends_with_parent: bool = False
     output: int = 1
@@ -64,14 +67,14 @@ def begin(launch: Launch, how: How, said: Callable[[int], None] = lambda code: N
         unresolved = [Finding("--program", launch.program, "there is no such file", "give the path of an existing one")]
     if launch.left_out:
         notes.append(f"left out, msrun has nothing for it: {' '.join(launch.left_out)}")
-    findings = [] if unresolved else _refused(launch, check_files=not how.only_print)
+    findings = [] if unresolved else _refused(launch, how)
     say(how.errors, (f"launch: {note}" for note in notes))
     say(how.errors, (f"error: {finding}" for finding in [*unresolved, *findings]))
     code = UNRESOLVED if unresolved else REFUSED if findings else 0
     said(code)
     if how.only_print:
         say(how.output, [*_surroundings(how), pretty(words(launch))])
-    return code if code or how.only_print else start(words(launch), how.ends_with_parent)
+    return code if code or how.only_print or how.only_check else start(words(launch), how.ends_with_parent)
 
 
 def _choose_program(launch: Launch, wanted: str | None) -> list[str]:
@@ -94,13 +97,16 @@ def _open_words(launch: Launch) -> Iterator[Finding]:
         yield Finding(flag, None, "has no value", UNSET)
 
 
-def _refused(launch: Launch, check_files: bool) -> list[Finding]:
+def _refused(launch: Launch, how: How) -> list[Finding]:
     """What training would refuse. Flags of a program of the user's own are known to that program alone."""
     if Path(launch.program).resolve() != EXAMPLE:
         return []
     world_size = int(launch.options.get("worker_num", "8"))
-    reading = read(launch.arguments, world_size=world_size, check_files=check_files)
-    return reading.findings or not_yet(reading)
+    reading = read(launch.arguments, world_size=world_size, check_files=not how.only_print)
+    findings = [one for one in reading.findings if not (how.only_check and one.flag in DATA_FLAGS)] or not_yet(reading)
+    if findings or how.only_print:
+        return findings
+    return [*does_not_fit(reading.config, int(launch.options.get("local_worker_num", world_size)))]
 
 
 def words(launch: Launch) -> list[str]:

@@ -128,6 +128,11 @@ class DataSources:
     train_data_loader: Iterable | None
     valid_data_loader: Iterable | None
 
+    @property
+    def loader_name(self) -> str:
+        """The script's own loader on this rank; empty where it has none."""
+        return "" if self.train_data_loader is None else f"train_data_loader ({type(self.train_data_loader).__name__})"
+
     def count_epochs(self, config: AllConfig, draws: int) -> None:
         """Say how many iterations epochs come to, where the data files do not: a loader's items are a step's, or with
         `draws` of them one of its parts. All ranks call this, of which some may have none.

@@ -56,6 +56,7 @@ from pynative.training.data import (
 )
 from pynative.training.forward_step import BatchedForwardStep, MegatronForwardStep
 from pynative.training.parallel_training_reducer import ParallelTrainingReducer
+from pynative.training.start import say_start
 from pynative.training.train_step import TrainOneStepCell
 from pynative.training.utils import set_parallel_context, set_seed
 from pynative.transformer.offload import offload_notice
@@ -294,6 +295,7 @@ def _run(state: TrainingState, sources: DataSources, callbacks: Sequence[Callbac
     """Train, or with --skip-train evaluate."""
     data = sources.open(state.config, state.step_cell.forward_step, state.iteration, state.consumed_samples)
     state.samples_per_epoch = data.samples_per_epoch
+    say_start(state, sources.loader_name)
     if state.config.training_config.skip_train:
         evaluate_only(state, data)
     else:

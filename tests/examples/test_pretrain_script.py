@@ -1,7 +1,10 @@
 """The example's launch script, run with a stand-in for Python: what it would train."""
 
 import os
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,18 +16,31 @@ SCRIPT = ROOT / "examples" / "gpt" / "pretrain_gpt.sh"
 
 
 @pytest.fixture
-def flags_of(tmp_path):
-    """What the script gives to training, with these flags behind it."""
+def command_of(tmp_path):
+    """msrun's command as the script gives it, with these flags behind it."""
     stand_ins = tmp_path / "bin"
     stand_ins.mkdir()
     python = stand_ins / "python"
-    python.write_text(f'#!/bin/sh\ncase "$*" in *pretrain_gpt.py*) printf "%s\\n" "$@" > {tmp_path}/words ;; esac\n')
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *pretrain_gpt.py*) printf "%s\\n" "$@" > {tmp_path}/words ;;\n'
+        f'-c*) exec {sys.executable} "$@" ;; esac\n'
+    )
     python.chmod(0o755)
 
+    def run(flags: str, script: Path = SCRIPT, **environment: str) -> list[str]:
+        variables = {"PATH": f"{stand_ins}:{os.environ['PATH']}", "OUTPUT": str(tmp_path / "out"), **environment}
+        subprocess.run(["bash", script, *flags.split()], env={**os.environ, **variables}, check=True, cwd=tmp_path)
+        return (tmp_path / "words").read_text().splitlines()
+
+    return run
+
+
+@pytest.fixture
+def flags_of(command_of):
+    """The flags of training in it."""
+
     def run(flags: str, **environment: str) -> list[str]:
-        variables = {**os.environ, "PATH": f"{stand_ins}:{os.environ['PATH']}", "OUTPUT": str(tmp_path / "out")}
-        subprocess.run(["bash", SCRIPT, *flags.split()], env={**variables, **environment}, check=True, cwd=tmp_path)
-        words = (tmp_path / "words").read_text().splitlines()
+        words = command_of(flags, **environment)
         return words[words.index(str(SCRIPT.parent / "pretrain_gpt.py")) + 1 :]
 
     return run
@@ -44,3 +60,39 @@ def test_without_one_it_has_the_scripts(flags_of):
     """A small model."""
     model = config_of(flags_of("--mock-data --tokenizer-type NullTokenizer --vocab-size 60"), 2).model_config
     assert (model.num_layers, model.hidden_size, model.seq_length) == (4, 192, 256)
+
+
+@pytest.mark.parametrize(
+    "sizes, processes",
+    [
+        ({}, 2),
+        ({"PP": "2"}, 2),
+        ({"CP": "2"}, 2),
+        ({"NPROC": "2", "TP": "1", "PP": "1"}, 2),
+        ({"NPROC": "4", "TP": "2", "PP": "2"}, 4),
+        ({"TP": "2", "CP": "2"}, 4),
+    ],
+)
+def test_two_processes_unless_sizes_need_more(command_of, sizes, processes):
+    """As the README says: PP=2 alone took four, with a second copy of the model that nobody asked for."""
+    assert f"--worker_num={processes}" in command_of("--mock-data", **sizes)
+
+
+def test_a_copy_trains_beside_itself(command_of, tmp_path):
+    """With the project's program and tokenizer, and output in its own folder."""
+    (tmp_path / "copies").mkdir()
+    copy = shutil.copy(SCRIPT, tmp_path / "copies" / "mine.sh")
+    words = command_of("--mock-data", script=Path(copy), OUTPUT="", PYTHONPATH=str(ROOT))
+    assert str(SCRIPT.parent / "pretrain_gpt.py") in words and str(SCRIPT.parent / "vocab" / "vocab.json") in words
+    assert words[words.index("--save") + 1] == str(tmp_path / "copies" / "output")
+
+
+def test_a_missing_checkpoint_is_said_before_data_are_prepared(tmp_path):
+    """And before any process is started; the data that will be made are not missed."""
+    environment = {**os.environ, "OUTPUT": str(tmp_path / "out"), "PYTHONPATH": str(ROOT)}
+    command = ["bash", SCRIPT, "--load", str(tmp_path / "nowhere")]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and not (tmp_path / "out").exists()
+    assert done.stderr.splitlines() == [
+        f"error: --load {tmp_path}/nowhere: there is no such folder; give the path of a checkpoint, or leave it out"
+    ]

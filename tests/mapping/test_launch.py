@@ -176,6 +176,7 @@ NOT_STARTED = [
     ("srun -N 2 -n 4 python mine.py", 1, "SLURM_NODEID: must be given"),
     ("torchrun torchs.py --num-layer 2 > log 2>&1", 2, "--num-layer: there is no such flag"),
     (f"torchrun --nproc_per_node 3 torchs.py --tensor-model-parallel-size 2 {FLAGS}", 2, "divide the 3 processes"),
+    (f"torchrun torchs.py {FLAGS} --num-layers 96 --hidden-size 122880", 2, "error: memory of a rank 2"),
     ("/opt/bin/torchrun mine.py", 1, "script.sh:1: /opt/bin/torchrun: no stand-in"),
     ("\n$PYTHON -m torch.distributed.run mine.py", 1, "script.sh:2: $PYTHON -m torch.distributed.run"),
     ("python -c 'exit(3)'", 1, "ended with 3 and has launched nothing"),
@@ -194,6 +195,18 @@ def test_what_is_open_is_printed_all_the_same(launch):
     code, output, errors = launch("torchrun --nproc_per_node auto mine.py --load\ntouch on", before=("--print",))
     assert code == 1 and "--worker_num=?" in output and output.endswith("--load\n")
     assert "--nproc_per_node auto: must be a number" in errors and "--load: has no value" in errors
+
+
+def test_a_check_starts_nothing_and_misses_no_data(folder, capfd):
+    """Flags and folders are looked at; data may be made afterwards."""
+    command = f"msrun --worker_num=2 --local_worker_num=2 --join=True torchs.py {FLAGS} --data-path nowhere"
+    words = command.replace("--mock-data ", "").split()
+    assert main(["--check", *words]) == 0 and "msrun " not in capfd.readouterr().out
+    assert main(["--check", *words, "--load", "nowhere"]) == 2
+    assert [line for line in capfd.readouterr().err.splitlines() if "error" in line] == [
+        "error: --load nowhere: there is no such folder; give the path of a checkpoint, or leave it out"
+    ]
+    assert main(words) == 2 and "--data-path nowhere" in capfd.readouterr().err
 
 
 def test_a_program_that_needs_pytorch_is_replaced(launch):

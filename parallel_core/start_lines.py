@@ -1,0 +1,83 @@
+"""A run described before its first step: a line each for layout, parameters, data, precision and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from parallel_core.config import AllConfig
+from parallel_core.costs import MemoryBytes, memory
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Elements of parameters."""
+
+    whole: int
+    """Of the whole model, tied ones once."""
+    on_rank: int
+    trained: int
+    """Of `on_rank`, those that receive a gradient."""
+
+
+def start_lines(
+    config: AllConfig, rank: int, stage: int, count: ParameterCount, source: str, is_planned: bool
+) -> Iterator[str]:
+    """`source`: the loader that gives the data, empty for data files. is_planned: the model is the one that the
+    configuration describes, not a script's own, so that its memory can be predicted."""
+    yield layout_line(config, rank)
+    yield f"Parameters: {count.whole:,} in all, {count.on_rank:,} of this rank, {count.trained:,} of these are trained"
+    yield data_line(config, source)
+    yield precision_line(config)
+    if is_planned:
+        yield memory_line(memory(config, stage))
+
+
+def layout_line(config: AllConfig, rank: int) -> str:
+    """How many ranks share what, and what a step is."""
+    parallel, data, sizes = config.parallel_config, config.dataset_config, config.batch_sizes
+    axes = {
+        "tensor": parallel.tensor_model_parallel_size,
+        "pipeline": parallel.pipeline_model_parallel_size,
+        "context": parallel.context_parallel_size,
+        "data": parallel.data_parallel_size,
+    }
+    layout = " x ".join(f"{name} {size}" for name, size in axes.items())
+    if config.moe_config.num_experts:
+        experts, tensor = parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size
+        layout += f", experts over {experts} (each over {tensor})"
+    if parallel.pipeline_model_parallel_size > 1:
+        layout += f", schedule {parallel.schedule_name}"
+    grows = "grows to" if sizes.changes else "has"
+    return (
+        f"Layout: rank {rank} of {parallel.world_size} = {layout}; a step {grows} {sizes.final} samples, micro-batches "
+        f"on each data rank: {data.micro_batch_num} of {data.batch_size}"
+    )
+
+
+def data_line(config: AllConfig, source: str) -> str:
+    """Where tokens come from, and how many ids there are."""
+    data, model = config.dataset_config, config.model_config
+    parts = [data.train_data_path, data.valid_data_path, data.test_data_path]
+    named = data.data_path or [path for part in parts for path in part or ()]
+    split = f" --split {data.split}" if data.split and data.data_path else ""
+    files = f"{' '.join(named)}{split}" or "the script's own"
+    tokens = source or ("mock data" if data.mock_data else files)
+    ids = f"{model.unpadded_vocab_size or model.vocab_size:,} ids, padded to {model.vocab_size:,}"
+    return f"Data: {tokens}, sequences of {model.seq_length:,}; tokenizer {data.tokenizer_type or 'none'}, {ids}"
+
+
+def precision_line(config: AllConfig) -> str:
+    """The types of a step."""
+    training, model = config.training_config, config.model_config
+    scaler = training.precision.make_loss_scaler()
+    gradients = training.gradient.type_for(model.params_dtype)
+    scale = "no loss scale" if scaler is None else f"loss scale {scaler.scale:g}"
+    return f"Precision: parameters {model.params_dtype}, layers {model.compute_dtype}, gradients {gradients}, {scale}"
+
+
+def memory_line(needed: MemoryBytes) -> str:
+    """A rank's memory as it is predicted."""
+    parts = ("parameters", "gradients", "optimizer_states", "activations")
+    sizes = ", ".join(f"{name.replace('_', ' ')} {getattr(needed, name) / 2**20:,.1f}" for name in parts)
+    return f"Memory predicted: {needed.total / 2**20:,.1f} MiB ({sizes}), beside the program's own"

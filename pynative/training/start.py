@@ -1,0 +1,46 @@
+"""The lines that a run begins with, of the model and the data as they are."""
+
+from pathlib import Path
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from parallel_core.checkpoint.load_folder import is_first_start
+from parallel_core.costs import stage_parameters
+from parallel_core.sharding import is_counted
+from parallel_core.start_lines import ParameterCount, start_lines
+from pynative import parallel_state
+from pynative.log import log
+from pynative.parameter import name_parameters, place_of
+from pynative.training.callbacks import TrainingState
+
+
+def say_start(state: TrainingState, loader: str) -> None:
+    """Log them. loader: the script's own, empty where data are files. All ranks call this."""
+    config, stage = state.config, parallel_state.get_pipeline_model_parallel_rank()
+    planned = sorted((spec.name, spec.shape) for spec in stage_parameters(config, stage))
+    is_planned = planned == sorted((p.meta.spec.name, p.meta.spec.shape) for p in name_parameters(state.model))
+    rank, count = parallel_state.get_global_rank(), count_parameters(state.model)
+    for line in (*start_lines(config, rank, stage, count, loader, is_planned), _training_line(state)):
+        log(line)
+
+
+def _training_line(state: TrainingState) -> str:
+    training = state.config.training_config
+    given = training.checkpoint.load_checkpoint
+    loaded = given is not None and not is_first_start(Path(given), training.checkpoint)
+    origin = state.resumed_from or (f"the weights of {given}" if loaded else "initial values")
+    return f"Training: step {state.iteration + 1} to {training.training_iters}, from {origin}"
+
+
+def count_parameters(model: nn.Cell) -> ParameterCount:
+    """Of this rank, and of all. All ranks call this."""
+    coordinates, whole, own, trained = parallel_state.get_coordinates(), 0, 0, 0
+    for parameter in name_parameters(model):
+        spec, size = parameter.meta.spec, place_of(parameter).size
+        own += size
+        trained += size * parameter.requires_grad
+        if coordinates.get(spec.replicas, (0, 1))[0] == 0 and is_counted(spec, coordinates):
+            whole += size
+    shares = parallel_state.get_world_group().all_gather(Tensor(np.array([whole], np.int64)))
+    return ParameterCount(int(shares.asnumpy().sum()), own, trained)

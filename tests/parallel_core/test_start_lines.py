@@ -1,0 +1,50 @@
+"""The lines that describe a run before its first step."""
+
+from parallel_core.start_lines import ParameterCount, start_lines
+from tests.support.engine import TINY, config_of
+
+COUNT = ParameterCount(1_000_000, 600_000, 5_000)
+
+
+def lines(flags: str, world_size: int = 4, source: str = "", is_planned: bool = True) -> list[str]:
+    return [*start_lines(config_of(f"{TINY} {flags}", world_size), 1, 0, COUNT, source, is_planned)]
+
+
+def test_a_line_for_each_matter():
+    """Layout, parameters, data, precision, memory."""
+    flags = "--tensor-model-parallel-size 2 --data-path 0.3 a 0.7 b --split 90,10,0 --global-batch-size 8"
+    assert lines(flags)[:4] == [
+        "Layout: rank 1 of 4 = tensor 2 x pipeline 1 x context 1 x data 2; a step has 8 samples, micro-batches on each "
+        "data rank: 2 of 2",
+        "Parameters: 1,000,000 in all, 600,000 of this rank, 5,000 of these are trained",
+        "Data: 0.3 a 0.7 b --split 90,10,0, sequences of 16; tokenizer NullTokenizer, 61 ids, padded to 64",
+        "Precision: parameters float32, layers float32, gradients float32, no loss scale",
+    ]
+
+
+def test_memory_is_that_of_explain():
+    """The sum of what a rank of the stage keeps."""
+    from mapping.memory import memory_of_stages
+
+    flags = "--tensor-model-parallel-size 2 --bf16"
+    needed = memory_of_stages(config_of(f"{TINY} {flags}", 4))[0]
+    *_, line = lines(flags)
+    assert line.startswith(f"Memory predicted: {needed.total / 2**20:,.1f} MiB (parameters ")
+
+
+def test_a_model_of_the_scripts_own_has_no_prediction():
+    """The configuration does not describe it."""
+    assert not any("Memory" in line for line in lines("", is_planned=False))
+
+
+def test_pipelines_experts_growing_batches_and_scales_are_named():
+    """By the words of their flags."""
+    flags = (
+        "--pipeline-model-parallel-size 2 --num-experts 4 --expert-model-parallel-size 2 --fp16 --loss-scale 128 "
+        "--global-batch-size 8 --rampup-batch-size 4 4 8 --train-samples 40"
+    ).replace("--train-iters 2", "")
+    tiny = TINY.replace("--train-iters 2 ", "")
+    layout, _, data, precision, _ = start_lines(config_of(f"{tiny} {flags}", 4), 0, 1, COUNT, "a loader", True)
+    assert "x data 2, experts over 2 (each over 1), schedule 1f1b; a step grows to 8 samples" in layout
+    assert data.startswith("Data: a loader, sequences of 16")
+    assert precision == "Precision: parameters float16, layers float16, gradients float16, loss scale 128"

@@ -22,6 +22,7 @@ from mapping.reading import left_open, not_yet, read
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import complain, gather_findings
 from parallel_core.config.tree import build
+from parallel_core.environment import other_launchers
 from parallel_core.findings import Finding
 
 GRACE_SECONDS = 3.0
@@ -160,6 +161,7 @@ def initialize_megatron(
         print(help_text())
         raise SystemExit(0)
     with exit_on_mistakes():
+        complain(other_launchers())
         reading = read(argv, extra_args_provider, None, args_defaults, check_files, read_vocabulary=True)
         args = _accepted(reading)
         complain([*left_open(reading), *not_yet(reading)])

@@ -30,8 +30,11 @@ them. `mapping.arguments` keeps the flags for Megatron's `get_args`; nothing her
 
 import os
 
+from parallel_core.environment import unfit_versions
 from pynative import deferred_imports
 
+if unfit := "\n".join(map(str, unfit_versions())):
+    raise ImportError(unfit)
 deferred_imports.install()
 if "MS_ROLE" in os.environ:  # set by msrun alone
     from pynative.lifetime import watch

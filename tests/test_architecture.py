@@ -91,7 +91,7 @@ FLOORS = {
         }
         | {"loss_scale", "lr_schedule", "messages", "newton_schulz", "token_dispatch"}
         | {"partition", "processes", "protobuf", "sampling", "sharding", "strictness"},
-        {"averaging", "buffers", "initial_values", "recompute", "schedules", "sizes"},
+        {"averaging", "buffers", "environment", "initial_values", "recompute", "schedules", "sizes"},
         {"config", "context"},
         {"rope_scaling"},
         {"batch", "data", "optimizer", "rotary", "routing", "score_form", "topology"},

@@ -1,0 +1,39 @@
+"""Whether this process can run MindSpore as it was started, before MindSpore is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from parallel_core.findings import Finding
+
+PYTHONS = (3, 10), (3, 12)
+"""The first and the last for which there is a MindSpore."""
+
+
+def unfit_versions(python: tuple[int, ...] = sys.version_info[:2], numpy: str | None = None) -> Iterator[Finding]:
+    """What is installed and cannot work, by default what is installed here."""
+    if not PYTHONS[0] <= python <= PYTHONS[1]:
+        first, last = (".".join(map(str, one)) for one in PYTHONS)
+        rule = f"there is no MindSpore 2.10 for it; make an environment of Python {first} - {last}"
+        yield Finding("Python", ".".join(map(str, python)), rule)
+    numpy = _installed("numpy") if numpy is None else numpy
+    if int(numpy.partition(".")[0] or 1) > 1:
+        yield Finding("NumPy", numpy, "MindSpore's tensors break under it", "pip install 'numpy>=1.26,<2'")
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def other_launchers(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """The finding that PyTorch's launcher, or one like it, started this process among others: msrun has to."""
+    size = environment.get("WORLD_SIZE", "1")
+    if "MS_ROLE" not in environment and ("TORCHELASTIC_RUN_ID" in environment or size not in ("", "1")):
+        rule = "processes of torchrun, deepspeed or the like do not find each other in MindSpore"
+        yield Finding("WORLD_SIZE", size, rule, "put `python -m mapping.launch` before that command: msrun starts them")

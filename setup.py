@@ -5,6 +5,9 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 TOKENIZERS = ["tokenizers", "sentencepiece", "tiktoken", "jinja2"]
+ZSTANDARD = "zstandard"
+# Later ones need NumPy 2.
+PYARROW = "pyarrow<26"
 
 setup(
     name="megatron-pynative",
@@ -19,8 +22,10 @@ setup(
     # MindSpore's wheel is built against NumPy 1.x and its tensors break under 2.x, which its own metadata doesn't say.
     install_requires=["mindspore==2.10.*", "numpy>=1.26,<2", "psutil", "pyyaml"],
     extras_require={
-        "test": ["pytest", "hypothesis", "ruff", "mypy", "types-PyYAML", "matplotlib", *TOKENIZERS],
+        "test": ["pytest", "hypothesis", "ruff", "mypy", "types-PyYAML", "matplotlib", *TOKENIZERS, PYARROW, ZSTANDARD],
         "tokenizers": TOKENIZERS,
+        "parquet": [PYARROW],
+        "zstd": [ZSTANDARD],
         "hf": ["transformers"],
         "tb": ["tensorboard"],
         "plot": ["matplotlib"],

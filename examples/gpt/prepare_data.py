@@ -13,17 +13,20 @@ import random
 import sys
 import sysconfig
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 # So that the script runs from a checkout as it is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from parallel_core.command_line import command_line
 from parallel_core.data.indexed_dataset import IndexedDataset
-from parallel_core.data.preprocess import Document, output_prefix, preprocess, read_documents
-from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
+from parallel_core.data.instruction.preprocess import data_set
+from parallel_core.data.preprocess.inputs import read_documents
+from parallel_core.data.preprocess.text import TextOptions, preprocess_text
+from parallel_core.data.tokenizers import TokenizerOptions, facts
 from parallel_core.files import replacing
 
 VOCABULARY = Path(__file__).resolve().parent / "vocab"
@@ -39,35 +42,40 @@ PIECES = 1000
 """Long documents are cut to this part of the text: splits are made of whole documents, and the text may be one file."""
 
 
-def standard_library() -> list[Document]:
+def standard_library() -> list[str]:
     """The sources of the running Python's standard library, a document per file."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = [file for file in sorted(root.rglob("*.py")) if SKIPPED_FOLDERS.isdisjoint(file.relative_to(root).parts)]
     if not files:
         raise ValueError(f"{root} has no Python sources; give text of your own with --corpus DIR_OR_FILE")
-    return [document for file in files for document in read_documents(file)]
+    return [text for file in files for text in texts_of(file)]
 
 
-def choose(documents: Iterable[Document], max_megabytes: float | None) -> list[Document]:
+def texts_of(path: Path) -> list[str]:
+    """Those of a .jsonl file, a text file, or a directory of them."""
+    return [text for document in read_documents(path) for text in document["text"]]
+
+
+def choose(documents: Sequence[str], max_megabytes: float | None) -> list[str]:
     """The documents that have text, shuffled, as many as `max_megabytes` (10^6 bytes) hold; None: all."""
-    chosen = [document for document in documents if document["text"].strip()]
+    chosen = [document for document in documents if document.strip()]
     random.Random(SEED).shuffle(chosen)
     if max_megabytes is None:
         return chosen
-    kept: list[Document] = []
+    kept: list[str] = []
     size = 0
     for document in chosen:
-        size += len(document["text"].encode("utf-8", errors="replace"))
+        size += len(document.encode())
         if kept and size > max_megabytes * 1e6:
             break
         kept.append(document)
     return kept
 
 
-def cut_long(documents: Sequence[Document]) -> list[Document]:
+def cut_long(documents: Sequence[str]) -> list[str]:
     """The documents with long ones cut, at the end of a line where there is one."""
-    limit = max(1000, sum(len(document["text"]) for document in documents) // PIECES)
-    return [{"text": piece} for document in documents for piece in cut_text(document["text"], limit)]
+    limit = max(1000, sum(map(len, documents)) // PIECES)
+    return [piece for document in documents for piece in cut_text(document, limit)]
 
 
 def cut_text(text: str, limit: int) -> Iterator[str]:
@@ -81,13 +89,13 @@ def cut_text(text: str, limit: int) -> Iterator[str]:
         begin = end
 
 
-def fingerprint(documents: Sequence[Document], vocabulary_files: Sequence[Path]) -> str:
+def fingerprint(documents: Sequence[str], vocabulary_files: Sequence[Path]) -> str:
     """A hash of all that the token files depend on."""
     digest = sha256()
     for file in vocabulary_files:
         digest.update(file.read_bytes())
     for document in documents:
-        digest.update(document["text"].encode("utf-8", errors="surrogatepass") + b"\x00")
+        digest.update(document.encode() + b"\x00")
     return digest.hexdigest()
 
 
@@ -100,28 +108,44 @@ def is_ready(prefix: str, record: Path, made_from: str) -> bool:
         return False
 
 
+def write(documents: Sequence[str], output_prefix: Path, tokenizer: TokenizerOptions, workers: int) -> int:
+    """Write the token files; returns the number of tokens."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "documents.jsonl")
+        file.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents))
+        options = TextOptions(
+            input=str(file),
+            output_prefix=output_prefix,
+            tokenizer=tokenizer,
+            append_eod=True,
+            workers=workers,
+            restart=True,
+        )
+        return sum(preprocess_text(options).tokens)
+
+
 def prepare(args: argparse.Namespace) -> str:
     """Write the token files unless they are there; returns the prefix to train on."""
     started = time.monotonic()
-    source = standard_library() if args.corpus is None else read_documents(args.corpus)
+    source = standard_library() if args.corpus is None else texts_of(args.corpus)
     documents = cut_long(choose(source, args.max_megabytes))
     if not documents:
         raise ValueError(f"{args.corpus or 'the standard library'} has no text in it; give other text with --corpus")
     made_from = fingerprint(documents, [args.vocab_file, args.merge_file])
-    prefix = output_prefix(args.output_prefix, "text")
+    prefix = data_set(args.output_prefix, "text")
     record = Path(f"{prefix}.json")
     if is_ready(prefix, record, made_from):
         print(f"{prefix} is there already, made from the same text and vocabulary")
         return prefix
     files = {"vocab_file": str(args.vocab_file), "merge_file": str(args.merge_file)}
-    tokenizer = build_tokenizer(TokenizerOptions("GPT2BPETokenizer", **files))
-    tokens = preprocess(documents, args.output_prefix, tokenizer, workers=args.workers)["text"]
+    tokenizer = TokenizerOptions("GPT2BPETokenizer", **files)
+    tokens = write(documents, args.output_prefix, tokenizer, args.workers)
     with replacing(record) as file:
         file.write(json.dumps({"made_from": made_from, "documents": len(documents), "tokens": tokens}).encode())
-    megabytes = sum(len(document["text"]) for document in documents) / 1e6
+    megabytes = sum(map(len, documents)) / 1e6
     print(
         f"{len(documents)} documents, {megabytes:.1f} million characters -> {tokens} tokens of a vocabulary of "
-        f"{tokenizer.vocab_size} in {time.monotonic() - started:.1f} s: {prefix}.bin and .idx"
+        f"{facts(tokenizer).vocab_size} in {time.monotonic() - started:.1f} s: {prefix}.bin and .idx"
     )
     return prefix
 

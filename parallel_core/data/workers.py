@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -22,6 +26,19 @@ _function: Callable[[Any], Any] | None = None
 def _start(function: Callable[[Any], Any]) -> None:
     global _function
     _function = function
+    # Ctrl-C reaches every process of the terminal: the one that reads and writes decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # There are processes enough: threads of the library in each would only wait for each other.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker waits for work from its parent for ever, also when that was killed."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _run(items: list[Any]) -> list[Any]:
@@ -29,21 +46,32 @@ def _run(items: list[Any]) -> list[Any]:
     return [_function(item) for item in items]
 
 
-def in_workers(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
+def in_workers(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int, at_once: int = _ITEMS_AT_ONCE
+) -> Iterator[Result]:
     """`function` of each item, in order; by `workers` processes, or this one when it is 1.
 
     function: picklable; it is sent once, not with every item.
+    at_once: items that are sent together.
+    Raises ValueError when a worker process dies, else what reading and `function` raise.
     """
     if workers <= 1:
         yield from map(function, items)
         return
     remaining = iter(items)
     # Spawned, not forked: the caller may hold threads and locks.
-    with ProcessPoolExecutor(workers, get_context("spawn"), _start, (function,)) as pool:
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (function,))
+    try:
         pending: deque[Future[list[Result]]] = deque()
-        while chunk := list(islice(remaining, _ITEMS_AT_ONCE)):
+        while chunk := list(islice(remaining, at_once)):
             pending.append(pool.submit(_run, chunk))
             if len(pending) >= workers * _AHEAD:
                 yield from pending.popleft().result()
         while pending:
             yield from pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise ValueError(
+            f"--workers {workers}: a worker process was killed, probably for want of memory; give fewer"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)

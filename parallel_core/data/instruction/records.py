@@ -105,7 +105,7 @@ def _json_lines(file: Path) -> Iterator[Record]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield Record(f"{file.name}, line {number}", _parsed(line))
+                yield Record(f"{file.name}, line {number}", parse_row(line))
 
 
 def _json(file: Path) -> Iterator[Record]:
@@ -150,7 +150,8 @@ READERS = {".jsonl": _json_lines, ".json": _json, ".parquet": _parquet, ".txt": 
 """Ending of a file -> its records."""
 
 
-def _parsed(line: bytes) -> Row | UnreadableRecord:
+def parse_row(line: bytes) -> Row | UnreadableRecord:
+    """The JSON object in a line, or what is wrong with it."""
     try:
         row = json.loads(line)
         if b"\\ud" in line.lower():

@@ -42,6 +42,10 @@ class MegatronTokenizer(ABC):
         """The token ids of `text`, as a document of training data has them. Raises ValueError for text that has none,
         such as half a surrogate pair."""
 
+    def tokenize_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`tokenize` of each text, faster where the library takes many at once. Raises as it."""
+        return [self.tokenize(text) for text in texts]
+
     @abstractmethod
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text that `token_ids` stand for. Raises ValueError for an id that no token can have."""

@@ -49,6 +49,12 @@ class GPT2BPETokenizer(MegatronTokenizer):
         except TypeError as error:
             raise ValueError(f"text is not valid Unicode: {text[:40]!r} ({error})") from error
 
+    def tokenize_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        try:
+            return [found.ids for found in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+        except TypeError as error:
+            raise ValueError(f"one of {len(texts)} texts is not valid Unicode ({error})") from error
+
     def detokenize(self, token_ids: Sequence[int]) -> str:
         ids = [int(token_id) for token_id in token_ids]
         wrong = [token_id for token_id in ids if token_id not in self.inv_vocab]

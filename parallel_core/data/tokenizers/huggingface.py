@@ -65,6 +65,13 @@ class HuggingFaceTokenizer(MegatronTokenizer):
     def tokenize(self, text: str) -> list[int]:
         return self.encode(text, self._special)
 
+    def tokenize_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        try:
+            found = self._backend.encode_batch_fast(texts, add_special_tokens=self._special)
+        except TypeError as error:
+            raise ValueError(f"one of {len(texts)} texts is not valid Unicode ({error})") from error
+        return [encoding.ids for encoding in found]
+
     def encode(self, text: str, special: bool = False) -> list[int]:
         try:
             return self._backend.encode(text, add_special_tokens=special).ids

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from parallel_core.data.indexed_dataset import IndexedDataset
-from parallel_core.data.preprocess import main
+from parallel_core.data.preprocess.command_line import main
 from tests.support.instruction import CASES, flags, hashed_files, inputs
 
 RECORDED = CASES["preprocess"]

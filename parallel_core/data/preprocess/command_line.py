@@ -1,0 +1,156 @@
+"""Turn text into Megatron's `.bin`/`.idx` files.
+
+    python -m parallel_core.data.preprocess --input FILE|DIR|PATTERN --output-prefix PREFIX \\
+        --tokenizer-type HuggingFaceTokenizer --tokenizer-model FOLDER --append-eod --workers 4
+
+writes `PREFIX_text_document.bin` and `.idx`: train with `--data-path PREFIX_text_document`. With `--handler-name`, or
+`--tokenizer-type PretrainedFromHF`, it takes MindSpeed-LLM's flags and writes what its `preprocess_data.py` writes.
+
+    python -m parallel_core.data.preprocess merge --help        several data sets in one
+    python -m parallel_core.data.preprocess inspect --help      what is in a data set
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from parallel_core.command_line import command_line
+from parallel_core.data.instruction.options import InstructionOptions, add_instruction_flags
+from parallel_core.data.instruction.preprocess import data_set, preprocess_instructions
+from parallel_core.data.preprocess.inspect import report
+from parallel_core.data.preprocess.merge import merge, prefixes_in
+from parallel_core.data.preprocess.text import TextOptions, preprocess_text
+from parallel_core.data.tokenizers import build_tokenizer
+from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
+
+_PROGRAM = "python -m parallel_core.data.preprocess"
+_REFUSED_OF_TEXT = {
+    "split_sentences": "sentences are not split; give lists of them as the text: each becomes a sequence",
+    "find_optimal_num_workers": "nothing is tried; give --workers as many as there are cores",
+}
+_INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; the exit code: 0, 2 for a mistake, 130 after Ctrl-C."""
+    given = sys.argv[1:] if arguments is None else arguments
+    name, rest = (given[0], given[1:]) if given and given[0] in _COMMANDS else ("", given)
+    parser, work = _COMMANDS[name]()
+    args = parser.parse_args(rest)
+    try:
+        work(args)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return _INTERRUPTED
+    return 0
+
+
+_Command = tuple[argparse.ArgumentParser, Callable[[argparse.Namespace], None]]
+
+
+def _preprocess_command() -> _Command:
+    parser = command_line(
+        __doc__, _PROGRAM, f"{_PROGRAM} --input FILE --output-prefix PREFIX --tokenizer-type TYPE ..."
+    )
+    parser.add_argument("--input", required=True, help="file, directory of files, or pattern: .jsonl, .parquet, text")
+    parser.add_argument("--output-prefix", type=Path, required=True, help="start of the names of the files written")
+    parser.add_argument("--json-keys", nargs="+", default=["text"], help="fields of a .jsonl line that hold text")
+    parser.add_argument("--append-eod", action="store_true", help="end every document with the end-of-document id")
+    parser.add_argument("--workers", type=int, default=1, help="processes that tokenise")
+    parser.add_argument(
+        "--partitions", type=int, default=1, help="deal lines out to so many parts, one after the other"
+    )
+    parser.add_argument("--keep-sequential-samples", action="store_true", help="--partitions keeps the order of lines")
+    parser.add_argument("--restart", action="store_true", help="begin anew where an earlier run was stopped")
+    parser.add_argument("--lang", help="without effect: is a part of --split-sentences")
+    parser.add_argument("--find-optimal-num-workers", action="store_true", help=argparse.SUPPRESS)
+    for flag in ("--workers-to-check", "--max-documents", "--performance-dir"):
+        parser.add_argument(flag, nargs="+", help=argparse.SUPPRESS)
+    add_tokenizer_flags(parser)
+    add_instruction_flags(parser)
+    return parser, _preprocess
+
+
+def _preprocess(args: argparse.Namespace) -> None:
+    if args.handler_name or args.tokenizer_type == "PretrainedFromHF":
+        _preprocess_instructions(args)
+        return
+    refused = [f"--{name.replace('_', '-')}: {why}" for name, why in _REFUSED_OF_TEXT.items() if getattr(args, name)]
+    if refused:
+        raise ValueError("; ".join(refused))
+    options = TextOptions(
+        input=args.input,
+        output_prefix=args.output_prefix,
+        tokenizer=tokenizer_options(args),
+        json_keys=tuple(args.json_keys),
+        append_eod=args.append_eod,
+        workers=args.workers,
+        partitions=args.partitions,
+        keep_sequential_samples=args.keep_sequential_samples,
+        skips_bad_records=args.on_bad_record == "skip",
+        restart=args.restart,
+    )
+    done = preprocess_text(options)
+    if done.left_out:
+        print(f"{done.left_out} records left out, such as:", *done.wrong, sep="\n  ")
+    for count, prefix in zip(done.tokens, options.prefixes, strict=True):
+        print(f"{done.documents} documents, {count} tokens written: --data-path {prefix}")
+
+
+def _preprocess_instructions(args: argparse.Namespace) -> None:
+    """With a handler of MindSpeed-LLM's, and what became of the records."""
+    options = InstructionOptions.of(args)
+    print("\n".join(preprocess_instructions(options, build_tokenizer(tokenizer_options(args))).lines()))
+    is_packed = options.prefix != options.output_prefix
+    path = options.output_prefix if is_packed else data_set(options.prefix, options.keys[0])
+    print(f"written: {'--is-instruction-dataset ' if is_packed else ''}--data-path {path}")
+
+
+def _merge_command() -> _Command:
+    parser = command_line(
+        "Write several data sets into one.", f"{_PROGRAM} merge", f"{_PROGRAM} merge PREFIX... --output-prefix PREFIX"
+    )
+    parser.add_argument("prefixes", nargs="*", help="data sets, in this order; or --input")
+    parser.add_argument("--input", type=Path, help="a folder: its data sets, in the order of their names")
+    parser.add_argument("--output-prefix", required=True, help="the new data set")
+    parser.add_argument("--multimodal", action="store_true", help="without effect: an .idx file says what it is")
+    return parser, _merge
+
+
+def _merge(args: argparse.Namespace) -> None:
+    if bool(args.prefixes) == (args.input is not None):
+        raise ValueError("give either data sets or --input")
+    prefixes = args.prefixes or prefixes_in(args.input)
+    index = merge(prefixes, args.output_prefix)
+    documents, tokens = len(index.document_indices) - 1, int(index.sequence_lengths.sum(dtype="int64"))
+    print(f"{len(prefixes)} data sets, {documents} documents, {tokens} tokens: --data-path {args.output_prefix}")
+
+
+def _inspect_command() -> _Command:
+    parser = command_line(
+        "Show what is in a data set.",
+        f"{_PROGRAM} inspect",
+        f"{_PROGRAM} inspect PREFIX [--samples N] [tokenizer flags]",
+    )
+    parser.add_argument("prefix", help="path without .bin and .idx, as for --data-path")
+    parser.add_argument("--samples", type=int, default=1, help="sequences to show, as text if a tokenizer is given")
+    add_tokenizer_flags(parser)
+    return parser, _inspect
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    tokenizer = build_tokenizer(tokenizer_options(args)) if args.tokenizer_type else None
+    for line in report(args.prefix, tokenizer, args.samples):
+        print(line)
+
+
+_COMMANDS: dict[str, Callable[[], _Command]] = {
+    "": _preprocess_command,
+    "merge": _merge_command,
+    "inspect": _inspect_command,
+}

@@ -1,0 +1,114 @@
+"""Blocks of text to token ids: what a worker process does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parallel_core.data.indexed_dataset import smallest_token_type
+from parallel_core.data.instruction.records import BadRecord
+from parallel_core.data.preprocess.inputs import Block, Position, Texts
+from parallel_core.data.tokenizers import MegatronTokenizer
+
+Sequences = list[list[int]]
+"""The sequences of a document; none of an empty text."""
+
+
+class Part(NamedTuple):
+    """What a block adds to one stream of documents."""
+
+    tokens: bytes
+    """Of all sequences, one after the other, in the data set's type."""
+    lengths: NDArray[np.int32]
+    """Tokens of each sequence."""
+    sequences: NDArray[np.int32]
+    """Sequences of each document."""
+
+
+class Encoded(NamedTuple):
+    """A block as token ids."""
+
+    parts: list[Part]
+    """Of each key, and of each partition of it."""
+    documents: int
+    tokens: list[int]
+    """Of each key."""
+    wrong: list[str]
+    """Place and reason of each record that cannot be tokenised."""
+    end: Position
+    bytes_read: int
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Tokenises blocks; picklable, so that worker processes can have it."""
+
+    tokenizer: MegatronTokenizer
+    keys: tuple[str, ...]
+    append_eod: bool
+    partitions: int = 1
+    """Line i belongs to stream i modulo this number."""
+
+    def __call__(self, block: Block) -> Encoded:
+        found, wrong = {}, []
+        for number, place, texts in block.documents(self.keys):
+            if isinstance(texts, BadRecord):
+                wrong.append(f"{place}: {texts}")
+            else:
+                found[number] = (place, texts)
+        documents = self._tokenized(found, wrong)
+        parts = [
+            _part([doc[key] for number, doc in documents.items() if number % self.partitions == rest], self.token_type)
+            for key in self.keys
+            for rest in range(self.partitions)
+        ]
+        tokens = [sum(len(part) for doc in documents.values() for part in doc[key]) for key in self.keys]
+        return Encoded(parts, len(documents), tokens, wrong, block.end, block.bytes_read)
+
+    @property
+    def token_type(self) -> type[np.number]:
+        """Of the data set."""
+        return smallest_token_type(self.tokenizer.vocab_size)
+
+    def _tokenized(self, found: dict[int, tuple[str, Texts]], wrong: list[str]) -> dict[int, dict[str, Sequences]]:
+        """Number -> key -> sequences."""
+        try:
+            ids = iter(
+                self.tokenizer.tokenize_batch([text for _, texts in found.values() for text in self._all(texts)])
+            )
+            return {
+                number: self._document(texts, [next(ids) for _ in self._all(texts)])
+                for number, (_, texts) in found.items()
+            }
+        except ValueError as error:
+            if len(found) == 1:
+                wrong.append(f"{next(iter(found.values()))[0]}: {error}")
+                return {}
+            # One by one, to find which.
+            return {k: v for number, item in found.items() for k, v in self._tokenized({number: item}, wrong).items()}
+
+    def _all(self, texts: Texts) -> list[str]:
+        return [text for key in self.keys for text in texts[key]]
+
+    def _document(self, texts: Texts, ids: Sequences) -> dict[str, Sequences]:
+        remaining = iter(ids)
+        made = {key: [part for _ in texts[key] if (part := next(remaining))] for key in self.keys}
+        if self.append_eod:
+            for sequences in made.values():
+                if sequences:
+                    sequences[-1].append(self.tokenizer.eod)
+        return made
+
+
+def _part(documents: list[Sequences], token_type: type[np.number]) -> Part:
+    sequences = [sequence for document in documents for sequence in document]
+    lengths = np.array([len(sequence) for sequence in sequences], np.int32)
+    ids = np.fromiter(chain.from_iterable(sequences), np.int64, int(lengths.sum(dtype=np.int64)))
+    stored = ids.astype(token_type)
+    if not np.array_equal(stored, ids):
+        raise ValueError(f"the tokenizer gives ids up to {ids.max()}, which do not fit its size (--vocab-size)")
+    return Part(stored.tobytes(), lengths, np.array([len(document) for document in documents], np.int32))

@@ -1,0 +1,108 @@
+"""Show a data set: how much is in it, and samples as training gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from parallel_core.data.indexed_dataset import IndexedDataset, bin_path, smallest_token_type
+from parallel_core.data.instruction.preprocess import data_set
+from parallel_core.data.tokenizers import MegatronTokenizer
+
+_SHOWN = 400
+"""Characters, or 64 ids, of a sample."""
+_NOT_LEARNT = -100
+"""Label of a token that does not count in the loss."""
+_QUANTILES = {"shortest": 0.0, "10%": 0.1, "median": 0.5, "90%": 0.9, "longest": 1.0}
+
+
+def instruction_prefix(prefix: str) -> str | None:
+    """What the names of an instruction data set's three parts begin with, if `prefix` is one."""
+    beginnings = (prefix.removesuffix("_input_ids_document"), f"{prefix}_packed")
+    return next((each for each in beginnings if IndexedDataset.exists(data_set(Path(each), "labels"))), None)
+
+
+def report(prefix: str, tokenizer: MegatronTokenizer | None = None, samples: int = 1) -> Iterator[str]:
+    """The lines that describe a data set, with so many samples of it: as ids, or as text with a tokenizer.
+
+    Raises ValueError for one that is missing or damaged, or whose parts differ.
+    """
+    instruction = instruction_prefix(prefix)
+    if instruction is None:
+        tokens = IndexedDataset(prefix)
+        yield from _sizes(tokens, tokenizer)
+        for number in _chosen(tokens, samples):
+            yield f"sequence {number} ({tokens.sequence_lengths[number]} tokens):"
+            yield f"  {_shown(tokens[number], tokenizer)}"
+        return
+    tokens, labels = (IndexedDataset(data_set(Path(instruction), key)) for key in ("input_ids", "labels"))
+    if not np.array_equal(tokens.sequence_lengths, labels.sequence_lengths):
+        raise ValueError(f"{instruction}: input_ids and labels differ in their lengths; preprocess the data again")
+    yield from _sizes(tokens, tokenizer)
+    lengths = labels.sequence_lengths
+    counts = labels.tokens != _NOT_LEARNT
+    firsts = (np.cumsum(lengths, dtype=np.int64) - lengths)[lengths > 0]
+    learnt = int(counts.sum() - counts[firsts].sum())
+    yield f"tokens that count in the loss: {learnt} ({learnt / max(1, len(labels.tokens)):.1%})"
+    for number in _chosen(tokens, samples):
+        yield f"sample {number} ({tokens.sequence_lengths[number]} tokens; + counts in the loss, - does not):"
+        yield from _turns(tokens[number], labels[number], tokenizer)
+
+
+def _sizes(tokens: IndexedDataset, tokenizer: MegatronTokenizer | None) -> Iterator[str]:
+    lengths, sequences = tokens.sequence_lengths, np.diff(tokens.document_indices)
+    yield f"{tokens.path_prefix}: {bin_path(tokens.path_prefix).stat().st_size / 1e6:.1f} MB of tokens"
+    yield f"documents: {len(sequences)}" + (
+        f", {empty} of them empty" if (empty := int((sequences == 0).sum())) else ""
+    )
+    yield f"sequences: {len(lengths)}" + (", with modes (multimodal)" if tokens.sequence_modes is not None else "")
+    yield f"tokens: {len(tokens.tokens)} of type {tokens.dtype}"
+    if len(lengths):
+        values = np.quantile(lengths, list(_QUANTILES.values())).round().astype(int)
+        parts = [f"{name} {value}" for name, value in zip(_QUANTILES, values, strict=True)]
+        yield f"tokens in a sequence: {', '.join(parts)}, mean {lengths.mean():.1f}"
+        yield f"largest id: {tokens.tokens.max()}"
+    if tokenizer is not None and len(lengths):
+        yield from _doubts(tokens, tokenizer)
+
+
+def _doubts(tokens: IndexedDataset, tokenizer: MegatronTokenizer) -> Iterator[str]:
+    """What says that the data were made with another tokenizer."""
+    outside = int(((tokens.tokens < 0) | (tokens.tokens >= tokenizer.vocab_size)).sum())
+    if outside:
+        yield f"made with another tokenizer: {outside} ids are none of its {tokenizer.vocab_size}"
+    if tokens.dtype not in (smallest_token_type(tokenizer.vocab_size), np.dtype(np.int32)):
+        yield f"made with another tokenizer: one of {tokenizer.vocab_size} ids is stored in another type"
+    if tokenizer.facts.eod is not None:
+        ends = tokens.document_indices[1:][np.diff(tokens.document_indices) > 0] - 1
+        last = np.cumsum(tokens.sequence_lengths, dtype=np.int64)[ends] - 1
+        ended = int((tokens.tokens[last] == tokenizer.eod).sum())
+        yield f"documents that end with the end-of-document id {tokenizer.eod}: {ended} of {len(ends)} that have tokens"
+
+
+def _chosen(tokens: IndexedDataset, samples: int) -> Sequence[int]:
+    """Sequences from the beginning to the end, evenly."""
+    return [number * len(tokens) // samples for number in range(min(samples, len(tokens)))] if samples > 0 else []
+
+
+def _shown(ids: np.ndarray, tokenizer: MegatronTokenizer | None) -> str:
+    if tokenizer is None:
+        return " ".join(map(str, ids[:64].tolist())) + (" ..." if len(ids) > 64 else "")
+    try:
+        text = tokenizer.detokenize(ids.tolist())
+    except ValueError as error:
+        return f"cannot be decoded: {error}"
+    return repr(text[:_SHOWN]) + (" ..." if len(text) > _SHOWN else "")
+
+
+def _turns(ids: np.ndarray, labels: np.ndarray, tokenizer: MegatronTokenizer | None) -> Iterator[str]:
+    """Stretches of tokens that count, and of those that don't. Each is predicted by the token before it, so that the
+    first of a sample never counts."""
+    counts = labels != _NOT_LEARNT
+    counts[:1] = False
+    borders = [0, *(np.flatnonzero(np.diff(counts)) + 1).tolist(), len(ids)]
+    for begin, end in pairwise(borders):
+        yield f"  {'+' if counts[begin] else '-'} {_shown(ids[begin:end], tokenizer)}"

@@ -1,0 +1,48 @@
+"""Files opened for reading from the start, unpacked on the way."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from parallel_core.data.preprocess.extra import package
+
+
+def _unzstandard(raw: BinaryIO) -> BinaryIO:
+    reader = package("zstandard", "zstd", ".zst").ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+    return cast(BinaryIO, io.BufferedReader(reader))
+
+
+PACKED: dict[str, Callable[[BinaryIO], BinaryIO]] = {
+    ".gz": lambda raw: cast(BinaryIO, gzip.GzipFile(fileobj=raw)),
+    ".zst": _unzstandard,
+}
+"""Ending of a packed file -> its content."""
+
+
+def kind(file: Path) -> str:
+    """The ending that says what is in a file, packed or not."""
+    return (Path(file.stem) if file.suffix in PACKED else file).suffix
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """The content of a file, and the file itself, whose position says how much of it has been read.
+
+    Raises ValueError for a packed file that is damaged, and for a missing package.
+    """
+    with file.open("rb") as raw:
+        unpack = PACKED.get(file.suffix)
+        try:
+            yield (unpack(raw) if unpack else raw), raw
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"--input {file}: is damaged ({error}); copy it again") from error
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":  # of a package that may not be there
+                raise
+            raise ValueError(f"--input {file}: is damaged ({error}); copy it again") from error

@@ -1,0 +1,66 @@
+"""How far a run is: a line that is written over on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+_COLUMNS = 80
+_EVERY = {True: 0.2, False: 10.0}
+"""Seconds between two lines: on a terminal, elsewhere."""
+
+
+class ProgressBar:
+    """Documents and MB of a second, and the time that remains."""
+
+    def __init__(
+        self,
+        total: int,
+        stream: TextIO,
+        documents: int = 0,
+        bytes_read: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """total: bytes of all input. documents, bytes_read: what was done before; rates are of the rest."""
+        self._total, self._stream, self._clock = max(1, total), stream, clock
+        self._is_terminal = stream.isatty()
+        self._started = self._shown = clock()
+        self._before = documents, bytes_read
+        self._is_open = False
+
+    def show(self, documents: int, bytes_read: int) -> None:
+        """Write a line, unless one was written a moment ago."""
+        now = self._clock()
+        if now - self._shown >= _EVERY[self._is_terminal]:
+            self._shown = now
+            self._write(self.line(documents, bytes_read))
+
+    def line(self, documents: int, bytes_read: int) -> str:
+        """Below 80 columns."""
+        elapsed = max(1e-9, self._clock() - self._started)
+        done, read = self._before
+        speed = (bytes_read - read) / elapsed
+        share = min(1.0, bytes_read / self._total)
+        left = f"{_duration((self._total - bytes_read) / speed)} left" if speed > 0 else ""
+        rates = f"{documents} documents {(documents - done) / elapsed:.0f}/s {speed / 1e6:.1f} MB/s {left}"
+        text = f"{share:4.0%} {rates}"
+        room = _COLUMNS - 1 - len(text) - 3
+        bar = f" [{('#' * round(share * room)).ljust(room, '.')}]" if self._is_terminal and room >= 5 else ""
+        return f"{share:4.0%}{bar} {rates}"[: _COLUMNS - 1]
+
+    def _write(self, line: str) -> None:
+        self._stream.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
+        self._stream.flush()
+        self._is_open = self._is_terminal
+
+    def close(self) -> None:
+        """Leave the line of a terminal."""
+        if self._is_open:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+def _duration(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}"

@@ -1,0 +1,201 @@
+"""The files of a run that is not finished: kept when it is stopped, so that the next one goes on from there.
+
+They lie in a hidden folder beside the data set. `manifest.json` says how much of them is whole and which input it
+came from; what is behind that is cut off.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from parallel_core.data.indexed_dataset import Index, bin_path, idx_path
+from parallel_core.data.preprocess.encoding import Encoded, Part
+from parallel_core.data.preprocess.inputs import BEGINNING, Position
+from parallel_core.files import parse_json, replacing
+
+_NAMED = 20
+"""Wrong records of which place and reason are kept."""
+_STREAM = {"bin": np.uint8, "lengths": np.int32, "sequences": np.int32}
+"""File of a stream of documents -> its entries: tokens, tokens of each sequence, sequences of each document."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is whole."""
+
+    position: Position = BEGINNING
+    documents: int = 0
+    tokens: tuple[int, ...] = ()
+    """Of each key."""
+    left_out: int = 0
+    wrong: tuple[str, ...] = ()
+    """Place and reason of the first records that were left out."""
+    sizes: tuple[int, ...] = ()
+    """Bytes of each file that is written."""
+    bytes_read: int = 0
+
+    def after(self, encoded: Encoded, sizes: Sequence[int]) -> Progress:
+        """With one block more."""
+        return Progress(
+            encoded.end,
+            self.documents + encoded.documents,
+            tuple(old + new for old, new in zip(self.tokens or [0] * len(encoded.tokens), encoded.tokens, strict=True)),
+            self.left_out + len(encoded.wrong),
+            (*self.wrong, *encoded.wrong)[:_NAMED],
+            tuple(sizes),
+            encoded.bytes_read,
+        )
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> Progress:
+        """As `asdict` wrote it."""
+        lists = {name: tuple(content[name]) for name in ("tokens", "wrong", "sizes")}
+        return cls(**{**content, **lists, "position": Position(**content["position"])})
+
+
+class Unfinished:
+    """The growing files of several data sets, `partitions` streams each."""
+
+    def __init__(self, folder: Path, prefixes: Sequence[str], partitions: int, made_from: dict[str, Any]) -> None:
+        self.folder, self.prefixes, self.partitions, self._made_from = folder, prefixes, partitions, made_from
+        self.progress, self.is_resumed, self.is_complete = Progress(), False, False
+        self._files: list[BinaryIO] = []
+
+    @property
+    def _manifest(self) -> Path:
+        return self.folder / "manifest.json"
+
+    def _path(self, data_set: int, partition: int, ending: str) -> Path:
+        return self.folder / f"{data_set}.{partition}.{ending}"
+
+    def _paths(self) -> list[Path]:
+        streams = [(which, rest) for which in range(len(self.prefixes)) for rest in range(self.partitions)]
+        return [self._path(which, rest, ending) for which, rest in streams for ending in _STREAM]
+
+    def open(self) -> None:
+        """Take up what is there. Raises ValueError if it was made from something else, or is damaged."""
+        if self._manifest.is_file():
+            found = parse_json(self._manifest.read_bytes(), self._manifest)
+            self._check(found.get("made_from", {}))
+            self.progress, self.is_resumed = Progress.of(found["progress"]), True
+            self.is_complete = found["is_complete"]
+        for path, size in zip(self._paths(), self.progress.sizes or [0] * len(self._paths()), strict=True):
+            if self.is_complete:
+                break
+            file = path.open("a+b")
+            self._files.append(file)
+            if file.tell() < size:
+                raise ValueError(f"{path} has {file.tell()} bytes, had {size}; begin anew with --restart")
+            file.truncate(size)
+
+    def _check(self, old: dict[str, Any]) -> None:
+        new = self._made_from
+        other = ", ".join(name for name in {**old, **new} if old.get(name) != new.get(name))
+        if other:
+            raise ValueError(
+                f"{self.folder} is of a run that was stopped, with other {other}; give what was given then, or begin "
+                "anew with --restart"
+            )
+
+    def add(self, encoded: Encoded) -> None:
+        """Write a block behind what is there."""
+        for number, content in enumerate(_contents(encoded.parts)):
+            self._files[number].write(content)
+        self.progress = self.progress.after(encoded, [file.tell() for file in self._files])
+
+    def save(self) -> None:
+        """From now on, what was added stays when the process is killed."""
+        for file in self._files:
+            file.flush()
+            os.fsync(file.fileno())
+        with replacing(self._manifest) as file:
+            content = {"made_from": self._made_from, "is_complete": self.is_complete, "progress": asdict(self.progress)}
+            file.write(json.dumps(content).encode())
+
+    def close(self) -> None:
+        """Close the files; they stay if there is a manifest."""
+        for file in self._files:
+            file.close()
+        if not self._manifest.is_file():
+            shutil.rmtree(self.folder)
+
+    def complete(self, token_type: type[np.number]) -> None:
+        """Make the indices; nothing more will be added."""
+        self.save()
+        for which in range(len(self.prefixes)):
+            self._joined(which, token_type).write(self.folder / f"{which}.idx")
+        self.is_complete = True
+        self.save()
+
+    def publish(self) -> None:
+        """Give the data sets their names, the .idx last: an older one must never be read with a newer .bin."""
+        for which, prefix in enumerate(self.prefixes):
+            index, tokens = self.folder / f"{which}.idx", self._path(which, 0, "bin")
+            if index.is_file():
+                if tokens.is_file():
+                    idx_path(prefix).unlink(missing_ok=True)
+                    os.replace(tokens, bin_path(prefix))
+                os.replace(index, idx_path(prefix))
+        self.forget()
+
+    def forget(self) -> None:
+        """What was added goes when the files are closed."""
+        self._manifest.unlink(missing_ok=True)
+
+    def _joined(self, which: int, token_type: type[np.number]) -> Index:
+        """The streams of a data set one after the other, in the first one's file."""
+        with self._path(which, 0, "bin").open("ab") as tokens:
+            for rest in range(1, self.partitions):
+                with self._path(which, rest, "bin").open("rb") as more:
+                    shutil.copyfileobj(more, tokens, 1 << 20)
+            tokens.flush()
+            os.fsync(tokens.fileno())
+        lengths, sequences = (
+            np.concatenate([np.fromfile(self._path(which, rest, name), np.int32) for rest in range(self.partitions)])
+            for name in ("lengths", "sequences")
+        )
+        return Index.from_lengths(lengths, [0, *np.cumsum(sequences, dtype=np.int64)], token_type)
+
+
+def _contents(parts: Sequence[Part]) -> Iterator[bytes]:
+    for part in parts:
+        yield from (part.tokens, part.lengths.tobytes(), part.sequences.tobytes())
+
+
+@contextmanager
+def unfinished(
+    prefix: Path, prefixes: Sequence[str], partitions: int, made_from: dict[str, Any], restart: bool
+) -> Iterator[Unfinished]:
+    """The files of a run, of which there is one at a time. What is whole stays when the block is interrupted.
+
+    Raises ValueError if there is another, or files of a run with other input or flags, unless `restart`.
+    """
+    folder = prefix.with_name(f".{prefix.name}.unfinished")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ValueError(f"--output-prefix {prefix}: another run is writing it; wait for it, or stop it") from error
+        run = Unfinished(folder, prefixes, partitions, made_from)
+        if restart:
+            run.forget()
+        try:
+            run.open()
+            yield run
+        except KeyboardInterrupt:
+            if run.progress.position != BEGINNING:
+                run.save()
+            raise
+        finally:
+            run.close()

@@ -274,4 +274,4 @@ def _hint_for_missing(prefix: str) -> str:
     completed = f"{prefix}_text_document"
     if IndexedDataset.exists(completed):
         return f"did you mean {completed}?"
-    return "give the path of the .bin and .idx files without their ending, as preprocess.py printed it"
+    return "give the path of the .bin and .idx files without their ending, as preprocess printed it"

@@ -1,34 +1,83 @@
 """The next token from its logits."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
-
-def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
-    """Raise ValueError for a way of sampling that there isn't."""
-    if temperature < 0:
-        raise ValueError(f"--temperature {temperature}: must be 0 (always the likeliest token) or more")
-    if top_k < 0:
-        raise ValueError(f"--top-k {top_k}: must be 0 (all tokens) or more")
-    if not 0 <= top_p <= 1:
-        raise ValueError(f"--top-p {top_p}: must lie between 0 (off) and 1")
+from parallel_core.findings import ConfigError, Finding
 
 
-def next_token(
-    logits: np.ndarray, generator: np.random.Generator, temperature: float, top_k: int = 0, top_p: float = 0.0
-) -> int:
-    """logits [v] -> a token: the likeliest at temperature 0, else one drawn from softmax(logits / temperature).
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen: the likeliest at temperature 0, else one drawn from softmax(logits / temperature).
 
-    `top_k` first leaves the k likeliest, `top_p` then the fewest that together have that probability (nucleus sampling,
-    Holtzman et al., 2019). 0 turns either off.
+    What turns an option off is its default.
     """
-    if temperature == 0:
-        return int(logits.argmax())
-    order = np.argsort(-logits, kind="stable")[: top_k or None]
-    scaled = logits[order].astype(np.float64) / temperature
-    probabilities = np.exp(scaled - scaled[0])
-    probabilities /= probabilities.sum()
-    if top_p:
-        before = probabilities.cumsum() - probabilities
-        probabilities = np.where(before < top_p, probabilities, 0.0)
+
+    temperature: float = 0.0
+    """Above 1 the unlikely are drawn more often, below 1 the likely; 0: always the likeliest."""
+    top_k: int = 0
+    """Draw from so many of the likeliest tokens."""
+    top_p: float = 0.0
+    """Draw from the fewest of the likeliest tokens that together have this probability (nucleus sampling, Holtzman et
+    al., 2019)."""
+    repetition_penalty: float = 1.0
+    """Logits of tokens that the text has already are divided by it, negative ones multiplied (CTRL, Keskar et al.,
+    2019)."""
+    seed: int = 0
+    """Of the draws."""
+
+    def __post_init__(self) -> None:
+        found = [
+            Finding(flag, value, rule, "change it")
+            for flag, value, holds, rule in (
+                ("--temperature", self.temperature, self.temperature >= 0, "must be 0 (the likeliest token) or more"),
+                ("--top-k", self.top_k, self.top_k >= 0, "must be 0 (all tokens) or more"),
+                ("--top-p", self.top_p, 0 <= self.top_p <= 1, "must lie between 0 (off) and 1"),
+                (
+                    "--repetition-penalty",
+                    self.repetition_penalty,
+                    self.repetition_penalty > 0,
+                    "must be above 0; 1 is none",
+                ),
+                ("--seed", self.seed, self.seed >= 0, "must be 0 or more"),
+            )
+            if not holds
+        ]
+        if found:
+            raise ConfigError(found)
+
+    def generator(self, text: int = 0) -> np.random.Generator:
+        """The draws of the text of this number in a batch: they depend on no other text."""
+        return np.random.Generator(np.random.Philox(self.seed).jumped(text))
+
+    def next_token(self, logits: np.ndarray, generator: np.random.Generator, text: Sequence[int] = ()) -> int:
+        """logits float32 [v] behind the tokens of `text` -> a token."""
+        if self.repetition_penalty != 1.0:
+            logits = self._penalized(logits, text)
+        if self.temperature == 0:
+            return int(logits.argmax())
+        order = np.argsort(-logits, kind="stable")[: self.top_k or None]
+        scaled = logits[order].astype(np.float64) / self.temperature
+        probabilities = np.exp(scaled - scaled[0])
         probabilities /= probabilities.sum()
-    return int(generator.choice(order, p=probabilities))
+        if self.top_p:
+            before = probabilities.cumsum() - probabilities
+            probabilities = np.where(before < self.top_p, probabilities, 0.0)
+            probabilities /= probabilities.sum()
+        return int(generator.choice(order, p=probabilities))
+
+    def _penalized(self, logits: np.ndarray, text: Sequence[int]) -> np.ndarray:
+        said, penalty = np.unique(np.asarray(text, np.int64)), np.float32(self.repetition_penalty)
+        logits = logits.copy()
+        logits[said] = np.where(logits[said] > 0, logits[said] / penalty, logits[said] * penalty)
+        return logits
+
+
+def log_probability(logits: np.ndarray, token: int) -> float:
+    """Natural logarithm of a token's probability in softmax(logits [v]): the model's own, however tokens are drawn."""
+    shifted = logits.astype(np.float64) - logits.max()
+    return float(shifted[token] - np.log(np.exp(shifted).sum()))

@@ -23,14 +23,10 @@ from pynative.checkpointing import load_model
 from pynative.training.utils import set_parallel_context
 from pynative.transformer.gpt_model import GPTModel
 
-_FLOAT32 = dict.fromkeys(("params_dtype", "compute_dtype", "embedding_init_dtype"), "float32")
-
 
 def config_in_float32(directory: Path) -> AllConfig:
     """A checkpoint's model, to be computed in float32."""
-    sections = open_checkpoint(directory, optimizer=False).manifest.config
-    model = {**sections["model_config"], **_FLOAT32}
-    return config_for_inference({**sections, "model_config": model})
+    return config_for_inference(open_checkpoint(directory, optimizer=False).manifest.config, dtype="float32")
 
 
 def logits_of(directory: Path, ids: np.ndarray) -> np.ndarray:

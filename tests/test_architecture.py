@@ -75,6 +75,7 @@ FLOORS = {
         {"merge"},
         {"from_yaml", "reading"},
         {"arguments", "explain", "launch"},
+        {"__main__"},
     ),
     "parallel_core": (
         {
@@ -90,8 +91,8 @@ FLOORS = {
             "hot_experts",
         }
         | {"loss_scale", "lr_schedule", "messages", "newton_schulz", "token_dispatch"}
-        | {"partition", "processes", "protobuf", "sampling", "sharding", "strictness"},
-        {"averaging", "buffers", "environment", "initial_values", "recompute", "schedules", "sizes"},
+        | {"partition", "processes", "protobuf", "sharding", "strictness"},
+        {"averaging", "buffers", "environment", "initial_values", "recompute", "sampling", "schedules", "sizes"},
         {"config", "context"},
         {"rope_scaling"},
         {"batch", "data", "optimizer", "rotary", "routing", "score_form", "topology"},
@@ -106,14 +107,14 @@ FLOORS = {
         {"in_place"},
         {"autograd", "collectives", "launch", "log", "step_position"},
         {"kernels", "parallel_state", "step_figures"},
-        {"context_parallel", "device", "generate", "parameter"},
+        {"context_parallel", "device", "key_value_cache", "parameter"},
         {"layer_events"},
         {"distributed", "pipeline_parallel", "tensor_parallel"},
         {"moe", "optimizer"},
         {"transformer"},
         {"checkpointing"},
         {"dist_checkpointing", "training"},
-        {"checkpoint_logits"},
+        {"checkpoint_logits", "generation"},
     ),
 }
 """The parts of each package, lowest floor first: a part imports only parts of lower floors."""

@@ -76,11 +76,32 @@ def model_of(sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: sections.get(name, {}) for name in MODEL}
 
 
-def config_for_inference(sections: Mapping[str, Mapping[str, Any]], device_target: str | None = None) -> AllConfig:
+def config_for_inference(
+    sections: Mapping[str, Mapping[str, Any]],
+    dtype: str | None = None,
+    **parallel: int | str | None,
+) -> AllConfig:
     """Model, adapters and tokenizer as they were saved, on one process; nothing of the training.
 
+    dtype: of parameters and of what is computed, instead of the checkpoint's. parallel: options of ParallelConfig by
+    name, such as device_target or world_size.
     Raises ValueError for a field that this version does not know, or whose value it does not take.
     """
     tokenizer = {name: get(sections, f"dataset_config.{name}") for name in TOKENIZER_FIELDS}
     kept = {**model_of(sections), "lora_config": sections.get("lora_config", {}), "dataset_config": tokenizer}
-    return build(values_of({**kept, "parallel_config": {"device_target": device_target}}))
+    types = {} if dtype is None else dict.fromkeys(TYPES, dtype)
+    shares = parallel.get("tensor_model_parallel_size") or 1
+    kept["model_config"] = {**kept["model_config"], **types, **_padded_for(int(shares), kept["model_config"])}
+    return build(values_of({**kept, "parallel_config": parallel}))
+
+
+def _padded_for(shares: int, model: Mapping[str, Any]) -> dict[str, int]:
+    """The vocabulary with as many rows more as make equal shares of it."""
+    rows: int | None = model.get("vocab_size")
+    if rows is None or not rows % shares:
+        return {}
+    return {"vocab_size": rows + -rows % shares, "unpadded_vocab_size": model.get("unpadded_vocab_size") or rows}
+
+
+TYPES = ("params_dtype", "compute_dtype", "embedding_init_dtype")
+"""Options of a model that say in which type it is computed."""

@@ -183,9 +183,11 @@ def _is_no_adapter(spec: ShardSpec) -> bool:
     return spec.role != "adapter"
 
 
-def load_model(directory: Path, model: nn.Cell) -> Manifest:
-    """Fill a model from a checkpoint, without anything that belongs to training. What the checkpoint says of itself."""
-    reader = open_checkpoint(directory, optimizer=False)
+def load_model(directory: Path, model: nn.Cell, vocabulary: Vocabulary | None = None) -> Manifest:
+    """Fill a model from a checkpoint, without anything that belongs to training. What the checkpoint says of itself.
+
+    vocabulary: the model's, where its tables may have other padding than the checkpoint's."""
+    reader = open_checkpoint(directory, vocabulary=vocabulary, optimizer=False)
     _check(reader, model, [], STRICTNESS["raise_all"], exactly=False)
     _read_weights(reader, model, exactly=False)
     return reader.manifest

@@ -27,6 +27,7 @@ from pynative.kernels.contract.attention import (
     rotary,
     split_qkv,
 )
+from pynative.kernels.contract.cache import cached_attention, write_slots
 from pynative.kernels.contract.elementwise import cast, scale, soft_cap
 from pynative.kernels.contract.exchange import (
     chunk,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
@@ -44,6 +45,12 @@ class MoELayer(nn.Cell):
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added: none)."""
+        length, parts = hidden_states.shape[0], self.token_dispatcher.parts
+        if length % parts:  # while text is generated
+            rows = np.arange(length + -length % parts)
+            row = tuple(hidden_states.shape[1:])
+            filled = kernels.gather_rows(hidden_states, np.where(rows < length, rows, -1).astype(np.int32), row)
+            return self(filled)[0][:length].contiguous(), None
         if self.shared_experts is None:
             return self._computed(self._sent(hidden_states)), None
         hidden_states, for_all = kernels.fork(hidden_states)

@@ -14,6 +14,7 @@ from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.routing import RoutingRule, get_capacity
 from parallel_core.step_figures import TOKENS_BEYOND, TOKENS_CHOSEN, TOKENS_ROUTED
 from pynative import kernels, parallel_state
+from pynative.key_value_cache import is_generating
 from pynative.moe import noise
 from pynative.moe.aux_loss import RouterLosses
 from pynative.moe.routing import Routing
@@ -68,7 +69,7 @@ class TopKRouter(nn.Cell):
     def _capacity(self, tokens: int) -> Any:
         """How many of this rank's tokens an expert takes, or each [E]; None: all."""
         factor = self.moe.moe_expert_capacity_factor
-        if factor is None:
+        if factor is None or is_generating():
             return None
         capacity = get_capacity(tokens * self.rule.topk, self.weight.shape[0], factor)
         return capacity if self.capacities is None else self.capacities(capacity)

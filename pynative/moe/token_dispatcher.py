@@ -136,6 +136,11 @@ class MoETokenDispatcher(ABC):
         boundary = Boundary.of(config)
         self.cut_over = None if boundary.cuts_sequence else boundary.group
 
+    @property
+    def parts(self) -> int:
+        """In how many parts a sequence is sent: its length is a multiple."""
+        return 1 if self.cut_over is None else self.cut_over.size
+
     @staticmethod
     def of(config: ModelConfig) -> MoETokenDispatcher:
         """By --moe-token-dispatcher-type."""

@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from pynative import kernels, parallel_state
+from pynative import kernels, key_value_cache, parallel_state
 from pynative.context_parallel.attention import context_parallel_attention
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from pynative.tensor_parallel.mappings import Boundary
@@ -18,7 +18,7 @@ from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.tensor_parallel.recompute import left_out
 from pynative.transformer.enums import AttnMaskType, is_causal
 from pynative.transformer.norm import norm_of
-from pynative.transformer.rope import angle_tables
+from pynative.transformer.rope import angles
 
 ATTENTION_DROPOUT = 0
 """Place of the attention's mask among a layer's dropout masks."""
@@ -52,6 +52,17 @@ class CoreAttention(nn.Cell):
         A mask that is given says everything: causal order must be part of it, as Megatron's masks have it. With
         context parallelism s is a shard of the sequence, and the mask has the rows that `ContextShard.mask_rows` takes.
         """
+        cache = key_value_cache.current()
+        if cache is not None and cache.continues:
+            return kernels.cached_attention(
+                query,
+                key,
+                value,
+                cache.ages(self.layer_number),
+                scale=self.scale,
+                head_offset=self.first_head,
+                form=self.form,
+            )
         rate = self.dropout_rate if self.training else 0.0
         with left_out(query, key, value):
             return context_parallel_attention(
@@ -106,7 +117,10 @@ class ParallelAttention(nn.Cell):
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
         if self.rotary is not None:
-            cos, sin = angle_tables(self.rotary, self.region.positions(query.shape[0]))
+            cos, sin = angles(self.rotary, self.region.positions(query.shape[0]))
             query = kernels.rotary(query, cos, sin, self.rotary.interleaved)
             key = kernels.rotary(key, cos, sin, self.rotary.interleaved)
+        cache = key_value_cache.current()
+        if cache is not None:
+            key, value = cache.keep(self.core_attention.layer_number, self.core_attention.form, key, value)
         return self.linear_proj(self.core_attention(query, key, value, attention_mask))

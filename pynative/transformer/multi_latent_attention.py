@@ -10,14 +10,14 @@ from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from pynative import kernels, parallel_state
+from pynative import kernels, key_value_cache, parallel_state
 from pynative.tensor_parallel.layers import ColumnParallelLinear, DuplicatedLinear, RowParallelLinear
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.recompute import fork_made_again
 from pynative.transformer.attention import CoreAttention
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.norm import norm_of
-from pynative.transformer.rope import angle_tables
+from pynative.transformer.rope import angles
 from pynative.transformer.sparse_attention import DSAttention
 
 
@@ -91,10 +91,13 @@ class MLASelfAttention(nn.Cell):
     def project_up(self, query_latent: Tensor, latent: Tensor, rotary_key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The latents as they lie outside of the tensor-parallel region, the rotary key [s, b, r] as inside -> q and k
         [s, b, n/t, p + r], v [s, b, n/t, e]."""
-        cos, sin = angle_tables(self.rotary, self.boundary.inside().positions(rotary_key.shape[0]))
+        cos, sin = angles(self.rotary, self.boundary.inside().positions(rotary_key.shape[0]))
         rows, _ = self.linear_q(query_latent)
         query = kernels.rotary(kernels.as_heads(rows, self.heads), cos, sin, True, self.rotary_start)
         shared = kernels.rotary(kernels.as_heads(rotary_key, 1), cos, sin, True)
+        cache = key_value_cache.current()
+        if cache is not None:
+            latent, shared = cache.keep(self.core_attention.layer_number, self.core_attention.form, latent, shared)
         rows, _ = self.linear_kv_up_proj(latent)
         return query, *kernels.latent_keys_values(rows, shared, self.heads, self.value_size)
 

@@ -8,6 +8,7 @@ from mindspore import Tensor
 
 from parallel_core.context import Ranges
 from parallel_core.rotary import Rotary, inverse_frequencies
+from pynative import key_value_cache
 
 
 class RotaryEmbedding:
@@ -43,3 +44,10 @@ def angle_tables(rotary: Rotary, positions: Ranges) -> tuple[Tensor, Tensor]:
     """Cosine and sine [s, r] of a rotary embedding: made once for all layers, kept for the last few lengths."""
     cos, sin = rotary.tables(positions)
     return Tensor.from_numpy(cos), Tensor.from_numpy(sin)
+
+
+def angles(rotary: Rotary, positions: Ranges) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of a forward's tokens: [s, r] of these positions; [1, b, r] where tokens are behind others that a
+    cache holds, which knows where."""
+    cache = key_value_cache.current()
+    return angle_tables(rotary, positions) if cache is None or not cache.continues else cache.angles(rotary)

@@ -3,19 +3,20 @@
 import numpy as np
 import pytest
 
-from parallel_core.sampling import check_sampling, next_token
+from parallel_core.sampling import Sampling, log_probability
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.2, 0.25, 0.05], np.float32))
 
 
 def _frequencies(**how) -> np.ndarray:
     generator = np.random.default_rng(0)
-    drawn = [next_token(LOGITS, generator, **how) for _ in range(4000)]
+    sampling = Sampling(**how)
+    drawn = [sampling.next_token(LOGITS, generator) for _ in range(4000)]
     return np.bincount(drawn, minlength=len(LOGITS)) / len(drawn)
 
 
 def test_temperature_0_takes_the_likeliest():
-    assert next_token(LOGITS, np.random.default_rng(0), 0) == 1
+    assert Sampling().next_token(LOGITS, np.random.default_rng(0)) == 1
 
 
 def test_temperature_1_draws_by_probability():
@@ -38,10 +39,35 @@ def test_top_p_leaves_the_fewest_that_have_the_probability(top_p, left):
 
 
 def test_large_logits_do_not_overflow():
-    assert next_token(np.array([1e4, 0.0, -1e4], np.float32), np.random.default_rng(0), 0.1) == 0
+    logits = np.array([1e4, 0.0, -1e4], np.float32)
+    assert Sampling(temperature=0.1).next_token(logits, np.random.default_rng(0)) == 0
 
 
-@pytest.mark.parametrize(("how", "flag"), [((-1, 0, 0), "temperature"), ((1, -1, 0), "top-k"), ((1, 0, 1.5), "top-p")])
-def test_values_out_of_range_name_their_flag(how, flag):
-    with pytest.raises(ValueError, match=f"--{flag}"):
-        check_sampling(*how)
+def test_a_penalty_is_on_tokens_that_were_said():
+    """Positive logits are divided by it, negative ones multiplied; others stay."""
+    logits = np.array([4.0, 3.0, -1.0, -1.5], np.float32)
+    said = Sampling(repetition_penalty=2.0)
+    assert said.next_token(logits, np.random.default_rng(0), [0]) == 1
+    assert said.next_token(logits[2:], np.random.default_rng(0), [0, 0]) == 1
+    assert said.next_token(logits, np.random.default_rng(0), []) == 0
+    assert logits.tolist() == [4.0, 3.0, -1.0, -1.5]
+
+
+def test_probabilities_are_the_models_own():
+    np.testing.assert_allclose([log_probability(LOGITS, token) for token in range(5)], LOGITS, atol=1e-6)
+
+
+def test_texts_of_a_batch_have_draws_of_their_own():
+    """The first one's are those of a text alone."""
+    sampling = Sampling(temperature=1.0, seed=5)
+    alone, first, second = (sampling.generator(number).random(8).tolist() for number in (0, 0, 1))
+    assert alone == first != second
+
+
+@pytest.mark.parametrize(
+    "how", [{"temperature": -1}, {"top_k": -1}, {"top_p": 1.5}, {"repetition_penalty": 0}, {"seed": -1}]
+)
+def test_values_out_of_range_name_their_flag(how):
+    (name,) = how
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} .*must"):
+        Sampling(**how)

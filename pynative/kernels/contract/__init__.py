@@ -11,6 +11,7 @@ The functions here are signatures: their text is the specification, the bodies a
 
 from pynative.kernels.contract import (
     attention,
+    cache,
     elementwise,
     exchange,
     experts,
@@ -47,6 +48,8 @@ CONTRACT: Table = table(
     attention.attention,
     attention.attention_block,
     attention.attention_block_gradient,
+    cache.write_slots,
+    cache.cached_attention,
     sparse.choose_keys,
     sparse.sparse_attention,
     sparse.attention_target,

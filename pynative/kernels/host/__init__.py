@@ -4,6 +4,7 @@ from pynative.kernels.contract.table import table
 from pynative.kernels.host import (
     activation,
     attention,
+    cache,
     cross_entropy,
     elementwise,
     embedding,
@@ -44,6 +45,8 @@ OPERATORS = table(
     attention.attention,
     attention.attention_block,
     attention.attention_block_gradient,
+    cache.write_slots,
+    cache.cached_attention,
     sparse.choose_keys,
     sparse.sparse_attention,
     sparse.attention_target,

@@ -8,6 +8,7 @@ from pynative.kernels.contract.table import table
 from pynative.kernels.ops import (
     activation,
     attention,
+    cache,
     cross_entropy,
     elementwise,
     embedding,
@@ -48,6 +49,8 @@ OPERATORS = table(
     attention.attention,
     attention.attention_block,
     attention.attention_block_gradient,
+    cache.write_slots,
+    cache.cached_attention,
     sparse.choose_keys,
     sparse.sparse_attention,
     sparse.attention_target,

@@ -72,6 +72,8 @@ TYPE_GIVERS = {
     "rotary": ("x",),
     "latent_keys_values": ("rows",),
     "attention": ("q",),
+    "write_slots": ("cache",),
+    "cached_attention": ("q",),
     "sparse_attention": ("q",),
     "unpack_heads": ("packed",),
     "gather_rows": ("x",),

@@ -109,7 +109,7 @@ def test_bytes_are_the_plans(stage, types):
 
 def watched(backend, flags: str) -> list:
     """What surrounds training and reads weights: validation losses, norms of weights, generated tokens."""
-    from pynative.generate import generate
+    from pynative.generation import generate
     from pynative.optimizer.statistics import ModelStatistics
     from tests.support.engine import job
     from tests.support.pretraining import evaluated, pretrain_tiny

@@ -44,3 +44,10 @@ def ids_in(folder: Path | None) -> Mapping[str, Any]:
         return {}
     said = read_json(config)
     return {name: said[name] for name in _IDS if name in said}
+
+
+def end_ids(folder: Path) -> frozenset[int]:
+    """The ids that end a text which the folder's model generates: its generation_config.json says one, or several."""
+    config = folder / "generation_config.json"
+    said = read_json(config).get("eos_token_id") if config.is_file() else None
+    return frozenset(entry for entry in (said if isinstance(said, list) else [said]) if type(entry) is int)

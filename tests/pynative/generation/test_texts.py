@@ -1,23 +1,26 @@
 """Text from a model: alone, in several ranks, and from the command line."""
 
+import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from pynative.launch import msrun_command, quiet_environment
 from tests.support.assets import ROOT
 from tests.support.checkpoint_cases import unpack
 from tests.support.checkpoint_jobs import layout_flags, train
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
+from tests.support.generation import recorded
 
 PROMPT = [3, 1, 4, 1, 5]
 
 
 def continuations(backend, flags: str, asked: list[dict]) -> list[list[int]]:
     """What an untrained model says to PROMPT, for each way of asking."""
-    from pynative.generate import generate
+    from pynative.generation import generate
     from pynative.parameter import initialize_parameters
     from pynative.transformer.gpt_model import GPTModel
 
@@ -115,16 +118,76 @@ def test_ranks_that_share_layers_ask_alike():
     assert all("call it alike" in message for message in run(2, prompts_of_their_own))
 
 
-def test_several_stages_are_refused():
-    """With what to do instead."""
-    with pytest.raises(ValueError, match=r"--pipeline-model-parallel-size 2: .*use 1"):
-        run(2, continuations, layout_flags(1, 2), [GREEDY])
-
-
 def test_a_cut_sequence_is_refused():
     """A prompt is no piece of a sequence."""
     with pytest.raises(ValueError, match=r"--context-parallel-size 2: .*use 1"):
         run(2, continuations, "--context-parallel-size 2", [GREEDY])
+
+
+def test_a_batch_says_what_each_of_its_texts_says_alone():
+    """Prompts of different lengths; drawn tokens of the first text alone, because each text has draws of its own."""
+    prompts = [PROMPT, [7], [2, 9, 9]]
+    for asked in (GREEDY, DRAWN):
+        together = run(1, batch, "", prompts, asked)[0]
+        alone = [run(1, batch, "", [prompt], asked)[0][0] for prompt in prompts]
+        assert together[0] == alone[0] and (asked is DRAWN or together == alone)
+
+
+def batch(backend, flags: str, prompts: list[list[int]], asked: dict) -> list[list[int]]:
+    """What an untrained model says to a batch."""
+    from parallel_core.sampling import Sampling
+    from pynative.generation import Asked, generate_texts
+    from pynative.parameter import initialize_parameters
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = config_of(f"{TINY} {flags}", backend.world_size)
+    how = {name: asked[name] for name in ("temperature", "top_k", "seed") if name in asked}
+    with job(backend, config):
+        model = GPTModel(config.model_config)
+        initialize_parameters(model, 1)
+        texts = generate_texts(model, prompts, Asked(asked["max_new_tokens"], Sampling(**how)))
+        return [text.new for text in texts]
+
+
+KINDS = {
+    "window": "--sliding-window 4",
+    "alibi": "--position-embedding-type alibi",
+    "rotary": "--position-embedding-type rope --rotary-percent 0.5 --rotary-interleaved",
+    "norms": "--qk-layernorm --normalization RMSNorm --group-query-attention --num-query-groups 2 --swiglu",
+    "latent": "--multi-latent-attention --q-lora-rank 12 --kv-lora-rank 8 --qk-head-dim 8 --qk-pos-emb-head-dim 4 "
+    "--v-head-dim 8 --position-embedding-type rope",
+    "capacity": "--num-experts 4 --moe-router-topk 2 --moe-expert-capacity-factor 0.5",
+    "further": "--mtp-num-layers 1 --position-embedding-type rope",
+}
+
+
+@pytest.mark.parametrize("flags", KINDS.values(), ids=KINDS)
+def test_a_cache_changes_nothing(flags):
+    """Whatever kind of layers a model has; the last tokens are said beyond --seq-length, without a cache."""
+    cached, whole = run(1, continuations, flags, [GREEDY, GREEDY | {"use_cache": False}])[0]
+    assert cached == whole and len(set(cached)) > 1
+
+
+def fails(backend) -> tuple[bool, bool]:
+    """Whether a model is in training before and after an error."""
+    from pynative.generation import Asked, generate_texts
+    from pynative.transformer.gpt_model import GPTModel
+
+    def is_over(text):
+        raise KeyError("of a script")
+
+    config = config_of(TINY, 1)
+    with job(backend, config):
+        model = GPTModel(config.model_config)
+        model.set_train(True)
+        before = model.training
+        with pytest.raises(KeyError):
+            generate_texts(model, [PROMPT], Asked(3), is_over)
+        return before, model.training
+
+
+def test_an_error_leaves_the_model_in_training():
+    assert run(1, fails)[0] == (True, True)
 
 
 def test_the_command_continues_what_two_ranks_trained(tmp_path):
@@ -137,14 +200,36 @@ def test_the_command_continues_what_two_ranks_trained(tmp_path):
     assert words[:3] == ["3", "1", "4"] and 3 < len(words) <= 8 and all(0 <= int(word) <= 60 for word in words)
 
 
-def test_the_command_continues_as_transformers_does(tmp_path):
-    """A folder of HuggingFace's; the ids are recorded. No tokenizer is named, so none of them ends the text."""
-    folder = unpack("hf/llama", tmp_path)
-    command = [sys.executable, ROOT / "examples/gpt/generate.py", "--load", folder, "--prompt", "134 92 75 "]
-    done = subprocess.run([*command, "--max-new-tokens", "24"], capture_output=True, text=True, cwd=tmp_path)
+def test_the_command_continues_prompts_of_a_file(tmp_path):
+    """A folder of HuggingFace's, ids and texts; `transformers`' ids are recorded. No tokenizer is named, so that ids
+    are what is said, and none of them ends a text. A stop word ends one."""
+    folder, (first, second, _) = unpack("hf/llama", tmp_path), recorded()["llama"]["prompts"]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(f"{json.dumps({'ids': first})}\n{json.dumps({'text': ' '.join(map(str, second))})}\n")
+    command = [sys.executable, "-m", "mapping", "generate", "--load", folder, "--prompts", prompts, "--json"]
+    done = subprocess.run(
+        [*command, "--max-new-tokens", "24", "--stop", " 33 50"], capture_output=True, text=True, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
-    new = "38 88 88 70 94 38 88 38 132 100 77 88 38 64 33 50 59 22 21 91 94 94 94 94"
-    assert done.stdout.strip() == f"134 92 75 {new}"
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    stopped, whole = recorded()["llama"]["new_tokens"][:2]
+    assert [line["ids"] for line in lines] == [stopped[: stopped.index(33)], whole]
+    assert lines[1]["text"] == " ".join(map(str, whole))
+    assert all(len(line["logprobs"]) == len(line["ids"]) and max(line["logprobs"]) < 0 for line in lines)
+
+
+def test_the_command_runs_on_several_ranks(tmp_path):
+    """Under msrun, with the flags of a layout; the first rank alone prints."""
+    case, (prompt, *_) = recorded()["mixtral"], recorded()["mixtral"]["prompts"]
+    words = "".join(f"{token} " for token in prompt)
+    asked = ["--load", unpack("hf/mixtral", tmp_path), "--prompt", words, "--max-new-tokens", "24"]
+    command = msrun_command(
+        ROOT / "examples/gpt/generate.py", [*map(str, asked), "--tensor-model-parallel-size", "2"], 2, tmp_path / "logs"
+    )
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=quiet_environment())
+    logs = "".join(log.read_text() for log in (tmp_path / "logs").glob("worker_*.log"))
+    assert done.returncode == 0, logs
+    assert logs.count(f"{words}{' '.join(map(str, case['new_tokens'][0]))}") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,96 @@
+"""Prompts: texts, ids or conversations, from a command line or from a file with a JSON object in each line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.findings import ConfigError, Finding
+
+FLAG = "--prompts"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is to be continued: exactly one of these is given."""
+
+    text: str | None = None
+    ids: tuple[int, ...] | None = None
+    messages: tuple[dict[str, str], ...] | None = None
+    """A conversation, each with "role" and "content"; the answer of the assistant follows."""
+
+    def tokens(self, tokenizer: MegatronTokenizer) -> list[int]:
+        """The ids, as the tokenizer has them. Raises ValueError for text that it has none of."""
+        if self.ids is not None:
+            return list(self.ids)
+        if self.messages is not None:
+            return tokenizer.apply_chat_template(self.messages, add_generation_prompt=True)
+        assert self.text is not None
+        return tokenizer.encode(self.text, special=True)
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(entry) is int and entry >= 0 for entry in value)
+
+
+def _is_messages(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(
+            isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("role", "content"))
+            for entry in value
+        )
+    )
+
+
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "text": (lambda value: isinstance(value, str) and bool(value), "a text that is not empty"),
+    "ids": (_is_ids, "a list of ids from 0 on that is not empty"),
+    "messages": (_is_messages, 'a list of {"role", "content"} that is not empty'),
+}
+"""Key of a line -> what its value must be, as a test and in words."""
+
+
+def read_prompts(file: Path) -> list[Prompt]:
+    """The prompts of a file with {"text"}, {"ids"} or {"messages"} in each line; empty lines are left out.
+
+    Raises ConfigError that names every line that is none of them, OSError for a file that cannot be read.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigError([Finding(FLAG, file, f"is not UTF-8 ({error.reason} at byte {error.start})")]) from error
+    read = [(number, _read(line)) for number, line in enumerate(lines, 1) if line.strip()]
+    wrong = [(number, problem) for number, problem in read if isinstance(problem, str)]
+    if wrong or not read:
+        raise ConfigError(list(_findings(file, wrong)))
+    return [prompt for _, prompt in read if isinstance(prompt, Prompt)]
+
+
+def _findings(file: Path, wrong: list[tuple[int, str]]) -> Iterator[Finding]:
+    if not wrong:
+        yield Finding(FLAG, file, "has no prompt", 'write {"text": ...} or {"ids": [...]} in each line')
+    for number, problem in wrong:
+        yield Finding(FLAG, f"{file}, line {number}", problem, "change it")
+
+
+def _read(line: str) -> Prompt | str:
+    """The prompt, or what is wrong."""
+    try:
+        given = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return f"is not JSON ({error})"
+    kinds = [key for key in _KINDS if isinstance(given, dict) and key in given]
+    if len(kinds) != 1:
+        return f"must be an object with one of {', '.join(_KINDS)}"
+    (kind,) = kinds
+    fits, words = _KINDS[kind]
+    if not fits(given[kind]):
+        return f'"{kind}" must be {words}'
+    value: Any = given[kind] if kind == "text" else tuple(given[kind])
+    return Prompt(**{kind: value})

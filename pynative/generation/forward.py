@@ -1,0 +1,87 @@
+"""The logits of the next token of each text of a batch, over all ranks that share a model.
+
+s sequence, b batch, h hidden, v vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, nn
+
+from parallel_core.context import SequenceLayout
+from pynative import kernels, parallel_state
+from pynative.collectives import Group
+from pynative.key_value_cache import Cache, generating
+from pynative.parameter import type_of
+
+Texts = Sequence[Sequence[int]]
+"""Ids of the texts of a batch, of any lengths."""
+
+
+class Forward:
+    """Forwards of a model over a batch of texts that grow by a token each time.
+
+    With a cache a forward is of the new tokens alone, as long as no text is longer than the model's sequence. Then, and
+    without a cache, it is of each text's last tokens, as many as the sequence has.
+
+    Args:
+        model: a GPTModel, or this stage of one.
+        longest: tokens that a text will have at most.
+        use_cache: whether to keep keys and values, where the model can.
+    """
+
+    def __init__(self, model: nn.Cell, longest: int, *, use_cache: bool = True) -> None:
+        self.model, self.config = model, model.config
+        self.window = self.config.seq_length
+        self.shards = SequenceLayout.of(self.config.parallel_config).size
+        caches = use_cache and self.shards == 1 and not self.config.sparse_attention.enabled
+        self.cache = Cache(min(longest, self.window)) if caches else None
+
+    def __call__(self, texts: Texts) -> np.ndarray | None:
+        """float32 [b, ids of the tokenizer], the same on all ranks of the last stage; None on the others."""
+        lengths = np.array([len(text) for text in texts], np.int32)
+        if self.cache is not None and lengths.max() > self.cache.capacity:
+            self.cache = None
+        with generating(self.cache):
+            if self.cache is None:
+                return self._through([text[-self.window :] for text in texts])
+            self.cache.begin(lengths)
+            return self._through([text[-1:] for text in texts] if self.cache.continues else texts)
+
+    def _through(self, texts: Texts) -> np.ndarray | None:
+        """Hidden states of these tokens go through the stages."""
+        longest = max(map(len, texts))
+        # Sequence parallelism cuts the window into equal shards; what fills it comes after all that is seen.
+        tokens = np.zeros((len(texts), longest + -longest % self.shards), np.int32)
+        for row, text in zip(tokens, texts, strict=True):
+            row[: len(text)] = text
+        positions = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
+        if self.cache is not None and self.cache.continues:
+            positions = self.cache.positions.T
+        group = parallel_state.get_pipeline_model_parallel_group()
+        if not self.model.pre_process:
+            self.model.set_input_tensor(self._received(tokens.shape, group))
+        hidden_states = self.model.language_model(Tensor(tokens), Tensor(np.ascontiguousarray(positions)), None)
+        if not self.model.post_process:
+            group.send(hidden_states, group.rank + 1)
+            return None
+        return self._logits(hidden_states, np.array([len(text) - 1 for text in texts]))
+
+    def _received(self, shape: tuple[int, ...], group: Group) -> Tensor:
+        """What the stage before sends: [s, b, h], with sequence parallelism [s/t, b, h]."""
+        rows = (shape[1] // self.shards, shape[0], self.config.hidden_size)
+        return group.recv(rows, type_of(self.config.residual_dtype), group.rank - 1)
+
+    def _logits(self, hidden_states: Tensor, last: np.ndarray) -> np.ndarray:
+        """Of the tokens at places last [b] of their texts."""
+        texts = len(last)
+        if self.shards == 1:  # those alone go through the head
+            rows = (last * texts + np.arange(texts)).astype(np.int32)
+            hidden_states = kernels.gather_rows(hidden_states, rows, (hidden_states.shape[-1],)).expand_dims(0)
+            last = np.zeros(texts, np.int64)
+        logits = self.model._logits(hidden_states, parallel_output=False).astype(mindspore.float32).asnumpy()
+        # Rows beyond the tokenizer's ids only pad the table.
+        return logits[last, np.arange(texts), : self.config.unpadded_vocab_size]

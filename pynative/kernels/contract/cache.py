@@ -1,0 +1,25 @@
+# mypy: disable-error-code=empty-body
+"""Contract of the operators of a key/value cache: [slots, b, ...], of each text of a batch some earlier tokens."""
+
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core.score_form import PLAIN, ScoreForm
+
+
+def write_slots(cache: Tensor, rows: Tensor, slots: np.ndarray) -> Tensor:
+    """cache [S, b, ...] with rows [s, b, ...] at slots int32 [s, b], each in its text's; -1: a row is left out.
+
+    The cache itself may be written to, and is used no more. Not recorded.
+    """
+
+
+def cached_attention(
+    q: Tensor, k: Tensor, v: Tensor, ages: np.ndarray, *, scale: float, head_offset: int = 0, form: ScoreForm = PLAIN
+) -> Tensor:
+    """`attention` of one query of each text, q [1, b, n, d], with a cache k [S, b, g, d], v [S, b, g, e] ->
+    [1, b, n * e].
+
+    ages: int32 [slots in use, b], by how many positions each key comes before the query; negative: there is none. Not
+    recorded.
+    """

@@ -1,0 +1,36 @@
+"""A key/value cache of MindSpore operators."""
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, from_numpy, ops
+
+from parallel_core.score_form import PLAIN, ScoreForm
+from pynative.kernels.ops.elementwise import cast, soft_cap
+
+_product = ops.BatchMatMul()
+_product_with_transposed = ops.BatchMatMul(transpose_b=True)
+
+
+def write_slots(cache: Tensor, rows: Tensor, slots: np.ndarray) -> Tensor:
+    place, text = (x.astype(np.int32) for x in np.nonzero(slots >= 0))
+    into = from_numpy(np.stack((slots[place, text], text), -1).astype(np.int32))
+    values = ops.gather_nd(rows, from_numpy(np.stack((place, text), -1)))
+    return ops.tensor_scatter_update(cache, into, values)
+
+
+def cached_attention(
+    q: Tensor, k: Tensor, v: Tensor, ages: np.ndarray, *, scale: float, head_offset: int = 0, form: ScoreForm = PLAIN
+) -> Tensor:
+    batch, heads, size = q.shape[1:]
+    keys, values = (x[: len(ages)].transpose(1, 2, 0, 3) for x in (k, v))
+    grouped = (q * scale).reshape(batch, keys.shape[1], -1, size)
+    scores = cast(_product_with_transposed(grouped, keys), mindspore.float32).reshape(batch, heads, -1)
+    if form.soft_cap is not None:
+        scores = soft_cap(scores, form.soft_cap)
+    if form.slopes is not None:
+        slopes = np.array(form.slopes[head_offset : head_offset + heads], np.float32)
+        scores = scores - from_numpy(slopes[:, None] * ages.T[:, None].astype(np.float32))
+    hidden = (ages < 0) if form.window is None else (ages < 0) | (ages > form.window)
+    scores = ops.masked_fill(scores, from_numpy(np.ascontiguousarray(hidden.T[:, None])), -np.inf)
+    weights = cast(ops.softmax(scores, -1), values.dtype).reshape(*grouped.shape[:3], -1)
+    return _product(weights, values).reshape(1, batch, -1)

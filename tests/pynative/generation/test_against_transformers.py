@@ -1,0 +1,47 @@
+"""Greedy continuations equal those of `transformers`, token by token."""
+
+import numpy as np
+import pytest
+
+from tests.support.checkpoint_cases import unpack
+from tests.support.distributed import run
+from tests.support.generation import continued, recorded
+
+TWO_RANKS = {
+    "tp2": {"tensor_model_parallel_size": 2},
+    "pp2": {"pipeline_model_parallel_size": 2},
+    "ep2": {"expert_model_parallel_size": 2},
+}
+
+
+def ways(case: dict) -> list[dict]:
+    """With and without cache."""
+    asked = {"max_new_tokens": len(case["new_tokens"][0])}
+    return [asked, asked | {"use_cache": False}]
+
+
+def check(name: str, world_size: int, folder, **parallel) -> None:
+    case = recorded()[name]
+    ranks = run(world_size, continued, unpack(f"hf/{name}", folder), case["prompts"], ways(case), **parallel)
+    for cached, whole in ranks:
+        assert [ids for ids, _ in cached] == [ids for ids, _ in whole] == case["new_tokens"]
+        np.testing.assert_allclose([p for _, p in cached], [p for _, p in whole], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", recorded())
+def test_one_rank(name, tmp_path):
+    """Prompts of different lengths as one batch, with cache and without."""
+    check(name, 1, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        *((name, "tp2") for name in ("llama", "gpt2", "mixtral", "deepseek_v3")),
+        *((name, "pp2") for name in ("gpt2", "deepseek_v3")),
+        *((name, "ep2") for name in ("mixtral", "deepseek_v3")),
+    ],
+)
+def test_two_ranks(name, layout, tmp_path):
+    """Shared layers, stages, experts on other ranks; all ranks get the texts."""
+    check(name, 2, tmp_path, **TWO_RANKS[layout])

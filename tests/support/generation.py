@@ -1,0 +1,26 @@
+"""Texts of the checkpoints that other tools wrote, and what `transformers` makes of them."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+from tests.support.assets import asset
+from tests.support.engine import job
+
+
+@cache
+def recorded() -> dict[str, dict[str, list[list[int]]]]:
+    """By case: "prompts" and the "new_tokens" that `transformers` says behind each, greedily and in float32."""
+    return json.loads(asset("checkpoints/generate.json").read_text(encoding="utf-8"))
+
+
+def continued(backend, folder: Path, prompts: list[list[int]], ways: list[dict], **parallel) -> list[list[tuple]]:
+    """For each way of asking what follows each prompt: (ids, logarithms of their probabilities)."""
+    from pynative.generation import Asked, generate_texts
+    from pynative.generation.load import config_of, filled
+
+    config = config_of(folder, "float32", device_target="CPU", world_size=backend.world_size, **parallel)
+    with job(backend, config):
+        model = filled(folder, config)
+        asked = [generate_texts(model, prompts, Asked(**way)) for way in ways]
+        return [[(text.new, text.logprobs) for text in texts] for texts in asked]

@@ -18,21 +18,12 @@ from mapping.flags.combinations import EXCLUSIVE, NEEDS, REQUIRED
 from mapping.flags.notations import parts
 from mapping.flags.stages import pipeline_layout
 from mapping.given import Given
+from mapping.vocabulary import tokenizer_findings
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown, judge
 from parallel_core.config.tree import path_of
 from parallel_core.costs import stage_parameters
 from parallel_core.findings import Finding, Setting, shown
-
-_NEED_MODEL = (
-    "HuggingFaceTokenizer",
-    "PretrainedFromHF",
-    "Llama2Tokenizer",
-    "GPTSentencePieceTokenizer",
-    "SentencePieceTokenizer",
-    "TikTokenizer",
-)
-"""Tokenizers whose files --tokenizer-model names."""
 
 
 def _refuses(row: Flag, part: Any) -> bool:
@@ -140,13 +131,7 @@ def fused_norm_is_rms(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
 
 
 def tokenizer_has_its_files(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    kind, path = args.tokenizer_type, args.tokenizer_model or args.tokenizer_name_or_path
-    if kind == "GPT2BPETokenizer" and not (args.vocab_file and args.merge_file):
-        yield Finding("--tokenizer-type", "GPT2BPETokenizer", "needs --vocab-file and --merge-file", "add them")
-    elif kind == "NullTokenizer" and args.vocab_size is None:
-        yield Finding("--tokenizer-type", "NullTokenizer", "needs --vocab-size", "add it")
-    elif kind in _NEED_MODEL and path is None:
-        yield Finding("--tokenizer-type", kind, "needs --tokenizer-model", "add it")
+    return tokenizer_findings(args)
 
 
 def context_sizes_multiply(args: Any, given: Sequence[Given]) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from mapping.flags.acting.training import STRATEGIES
 from mapping.flags.notations import dtype, layer_list
 from mapping.flags.stages import layers_of_stages, pipeline_layout
 from mapping.further_tokens import further_loss_factor, shares_with_further_layers
-from mapping.vocabulary import padded_vocabulary, vocabulary
+from mapping.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
 from parallel_core.config.base import Unknown
 from parallel_core.config.tree import path_of
 from parallel_core.sizes import HYBRID, RANK_ORDERS, RING, ULYSSES
@@ -177,15 +177,6 @@ def context_parallel_algo(args: Any) -> str | None:
     by_exchange = {"a2a": ULYSSES, "a2a+p2p": HYBRID}.get((args.cp_comm_type or ["p2p"])[0])
     gathered = args.context_parallel_algo == "kvallgather_cp_algo"
     return RING if gathered else args.context_parallel_algo or by_exchange
-
-
-def tokenizer_type(args: Any) -> str | None:
-    return "PretrainedFromHF" if args.patch_tokenizer_type else args.tokenizer_type
-
-
-def tokenizer_model(args: Any) -> str | None:
-    path = args.tokenizer_model or args.tokenizer_name_or_path
-    return args.load if args.patch_tokenizer_type and not path else path
 
 
 def betas(args: Any) -> Any:

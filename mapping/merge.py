@@ -28,6 +28,7 @@ from mapping.loss_scale import out_of_place
 from mapping.naming import as_given
 from mapping.readers import checkpoint
 from mapping.readers.deepspeed import Auto, resolved
+from mapping.vocabulary import unreadable
 from parallel_core.blocks import adapter_findings
 from parallel_core.checkpoint.load_folder import load_findings
 from parallel_core.checkpoint.save_folder import save_findings
@@ -137,7 +138,9 @@ def resolve(sources: Sources) -> Reading:
     config.named = {entry.target: entry.name for entry in given if entry.target}
     notes, open_ends = resolved(sources.autos, config)
     replaced += (f"{entry.name} {entry.value}: {entry.replaced}" for entry in given if entry.replaced)
-    files = [*missing_files(args), *_of_folders(sources, config, said.findings)] if sources.check_files else ()
+    files = [*missing_files(args), *_of_folders(sources, config, said.findings)] if sources.check_files else []
+    if sources.read_vocabulary:
+        files += judge([partial(unreadable, check_files=sources.check_files)], args)
     of_config += judge([partial(replicas_are_averaged, yaml), partial(demands_are_met, yaml)], config)
     if not (findings or of_config or unsupported(config)):
         of_config += judge([spared_parameters_are_there, adapter_findings], config)

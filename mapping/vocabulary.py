@@ -2,54 +2,83 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from parallel_core.config.base import Unknown
-from parallel_core.protobuf import fields
+from parallel_core.data.tokenizers import TOKENIZERS, TokenizerOptions, findings, training_vocab_size
+from parallel_core.findings import Finding
+
+_SIZED_BY_FLAG = {"NullTokenizer", "TikTokenizer"}
+"""Their files, if they have any, are cut to --vocab-size."""
+
+
+def tokenizer_type(args: Any) -> str | None:
+    """The kind of tokenizer; Pai-Megatron-Patch's names stand for the folder's own."""
+    return "PretrainedFromHF" if args.patch_tokenizer_type else args.tokenizer_type
+
+
+def tokenizer_model(args: Any) -> str | None:
+    """The file or folder of the tokenizer."""
+    path = args.tokenizer_model or args.tokenizer_name_or_path
+    return args.load if args.patch_tokenizer_type and not path else path
+
+
+def _options(args: Any) -> TokenizerOptions | None:
+    kind = tokenizer_type(args)
+    if kind is None:
+        return None
+    special = args.special_tokens or args.tiktoken_special_tokens
+    return TokenizerOptions.of(
+        args, tokenizer_type=kind, tokenizer_model=tokenizer_model(args), tokenizer_special_tokens=special
+    )
+
+
+def tokenizer_findings(args: Any) -> Iterator[Finding]:
+    """A type of tokenizer that needs more flags."""
+    options = _options(args)
+    if args.patch_tokenizer_type is not None and tokenizer_model(args) is None:
+        rule = "needs --load or --tokenizer-model, the folder of the tokenizer"
+        yield Finding("--patch-tokenizer-type", args.patch_tokenizer_type, rule, "add it")
+    elif options is not None and options.tokenizer_type in TOKENIZERS:
+        yield from findings(options)
 
 
 def vocabulary(args: Any) -> Any:
     """Ids that the tokenizer can produce: by flag, else by its files.
 
-    `Unknown` if only files say it and they are not to be looked at; none if there is nothing that says it.
+    `Unknown` if only files say it and they are not to be looked at, or say nothing (`unreadable` has the reason); none
+    if there is nothing that says it.
     """
-    if args.vocab_size is not None:
-        return args.vocab_size + (args.tokenizer_type == "NullTokenizer") + (args.extra_vocab_size or 0)
-    files = [path for path in (args.vocab_file, args.tokenizer_model, args.tokenizer_name_or_path) if path]
-    if not args.look_at_files:
-        return Unknown() if files or args.patch_tokenizer_type else None
-    sizes = (_entries(Path(path)) for path in files)
-    size = next((size for size in sizes if size is not None), None)
-    return None if size is None else size + (args.extra_vocab_size or 0)
-
-
-def _entries(path: Path) -> int | None:
-    """Ids in a byte-pair vocabulary (JSON, token -> id), a SentencePiece model, or a directory's `tokenizer.json`."""
-    if path.is_dir():
-        path = path / "tokenizer.json"
-    if path.suffix == ".model" and path.is_file():
-        return _pieces(path.read_bytes())
-    if path.suffix != ".json" or not path.is_file():
+    options = _options(args)
+    sized_by_flag = args.vocab_size is not None and (options is None or options.tokenizer_type not in _SIZED_BY_FLAG)
+    if sized_by_flag:
+        return args.vocab_size + (args.extra_vocab_size or 0)
+    if options is None or any(findings(options)):
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if "model" not in content:
-        return len(content)
-    ids = [*content["model"]["vocab"].values(), *(token["id"] for token in content.get("added_tokens", ()))]
-    return max(ids) + 1
-
-
-def _pieces(content: bytes) -> int | None:
-    """Pieces of a SentencePiece model, whose package is not needed to count them; none if it is something else.
-
-    The file is one protocol buffer message, in which every piece is an entry of field 1.
-    """
+    if not args.look_at_files and options.tokenizer_type not in _SIZED_BY_FLAG:
+        return Unknown()
     try:
-        return sum(field == 1 for field, *_ in fields(content, 0, len(content))) or None
-    except (IndexError, ValueError):
-        return None
+        return training_vocab_size(options) + (args.extra_vocab_size or 0)
+    except ValueError:
+        return Unknown()
+
+
+def unreadable(args: Any, check_files: bool) -> Iterator[Finding]:
+    """Why the tokenizer's files don't say how many ids it has. Files that are missing are named elsewhere, if files are
+    checked; without that only if nothing else says the size."""
+    options = _options(args)
+    if options is None or any(findings(options)):
+        return
+    paths = [path for path in (options.vocab_file, options.merge_file, options.tokenizer_model) if path]
+    said = (args.vocab_size, args.padded_vocab_size, args.pad_vocab_size_to)
+    if all(Path(path).exists() for path in paths) if check_files else not any(size is not None for size in said):
+        try:
+            training_vocab_size(options)
+        except ValueError as error:
+            yield Finding("--tokenizer-type", args.patch_tokenizer_type or args.tokenizer_type, str(error))
 
 
 def padded_vocabulary(args: Any) -> Any:

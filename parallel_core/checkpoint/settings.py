@@ -9,7 +9,10 @@ from parallel_core.config import AllConfig
 from parallel_core.config.base import has_type
 from parallel_core.config.tree import MODEL, OPTIONS, PUBLIC, build
 
-TOKENIZER_FIELDS = ("tokenizer_type", "vocab_file", "merge_file", "tokenizer_model", "pad_token_id", "eos_token_id")
+TOKENIZER_FIELDS = (
+    *("tokenizer_type", "vocab_file", "merge_file", "tokenizer_model", "tokenizer_kwargs"),
+    *("pad_token_id", "eos_token_id"),
+)
 
 _PATHS = {name: path for path, public in PUBLIC.items() for name in (path, public)}
 """The names under which settings have an option -> its path."""
@@ -88,6 +91,7 @@ def config_for_inference(
     Raises ValueError for a field that this version does not know, or whose value it does not take.
     """
     tokenizer = {name: get(sections, f"dataset_config.{name}") for name in TOKENIZER_FIELDS}
+    tokenizer["tokenizer"] = get(sections, "dataset_config.tokenizer", {})
     kept = {**model_of(sections), "lora_config": sections.get("lora_config", {}), "dataset_config": tokenizer}
     types = {} if dtype is None else dict.fromkeys(TYPES, dtype)
     shares = parallel.get("tensor_model_parallel_size") or 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from parallel_core.config.base import Config, option
 from parallel_core.config.instruction import InstructionConfig
+from parallel_core.config.tokenizer import TokenizerConfig
 from parallel_core.findings import Finding
 
 
@@ -62,7 +63,9 @@ class DatasetConfig(Config):
     tokenizer_model: str | None = option("--tokenizer-model", None)
     """The tokenizer's model file or directory."""
     tokenizer_kwargs: list[str] | None = option("--tokenizer-kwargs", None)
-    """Keyword arguments of the tokenizer: names and values in turn."""
+    """Settings that replace those of the folder's tokenizer_config.json: names and values in turn."""
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    """How it is read, and the tokens that are added to it."""
     pad_token_id: int | None = option("--pad-token-id", None, at_least=0)
     """Id that fills up samples, instead of the tokenizer's; its positions carry no loss."""
     eos_token_id: int | None = option("--eos-token-id", None, at_least=0)

@@ -35,7 +35,6 @@ class Unsupported(NamedTuple):
 _IMPLEMENTED: dict[str, tuple[Any, ...]] = {
     "instruction.enabled": (False,),
     "labels_in_data": (False,),
-    "tokenizer_type": (None, "GPT2BPETokenizer", "HuggingFaceTokenizer", "NullTokenizer", "PretrainedFromHF"),
 }
 IMPLEMENTED = {path_of(name): works for name, works in _IMPLEMENTED.items()}
 """Path of a field -> the values that the engine does act on. Fields that are not listed are implemented."""

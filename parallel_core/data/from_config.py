@@ -11,7 +11,14 @@ from parallel_core.config.notations import parse_blend
 from parallel_core.data.blended import cut
 from parallel_core.data.dataset_config import GPTDatasetConfig, parse_split
 from parallel_core.data.indexed_dataset import IndexedDataset
-from parallel_core.data.tokenizers import Facts, MegatronTokenizer, TokenizerOptions, build_tokenizer, facts
+from parallel_core.data.tokenizers import (
+    Facts,
+    MegatronTokenizer,
+    TokenizerOptions,
+    build_tokenizer,
+    facts,
+    training_vocab_size,
+)
 
 DEFAULT_SPLIT = "969,30,1"
 MOCK_TOKENIZER = "NullTokenizer"
@@ -19,23 +26,39 @@ MOCK_TOKENIZER = "NullTokenizer"
 
 def tokenizer_options(config: AllConfig) -> TokenizerOptions:
     """The tokenizer that the flags describe; without one, data are ids of the model's vocabulary."""
-    data, model = config.dataset_config, config.model_config
+    data, settings, model = config.dataset_config, config.dataset_config.tokenizer, config.model_config
     vocab_size = model.unpadded_vocab_size or model.vocab_size
     kind = data.tokenizer_type or MOCK_TOKENIZER
+    # NullTokenizer adds an id for the end of a document to the ids it is told of.
+    adds = kind == MOCK_TOKENIZER and settings.null_tokenizer_eod_id is None
+    special = settings.tokenizer_special_tokens
     return TokenizerOptions(
         kind,
         tokenizer_model=data.tokenizer_model,
         vocab_file=data.vocab_file,
         merge_file=data.merge_file,
-        # NullTokenizer adds an id for the end of a document to the ids it is told of.
-        vocab_size=vocab_size - 1 if kind == MOCK_TOKENIZER else vocab_size,
-        kwargs=tuple(data.tokenizer_kwargs or ()),
+        vocab_size=vocab_size - adds,
+        vocab_extra_ids=settings.vocab_extra_ids,
+        tokenizer_special_tokens=None if special is None else tuple(special),
+        legacy_tokenizer=settings.legacy_tokenizer,
+        tokenizer_hf_include_special_tokens=settings.tokenizer_hf_include_special_tokens,
+        tokenizer_kwargs=tuple(data.tokenizer_kwargs or ()),
+        trust_remote_code=settings.trust_remote_code,
+        tiktoken_pattern=settings.tiktoken_pattern,
+        tiktoken_num_special_tokens=settings.tiktoken_num_special_tokens,
+        tokenizer_sentencepiece_legacy=settings.tokenizer_sentencepiece_legacy,
+        tokenizer_sentencepiece_ignore_extra_whitespaces=settings.tokenizer_sentencepiece_ignore_extra_whitespaces,
+        null_tokenizer_eod_id=settings.null_tokenizer_eod_id,
+        null_tokenizer_pad_id=settings.null_tokenizer_pad_id,
+        sft_tokenizer_prompt_format=settings.sft_tokenizer_prompt_format,
     )
 
 
 def tokenizer_facts(config: AllConfig) -> Facts:
-    """Size and special ids of the tokenizer, which are all that training on token files needs."""
-    return _fitting(config, facts(tokenizer_options(config)))
+    """Special ids of the tokenizer, and the number of ids that there is room for, which are all that training on token
+    files needs."""
+    options = tokenizer_options(config)
+    return _fitting(config, replace(facts(options), vocab_size=training_vocab_size(options)))
 
 
 def tokenizer_of(config: AllConfig) -> MegatronTokenizer:

@@ -113,7 +113,8 @@ def test_files_are_looked_at_only_when_asked(capsys, tmp_path):
     change = f"~vocab-size --tokenizer-type GPT2BPETokenizer --vocab-file {vocabulary} --merge-file {vocabulary}"
     assert answer(capsys, change)["accepted"]
     assert not answer(capsys, change, "--check-files")["accepted"]
-    vocabulary.write_text(json.dumps({str(number): number for number in range(300)}))
+    tokens = ["!", "Ġ", "Ċ", "ÿ", "<|endoftext|>", *map(str, range(295))]
+    vocabulary.write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
     result = answer(capsys, change, "--check-files")
     assert result["config"]["model_config"]["vocab_size"] == 384
 
@@ -121,7 +122,7 @@ def test_files_are_looked_at_only_when_asked(capsys, tmp_path):
 def test_pieces_of_a_sentencepiece_model_are_counted(capsys, tmp_path):
     """Without the package: a piece is a field 1 of the file's message, other fields are passed over."""
     piece = bytes([0x0A, 4, 0x0A, 2]) + b"ab"
-    (tmp_path / "x.model").write_bytes(piece * 200 + bytes([0x12, 3]) + b"abc" + bytes([0x18, 0x96, 1]) + piece)
+    (tmp_path / "x.model").write_bytes(piece * 200 + bytes([0x12, 3, 0x28, 0x96, 1]) + bytes([0x18, 0x96, 1]) + piece)
     change = f"~vocab-size --tokenizer-type Llama2Tokenizer --tokenizer-model {tmp_path}/x.model"
     result = answer(capsys, f"{change} --make-vocab-size-divisible-by 3", "--check-files")
     assert result["accepted"] and result["config"]["model_config"]["unpadded_vocab_size"] == 201

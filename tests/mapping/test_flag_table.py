@@ -98,6 +98,7 @@ OTHER_DEFAULTS = {
     "--dist-ckpt-strictness": "names on one side alone are refused unless a script says otherwise",
     "--spec": "",
     "--tokenizer-type": "",
+    "--tokenizer-hf-include-special-tokens": "0.16.1's: BOS and EOS only on demand",
 }
 
 

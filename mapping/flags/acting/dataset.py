@@ -2,6 +2,7 @@
 
 from mapping.flags.acting.build import Acting, read_by, refusing, same, value
 from mapping.flags.notations import batch_sizes, boolean
+from parallel_core.data.tokenizers import TOKENIZERS
 
 _ANY_NUMBER = {"nargs": "*"}
 
@@ -18,23 +19,16 @@ ACTING = Acting(
         "--dataloader-type": refusing("give pretrain() your own train_data_loader instead", "external"),
         "--tokenizer-type": refusing(
             "give the model's HuggingFace tokenizer by HuggingFaceTokenizer instead",
-            "BertWordPieceLowerCase",
-            "BertWordPieceCase",
             "MagistralTokenizer",
             "MultimodalTokenizer",
             "NullMultimodalTokenizer",
-            "SFTTokenizer",
-            also=(
-                "GPT2BPETokenizer",
-                "SentencePieceTokenizer",
-                "GPTSentencePieceTokenizer",
-                "HuggingFaceTokenizer",
-                "PretrainedFromHF",
-                "Llama2Tokenizer",
-                "TikTokenizer",
-                "NullTokenizer",
-            ),
+            also=tuple(TOKENIZERS),
         ),
+        "--tokenizer-hf-include-special-tokens": {"default": None},
+        "--tokenizer-special-tokens": {"dest": "special_tokens"},
+        "--no-tokenizer-sentencepiece-ignore-extra-whitespaces": {
+            "aliases": ("--disable-tokenizer-sentencepiece-ignore-extra-whitespaces",)
+        },
         "--train-mode": {
             "type": str,
             "default": "pretrain",
@@ -57,6 +51,14 @@ ACTING = Acting(
     },
     (
         same("--drop-remainder", "drop_remainder", stores=True),
+        same("--tiktoken-special-tokens", "tokenizer_special_tokens", "The same, of Megatron's older TikTokenizer."),
+        same(
+            "--tokenizer-hf-no-include-special-tokens",
+            "tokenizer_hf_include_special_tokens",
+            "Put nothing around texts.",
+            default=None,
+            stores=False,
+        ),
         same("--tokenizer-name-or-path", "tokenizer_model", "Directory of a HuggingFace tokenizer."),
         same(
             "--patch-tokenizer-type",

@@ -123,7 +123,7 @@ FLAGS = group(
         "encoders, retrieval and layers that differ one by one are out of scope; only decoders are trained",
         """
         --decoder-num-layers=int --bert-no-binary-head>bert_binary_head=off --decoder-seq-length=int
-        --mask-prob=float:0.15 --vocab-extra-ids=int:0 --heterogeneous-layers-config-path=str
+        --mask-prob=float:0.15 --heterogeneous-layers-config-path=str
         --heterogeneous-layers-config-encoded-json=str --retriever-seq-length=int:256
         --encoder-tensor-model-parallel-size=int:0 --encoder-pipeline-model-parallel-size=int:0
         --pipeline-model-parallel-split-rank=int
@@ -143,7 +143,7 @@ FLAGS = group(
     ),
     refused(
         "the classes from before Megatron-Core are gone; leave it out",
-        "--legacy-tokenizer --transformer-type=str:megatron",
+        "--transformer-type=str:megatron",
     ),
     refused(
         "the DeepSpeed form of experts is out of scope; use the megatron_moe flags",

@@ -1,30 +1,24 @@
 """Flags without effect: preparation of data, tokenizers, evaluation."""
 
-from mapping.flags.flag import Flag, group, ignored, refused, value
+from mapping.flags.flag import group, ignored, refused, value
 
 FLAGS = group(
     "Data: preparation of data, tokenizers, evaluation",
     ignored(
-        "there is nothing to switch: it holds always",
-        """
-        --tiktoken-pattern=str{v1,v2} --tokenizer-hf-no-use-fast --tokenizer-hf-use-fast --tokenizer-not-use-fast=off
-        """,
+        "a tokenizer.json is read by the package tokenizers in any case; the slow class gives the same ids",
+        "--tokenizer-hf-no-use-fast --tokenizer-hf-use-fast --tokenizer-not-use-fast=off",
+    ),
+    ignored(
+        "checkpoints name the tokenizer's files and hold no copies of them",
+        "--no-save-tokenizer-assets|--disable-save-tokenizer-assets=off",
     ),
     ignored(
         "checkpoints are written and read in this package's own way, checked on reading",
         "--dataloader-fast-cache-load --dataloader-defer-npy-index-mmap",
     ),
     refused(
-        "a tokenizer is what its files say; change them instead",
-        """
-        --no-save-tokenizer-assets|--disable-save-tokenizer-assets=off --allow-ambiguous-pad-tokens
-        --tokenizer-metadata>metadata_path=str --tokenizer-special-tokens>special_tokens=str+
-        --tiktoken-num-special-tokens=int:1000 --tokenizer-sentencepiece-legacy
-        --no-tokenizer-sentencepiece-ignore-extra-whitespaces|--disable-tokenizer-sentencepiece-ignore-extra-whitespaces=off
-        --tokenizer-hf-no-include-special-tokens --trust-remote-code --null-tokenizer-eod-id=int
-        --null-tokenizer-pad-id=int:-1 --use-gigatoken --tiktoken-special-tokens=str+
-        """,
-        Flag("--tokenizer-hf-include-special-tokens", None, True, dest="tokenizer_hf_include_special_tokens"),
+        "a tokenizer is what its files and --tokenizer-type say; change them instead",
+        "--allow-ambiguous-pad-tokens --tokenizer-metadata>metadata_path=str --use-gigatoken",
     ),
     refused(
         "evaluation reads one data set, --eval-iters batches of the training's size; leave it out",

@@ -61,7 +61,7 @@ FLAGS = group(
     refused(
         "conversations are read by --stage sft and --prompt-type; leave it out",
         """
-        --chat-template=str --sft --sft-tokenizer-prompt-format=str:nemotron-h-aligned --reasoning-effort=str{max,high}
+        --chat-template=str --sft --reasoning-effort=str{max,high}
         --drop-thinking=str:True --hf-chat-template --history-turns=int:3 --no-chat-template --prompt-type-path=str
         --no-cut-token --full-shuffle-instruction-dataset --return-document-ids
         --tokenizer-prompt-format=str{mistral,llama3,chatml}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from parallel_core.config.all import AllConfig
 from parallel_core.config.instruction import InstructionConfig
 from parallel_core.config.muon import MuonConfig
@@ -37,6 +39,25 @@ def _ends_before_its_profile(config: AllConfig) -> bool:
 def _ends_no_documents(config: AllConfig) -> bool:
     data = config.dataset_config
     return not (data.reset_position_ids or data.reset_attention_mask or data.eod_mask_loss)
+
+
+_OF_HUGGINGFACE = ("HuggingFaceTokenizer", "PretrainedFromHF", "SFTTokenizer")
+_OF_TOKENIZERS = (
+    ("tokenizer_kwargs tokenizer_hf_include_special_tokens trust_remote_code", _OF_HUGGINGFACE),
+    ("tiktoken_pattern tiktoken_num_special_tokens", ("TikTokenizer",)),
+    (
+        "tokenizer_sentencepiece_legacy tokenizer_sentencepiece_ignore_extra_whitespaces",
+        ("GPTSentencePieceTokenizer", "SentencePieceTokenizer", "Llama2Tokenizer"),
+    ),
+    ("vocab_extra_ids", ("SentencePieceTokenizer", "BertWordPieceCase", "BertWordPieceLowerCase")),
+    ("null_tokenizer_eod_id null_tokenizer_pad_id", ("NullTokenizer",)),
+    ("sft_tokenizer_prompt_format", ("SFTTokenizer",)),
+)
+"""Settings -> the kinds of tokenizers that have them."""
+
+
+def _is_not(*kinds: str) -> Callable[[AllConfig], bool]:
+    return lambda config: config.dataset_config.tokenizer_type not in kinds
 
 
 def _has_float32_moments(config: AllConfig) -> bool:
@@ -127,6 +148,7 @@ ROWS = (
         lambda config: config.dataset_config.tokenizer_type == "NullTokenizer",
         "--tokenizer-type NullTokenizer has no files",
     ),
+    *(Idle(names, _is_not(*kinds), f"needs --tokenizer-type {' or '.join(kinds)}") for names, kinds in _OF_TOKENIZERS),
     Idle(
         "data_sharding",
         lambda config: config.dataset_config.dataloader_type != "cyclic",

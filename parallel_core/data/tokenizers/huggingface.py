@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
+from parallel_core.data.tokenizers import chat_template
+from parallel_core.data.tokenizers.as_transformers import as_transformers_reads, without_blanks
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
-from parallel_core.data.tokenizers.huggingface_folder import FLAG, AddedToken, HuggingFaceFolder, add
+from parallel_core.data.tokenizers.huggingface_folder import FLAG, ROLES, AddedToken, HuggingFaceFolder, add
 from parallel_core.data.tokenizers.library import library
 from parallel_core.data.tokenizers.options import TokenizerOptions
 
@@ -19,7 +22,7 @@ _LARGEST = 2**32 - 1
 def facts(options: TokenizerOptions) -> Facts:
     """Size and special ids of the folder and of --tokenizer-special-tokens."""
     assert options.tokenizer_model is not None
-    return _facts(options, HuggingFaceFolder(options.tokenizer_model))[0]
+    return _facts(options, HuggingFaceFolder(options.tokenizer_model, options.tokenizer_kwargs))[0]
 
 
 def _facts(options: TokenizerOptions, folder: HuggingFaceFolder) -> tuple[Facts, dict[str, int]]:
@@ -29,11 +32,11 @@ def _facts(options: TokenizerOptions, folder: HuggingFaceFolder) -> tuple[Facts,
         return replace(found, pad=found.eos if found.pad is None else found.pad), vocab
     if options.legacy:
         return found, vocab
-    for token in options.special_tokens or ():
+    for token in options.tokenizer_special_tokens or ():
         add(vocab, len(folder.model_vocab), token)
     others = found.additional_special_tokens_ids
-    if options.special_tokens:
-        others = tuple(vocab[token] for token in options.special_tokens)
+    if options.tokenizer_special_tokens:
+        others = tuple(vocab[token] for token in options.tokenizer_special_tokens)
     bos, eos = _first(found.bos, found.cls), _first(found.eos, found.sep)
     known = replace(found, bos=bos, eos=eos, cls=_first(found.cls, bos), sep=_first(found.sep, eos), eod=eos)
     return replace(known, vocab_size=len(vocab), additional_special_tokens_ids=others), vocab
@@ -41,6 +44,11 @@ def _facts(options: TokenizerOptions, folder: HuggingFaceFolder) -> tuple[Facts,
 
 def _first(*ids: int | None) -> int | None:
     return next((token_id for token_id in ids if token_id is not None), None)
+
+
+def build(options: TokenizerOptions) -> MegatronTokenizer:
+    """The folder's tokenizer. Raises ValueError naming the file that is damaged, ConfigError without the package."""
+    return HuggingFaceTokenizer(options)
 
 
 class HuggingFaceTokenizer(MegatronTokenizer):
@@ -52,15 +60,17 @@ class HuggingFaceTokenizer(MegatronTokenizer):
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError naming the file that is damaged, ConfigError without the package."""
         assert options.tokenizer_model is not None
-        self._folder = HuggingFaceFolder(options.tokenizer_model)
+        self._folder = HuggingFaceFolder(options.tokenizer_model, options.tokenizer_kwargs)
         found, self._vocab = _facts(options, self._folder)
         super().__init__(found)
         self.pads_with_eos = self._folder.facts().pad is None
-        by_default = options.legacy or options.tokenizer_type == "PretrainedFromHF"
-        self._special = by_default if options.include_special_tokens is None else options.include_special_tokens
+        # Megatron's older tokenizers and MindSpeed-LLM's show special tokens in text, 0.16.1's newer ones never do.
+        self._is_newer = not (options.legacy or options.tokenizer_type == "PretrainedFromHF")
+        is_included = options.tokenizer_hf_include_special_tokens
+        self._special = not self._is_newer if is_included is None else is_included
         self._backend = backend(self._folder, options.tokenizer_type)
-        if options.special_tokens and not options.legacy:
-            self._add(options.special_tokens)
+        if options.tokenizer_special_tokens and not options.legacy:
+            self._add(options.tokenizer_special_tokens)
 
     def tokenize(self, text: str) -> list[int]:
         return self.encode(text, self._special)
@@ -83,11 +93,32 @@ class HuggingFaceTokenizer(MegatronTokenizer):
         wrong = [token_id for token_id in ids if not 0 <= token_id <= _LARGEST]
         if wrong:
             raise ValueError(f"token id {wrong[0]} is none of the tokenizer's {self.vocab_size}")
-        return self._backend.decode(ids, skip_special_tokens=not self._special)
+        if self._is_newer:
+            return self._backend.decode([i for i in ids if i not in self._hidden], skip_special_tokens=False)
+        text = self._backend.decode(ids, skip_special_tokens=not self._special)
+        return without_blanks(text) if self._folder.config.get("clean_up_tokenization_spaces") else text
+
+    @cached_property
+    def _hidden(self) -> set[int | None]:
+        """Ids of tokens with a role and of the additional special ones."""
+        facts = self.facts
+        roles = {getattr(facts, role) for role in ROLES}
+        return {*roles, *facts.additional_special_tokens_ids}
 
     @property
     def vocab(self) -> Mapping[str, int]:
         return self._vocab
+
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
+    ) -> list[int]:
+        template = self._folder.chat_template()
+        if template is None:
+            raise ValueError(f"{FLAG} {self._folder.path}: has no chat template; choose one with --prompt-type")
+        names: dict[str, Any] = {f"{role}_token": token.content for role, token in self._folder.named.items()}
+        names["additional_special_tokens"] = [token.content for token in self._folder.additional]
+        given = {"messages": messages, "add_generation_prompt": add_generation_prompt, **names, **variables}
+        return self.encode(chat_template.render(template, given))
 
     def add_special_tokens(self, tokens: Sequence[str]) -> int:
         new = sum([add(self._vocab, len(self._folder.model_vocab), token) for token in tokens])
@@ -118,7 +149,9 @@ def backend(folder: HuggingFaceFolder, tokenizer_type: str) -> Any:
     """The package's tokenizer, with what the other files add."""
     package = library(tokenizer_type, "tokenizers")
     try:
-        made = package.Tokenizer.from_str(json.dumps(folder.content))
+        ids = {role: (token.content, folder.vocab[token.content]) for role, token in folder.named.items()}
+        content = as_transformers_reads(folder.content, folder.kind, folder.config, ids)
+        made = package.Tokenizer.from_str(json.dumps(content))
         special = {token.content for token in (*folder.named.values(), *folder.additional)}
         made.add_tokens(
             [_added(replace(token, special=token.special or token.content in special)) for token in folder.beside()]

@@ -6,7 +6,7 @@ it names no ids, `special_tokens_map.json`) has beside it, and gives them their 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,8 +60,11 @@ class AddedToken:
 class HuggingFaceFolder:
     """`tokenizer.json` and what stands beside it."""
 
-    def __init__(self, path: str | Path) -> None:
-        """Read the folder's files. Raises ValueError naming the file that is missing or damaged."""
+    def __init__(self, path: str | Path, settings: Sequence[str] = ()) -> None:
+        """Read the folder's files; `settings`, names and values in turn, replace those of tokenizer_config.json.
+
+        Raises ValueError naming the file that is missing or damaged.
+        """
         self.path = Path(path)
         if self.path.name == "tokenizer.json":
             self.path = self.path.parent
@@ -81,6 +84,7 @@ class HuggingFaceFolder:
         self.config = self._beside("tokenizer_config.json")
         if "added_tokens_decoder" not in self.config:
             self.config |= self._beside("special_tokens_map.json")
+        self.config |= pairs(settings)
 
     def _beside(self, name: str) -> dict[str, Any]:
         path = self.path / name
@@ -146,6 +150,17 @@ class HuggingFaceFolder:
                 seen.add(token.content)
                 yield token
 
+    def chat_template(self) -> str | None:
+        """How a conversation is written; None without one. Of several the one named default."""
+        path = self.path / "chat_template.jinja"
+        if path.is_file():
+            return path.read_text(encoding="utf-8", errors="replace")
+        given = self.config.get("chat_template")
+        if isinstance(given, list):
+            named = {entry.get("name"): entry.get("template") for entry in given if isinstance(entry, dict)}
+            given = named.get("default")
+        return given if isinstance(given, str) else None
+
     @cached_property
     def vocab(self) -> dict[str, int]:
         """Token to id, with all added tokens."""
@@ -159,6 +174,14 @@ class HuggingFaceFolder:
         ids = {role: self.vocab.get(token.content) for role, token in self.named.items()}
         others = tuple(self.vocab[token.content] for token in self.additional)
         return Facts(len(self.vocab), eod=ids.get("eos"), additional_special_tokens_ids=others, **ids)
+
+
+def pairs(settings: Sequence[str]) -> dict[str, Any]:
+    """Names and values in turn; True, False and None are meant as such. Raises ValueError for a name alone."""
+    if len(settings) % 2:
+        raise ValueError(f"--tokenizer-kwargs {' '.join(settings)}: must be names and values in turn; add a value")
+    words = {"True": True, "False": False, "None": None}
+    return {name: words.get(value, value) for name, value in zip(settings[::2], settings[1::2], strict=True)}
 
 
 def _is_added(entry: Any) -> bool:

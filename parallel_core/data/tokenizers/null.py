@@ -10,7 +10,8 @@ from parallel_core.data.tokenizers.options import TokenizerOptions
 
 def facts(options: TokenizerOptions) -> Facts:
     """A document ends with one id more than --vocab-size, unless --null-tokenizer-eod-id names one of them."""
-    size, eod, pad = options.vocab_size or 0, options.null_eod_id, options.null_pad_id
+    size, eod = options.vocab_size or 0, options.null_tokenizer_eod_id
+    pad = None if options.null_tokenizer_pad_id == -1 else options.null_tokenizer_pad_id
     if size < 1:
         raise ValueError(f"--vocab-size {size}: NullTokenizer needs at least one id")
     for flag, token_id in (("--null-tokenizer-eod-id", eod), ("--null-tokenizer-pad-id", pad)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from parallel_core.data.tokenizers import gpt2_bpe, huggingface, null
+from parallel_core.data.tokenizers import gpt2_bpe, huggingface, null, sentence_piece, sft, tiktoken, word_piece
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
 from parallel_core.data.tokenizers.library import missing_library
 from parallel_core.data.tokenizers.options import TokenizerOptions
@@ -25,17 +25,26 @@ class TokenizerType:
     """The package that encodes and decodes."""
 
 
-_HUGGINGFACE = TokenizerType(
-    huggingface.HuggingFaceTokenizer, huggingface.facts, ("tokenizer_model",), library="tokenizers"
+_HUGGINGFACE = TokenizerType(huggingface.build, huggingface.facts, ("tokenizer_model",), library="tokenizers")
+_SENTENCE_PIECE = TokenizerType(
+    sentence_piece.SentencePieceTokenizer, sentence_piece.facts, ("tokenizer_model",), library="sentencepiece"
 )
+_BERT = TokenizerType(word_piece.BertWordPieceTokenizer, word_piece.facts, ("vocab_file",), library="tokenizers")
 
 TOKENIZERS: dict[str, TokenizerType] = {
+    "BertWordPieceCase": _BERT,
+    "BertWordPieceLowerCase": _BERT,
     "GPT2BPETokenizer": TokenizerType(
         gpt2_bpe.GPT2BPETokenizer, gpt2_bpe.facts, ("vocab_file", "merge_file"), library="tokenizers"
     ),
+    "GPTSentencePieceTokenizer": _SENTENCE_PIECE,
     "HuggingFaceTokenizer": _HUGGINGFACE,
+    "Llama2Tokenizer": _SENTENCE_PIECE,
     "NullTokenizer": TokenizerType(null.NullTokenizer, null.facts, ("vocab_size",)),
     "PretrainedFromHF": _HUGGINGFACE,
+    "SFTTokenizer": TokenizerType(sft.SFTTokenizer, sft.facts, ("tokenizer_model",), library="tokenizers"),
+    "SentencePieceTokenizer": _SENTENCE_PIECE,
+    "TikTokenizer": TokenizerType(tiktoken.TikTokenizer, tiktoken.facts, ("tokenizer_model",), library="tiktoken"),
 }
 """Every `--tokenizer-type` there is."""
 
@@ -82,4 +91,4 @@ def training_vocab_size(options: TokenizerOptions) -> int:
     """Ids that training makes room for: as Megatron's older tokenizers count them, by which 0.16.1 sizes its
     vocabulary, and at least those that the tokenizer has. Raises as `facts`."""
     kind = _check(options, encodes=False)
-    return max(kind.facts(one).vocab_size for one in (options, replace(options, legacy=True)))
+    return max(kind.facts(one).vocab_size for one in (options, replace(options, legacy_tokenizer=True)))

@@ -59,6 +59,7 @@ COMPANY = {
         "--num-experts 4 --moe-router-num-groups 2",
     ),
     **dict.fromkeys(EXPERTS, "--num-experts 4"),
+    "--patch-tokenizer-type": FIRST_START,
     "--add-bias-linear": "--disable-bias-linear",
     "--drop-remainder": "--no-drop-remainder",
     "--moe-model-type": "--num-experts 4",

@@ -27,7 +27,7 @@ def test_null_tokenizer_refuses_what_is_no_id(text, message):
         null(100).tokenize(text)
 
 
-@pytest.mark.parametrize("more", [{"null_eod_id": 100}, {"null_pad_id": -2}, {"null_eod_id": -1}])
+@pytest.mark.parametrize("more", [{"null_tokenizer_eod_id": 100}, {"null_tokenizer_pad_id": -2}])
 def test_null_tokenizer_refuses_ids_out_of_range(more):
     with pytest.raises(ValueError, match=r"--null-tokenizer-(eod|pad)-id -?\d+: must be .*--vocab-size 100"):
         null(100, **more)

@@ -1,0 +1,60 @@
+"""Changes that transformers 4 makes to a `tokenizer.json` because of the class that `tokenizer_config.json` names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_WITH_BOS = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")
+"""Classes that put BOS and EOS around a text by their own settings, whatever the file says."""
+
+
+def as_transformers_reads(
+    content: Mapping[str, Any], kind: str, config: Mapping[str, Any], ids: Mapping[str, tuple[str, int]]
+) -> dict[str, Any]:
+    """The content of a tokenizer.json with the class's settings; `ids`: role -> token and id."""
+    changed = dict(content)
+    before = content.get("pre_tokenizer")
+    if isinstance(before, Mapping) and "add_prefix_space" in before:
+        changed["pre_tokenizer"] = {**before, "add_prefix_space": bool(config.get("add_prefix_space", False))}
+    normalizer = content.get("normalizer")
+    if kind == "BertTokenizer" and isinstance(normalizer, Mapping) and normalizer.get("type") == "BertNormalizer":
+        changed["normalizer"] = {
+            **normalizer,
+            "lowercase": config.get("do_lower_case", True),
+            "strip_accents": config.get("strip_accents"),
+            "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+        }
+    if kind in _WITH_BOS:
+        begins = [ids["bos"]] if config.get("add_bos_token", True) and "bos" in ids else []
+        ends = [ids["eos"]] if config.get("add_eos_token", False) and "eos" in ids else []
+        changed["post_processor"] = _around(begins, ends)
+    return changed
+
+
+def _around(begins: list[tuple[str, int]], ends: list[tuple[str, int]]) -> dict[str, Any]:
+    """The processor that puts these tokens around a text, and around each of two."""
+
+    def one(name: str, number: int) -> list[dict[str, Any]]:
+        before, after = (
+            [{"SpecialToken": {"id": token, "type_id": number}} for token, _ in some] for some in (begins, ends)
+        )
+        return [*before, {"Sequence": {"id": name, "type_id": number}}, *after]
+
+    special = {token: {"id": token, "ids": [number], "tokens": [token]} for token, number in (*begins, *ends)}
+    return {
+        "type": "TemplateProcessing",
+        "single": one("A", 0),
+        "pair": [*one("A", 0), *one("B", 1)],
+        "special_tokens": special,
+    }
+
+
+def without_blanks(text: str) -> str:
+    """English text without the blanks that cutting it into words left before punctuation and short forms."""
+    for left in (" .", " ?", " !", " ,"):
+        text = text.replace(left, left[1:])
+    text = text.replace(" ' ", "'")
+    for left in (" n't", " 'm", " 's", " 've", " 're"):
+        text = text.replace(left, left[1:])
+    return text

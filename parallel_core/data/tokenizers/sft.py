@@ -1,0 +1,45 @@
+"""Megatron's tokenizer of conversations (`--sft`): a HuggingFace folder whose padding the prompt format names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from parallel_core.data.tokenizers import huggingface
+from parallel_core.data.tokenizers.base import Facts
+from parallel_core.data.tokenizers.huggingface_folder import HuggingFaceFolder
+from parallel_core.data.tokenizers.options import TokenizerOptions
+
+FORMATS: dict[str, str | None] = {
+    "nemotron-h-aligned": "<SPECIAL_233>",
+    "nemotron-nano-v2": "<unk>",
+    "identity": "<unk>",
+    "default": None,
+}
+"""--sft-tokenizer-prompt-format -> the token that fills up samples; None: the folder's own."""
+
+
+def facts(options: TokenizerOptions) -> Facts:
+    """Those of the folder, with the prompt format's padding. Raises ValueError if the folder lacks it."""
+    assert options.tokenizer_model is not None
+    folder = HuggingFaceFolder(options.tokenizer_model, options.tokenizer_kwargs)
+    found, name = folder.facts(), options.sft_tokenizer_prompt_format
+    if name not in FORMATS:
+        raise ValueError(f"--sft-tokenizer-prompt-format {name}: must be one of {', '.join(FORMATS)}; change it")
+    token = FORMATS[name]
+    if token is None:
+        return replace(found, pad=found.eos if found.pad is None else found.pad)
+    pad = folder.vocab.get(token, found.unk)
+    if pad is None:
+        raise ValueError(
+            f"--sft-tokenizer-prompt-format {name}: fills up samples with {token}, which {folder.file} lacks; use "
+            "default, the folder's own chat template"
+        )
+    return replace(found, pad=pad)
+
+
+class SFTTokenizer(huggingface.HuggingFaceTokenizer):
+    """A HuggingFace tokenizer that fills up samples as the prompt format says."""
+
+    def __init__(self, options: TokenizerOptions) -> None:
+        super().__init__(replace(options, legacy_tokenizer=True))
+        self.facts = facts(options)

@@ -1,0 +1,45 @@
+"""Small tokenizers, and what the programs that know their formats make of texts with them: tests/assets/tokenizers."""
+
+import json
+import lzma
+import tarfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from parallel_core.command_line import command_line
+from parallel_core.data.tokenizers import TokenizerOptions
+from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
+from tests.support.assets import asset
+
+
+@cache
+def records() -> dict[str, Any]:
+    """`texts` and `surrogates` (name to text), and `cases` (name to record)."""
+    return json.loads(lzma.decompress(asset("tokenizers/records.json.xz").read_bytes()))
+
+
+def unpack(folder: Path) -> Path:
+    """The tokenizers' folders, in `folder`."""
+    with tarfile.open(asset("tokenizers/folders.tar.xz")) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def options(flags: list[str]) -> TokenizerOptions:
+    """The options that flags of a tool come to."""
+    parser = command_line("")
+    add_tokenizer_flags(parser)
+    return tokenizer_options(parser.parse_args(flags))
+
+
+def options_of(case: str, folders: Path, *more: str) -> TokenizerOptions:
+    """The options of a record, with more flags. What transformers alone read is read here as Megatron's older
+    HuggingFaceTokenizer, with BOS and EOS or without."""
+    record = records()["cases"][case]
+    flags = record.get("flags") or ["add_special_tokens=True"]
+    if not flags[0].startswith("--"):
+        flags = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "{T}", "--legacy-tokenizer"]
+        flags += ["--tokenizer-hf-no-include-special-tokens"] if "nospecial" in case else []
+    folder = str(folders / case.partition(".")[0])
+    return options([flag.replace("{T}", folder) for flag in [*flags, *more]])

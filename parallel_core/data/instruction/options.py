@@ -31,7 +31,6 @@ NO_EFFECT = {
 NO_EFFECT_SWITCHES = {
     "--streaming": "records are always read one by one",
     "--overwrite-cache": "nothing is cached",
-    "--tokenizer-not-use-fast": "there is one tokenizer",
     "--keep-newlines": "is a part of --split-sentences",
     "--split-sentences": None,
     "--data-obfuscation": None,

@@ -1,0 +1,193 @@
+"""Order, batches and masks of fine-tuning equal those that MindSpeed-LLM's trainer gets."""
+
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+
+from parallel_core.data.instruction.collate import Collator
+from parallel_core.data.instruction.dataset import InstructionDataset
+from parallel_core.data.instruction.order import order_of_samples, split_bounds
+from parallel_core.data.instruction.samples import Conversations, SampleRules, sampled
+from parallel_core.data.loader import build_step_loader
+from parallel_core.data.preprocess import main
+from tests.support.instruction import CASES, flags, hashed_array
+
+RECORDED = CASES["dataset"]
+EOS, PAD = 3002, 3000
+"""<|im_end|> and <|endoftext|> of the cases' tokenizer."""
+SAMPLES = {"train": None, "valid": 10, "test": 5}
+
+
+@cache
+def folder():
+    return TemporaryDirectory()
+
+
+@cache
+def conversations(name):
+    """The data sets of a case of preprocessing."""
+    out = Path(folder().name, name)
+    out.mkdir()
+    main(flags(CASES["preprocess"][name], out))
+    return out / "data"
+
+
+def orders(case):
+    """Of each part that has a share."""
+    given, data = case["flags"], IndexedLength(conversations(case["preprocessed"]))
+    parts = zip(SAMPLES.items(), split_bounds(given.get("split", "100,0,0"), len(data)), strict=True)
+    return {
+        part: order_of_samples(
+            *bounds,
+            samples or case["train_samples"],
+            given.get("seed", 1234),
+            shuffle=not given.get("no_shuffle"),
+            shuffle_all=bool(given.get("full_shuffle_instruction_dataset")),
+            batch=given["global_batch_size"] if given.get("padded_samples") else None,
+        )
+        for (part, samples), bounds in parts
+        if bounds[1] > bounds[0]
+    }
+
+
+class IndexedLength:
+    """The number of conversations, of answers to compare as well."""
+
+    def __init__(self, prefix):
+        self.names = list(Path(prefix).parent.glob("*_input_ids_document.idx"))
+
+    def __len__(self):
+        from parallel_core.data.indexed_dataset import IndexedDataset
+
+        return len(IndexedDataset(str(self.names[0].with_suffix(""))))
+
+
+def dataset(case):
+    """As --is-instruction-dataset makes it."""
+    given, length = case["flags"], case["seq_length"]
+    rules = SampleRules(
+        seq_length=length,
+        eos=EOS,
+        reset_attention_mask=bool(given.get("reset_attention_mask")),
+        neat=bool(given.get("neat_pack")),
+        cut_max_seqlen=bool(given.get("cut_max_seqlen")),
+        efficient_eos=given.get("prompt_type") == "baichuan2",
+    )
+    collator = Collator(
+        pad=PAD,
+        multiple=given.get("pad_to_multiple_of", 8) if given.get("no_pad_to_seq_lengths") else length,
+        left=given.get("tokenizer_padding_side") == "left",
+        resets_positions=bool(given.get("reset_position_ids")),
+    )
+    data, order = Conversations(conversations(case["preprocessed"])), orders(case)["train"]
+    return InstructionDataset(data, order, rules, collator, len(data))
+
+
+def micro_batches(case, data):
+    """What the sampler gives this rank."""
+    given = case["flags"]
+    rank, size = given.get("dp", (0, 1))
+    return build_step_loader(
+        data,
+        given.get("consumed", 0),
+        micro_batch_size=given["micro_batch_size"],
+        micro_batch_num=1,
+        data_parallel_rank=rank,
+        data_parallel_size=size,
+        dataloader_type=given.get("dataloader_type", "single"),
+        drop_last=False,
+    ).sampler
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_order_of_samples(name):
+    """Whole passes, shuffled or not, with as many samples as there; the parts of a split."""
+    case = RECORDED[name]
+    made = orders(case)
+    assert {part: hashed_array(order) for part, order in made.items()} == {
+        part: case["arrays"][f"{part}.order"] for part in made
+    }
+    assert {part: len(order) for part, order in made.items()} == {
+        part: number for part, number in case["datasets"].items() if number is not None
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDED if name != "pairwise"])
+def test_batches(name):
+    """Ids, labels, masks, positions and documents of the first micro-batches."""
+    case = RECORDED[name]
+    data = dataset(case)
+    numbers = list(islice(micro_batches(case, data), 16))
+    first = numbers[:8]
+    assert hashed_array(np.array(first, np.int32)[: case["arrays"]["batch_indices"][0][0]]) == (
+        case["arrays"]["batch_indices"]
+    )
+    if case["flags"].get("dataloader_type") == "cyclic":
+        numbers = numbers[8:]  # there the loader goes on behind the numbers that were listed
+    for number in range(3):
+        samples = [data[i] for i in numbers[number]]
+        check_batch(case, number, data.collate_samples.padded(samples), data.collate(samples))
+
+
+def check_batch(case, number, padded, batch):
+    """Against micro-batch `number`."""
+    recorded, given = case["arrays"], case["flags"]
+    for part in ("input_ids", "labels", "attention_mask"):
+        array = padded[part]
+        as_labels = case.get("with_labels_as_ids", {}).get(f"loader.{number}.{part}")
+        if as_labels is not None:  # there a cut question ends in -100, no id; here in its token
+            array = np.where(np.array(as_labels) == -100, np.int32(-100), array)
+        assert hashed_array(array) == recorded[f"loader.{number}.{part}"], (number, part)
+    labels, counts = padded["labels"], padded["labels"] != -100
+    assert hashed_array(labels) == recorded[f"train.{number}.labels"]
+    assert hashed_array(counts.astype(np.int32)) == recorded[f"train.{number}.loss_mask"]
+    assert np.array_equal(batch["tokens"], padded["input_ids"])
+    assert np.array_equal(batch["loss_mask"][:, :-1], counts[:, 1:]) and not batch["loss_mask"][:, -1].any()
+    assert np.array_equal(batch["labels"][batch["loss_mask"] > 0], labels[:, 1:][counts[:, 1:]])
+    length = labels.shape[1]
+    starts = batch.get("document_starts", np.zeros(labels.shape, np.int32))
+    if given.get("reset_attention_mask"):
+        assert hashed_array(batch["position_ids"]) == recorded[f"train.{number}.position_ids"]
+        ends = ends_of(starts, padded["input_ids"], bool(given.get("neat_pack")))
+        assert hashed_array(np.array(ends, np.int32)) == recorded[f"train.{number}.actual_seq_len"]
+        return
+    real = padded["attention_mask"].astype(bool)
+    there = ~np.tri(length, dtype=bool) | ~real[:, None, None, :]
+    assert hashed_array(np.packbits(there)) == recorded[f"train.{number}.attention_mask_packed"]
+    places = np.arange(length)
+    ours = (places[None, None, :] > places[None, :, None]) | (places[None, None, :] < starts[:, :, None])
+    assert np.array_equal(ours[real], there[:, 0][real])
+
+
+def ends_of(starts, ids, neat):
+    """Where documents end, in the rows one behind the other; a rest without an end of text has none there."""
+    ends = []
+    for row, (begin, tokens) in enumerate(zip(starts, ids, strict=True)):
+        changes = np.flatnonzero(begin[1:] != begin[:-1]) + 1
+        last = [len(tokens)] if neat or tokens[-1] == EOS else []
+        ends += [row * len(tokens) + end for end in (*changes, *last)]
+    return ends
+
+
+def test_fixed_lengths_cut_documents_anywhere():
+    """--fix-sub-seq-length."""
+    rules = SampleRules(seq_length=8, reset_attention_mask=True, fixed_length=3)
+    ids = np.arange(8, dtype=np.int32)
+    sample = sampled({"input_ids": ids, "labels": ids, "attention_mask": ids}, rules)
+    assert sample["document_starts"].tolist() == [0, 0, 0, 3, 3, 3, 6, 6]
+
+
+def test_answers_to_compare_are_refused():
+    """By the name of what they are."""
+    with pytest.raises(ValueError, match="holds answers to compare"):
+        Conversations(conversations("pairwise.qwen"))
+
+
+def test_missing_data_are_named(tmp_path):
+    """With the name of the file."""
+    with pytest.raises(ValueError, match="data_packed_input_ids_document.idx does not exist"):
+        Conversations(tmp_path / "data")

@@ -257,6 +257,10 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "tokenizer_type": tokenizer_type,
     "tokenizer_model": tokenizer_model,
     "instruction.enabled": lambda args: args.stage == "sft" or bool(args.is_instruction_dataset),
+    "variable_seq_lengths": lambda args: (
+        args.variable_seq_lengths
+        or bool(args.no_pad_to_seq_lengths and (args.stage == "sft" or args.is_instruction_dataset))
+    ),
     "labels_in_data": lambda args: args.train_mode == "finetune",
     "pad_to_seq_length": unless("no_pad_to_seq_lengths"),
     "shuffle": unless("no_shuffle"),

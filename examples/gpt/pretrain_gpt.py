@@ -10,15 +10,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import pynative  # noqa: F401 - from here on this process ends when msrun does, however that happens
 from mapping import exit_on_mistakes, init_configs_from_args, initialize_megatron
-from parallel_core.data.blended import build_train_valid_test_datasets
-from parallel_core.data.from_config import gpt_dataset_config
+from parallel_core.data.datasets import datasets_provider
 
 
 def main() -> None:
     """What every rank runs."""
     all_config = init_configs_from_args(initialize_megatron())
     with exit_on_mistakes():
-        data_config = gpt_dataset_config(all_config)
+        provider = datasets_provider(all_config)
 
     # Imports MindSpore, which takes seconds: mistakes have been said by now.
     from pynative.training.training import pretrain
@@ -28,13 +27,10 @@ def main() -> None:
     set_parallel_context(all_config.parallel_config)
     set_seed(all_config.training_config.seed)
 
-    def train_valid_test_datasets_provider(samples):
-        return build_train_valid_test_datasets(data_config, samples)
-
     def model_provider(pre_process=True, post_process=True):
         return GPTModel(all_config.model_config, pre_process=pre_process, post_process=post_process)
 
-    pretrain(train_valid_test_datasets_provider, model_provider, all_config=all_config)
+    pretrain(provider, model_provider, all_config=all_config)
 
 
 if __name__ == "__main__":

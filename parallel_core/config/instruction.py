@@ -16,11 +16,13 @@ class InstructionConfig(Config):
     labels_in_data: bool = option("--train-mode", False)
     """Data files hold, after each sequence's tokens, as many labels."""
     prompt_type: str | None = option("--prompt-type", None)
-    """Name of the chat template."""
-    pack: bool = option("--pack", False)
+    """Name of the chat template that the data were made with."""
+    prompt_type_path: str | None = option("--prompt-type-path", None)
+    """JSON file of chat templates."""
+    pack: bool = option("--pack", False, no_effect="conversations are packed when the data are made")
     """Fill each sample with several conversations."""
     neat_pack: bool = option("--neat-pack", False)
-    """Keep packed conversations from attending to each other."""
+    """The data's attention mask counts packed conversations, by which they are kept from attending to each other."""
     pad_to_seq_length: bool = option("--no-pad-to-seq-lengths", True)
     """Pad every sample to the full length."""
     pad_to_multiple_of: int = option("--pad-to-multiple-of", 8, at_least=1)
@@ -33,7 +35,11 @@ class InstructionConfig(Config):
     """Cut conversations that are too long instead of leaving them out."""
     shuffle: bool = option("--no-shuffle", True)
     """Read conversations in random order."""
+    full_shuffle: bool = option("--full-shuffle-instruction-dataset", False)
+    """Shuffle all passes over the data together."""
     fix_sub_seq_length: int = option("--fix-sub-seq-length", -1, at_least=-1)
     """Cut packed samples into pieces of this length; -1: at the conversations' ends."""
-    enable_thinking: bool | None = option("--enable-thinking", None)
+    enable_thinking: bool | None = option(
+        "--enable-thinking", None, no_effect="thoughts are written when the data are made"
+    )
     """Fill the template's place for reasoning; none: by the data."""

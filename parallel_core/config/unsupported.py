@@ -32,10 +32,7 @@ class Unsupported(NamedTuple):
         return str(self.finding)
 
 
-_IMPLEMENTED: dict[str, tuple[Any, ...]] = {
-    "instruction.enabled": (False,),
-    "labels_in_data": (False,),
-}
+_IMPLEMENTED: dict[str, tuple[Any, ...]] = {}
 IMPLEMENTED = {path_of(name): works for name, works in _IMPLEMENTED.items()}
 """Path of a field -> the values that the engine does act on. Fields that are not listed are implemented."""
 
@@ -49,9 +46,7 @@ class Feature(NamedTuple):
     """Its value for which the part is read; none: any that asks for something."""
 
 
-PART_OF: dict[str, Feature] = {
-    "instruction.": Feature("instruction.enabled"),
-}
+PART_OF: dict[str, Feature] = {}
 """How the name of a field, or of its section, begins -> what it only says the how of. The first that fits counts."""
 
 

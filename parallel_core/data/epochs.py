@@ -40,7 +40,7 @@ def length_of_training(values: Mapping[str, Any], samples: int | None = None) ->
 
 
 def _counted(epochs: float, config: AllConfig, known: int | None) -> Length:
-    from parallel_core.data.from_config import samples_per_epoch
+    from parallel_core.data.datasets import samples_per_epoch
 
     try:
         samples = known or samples_per_epoch(config)

@@ -14,7 +14,10 @@ Batch = dict[str, np.ndarray]
 
 
 class Samples(Protocol):
-    """A data set: anything with a length whose items are dicts of arrays."""
+    """A data set: anything with a length whose items are dicts of arrays.
+
+    They may differ in length where it has a method `collate`, which makes a batch of a list of them.
+    """
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -23,12 +26,18 @@ class Samples(Protocol):
         """Sample `i`."""
 
 
+def stacked(samples: Sequence[Batch]) -> Batch:
+    """Samples of one length as the rows of a batch."""
+    return {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
 class FirstSamples:
     """The first samples of a data set, over and over."""
 
     def __init__(self, dataset: Samples, samples_per_epoch: int, size: int) -> None:
         """`size`: of all of it."""
         self.dataset, self.samples_per_epoch, self._size = dataset, min(samples_per_epoch, len(dataset)), size
+        self.collate = getattr(dataset, "collate", stacked)
 
     def __len__(self) -> int:
         return self._size
@@ -93,8 +102,9 @@ class StepLoader:
             yield self._read([i for micro_batch in step for i in micro_batch])
 
     def _read(self, rows: Sequence[int]) -> Batch:
-        samples = [self.dataset[i] for i in rows or (0,)]
-        return {name: np.stack([sample[name] for sample in samples])[: len(rows)] for name in samples[0]}
+        collate = getattr(self.dataset, "collate", stacked)
+        batch = collate([self.dataset[i] for i in rows or (0,)])
+        return {name: array[: len(rows)] for name, array in batch.items()}
 
 
 def build_step_loader(

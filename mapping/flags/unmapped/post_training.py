@@ -58,12 +58,15 @@ FLAGS = group(
         --lu-lora-final-layer-index=int --lu-lora-lr=float:1.25e-06 --lu-lora-lr-ratio=float:1.0
         """,
     ),
+    ignored(
+        "thoughts are written, or left out, when the data are made",
+        "--reasoning-effort=str{max,high} --drop-thinking=str:True",
+    ),
     refused(
         "conversations are read by --stage sft and --prompt-type; leave it out",
         """
-        --chat-template=str --sft --reasoning-effort=str{max,high}
-        --drop-thinking=str:True --hf-chat-template --history-turns=int:3 --no-chat-template --prompt-type-path=str
-        --no-cut-token --full-shuffle-instruction-dataset --return-document-ids
+        --chat-template=str --sft --hf-chat-template --history-turns=int:3 --no-chat-template --no-cut-token
+        --return-document-ids
         --tokenizer-prompt-format=str{mistral,llama3,chatml}
         """,
     ),

@@ -38,7 +38,7 @@ def _ends_before_its_profile(config: AllConfig) -> bool:
 
 def _ends_no_documents(config: AllConfig) -> bool:
     data = config.dataset_config
-    return not (data.reset_position_ids or data.reset_attention_mask or data.eod_mask_loss)
+    return not (data.instruction.enabled or data.reset_position_ids or data.reset_attention_mask or data.eod_mask_loss)
 
 
 _OF_HUGGINGFACE = ("HuggingFaceTokenizer", "PretrainedFromHF", "SFTTokenizer")
@@ -131,7 +131,7 @@ ROWS = (
         lambda config: config.training_config.profiler.is_dynamic,
         "the file of --profile-dynamic-profiler-config-path says it",
     ),
-    needs("instruction.enabled", below(InstructionConfig, "enabled")),
+    needs("instruction.enabled", below(InstructionConfig, "enabled", "labels_in_data")),
     needs("reset_attention_mask", "create_attention_mask_in_dataloader"),
     Idle(
         "eos_token_id",
@@ -140,7 +140,10 @@ ROWS = (
     ),
     Idle(
         "reset_position_ids",
-        lambda config: config.model_config.position_embedding_type != "learned_absolute",
+        lambda config: (
+            config.model_config.position_embedding_type != "learned_absolute"
+            and not config.dataset_config.instruction.labels_in_data
+        ),
         "needs --position-embedding-type learned_absolute: other positions are counted through a whole sample",
     ),
     Idle(

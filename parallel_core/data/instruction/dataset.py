@@ -14,7 +14,12 @@ class InstructionDataset:
     """Conversations in the order of training; `collate` makes batches of them."""
 
     def __init__(
-        self, conversations: Conversations, order: np.ndarray, rules: SampleRules, collator: Collator, samples_per_epoch: int
+        self,
+        conversations: Conversations,
+        order: np.ndarray,
+        rules: SampleRules,
+        collator: Collator,
+        samples_per_epoch: int,
     ) -> None:
         """order: the conversation of each sample."""
         self.conversations, self.order, self.rules = conversations, order, rules

@@ -13,8 +13,7 @@ from parallel_core.data.instruction.encoding import IGNORED, shares
 
 Ids = NDArray[np.int32]
 Sample = dict[str, Ids]
-"""input_ids, labels, attention_mask [n]: n tokens, labels not shifted; and, if documents are kept apart, document_starts
-[n]."""
+"""input_ids, labels (not shifted), attention_mask, and document_starts if documents are kept apart; [n] of n tokens."""
 
 PARTS = ("input_ids", "attention_mask", "labels")
 

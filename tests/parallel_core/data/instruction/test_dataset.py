@@ -123,8 +123,9 @@ def test_batches(name):
     data = dataset(case)
     numbers = list(islice(micro_batches(case, data), 16))
     first = numbers[:8]
-    assert hashed_array(np.array(first, np.int32)[: case["arrays"]["batch_indices"][0][0]]) == (
-        case["arrays"]["batch_indices"]
+    assert (
+        hashed_array(np.array(first, np.int32)[: case["arrays"]["batch_indices"][0][0]])
+        == (case["arrays"]["batch_indices"])
     )
     if case["flags"].get("dataloader_type") == "cyclic":
         numbers = numbers[8:]  # there the loader goes on behind the numbers that were listed
@@ -189,5 +190,5 @@ def test_answers_to_compare_are_refused():
 
 def test_missing_data_are_named(tmp_path):
     """With the name of the file."""
-    with pytest.raises(ValueError, match="data_packed_input_ids_document.idx does not exist"):
+    with pytest.raises(ValueError, match=r"data_packed_input_ids_document\.idx does not exist"):
         Conversations(tmp_path / "data")

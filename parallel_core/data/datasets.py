@@ -1,0 +1,53 @@
+"""The data sets of a run, of the kind that its flags ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from parallel_core.config import AllConfig
+from parallel_core.data import from_config
+from parallel_core.data.blended import build_train_valid_test_datasets
+from parallel_core.data.instruction.from_config import conversations_per_epoch, instruction_datasets
+from parallel_core.data.instruction.labelled import LabelledDataset
+
+Provider = Callable[[Sequence[int | None]], Sequence[Any]]
+"""Numbers of samples of train, valid and test -> their data sets, none where a split has no share."""
+
+
+def datasets_provider(config: AllConfig) -> Provider:
+    """What `pretrain` asks for data. Raises ValueError for what the flags or the files are wrong about."""
+    if config.dataset_config.instruction.enabled:
+        return instruction_datasets(config)
+    if config.dataset_config.instruction.labels_in_data:
+        return _labelled(config)
+    described = from_config.gpt_dataset_config(config)
+    return lambda sizes: build_train_valid_test_datasets(described, sizes)
+
+
+def samples_per_epoch(config: AllConfig) -> int | None:
+    """Samples of one pass over the training data, where the files say it. Raises FileNotFoundError or ValueError."""
+    if config.dataset_config.instruction.enabled:
+        return conversations_per_epoch(config)
+    return from_config.samples_per_epoch(config)
+
+
+def _labelled(config: AllConfig) -> Provider:
+    facts = replace(from_config.tokenizer_facts(config), pad=None)
+    described = from_config.gpt_dataset_config(config, facts)
+    length = described.sequence_length
+    plain = replace(
+        described,
+        sequence_length=2 * length,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+    )
+    keeps_apart = config.dataset_config.reset_position_ids
+
+    def build(sizes: Sequence[int | None]) -> Sequence[Any]:
+        whole = build_train_valid_test_datasets(plain, sizes)
+        return [None if data is None else LabelledDataset(data, length, keeps_apart) for data in whole]
+
+    return build

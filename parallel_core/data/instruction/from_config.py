@@ -1,0 +1,167 @@
+"""From the configuration to the data of fine-tuning on conversations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from parallel_core.config import AllConfig
+from parallel_core.config.notations import parse_blend
+from parallel_core.data.from_config import DEFAULT_SPLIT, tokenizer_facts, tokenizer_options
+from parallel_core.data.instruction.collate import Collator
+from parallel_core.data.instruction.dataset import InstructionDataset
+from parallel_core.data.instruction.order import order_of_samples, split_bounds
+from parallel_core.data.instruction.samples import Conversations, SampleRules
+from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, Template, load_template
+from parallel_core.data.tokenizers import Facts, build_tokenizer
+from parallel_core.data.tokenizers.huggingface_folder import HuggingFaceFolder, add
+
+Bounds = tuple[int, int]
+
+
+class _Part(NamedTuple):
+    """Conversations of train, valid or test."""
+
+    data: Conversations
+    bounds: Bounds
+
+
+def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], list[InstructionDataset | None]]:
+    """A function of the numbers of samples of train, valid and test (none: one pass) that gives their data.
+
+    Raises ValueError here for files that are missing, damaged, or made with another tokenizer.
+    """
+    parts = _parts(config)
+    rules, collator = _rules(config)
+    data, seed = config.dataset_config.instruction, config.training_config.seed
+    batch = config.dataset_config.global_batch_size if data.padded_samples else None
+
+    def build(sizes: Sequence[int | None]) -> list[InstructionDataset | None]:
+        made: list[InstructionDataset | None] = []
+        for part, size in zip(parts, sizes, strict=True):
+            if part is None:
+                made.append(None)
+                continue
+            first, last = part.bounds
+            order = order_of_samples(
+                first,
+                last,
+                last - first if size is None else size,
+                seed,
+                shuffle=data.shuffle,
+                shuffle_all=data.full_shuffle,
+                batch=batch,
+            )
+            made.append(InstructionDataset(part.data, order, rules, collator, last - first))
+        return made
+
+    return build
+
+
+def conversations_per_epoch(config: AllConfig) -> int | None:
+    """Of one pass over the training data. Raises ValueError as `instruction_datasets`."""
+    part = _parts(config)[0]
+    return part.bounds[1] - part.bounds[0] if part else None
+
+
+def _parts(config: AllConfig) -> list[_Part | None]:
+    data = config.dataset_config
+    per_split = (data.train_data_path, data.valid_data_path, data.test_data_path)
+    if any(per_split):
+        opened = [_opened(config, paths) if paths else None for paths in per_split]
+        return [_Part(whole, (0, len(whole))) if whole else None for whole in opened]
+    if not data.data_path:
+        raise ValueError("--is-instruction-dataset needs --data-path: what preprocess with --handler-name wrote")
+    whole = _opened(config, data.data_path)
+    bounds = split_bounds(data.split or DEFAULT_SPLIT, len(whole))
+    return [_Part(whole, bound) if bound[1] > bound[0] else None for bound in bounds]
+
+
+def _opened(config: AllConfig, paths: Sequence[str]) -> Conversations:
+    prefixes, _ = parse_blend(list(paths))
+    if len(prefixes) > 1:
+        raise ValueError(
+            f"--data-path {' '.join(paths)}: conversations are read of one prefix; preprocess all files of a folder at "
+            "once (--input FOLDER)"
+        )
+    found = Conversations(prefixes[0], config.dataset_config.mmap_bin_files)
+    if not len(found):
+        raise ValueError(f"--data-path {found.prefix}: has no conversation; preprocess with a larger --seq-length")
+    if found.largest_id >= config.model_config.vocab_size:
+        raise ValueError(
+            f"--data-path {found.prefix}: has token id {found.largest_id}, the model's vocabulary "
+            f"{config.model_config.vocab_size} entries; give the tokenizer that the data were made with"
+        )
+    return found
+
+
+def _rules(config: AllConfig) -> tuple[SampleRules, Collator]:
+    data, parallel = config.dataset_config, config.parallel_config
+    told, length = data.instruction, config.model_config.seq_length
+    template = _template(config)
+    eos, pad = _ends(config, template)
+    rules = SampleRules(
+        seq_length=length,
+        eos=eos,
+        reset_attention_mask=data.reset_attention_mask,
+        neat=told.neat_pack,
+        fixed_length=told.fix_sub_seq_length,
+        cut_max_seqlen=told.cut_max_seqlen,
+        efficient_eos=bool(template and template.efficient_eos),
+    )
+    context = 2 * parallel.context_parallel_size if parallel.context_parallel_size > 1 else 1
+    tensor = parallel.tensor_model_parallel_size if parallel.sequence_parallel else 1
+    shortest = math.lcm(told.pad_to_multiple_of, context * tensor)
+    collator = Collator(
+        pad=pad,
+        multiple=length if told.pad_to_seq_length else shortest,
+        left=told.padding_side == "left",
+        resets_positions=data.reset_position_ids,
+    )
+    return rules, collator
+
+
+def _template(config: AllConfig) -> Template | None:
+    told = config.dataset_config.instruction
+    if told.prompt_type in (None, OWN_TEMPLATE):
+        return None
+    return load_template(str(told.prompt_type), told.prompt_type_path or TABLE)
+
+
+def _ends(config: AllConfig, template: Template | None) -> tuple[int | None, int]:
+    """Ids that end a text and that fill up samples, as preprocessing with this template has them."""
+    data = config.dataset_config
+    found = _own_ids(config)
+    eos = found.eod if found.eos is None else found.eos
+    if template and template.replace_eos:
+        eos = _token(config, template.stop_words[0])
+    eos = eos if data.eos_token_id is None else data.eos_token_id
+    own_pad = found.pad if data.pad_token_id is None else data.pad_token_id
+    pad = eos if own_pad is None else own_pad
+    if pad is None:
+        raise ValueError("the tokenizer has no token to fill up samples with; name one with --pad-token-id")
+    if data.reset_attention_mask and eos is None and not data.instruction.neat_pack:
+        raise ValueError("--reset-attention-mask looks for ends of texts, which the tokenizer lacks: --eos-token-id")
+    return eos, pad
+
+
+def _own_ids(config: AllConfig) -> Facts:
+    """Those that the tokenizer says itself: without a token for padding there is none."""
+    folder = _folder(config)
+    return folder.facts() if folder else tokenizer_facts(config)
+
+
+def _token(config: AllConfig, token: str) -> int | None:
+    """Its id, or the one that it gets where preprocessing adds it."""
+    folder = _folder(config)
+    if folder is None:
+        return build_tokenizer(tokenizer_options(config)).token_to_id(token)
+    add(folder.vocab, len(folder.model_vocab), token)
+    return folder.vocab[token]
+
+
+def _folder(config: AllConfig) -> HuggingFaceFolder | None:
+    options = tokenizer_options(config)
+    is_one = options.tokenizer_type in ("HuggingFaceTokenizer", "PretrainedFromHF")
+    return HuggingFaceFolder(options.tokenizer_model) if is_one and options.tokenizer_model else None

@@ -57,7 +57,7 @@ MISTAKES = {
     "batches": ({"--global-batch-size": 3, "--mock-data": ""}, "--global-batch-size 3"),
     "ranks": ({"--tensor-model-parallel-size": 2, "--mock-data": ""}, "--tensor-model-parallel-size 2"),
     "abbreviated": ({"--num-layer": 2, "--mock-data": ""}, "--num-layers"),
-    "not yet": ({"--is-instruction-dataset": "", "--mock-data": ""}, "--is-instruction-dataset"),
+    "mock conversations": ({"--is-instruction-dataset": "", "--mock-data": ""}, "--is-instruction-dataset"),
     "no such linear": ({"--lora-target-modules": "linear_kvq", "--mock-data": ""}, "--lora-target-modules linear_kvq"),
     "nothing to load": ({"--load": "/nowhere", "--mock-data": ""}, "--load /nowhere: there is no such folder"),
     "no adapters there": (

@@ -221,13 +221,6 @@ def test_initialising_keeps_the_arguments_and_lists_what_is_ignored(monkeypatch,
     assert "--no-persist-layer-norm" in ignored and "--swiglu" not in ignored and len(ignored.splitlines()) == 1
 
 
-def test_what_is_not_implemented_yet_ends_a_script_but_not_the_reading(capsys):
-    assert parse_args(line("--is-instruction-dataset")).is_instruction_dataset
-    with pytest.raises(SystemExit) as caught:
-        initialize_megatron(argv=line("--is-instruction-dataset"))
-    assert caught.value.code == 2 and "--is-instruction-dataset" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("rank, lines", [("0", 2), ("1", 1)])
 def test_errors_end_every_rank_with_2_and_the_first_lists_them(monkeypatch, capsys, rank, lines):
     """The others leave the word to it first: a launcher that sees one of them end would end it too."""

@@ -32,7 +32,7 @@ def answer(capsys, change: str, *options: str) -> dict:
         ("--swiglu", "mapped", "model_config.hidden_act", "swiglu"),
         ("--disable-bias-linear", "mapped", "model_config.add_bias_linear", False),
         ("--clip-grad=0.25", "mapped", "optimizer_config.clip_grad", 0.25),
-        ("--is-instruction-dataset", "planned", "dataset_config.instruction.enabled", True),
+        ("--is-instruction-dataset", "mapped", "dataset_config.instruction.enabled", True),
         ("--no-persist-layer-norm", "ignored", "", False),
         ("--fp4-recipe nvfp4", "ignored", "", "nvfp4"),
         ("--fp4-recipe custom", "refused", "", "custom"),
@@ -144,24 +144,6 @@ def test_the_text_answer_names_flags_config_and_errors(capsys):
     main(["--", *line("--lr x")])
     text = capsys.readouterr().out
     assert "model_config.num_layers = 4" in text and "model_config:" in text and "error: --lr x" in text
-
-
-def test_the_text_answer_says_what_a_run_would_stop_at(capsys):
-    """A planned flag is accepted; whoever starts the run all the same must not be surprised."""
-    main(["--world-size", "2", "--", *line("--is-instruction-dataset --prompt-type qwen")])
-    *_, intro, planned = capsys.readouterr().out.splitlines()
-    assert intro.startswith("accepted; training refuses to start")
-    assert planned.startswith("planned: --is-instruction-dataset: not implemented yet (")
-
-
-def test_parts_of_a_planned_feature_are_planned(capsys):
-    """They do nothing before the whole is there, and say so without it."""
-    statuses = {
-        outcome["flag"]: outcome["status"]
-        for outcome in answer(capsys, "--is-instruction-dataset --prompt-type qwen")["flags"]
-    }
-    assert statuses["--is-instruction-dataset"] == statuses["--prompt-type"] == "planned"
-    assert answer(capsys, "--prompt-type qwen")["flags"][-1]["status"] == "ignored"
 
 
 @pytest.mark.parametrize("argv", [[], ["--num-layers", "2"], ["--num-layers", "2", "--", "--lr", "1"]])

@@ -6,7 +6,7 @@ import pytest
 
 from mapping import ConfigError, init_configs_from_dict
 from mapping.reading import not_yet
-from parallel_core.config import ModelConfig, unsupported
+from parallel_core.config import ModelConfig
 from parallel_core.config.recompute import RecomputeConfig
 from tests.support.mapping.lines import reading
 from tests.support.mapping.yaml_files import nested, sections
@@ -65,12 +65,6 @@ def test_two_keys_that_disagree_are_both_named(content, first, second):
 def test_two_keys_that_agree_are_one():
     content = sections(parallel_config={"model_parallel": 2, "tensor_model_parallel_size": 2})
     assert init_configs_from_dict(content).parallel_config.tensor_model_parallel_size == 2
-
-
-def test_what_is_planned_is_named_by_the_files_key_alone():
-    """Also by the engine, which is given nothing but the config."""
-    config = init_configs_from_dict(sections(dataset_config={"instruction": {"enabled": True}}))
-    assert [row.flag for row in unsupported(config)] == ["dataset_config.instruction.enabled"]
 
 
 def test_an_unknown_kind_of_attention_is_refused():

@@ -5,9 +5,8 @@ import pytest
 from mapping.flags import MAPPED, ROWS
 from parallel_core.config.tree import OPTIONS, path_of
 from parallel_core.config.unsupported import IMPLEMENTED, PART_OF, feature_of
-from tests.support.mapping.lines import reading
 from tests.support.mapping.readers import ANY, is_read, reads
-from tests.support.mapping.variations import COMPANY, effect, value_of
+from tests.support.mapping.variations import COMPANY, effect
 
 NAMES = {name: row for row in ROWS if row.status == MAPPED and row.target for name in (row.name, *row.aliases)}
 TARGETS = {row.target: name for name, row in NAMES.items()}
@@ -77,10 +76,3 @@ def test_parts_belong_to_something():
         whole = path_of(feature.field)
         assert whole in IMPLEMENTED or is_read(whole, READ), start
         assert any(feature_of(target) is feature for target in TARGETS), f"{start} excuses nothing"
-
-
-@pytest.mark.parametrize("target", sorted(IMPLEMENTED))
-def test_what_is_refused_exists_and_has_a_flag(target):
-    """Rows of the table of what is not implemented yet name fields that people can set by a flag."""
-    value_of(reading().config, target)
-    assert target in TARGETS

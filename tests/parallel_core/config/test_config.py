@@ -19,9 +19,7 @@ from parallel_core.config import (
     ParallelConfig,
     TrainingConfig,
     TransformerConfig,
-    unsupported,
 )
-from parallel_core.config.instruction import InstructionConfig
 from parallel_core.config.tree import PUBLIC
 from parallel_core.config.unsupported import IMPLEMENTED
 
@@ -150,13 +148,6 @@ def test_a_dictionary_of_the_config_is_plain_and_without_links():
     config = AllConfig(model_config=model()).to_dict()
     assert json.loads(json.dumps(config))["model_config"]["fa_config"]["input_layout"] == "SBH"
     assert "parallel_config" not in config["model_config"]
-
-
-def test_what_is_not_implemented_is_named_by_flag_and_a_dense_model_is():
-    assert unsupported(AllConfig(model_config=model())) == []
-    data = DatasetConfig(instruction=InstructionConfig(labels_in_data=True))
-    (row,) = unsupported(AllConfig(model_config=model(), dataset_config=data))
-    assert "--train-mode" in str(row) and row.target.endswith("labels_in_data")
 
 
 def test_defaults_are_among_what_is_implemented():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_core.data.datasets import datasets_provider
-from parallel_core.data.preprocess import main
+from parallel_core.data.preprocess.command_line import main
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
 from tests.support.distributed import run
 from tests.support.engine import config_of
@@ -15,9 +15,9 @@ from tests.support.pretraining import pretrain_tiny
 
 MODEL = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --lr 1e-2 "
-    "--micro-batch-size 2 --global-batch-size 4 --train-iters 3 --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 "
-    "--init-method-std 0.2 --log-interval 1 --num-workers 0 --tokenizer-type PretrainedFromHF --split 100,0,0 "
-    "--padded-vocab-size 3072 --position-embedding-type rope --swiglu --normalization RMSNorm "
+    "--micro-batch-size 2 --global-batch-size 4 --train-iters 3 --attention-dropout 0 --hidden-dropout 0 "
+    "--eval-iters 0 --init-method-std 0.2 --log-interval 1 --num-workers 0 --split 100,0,0 "
+    "--tokenizer-type PretrainedFromHF --padded-vocab-size 3072 --position-embedding-type rope --swiglu "
 )
 SFT = "--stage sft --is-instruction-dataset --finetune --prompt-type qwen"
 LORA = "--lora-r 4 --lora-alpha 8 --lora-target-modules linear_qkv linear_proj"

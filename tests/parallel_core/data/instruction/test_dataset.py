@@ -13,7 +13,7 @@ from parallel_core.data.instruction.dataset import InstructionDataset
 from parallel_core.data.instruction.order import order_of_samples, split_bounds
 from parallel_core.data.instruction.samples import Conversations, SampleRules, sampled
 from parallel_core.data.loader import build_step_loader
-from parallel_core.data.preprocess import main
+from parallel_core.data.preprocess.command_line import main
 from tests.support.instruction import CASES, flags, hashed_array
 
 RECORDED = CASES["dataset"]

@@ -15,7 +15,7 @@ from typing import Any
 from mapping.from_args import field_values
 from mapping.from_yaml import check_config_classes
 from mapping.given import OTHER_NAMES, ROW_OF, Given
-from mapping.memory import does_not_fit
+from mapping.host import does_not_fit
 from mapping.merge import Reading, resolve
 from mapping.readers.command_line import ExtraArgs, Unreadable, rank_of_environment, taken
 from mapping.reading import left_open, not_yet, read

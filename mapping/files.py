@@ -1,4 +1,5 @@
-"""Whether the files that arguments name are there. Training looks before it starts; `explain` only when asked."""
+"""Whether the files that arguments name are there, and indices whole. Training looks before it starts; `explain` only
+when asked."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from parallel_core.data.indexed_dataset import Index, idx_path
 from parallel_core.findings import Finding
 
 DATA_FLAGS = ("--data-path", "--train-data-path", "--valid-data-path", "--test-data-path")
@@ -27,11 +29,16 @@ def missing_files(args: Any) -> Iterator[Finding]:
 
 def _missing_data(flag: str, entries: Sequence[str]) -> Iterator[Finding]:
     for prefix in data_prefixes(entries):
-        for suffix in (".bin", ".idx"):
-            if not Path(prefix + suffix).is_file():
-                yield Finding(
-                    flag, prefix, f"there is no file {prefix}{suffix}", "give a prefix that has both .bin and .idx"
-                )
+        missing = [suffix for suffix in (".bin", ".idx") if not Path(prefix + suffix).is_file()]
+        for suffix in missing:
+            rule = f"there is no file {prefix}{suffix}"
+            yield Finding(flag, prefix, rule, "give a prefix that has both .bin and .idx")
+        try:
+            if not missing:
+                Index.read(idx_path(prefix))
+        except ValueError as error:
+            rule, _, fix = str(error).partition("; ")
+            yield Finding(flag, prefix, rule, fix)
 
 
 def data_prefixes(entries: Sequence[str]) -> list[str]:

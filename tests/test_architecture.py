@@ -72,7 +72,7 @@ FLOORS = {
         {"derived", "given"},
         {"checks", "from_args", "loss_scale", "naming", "readers"},
         {"contradictions", "flag_reference", "memory"},
-        {"merge"},
+        {"host", "merge"},
         {"from_yaml", "reading"},
         {"arguments", "explain", "launch"},
         {"__main__"},

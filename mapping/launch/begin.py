@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from mapping.files import DATA_FLAGS
+from mapping.host import does_not_fit
 from mapping.launch.launchers import UNSET, Launch
 from mapping.launch.start import start
-from mapping.memory import does_not_fit
+from mapping.merge import Reading
 from mapping.readers.command_line import lacks_value
 from mapping.reading import not_yet, read
+from parallel_core.data.from_config import gpt_dataset_config
 from parallel_core.findings import Finding
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt" / "pretrain_gpt.py"
@@ -97,7 +99,7 @@ def _open_words(launch: Launch) -> Iterator[Finding]:
         yield Finding(flag, None, "has no value", UNSET)
 
 
-def _refused(launch: Launch, how: How) -> list[Finding]:
+def _refused(launch: Launch, how: How) -> Sequence[Finding | str]:
     """What training would refuse. Flags of a program of the user's own are known to that program alone."""
     if Path(launch.program).resolve() != EXAMPLE:
         return []
@@ -106,7 +108,15 @@ def _refused(launch: Launch, how: How) -> list[Finding]:
     findings = [one for one in reading.findings if not (how.only_check and one.flag in DATA_FLAGS)] or not_yet(reading)
     if findings or how.only_print:
         return findings
-    return [*does_not_fit(reading.config, int(launch.options.get("local_worker_num", world_size)))]
+    return [*does_not_fit(reading.config, int(launch.options.get("local_worker_num", world_size))), *_of_data(reading)]
+
+
+def _of_data(reading: Reading) -> Iterator[str]:
+    """What is wrong with the data's flags, and in the tokenizer's files."""
+    try:
+        gpt_dataset_config(reading.config)
+    except ValueError as error:
+        yield str(error)
 
 
 def words(launch: Launch) -> list[str]:

@@ -26,6 +26,9 @@ FLAGS = (
     "--micro-batch-size 1 --train-iters 2 --mock-data --tokenizer-type NullTokenizer --vocab-size 99"
 )
 
+ON_DATA = FLAGS.replace("--mock-data", "--data-path d")
+BYTE_PAIRS = "--tokenizer-type GPT2BPETokenizer --vocab-file v --merge-file m"
+
 
 def options(command: str, **environment: str) -> str:
     """msrun's options for a launcher's command line, without those that are always the same."""
@@ -177,6 +180,10 @@ NOT_STARTED = [
     ("torchrun torchs.py --num-layer 2 > log 2>&1", 2, "--num-layer: there is no such flag"),
     (f"torchrun --nproc_per_node 3 torchs.py --tensor-model-parallel-size 2 {FLAGS}", 2, "divide the 3 processes"),
     (f"torchrun torchs.py {FLAGS} --num-layers 96 --hidden-size 122880", 2, "error: memory of a rank 2"),
+    (f"torchrun torchs.py {FLAGS} --device-target Ascend", 2, "error: --device-target Ascend: this host has no"),
+    (f"torchrun torchs.py {FLAGS.replace('--mock-data', '')}", 2, "error: training data: give exactly one of"),
+    (f"touch d.bin; head -c 9 torchs.py > d.idx; torchrun torchs.py {ON_DATA}", 2, "--data-path d: d.idx is damaged"),
+    (f"echo [ > v; touch m; torchrun torchs.py {FLAGS} {BYTE_PAIRS}", 2, "error: --vocab-file v: "),
     ("/opt/bin/torchrun mine.py", 1, "script.sh:1: /opt/bin/torchrun: no stand-in"),
     ("\n$PYTHON -m torch.distributed.run mine.py", 1, "script.sh:2: $PYTHON -m torch.distributed.run"),
     ("python -c 'exit(3)'", 1, "ended with 3 and has launched nothing"),

@@ -83,7 +83,7 @@ def test_ctrl_c(tmp_path):
     """The script exits with 130 and does not go on to plot."""
     with training(tmp_path, 1) as (script, started):
         os.killpg(script.pid, signal.SIGINT)
-        assert script.wait(4 * SECONDS) == 130
+        assert script.wait(4 * SECONDS) == 130, (tmp_path / "output").read_text()
         check_end(started)
     assert not (tmp_path / "loss.png").exists()
 

@@ -183,7 +183,7 @@ NOT_STARTED = [
     (f"torchrun torchs.py {FLAGS} --device-target Ascend", 2, "error: --device-target Ascend: this host has no"),
     (f"torchrun torchs.py {FLAGS.replace('--mock-data', '')}", 2, "error: training data: give exactly one of"),
     (f"touch d.bin; head -c 9 torchs.py > d.idx; torchrun torchs.py {ON_DATA}", 2, "--data-path d: d.idx is damaged"),
-    (f"echo [ > v; touch m; torchrun torchs.py {FLAGS} {BYTE_PAIRS}", 2, "error: --vocab-file v: "),
+    (f"echo [ > v; touch m; torchrun torchs.py {FLAGS} {BYTE_PAIRS}", 2, "--vocab-file v: expected a JSON object"),
     ("/opt/bin/torchrun mine.py", 1, "script.sh:1: /opt/bin/torchrun: no stand-in"),
     ("\n$PYTHON -m torch.distributed.run mine.py", 1, "script.sh:2: $PYTHON -m torch.distributed.run"),
     ("python -c 'exit(3)'", 1, "ended with 3 and has launched nothing"),

@@ -7,6 +7,7 @@ import sys
 
 COMMANDS = {
     "generate": ("pynative.generation", "texts from a checkpoint"),
+    "tokenize": ("parallel_core.data.tokenizers.tokenize", "ids of texts, and facts about a vocabulary"),
 }
 """Name -> the module that is run, which a command alone imports, and what it gives."""
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 from parallel_core.config.base import Unknown
-from parallel_core.data.tokenizers import TOKENIZERS, TokenizerOptions, findings, training_vocab_size
+from parallel_core.data.tokenizers import TOKENIZERS, TokenizerOptions, findings, padded_vocab_size, training_vocab_size
 from parallel_core.findings import Finding
 
 _SIZED_BY_FLAG = {"NullTokenizer", "TikTokenizer"}
@@ -87,5 +86,4 @@ def padded_vocabulary(args: Any) -> Any:
     size = exact if exact is not None else vocabulary(args)
     if exact is not None or size is None or isinstance(size, Unknown):
         return size
-    multiple = (args.make_vocab_size_divisible_by or 128) * (args.tensor_model_parallel_size or 1)
-    return ceil(size / multiple) * multiple
+    return padded_vocab_size(size, args.make_vocab_size_divisible_by or 128, args.tensor_model_parallel_size or 1)

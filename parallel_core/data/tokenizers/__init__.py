@@ -12,6 +12,7 @@ from parallel_core.data.tokenizers.registry import (
     build_tokenizer,
     facts,
     findings,
+    padded_vocab_size,
     training_vocab_size,
 )
 
@@ -24,5 +25,6 @@ __all__ = [
     "build_tokenizer",
     "facts",
     "findings",
+    "padded_vocab_size",
     "training_vocab_size",
 ]

@@ -14,14 +14,18 @@ from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
 from parallel_core.data.tokenizers.huggingface_folder import FLAG, ROLES, AddedToken, HuggingFaceFolder, add
 from parallel_core.data.tokenizers.library import library
 from parallel_core.data.tokenizers.options import TokenizerOptions
+from parallel_core.data.tokenizers.own_code import OwnCodeTokenizer, is_trusted_code
 
 _LARGEST = 2**32 - 1
 """Of the ids that the package takes."""
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and special ids of the folder and of --tokenizer-special-tokens."""
+    """Size and special ids of the folder and of --tokenizer-special-tokens; only if these are a matter of the folder's
+    own code, by that."""
     assert options.tokenizer_model is not None
+    if is_trusted_code(options):
+        return OwnCodeTokenizer(options).facts
     return _facts(options, HuggingFaceFolder(options.tokenizer_model, options.tokenizer_kwargs))[0]
 
 
@@ -48,7 +52,7 @@ def _first(*ids: int | None) -> int | None:
 
 def build(options: TokenizerOptions) -> MegatronTokenizer:
     """The folder's tokenizer. Raises ValueError naming the file that is damaged, ConfigError without the package."""
-    return HuggingFaceTokenizer(options)
+    return OwnCodeTokenizer(options) if is_trusted_code(options) else HuggingFaceTokenizer(options)
 
 
 class HuggingFaceTokenizer(MegatronTokenizer):
@@ -156,8 +160,11 @@ def backend(folder: HuggingFaceFolder, tokenizer_type: str) -> Any:
         made.add_tokens(
             [_added(replace(token, special=token.special or token.content in special)) for token in folder.beside()]
         )
-    except Exception as error:  # the package raises Exception itself
+        made.no_truncation()
+        made.no_padding()
+        made.encode("a", add_special_tokens=True)  # some damage shows only then
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the package raises Exception itself, and its panics are not even that
         raise ValueError(f"{FLAG} {folder.file}: not a tokenizer that the package reads ({error})") from error
-    made.no_truncation()
-    made.no_padding()
     return made

@@ -77,8 +77,8 @@ class HuggingFaceFolder:
         if not self.file.is_file():
             raise ValueError(
                 f"{FLAG} {path}: has no tokenizer.json; write one with transformers' "
-                "AutoTokenizer.from_pretrained(...).save_pretrained(...), or give a tokenizer.model with "
-                "--tokenizer-type Llama2Tokenizer"
+                "AutoTokenizer.from_pretrained(...).save_pretrained(...), give a tokenizer.model with --tokenizer-type "
+                "Llama2Tokenizer, or let code of the folder's own run with --trust-remote-code"
             )
         self.content = read_json(FLAG, self.file, "a HuggingFace tokenizer", dict)
         self.config = self._beside("tokenizer_config.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 
 from parallel_core.data.tokenizers import gpt2_bpe, huggingface, null, sentence_piece, sft, tiktoken, word_piece
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
@@ -85,6 +86,12 @@ def build_tokenizer(options: TokenizerOptions) -> MegatronTokenizer:
 def facts(options: TokenizerOptions) -> Facts:
     """Size and special ids of the tokenizer, without any library; the rest as `build_tokenizer`."""
     return _check(options, encodes=False).facts(options)
+
+
+def padded_vocab_size(size: int, divisible_by: int = 128, tensor_parallel: int = 1) -> int:
+    """Rows of the embedding for `size` ids: a multiple of --make-vocab-size-divisible-by x tensor-parallel size."""
+    multiple = divisible_by * tensor_parallel
+    return ceil(size / multiple) * multiple
 
 
 def training_vocab_size(options: TokenizerOptions) -> int:

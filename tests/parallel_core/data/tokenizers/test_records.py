@@ -1,10 +1,8 @@
 """Every recorded id, text, special id and padded size, of Megatron 0.16.1, its main, MindSpeed-LLM and transformers."""
 
-from math import ceil
-
 import pytest
 
-from parallel_core.data.tokenizers import build_tokenizer, facts, training_vocab_size
+from parallel_core.data.tokenizers import build_tokenizer, facts, padded_vocab_size, training_vocab_size
 from parallel_core.data.tokenizers.as_transformers import without_blanks
 from tests.support.tokenizer_records import options_of, records, unpack
 
@@ -96,8 +94,7 @@ def size_differences(case, options):
         yield "vocab_size", record["properties"]["vocab_size"], found.vocab_size
     size = training_vocab_size(options)
     for entry in record["padded_vocab_size"]:
-        multiple = entry["make_vocab_size_divisible_by"] * entry["tensor_model_parallel_size"]
-        padded = ceil(size / multiple) * multiple
+        padded = padded_vocab_size(size, entry["make_vocab_size_divisible_by"], entry["tensor_model_parallel_size"])
         if padded != entry["padded_vocab_size"]:
             yield entry, padded
 

@@ -1,0 +1,53 @@
+"""A HuggingFace folder with nothing but code of its own, by the package `transformers`, and only if it is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
+from parallel_core.data.tokenizers.huggingface_folder import FLAG, ROLES, pairs
+from parallel_core.data.tokenizers.library import library
+from parallel_core.data.tokenizers.options import TokenizerOptions
+
+
+def is_trusted_code(options: TokenizerOptions) -> bool:
+    """Whether the folder has no tokenizer.json, but code, and the user says that it may run."""
+    trusted = options.trust_remote_code or pairs(options.tokenizer_kwargs).get("trust_remote_code") is True
+    folder = Path(options.tokenizer_model or "")
+    return trusted and folder.is_dir() and not (folder / "tokenizer.json").is_file()
+
+
+class OwnCodeTokenizer(MegatronTokenizer):
+    """What the folder's code makes of text. Its size and ids are known only to that code."""
+
+    def __init__(self, options: TokenizerOptions) -> None:
+        """Raises ValueError if the code fails, ConfigError without the package."""
+        package: Any = library(options.tokenizer_type, "transformers")
+        given = {**pairs(options.tokenizer_kwargs), "trust_remote_code": True, "local_files_only": True}
+        try:
+            self._backend = package.AutoTokenizer.from_pretrained(options.tokenizer_model, **given)
+            ids: dict[str, Any] = {role: getattr(self._backend, f"{role}_token_id", None) for role in ROLES}
+            found = Facts(len(self._backend), eod=ids["eos"], **ids)
+        except Exception as error:  # code of others
+            raise ValueError(f"{FLAG} {options.tokenizer_model}: its own code fails ({error!r:.200})") from error
+        is_newer = not (options.legacy or options.tokenizer_type == "PretrainedFromHF")
+        super().__init__(replace(found, pad=ids["eos"]) if ids["pad"] is None and not is_newer else found)
+        included = options.tokenizer_hf_include_special_tokens
+        self._special = not is_newer if included is None else included
+        self._hides = is_newer or not self._special
+
+    def tokenize(self, text: str) -> list[int]:
+        return self.encode(text, self._special)
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        return list(self._backend.encode(text, add_special_tokens=special))
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        return self._backend.decode(list(map(int, token_ids)), skip_special_tokens=self._hides)
+
+    @property
+    def vocab(self) -> dict[str, int]:
+        return self._backend.get_vocab()

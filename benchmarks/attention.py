@@ -5,7 +5,8 @@
 8 heads of 64. `fraction_of_products` is the time that the products below the diagonal alone (two forward, five
 backward) would take at the speed of a large product of the type, divided by the time it took. With an interpreter that
 has torch, each length is followed by that of torch's `scaled_dot_product_attention`, and by how many times as long
-that takes. One thread: processor time, which other work on the machine disturbs least; more: time.
+that takes. `packed_ratio` is how many times as long N such sequences take that are packed into one with `--documents N`
+and do not see each other. One thread: processor time, which other work on the machine disturbs least; more: time.
 """
 
 import argparse
@@ -32,6 +33,7 @@ def parse() -> argparse.Namespace:
     parser = command_line(__doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096], help="of a sequence")
     parser.add_argument("--tokens", type=int, default=4096, help="of a batch, at least one sequence")
+    parser.add_argument("--documents", type=int, default=0, help="of a packed sequence; 0: none is packed")
     parser.add_argument("--precision", choices=tuple(TYPES), default="bf16", help="type of the tensors")
     parser.add_argument("--threads", type=int, default=1, help="of the processor")
     parser.add_argument("--repeats", type=int, default=5, help="runs of which the shortest counts")
@@ -55,8 +57,8 @@ def shortest(passes: tuple[Pass, Pass], options: argparse.Namespace) -> dict[str
     return {name: min(seconds[1:]) for name, seconds in durations.items()}
 
 
-def ours(length: int, batch: int, precision: str) -> tuple[Pass, Pass]:
-    """A forward and its backward by the host's operator."""
+def ours(length: int, batch: int, precision: str, documents: int = 1) -> tuple[Pass, Pass]:
+    """A forward and its backward by the host's operator; a row has so many documents of equal length."""
     import mindspore
     import numpy as np
     from mindspore import from_numpy
@@ -68,12 +70,15 @@ def ours(length: int, batch: int, precision: str) -> tuple[Pass, Pass]:
         array = np.random.default_rng(0).standard_normal(shape, np.float32)
         return from_numpy(array).astype(getattr(mindspore, TYPES[precision]))
 
+    starts = None
+    if documents > 1:
+        starts = np.tile(np.arange(length, dtype=np.int32) // (length // documents) * (length // documents), (batch, 1))
     inputs = [leaf(normal(length, batch, HEADS, HEAD_SIZE)) for _ in range(3)]
     gradient, results = normal(length, batch, HEADS * HEAD_SIZE), []
 
     def forward() -> None:
         with recording():
-            results.append(kernels.attention(*inputs, scale=HEAD_SIZE**-0.5))
+            results.append(kernels.attention(*inputs, scale=HEAD_SIZE**-0.5, first_keys=starts))
 
     def there_and_back() -> None:
         backward([results.pop()], [gradient])
@@ -124,6 +129,14 @@ def peer_row(length: int, options: argparse.Namespace) -> dict:
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+def packed_ratio(length: int, batch: int, apart: dict[str, float], options: argparse.Namespace) -> dict[str, float]:
+    """How many times as long sequences take that are packed, so many into one, forward and backward together."""
+    count = options.documents
+    packed = shortest(ours(length * count, batch // count, options.precision, count), options)
+    ratio = sum(packed.values()) * batch / sum(apart.values()) / (batch // count * count)
+    return {"documents": count, "packed_ratio": round(ratio, 2)}
+
+
 def milliseconds(seconds: dict[str, float]) -> dict[str, float]:
     return {f"{name}_ms": round(duration * 1e3, 2) for name, duration in seconds.items()}
 
@@ -144,12 +157,14 @@ def main() -> None:
     kernels.use("host", threads=options.threads)
     speed = product_seconds_per_flop(options.precision, options.threads, options.repeats)
     for length in options.lengths:
-        batch = max(1, options.tokens // length)
+        batch = max(1, options.documents, options.tokens // length)
         seconds = shortest(ours(length, batch, options.precision), options)
         own = speed * batch * HEADS * HEAD_SIZE * length**2  # a product below the diagonal
         row = {"length": length, "batch": batch, "precision": options.precision, "threads": options.threads}
         row |= milliseconds(seconds)
         row |= {f"{name}_fraction_of_products": round(PRODUCTS[name] * own / t, 2) for name, t in seconds.items()}
+        if options.documents:
+            row |= packed_ratio(length, batch, seconds, options)
         if options.peer_python:
             theirs = peer_row(length, options)
             row |= {f"peer_{name}": value for name, value in theirs.items()}

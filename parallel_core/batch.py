@@ -19,6 +19,10 @@ from parallel_core.context import ContextLayout, Ranges
 ENTRIES = ("tokens", "labels", "loss_mask", "attention_mask", "position_ids")
 """Megatron's, in the order in which its scripts unpack them."""
 TOKENS, LABELS, LOSS_MASK, ATTENTION_MASK, POSITION_IDS = ENTRIES
+DOCUMENT_STARTS = "document_starts"
+"""Int32 [b, s]: the first position of each one's document, beside causal order (`parallel_core.documents`)."""
+QUERY_AXES = {ATTENTION_MASK: 2, DOCUMENT_STARTS: 1}
+"""Entries that say what queries see -> their axis of queries."""
 
 
 @dataclass(frozen=True)
@@ -98,24 +102,22 @@ class ContextShard:
             )
         return _take(array, self.layout.positions(length, self.rank), 1)
 
-    def mask_rows(self, mask: np.ndarray) -> np.ndarray:
-        """Attention mask [b or 1, 1, s, s] -> the rows of the queries that meet in the rank's attention, all columns.
+    def queries(self, array: np.ndarray, name: str = ATTENTION_MASK) -> np.ndarray:
+        """Attention mask [b or 1, 1, s, s], or document starts [b, s] -> of the queries that meet in the rank's
+        attention, with all keys.
 
         They are those of its member of the ring; with Ulysses alone all, since there a rank attends with whole
         sequences and some heads.
         """
-        return _take(mask, self.layout.ring_positions(mask.shape[2], self.rank // self.layout.ulysses), 2)
+        axis = QUERY_AXES[name]
+        return _take(array, self.layout.ring_positions(array.shape[axis], self.rank // self.layout.ulysses), axis)
 
     def entry(self, name: str, entry: Any) -> Any:
         """An `Entry` with its sequences sharded; one that is, rows without a sequence and anything else stay."""
         if self.layout.size == 1 or not isinstance(entry, Entry) or entry.whole is not None or entry.array.ndim < 2:
             return entry
-        is_mask = name == ATTENTION_MASK
-        return replace(
-            entry,
-            array=self.mask_rows(entry.array) if is_mask else self.sequence(entry.array, name),
-            whole=entry.array,
-        )
+        cut_out = self.queries if name in QUERY_AXES else self.sequence
+        return replace(entry, array=cut_out(entry.array, name), whole=entry.array)
 
 
 def _take(array: np.ndarray, positions: Ranges, axis: int) -> np.ndarray:

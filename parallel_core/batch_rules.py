@@ -1,7 +1,7 @@
 """How a batch has to look: a loader's mistakes are found on the host, before anything is computed.
 
-Entries have Megatron's names: tokens, labels, position_ids, loss_mask [b, s], attention_mask [b, 1, s, s]. Of others,
-which a script's own model reads, only the rows are counted.
+Entries have Megatron's names: tokens, labels, position_ids, loss_mask [b, s], attention_mask [b, 1, s, s]; and
+document_starts [b, s]. Of others, which a script's own model reads, only the rows are counted.
 """
 
 from __future__ import annotations
@@ -12,10 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from parallel_core.batch import ATTENTION_MASK, ENTRIES, LABELS, LOSS_MASK, POSITION_IDS, TOKENS, Entry
+from parallel_core.batch import (
+    ATTENTION_MASK,
+    DOCUMENT_STARTS,
+    ENTRIES,
+    LABELS,
+    LOSS_MASK,
+    POSITION_IDS,
+    QUERY_AXES,
+    TOKENS,
+    Entry,
+)
 from parallel_core.config import AllConfig
+from parallel_core.documents import wrong_starts
 
 IDS = (TOKENS, LABELS, POSITION_IDS)
+CHECKED = (*ENTRIES, DOCUMENT_STARTS)
 IGNORED_LABEL = -100
 """In torch's losses and in HuggingFace's data: a label that does not count."""
 
@@ -90,15 +102,18 @@ class BatchRules:
                 f"{name} has {len(array)} rows, {rows} are due: {micro_batches}, this data-parallel rank's part of "
                 f"--global-batch-size; give each rank its own part"
             )
-        if name in ENTRIES:
+        if name in CHECKED:
             yield from _wrong_type(name, array)
             yield from self._wrong_shape(name, array, length, parts)
-            yield from self._wrong_values(name, array, batch)
+            if name != DOCUMENT_STARTS:
+                yield from self._wrong_values(name, array, batch)
+            elif parts == 1:
+                yield from _wrong_starts(name, array)
 
     def _wrong_shape(self, name: str, array: np.ndarray, length: int, parts: int) -> Iterator[str]:
         rows = (len(array),)
         wanted = (*rows, 1, length, length) if name == ATTENTION_MASK else (*rows, length // parts)
-        if array.shape == wanted or (name == ATTENTION_MASK and parts > 1):
+        if array.shape == wanted or (name in QUERY_AXES and parts > 1):
             return
         why = f"--seq-length is {self.length}"
         if self.lengths_vary:
@@ -145,16 +160,22 @@ def _parts(entry: Entry, shards: int) -> int:
 
 def _no_array(name: str, value: Any) -> Iterator[str]:
     kind = type(value)
-    if value is not None and (name in ENTRIES or kind.__module__.partition(".")[0] == "torch"):
+    if value is not None and (name in CHECKED or kind.__module__.partition(".")[0] == "torch"):
         full = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
         yield f"{name} is a {full}: must be a numpy array or a MindSpore tensor, of rows"
 
 
 def _wrong_type(name: str, array: np.ndarray) -> Iterator[str]:
-    if name in IDS and array.dtype not in (np.int32, np.int64):
+    if name in (*IDS, DOCUMENT_STARTS) and array.dtype not in (np.int32, np.int64):
         yield f"{name} is {array.dtype}: must be int32 or int64"
     elif name == ATTENTION_MASK and array.dtype != bool:
         yield f"{name} is {array.dtype}: must be bool, True where a score is left out"
+
+
+def _wrong_starts(name: str, starts: np.ndarray) -> Iterator[str]:
+    wrong = wrong_starts(starts)
+    if wrong.any():
+        yield f"{_first(name, starts, wrong)}: must be its document's first position: its own, or the one before's"
 
 
 def _first(name: str, array: np.ndarray, wrong: np.ndarray) -> str:

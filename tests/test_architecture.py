@@ -84,6 +84,7 @@ FLOORS = {
             "blas",
             "command_line",
             "devices",
+            "documents",
             "dtypes",
             "files",
             "findings",

@@ -78,7 +78,7 @@ class DatasetConfig(Config):
     eod_mask_loss: bool = option("--eod-mask-loss", False)
     """Leave the ends of documents out of the loss."""
     create_attention_mask_in_dataloader: bool = option("--no-create-attention-mask-in-dataloader", True)
-    """Let the loader build the mask; otherwise attention is causal without one."""
+    """Let the loader say where documents begin; otherwise attention is causal through a whole sample."""
     instruction: InstructionConfig = field(default_factory=InstructionConfig)
     """Fine-tuning on conversations."""
 

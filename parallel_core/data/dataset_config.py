@@ -50,11 +50,9 @@ class GPTDatasetConfig:
     reset_position_ids: bool = False
     """Whether positions start from 0 again after each end of document."""
     reset_attention_mask: bool = False
-    """Whether tokens see only their own document."""
+    """Whether tokens see only their own document: samples say where theirs begins."""
     eod_mask_loss: bool = False
     """Whether the prediction that follows an end of document doesn't count."""
-    create_attention_mask: bool = False
-    """Whether samples carry an attention mask, s * s bytes each; most attention operators need none."""
     drop_last_partial_validation_sequence: bool = True
     """Whether the tokens left over at the end of the validation data are dropped (else: padded to a sample)."""
     add_extra_token_to_sequence: bool = True

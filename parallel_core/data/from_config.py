@@ -116,9 +116,7 @@ def gpt_dataset_config(config: AllConfig, tokenizer: Facts | None = None) -> GPT
         path_to_cache=Path(data.data_cache_path) if data.data_cache_path else None,
         mmap_bin_files=data.mmap_bin_files,
         reset_position_ids=data.reset_position_ids,
-        reset_attention_mask=data.reset_attention_mask,
+        reset_attention_mask=data.reset_attention_mask and data.create_attention_mask_in_dataloader,
         eod_mask_loss=data.eod_mask_loss,
-        # Without documents to keep apart, attention is causal without a mask, at a fraction of the cost.
-        create_attention_mask=data.reset_attention_mask and data.create_attention_mask_in_dataloader,
         **_blends(config),
     )

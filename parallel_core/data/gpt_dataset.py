@@ -11,10 +11,11 @@ from parallel_core.data.dataset_config import GPTDatasetConfig, Split
 from parallel_core.data.gpt_index import IndexRequest, cached_gpt_index
 from parallel_core.data.indexed_dataset import IndexedDataset
 from parallel_core.data.tokenizers import Facts, MegatronTokenizer
+from parallel_core.documents import starts_after
 
 Sample = dict[str, np.ndarray]
 """tokens [s] int32, labels [s] int32, position_ids [s] int32, loss_mask [s] float32 (1 counts), and, where
-`create_attention_mask` asks for it, attention_mask [1, s, s] bool (True is masked out)."""
+`reset_attention_mask` asks for it, document_starts [s] int32 (the first position of each one's document)."""
 
 _TOKENS_CHECKED = 1 << 22
 """Ids that are compared with the vocabulary when a data set is opened: enough to find a wrong tokenizer at once."""
@@ -127,11 +128,11 @@ class GPTDataset:
         is_eod = tokens == config.tokenizer.eod
         if config.eod_mask_loss:
             sample["loss_mask"] = np.where(is_eod, np.float32(0), np.float32(1))
-        starts = _document_starts(is_eod)
+        starts = starts_after(is_eod)
         if config.reset_position_ids:
             sample["position_ids"] = sample["position_ids"] - starts
-        if config.reset_attention_mask and config.create_attention_mask:
-            sample["attention_mask"] = sample["attention_mask"] | (starts[:, None] != starts[None, :])
+        if config.reset_attention_mask:
+            sample["document_starts"] = starts
         return sample
 
     @cached_property
@@ -139,18 +140,9 @@ class GPTDataset:
         """Those of a sample that is one document; shared by all such samples, so read-only."""
         s = self.config.sequence_length
         plain: Sample = {"loss_mask": np.ones(s, np.float32), "position_ids": np.arange(s, dtype=np.int32)}
-        if self.config.create_attention_mask:
-            plain["attention_mask"] = ~np.tri(s, dtype=bool)[None]
         for array in plain.values():
             array.flags.writeable = False
         return plain
-
-
-def _document_starts(is_eod: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """[s] where the document of each token begins; an end of document belongs to the document it ends."""
-    starts = np.zeros(len(is_eod), np.int32)
-    starts[1:] = np.where(is_eod[:-1], np.arange(1, len(is_eod)), 0)
-    return np.maximum.accumulate(starts)
 
 
 class MockSequences:

@@ -25,8 +25,8 @@ def context_parallel_attention(
     """`kernels.attention` of the whole sequence: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e].
 
     s is the length of this rank's shard of it (`parallel_core.context`). mask: bool [b or 1, 1, rows, whole sequence],
-    the rows that `ContextShard.mask_rows` leaves. head_offset: number of the rank's first head among all
-    tensor-parallel ranks'.
+    the rows that `ContextShard.queries` leaves, as of first_keys, int32 [b, rows]. head_offset: number of the rank's
+    first head among all tensor-parallel ranks'.
     setting: the other keyword arguments of `kernels.attention`, as they are.
     The messages are those of `sequence_to_heads`, `ring_attention` and `heads_to_sequence`.
     """

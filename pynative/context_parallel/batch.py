@@ -39,6 +39,12 @@ def to_tensor(entry: Any) -> Any:
     return tensor
 
 
+def host_array(tensor: Tensor) -> np.ndarray:
+    """The values of a batch's tensor, without asking the device where `to_tensor` made it."""
+    made_of: Entry | None = getattr(tensor, "batch_entry", None)
+    return tensor.asnumpy() if made_of is None else made_of.array
+
+
 def tokens_ahead(tokens: Tensor, places: int) -> Tensor:
     """Tokens or labels [b, s] of each sequence's shard -> what stands so many places further on in the sequence, maybe
     in another rank's shard; 0 beyond its end."""
@@ -71,9 +77,10 @@ def counted_tokens(labels: Tensor, loss_mask: Tensor | None) -> float | None:
 def get_batch_on_this_cp_rank(batch: dict[str, Any]) -> dict[str, Any]:
     """The batch with its sequences sharded: this context-parallel rank's positions of each.
 
-    Entries [b, s, ...] lose positions along axis 1, `attention_mask` [b or 1, 1, s, s] rows along axis 2; entries that
-    are no arrays or have one axis stay, and so does what this function cut before: a script may call it in its
-    get_batch_func, as Megatron's do. Raises ValueError where s does not divide.
+    Entries [b, s, ...] lose positions along axis 1, `attention_mask` [b or 1, 1, s, s] rows along axis 2 and
+    `document_starts` [b, s] along axis 1: those of this rank's attention. Entries that are no arrays or have one axis
+    stay, and so does what this function cut before: a script may call it in its get_batch_func, as Megatron's do.
+    Raises ValueError where s does not divide.
     """
     shard = context_shard()
     if shard.layout.size == 1:

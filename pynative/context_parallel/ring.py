@@ -7,6 +7,7 @@ and a key's head, e of a value's, r members.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from mindspore import Tensor
 
 from parallel_core.context import ContextLayout, cut, ring_block
@@ -103,6 +104,7 @@ def ring_attention(
     scale: float,
     causal: bool = True,
     mask: Tensor | None = None,
+    first_keys: np.ndarray | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
     head_offset: int = 0,
@@ -112,7 +114,8 @@ def ring_attention(
 
     q [s, b, n, d], k [s, b, g, d], v [s, b, g, e], mask bool [b or 1, 1, s, r s]: this member's rows, columns in the
     sequence's own order; given, every score is computed. Without it and with `causal`, half of the scores are left
-    out. In a group of one this is `kernels.attention` itself.
+    out; first_keys int32 [b, s], in the sequence's own numbers, leave out more. In a group of one this is
+    `kernels.attention` itself.
 
     Messages of one call: forward, r - 1 sends of the keys and of the values, s b g d and s b g e elements; backward,
     r - 1 sends of the same again and r - 1 of their gradients in float32. Every send is posted before the block that it
@@ -121,7 +124,7 @@ def ring_attention(
     """
     if group.size == 1:
         return kernels.attention(
-            q, k, v, scale=scale, causal=causal, mask=mask,
+            q, k, v, scale=scale, causal=causal, mask=mask, first_keys=first_keys,
             dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset, form=form,
         )  # fmt: skip
     length = len(q) * group.size
@@ -129,6 +132,6 @@ def ring_attention(
     scores = Scores(
         scale=scale, causal=causal and mask is None, mask=mask,
         dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset, form=form,
-        query_positions=local, key_positions=local, seq_length=length,
+        query_positions=local, key_positions=local, seq_length=length, first_keys=first_keys,
     )  # fmt: skip
     return _RingAttention.apply(q, k, v, _Ring(group, scores))

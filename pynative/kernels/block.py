@@ -38,6 +38,9 @@ class Scores:
     key_positions: Ranges
     seq_length: int
     """Keys of the whole sequence."""
+    first_keys: np.ndarray | None = None
+    """Int32 [b, s]: the position of the first key that a query sees, not decreasing. Its last columns are the block's.
+    None: the first of all."""
     chosen: Tensor | None = None
     """Int32 [b, s, k]: each query's keys, by their positions, in a block that is a whole sequence; None: all."""
 
@@ -53,19 +56,28 @@ class Scores:
     @property
     def differs_by_sample(self) -> bool:
         """Whether the samples of a batch are masked each in its own way."""
-        return self.mask is not None or self.chosen is not None
+        return self.mask is not None or self.chosen is not None or self.first_keys is not None
+
+    @property
+    def block_first_keys(self) -> np.ndarray | None:
+        """`first_keys` of the block's queries."""
+        return None if self.first_keys is None else self.first_keys[:, -self.queries :]
 
     @property
     def sees_nothing(self) -> bool:
-        """Whether every key of the block lies before the window of every query."""
-        first, last = self.query_positions[0].start, self.key_positions[-1].stop - 1
-        return self.form.window is not None and last < first - self.form.window
+        """Whether every key of the block lies before the window, or the first key, of every query."""
+        last, of_documents = self.key_positions[-1].stop - 1, self.block_first_keys
+        if of_documents is not None and last < of_documents[:, 0].min():
+            return True
+        return self.form.window is not None and last < self.query_positions[0].start - self.form.window
 
     @property
     def sees_all(self) -> bool:
-        """Whether every key of the block is in the window of every query."""
-        first, last = self.key_positions[0].start, self.query_positions[-1].stop - 1
-        return self.form.window is None or first >= last - self.form.window
+        """Whether every key of the block is in the window of every query, and none is before its first key."""
+        first, of_documents = self.key_positions[0].start, self.block_first_keys
+        if of_documents is not None and first < of_documents[:, -1].max():
+            return False
+        return self.form.window is None or first >= self.query_positions[-1].stop - 1 - self.form.window
 
     def slopes(self, heads: int) -> np.ndarray:
         """ALiBi's, of this rank's `heads` heads, float32."""

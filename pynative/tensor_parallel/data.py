@@ -9,7 +9,8 @@ import mindspore
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.batch import ENTRIES, Entry
+from parallel_core.batch import ATTENTION_MASK, DOCUMENT_STARTS, ENTRIES, Entry
+from parallel_core.documents import dense_mask
 from pynative import parallel_state
 from pynative.arrays import array_type
 from pynative.context_parallel.batch import entry_of, to_tensor
@@ -57,10 +58,14 @@ def get_batch_on_this_tp_rank(data_iterator: Iterator | None) -> dict[str, Tenso
     """Megatron's: the next item of the group's first rank, on all its ranks: tokens, labels, loss_mask, attention_mask,
     position_ids, in this order; None for what the item lacks. `data_iterator` may be None on the other ranks.
 
-    A stage of a pipeline gets all of them, whether its model reads them or not.
+    A stage of a pipeline gets all of them, whether its model reads them or not. Of an item with document_starts the
+    attention_mask is made here, since Megatron's scripts hand that on.
     """
     draws = parallel_state.get_tensor_model_parallel_rank() == 0
     if draws and data_iterator is None:
         raise ValueError("get_batch_on_this_tp_rank: data_iterator is None on a group's first rank, which has to draw")
     item = broadcast_item(next(data_iterator) if draws and data_iterator is not None else None)
+    starts = item.get(DOCUMENT_STARTS)
+    if starts is not None and ATTENTION_MASK not in item:
+        item[ATTENTION_MASK] = dense_mask(starts)
     return {name: to_tensor(Entry.of(name, item[name])) if name in item else None for name in ENTRIES}

@@ -5,6 +5,7 @@ s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tenso
 
 import enum
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
@@ -45,12 +46,20 @@ class CoreAttention(nn.Cell):
         self.ulysses_group = parallel_state.get_context_parallel_group_for_hybrid_ulysses()
         self.ring_group = parallel_state.get_context_parallel_group_for_hybrid_ring()
 
-    def construct(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def construct(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        document_starts: np.ndarray | None = None,
+    ) -> Tensor:
         """q [s, b, n/t, d], k [s, b, g/t, d], v [s, b, g/t, e], mask [b, 1, s, s] (True: left out) or None ->
         [s, b, n/t x e].
 
-        A mask that is given says everything: causal order must be part of it, as Megatron's masks have it. With
-        context parallelism s is a shard of the sequence, and the mask has the rows that `ContextShard.mask_rows` takes.
+        A mask that is given says everything: causal order must be part of it, as Megatron's masks have it; but for
+        document_starts, int32 [b, s], before which a query sees nothing. With context parallelism s is a shard of the
+        sequence, and both are of the queries that `ContextShard.queries` takes.
         """
         cache = key_value_cache.current()
         if cache is not None and cache.continues:
@@ -74,6 +83,7 @@ class CoreAttention(nn.Cell):
                 scale=self.scale,
                 causal=self.causal,
                 mask=attention_mask,
+                first_keys=document_starts,
                 dropout_rate=rate,
                 dropout_key=get_rng_tracer().key(self.layer_number, ATTENTION_DROPOUT) if rate else None,
                 head_offset=self.first_head,
@@ -109,7 +119,12 @@ class ParallelAttention(nn.Cell):
         self.core_attention = CoreAttention(config, layer_number, attn_mask_type, core)
         self.linear_proj = RowParallelLinear.of(block.linear_proj, config=config)
 
-    def construct(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def construct(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        document_starts: np.ndarray | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added)."""
         rows, _ = self.linear_qkv(hidden_states)
         qkv = take_shared_group(rows, self.group, self.heads, self.groups, self.head_size)
@@ -123,4 +138,4 @@ class ParallelAttention(nn.Cell):
         cache = key_value_cache.current()
         if cache is not None:
             key, value = cache.keep(self.core_attention.layer_number, self.core_attention.form, key, value)
-        return self.linear_proj(self.core_attention(query, key, value, attention_mask))
+        return self.linear_proj(self.core_attention(query, key, value, attention_mask, document_starts))

@@ -3,6 +3,8 @@
 import numpy as np
 from mindspore import Tensor, nn
 
+from parallel_core.batch import DOCUMENT_STARTS
+from parallel_core.documents import dense_mask, starts_after
 from pynative.context_parallel.batch import context_shard, whole_sequence
 
 
@@ -26,17 +28,27 @@ class EosMask(nn.Cell):
         With context parallelism input_ids are shards of sequences; so are the positions, and the mask has the rows
         that this rank's attention needs. The group's ranks must call this together.
         """
+        positions, starts = self._whole(input_ids)
+        return self._own(positions), _tensor(context_shard().queries(dense_mask(starts)))
+
+    def documents(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """`construct`, with what the mask is made of: document_starts int32 [b, s], of the same rows."""
+        positions, starts = self._whole(input_ids)
+        return self._own(positions), _tensor(context_shard().queries(starts, DOCUMENT_STARTS))
+
+    def _whole(self, input_ids: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and document starts of whole sequences."""
         ids = whole_sequence(input_ids)
         if ids.shape != (self.batch_size, self.seq_len):
             raise ValueError(f"EosMask: built for batches of {(self.batch_size, self.seq_len)}, got {ids.shape}")
-        ends = ids == self.eod_token_id
-        document = np.cumsum(ends, axis=1) - ends
+        starts = starts_after(ids == self.eod_token_id)
         positions = np.broadcast_to(np.arange(self.seq_len, dtype=np.int32), ids.shape)
-        later = np.triu(np.ones((self.seq_len, self.seq_len), bool), 1)
-        mask = later | (document[:, :, None] != document[:, None, :])
-        if self.reset_position_ids:
-            starts = np.concatenate([np.ones_like(ends[:, :1]), ends[:, :-1]], axis=1)
-            positions = positions - np.maximum.accumulate(np.where(starts, positions, 0), axis=1)
-        shard = context_shard()
-        own = np.ascontiguousarray(shard.sequence(positions), np.int32)
-        return Tensor.from_numpy(own), Tensor.from_numpy(np.ascontiguousarray(shard.mask_rows(mask[:, None])))
+        return positions - starts if self.reset_position_ids else positions, starts
+
+    @staticmethod
+    def _own(positions: np.ndarray) -> Tensor:
+        return _tensor(context_shard().sequence(positions))
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    return Tensor.from_numpy(np.ascontiguousarray(array))

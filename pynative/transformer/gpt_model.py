@@ -4,7 +4,7 @@ from mindspore import Tensor
 
 from parallel_core.config import ModelConfig
 from pynative import kernels
-from pynative.context_parallel.batch import counted_tokens
+from pynative.context_parallel.batch import counted_tokens, host_array
 from pynative.tensor_parallel.cross_entropy import VocabParallelCrossEntropy
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.eos_mask import EosMask
@@ -22,8 +22,8 @@ class GPTModel(Module):
         num_tokentypes: 0; GPT has none.
         parallel_output: leave the logits that a call without labels returns cut over the vocabulary.
         pre_process, post_process: whether this is the first, the last stage.
-        eod, reset_position_ids: with an end-of-document token, masks and positions are made from it (see EosMask), both
-            of them unless a call gives both.
+        eod, reset_position_ids: with an end-of-document token, document starts and positions are made from it (see
+            EosMask), both of them unless a call gives positions and a mask or document starts.
     """
 
     model_key = "gpt_model"
@@ -75,9 +75,12 @@ class GPTModel(Module):
         labels: Tensor | None = None,
         tokentype_ids: None = None,
         inference_params: None = None,
+        document_starts: Tensor | None = None,
     ) -> Tensor:
         """tokens, position_ids, labels, loss_mask [b, s] -> the loss; logits [b, s, v/t] without labels; and on a stage
-        that is not the last, hidden states [s, b, h]. The others are Megatron's and must be None."""
+        that is not the last, hidden states [s, b, h]. attention_mask, document_starts: of the queries that
+        `ContextShard.queries` takes, bool [b, 1, s, s], True where a score is left out (without it, causal), and int32
+        [b, s], the first position of each one's document. The others are Megatron's and must be None."""
         check_unused(
             tokentype_ids=tokentype_ids,
             retriever_input_ids=retriever_input_ids,
@@ -85,16 +88,18 @@ class GPTModel(Module):
             retriever_attn_mask=retriever_attn_mask,
             inference_params=inference_params,
         )
-        if self.eod_mask is not None and (position_ids is None or attention_mask is None):
-            position_ids, attention_mask = self.eod_mask(tokens)
-        hidden_states = self.language_model(tokens, position_ids, attention_mask)
+        says_documents = attention_mask is not None or document_starts is not None
+        if self.eod_mask is not None and not (position_ids is not None and says_documents):
+            attention_mask, (position_ids, document_starts) = None, self.eod_mask.documents(tokens)
+        masking = attention_mask, None if document_starts is None else host_array(document_starts)
+        hidden_states = self.language_model(tokens, position_ids, *masking)
         if not self.post_process:
             return hidden_states
         if labels is None:
             return self._logits(hidden_states, self.parallel_output).swapaxes(0, 1).contiguous()
         if self.further_losses is None or not self.training:
             return self._loss(hidden_states, labels, loss_mask)
-        hidden_states, states = self.language_model.predict_further(hidden_states, tokens, attention_mask)
+        hidden_states, states = self.language_model.predict_further(hidden_states, tokens, *masking)
         loss = self._loss(hidden_states, labels, loss_mask)
         return self.further_losses(loss, states, labels, loss_mask, self._loss)
 

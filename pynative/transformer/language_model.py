@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
@@ -63,23 +64,29 @@ class TransformerLanguageModel(nn.Cell):
         self.decoder.set_input_tensor(input_tensor)
 
     def construct(
-        self, tokens: Tensor | None, position_ids: Tensor | None, attention_mask: Tensor | None, **unused: None
+        self,
+        tokens: Tensor | None,
+        position_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        document_starts: np.ndarray | None = None,
+        **unused: None,
     ) -> Tensor:
-        """tokens, position_ids [b, s], attention_mask [b, 1, s, s] (True: left out) or None for causal -> hidden states
-        [s, b, h], which `output_layer` turns to logits. unused: see `check_unused`."""
+        """tokens, position_ids [b, s], attention_mask [b, 1, s, s] (True: left out) or None for causal, document_starts
+        int32 [b, s] or None for one document -> hidden states [s, b, h], which `output_layer` turns to logits. unused:
+        see `check_unused`."""
         check_unused(**unused)
         embedding = self.embedding if self.decoder.pre_process else None
         hidden_states = None if embedding is None else _with_gradient(embedding(tokens, position_ids))
-        return self.decoder(hidden_states, attention_mask)
+        return self.decoder(hidden_states, attention_mask, document_starts)
 
     def predict_further(
-        self, hidden_states: Tensor, tokens: Tensor, attention_mask: Tensor | None
+        self, hidden_states: Tensor, tokens: Tensor, *masking: Tensor | np.ndarray | None
     ) -> tuple[Tensor, list[Tensor]]:
         """The hidden states [s, b, h] for the output layer: those that the decoder gave, and of each depth."""
         if self.mtp is None:
             return hidden_states, []
         hidden_states, before = kernels.fork(hidden_states)
-        return hidden_states, self.mtp(before, tokens, self.embedding, attention_mask)
+        return hidden_states, self.mtp(before, tokens, self.embedding, *masking)
 
 
 def _with_gradient(hidden_states: Tensor) -> Tensor:

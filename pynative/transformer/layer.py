@@ -2,6 +2,7 @@
 
 import enum
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
@@ -74,10 +75,16 @@ class ParallelTransformerLayer(nn.Cell):
         key, rows = get_rng_tracer().key(self.layer_number, place), self.boundary.positions(residual.shape[0])
         return kernels.bias_dropout_add(output, bias, residual, self.hidden_dropout, key, rows)
 
-    def construct(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """[s, b, h] -> [s, b, h]; with sequence parallelism s is the length of this rank's shard."""
+    def construct(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        document_starts: np.ndarray | None = None,
+    ) -> Tensor:
+        """[s, b, h] -> [s, b, h]; with sequence parallelism s is the length of this rank's shard. The others: see
+        `CoreAttention`."""
         normed, residual = self._part(hidden_states, self.input_layernorm)
-        attended = self.self_attention(normed, attention_mask)
+        attended = self.self_attention(normed, attention_mask, document_starts)
         hidden_states = self._join(attended, residual, self.post_attention_layernorm, AFTER_ATTENTION)
         normed, residual = self._part(hidden_states, self.pre_mlp_layernorm)
         return self._join(self.mlp(normed), residual, self.post_mlp_layernorm, AFTER_MLP)

@@ -6,6 +6,7 @@ and keys, e of values.
 
 import enum
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
@@ -62,23 +63,32 @@ class MLASelfAttention(nn.Cell):
         """The linear that gives the heads of queries."""
         return self.linear_q_up_proj if self.linear_q_proj is None else self.linear_q_proj
 
-    def construct(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def construct(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        document_starts: np.ndarray | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added)."""
         for_queries, for_keys = fork_made_again(hidden_states)
         query_latent = self.compress_query(for_queries)
         latent, rotary_key = kernels.split_features(self.linear_kv_down_proj(for_keys)[0], self.latent_widths)
         latent = latent if self.kv_layernorm is None else self.kv_layernorm(latent)
         heads = self.project_up(query_latent, latent, self.boundary.entered(rotary_key))
-        return self.linear_proj(self._attended(heads, attention_mask, hidden_states, query_latent))
+        return self.linear_proj(self._attended(heads, (attention_mask, document_starts), hidden_states, query_latent))
 
     def _attended(
-        self, heads: tuple[Tensor, ...], attention_mask: Tensor | None, hidden_states: Tensor, query_latent: Tensor
+        self,
+        heads: tuple[Tensor, ...],
+        masking: tuple[Tensor | None, np.ndarray | None],
+        hidden_states: Tensor,
+        query_latent: Tensor,
     ) -> Tensor:
         """[s, b, n/t x e]. An indexer looks at what queries, keys and values are made of."""
         if not isinstance(self.core_attention, DSAttention):
-            return self.core_attention(*heads, attention_mask)
-        if attention_mask is not None:
-            raise ValueError("sparse attention knows the causal order alone: leave the attention mask out")
+            return self.core_attention(*heads, *masking)
+        if any(given is not None for given in masking):
+            raise ValueError("sparse attention knows the causal order alone: leave masks and document starts out")
         return self.core_attention(*heads, hidden_states, query_latent)
 
     def compress_query(self, hidden_states: Tensor) -> Tensor:

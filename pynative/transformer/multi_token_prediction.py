@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import averaging, blocks
@@ -63,15 +64,15 @@ class MultiTokenPredictionLayer(nn.Cell):
         apply_to_layer(self.transformer_layer, block.recompute.layers[0], block.recompute.smallest_offloaded)
         self._run = computed_again(self._through, block.recompute) if block.is_computed_again else self._through
 
-    def construct(self, embeddings: Tensor, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Both [s, b, h], with sequence parallelism [s/t, b, h] -> the same."""
-        return self.final_layernorm(self._run(embeddings, hidden_states, attention_mask))
+    def construct(self, embeddings: Tensor, hidden_states: Tensor, *masking: Tensor | np.ndarray | None) -> Tensor:
+        """Both [s, b, h], with sequence parallelism [s/t, b, h] -> the same; masking: see the decoder's layers."""
+        return self.final_layernorm(self._run(embeddings, hidden_states, *masking))
 
-    def _through(self, embeddings: Tensor, hidden_states: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def _through(self, embeddings: Tensor, hidden_states: Tensor, *masking: Tensor | np.ndarray | None) -> Tensor:
         normed = (self.enorm(embeddings), self.hnorm(hidden_states))
         joined = kernels.join_features(*(kernels.cast(x, self.compute_dtype) for x in normed))
         projected = self.eh_proj.boundary.scatter(self.eh_proj(joined)[0])
-        return self.transformer_layer(kernels.cast(projected, self.residual_dtype), attention_mask)
+        return self.transformer_layer(kernels.cast(projected, self.residual_dtype), *masking)
 
 
 class MultiTokenPrediction(nn.Cell):
@@ -93,7 +94,11 @@ class MultiTokenPrediction(nn.Cell):
         )
 
     def construct(
-        self, hidden_states: Tensor, tokens: Tensor, embedding: Embedding | None, attention_mask: Tensor | None = None
+        self,
+        hidden_states: Tensor,
+        tokens: Tensor,
+        embedding: Embedding | None,
+        *masking: Tensor | np.ndarray | None,
     ) -> list[Tensor]:
         """The decoder's hidden states [s, b, h] and tokens [b, s] -> each depth's hidden states [s, b, h]."""
         states: list[Tensor] = []
@@ -106,7 +111,7 @@ class MultiTokenPrediction(nn.Cell):
                 embeddings = embedding(ahead, None, depth)
             else:
                 embeddings, hidden_states = layer.embedding(ahead, None, depth, hidden_states)
-            hidden_states = layer(embeddings, hidden_states, attention_mask)
+            hidden_states = layer(embeddings, hidden_states, *masking)
             states.append(hidden_states)
         return states
 

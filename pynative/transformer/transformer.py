@@ -2,6 +2,7 @@
 
 import enum
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.blocks import chunk_of
@@ -61,11 +62,16 @@ class ParallelTransformer(nn.Cell):
         """What the chunk before sent, [s, b, h]; used instead of the argument by every chunk but the first."""
         self.input_tensor = input_tensor
 
-    def construct(self, hidden_states: Tensor | None, attention_mask: Tensor | None = None) -> Tensor:
+    def construct(
+        self,
+        hidden_states: Tensor | None,
+        attention_mask: Tensor | None = None,
+        document_starts: np.ndarray | None = None,
+    ) -> Tensor:
         """[s, b, h] -> [s, b, h]."""
         if not self.pre_process:
             hidden_states = self.input_tensor
-        hidden_states = self.layers(hidden_states, attention_mask)
+        hidden_states = self.layers(hidden_states, attention_mask, document_starts)
         return hidden_states if self.final_layernorm is None else self.final_layernorm(hidden_states)
 
 

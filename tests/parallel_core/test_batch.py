@@ -12,11 +12,14 @@ LAYOUTS = [ContextLayout.of(2, RING), ContextLayout.of(4, ULYSSES), ContextLayou
 
 
 def arrays() -> dict[str, np.ndarray]:
-    """Tokens that are all different, a mask with another number of ones in each row, and an attention mask."""
+    """Tokens that are all different, a mask with another number of ones in each row, and an attention
+    mask; in row i documents are i + 1 long."""
     tokens = np.arange(ROWS * LENGTH).reshape(ROWS, LENGTH)
     loss_mask = (np.arange(LENGTH) < np.arange(1, ROWS + 1)[:, None]).astype(np.float32)
     attention_mask = np.random.default_rng(0).random((ROWS, 1, LENGTH, LENGTH)) < 0.5
-    return {"tokens": tokens, "labels": tokens + 1, "loss_mask": loss_mask, "attention_mask": attention_mask}
+    starts = np.arange(LENGTH, dtype=np.int32) // np.arange(1, ROWS + 1)[:, None] * np.arange(1, ROWS + 1)[:, None]
+    entries = {"tokens": tokens, "labels": tokens + 1, "loss_mask": loss_mask, "attention_mask": attention_mask}
+    return entries | {"document_starts": starts}
 
 
 def entries(without: str = "") -> dict[str, Entry]:
@@ -28,14 +31,15 @@ def test_micro_batches_are_rows():
     batch = StepBatch({**entries(), "note": "text"}, 3, WHOLE)
     for number in range(3):
         made = batch.micro_batch(number, without={"labels"})
-        assert made.keys() == {"tokens", "loss_mask", "attention_mask", "note"} and made.pop("note") == "text"
+        assert made.pop("note") == "text" and made.keys() == arrays().keys() - {"labels"}
         for name, entry in made.items():
             np.testing.assert_array_equal(entry.array, arrays()[name][2 * number : 2 * number + 2])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ranks_read_their_shards(layout):
-    """Positions along the sequence; of the attention mask the rows of the ring's member, and all columns."""
+    """Positions along the sequence; of the attention mask the rows of the ring's member, and all columns, and of
+    document starts those of its queries, by their places in the whole sequence."""
     for rank in range(layout.size):
         made = StepBatch(entries(), 2, ContextShard(layout, rank)).micro_batch(1)
         positions = as_array(layout.positions(LENGTH, rank))
@@ -43,6 +47,7 @@ def test_ranks_read_their_shards(layout):
             np.testing.assert_array_equal(made[name].array, arrays()[name][3:, positions])
         rows = as_array(layout.ring_positions(LENGTH, rank // layout.ulysses))
         np.testing.assert_array_equal(made["attention_mask"].array, arrays()["attention_mask"][3:][:, :, rows])
+        np.testing.assert_array_equal(made["document_starts"].array, arrays()["document_starts"][3:, rows])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -24,7 +24,8 @@ def batch(rows: int = 4, length: int = 8, **others) -> dict:
     positions = np.broadcast_to(np.arange(length, dtype=np.int64), (rows, length))
     attention = np.broadcast_to(~np.tri(length, dtype=bool), (rows, 1, length, length))
     arrays = {"tokens": tokens, "labels": tokens, "loss_mask": mask, "position_ids": positions}
-    return {**arrays, "attention_mask": attention, **others}
+    starts = positions // 3 * 3
+    return {**arrays, "attention_mask": attention, "document_starts": starts, **others}
 
 
 def mistakes(rules: BatchRules, arrays: dict, *more: int) -> list[str]:
@@ -61,6 +62,13 @@ MISTAKES = {
     "float ids": ({"tokens": batch()["tokens"].astype(np.float32)}, "tokens is float32: must be int32 or int64"),
     "small ids": ({"labels": batch()["labels"].astype(np.uint8)}, "labels is uint8: must be int32 or int64"),
     "a mask of numbers": ({"attention_mask": attention((4, 1, 8, 8), np.uint8)}, "attention_mask is uint8: .* bool"),
+    "no start of a document": (
+        {"document_starts": changed("document_starts", (2, 4), 1)},
+        r".*starts\[2, 4\] is 1: .*",
+    ),
+    "an end": ({"document_starts": batch()["document_starts"] + 2}, r"document_starts\[0, 0\] is 2: must be its doc.*"),
+    "starts of floats": ({"document_starts": np.zeros((4, 8))}, "document_starts is float64: must be int32"),
+    "starts too long": ({"document_starts": np.zeros((4, 9), int)}, r"document_starts has shape \[4, 9\], must have"),
     "rows": (batch(8), "tokens has 8 rows, 4 are due: 2 x --micro-batch-size 2, .* own part"),
     "rows of another entry": ({"images": np.zeros((3, 2))}, "images has 3 rows, 4 are due"),
     "length": (batch(length=10), r"tokens has shape \[4, 10\], must have \[4, 8\]: --seq-length is 8"),

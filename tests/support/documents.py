@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from parallel_core.documents import starts_after
 from tests.support.layouts import train
 
 
@@ -17,6 +18,11 @@ def batches() -> list[dict[str, np.ndarray]]:
         mask[:6, 8:12] = generator.random((6, 4)) < 0.8
         steps.append({"tokens": tokens[:, :-1], "labels": tokens[:, 1:], "loss_mask": mask})
     return steps
+
+
+def drawn_starts(batch: int, length: int, seed: int, ends: float = 0.2) -> np.ndarray:
+    """Document starts [b, s]: a position ends its document with this probability."""
+    return starts_after(np.random.default_rng([seed, batch, length]).random((batch, length)) < ends)
 
 
 def train_on_documents(backend, flags: str) -> tuple:

@@ -6,8 +6,10 @@ The signatures are those of MindSpore 2.10.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from mindspore import Tensor, ops
 
+from parallel_core.documents import ends_in_rows, wrong_starts
 from parallel_core.score_form import PLAIN, ScoreForm
 from pynative.kernels.ascend import always as unswitched
 from pynative.kernels.ascend.attention_block import (
@@ -62,47 +64,72 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start
     return composed_rotary.between(x, start, turned)
 
 
+DOCUMENTS, MAXIMUM_DOCUMENTS = "TND", 1024
+"""The layout of sequences of different lengths one behind the other, [b s, n, d], and how many the kernel takes."""
+
 _LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "SBH": lambda x: x.reshape(*x.shape[:2], -1),
     "BSH": lambda x: x.transpose(1, 0, 2, 3).reshape(x.shape[1], x.shape[0], -1),
     "BSND": lambda x: x.transpose(1, 0, 2, 3),
     "BNSD": lambda x: x.transpose(1, 2, 0, 3),
+    DOCUMENTS: lambda x: x.transpose(1, 0, 2, 3).reshape(-1, *x.shape[2:]),
 }
 """Layout that flash_attention_score may read -> heads [s, b, n, d] in it."""
 
-_HEADS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "SBH": lambda x, n: x.reshape(*x.shape[:2], n, -1),
-    "BSH": lambda x, n: x.reshape(*x.shape[:2], n, -1).transpose(1, 0, 2, 3),
-    "BSND": lambda x, n: x.transpose(1, 0, 2, 3),
-    "BNSD": lambda x, n: x.transpose(2, 0, 1, 3),
+_HEADS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "SBH": lambda x, q: x.reshape(*x.shape[:2], q.shape[2], -1),
+    "BSH": lambda x, q: x.reshape(*x.shape[:2], q.shape[2], -1).transpose(1, 0, 2, 3),
+    "BSND": lambda x, q: x.transpose(1, 0, 2, 3),
+    "BNSD": lambda x, q: x.transpose(2, 0, 1, 3),
+    DOCUMENTS: lambda x, q: x.reshape(q.shape[1], q.shape[0], *x.shape[1:]).transpose(1, 0, 2, 3),
 }
-"""And what it gives back, of n heads, as [s, b, n, d]."""
+"""And what it gives back, as [s, b, n, d] like the queries q."""
 
 
 def flash_attention(input_layout: str) -> Operator:
     """aclnnFlashAttentionScore for heads in this layout: 16-bit types only, and masked scores are -inf there.
 
-    Float32, head sizes that it does not take, dropout (so that masks stay those of every other device), caps and ALiBi
-    go in blocks of composed operators.
+    Documents go one behind the other, in layout TND. Float32, head sizes that it does not take, dropout (so that masks
+    stay those of every other device), caps, ALiBi, and documents that it can not tell apart go in blocks of composed
+    operators.
     """
 
     def attention(
         q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-        dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0, form: ScoreForm = PLAIN,
+        first_keys: np.ndarray | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
+        head_offset: int = 0, form: ScoreForm = PLAIN,
     ) -> Tensor:  # fmt: skip
-        if not fits(q, v) or dropout_rate or form.changes_scores or (form.window is not None and mask is not None):
+        is_masked = mask is not None or not causal
+        if not fits(q, v) or dropout_rate or form.changes_scores or not _can_mask(is_masked, form.window, first_keys):
             return blocked_attention.attention(
-                q, k, v, scale=scale, causal=causal, mask=mask,
+                q, k, v, scale=scale, causal=causal, mask=mask, first_keys=first_keys,
                 dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset, form=form,
             )  # fmt: skip
-        width = max(q.shape[3], v.shape[3])
-        heads = (_LAYOUTS[input_layout](with_width(x, width)) for x in (q, k, v))
-        out = ops.flash_attention_score(
-            *heads, q.shape[2], scalar_value=scale, input_layout=input_layout, **_masking(mask, causal, form.window)
-        )
-        return _HEADS[input_layout](out, q.shape[2])[..., : v.shape[3]].reshape(*q.shape[:2], -1)
+        width, layout = max(q.shape[3], v.shape[3]), input_layout if first_keys is None else DOCUMENTS
+        heads = (_LAYOUTS[layout](with_width(x, width)) for x in (q, k, v))
+        masking = _masking(mask, causal, form.window) if first_keys is None else _documents(first_keys)
+        out = ops.flash_attention_score(*heads, q.shape[2], scalar_value=scale, input_layout=layout, **masking)
+        return _HEADS[layout](out, q)[..., : v.shape[3]].reshape(*q.shape[:2], -1)
 
     return attention
+
+
+def _can_mask(is_masked: bool, window: int | None, first_keys: np.ndarray | None) -> bool:
+    """Whether the kernel takes these together: of a mask, a band and documents only one."""
+    if first_keys is None:
+        return window is None or not is_masked
+    if is_masked or window is not None or wrong_starts(first_keys).any():
+        return False
+    return len(ends_in_rows(first_keys)) <= MAXIMUM_DOCUMENTS
+
+
+def _documents(first_keys: np.ndarray) -> dict[str, Any]:
+    """The kernel's arguments for causal order within documents, all samples' one behind the other."""
+    ends = ends_in_rows(first_keys)
+    return {
+        "attn_mask": causal_mask(COMPRESSED_MASK_SIZE), "sparse_mode": LEFT_UP_CAUSAL, "next_tokens": 0,
+        "actual_seq_qlen": ends, "actual_seq_kvlen": ends,
+    }  # fmt: skip
 
 
 def _masking(mask: Tensor | None, causal: bool, window: int | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 # mypy: disable-error-code=empty-body
 """Contract of the operators of attention."""
 
+import numpy as np
 from mindspore import Tensor
 
 from parallel_core.score_form import PLAIN, ScoreForm
@@ -41,6 +42,7 @@ def attention(
     scale: float,
     causal: bool = True,
     mask: Tensor | None = None,
+    first_keys: np.ndarray | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
     head_offset: int = 0,
@@ -51,6 +53,8 @@ def attention(
     Query head j uses group j // (n/g). mask: bool [b or 1, 1, s, s], True = masked out; given, it alone decides and
     `causal` is not looked at. head_offset: number of the first head among all ranks' heads, for dropout and ALiBi.
     form: what the model makes of the scaled scores before they are masked; its window acts beside mask and `causal`.
+    first_keys: int32 [b, s] on the host, of each query the first key that it sees, at most its own; they never decrease
+    along a row, act beside all the others, and what no query sees costs nothing.
     """
 
 

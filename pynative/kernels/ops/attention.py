@@ -1,6 +1,6 @@
 """Scaled dot-product attention of MindSpore operators, with all the scores of a block at once."""
 
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import mindspore
 import numpy as np
@@ -43,6 +43,14 @@ def distances(queries: Ranges, keys: Ranges) -> Tensor:
     return from_numpy((as_array(keys) - as_array(queries)[:, None]).astype(np.float32))
 
 
+def before_first_keys(scores: Scores) -> Tensor | None:
+    """Bool [b, 1, q, k] of the keys before the first one that a query sees; None: there is no such bound."""
+    bounds = scores.block_first_keys
+    if bounds is None:
+        return None
+    return from_numpy(as_array(scores.key_positions) < bounds[:, None, :, None])
+
+
 def biases(scores: Scores, heads: int) -> Tensor | None:
     """Float32 [n, q, k], what a model's slopes (ALiBi) add to the scaled scores."""
     if scores.form.slopes is None:
@@ -61,11 +69,16 @@ def formed(values: Tensor, cap: float | None, added: Tensor | None) -> Tensor:
 def hidden_scores(scores: Scores) -> Tensor | None:
     """Bool, broadcasting to [b, n, q, k], True = left out."""
     of_form = left_out(scores.query_positions, scores.key_positions, scores.causal and scores.mask is None, scores.form)
+    masks = [mask for mask in (_given(scores), before_first_keys(scores), of_form) if mask is not None]
+    return reduce(ops.logical_or, masks) if masks else None
+
+
+def _given(scores: Scores) -> Tensor | None:
+    """The block's part of the mask."""
     if scores.mask is None:
-        return of_form
+        return None
     rows = scores.mask[:, :, -scores.queries :]
-    given = ops.cat([rows[..., run.start : run.stop] for run in scores.key_positions], -1)
-    return given if of_form is None else ops.logical_or(given, of_form)
+    return ops.cat([rows[..., run.start : run.stop] for run in scores.key_positions], -1)
 
 
 def dropout_masks(key: Key, rate: float, head_offset: int, shape: tuple[int, int, int, int]) -> Tensor:
@@ -160,12 +173,13 @@ def _by_position(x: Tensor, rows: int) -> Tensor:
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0, form: ScoreForm = PLAIN,
+    first_keys: np.ndarray | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
+    head_offset: int = 0, form: ScoreForm = PLAIN,
 ) -> Tensor:  # fmt: skip
     scores = Scores(
         scale=scale, causal=causal, mask=mask, dropout_rate=dropout_rate, dropout_key=dropout_key or (),
         head_offset=head_offset, form=form, query_positions=(range(len(q)),), key_positions=(range(len(k)),),
-        seq_length=len(k),
+        seq_length=len(k), first_keys=first_keys,
     )  # fmt: skip
     shape = (*q.shape[1:3], len(q), len(k))
     kept = dropout_masks(dropout_key or (), dropout_rate, head_offset, shape) if dropout_rate else None

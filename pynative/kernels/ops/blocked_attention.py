@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import mindspore
+import numpy as np
 from mindspore import Tensor, ops
 
 from parallel_core.score_form import PLAIN, ScoreForm
@@ -36,10 +37,14 @@ def shown_to(chosen: Tensor, keys: int) -> Tensor:
 def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
     """The keys that some queries see: all, or causally the square at the diagonal and what is seen before it; of chosen
     ones those up to the last query's, and a mask."""
+    of_documents = None if whole.first_keys is None else whole.first_keys[:, rows]
 
     def part(first: int, stop: int, causal: bool) -> tuple[slice, Scores]:
         mask, queries = None if whole.mask is None else whole.mask[:, :, rows], (range(rows.start, rows.stop),)
-        scores = replace(whole, causal=causal, mask=mask, query_positions=queries, key_positions=(range(first, stop),))
+        keys = (range(first, stop),)
+        scores = replace(
+            whole, causal=causal, mask=mask, query_positions=queries, key_positions=keys, first_keys=of_documents
+        )
         return slice(first, stop), scores
 
     if whole.chosen is not None:
@@ -51,6 +56,8 @@ def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
         return [part(0, whole.keys, False)]
     square, window = part(rows.start, rows.stop, True), whole.form.window
     first = 0 if window is None else max(0, rows.start - window)
+    if of_documents is not None:
+        first = max(first, int(of_documents[:, 0].min()))
     return [square, part(first, rows.start, False)] if first < rows.start else [square]
 
 
@@ -86,12 +93,13 @@ class _BlockedAttention(Function):
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0, form: ScoreForm = PLAIN,
+    first_keys: np.ndarray | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
+    head_offset: int = 0, form: ScoreForm = PLAIN,
 ) -> Tensor:  # fmt: skip
     whole = Scores(
         scale=scale, causal=causal and mask is None, mask=mask,
         dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset, form=form,
-        query_positions=(range(len(q)),), key_positions=(range(len(k)),), seq_length=len(k),
+        query_positions=(range(len(q)),), key_positions=(range(len(k)),), seq_length=len(k), first_keys=first_keys,
     )  # fmt: skip
     return attend(q, k, v, whole)
 

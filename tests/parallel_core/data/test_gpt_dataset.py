@@ -15,6 +15,7 @@ from parallel_core.data.blended import (
 from parallel_core.data.dataset_config import GPTDatasetConfig
 from parallel_core.data.gpt_dataset import GPTDataset
 from parallel_core.data.tokenizers import Facts
+from parallel_core.documents import dense_mask
 from tests.support.assets import asset
 from tests.support.corpus import write_corpus
 
@@ -42,7 +43,7 @@ def build_case(case: str) -> dict[str, Dataset | None]:
     for name in ("blend", "blend_per_split"):
         if options.get(name) is not None:
             options[name] = with_folder(options[name]) if name == "blend" else [with_folder(b) for b in options[name]]
-    config = GPTDatasetConfig(**options | {"tokenizer": Facts(*options["tokenizer"]), "create_attention_mask": True})
+    config = GPTDatasetConfig(**options | {"tokenizer": Facts(*options["tokenizer"])})
     return dict(zip(("train", "valid", "test"), build_train_valid_test_datasets(config, sizes), strict=True))
 
 
@@ -68,8 +69,9 @@ def check_samples(dataset: Dataset, recorded: dict[str, np.ndarray], at: str) ->
         actual = np.stack([dataset[i][name] for i in range(len(expected))])
         np.testing.assert_array_equal(actual, expected, err_msg=f"{at}/{name}")
     bits = recorded[f"{at}/attention_mask_bits"]
-    masks = np.stack([dataset[i]["attention_mask"][0] for i in range(len(bits))])
-    np.testing.assert_array_equal(np.packbits(masks, axis=-1), bits, err_msg=f"{at}/attention_mask")
+    one_document = np.zeros(len(dataset[0]["tokens"]), np.int32)
+    starts = np.stack([dataset[i].get("document_starts", one_document) for i in range(len(bits))])
+    np.testing.assert_array_equal(np.packbits(dense_mask(starts)[:, 0], axis=-1), bits, err_msg=f"{at}/attention_mask")
 
 
 def test_every_recorded_case_is_in_the_list():
@@ -106,22 +108,22 @@ def build(prefixes, sizes, weights=None, split="90,8,2", s=8, tokenizer=None, **
     return build_train_valid_test_datasets(config, sizes)
 
 
-def test_attention_mask_only_where_asked_for(tmp_path):
+def test_document_starts_only_where_asked_for(tmp_path):
     prefix = write_corpus(tmp_path / "d", [50] * 10)
     for wanted in (False, True):
-        train, _, _ = build([prefix], [5, 0, 0], create_attention_mask=wanted)
-        assert train is not None and ("attention_mask" in train[0]) == wanted
+        train, _, _ = build([prefix], [5, 0, 0], reset_attention_mask=wanted)
+        assert train is not None and ("document_starts" in train[0]) == wanted
 
 
 def test_types_and_shapes_of_a_sample(tmp_path):
-    train, _, _ = build([write_corpus(tmp_path / "d", [50] * 10)], [5, 0, 0], create_attention_mask=True)
+    train, _, _ = build([write_corpus(tmp_path / "d", [50] * 10)], [5, 0, 0], reset_attention_mask=True)
     assert train is not None
     assert {name: (array.dtype.name, array.shape) for name, array in train[0].items()} == {
         "tokens": ("int32", (8,)),
         "labels": ("int32", (8,)),
         "position_ids": ("int32", (8,)),
         "loss_mask": ("float32", (8,)),
-        "attention_mask": ("bool", (1, 8, 8)),
+        "document_starts": ("int32", (8,)),
     }
 
 

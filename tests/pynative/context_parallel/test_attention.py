@@ -5,9 +5,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from parallel_core.batch import DOCUMENT_STARTS
 from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, as_array
 from parallel_core.score_form import PLAIN, ScoreForm, alibi_slopes
 from tests.support.distributed import run
+from tests.support.documents import drawn_starts
 from tests.support.kernels import assert_close, normal, run_operator
 
 LAYOUTS = {
@@ -62,7 +64,9 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
         )
         options = dict(options)
         if options.get("mask") is not None:
-            options["mask"] = from_numpy(np.ascontiguousarray(context_shard().mask_rows(options["mask"])))
+            options["mask"] = from_numpy(np.ascontiguousarray(context_shard().queries(options["mask"])))
+        if options.get("first_keys") is not None:
+            options["first_keys"] = context_shard().queries(options["first_keys"], DOCUMENT_STARTS)
         local = as_array(context_shard().layout.positions(len(arrays[0]), backend.rank))
         shape = (*arrays[0].shape[:2], arrays[0].shape[2] * arrays[2].shape[3])
         return run_operator(
@@ -94,6 +98,17 @@ def test_causal(layout, shape, implementation):
 OPTIONS = {
     "documents": lambda length, batch: {"mask": document_mask(length, batch)},
     "one mask for all rows": lambda length, batch: {"mask": document_mask(length, 1)},
+    "document starts": lambda length, batch: {"first_keys": drawn_starts(batch, length, 5)},
+    "document starts, window, dropout": lambda length, batch: {
+        "first_keys": drawn_starts(batch, length, 6, 0.05),
+        "form": ScoreForm(window=5),
+        "dropout_rate": 0.3,
+        "dropout_key": (4, 2),
+    },
+    "document starts and a mask": lambda length, batch: {
+        "first_keys": drawn_starts(batch, length, 7),
+        "mask": document_mask(length, 1),
+    },
     "everything seen": lambda length, batch: {"causal": False},
     "dropout": lambda length, batch: {"dropout_rate": 0.3, "dropout_key": (4, 1), "head_offset": 3},
     "window": lambda length, batch: {"form": ScoreForm(window=3)},
@@ -120,7 +135,9 @@ def test_masks_and_dropout(layout, option, implementation):
 @pytest.mark.parametrize("layout", ["cp2 ring", "cp4 hybrid"])
 def test_chunks_across_several_blocks_of_queries(layout, form):
     """Chunks that are no multiple of the host kernel's block of 128 query rows, and rows without a key in them."""
-    check(LAYOUTS[layout], heads(1200, 1, 2, 1, 4, 4), {"dropout_rate": 0.1, "dropout_key": (1,), "form": form})
+    options = {"dropout_rate": 0.1, "dropout_key": (1,), "form": form}
+    check(LAYOUTS[layout], heads(1200, 1, 2, 1, 4, 4), options)
+    check(LAYOUTS[layout], heads(1200, 1, 2, 1, 4, 4), options | {"first_keys": drawn_starts(1, 1200, 1, 0.01)})
 
 
 @given(
@@ -132,10 +149,16 @@ def test_chunks_across_several_blocks_of_queries(layout, form):
     head_size=st.integers(1, 5),
     value_size=st.integers(1, 5),
     masked=st.booleans(),
+    ends=st.sampled_from([None, 0.1, 0.3]),
 )
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_shape(layout, scale, batch, groups, heads_per_group, head_size, value_size, masked):
+def test_any_shape(layout, scale, batch, groups, heads_per_group, head_size, value_size, masked, ends):
     """Odd batches, head sizes and lengths."""
     size, length = LAYOUTS[layout][0], 2 * LAYOUTS[layout][0] * scale
     arrays = heads(length, batch, groups * heads_per_group * size, groups, head_size, value_size)
-    check(LAYOUTS[layout], arrays, {"mask": document_mask(length, batch)} if masked else {})
+    options = {"mask": document_mask(length, batch)} if masked else {}
+    check(
+        LAYOUTS[layout],
+        arrays,
+        options if ends is None else options | {"first_keys": drawn_starts(batch, length, 1, ends)},
+    )

@@ -9,6 +9,7 @@ from mindspore import from_numpy
 from parallel_core.config.fused import FusedOperators
 from parallel_core.score_form import ScoreForm, alibi_slopes
 from pynative import kernels
+from tests.support.documents import drawn_starts
 from tests.support.kernels import assert_close, linear, normal, run_operator, tensor
 
 SEQUENCE = 300  # more than two blocks of queries, the last one shorter
@@ -21,6 +22,9 @@ FORMS = {
     "alibi": ScoreForm(slopes=alibi_slopes(6)),
     "window, cap, alibi": ScoreForm(140, 1.5, alibi_slopes(6)),
 }
+
+
+DOCUMENTS = drawn_starts(2, SEQUENCE, 0, 0.02)
 
 
 def _cases():
@@ -50,6 +54,15 @@ def _cases():
         "window, masked": (
             lambda q, k, v: kernels.attention(q, k, v, scale=0.2, mask=from_numpy(hidden), form=ScoreForm(50)), heads
         ),
+        **{
+            f"documents{name}": (
+                lambda q, k, v, more=more: kernels.attention(q, k, v, scale=0.2, first_keys=DOCUMENTS, **more), heads
+            )
+            for name, more in {
+                "": {}, ", window": {"form": ScoreForm(30)}, ", masked": {"mask": from_numpy(hidden)},
+                ", dropout": {"dropout_rate": 0.2, "dropout_key": key}, ", cap": {"form": FORMS["cap"]},
+            }.items()
+        },
         "bias_dropout_add": (lambda x, b, r: kernels.bias_dropout_add(x, b, r, 0.1, key), (x, vector, x * 2)),
         "embedding": (lambda w: kernels.embedding(from_numpy(ids), w, 0), (normal(101, 129),)),
     }  # fmt: skip
@@ -67,7 +80,7 @@ def test_implementations_agree(name):
         assert_close(ours, theirs, 1e-5)
 
 
-@pytest.mark.parametrize("name", [*FORMS, "window, masked"])
+@pytest.mark.parametrize("name", [*FORMS, "window, masked", *(n for n in _cases() if n.startswith("documents"))])
 def test_blocks_of_queries_agree(name):
     """The form that keeps no scores, which looks at the keys in a window alone."""
     case = _cases()[name]

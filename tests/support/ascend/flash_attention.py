@@ -5,6 +5,9 @@ documentation of query, attn_mask and sparse_mode. The primitive of the gradient
 and what forward gave.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import mindspore
 from mindspore import Tensor, ops
 from mindspore.ops.auto_generate import FlashAttentionScore, FlashAttentionScoreGrad
@@ -15,7 +18,8 @@ from pynative.kernels.ops import attention as composed
 from tests.support.ascend.definitions import SIXTEEN_BITS, Double, require
 
 AXES = {"SBH": "sbh", "BSH": "bsh", "BSND": "bsnd", "BNSD": "bnsd"}
-"""Layout -> its axes; TH and TND are experimental and not used."""
+"""Layout -> its axes; TND has sequences one behind the other."""
+MOST_SEQUENCES = 1024
 
 DENSE, LEFT_UP_CAUSAL, BAND = 0, 2, 4
 COMPRESSED = (2048, 2048)
@@ -77,15 +81,38 @@ def check_settings(keep_prob: float, pre_tokens: int, next_tokens: int, limit: i
     assert (keep_prob, pre_tokens, next_tokens) == (1.0, limit, limit) and all(x is None for x in unused)
 
 
+def check_lengths(queries: Sequence[int] | None, keys: Sequence[int] | None, query: Tensor, key: Tensor) -> list[int]:
+    """actual_seq_qlen and actual_seq_kvlen: sums of lengths; equal here, and no length is 0."""
+    require(queries is not None and keys is not None, "flash attention: TND needs actual_seq_qlen and actual_seq_kvlen")
+    assert queries is not None and keys is not None
+    require(all(type(end) is int for end in (*queries, *keys)), "flash attention: lengths are no integers")
+    require(len(queries) == len(keys) <= MOST_SEQUENCES, f"flash attention: {len(queries)}, {len(keys)} sequences")
+    require(queries[-1] == len(query) and keys[-1] == len(key), "flash attention: the last lengths are not T1 and T2")
+    require(all(a < b for a, b in pairwise((0, *keys))), f"flash attention: key lengths up to {keys}")
+    assert list(queries) == list(keys), "the double knows queries and keys of the same sequences alone"
+    return list(queries)
+
+
 def flash_attention_score(
     query: Tensor, key: Tensor, value: Tensor, head_num: int, real_shift: Tensor | None = None,
     drop_mask: Tensor | None = None, padding_mask: Tensor | None = None, attn_mask: Tensor | None = None,
-    prefix: Tensor | None = None, actual_seq_qlen: Tensor | None = None, actual_seq_kvlen: Tensor | None = None,
+    prefix: Tensor | None = None, actual_seq_qlen: Sequence[int] | None = None,
+    actual_seq_kvlen: Sequence[int] | None = None,
     keep_prob: float = 1.0, scalar_value: float = 1.0, pre_tokens: int = NO_LIMIT, next_tokens: int = NO_LIMIT,
     inner_precise: int = 0, input_layout: str = "BSH", sparse_mode: int = 0,
 ) -> Tensor:  # fmt: skip
     """ops.flash_attention_score: the output in the query's layout and type."""
-    unused = (real_shift, drop_mask, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen)
+    unused = (real_shift, drop_mask, padding_mask, prefix)
+    if input_layout == "TND":
+        check_settings(keep_prob, pre_tokens, next_tokens or NO_LIMIT, NO_LIMIT, *unused)
+        lengths = check_lengths(actual_seq_qlen, actual_seq_kvlen, query, key)
+        require(next_tokens == 0 and sparse_mode == LEFT_UP_CAUSAL, f"flash attention: TND, sparse_mode {sparse_mode}")
+        check_mask(attn_mask, sparse_mode, (1, head_num, len(query), len(key)))
+        arrays = check_inputs(*(x.expand_dims(0) for x in (query, key, value)), "BSND", head_num)
+        parts = ([x[start:stop] for x in arrays] for start, stop in pairwise((0, *lengths)))
+        outs = [composed.attention(*part, scale=scalar_value) for part in parts]
+        return ops.cat(outs).reshape(query.shape).astype(query.dtype)
+    unused = (*unused, actual_seq_qlen, actual_seq_kvlen)
     form = PLAIN
     if sparse_mode == BAND:
         require(pre_tokens >= 0 and next_tokens == 0, f"flash attention: band {pre_tokens}, {next_tokens}")

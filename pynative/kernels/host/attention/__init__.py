@@ -44,12 +44,13 @@ class _Attention(Function):
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-    dropout_rate: float = 0.0, dropout_key: Key | None = None, head_offset: int = 0, form: ScoreForm = PLAIN,
+    first_keys: np.ndarray | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
+    head_offset: int = 0, form: ScoreForm = PLAIN,
 ) -> Tensor:  # fmt: skip
     scores = Scores(
         scale=scale, causal=causal, mask=mask, dropout_rate=dropout_rate, dropout_key=dropout_key or (),
         head_offset=head_offset, form=form, query_positions=(range(len(q)),), key_positions=(range(len(k)),),
-        seq_length=len(k),
+        seq_length=len(k), first_keys=first_keys,
     )  # fmt: skip
     return attend(q, k, v, scores)
 
@@ -66,6 +67,8 @@ def _heads_of(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Heads:
 
 
 def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
+    if scores.sees_nothing and partial is not None:
+        return partial
     out, maximum, inverse_sum = _forward(_heads_of(q, k, v, scores), np.dtype(np.float32))
     if partial is None:
         return Partial(from_numpy(out.reshape(*out.shape[:2], -1)), from_numpy(maximum), from_numpy(inverse_sum))

@@ -30,7 +30,7 @@ def attention_backward(
         keys, values = (np.zeros(array[span].shape, np.float32) for array in (heads.keys, heads.values))
         memory = heads.tile_memory(), heads.tile_memory()
         for stack, queries in enumerate(query_gradients):
-            for rows in heads.blocks:
+            for rows in heads.blocks(span):
                 block = Block(heads, stack, span, rows)
                 largest, inverse = (np.ascontiguousarray(x[stack][span, rows][:, None]) for x in statistics)
                 own = Upstream(largest, inverse, upstream[stack][span, rows], outs[stack][span, rows])

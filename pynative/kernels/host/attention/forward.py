@@ -37,7 +37,14 @@ def attention_forward(heads: Heads, out: np.ndarray, maximum: np.ndarray, invers
         values *= (total * np.float32(heads.kept_scale)).transpose(0, 2, 1)
         fill(outs[stack][span, rows], values)
 
-    run(block, [(i, span, rows) for rows in reversed(heads.blocks) for span in heads.spans for i in range(len(outs))])
+    blocks = [(span, rows) for span in heads.spans for rows in heads.blocks(span)]
+    run(block, [(i, *each) for each in sorted(blocks, key=_last_first) for i in range(len(outs))])
+
+
+def _last_first(block: tuple[slice, slice]) -> tuple[int, int]:
+    """Blocks of late queries, which see most, come before the others."""
+    span, rows = block
+    return -rows.start, span.start
 
 
 def _weighted_values(block: Block, maximum: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +83,7 @@ def exponentials(
     block: Block, keys: slice, out: np.ndarray, maximum: np.ndarray | None, inverse_sum: np.ndarray | None = None
 ) -> None:
     """Fill a tile [j, k, q] with exp(s - maximum) * inverse_sum; both [j, 1, q]."""
-    scores, diagonal, window = block.heads.scores, block.diagonal(keys), block.window(keys)
+    scores, diagonal, near = block.heads.scores, block.diagonal(keys), block.near(keys)
     ENGINE.score_exponentials(
         block.keys[:, keys], block.queries, out, scores.scale, block.limits(keys), maximum, inverse_sum,
         scores.form.soft_cap, block.bias(keys),
@@ -84,8 +91,8 @@ def exponentials(
     if diagonal is not None:
         rows, seen = diagonal
         keep(out[:, rows], seen, out[:, rows])
-    if window is not None:
-        keep(out, window, out)
+    if near is not None:
+        keep(out, near, out)
 
 
 def _maximum(block: Block) -> np.ndarray:
@@ -94,14 +101,14 @@ def _maximum(block: Block) -> np.ndarray:
     largest = np.full((count, 1, rows), -np.inf, np.float32)
     for keys in block.tiles():
         scores = _scores(block, keys)
-        limits, diagonal, window = block.limits(keys), block.diagonal(keys), block.window(keys)
+        limits, diagonal, near = block.limits(keys), block.diagonal(keys), block.near(keys)
         if limits is not None:
             np.minimum(scores, limits, out=scores)
         if diagonal is not None:
             place, seen = diagonal
             scores[:, place][:, seen == 0] = -np.inf
-        if window is not None:
-            scores[:, window == 0] = -np.inf
+        if near is not None:
+            scores[:, near == 0] = -np.inf
         np.maximum(largest, scores.max(axis=1, keepdims=True), out=largest)
     return largest
 

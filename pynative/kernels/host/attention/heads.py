@@ -6,6 +6,7 @@ Its heads have the strides of their keys' heads, so that one product takes sever
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from pynative.rounding import widened
 
 QUERIES = 128
 """Of a tile. With fewer, calls show; with more, more is multiplied above the diagonal."""
+
+QUERIES_OF_DOCUMENTS = QUERIES // 2
+"""Of a tile that several documents share, at most: with more, more is multiplied between them than calls cost."""
 
 KEYS = 512
 """Of a tile, at most; a multiple of QUERIES, so that the diagonal crosses a block's last tile only."""
@@ -61,8 +65,23 @@ class Heads:
         self.kept_scale = 1 / (1 - quantized_rate(scores.dropout_rate))
         self.causal = scores.causal and scores.mask is None
         self.query_positions, self.key_positions = as_array(scores.query_positions), as_array(scores.key_positions)
-        self.blocks = [slice(*span) for span in spans(len(q), QUERIES)]
+        self.first_keys = scores.block_first_keys
+        self._blocks = self._blocks_of_samples()
         self.spans = self._spans()
+
+    def _blocks_of_samples(self) -> list[list[slice]]:
+        """Of each sample its blocks of queries, or of all together."""
+        if self.first_keys is None:
+            return [[slice(*span) for span in spans(self.query_shape[0], QUERIES)]]
+        return [document_blocks(first_keys, self.query_positions) for first_keys in self.first_keys]
+
+    def blocks(self, span: slice) -> list[slice]:
+        """The queries in blocks, for these heads of a stack."""
+        return self._blocks[0 if self.first_keys is None else self.sample(span)]
+
+    def sample(self, span: slice) -> int:
+        """The entry of the batch that these heads of a stack are the first of."""
+        return span.start // self.groups
 
     def _spans(self) -> list[slice]:
         """The heads of a stack in runs that are computed at once. They depend on the shapes alone."""
@@ -85,6 +104,21 @@ class Heads:
         return np.empty(heads * min(self.query_shape[0], QUERIES) * min(self.key_shape[0], KEYS), self.dtype)
 
 
+def document_blocks(first_keys: np.ndarray, positions: np.ndarray) -> list[slice]:
+    """Queries [q] in blocks that documents begin with and end with, so that a document costs what it costs alone; short
+    ones that fit into a block share it. first_keys, positions: of each query the first key that it sees, and its own.
+    """
+    blocks: list[slice] = []
+    edges = np.flatnonzero(np.diff(first_keys)) + 1
+    for start, stop in pairwise((0, *map(int, edges), len(first_keys))):
+        open_start = blocks[-1].start if blocks else start
+        if stop - open_start <= QUERIES_OF_DOCUMENTS and first_keys[open_start] == positions[open_start]:
+            blocks[-1:] = [slice(open_start, stop)]
+        else:
+            blocks += [slice(start + a, start + b) for a, b in spans(stop - start, QUERIES)]
+    return blocks
+
+
 @dataclass
 class Block:
     """The scores of some rows of some heads of a stack."""
@@ -98,21 +132,43 @@ class Block:
         self.positions = self.heads.query_positions[self.rows]
         self.queries = self.heads.queries[self.stack][self.span, self.rows]
         self.keys, self.values = self.heads.keys[self.span], self.heads.values[self.span]
+        self.first_keys = self._first_keys()
         self._dropout = self._dropout_bits() if self.heads.scores.dropout_rate else None
         self._hidden = self._hidden_scores()
 
     def tiles(self) -> Iterator[slice]:
         """The keys that the block's queries see, tile by tile; the probability of the others is exactly 0."""
         visible, first = self.rows.stop if self.heads.causal else len(self.keys[0]), self._first_key()
-        return (slice(first + start, first + stop) for start, stop in spans(visible - first, KEYS))
+        even = first - (first - self.rows.start) % QUERIES  # so that the diagonal crosses the last tile only
+        edges = ((even + start, even + stop) for start, stop in spans(visible - even, KEYS))
+        return (slice(max(start, first), stop) for start, stop in edges if stop > first)
 
     def _first_key(self) -> int:
-        """Before it no key is in the window of a query; a multiple of QUERIES."""
-        scores = self.heads.scores
-        if scores.form.window is None or scores.mask is not None:
+        """Before it no query sees a key."""
+        scores, oldest = self.heads.scores, 0
+        if scores.mask is not None:
             return 0
-        oldest = self.positions[0] - scores.form.window
-        return int(np.searchsorted(self.heads.key_positions, oldest)) // QUERIES * QUERIES
+        if scores.form.window is not None:
+            oldest = int(np.searchsorted(self.heads.key_positions, self.positions[0] - scores.form.window))
+            oldest = oldest // QUERIES * QUERIES
+        if self.first_keys is not None:
+            oldest = max(oldest, int(np.searchsorted(self.heads.key_positions, self.first_keys[0])))
+        return oldest
+
+    def _first_keys(self) -> np.ndarray | None:
+        """[q], of each query's document."""
+        of_samples = self.heads.first_keys
+        return None if of_samples is None else of_samples[self.heads.sample(self.span), self.rows]
+
+    def _before(self, positions: np.ndarray) -> np.ndarray | None:
+        """Bool [q, k] of keys at these positions that lie before a query's window or document; None: none does."""
+        form, hidden = self.heads.scores.form, None
+        if not form.sees_all(self.positions, positions):
+            hidden = form.before_window(self.positions, positions)
+        if self.first_keys is not None and positions[0] < self.first_keys[-1]:
+            earlier = positions < self.first_keys[:, None]
+            hidden = earlier if hidden is None else hidden | earlier
+        return hidden
 
     def shaped(self, memory: np.ndarray, keys: slice) -> np.ndarray:
         """A tile [j, k, q] at the start of this memory."""
@@ -136,12 +192,11 @@ class Block:
         first = self.rows.start - keys.start
         return slice(first, keys.stop - keys.start), triangle(keys.stop - self.rows.start, self.keys.itemsize)
 
-    def window(self, keys: slice) -> np.ndarray | None:
-        """Bits [k, q] of a tile, set where the key is in the query's window; None: all are, or a mask says it."""
-        scores, positions = self.heads.scores, self.heads.key_positions[keys]
-        if scores.mask is not None or scores.form.sees_all(self.positions, positions):
-            return None
-        return bits_of(~scores.form.before_window(self.positions, positions).T, self.keys.itemsize)
+    def near(self, keys: slice) -> np.ndarray | None:
+        """Bits [k, q] of a tile, set where the key is in the query's window and document; None: all are, or a mask
+        says it."""
+        hidden = None if self.heads.scores.mask is not None else self._before(self.heads.key_positions[keys])
+        return None if hidden is None else bits_of(~hidden.T, self.keys.itemsize)
 
     def bias(self, keys: slice) -> np.ndarray | None:
         """ALiBi's [j, k, q] of a tile, float32; None without."""
@@ -168,13 +223,12 @@ class Block:
 
     def _hidden_scores(self) -> np.ndarray | None:
         """Of the given mask, or of what was not chosen, the block's rows, bool [q, k]."""
-        mask, scores, batch = self.heads.scores.mask, self.heads.scores, self.span.start // self.heads.groups
+        mask, scores, batch = self.heads.scores.mask, self.heads.scores, self.heads.sample(self.span)
         if scores.chosen is not None:
             return ~shown_to(array_of(scores.chosen)[batch, self.rows], range(len(self.keys[0])))
         if mask is None:
             return None
         array = array_of(mask)
         rows = columns(array[batch % len(array), 0, -scores.queries :][self.rows], scores)
-        if scores.form.window is None:
-            return rows
-        return rows | scores.form.before_window(self.positions, self.heads.key_positions)
+        before = self._before(self.heads.key_positions)
+        return rows if before is None else rows | before

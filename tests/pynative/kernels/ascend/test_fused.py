@@ -15,7 +15,7 @@ from parallel_core.config.fused import NAMES, FusedOperators
 from parallel_core.score_form import ScoreForm, alibi_slopes
 from pynative import kernels
 from pynative.autograd import backward, leaf, recording, take_gradient
-from pynative.kernels.ascend import grouped_matmul
+from pynative.kernels.ascend import fused, grouped_matmul
 from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.moe.experts import grouped_linear
 from tests.support.ascend import flash_attention, stack
@@ -125,6 +125,38 @@ def test_a_window_is_a_band_of_the_kernel(calls):
     mask = Tensor(MASKS["a mask each"][0])
     equal(on_both("attention", heads(), mindspore.float16, scale=0.25, form=ScoreForm(3), mask=mask), 2.0**-7)
     assert not calls
+
+
+STARTS = np.array([[0] * 5 + [5] * 11 + [16] * 8, [0, 1, 2, *[3] * 21]], np.int32)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_documents_lie_one_behind_the_other_for_the_kernel(dtype, calls):
+    """Layout TND and the lengths of documents; with a window, of which the kernel takes none there, or beside a mask
+    they are composed."""
+    settings = {"scale": 0.25, "first_keys": STARTS}
+    kind, tolerance = TYPES[dtype]
+    with ascend_operators():
+        kernels.use("ops", fused=FusedOperators(tuple(NAMES), "SBH"))
+        by_kernel = computed("attention", heads(value_size=8), kind, **settings)
+    assert calls, "attention was composed"
+    calls.clear()
+    kernels.use("ops")
+    equal((by_kernel, computed("attention", heads(value_size=8), mindspore.float32, **settings)), tolerance)
+    if dtype == "float16":
+        seen = Tensor(~np.tri(SEQUENCE, dtype=bool)[None, None])
+        for more in ({"form": ScoreForm(3)}, {"mask": seen}, {"causal": False}):
+            equal(on_both("attention", heads(), kind, **settings, **more), 2.0**-7)
+        assert not calls
+
+
+def test_more_documents_than_the_kernel_takes_are_composed(calls, monkeypatch):
+    monkeypatch.setattr(fused, "MAXIMUM_DOCUMENTS", 6)
+    equal(on_both("attention", heads(), mindspore.float16, scale=0.25, first_keys=STARTS), 2.0**-7)
+    assert not calls
+    monkeypatch.setattr(fused, "MAXIMUM_DOCUMENTS", 7)
+    equal(on_both("attention", heads(), mindspore.float16, scale=0.25, first_keys=STARTS), 2.0**-7)
+    assert calls
 
 
 ANGLES = normal(SEQUENCE, 1, SIZE), normal(SEQUENCE, BATCH, SIZE)

@@ -5,6 +5,8 @@ import tracemalloc
 import mindspore
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mindspore import from_numpy
 
 from parallel_core.score_form import PLAIN, ScoreForm, alibi_slopes
@@ -13,6 +15,7 @@ from pynative.kernels.dropout import attention_dropout_mask
 from pynative.kernels.host.attention import backward, forward, heads
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
+from tests.support.documents import drawn_starts
 from tests.support.kernels import assert_close, normal, run_operator, softmax, tensor, upstream, values
 
 ENGINES = {"numpy": NumpyEngine(), "this process's": ENGINE}
@@ -64,6 +67,8 @@ def check(shape, options, dtype=mindspore.float32, spread=1.0):
         hidden = hidden | options["mask"].asnumpy()
     elif options.get("causal", True):
         hidden = hidden | ~np.tri(length, dtype=bool)
+    if "first_keys" in options:
+        hidden = hidden | (np.arange(length) < options["first_keys"][:, None, :, None])
     if "dropout_rate" in options:
         key, rate, first = options["dropout_key"], options["dropout_rate"], options.get("head_offset", 0)
         masks = [attention_dropout_mask(key, b, first + n, (length, length), rate)
@@ -113,7 +118,16 @@ OPTIONS = {
     "window and a mask each": {"form": ScoreForm(window=9), "mask": from_numpy(document_mask(3, 140, 7))},
     "cap": {"form": ScoreForm(soft_cap=1.5)},
     "alibi": {"form": ScoreForm(slopes=alibi_slopes(12)), "head_offset": 6},
+    "documents": {"first_keys": drawn_starts(3, 140, 0, 0.05)},
+    "documents of one position, of all": {"first_keys": np.outer([0, 1, 0], np.arange(140)).astype(np.int32)},
+    "documents, dropout": {"first_keys": drawn_starts(3, 140, 1), "dropout_rate": 0.3, "dropout_key": (5, 1)},
+    "documents, window": {"first_keys": drawn_starts(3, 140, 2, 0.02), "form": ScoreForm(window=9)},
+    "documents, a mask each": {
+        "first_keys": drawn_starts(3, 140, 3), "mask": from_numpy(document_mask(3, 140, 7)), "form": ScoreForm(30)
+    },
+    "documents of everything before": {"first_keys": drawn_starts(3, 140, 4), "causal": False},
     "all of them": {
+        "first_keys": drawn_starts(3, 140, 5, 0.03),
         "form": ScoreForm(20, 0.7, alibi_slopes(12)), "head_offset": 2, "dropout_rate": 0.3, "dropout_key": (5, 1)
     },
 }  # fmt: skip
@@ -146,7 +160,61 @@ def test_a_window_saves_work(monkeypatch):
     assert sum(computed) <= 2048 * (200 + 2 * 128)
 
 
-@pytest.mark.parametrize("option", ["causal", "everything seen", "a mask each", "window"])
+@pytest.mark.parametrize("form", [PLAIN, ScoreForm(window=300)], ids=["all", "window"])
+@pytest.mark.parametrize("starts", [(700,), (3, 131, 640), (90, 100, 230, 231, 990), (513, 1025)], ids=str)
+def test_documents_across_several_tiles(starts, form, engine):
+    """Longer than tiles and shorter, wherever they begin."""
+    first_keys = np.zeros((1, 1100), np.int32)
+    for start in starts:
+        first_keys[:, start:] = start
+    check(SHAPES["several tiles of keys"], {"first_keys": first_keys, "form": form})
+
+
+@given(
+    lengths=st.lists(st.integers(1, 150), min_size=1, max_size=5),
+    batch=st.integers(1, 2),
+    groups=st.integers(1, 2),
+    window=st.none() | st.integers(1, 150),
+    dropout=st.sampled_from([0.0, 0.2]),
+)
+@settings(max_examples=15, deadline=None)
+def test_any_documents(lengths, batch, groups, window, dropout):
+    """Of a second sample's row the documents come the other way round."""
+    rows = [np.repeat(np.cumsum([0, *order[:-1]]), order) for order in (lengths, lengths[::-1])][:batch]
+    options = {"first_keys": np.array(rows, np.int32), "form": ScoreForm(window)}
+    options |= {"dropout_rate": dropout, "dropout_key": (3,)} if dropout else {}
+    check((sum(lengths), batch, 2 * groups, groups, 4, 3), options)
+
+
+@pytest.mark.parametrize("length", [8, 130, 300, 512])
+def test_documents_of_a_row_are_what_they_are_apart(length):
+    """Outputs and gradients, and how many scores are computed, but for short documents that share a block."""
+    arrays = [normal(2048 // length * length, 1, n, 8, seed=seed) for seed, n in enumerate((4, 2, 2))]
+    starts = np.arange(len(arrays[0]), dtype=np.int32)[None] // length * length
+    apart = [x.reshape(-1, length, *x.shape[2:]).swapaxes(0, 1) for x in arrays]
+    dout = upstream((len(arrays[0]), 1, 32), 0)
+    dout_apart = dout.reshape(-1, length, 32).swapaxes(0, 1)
+    one, packed = counted(apart, [dout_apart]), counted(arrays, [dout], first_keys=starts)
+    for ours, theirs in zip(packed[0], one[0], strict=True):
+        assert_close(ours, theirs.swapaxes(0, 1).reshape(ours.shape), 1e-6)
+    assert packed[1] == one[1] if length >= 128 else packed[1] <= 64 * 2048 * 4 * 2
+
+
+def counted(arrays, gradients, **options) -> tuple[list, int]:
+    """(output and gradients, the scores that were computed forward and backward)."""
+    computed, real = [], ENGINE.score_exponentials
+
+    def counting(keys, queries, out, *rest):
+        computed.append(out.size)
+        real(keys, queries, out, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ENGINE, "score_exponentials", counting)
+        out, found = run_operator(lambda *x: kernels.attention(*x, scale=0.4, **options), arrays, gradients=gradients)
+    return out + found, sum(computed)
+
+
+@pytest.mark.parametrize("option", ["causal", "everything seen", "a mask each", "window", "documents"])
 @pytest.mark.parametrize("spread", [12.0, 30.0])
 def test_scores_that_exp_cannot_take(spread, option, engine):
     """Scores of hundreds and thousands: sums of exp(s) overflow or vanish unless the maximum is subtracted.

@@ -1,0 +1,37 @@
+"""Documents that share a row of a batch: of each position, the first one of its document.
+
+b rows, s length of a sequence.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Starts = NDArray[np.int32]
+"""[..., s]: a document's positions follow one another, and all have the first one's number."""
+
+
+def starts_after(is_end: NDArray[np.bool_]) -> Starts:
+    """[..., s] whether a position ends its document, to which it belongs -> where the document of each begins."""
+    starts = np.zeros(is_end.shape, np.int32)
+    starts[..., 1:] = np.where(is_end[..., :-1], np.arange(1, is_end.shape[-1]), 0)
+    return np.maximum.accumulate(starts, axis=-1)
+
+
+def wrong_starts(starts: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """[b, s] bool: the number is neither the position's own nor the one before's."""
+    wrong = starts != np.arange(starts.shape[-1])
+    wrong[:, 1:] &= starts[:, 1:] != starts[:, :-1]
+    return wrong
+
+
+def dense_mask(starts: Starts) -> NDArray[np.bool_]:
+    """[b, s] -> [b, 1, s, s], True where the query is of another document or comes before the key."""
+    causal = np.tri(starts.shape[-1], dtype=bool)
+    return ~(causal & (starts[:, :, None] == starts[:, None, :]))[:, None]
+
+
+def ends_in_rows(starts: Starts) -> tuple[int, ...]:
+    """Of all documents of [b, s], row after row, how many positions stand before their end."""
+    is_first = starts == np.arange(starts.shape[-1], dtype=np.int32)
+    firsts = np.flatnonzero(is_first)
+    return (*map(int, firsts[1:]), starts.size)

@@ -1,0 +1,49 @@
+"""`python benchmarks/megatron_preprocess.py FILE.jsonl PREFIX FOLDER WORKERS [--legacy]`, where megatron-core is installed.
+
+The loop of Megatron-LM's `tools/preprocess_data.py`, which its package leaves out: lines to a pool of processes, 32 at a
+time, and the documents that come back to its own builder. `benchmarks/preprocess.py` runs it beside ours.
+"""
+
+import json
+import multiprocessing
+import sys
+
+from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
+from megatron.core.tokenizers.text.libraries.huggingface_tokenizer import HuggingFaceTokenizer
+
+
+class Encoder:
+    """What a process of the pool does with a line."""
+
+    def __init__(self, folder: str, legacy: bool) -> None:
+        self.folder, self.legacy = folder, legacy
+
+    def start(self) -> None:
+        """Give the process its tokenizer."""
+        Encoder.tokenizer = HuggingFaceTokenizer(self.folder, use_fast=True, include_special_tokens=self.legacy)
+
+    def encode(self, line: str) -> tuple[dict[str, list[int]], dict[str, list[int]], int]:
+        """Ids and lengths of each key, and the characters read."""
+        ids = Encoder.tokenizer.text_to_ids(json.loads(line)["text"])
+        if ids:
+            ids.append(Encoder.tokenizer.eos_id)
+        return {"text": ids}, {"text": [len(ids)] if ids else []}, len(line)
+
+
+def main(file: str, prefix: str, folder: str, workers: str, *legacy: str) -> None:
+    """Write PREFIX_text_document."""
+    encoder = Encoder(folder, bool(legacy))
+    encoder.start()
+    size = len(Encoder.tokenizer.tokenizer)
+    with open(file, encoding="utf-8") as lines:
+        pool = multiprocessing.Pool(int(workers), initializer=encoder.start)
+        builder = IndexedDatasetBuilder(f"{prefix}_text_document.bin", dtype=DType.optimal_dtype(size))
+        for ids, lengths, _ in pool.imap(encoder.encode, lines, 32):
+            builder.add_document(ids["text"], lengths["text"])
+    builder.finalize(f"{prefix}_text_document.idx")
+    pool.close()
+    pool.join()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

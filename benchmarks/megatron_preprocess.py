@@ -1,7 +1,7 @@
-"""`python benchmarks/megatron_preprocess.py FILE.jsonl PREFIX FOLDER WORKERS [--legacy]`, where megatron-core is installed.
+"""`python benchmarks/megatron_preprocess.py FILE.jsonl PREFIX FOLDER WORKERS [--legacy]`, with megatron-core installed.
 
-The loop of Megatron-LM's `tools/preprocess_data.py`, which its package leaves out: lines to a pool of processes, 32 at a
-time, and the documents that come back to its own builder. `benchmarks/preprocess.py` runs it beside ours.
+The loop of Megatron-LM's `tools/preprocess_data.py`, which its package leaves out: lines to a pool of processes, 32 at
+a time, and the documents that come back to its own builder. `benchmarks/preprocess.py` runs it beside ours.
 """
 
 import json

@@ -62,12 +62,12 @@ def main() -> None:
         file, ours, megatron = f"{folder}/in.jsonl", f"{folder}/ours", f"{folder}/megatron"
         size = write_input(Path(file), args.megabytes)
         legacy = ["--legacy-tokenizer"] if args.legacy_tokenizer else []
+        reference, model = str(ROOT / "benchmarks/megatron_preprocess.py"), args.tokenizer_model
+        flags = f"--input {file} --output-prefix {ours} --tokenizer-type HuggingFaceTokenizer --append-eod".split()
+        flags += ["--tokenizer-model", model, "--workers", str(args.workers), *legacy]
         commands = {
-            megatron: [args.megatron, str(ROOT / "benchmarks/megatron_preprocess.py"), file, megatron]
-            + [args.tokenizer_model, str(args.workers), *legacy],
-            ours: [sys.executable, "-m", "parallel_core.data.preprocess", "--input", file, "--output-prefix", ours]
-            + ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", args.tokenizer_model, "--append-eod"]
-            + ["--workers", str(args.workers), *legacy],
+            megatron: [args.megatron, reference, file, megatron, model, str(args.workers), *legacy],
+            ours: [sys.executable, "-m", "parallel_core.data.preprocess", *flags],
         }
         whole = Path(file).read_bytes()
         Path(file).write_text('{"text": "a"}\n')
@@ -84,7 +84,8 @@ def main() -> None:
         later = statistics.median((a - starts[megatron]) / (b - starts[ours]) for a, b in pairs)
         same = "equal" if contents(ours) == contents(megatron) else "different"
         print(
-            f"{size / 1e6:.0f} MB, {args.workers} workers: median ratio {ratio:.2f}, {later:.2f} without the start, files {same}"
+            f"{size / 1e6:.0f} MB, {args.workers} workers: median ratio {ratio:.2f}, {later:.2f} without the start, "
+            f"files {same}"
         )
 
 

@@ -9,7 +9,7 @@ from parallel_core.data.indexed_dataset import IndexedDataset
 from parallel_core.data.preprocess.command_line import main
 from parallel_core.data.tokenizers import build_tokenizer
 from tests.support.assets import asset
-from tests.support.instruction import hashed, hashed_files, inputs
+from tests.support.instruction import hashed_files, inputs
 from tests.support.tokenizer_records import options, unpack
 
 RECORDED = json.loads(asset("preprocess.json").read_bytes())

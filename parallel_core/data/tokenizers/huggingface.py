@@ -73,6 +73,7 @@ class HuggingFaceTokenizer(MegatronTokenizer):
         is_included = options.tokenizer_hf_include_special_tokens
         self._special = not self._is_newer if is_included is None else is_included
         self._backend = backend(self._folder, options.tokenizer_type)
+        self._folder.content = {}  # large, and no part of what workers are sent
         if options.tokenizer_special_tokens and not options.legacy:
             self._add(options.tokenizer_special_tokens)
 

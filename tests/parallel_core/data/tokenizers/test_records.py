@@ -1,5 +1,8 @@
 """Every recorded id, text, special id and padded size, of Megatron 0.16.1, its main, MindSpeed-LLM and transformers."""
 
+import json
+import shutil
+
 import pytest
 
 from parallel_core.data.tokenizers import build_tokenizer, facts, padded_vocab_size, training_vocab_size
@@ -142,6 +145,20 @@ def test_conversations_by_the_folders_own_template(case, folders):
     ]
     assert all("  spaces  " in text for text in differing)
     assert len(differing) == (2 if case == "hf_llama.transformers5_chat" else 0)
+
+
+def test_the_class_that_a_folder_names_is_heeded_as_by_transformers_4(folders, tmp_path):
+    """A byte-level folder that says LlamaTokenizerFast, as published ones of DeepSeek do: BOS, and EOS if it asks."""
+    folder = shutil.copytree(folders / "hf_deepseek", tmp_path / "hf_deepseek")
+    plain = build_tokenizer(options_of("hf_deepseek.legacy", tmp_path))
+    path = folder / "tokenizer_config.json"
+    config = {**json.loads(path.read_text()), "tokenizer_class": "LlamaTokenizerFast", "add_eos_token": True}
+    path.write_text(json.dumps(config))
+    tokenizer = build_tokenizer(options_of("hf_deepseek.legacy", tmp_path))
+    for text in records()["texts"].values():
+        ids = plain.tokenize(text)
+        assert tokenizer.tokenize(text) == [tokenizer.bos, *ids, tokenizer.eos]
+        assert tokenizer.encode(text) == ids
 
 
 def test_every_record_is_looked_at():

@@ -6,6 +6,7 @@ about the vocabulary instead: its size, as it is and as training pads it, and it
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -58,6 +59,14 @@ def info(options: TokenizerOptions, padded: int | None, divisible_by: int, tenso
     return {"tokenizer_type": options.tokenizer_type, **found, "padded_vocab_size": rows}
 
 
+def _behind_a_list(args: argparse.Namespace) -> Path | None:
+    """The file, where it stands behind a flag with any number of values, which took it for one of them."""
+    for values in (args.tokenizer_special_tokens, args.tokenizer_kwargs):
+        if values and values[-1].endswith(".jsonl"):
+            return Path(values.pop())
+    return None
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Command line."""
     parser = command_line(__doc__, "python -m mapping tokenize")
@@ -69,6 +78,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--make-vocab-size-divisible-by", type=int, default=128, help="times the next gives a multiple")
     parser.add_argument("--tensor-model-parallel-size", type=int, default=1, help="of the training")
     args = parser.parse_args(arguments)
+    if args.file is None and not args.info:
+        args.file = _behind_a_list(args)
     if args.file is None and not args.info:
         parser.error("FILE.jsonl: must be given, or --info")
     if args.make_vocab_size_divisible_by < 1 or args.tensor_model_parallel_size < 1:

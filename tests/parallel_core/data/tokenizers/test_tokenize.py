@@ -38,6 +38,14 @@ def test_the_command_prints_a_line_for_each(folders, tmp_path):
     assert [json.loads(line) for line in done.stdout.splitlines()] == wanted and len(wanted) > 60
 
 
+def test_the_file_may_stand_behind_a_list(folders, tmp_path, capsys):
+    (tmp_path / "in.jsonl").write_text('{"text": "hello"}')
+    record = records()["cases"]["tiktoken_a.core_specials"]
+    flags = [flag.replace("{T}", f"{folders}/tiktoken_a") for flag in record["flags"]]
+    main([*flags, str(tmp_path / "in.jsonl")])
+    assert json.loads(capsys.readouterr().out) == {"ids": record["encode"]["word"]["ids"], "text": "hello"}
+
+
 def test_facts_need_no_package(folders, capsys, monkeypatch):
     monkeypatch.setattr(libraries, "find_spec", lambda name: None)
     flags = ["--tokenizer-type", "SentencePieceTokenizer", "--tokenizer-model", f"{folders}/sp_llama/tokenizer.model"]

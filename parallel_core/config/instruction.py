@@ -15,6 +15,8 @@ class InstructionConfig(Config):
     """Samples are prompts with answers; only answers carry loss."""
     labels_in_data: bool = option("--train-mode", False)
     """Data files hold, after each sequence's tokens, as many labels."""
+    sft: bool = option("--sft", False)
+    """Read files of messages, tokenised while training, as Megatron does."""
     prompt_type: str | None = option("--prompt-type", None)
     """Name of the chat template that the data were made with."""
     prompt_type_path: str | None = option("--prompt-type-path", None)

@@ -131,11 +131,12 @@ class BlendedMegatronDatasetBuilder:
         return BlendedDataset(parts, weights, sum(shares), self.config)
 
     def _build_part(self, prefix: str, split: Split, interval: Interval, size: int | None) -> GPTDataset:
-        sequences = self._open(prefix)
+        sequences = self.open(prefix)
         indices = cut(len(sequences.sequence_lengths), interval)
         return self.cls(sequences, indices, size, split, self.config, prefix or "the mock data")
 
-    def _open(self, prefix: str) -> Sequences:
+    def open(self, prefix: str) -> Sequences:
+        """The data of one path, opened once."""
         if prefix not in self._opened:
             self._opened[prefix] = self.cls.open(prefix or None, self.config)
         return self._opened[prefix]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, cast
 
 from parallel_core.config import AllConfig
 from parallel_core.data import from_config
-from parallel_core.data.blended import build_train_valid_test_datasets
+from parallel_core.data.blended import BlendedMegatronDatasetBuilder, build_train_valid_test_datasets
 from parallel_core.data.instruction.from_config import conversations_per_epoch, instruction_datasets
 from parallel_core.data.instruction.labelled import LabelledDataset
+from parallel_core.data.instruction.sft import PROMPT_FORMATS, SFTDataset, SFTDatasetConfig
 
 Provider = Callable[[Sequence[int | None]], Sequence[Any]]
 """Numbers of samples of train, valid and test -> their data sets, none where a split has no share."""
@@ -20,6 +21,8 @@ def datasets_provider(config: AllConfig) -> Provider:
     """What `pretrain` asks for data. Raises ValueError for what the flags or the files are wrong about."""
     if config.dataset_config.instruction.enabled:
         return instruction_datasets(config)
+    if config.dataset_config.instruction.sft:
+        return _messages(config)
     if config.dataset_config.instruction.labels_in_data:
         return _labelled(config)
     described = from_config.gpt_dataset_config(config)
@@ -30,7 +33,34 @@ def samples_per_epoch(config: AllConfig) -> int | None:
     """Samples of one pass over the training data, where the files say it. Raises FileNotFoundError or ValueError."""
     if config.dataset_config.instruction.enabled:
         return conversations_per_epoch(config)
-    return from_config.samples_per_epoch(config)
+    return None if config.dataset_config.instruction.sft else from_config.samples_per_epoch(config)
+
+
+def _messages(config: AllConfig) -> Provider:
+    """Files of messages (--sft); opened here once, so that their mistakes are said at once."""
+    data = config.dataset_config
+    if data.tokenizer_type != "SFTTokenizer":
+        raise ValueError(f"--sft: needs --tokenizer-type SFTTokenizer to write messages, not {data.tokenizer_type}")
+    if data.mock_data:
+        raise ValueError("--sft: needs --data-path, a file of messages; leave out --mock-data")
+    tokenizer = from_config.tokenizer_of(config)
+    plain = replace(from_config.gpt_dataset_config(config, tokenizer.facts), tokenizer=tokenizer)
+    described = SFTDatasetConfig(
+        **{field.name: getattr(plain, field.name) for field in fields(plain)},
+        form=PROMPT_FORMATS[data.tokenizer.sft_tokenizer_prompt_format],
+        context_parallel_size=config.parallel_config.context_parallel_size,
+    )
+    # Whatever has the methods of a GPTDataset can be blended.
+    builder = BlendedMegatronDatasetBuilder(cast(Any, SFTDataset), (None, None, None), lambda: True, described)
+    for blend in described.blend_per_split or [described.blend]:
+        for path in blend[0] if blend else ():
+            builder.open(path)
+
+    def build(sizes: Sequence[int | None]) -> Sequence[Any]:
+        builder.sizes = list(sizes)
+        return builder.build()
+
+    return build
 
 
 def _labelled(config: AllConfig) -> Provider:

@@ -65,7 +65,7 @@ FLAGS = group(
     refused(
         "conversations are read by --stage sft and --prompt-type; leave it out",
         """
-        --chat-template=str --sft --hf-chat-template --history-turns=int:3 --no-chat-template --no-cut-token
+        --chat-template=str --hf-chat-template --history-turns=int:3 --no-chat-template --no-cut-token
         --return-document-ids
         --tokenizer-prompt-format=str{mistral,llama3,chatml}
         """,

@@ -131,7 +131,7 @@ ROWS = (
         lambda config: config.training_config.profiler.is_dynamic,
         "the file of --profile-dynamic-profiler-config-path says it",
     ),
-    needs("instruction.enabled", below(InstructionConfig, "enabled", "labels_in_data")),
+    needs("instruction.enabled", below(InstructionConfig, "enabled", "labels_in_data", "sft")),
     needs("reset_attention_mask", "create_attention_mask_in_dataloader"),
     Idle(
         "eos_token_id",

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from parallel_core.data.datasets import datasets_provider
+from parallel_core.data.indexed_dataset import IndexedDatasetBuilder
+from parallel_core.data.instruction.samples import Conversations
 from parallel_core.data.preprocess.command_line import main
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
 from tests.support.distributed import run
@@ -23,20 +25,24 @@ SFT = "--stage sft --is-instruction-dataset --finetune --prompt-type qwen"
 LORA = "--lora-r 4 --lora-alpha 8 --lora-target-modules linear_qkv linear_proj"
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """An Alpaca jsonl, preprocessed; its --data-path."""
-    folder = tmp_path_factory.mktemp("data")
+def preprocessed(folder, name: str, *more: str) -> str:
+    """16 conversations of an Alpaca jsonl as data sets; their --data-path."""
     lines = (inputs() / "input" / "alpaca_en.jsonl").read_text().splitlines()[:16]
     (folder / "alpaca.jsonl").write_text("\n".join(lines))
     main(
         [
-            *("--input", str(folder / "alpaca.jsonl"), "--output-prefix", str(folder / "alpaca")),
+            *("--input", str(folder / "alpaca.jsonl"), "--output-prefix", str(folder / name)),
             *("--tokenizer-type", "PretrainedFromHF", "--tokenizer-name-or-path", tokenizer()),
-            *("--handler-name", "AlpacaStyleInstructionHandler", "--prompt-type", "qwen"),
+            *("--handler-name", "AlpacaStyleInstructionHandler", "--prompt-type", "qwen", *more),
         ]
     )
-    return str(folder / "alpaca")
+    return str(folder / name)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The --data-path of an Alpaca jsonl, preprocessed."""
+    return preprocessed(tmp_path_factory.mktemp("data"), "alpaca")
 
 
 def tokenizer() -> str:
@@ -93,3 +99,54 @@ def test_answers_alone_carry_loss(data):
         batch = train.collate([train[number]])
         counted = batch["labels"][0][batch["loss_mask"][0] > 0].tolist()
         assert made.detokenize(counted) == answers[number] + "<|im_end|>"
+
+
+def test_packed_conversations_have_the_loss_of_single_ones(data, tmp_path):
+    """They never attend to each other: one step over all of them, packed by --neat-pack, on one rank and two."""
+    packed = preprocessed(tmp_path, "packed", "--pack", "--neat-pack", "--seq-length", "256")
+    packs = len(Conversations(packed))
+    assert 1 < packs < 16
+    one_step = MODEL.replace("--train-iters 3", "--train-iters 1").replace("128 ", "256 ")
+    one_step = one_step.replace("--micro-batch-size 2 --global-batch-size 4", "--micro-batch-size 1")
+
+    def first_loss(ranks: int, path: str, batch: int, more: str = "") -> float:
+        flags = f"{one_step} {SFT} --calculate-per-token-loss --tokenizer-name-or-path {tokenizer()}"
+        return run(ranks, losses, f"{flags} --data-path {path} --global-batch-size {batch} {more}")[-1][0]
+
+    alone = first_loss(1, data, 16)
+    kept_apart = "--neat-pack --reset-attention-mask"
+    assert first_loss(1, packed, packs, kept_apart) == pytest.approx(alone, rel=1e-6)
+    assert first_loss(2, packed, packs, f"{kept_apart} --context-parallel-size 2") == pytest.approx(alone, rel=1e-5)
+    assert abs(first_loss(1, packed, packs) - alone) > 1e-4  # without it they see each other
+
+
+def test_messages_are_trained_on_as_they_are(tmp_path):
+    """Megatron's --sft: two conversations in a row."""
+    rows = [json.loads(line) for line in (inputs() / "input" / "messages.jsonl").read_text().splitlines()[:8]]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    flags = MODEL.replace("PretrainedFromHF", "SFTTokenizer").replace("--train-iters 3", "--train-iters 2")
+    folder = inputs() / "tokenizers" / "hf_nemotron"
+    found = run(2, losses, f"{flags} --sft --tokenizer-model {folder} --data-path {tmp_path / 'rows.jsonl'}")
+    assert found[0] == found[1] and len(found[0]) == 2 and np.isfinite(found[0]).all()
+
+
+def test_labels_that_stand_behind_their_tokens(tmp_path):
+    """--train-mode finetune: each conversation's loss counts alike, and --reset-position-ids keeps them apart."""
+    tokens = np.arange(1, 129)
+    labels = np.full(128, -100)
+    tokens[9], labels[4:10] = -1 - tokens[9], 7  # a conversation of 10 tokens ends here
+    labels[20:40] = 8
+    with IndexedDatasetBuilder(tmp_path / "labelled", np.int32) as builder:
+        for _ in range(8):
+            builder.add_document([*tokens, *labels], [256])
+        builder.finalize()
+    flags = MODEL.replace("PretrainedFromHF", "NullTokenizer --vocab-size 3000") + "--train-mode finetune"
+    flags += f" --reset-position-ids --data-path {tmp_path / 'labelled'}"
+    (train, _, _) = datasets_provider(config_of(flags, 1))((4, 0, 0))
+    sample = train[0]
+    assert sample["tokens"].tolist() == list(range(1, 129))
+    assert sample["document_starts"].tolist() == [0] * 10 + [10] * 118
+    assert sample["loss_mask"][4:10].sum() == pytest.approx(1) and sample["loss_mask"][20:40].sum() == pytest.approx(1)
+    assert sample["loss_mask"].sum() == pytest.approx(2) and set(sample["labels"].tolist()) == {0, 7, 8}
+    found = run(1, losses, flags)[0]
+    assert len(found) == 3 and found[-1] < found[0]

@@ -116,7 +116,7 @@ def load_checkpoint(
 ) -> dict[str, int]:
     """Fill model, optimizer and schedule from the latest checkpoint in `ckpt_path`, or from that one; where it was.
 
-    crc_check: checksums are verified in any case.
+    crc_check: checksums are verified unless the configuration's `crc_check` is off.
     """
     _check_format(format)
     run = _run_of(config, model, optimizer, opt_param_scheduler)

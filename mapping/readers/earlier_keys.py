@@ -155,12 +155,7 @@ _MODEL: dict[str, Meaning] = {
     **dict.fromkeys(("encoder_num_layers", "decoder_num_layers"), planned("other networks than a decoder")),
 }
 _TRAINING: dict[str, Meaning] = {
-    "crc_check": nothing("checksums are verified whenever a checkpoint is loaded"),
     "grad_clip_kwargs": clipping,
-    **dict.fromkeys(
-        ("profile_framework", "profile_communication", "profile_op_time"),
-        nothing("MindSpore's profiler records it whenever it records"),
-    ),
     "best_metric_comparison": planned("keeping the best checkpoint"),
     "eval_metric": words({"perplexity": "evaluation logs the loss, whose exponential it is"}),
     "loss_reduction": words({"mean": "losses are averaged over tokens"}),

@@ -29,6 +29,18 @@ class AllConfig(Sections):
         self._derive()
         complain(judge(RULES, self))
 
+    @property
+    def model(self) -> AllConfig:
+        """The earlier system's section around `model_config`."""
+        return self
+
+    @property
+    def callbacks(self) -> list[dict[str, Any]]:
+        """What saves, as the earlier system's list of callbacks says it."""
+        checkpoint = self.training_config.checkpoint
+        saves = {"type": "CheckpointMonitor", "save_checkpoint_steps": checkpoint.save_interval}
+        return [saves] if checkpoint.output_dir else []
+
     def _link(self) -> None:
         """Give every section the siblings that it names."""
         sections = {entry.name: getattr(self, entry.name) for entry in fields(self)}

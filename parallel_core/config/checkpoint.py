@@ -79,6 +79,8 @@ class CheckpointConfig(Config):
     resume_training: bool | None = option("--resume-training", None)
     """Go on where `load_checkpoint` stopped: it must hold a run. False: take its weights alone, as `finetune` does. If
     not given: go on if it holds a run."""
+    crc_check: bool = option("--no-resume-crc-check", True)
+    """Compare every byte of a checkpoint that is loaded with its checksum."""
     new_dataset: bool = option("--new-dataset", False)
     """On resuming, start the data from its beginning."""
 

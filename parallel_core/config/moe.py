@@ -96,6 +96,11 @@ class MoEConfig(Config):
     monitors: MoEMonitorConfig = concern(MoEMonitorConfig)
     """What is logged and recorded."""
 
+    @property
+    def enable_cold_hot_expert(self) -> bool:
+        """The earlier system's name for having hot experts."""
+        return self.hot_expert_num > 0
+
     def derive(self) -> None:
         if self.num_experts == 1:
             self.num_experts = None

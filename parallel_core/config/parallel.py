@@ -112,6 +112,16 @@ class ParallelConfig(Config):
         return model_parallel_size(self)
 
     @property
+    def model_parallel(self) -> int:
+        """The earlier system's name of the tensor-parallel size."""
+        return self.tensor_model_parallel_size
+
+    @property
+    def expert_parallel(self) -> int:
+        """The earlier system's name of the expert-parallel size."""
+        return self.expert_model_parallel_size
+
+    @property
     def is_on_cpu(self) -> bool:
         """Whether a process computes on a CPU, as far as one can tell before it starts."""
         return is_on_cpu(self.found_device or self.device_target)

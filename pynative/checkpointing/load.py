@@ -63,8 +63,9 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     if strictness.refuses_unused and not state.config.lora_config.use_lora:
         problems += _adapters_too_many(reader)
     wanted = _is_no_adapter if adapters_begin else _any
-    _check(reader, state.model, problems, strictness, exactly=optimizer is not None, wanted=wanted)
-    _read_weights(reader, state.model, exactly=optimizer is not None, wanted=wanted)
+    exactly, verifies = optimizer is not None, training.checkpoint.crc_check
+    _check(reader, state.model, problems, strictness, exactly=exactly, wanted=wanted, verifies=verifies)
+    _read_weights(reader, state.model, exactly=exactly, wanted=wanted)
     _compare_adapters(reader, state.config)
     if optimizer is not None:
         read_optimizer(reader, optimizer, strictness)
@@ -202,9 +203,11 @@ def _check(
     exactly: bool,
     wanted: Wanted = _any,
     offered: Sequence[str] | None = None,
+    verifies: bool = True,
 ) -> None:
     """Raise ValueError on every rank if anything is wrong on any; `strictness` is about names of one side only.
-    exactly: see `_read_weights`. offered: names that a model can use, by default those of all weights."""
+    exactly: see `_read_weights`. offered: names that a model can use, by default those of all weights.
+    verifies: every file is read through and compared with its checksums."""
     world = parallel_state.get_world_group()
     parameters = {one.meta.spec.name: one for one in name_parameters(model) if wanted(one.meta.spec)}
     specs = {name: parameter.meta.spec for name, parameter in parameters.items()}
@@ -216,7 +219,9 @@ def _check(
             warn(f"{reader.directory}: {note}")
         for file in reader.unverified_files:
             warn(f"{reader.directory / file}: has no checksums: a changed byte in it would not be found")
-    damaged = reader.damaged_files(world.rank, world.size)
+    damaged = reader.damaged_files(world.rank, world.size) if verifies else []
+    if not verifies and world.rank == 0:
+        log(f"{reader.directory}: its bytes are not compared with their checksums (--no-resume-crc-check)")
     if damaged:
         damaged.append(commit.another(reader.directory))
     problems = [*damaged, *problems, *(problem for problem in found if problem)]

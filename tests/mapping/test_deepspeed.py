@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from operator import attrgetter
 
 import pytest
 
@@ -95,6 +97,36 @@ def test_auto_is_what_the_flags_say_and_is_logged(reading_with):
         "train_batch_size auto: --global-batch-size 4",
         "optimizer.params.lr auto: --lr 0.001",
     ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "flags", "others", "field"),
+    [
+        (
+            ("gradient_accumulation_steps",),
+            "--micro-batch-num 2",
+            "--micro-batch-num 4",
+            "dataset_config.micro_batch_num",
+        ),
+        (("gradient_clipping",), "--clip-grad 0.5", "--clip-grad 2", "optimizer_config.clip_grad"),
+        (("train_batch_size",), "--global-batch-size 8", "--global-batch-size 16", "dataset_config.micro_batch_num"),
+        (
+            ("train_micro_batch_size_per_gpu",),
+            "--micro-batch-size 2",
+            "--micro-batch-size 1",
+            "dataset_config.batch_size",
+        ),
+        (("fp16", "enabled"), "--fp16", "", "training_config.precision.fp16"),
+        (("bf16", "enabled"), "--bf16", "", "training_config.precision.bf16"),
+    ],
+)
+def test_each_auto_follows_its_flag(reading_with, keys, flags, others, field):
+    """Another flag beside the same file is another note and another value."""
+    content = functools.reduce(lambda inner, key: {key: inner}, reversed(keys), "auto")
+    one, other = (reading_with(content, f"~global-batch-size {given}") for given in (flags, others))
+    assert one.errors == other.errors == []
+    assert attrgetter(field)(one.config) != attrgetter(field)(other.config)
+    assert one.notes != other.notes and one.notes[0].startswith(f"{'.'.join(keys)} auto: ")
 
 
 def test_auto_that_nothing_resolves_is_an_error(reading_with):

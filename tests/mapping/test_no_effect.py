@@ -26,7 +26,7 @@ IDLE = [
     (
         "--use-mp-args-from-checkpoint-args",
         "",
-        "--use-checkpoint-args --load nothing/is/there",
+        "--use-checkpoint-args --load not/saved/yet --save not/saved/yet --save-interval 4",
         "--use-checkpoint-args",
     ),
     *(
@@ -134,11 +134,27 @@ IDLE = [
     *(
         (
             flag,
-            "--num-experts 4",
-            "--num-experts 4 --moe-expert-capacity-factor 2 --hot-expert-num 1",
+            EXPERTS,
+            f"{EXPERTS} --hot-expert-num 1 {beside}",
             "--hot-expert-num",
         )
-        for flag in ("--cold-token-percent 0.5", "--hot-expert-update-step 5")
+        for flag, beside in (
+            ("--cold-token-percent 0.5", ""),
+            ("--hot-expert-update-step 5", "--cold-token-percent 0.5"),
+        )
+    ),
+    *(
+        (flag, EXPERTS, f"{EXPERTS} {company}", "--cold-token-percent")
+        for company in ("--cold-token-percent 0.5", "--expert-model-parallel-size 2")
+        for flag in ("--hot-expert-num 1",)
+    ),
+    ("--position-embedding-type none", LATENT, "", "in any case"),
+    ("--deterministic-mode", "", "--device-target Ascend", "a CPU"),
+    (
+        "--overlap-param-gather",
+        "--use-distributed-optimizer --overlap-grad-reduce --tensor-model-parallel-size 4",
+        "--use-distributed-optimizer --overlap-grad-reduce",
+        "one replica",
     ),
     *(
         (flag, "", "--optimizer muon", "--optimizer muon")
@@ -190,7 +206,6 @@ IDLE = [
             ("--share-mtp-embedding-and-output-weight", "--num-nextn-predict-layers"),
         )
     ),
-    ("--hot-expert-update-step 5", "--num-experts 4", "--num-experts 4 --hot-expert-num 1", "--hot-expert-num"),
     ("--pre-tockens 8", "--sparse-mode 2", "--sparse-mode 4", "--sparse-mode"),
     ("--lr-warmup-init 1e-4", "", "--lr-warmup-iters 2", "--lr-warmup-iters"),
     ("--lr-warmup-style log", "--lr-warmup-fraction 0", "--lr-warmup-fraction 0.2", "--lr-warmup-fraction"),

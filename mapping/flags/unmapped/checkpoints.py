@@ -5,7 +5,6 @@ from mapping.flags.flag import group, ignored, refused
 FLAGS = group(
     "Checkpoints: formats and conversion of checkpoints",
     ignored("data-parallel ranks always start from the same values", "--no-initialization>perform_initialization=off"),
-    ignored("the checksums of all bytes are verified whenever a checkpoint is loaded", "--resume-crc-check"),
     ignored(
         "checkpoints are written and read in this package's own way, checked on reading",
         """

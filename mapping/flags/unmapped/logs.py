@@ -28,10 +28,6 @@ FLAGS = group(
         "it drives Python's garbage collector or the host only",
         "--manual-gc --manual-gc-interval=int:0 --no-manual-gc-eval|--disable-manual-gc-eval=off",
     ),
-    ignored(
-        "MindSpore's profiler records it whenever it records",
-        "--profile-framework=str{all,time} --profile-communication --profile-op-time --no-profile-op-time=off",
-    ),
     ignored("it is always logged", "--log-throughput"),
     ignored("there is one level of detail", "--logging-level=int"),
 )

@@ -29,6 +29,11 @@ def _keeps_its_tokens(config: AllConfig) -> bool:
     return parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size == 1
 
 
+def _copies_none(config: AllConfig) -> bool:
+    """Whether a hot expert is on every rank anyway, and takes as many tokens as a cold one."""
+    return config.parallel_config.expert_model_parallel_size == 1 and config.moe_config.cold_token_percent == 1
+
+
 def _routes_in_that_type(config: AllConfig) -> bool:
     return config.moe_config.moe_router_dtype == "fp32" and config.model_config.compute_dtype == "float32"
 
@@ -47,6 +52,11 @@ ROWS = (
     needs("moe_shared_expert_intermediate_size", "moe_shared_expert_gate moe_shared_expert_overlap"),
     needs("moe_grouped_gemm", "enable_gmm_safe_tokens"),
     needs("hot_expert_num", "cold_token_percent hot_expert_update_step"),
+    Idle(
+        "hot_expert_num hot_expert_update_step",
+        _copies_none,
+        "needs --expert-model-parallel-size 2 or more, or --cold-token-percent below 1",
+    ),
     Idle(
         "moe_router_score_function moe_router_pre_softmax moe_router_norm_topk_prob moe_router_topk_scaling_factor "
         "moe_router_num_groups moe_router_group_topk moe_router_group_score_topk moe_router_enable_expert_bias "

@@ -53,7 +53,7 @@ ROWS = (
     Idle("rank_order", _fits_one_order, "needs pipeline and data parallelism, whose order it is"),
     Idle(
         "overlap_grad_reduce delay_grad_reduce bucket_size wrap_with_ddp average_in_collective communication_data_type "
-        "check_weight_hash_across_dp_replicas_interval",
+        "check_weight_hash_across_dp_replicas_interval overlap_param_gather",
         _has_one_replica,
         "needs data parallelism: there is one replica",
     ),
@@ -84,6 +84,7 @@ ROWS = (
     Idle("grad_reduce_in_bf16", lambda config: config.model_config.compute_dtype != "bfloat16", "needs --bf16"),
     Idle("disable_jit_fuser", lambda config: not config.parallel_config.compiles, "acts on --kernels ops on a CPU"),
     Idle("use_flash_attention", _attends_in_one_way, "on a CPU attention keeps no scores in any case (--kernels host)"),
+    Idle("deterministic_mode", _is_on_cpu, "a CPU gives the same bits in any case"),
     Idle("apply_rope_fusion apply_swiglu_fusion input_layout", _is_on_cpu, "a CPU has one form of these operators"),
     needs("use_flash_attention", "input_layout"),
     Idle("cpu_offload_params", _is_on_cpu, "on a CPU weights are in host memory already"),

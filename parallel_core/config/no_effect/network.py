@@ -66,6 +66,13 @@ ROWS = (
         "latent attention's heads have sizes of their own, and its projections no bias of this name",
     ),
     Idle(
+        "position_embedding_type",
+        lambda config: (
+            config.model_config.multi_latent_attention.enabled and config.model_config.position_embedding_type == "none"
+        ),
+        "latent attention turns a part of each head in any case",
+    ),
+    Idle(
         "ffn_hidden_size",
         _has_experts_alone,
         "every layer has experts, whose width is --moe-ffn-hidden-size",

@@ -1,6 +1,7 @@
 """Training that stops and goes on, at the same layout and at another."""
 
 import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest
 from tests.support.checkpoint_jobs import Outcome, assert_same, layout_flags, saved, train, train_on
+from tests.support.damage import flip
 from tests.support.distributed import run
 
 LAYOUTS = {"one": (1, 1, 1), "tp2": (2, 2, 1), "pp2": (2, 1, 2), "dp2": (2, 1, 1), "tp2pp2": (4, 2, 2)}
@@ -115,6 +117,18 @@ def test_no_load_optim_keeps_the_iteration(checkpoint):
     after = load_at("one", f"--load {directory} --no-load-optim --lr-decay-iters 9")
     np.testing.assert_equal(after.weights, before.weights)
     assert after.iteration == before.iteration == 2 and after.steps == 0
+
+
+def test_bytes_are_compared_with_their_checksums_unless_a_flag_forbids_it(checkpoint, tmp_path):
+    """The log says that they are not."""
+    directory, _ = checkpoint
+    copy = shutil.copytree(directory, tmp_path / "copy")
+    flip(max(copy.rglob("*.safetensors")))
+    load = f"--load {copy} --lr-decay-iters 4 --train-iters 2"
+    with pytest.raises(ValueError, match="damaged: not what was written"):
+        run(1, logged, load)
+    _, lines = run(1, logged, f"{load} --no-resume-crc-check")[0]
+    assert any("not compared with their checksums (--no-resume-crc-check)" in line for line in lines)
 
 
 def test_whose_schedule_counts(checkpoint):

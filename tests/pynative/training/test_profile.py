@@ -1,6 +1,7 @@
 """--profile: MindSpore's profile of the iterations that are asked for, on the ranks that are."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -134,10 +135,25 @@ def test_each_option_reaches_the_profiler(option, value, argument, monkeypatch):
     assert [name for name in plain if plain[name] != changed[name]] == [argument]
 
 
+def once_read(backend, flags: str) -> None:
+    """A run whose steps begin when the monitor's own process, which looks every two seconds, has read the file."""
+    make = profile._monitor
+
+    def ready(config: ProfilerConfig):
+        monitor, end = make(config), time.monotonic() + 120
+        while not monitor._get_prof_args() and time.monotonic() < end:
+            time.sleep(0.05)
+        return monitor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profile, "_monitor", ready)
+        pretrain_tiny(backend, flags)
+
+
 def test_a_directory_says_it_while_training_runs(tmp_path):
     config, out = tmp_path / "config", tmp_path / "out"
     config.mkdir()
     (config / "profiler_config.json").write_text(json.dumps({**DYNAMIC, "prof_path": str(out)}))
     where = f"--profile-save-path {out} --profile-dynamic-profiler-config-path {config}"
-    run(1, messages, f"{BATCHES} --train-iters 9 --kernels ops --profile {where}")
+    run(1, once_read, f"{BATCHES} --train-iters 9 --kernels ops --profile {where}")
     assert sum(operators(out).values()) > 10

@@ -123,6 +123,7 @@ COMPANY = {
     "--recompute-modules": "--recompute-granularity selective",
     "--step-batch-size-schedule": SAMPLES,
     "--resume-training": "--load x",
+    "--resume-crc-check": "--no-resume-crc-check",
     "--rope-scaling-type": ROTARY,
     "--rotary-scaling-factor": "--multi-latent-attention --kv-lora-rank 8",
     "--rope-type": ROTARY,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mapping import init_configs_from_args
+from mapping.flags import MAPPED, ROWS
 from tests.support.assets import ROOT
 from tests.support.printed.blocks import python_blocks
 from tests.support.printed.configured import ELSE, FLAGS, flag_reading, found
@@ -29,11 +30,18 @@ PREFIXES = {
 }
 """The only part of an import that a user changes: old prefix -> ours."""
 
+SEEN_OF_MSRUN = ("--worker_num", "--local_worker_num", "--master_port", "--log_dir", "--join")
+"""What a launch as printed shows: ranks, a port, logs, and a command that ends with them."""
+OF_MSRUN = Found(READER, "of MindSpore's launcher")
+
 WITHOUT_IMPORT = ("mapping", "pynative.training.training", "pynative.training.data", "pynative.training.utils")
 """Where the names are that document 003 uses without saying where they come from."""
 
+MOMENTUM = ("mindspore.nn.Momentum", "Momentum")
+"""MindSpore's own optimizer, which is made for a wrapper that is refused."""
+
 READERS = {
-    "002": {"self", "config", "nn", "copy", "callbacks", "GPTTransformerDecoderLayer"},
+    "002": {"self", "config", "nn", "copy", "callbacks", "GPTTransformerDecoderLayer", *MOMENTUM},
     "003": {"enum", "ms", "_add_pangu_args", "train_valid_test_datasets_provider", "get_batch"},
     "004": {"model"},
 }
@@ -113,14 +121,13 @@ def _config() -> Any:
 
 def _attribute_found(document: str, head: str, rest: str) -> Found:
     """An attribute of the config that a script is given; that of document 002 is of another system."""
-    if document != "003":
-        return Found(READER, "of the earlier system's config")
-    where = rest if head == "all_config" else f"model_config.{rest}"
+    where = f"model_config.{rest}" if (document, head) == ("003", "config") else rest
     try:
-        attrgetter(where)(_config())
+        value = attrgetter(where)(_config())
     except AttributeError:
-        return Found(MISSING)
-    return Found(ACTS, where)
+        return Found(MISSING) if document == "003" else Found(READER, "of the earlier system's config")
+    only = [row for row in ROWS if row.dest == rest and row.status != MAPPED]
+    return Found(READER, f"read by the document's own code, {value}") if only else Found(ACTS, where)
 
 
 def _migrated(name: str) -> Found:
@@ -148,11 +155,12 @@ def shell_found(item: str, words: list[str]) -> Found:
     if item.startswith("--"):
         return found(flag_reading(words), item)
     if item.startswith("msrun "):
-        return Found(ACTS, "msrun") if item.removeprefix("msrun ") in _msrun() else Found(MISSING)
+        option = item.removeprefix("msrun ")
+        return (Found(ACTS, "msrun") if option in SEEN_OF_MSRUN else OF_MSRUN) if option in _msrun() else Found(MISSING)
     if item == _EXAMPLE.name:
         return Found(ACTS, f"examples/gpt/{item}")
     if item in _EXAMPLE.read_text(encoding="utf-8"):
-        return Found(ACTS, f"examples/gpt/{_EXAMPLE.name}, for the device's own libraries")
+        return Found(READER, f"for the device's own libraries; examples/gpt/{_EXAMPLE.name} gives it, too")
     return _migrated(item)
 
 

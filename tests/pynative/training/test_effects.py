@@ -1,0 +1,118 @@
+"""No option is silent: a second legal value changes the plan, the costs, or what a run does and says, or it is reported
+as without effect; beside each of six models."""
+
+from functools import cache
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pytest
+
+from parallel_core.config.tree import PUBLIC
+from tests.support.distributed import run
+from tests.support.effects.models import MODELS, line
+from tests.support.effects.search import OPTIONS, Tried, tries
+from tests.support.effects.step import figures, write_corpora
+from tests.support.printed.outcomes import recorded
+
+EXCEPTIONS = {
+    "--distributed-timeout-minutes": "no rank is late",
+    "--exit-duration-in-mins": "the run takes seconds",
+    "--exit-signal-handler": "nobody sends a signal",
+    "--check-for-nan-in-loss-and-grad": "no gradient is infinite",
+    "--no-save-rng": "it is a line of a manifest that repeats the flag, too",
+    "--no-check-for-nan-in-loss-and-grad": "no gradient is infinite",
+    "--overwrite-save": "the folder is empty",
+    "--on-save-failure": "no save fails",
+    "--resume-training": "there is nothing to resume",
+    "--use-checkpoint-args": "there is no checkpoint",
+    "--max-position-embeddings": "the longest sequence, of models without learned positions",
+    "--collectives": "its one legal value is the default here",
+    "--enable-gmm-safe-tokens": "every expert has tokens",
+    "--moe-grouped-gemm": "how fast it is",
+    "--drop-remainder": "no pass over the data ends within a batch",
+    "--no-drop-remainder": "no pass over the data ends within a batch",
+    "--account-for-embedding-in-pipeline-split": "of two stages the first has the odd layer, one less and one more",
+    "--microbatch-group-size-per-virtual-pipeline-stage": "all micro-batches are in one group",
+    "--overlap-param-gather": "when messages are sent",
+    "--no-overlap-p2p-communication": "when messages are sent",
+    "--threads": "how fast it is",
+    "--num-workers": "how fast it is",
+    "--no-mmap-bin-files": "how fast it is",
+}
+"""Options of which such a run shows nothing -> why; their own tests show it."""
+
+
+class Seen(NamedTuple):
+    """An option beside a model."""
+
+    option: str
+    change: str
+    where: str
+    """It is seen in: a part of the plan, or a figure of a run; empty if nowhere."""
+    reason: str
+    """Why it has no effect, as the user is told."""
+
+
+def searched(backend, model: str) -> list[Tried]:
+    return tries(model)
+
+
+ALONE = [name for name, model in MODELS.items() if model.ranks == 1]
+
+
+@cache
+def observed(model: str) -> list[Seen]:
+    """Every option beside a model. Beside those of several ranks a run is made of what was seen beside no other."""
+    found = run(1, searched, model)[0]
+    alone = set() if model in ALONE else {one.option for other in ALONE for one in observed(other) if one.where}
+    unsaid = [one for one in found if not (one.reason or one.part or one.option in alone)]
+    companies = sorted({one.company for one in unsaid})
+    lines = [line(model, change) for change in (*companies, *(one.change for one in unsaid))]
+    with TemporaryDirectory() as folder:
+        write_corpora(folder)
+        runs = list(zip(*run(MODELS[model].ranks, figures, lines, folder), strict=True))
+    before = dict(zip(companies, runs, strict=False))
+    figure = {
+        one.option: _differs(before[one.company], after)
+        for one, after in zip(unsaid, runs[len(companies) :], strict=True)
+    }
+    rest = {one.option for one in found} & alone
+    return [
+        Seen(one.option, one.change, one.part or figure.get(one.option, ""), one.reason)
+        for one in found
+        if one.reason or one.part or one.option not in rest
+    ]
+
+
+def _differs(before: tuple[dict[str, str], ...], after: tuple[dict[str, str], ...]) -> str:
+    """The first figure that differs on a rank."""
+    names = (
+        name
+        for one, other in zip(before, after, strict=True)
+        for name in {**one, **other}
+        if one.get(name) != other.get(name)
+    )
+    return next(names, "")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_second_value_is_seen_or_reported(model):
+    silent = [one.change for one in observed(model) if not (one.where or one.reason or one.option in EXCEPTIONS)]
+    assert silent == []
+
+
+def test_exceptions_are_few_and_needed():
+    assert len(EXCEPTIONS) <= 30
+    silent = {one.option for model in MODELS for one in observed(model) if not (one.where or one.reason)}
+    assert EXCEPTIONS.keys() - silent == set()
+
+
+DOCUMENTED = sorted({row.test.partition("[")[2].rstrip("]") for row in recorded() if "test_effects.py" in row.test})
+"""Fields of which the table of the documents' items says that they act, and that this file shows it."""
+
+
+@pytest.mark.parametrize("field", DOCUMENTED)
+def test_an_option_is_seen_to_act(field):
+    """Beside one of the models, by one of its flags."""
+    names = {name for name, row in OPTIONS.items() if PUBLIC[row.target] == field}
+    assert any(one.where for model in MODELS for one in observed(model) if one.option in names)

@@ -114,7 +114,8 @@ ROWS = (
     needs(
         "load_checkpoint",
         "no_load_optim no_load_rng crc_check ckpt_step dist_ckpt_strictness exit_on_missing_checkpoint finetune "
-        "resume_training new_dataset convert_from_huggingface override_opt_param_scheduler use_checkpoint_opt_param_scheduler",
+        "resume_training new_dataset convert_from_huggingface override_opt_param_scheduler "
+        "use_checkpoint_opt_param_scheduler",
     ),
     needs("use_checkpoint_args", "use_mp_args_from_checkpoint_args use_tokenizer_model_from_checkpoint_args"),
     needs("convert_to_huggingface", "huggingface_model_type"),

@@ -26,6 +26,11 @@ EXCEPTIONS = {
     "--resume-training": "there is nothing to resume",
     "--use-checkpoint-args": "there is no checkpoint",
     "--max-position-embeddings": "the longest sequence, of models without learned positions",
+    **dict.fromkeys(
+        ("--legacy-tokenizer", "--tokenizer-special-tokens", "--tiktoken-special-tokens"),
+        "these runs' tokenizer has no files",
+    ),
+    **dict.fromkeys(("--is-instruction-dataset", "--train-mode", "--stage"), "these runs build a GPT's data set"),
     "--collectives": "its one legal value is the default here",
     "--enable-gmm-safe-tokens": "every expert has tokens",
     "--moe-grouped-gemm": "how fast it is",

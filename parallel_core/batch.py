@@ -21,6 +21,9 @@ ENTRIES = ("tokens", "labels", "loss_mask", "attention_mask", "position_ids")
 TOKENS, LABELS, LOSS_MASK, ATTENTION_MASK, POSITION_IDS = ENTRIES
 DOCUMENT_STARTS = "document_starts"
 """Int32 [b, s]: the first position of each one's document, beside causal order (`parallel_core.documents`)."""
+LENGTHS = "lengths"
+"""Int32 [b]: behind so many positions a row [s] is padding. Models don't read it: each micro-batch is as long as its
+longest row."""
 QUERY_AXES = {ATTENTION_MASK: 2, DOCUMENT_STARTS: 1}
 """Entries that say what queries see -> their axis of queries."""
 
@@ -53,6 +56,10 @@ class Entry:
         """Some of the rows."""
         whole, tokens = (None if part is None else part[start:stop] for part in (self.whole, self.row_tokens))
         return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
+
+    def positions(self, stop: int) -> Entry:
+        """The first positions of whole sequences [b, s]; padding that is left out does not count."""
+        return replace(self, array=self.array[:, :stop]) if self.array.ndim == 2 and self.whole is None else self
 
     def with_rows(self, rows: int) -> Entry:
         """Zeros behind its own rows, up to so many."""
@@ -140,14 +147,22 @@ class StepBatch:
 
     def micro_batch(self, number: int, without: Collection[str] = ()) -> dict[str, Any]:
         """Micro-batch `number`: all entries but those of the names in `without`."""
-        wanted = {name: entry for name, entry in self.entries.items() if name not in without}
-        return {name: self.context.entry(name, self._rows(entry, number)) for name, entry in wanted.items()}
+        wanted = {name: entry for name, entry in self.entries.items() if name not in (*without, LENGTHS)}
+        rows = {name: self._without_padding(self._rows(entry, number), number) for name, entry in wanted.items()}
+        return {name: self.context.entry(name, entry) for name, entry in rows.items()}
 
     def tokens(self, number: int) -> float:
         """How many tokens of a micro-batch's whole sequences count: those of its loss mask, or all labels."""
         counted = self.entries.get(LOSS_MASK) or self.entries.get(LABELS)
         tokens = self._rows(counted, number).tokens if isinstance(counted, Entry) else None
         return 1.0 if tokens is None else tokens
+
+    def _without_padding(self, entry: Any, number: int) -> Any:
+        """A micro-batch's entry, as long as its longest row; one of filled-up rows alone stays."""
+        if LENGTHS not in self.entries or not isinstance(entry, Entry):
+            return entry
+        longest = int(self._rows(self.entries[LENGTHS], number).array.max())
+        return entry.positions(longest) if longest else entry
 
     def _rows(self, entry: Any, number: int) -> Any:
         if not isinstance(entry, Entry):

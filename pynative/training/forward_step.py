@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.averaging import MicroBatchWeight
-from parallel_core.batch import LOSS_MASK, Entry, StepBatch, filled_up
+from parallel_core.batch import LENGTHS, LOSS_MASK, Entry, StepBatch, filled_up
 from parallel_core.batch_rules import BatchRules
 from pynative import parallel_state
 from pynative.collectives.numbers import sum_over_group
@@ -53,11 +53,12 @@ class BatchedForwardStep:
             whose = "the loader" if self.get_batch_func is None else "get_batch_func"
             refuse([f"{whose} gave a {type(batch).__name__}: must be a dict of the model's arguments by name"])
         entries = {name: entry_of(name, value) for name, value in batch.items() if name not in unread}
-        if not entries and self.get_batch_func is None:
+        if entries.keys() <= {LENGTHS} and self.get_batch_func is None:
             self._unread = data_iterator
         if rules.fills_up:
             entries = filled_up(entries, rules.micro_batch_size * micro_batches)
-        refuse([*wrong_names(model, batch, unread_entries), *rules.mistakes(entries, micro_batches)])
+        given = {name: value for name, value in batch.items() if name != LENGTHS}
+        refuse([*wrong_names(model, given, unread_entries), *rules.mistakes(entries, micro_batches)])
         self.batch = StepBatch(entries, micro_batches, context_shard())
 
     def _next(self, data_iterator: Iterator | None) -> dict[str, Any]:
@@ -122,7 +123,8 @@ class MegatronForwardStep:
         """A micro-batch with tensors for arrays, whose ids are checked before the script may send them to a device."""
         if not isinstance(item, dict):
             return item
-        entries = {k: entry_of(k, value) if isinstance(value, np.ndarray) else value for k, value in item.items()}
+        given = {k: value for k, value in item.items() if k != LENGTHS}
+        entries = {k: entry_of(k, value) if isinstance(value, np.ndarray) else value for k, value in given.items()}
         if self._rules.fills_up:
             entries = filled_up(entries, self._rules.micro_batch_size)
         refuse(self._rules.wrong_ids(entries))

@@ -50,6 +50,20 @@ def test_ranks_read_their_shards(layout):
         np.testing.assert_array_equal(made["document_starts"].array, arrays()["document_starts"][3:, rows])
 
 
+def test_micro_batches_are_as_long_as_their_longest_rows():
+    """Before ranks take their shards; rows that only fill up a batch have no length, and no token counts less."""
+    given = entries("attention_mask") | {"lengths": Entry.of("lengths", np.array([4, 8, 12, 4, 0, 0], np.int32))}
+    for context in (WHOLE, ContextShard(ContextLayout.of(2, RING), 1)):
+        batch = StepBatch(given, 3, context)
+        for number, length in enumerate((8, 12, 16)):
+            made = batch.micro_batch(number)
+            assert made.keys() == given.keys() - {"lengths"}
+            whole = made["tokens"].array if context is WHOLE else made["tokens"].whole
+            np.testing.assert_array_equal(whole, arrays()["tokens"][2 * number : 2 * number + 2, :length])
+            assert made["document_starts"].array.shape == (2, length // context.layout.size)
+            assert batch.tokens(number) == arrays()["loss_mask"][2 * number : 2 * number + 2].sum()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_shard_is_not_cut_again(layout):
     """Of a batch that a script cut, micro-batches are rows; they count the whole sequences' tokens all the same."""

@@ -52,7 +52,8 @@ class Collator:
         return np.concatenate([np.arange(missing, dtype=np.int32), starts + missing]).astype(np.int32)
 
     def __call__(self, samples: Sequence[Sample]) -> Batch:
-        """A batch as the model reads it: tokens, labels, loss_mask, position_ids [b, s], and document_starts.
+        """A batch as the model reads it: tokens, labels, loss_mask, position_ids [b, s], and document_starts; and,
+        where padding is behind, lengths [b], by which micro-batches are cut.
 
         Labels are those of the next token here: MindSpeed-LLM leaves out the last prediction and the first label
         instead. Padding that nothing looks back at needs no mask.
@@ -69,6 +70,9 @@ class Collator:
             "loss_mask": counts.astype(np.float32),
             "position_ids": np.ascontiguousarray(positions),
         }
+        if not self.left:
+            numbers = np.array([len(sample["input_ids"]) for sample in samples], np.int32)
+            batch["lengths"] = -(-np.maximum(numbers, 1) // self.multiple) * self.multiple
         if "document_starts" in padded:
             batch["document_starts"] = padded["document_starts"]
             if self.resets_positions:

@@ -84,8 +84,17 @@ def test_padding_costs_no_loss(data):
     """Samples that are filled up to their batch's longest alone: the same losses, with two stages as well."""
     whole = trained(1, data, "")
     assert np.allclose(whole, trained(1, data, "--no-pad-to-seq-lengths"), rtol=2e-5, atol=0)
+    lengths = train_lengths(data)
+    assert len(set(lengths)) > 1, "micro-batches are all of one length"
     stages = trained(2, data, "--no-pad-to-seq-lengths --pipeline-model-parallel-size 2")
     assert np.allclose(whole, stages, rtol=2e-5, atol=0)
+
+
+def train_lengths(data: str) -> list[int]:
+    """Of each sample, as it is told to those who cut a step into micro-batches."""
+    flags = f"{MODEL} {SFT} --tokenizer-name-or-path {tokenizer()} --data-path {data} --no-pad-to-seq-lengths"
+    train, _, _ = datasets_provider(config_of(flags, 1))((12, 0, 0))
+    return train.collate([train[number] for number in range(12)])["lengths"].tolist()
 
 
 def test_answers_alone_carry_loss(data):

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import get_context, parent_process
 from threading import Thread
@@ -26,8 +27,6 @@ _function: Callable[[Any], Any] | None = None
 def _start(function: Callable[[Any], Any]) -> None:
     global _function
     _function = function
-    # Ctrl-C reaches every process of the terminal: the one that reads and writes decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # There are processes enough: threads of the library in each would only wait for each other.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     Thread(target=_end_with_parent, daemon=True).start()
@@ -39,6 +38,17 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Ctrl-C reaches every process of the terminal, and the one that reads and writes decides: it is told behind the
+    block, and a process that is started in it never is."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _run(items: list[Any]) -> list[Any]:
@@ -64,7 +74,8 @@ def in_workers(
     try:
         pending: deque[Future[list[Result]]] = deque()
         while chunk := list(islice(remaining, at_once)):
-            pending.append(pool.submit(_run, chunk))
+            with _interrupts_wait():
+                pending.append(pool.submit(_run, chunk))
             if len(pending) >= workers * _AHEAD:
                 yield from pending.popleft().result()
         while pending:

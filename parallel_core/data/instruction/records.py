@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from parallel_core.data.preprocess.extra import package
+from parallel_core.data.preprocess.opened import kind, opened
+
 Row = dict[str, Any]
 
 
@@ -94,15 +97,17 @@ def read_records(path: str | Path) -> Iterator[Record]:
         raise ValueError(f"--input {path} does not exist; give a file or a folder ({', '.join(READERS)})")
     if not files:
         raise ValueError(f"--input {path} is an empty folder; put data into it ({', '.join(READERS)})")
-    unknown = [file.name for file in files if file.suffix not in READERS]
+    unknown = [file.name for file in files if kind(file) not in READERS]
     if unknown:
-        raise ValueError(f"--input {path}: {unknown[0]} is of no kind that is read; give {', '.join(READERS)}")
+        raise ValueError(
+            f"--input {path}: {unknown[0]} is of no kind that is read; give {', '.join(READERS)}, also as .gz or .zst"
+        )
     for file in files:
-        yield from READERS[file.suffix](file)
+        yield from READERS[kind(file)](file)
 
 
 def _json_lines(file: Path) -> Iterator[Record]:
-    with file.open("rb") as lines:
+    with opened(file) as (lines, _):
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield Record(f"{file.name}, line {number}", parse_row(line))
@@ -110,13 +115,14 @@ def _json_lines(file: Path) -> Iterator[Record]:
 
 def _json(file: Path) -> Iterator[Record]:
     """A list of objects, or objects in lines."""
-    with file.open("rb") as lines:
+    with opened(file) as (lines, _):
         starts = lines.read(4096).lstrip()[:1]
     if starts != b"[":
         yield from _json_lines(file)
         return
     try:
-        rows = json.loads(file.read_bytes())
+        with opened(file) as (content, _):
+            rows = json.loads(content.read())
         json.dumps(rows, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"--input {file}: is no JSON ({error}); repair it") from error
@@ -125,24 +131,20 @@ def _json(file: Path) -> Iterator[Record]:
 
 
 def _text_lines(file: Path) -> Iterator[Record]:
-    with file.open(encoding="utf-8", errors="replace") as lines:
+    with opened(file) as (lines, _):
         for number, line in enumerate(lines, start=1):
-            yield Record(f"{file.name}, line {number}", {"text": line.rstrip("\n")})
+            yield Record(f"{file.name}, line {number}", {"text": line.decode(errors="replace").rstrip("\r\n")})
 
 
 def _parquet(file: Path) -> Iterator[Record]:
-    try:
-        from pyarrow import ArrowInvalid
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise ValueError(f"--input {file}: parquet needs pyarrow: pip install -e '.[parquet]'") from error
+    arrow, parquet = (package(name, "parquet", ".parquet") for name in ("pyarrow", "pyarrow.parquet"))
     number = 0
     try:
-        for batch in ParquetFile(file).iter_batches():
+        for batch in parquet.ParquetFile(file).iter_batches():
             for row in batch.to_pylist():
                 number += 1
                 yield Record(f"{file.name}, record {number}", row)
-    except ArrowInvalid as error:
+    except arrow.ArrowInvalid as error:
         raise ValueError(f"--input {file}: is no parquet file ({error}); repair it") from error
 
 

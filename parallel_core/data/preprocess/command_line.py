@@ -45,7 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print(
+            "stopped" if name or _has_handler(args) else "stopped; the same command goes on from here", file=sys.stderr
+        )
         return _INTERRUPTED
     return 0
 
@@ -76,8 +78,13 @@ def _preprocess_command() -> _Command:
     return parser, _preprocess
 
 
+def _has_handler(args: argparse.Namespace) -> bool:
+    """Whether the flags are MindSpeed-LLM's."""
+    return bool(args.handler_name) or args.tokenizer_type == "PretrainedFromHF"
+
+
 def _preprocess(args: argparse.Namespace) -> None:
-    if args.handler_name or args.tokenizer_type == "PretrainedFromHF":
+    if _has_handler(args):
         _preprocess_instructions(args)
         return
     refused = [f"--{name.replace('_', '-')}: {why}" for name, why in _REFUSED_OF_TEXT.items() if getattr(args, name)]

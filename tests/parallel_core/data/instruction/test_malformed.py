@@ -1,13 +1,16 @@
 """Two hundred drawn records and templates that are damaged: clear errors, counted records, nothing half-written."""
 
+import gzip
 import json
 import random
 from copy import deepcopy
 
 import pytest
+import zstandard
 
 from parallel_core.data.instruction.options import InstructionOptions
 from parallel_core.data.instruction.preprocess import preprocess_instructions
+from parallel_core.data.instruction.records import read_records
 from parallel_core.data.instruction.templates import TABLE, load_table
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
 from tests.support.instruction import inputs
@@ -123,3 +126,11 @@ def test_files_that_are_no_table(content, tmp_path, tokenizer):
         prompt_type_path=path,
     )
     assert error and "templates.json" in error
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize(("name", "content"), [("a.jsonl", b'{"a": 1}\n{"a": 2}'), ("a.json", b'[{"a": 1}, {"a": 2}]')])
+def test_packed_files_are_read(tmp_path, name, content, ending):
+    packed = {"": content, ".gz": gzip.compress(content), ".zst": zstandard.compress(content)}[ending]
+    (tmp_path / f"{name}{ending}").write_bytes(packed)
+    assert [record.row for record in read_records(tmp_path / f"{name}{ending}")] == [{"a": 1}, {"a": 2}]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -92,10 +92,22 @@ def _shown(ids: np.ndarray, tokenizer: MegatronTokenizer | None) -> str:
     if tokenizer is None:
         return " ".join(map(str, ids[:64].tolist())) + (" ..." if len(ids) > 64 else "")
     try:
-        text = tokenizer.detokenize(ids.tolist())
+        text = _text(ids.tolist(), tokenizer)
     except ValueError as error:
         return f"cannot be decoded: {error}"
     return repr(text[:_SHOWN]) + (" ..." if len(text) > _SHOWN else "")
+
+
+def _text(ids: list[int], tokenizer: MegatronTokenizer) -> str:
+    """With the names of special tokens that a tokenizer leaves out of text."""
+    facts = tokenizer.facts
+    roles = (facts.eod, facts.pad, facts.bos, facts.eos, facts.cls, facts.sep, facts.mask)
+    special = {i for i in (*roles, *facts.additional_special_tokens_ids) if i is not None and i in ids}
+    hidden = {i: tokenizer.inv_vocab[i] for i in special if not tokenizer.detokenize([i])}
+    runs = ((is_hidden, list(run)) for is_hidden, run in groupby(ids, hidden.__contains__))
+    return "".join(
+        "".join(hidden[i] for i in run) if is_hidden else tokenizer.detokenize(run) for is_hidden, run in runs
+    )
 
 
 def _turns(ids: np.ndarray, labels: np.ndarray, tokenizer: MegatronTokenizer | None) -> Iterator[str]:

@@ -32,4 +32,4 @@ def test_the_commands_of_the_page_run_as_shown(tmp_path, monkeypatch, capsys):
     assert "2 records left out" in said[1] and "10 documents" in said[1] and "shards/all_title_document" in said[1]
     assert "2 data sets, 15 documents" in said[2] and "2 data sets, 20 documents" in said[3]
     assert "documents: 5\n" in said[4]
-    assert "sequence 3 (" in said[5] and "'Some text 3.<|endoftext|>'" in said[5]
+    assert "sequence 3 (" in said[5] and "'Some text 3.<|im_end|>'" in said[5]

@@ -6,6 +6,7 @@ s sequence, b batch, h hidden, v vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import mindspore
 import numpy as np
@@ -14,6 +15,7 @@ from mindspore import Tensor, nn
 from parallel_core.context import SequenceLayout
 from pynative import kernels, parallel_state
 from pynative.collectives import Group
+from pynative.generation.host_layers import Decoder
 from pynative.key_value_cache import Cache, generating
 from pynative.parameter import type_of
 
@@ -39,6 +41,7 @@ class Forward:
         self.shards = SequenceLayout.of(self.config.parallel_config).size
         caches = use_cache and self.shards == 1 and not self.config.sparse_attention.enabled
         self.cache = Cache(min(longest, self.window)) if caches else None
+        self._decoder: Decoder | None = None
 
     def __call__(self, texts: Texts) -> np.ndarray | None:
         """float32 [b, ids of the tokenizer], the same on all ranks of the last stage; None on the others."""
@@ -64,11 +67,39 @@ class Forward:
         group = parallel_state.get_pipeline_model_parallel_group()
         if not self.model.pre_process:
             self.model.set_input_tensor(self._received(tokens.shape, group))
-        hidden_states = self.model.language_model(Tensor(tokens), Tensor(np.ascontiguousarray(positions)), None)
+        ids = Tensor(tokens), Tensor(np.ascontiguousarray(positions))
+        if self._on_arrays():
+            return self._decoded(*ids, group)
+        hidden_states = self.model.language_model(*ids, None)
         if not self.model.post_process:
             group.send(hidden_states, group.rank + 1)
             return None
         return self._logits(hidden_states, np.array([len(text) - 1 for text in texts]))
+
+    def _on_arrays(self) -> bool:
+        """Whether the tokens under way follow others, and the layers can be computed on arrays."""
+        if self.cache is None or not self.cache.continues or not self._is_plain:
+            return False
+        if self._decoder is None:
+            self._decoder = Decoder(self.model, self.cache)
+        return True
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        on_host = kernels.active() == "host" and parallel_state.get_tensor_model_parallel_world_size() == 1
+        return on_host and self.config.residual_dtype == "float32" and Decoder.can(self.model)
+
+    def _decoded(self, tokens: Tensor, positions: Tensor, group: Group) -> np.ndarray | None:
+        """The same by `Decoder`."""
+        language_model, decoder = self.model.language_model, self._decoder
+        assert decoder is not None
+        first = language_model.embedding if self.model.pre_process else None
+        begin = language_model.decoder.input_tensor if first is None else first(tokens, positions)
+        hidden_states = decoder(begin)
+        if self.model.post_process:
+            return decoder.logits(hidden_states)[:, : self.config.unpadded_vocab_size]
+        group.send(Tensor.from_numpy(np.ascontiguousarray(hidden_states[None])), group.rank + 1)
+        return None
 
     def _received(self, shape: tuple[int, ...], group: Group) -> Tensor:
         """What the stage before sends: [s, b, h], with sequence parallelism [s/t, b, h]."""

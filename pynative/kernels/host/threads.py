@@ -44,6 +44,11 @@ def set_threads(count: int) -> None:
     _threads = count
 
 
+def thread_count() -> int:
+    """How many threads host kernels use, the calling one included."""
+    return _threads
+
+
 def _serve(jobs: SimpleQueue) -> None:
     while True:
         drain, finished = jobs.get()

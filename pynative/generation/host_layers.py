@@ -1,0 +1,209 @@
+"""A layer of one token of each text on the host, in plain arrays: what its cells compute, without a tensor for each
+operator. A launch of an operator takes longer than most of them compute for a token.
+
+What a cell is not known here (experts, latent attention, adapters) is called as it is.
+b batch, h hidden, n heads, g key/value groups, d head size, r what of it rotates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from mindspore import Parameter, Tensor, from_numpy, nn
+
+from parallel_core.score_form import ScoreForm
+from pynative.arrays import array_of
+from pynative.generation.host_products import Product
+from pynative.kernels.host.cache import attend, bias_of
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.threads import run
+from pynative.key_value_cache import Cache
+from pynative.tensor_parallel.mlp import ParallelMLP
+from pynative.transformer.attention import ParallelAttention
+from pynative.transformer.layer import ParallelTransformerLayer
+from pynative.transformer.norm import LayerNorm
+
+Array = np.ndarray
+Part = Callable[[Array], Array]
+"""[b, h] -> [b, h]; a norm of any size."""
+
+
+def array(parameter: Parameter | None) -> Array | None:
+    """Its memory."""
+    return None if parameter is None else array_of(parameter)
+
+
+def product(linear: nn.Cell) -> Product:
+    """A linear and its bias."""
+    return Product(array_of(linear.weight), array(linear.bias))
+
+
+def norm(cell: nn.Cell | None) -> Part | None:
+    """A norm over the last axis."""
+    if cell is None:
+        return None
+    scale, epsilon = array_of(cell.weight) + np.float32(cell.zero_centered), np.float32(cell.epsilon)
+    shift = array_of(cell.bias) if isinstance(cell, LayerNorm) else None
+    size = np.float32(len(scale))
+
+    def normed(x: Array) -> Array:
+        if shift is not None:
+            x = x - x.mean(-1, keepdims=True)
+        squares = np.einsum("...h,...h->...", x, x)[..., None]
+        y = x * (scale / np.sqrt(squares / size + epsilon))
+        return y if shift is None else y + shift
+
+    return normed
+
+
+def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
+    """x [b, n, d] with its first r turned by angles [b, r]."""
+    width = cos.shape[-1]
+    turning, cos, sin = x[..., :width], cos[:, None], sin[:, None]
+    exchanged = np.empty_like(turning)
+    if interleaved:
+        np.negative(turning[..., 1::2], out=exchanged[..., ::2])
+        exchanged[..., 1::2] = turning[..., ::2]
+    else:
+        np.negative(turning[..., width // 2 :], out=exchanged[..., : width // 2])
+        exchanged[..., width // 2 :] = turning[..., : width // 2]
+    exchanged *= sin
+    exchanged += turning * cos
+    return exchanged if width == x.shape[-1] else np.concatenate((exchanged, x[..., width:]), -1)
+
+
+class Step:
+    """What all layers ask about the token under way."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache, self.texts = cache, np.arange(len(cache.lengths))
+        self._biases: dict[tuple[int, ScoreForm], Array | None] = {}
+
+    def bias(self, layer: int, form: ScoreForm, heads: int) -> Array | None:
+        """See `bias_of`."""
+        key = self.cache.layers[layer].slots, form
+        if key not in self._biases:
+            self._biases[key] = bias_of(self.cache.ages(layer), form, 0, heads)
+        return self._biases[key]
+
+
+class Decoder:
+    """The layers of a stage on arrays, for a cache that holds earlier tokens.
+
+    Raises nothing for what it does not know: see `can`.
+    """
+
+    def __init__(self, model: nn.Cell, cache: Cache) -> None:
+        self.cache, self.model = cache, model
+        decoder = model.language_model.decoder
+        self.layers = [self._layer(layer) for layer in decoder.layers.cells()]
+        self.final_norm = norm(decoder.final_layernorm)
+        head = model.language_model.output_layer
+        self.head = None
+        if head is not None:
+            shared = model.share_embeddings_and_output_weights
+            weight = model.shared_embedding_or_output_weight() if shared else head.weight
+            self.head = Product(array_of(weight), array(head.bias))
+
+    @staticmethod
+    def can(model: nn.Cell) -> bool:
+        """Whether a model's layers are ours, whole on this rank and in float32."""
+        layers = model.language_model.decoder.layers.cells()
+        are_ours = all(type(layer) is ParallelTransformerLayer for layer in layers)
+        parameters = list(model.get_parameters())
+        return are_ours and all(array_of(p).dtype == np.float32 and not p.meta.is_cut for p in parameters)
+
+    def __call__(self, hidden_states: Tensor) -> Array:
+        """[1, b, h] -> [b, h]."""
+        self.step = Step(self.cache)
+        x = array_of(hidden_states)[0]
+        for layer in self.layers:
+            x = layer(x)
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def logits(self, x: Array) -> Array:
+        """[b, h] -> [b, v]."""
+        config, head = self.model.config, self.model.language_model.output_layer
+        assert self.head is not None, "only the last stage has a head"
+        y = self.head(x)
+        if head.scale != 1.0:
+            y *= np.float32(head.scale)
+        cap = config.scales.logit_cap
+        return y if cap is None else np.float32(cap) * np.tanh(y / np.float32(cap))
+
+    def _layer(self, cell: nn.Cell) -> Part:
+        attention, feed_forward = self._attention(cell.self_attention), self._feed_forward(cell.mlp)
+        before = norm(cell.input_layernorm), norm(cell.pre_mlp_layernorm)
+        behind = norm(cell.post_attention_layernorm), norm(cell.post_mlp_layernorm)
+        scale, after_norm = np.float32(cell.residual_scale), cell.residual_after_norm
+        halves = list(zip(before, (attention, feed_forward), behind, strict=True))
+
+        def layer(x: Array) -> Array:
+            for first, part, last in halves:
+                assert first is not None, "every half of a layer has a norm before it"
+                normed = first(x)
+                y = part(normed)
+                y = y if last is None else last(y)
+                x = (normed if after_norm else x) + (y if scale == 1 else y * scale)
+            return x
+
+        return layer
+
+    def _attention(self, cell: nn.Cell) -> Part:
+        if type(cell) is not ParallelAttention or _is_adapted(cell.linear_qkv, cell.linear_proj):
+            return _as_it_is(cell)
+        into, out, core = product(cell.linear_qkv), product(cell.linear_proj), cell.core_attention
+        groups, heads, size, number = cell.groups, cell.heads, cell.head_size, core.layer_number
+        norms = norm(cell.q_layernorm), norm(cell.k_layernorm)
+        scale, form, cap = core.scale, core.form, core.form.soft_cap
+
+        def attention(x: Array) -> Array:
+            rows = into(x).reshape(len(x), groups, -1, size)
+            parts = [rows[:, :, :-2].reshape(len(x), heads, size), rows[:, :, -2]]
+            parts = [part if of is None else of(part) for part, of in zip(parts, norms, strict=True)]
+            if cell.rotary is not None:
+                cos, sin = (array_of(table)[0] for table in self.cache.angles(cell.rotary))
+                parts = [rotated(part, cos, sin, cell.rotary.interleaved) for part in parts]
+            keys, values = self._kept(number, parts[1], rows[:, :, -1])
+            bias = self.step.bias(number, form, heads)
+            return out(attend(parts[0], keys, values, bias, scale, cap).reshape(len(x), -1))
+
+        return attention
+
+    def _kept(self, number: int, *new: Array) -> list[Array]:
+        """What the cache holds of all tokens, the new ones among them."""
+        own, used = self.cache.layers[number], len(self.cache.ages(number))
+        slots, kept = self.cache.positions[0] % own.slots, [array_of(tensor) for tensor in own.kept]
+        for memory, rows in zip(kept, new, strict=True):
+            memory[slots, self.step.texts] = rows
+        return [memory[:used] for memory in kept]
+
+    def _feed_forward(self, cell: nn.Cell) -> Part:
+        if type(cell) is not ParallelMLP or _is_adapted(cell.linear_fc1, cell.linear_fc2):
+            return _as_it_is(cell)
+        into, out = Product(array_of(cell.linear_fc1.weight)), product(cell.linear_fc2)
+        bias, operator = array(cell.linear_fc1.bias), cell.operator
+        width = array_of(cell.linear_fc2.weight).shape[1]
+
+        def feed_forward(x: Array) -> Array:
+            activated = np.empty((len(x), width), np.float32)
+            run(ENGINE.activation, [(operator, into(x), bias, activated)])
+            return out(activated)
+
+        return feed_forward
+
+
+def _is_adapted(*linears: nn.Cell) -> bool:
+    return any(linear.adapter is not None for linear in linears)
+
+
+def _as_it_is(cell: nn.Cell) -> Part:
+    """The cell itself, called with tensors."""
+
+    def called(x: Array) -> Array:
+        output, bias = cell(from_numpy(np.ascontiguousarray(x)[None]))
+        y = array_of(output)[0]
+        return y if bias is None else y + array_of(bias)
+
+    return called

@@ -18,6 +18,7 @@ from parallel_core.data.tokenizers import MegatronTokenizer
 from pynative import parallel_state
 from pynative.generation.command import asked_of, configured, ends_of, parse, prompts_of
 from pynative.generation.decoded import Decoded
+from pynative.generation.host_products import Products
 from pynative.generation.load import loaded
 from pynative.generation.texts import Asked, Text, generate_texts
 
@@ -27,6 +28,7 @@ class Session:
 
     def __init__(self, model: nn.Cell, tokenizer: MegatronTokenizer, asked: Asked, stops: Sequence[str]) -> None:
         self.model, self.tokenizer, self.asked, self.stops = model, tokenizer, asked, stops
+        self.products = Products()
         self.prints = parallel_state.get_global_rank() == 0
 
     def write(self, words: str) -> None:
@@ -37,7 +39,8 @@ class Session:
     def stream(self, prompt: Prompt) -> str:
         """Write what follows a prompt as it comes, and return it."""
         decoded = Decoded(self.tokenizer, self.stops, self.write)
-        (text,) = generate_texts(self.model, [prompt.tokens(self.tokenizer)], self.asked, decoded.is_over)
+        tokens = prompt.tokens(self.tokenizer)
+        (text,) = generate_texts(self.model, [tokens], self.asked, decoded.is_over, self.products)
         words = decoded.finish(text)
         self.write("\n")
         return words
@@ -45,7 +48,7 @@ class Session:
     def continued(self, prompts: Sequence[Sequence[int]]) -> list[tuple[Text, str]]:
         """What follows each prompt of a batch, and its words."""
         decoded = Decoded(self.tokenizer, self.stops)
-        texts = generate_texts(self.model, prompts, self.asked, decoded.is_over)
+        texts = generate_texts(self.model, prompts, self.asked, decoded.is_over, self.products)
         return [(text, decoded.finish(text)) for text in texts]
 
     def chat(self) -> None:

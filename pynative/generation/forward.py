@@ -16,6 +16,7 @@ from parallel_core.context import SequenceLayout
 from pynative import kernels, parallel_state
 from pynative.collectives import Group
 from pynative.generation.host_layers import Decoder
+from pynative.generation.host_products import Products
 from pynative.key_value_cache import Cache, generating
 from pynative.parameter import type_of
 
@@ -33,10 +34,14 @@ class Forward:
         model: a GPTModel, or this stage of one.
         longest: tokens that a text will have at most.
         use_cache: whether to keep keys and values, where the model can.
+        products: of the model's weights, where they were used before.
     """
 
-    def __init__(self, model: nn.Cell, longest: int, *, use_cache: bool = True) -> None:
+    def __init__(
+        self, model: nn.Cell, longest: int, *, use_cache: bool = True, products: Products | None = None
+    ) -> None:
         self.model, self.config = model, model.config
+        self.products = Products() if products is None else products
         self.window = self.config.seq_length
         self.shards = SequenceLayout.of(self.config.parallel_config).size
         caches = use_cache and self.shards == 1 and not self.config.sparse_attention.enabled
@@ -81,7 +86,7 @@ class Forward:
         if self.cache is None or not self.cache.continues or not self._is_plain:
             return False
         if self._decoder is None:
-            self._decoder = Decoder(self.model, self.cache)
+            self._decoder = Decoder(self.model, self.cache, self.products)
         return True
 
     @cached_property

@@ -14,7 +14,7 @@ from mindspore import Parameter, Tensor, from_numpy, nn
 
 from parallel_core.score_form import ScoreForm
 from pynative.arrays import array_of
-from pynative.generation.host_products import Product
+from pynative.generation.host_products import Products
 from pynative.kernels.host.cache import attend, bias_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run
@@ -32,11 +32,6 @@ Part = Callable[[Array], Array]
 def array(parameter: Parameter | None) -> Array | None:
     """Its memory."""
     return None if parameter is None else array_of(parameter)
-
-
-def product(linear: nn.Cell) -> Product:
-    """A linear and its bias."""
-    return Product(array_of(linear.weight), array(linear.bias))
 
 
 def norm(cell: nn.Cell | None) -> Part | None:
@@ -89,13 +84,10 @@ class Step:
 
 
 class Decoder:
-    """The layers of a stage on arrays, for a cache that holds earlier tokens.
+    """The layers of a stage on arrays, of a model of which `can` is true, for a cache that holds earlier tokens."""
 
-    Raises nothing for what it does not know: see `can`.
-    """
-
-    def __init__(self, model: nn.Cell, cache: Cache) -> None:
-        self.cache, self.model = cache, model
+    def __init__(self, model: nn.Cell, cache: Cache, products: Products) -> None:
+        self.cache, self.model, self.products = cache, model, products
         decoder = model.language_model.decoder
         self.layers = [self._layer(layer) for layer in decoder.layers.cells()]
         self.final_norm = norm(decoder.final_layernorm)
@@ -104,7 +96,7 @@ class Decoder:
         if head is not None:
             shared = model.share_embeddings_and_output_weights
             weight = model.shared_embedding_or_output_weight() if shared else head.weight
-            self.head = Product(array_of(weight), array(head.bias))
+            self.head = products.of(weight, head.bias)
 
     @staticmethod
     def can(model: nn.Cell) -> bool:
@@ -153,7 +145,8 @@ class Decoder:
     def _attention(self, cell: nn.Cell) -> Part:
         if type(cell) is not ParallelAttention or _is_adapted(cell.linear_qkv, cell.linear_proj):
             return _as_it_is(cell)
-        into, out, core = product(cell.linear_qkv), product(cell.linear_proj), cell.core_attention
+        into, out = (self.products.of(linear.weight, linear.bias) for linear in (cell.linear_qkv, cell.linear_proj))
+        core = cell.core_attention
         groups, heads, size, number = cell.groups, cell.heads, cell.head_size, core.layer_number
         norms = norm(cell.q_layernorm), norm(cell.k_layernorm)
         scale, form, cap = core.scale, core.form, core.form.soft_cap
@@ -182,7 +175,10 @@ class Decoder:
     def _feed_forward(self, cell: nn.Cell) -> Part:
         if type(cell) is not ParallelMLP or _is_adapted(cell.linear_fc1, cell.linear_fc2):
             return _as_it_is(cell)
-        into, out = Product(array_of(cell.linear_fc1.weight)), product(cell.linear_fc2)
+        into, out = (
+            self.products.of(cell.linear_fc1.weight),
+            self.products.of(cell.linear_fc2.weight, cell.linear_fc2.bias),
+        )
         bias, operator = array(cell.linear_fc1.bias), cell.operator
         width = array_of(cell.linear_fc2.weight).shape[1]
 

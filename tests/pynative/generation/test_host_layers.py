@@ -1,0 +1,57 @@
+"""A token's layers on plain arrays, against the cells that train."""
+
+import numpy as np
+import pytest
+
+from pynative.generation.host_products import PANEL, Product
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
+
+KINDS = {
+    "gpt": "--position-embedding-type learned_absolute --add-bias-linear",
+    "llama": "--position-embedding-type rope --normalization RMSNorm --swiglu --group-query-attention "
+    "--num-query-groups 2 --disable-bias-linear --untie-embeddings-and-output-weights",
+    "partly turned": "--position-embedding-type rope --rotary-percent 0.5 --rotary-interleaved --qk-layernorm",
+    "window and slopes": "--position-embedding-type alibi --sliding-window 4 --apply-layernorm-1p",
+}
+
+
+@pytest.mark.parametrize("outputs", [1, PANEL, 3 * PANEL + 5])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_products(outputs, rows):
+    """Also of outputs that fill no panel."""
+    rng = np.random.default_rng(0)
+    weight, bias, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((outputs, 20), outputs, (rows, 20)))
+    np.testing.assert_allclose(Product(weight, bias)(x), x @ weight.T + bias, atol=1e-5)
+    np.testing.assert_allclose(Product(weight)(x), x @ weight.T, atol=1e-5)
+
+
+def logits(backend, flags: str) -> list[np.ndarray]:
+    """Of the tokens behind two prompts, by arrays, by cells with a cache, and by whole forwards."""
+    from pynative.autograd import no_grad
+    from pynative.generation.forward import Forward
+    from pynative.parameter import initialize_parameters
+    from pynative.transformer.gpt_model import GPTModel
+
+    config, said = config_of(f"{TINY} {flags}", 1), [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3], [2, 7, 1, 8, 2, 8, 1, 8, 3]]
+    found = []
+    with job(backend, config), no_grad():
+        model = GPTModel(config.model_config)
+        initialize_parameters(model, 1)
+        model.set_train(False)
+        for use_cache, plain in ((True, True), (True, False), (False, False)):
+            forward = Forward(model, 16, use_cache=use_cache)
+            if not plain:
+                forward._is_plain = False
+            steps = [forward([text[: len(text) - 5 + step] for text in said]) for step in range(5)]
+            assert (forward._decoder is not None) == plain
+            found.append(np.stack(steps))
+    return found
+
+
+@pytest.mark.parametrize("flags", KINDS.values(), ids=KINDS)
+def test_logits_equal_those_of_the_cells(flags):
+    """Of every step, for texts of different lengths."""
+    arrays, cells, whole = run(1, logits, flags)[0]
+    np.testing.assert_allclose(arrays, whole, atol=1e-5)
+    np.testing.assert_allclose(cells, whole, atol=1e-5)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parallel_core.data.indexed_dataset import Index, idx_path
+from parallel_core.data.instruction.samples import PARTS
 from parallel_core.findings import Finding
 
 DATA_FLAGS = ("--data-path", "--train-data-path", "--valid-data-path", "--test-data-path")
@@ -24,18 +25,26 @@ def missing_files(args: Any) -> Iterator[Finding]:
         if path is not None and not Path(path).exists():
             yield Finding(flag, path, "there is no such file", "give the path of an existing one")
     for flag in DATA_FLAGS:
-        yield from _missing_data(flag, getattr(args, flag.removeprefix("--").replace("-", "_")) or ())
+        for prefix in data_prefixes(getattr(args, flag.removeprefix("--").replace("-", "_")) or ()):
+            yield from _missing_data(flag, prefix, args)
 
 
-def _missing_data(flag: str, entries: Sequence[str]) -> Iterator[Finding]:
-    for prefix in data_prefixes(entries):
-        missing = [suffix for suffix in (".bin", ".idx") if not Path(prefix + suffix).is_file()]
+def _missing_data(flag: str, prefix: str, args: Any) -> Iterator[Finding]:
+    if args.sft:
+        if not Path(prefix).exists():
+            yield Finding(flag, prefix, "there is no such file", "--sft reads messages: give a .jsonl file")
+        return
+    parts, fix = [prefix], "give a prefix that has both .bin and .idx"
+    if args.stage == "sft" or args.is_instruction_dataset:
+        parts = [f"{prefix}_packed_{part}_document" for part in PARTS]
+        fix = "give what preprocess with --handler-name had as --output-prefix"
+    for part in parts:
+        missing = [suffix for suffix in (".bin", ".idx") if not Path(part + suffix).is_file()]
         for suffix in missing:
-            rule = f"there is no file {prefix}{suffix}"
-            yield Finding(flag, prefix, rule, "give a prefix that has both .bin and .idx")
+            yield Finding(flag, prefix, f"there is no file {part}{suffix}", fix)
         try:
             if not missing:
-                Index.read(idx_path(prefix))
+                Index.read(idx_path(part))
         except ValueError as error:
             rule, _, fix = str(error).partition("; ")
             yield Finding(flag, prefix, rule, fix)

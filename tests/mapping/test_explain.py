@@ -12,6 +12,7 @@ from mapping.flag_reference import field_sentences, planned, reference
 from mapping.flags import BY_NAME
 from mapping.reading import not_yet
 from parallel_core.config.tree import OPTIONS
+from parallel_core.data.indexed_dataset import IndexedDatasetBuilder
 from tests.support.assets import ROOT
 from tests.support.mapping.lines import line, reading
 from tests.support.mapping.variations import COMPANY, WORLD_SIZE
@@ -138,6 +139,32 @@ def test_missing_data_is_found_by_either_suffix(capsys, tmp_path):
         f"{tmp_path}/b.bin",
         f"{tmp_path}/b.idx",
     ]
+
+
+def _empty(prefix) -> None:
+    """A data set of no text."""
+    with IndexedDatasetBuilder(prefix) as builder:
+        builder.finalize()
+
+
+@pytest.mark.parametrize(
+    "flags, files, missing",
+    [
+        ("--stage sft", "labels attention_mask", "a_packed_input_ids_document"),
+        ("--is-instruction-dataset", "input_ids labels", "a_packed_attention_mask_document"),
+        ("--sft --tokenizer-type SFTTokenizer", "", "a"),
+    ],
+)
+def test_data_of_conversations_are_looked_for_by_their_names(capsys, tmp_path, flags, files, missing):
+    """Three pairs of files, or one of messages; with a plain pair alone such a run cannot start."""
+    for part in files.split():
+        _empty(tmp_path / f"a_packed_{part}_document")
+    result = answer(capsys, f"--data-path {tmp_path}/a {flags}", "--check-files")
+    named = {error for error in result["errors"] if "--data-path" in error}
+    assert named and all(str(tmp_path / missing) in error for error in named)
+    _empty(tmp_path / missing) if files else (tmp_path / missing).touch()
+    result = answer(capsys, f"--data-path {tmp_path}/a {flags}", "--check-files")
+    assert [error for error in result["errors"] if "--data-path" in error] == []
 
 
 def test_the_text_answer_names_flags_config_and_errors(capsys):

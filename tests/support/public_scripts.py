@@ -31,8 +31,7 @@ class Step(NamedTuple):
 
 def train_script(backend, argv: Sequence[str], folder: Path) -> list[Step]:
     """Train what a command line says, as examples/gpt/pretrain_gpt.py does."""
-    from parallel_core.data.blended import build_train_valid_test_datasets
-    from parallel_core.data.from_config import gpt_dataset_config
+    from parallel_core.data.datasets import datasets_provider
     from pynative.parameter import whole_parameters
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
@@ -47,10 +46,10 @@ def train_script(backend, argv: Sequence[str], folder: Path) -> list[Step]:
 
     os.chdir(folder)
     config = config_of(argv, backend.world_size)
-    data = gpt_dataset_config(config)
+    provider = datasets_provider(config)
     with job(backend, config):
         pretrain(
-            lambda samples: build_train_valid_test_datasets(data, samples),
+            provider,
             lambda **stage: GPTModel(config.model_config, **stage),
             all_config=config,
             callbacks=[Steps()],

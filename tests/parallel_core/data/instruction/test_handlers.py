@@ -1,0 +1,123 @@
+"""Handlers that no recorded run has, the tokenizer's own template, and mixtures of data sets."""
+
+import json
+
+import pytest
+
+from parallel_core.data.indexed_dataset import IndexedDataset
+from parallel_core.data.instruction.mixing import interleaved
+from parallel_core.data.instruction.packing import best_fit
+from parallel_core.data.preprocess.command_line import main
+from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
+from tests.support.instruction import inputs
+
+FOLDER = "hf_qwen2"
+IM_END = 3002
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer(TokenizerOptions("PretrainedFromHF", tokenizer_model=str(inputs() / "tokenizers" / FOLDER)))
+
+
+def written(tmp_path, rows, handler, *more):
+    """A data set's sequences under each key."""
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    given = ["--input", str(tmp_path / "in.jsonl")] if "--input" not in more else []
+    main(
+        [
+            *(*given, "--output-prefix", str(tmp_path / "data"), "--tokenizer-type", "PretrainedFromHF"),
+            *("--tokenizer-name-or-path", str(inputs() / "tokenizers" / FOLDER), "--handler-name", handler, *more),
+        ]
+    )
+    found = {}
+    for path in sorted(tmp_path.glob("data_*.idx")):
+        data = IndexedDataset(path.with_suffix(""))
+        key = path.stem.removeprefix("data_").removeprefix("packed_").removesuffix("_document")
+        found[key] = [data[i].tolist() for i in range(len(data))]
+    return found
+
+
+def answer(sets, tokenizer, number=0):
+    """What carries loss."""
+    return tokenizer.detokenize([label for label in sets["labels"][number] if label != -100])
+
+
+def test_the_tokenizers_own_template_writes_conversations(tmp_path, tokenizer):
+    """As it does with the whole conversation; answers with their ends carry loss."""
+    turns = [("human", "q"), ("gpt", "a"), ("human", "r"), ("gpt", "b")]
+    row = {"conversations": [{"from": role, "value": text} for role, text in turns], "system": "Be kind."}
+    more = ("--prompt-type", "chat_template", "--map-keys", '{"system": "system"}')
+    sets = written(tmp_path, [row], "SharegptStyleInstructionHandler", *more)
+    roles = {"human": "user", "gpt": "assistant"}
+    messages = [{"role": "system", "content": "Be kind."}]
+    messages += [{"role": roles[role], "content": text} for role, text in turns]
+    assert sets["input_ids"] == [tokenizer.apply_chat_template(messages)]
+    assert answer(sets, tokenizer) == "a<|im_end|>\nb<|im_end|>\n"
+
+
+def test_prompts_with_fixed_headings(tmp_path, tokenizer):
+    """Belle's turns within one text, and LeetCode's columns."""
+    row = {"instruction": "Human: q\nAssistant: a\nHuman: r\nAssistant:", "input": "", "output": " b "}
+    sets = written(tmp_path, [row], "BelleMultiTurnInstructionHandler", "--append-eod")
+    assert answer(sets, tokenizer) == "b\n<|im_end|>"
+    text = tokenizer.detokenize(sets["input_ids"][0])
+    assert text.count("### Instruction:\n") == text.count("### Response:\n") == 2 and "\na\n" in text
+    (tmp_path / "code").mkdir()
+    row = {"code_with_problem": "Add. ```x```", "code_only": "x + y", "explanation_only": "It adds."}
+    assert (
+        answer(written(tmp_path / "code", [row], "LeetcodePythonInstructionHandler"), tokenizer) == "x + y\nIt adds.\n"
+    )
+
+
+def test_chats_of_moss(tmp_path, tokenizer):
+    """A sample for each turn, with those before; or one in Baichuan's form."""
+    turns = {f"turn_{n}": {"Human": f"<|Human|>: q{n}<eoh>\n", "MOSS": f"<|MOSS|>: a{n}<eom>\n"} for n in (1, 2)}
+    sets = written(tmp_path, [{"chat": turns}], "MOSSInstructionHandler")
+    assert [answer(sets, tokenizer, number) for number in (0, 1)] == ["a1\n", "a2\n"]
+    (tmp_path / "turns").mkdir()
+    sets = written(tmp_path / "turns", [{"chat": turns}], "MOSSMultiTurnHandler")
+    assert sets["input_ids"][0].count(195) == sets["input_ids"][0].count(196) == 2
+    assert sets["input_ids"][0][-1] == sets["labels"][0][-1] == IM_END
+
+
+def test_rewards_data_have_prompts_alone(tmp_path, tokenizer):
+    """The answer stands apart, if it is asked for."""
+    row = {"instruction": "q", "input": "", "output": "the answer"}
+    more = ("--prompt-type", "qwen", "--dataset-additional-keys", "labels")
+    sets = written(tmp_path, [row], "R1AlpacaStyleInstructionHandler", *more)
+    assert tokenizer.detokenize(sets["labels"][0]) == "the answer"
+    assert tokenizer.detokenize(sets["input_ids"][0]).endswith("<|im_start|>assistant\n")
+
+
+def test_data_sets_of_a_list_are_mixed(tmp_path, tokenizer):
+    """LlamaFactory's dataset_info.json: one behind the other, or in turn until the longest ends."""
+    info = {}
+    for name, number in (("one", 3), ("two", 2)):
+        rows = [{"instruction": "q", "input": "", "output": f"{name}{at}"} for at in range(number)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        info[name] = {"file_name": f"{name}.jsonl"}
+    (tmp_path / "dataset_info.json").write_text(json.dumps(info))
+    common = ("--input", "one,two", "--dataset-dir", str(tmp_path), "--prompt-type", "qwen")
+    for strategy, expected in {
+        "concat": "one0 one1 one2 two0 two1",
+        "interleave_under": "one0 two0 one1 two1",
+        "interleave_over": "one0 two0 one1 two1 one2 two0",
+    }.items():
+        sets = written(tmp_path, [], "LlamaFactoryInstructionHandler", *common, "--mix-strategy", strategy)
+        answers = [answer(sets, tokenizer, at).removesuffix("<|im_end|>") for at in range(len(sets["labels"]))]
+        assert " ".join(answers) == expected
+
+
+def test_drawn_mixtures_end_as_asked():
+    """With the first data set that ends, or with the last, where the others begin again."""
+    under = list(interleaved([5, 50], [0.5, 0.5], 1234, until_all=False))
+    assert [number for which, number in under if which == 0] == [0, 1, 2, 3, 4]
+    over = list(interleaved([5, 50], [0.5, 0.5], 1234, until_all=True))
+    assert {number for which, number in over if which == 1} == set(range(50)) and over[: len(under)] == under
+
+
+def test_packs_are_filled_with_what_fits_best():
+    """Longest first; of equal ones the last."""
+    assert best_fit([3, 5, 2, 5, 4], 9) == [[3, 4], [1, 0], [2]]
+    assert best_fit([], 9) == []

@@ -73,6 +73,8 @@ EQUAL_HEADS = [normal(L, 2, 3, 17, seed=n) for n in range(3)]
 OUT = normal(L, 2, 4 * 17, seed=9)
 KEY = (3, 1)
 INDEXER = normal(L, 2, 3, 9), normal(L, 2, 9, seed=1), normal(L, 2, 3, seed=2)
+SLOTS = np.array([[3, -1, 0, 7, 9, 299, 1], [4, 2, -1, 8, 10, 0, 2]], np.int32)
+AGES = np.stack((np.arange(L)[::-1], np.arange(L)[::-1] - 20), 1).astype(np.int32)
 COUNTS = (301, 0, 99, 700)
 EXPERTS = [normal(257, 131, seed=seed) for seed in range(4)]
 LOGITS, VOCABULARY = 3 * normal(S, B, 12, seed=8), 3 * normal(S, 2, 1003)
@@ -204,6 +206,11 @@ CALLS: dict[str, Call] = {
     ],
     "attention_block": lambda new: _block(new, gradient=False),
     "attention_block_gradient": lambda new: _block(new, gradient=True),
+    "write_slots": lambda new: kernels.write_slots(new(X), new(Y[:2]), SLOTS),
+    "cached_attention": lambda new: [
+        kernels.cached_attention(new(HEADS[0][:1]), *_heads(new)[1:], AGES, scale=0.2, form=form)
+        for form in (ScoreForm(), ScoreForm(70, 1.5, alibi_slopes(4)))
+    ],
     "choose_keys": lambda new: kernels.choose_keys(*(new(x) for x in INDEXER), 20),
     "sparse_attention": lambda new: _recorded(
         lambda *heads: kernels.sparse_attention(*heads, new(CHOSEN), 0.2), *EQUAL_HEADS

@@ -2,6 +2,7 @@
 
 import pytest
 
+from parallel_core.checkpoint.convert.huggingface.tokenizer import end_ids
 from parallel_core.data.prompts import Prompt, read_prompts
 
 
@@ -45,3 +46,37 @@ def test_files_without_prompts(content, words, tmp_path):
     (tmp_path / "p").write_bytes(content)
     with pytest.raises(ValueError, match=words):
         read_prompts(tmp_path / "p")
+
+
+class Tokenizer:
+    """What a prompt asks of one."""
+
+    def encode(self, text, special=False):
+        return [1, *map(ord, text)] if special else list(map(ord, text))
+
+    def apply_chat_template(self, messages, add_generation_prompt=False):
+        words = "".join(f"<{message['role']}>{message['content']}" for message in messages)
+        return self.encode(words + "<assistant>" * add_generation_prompt)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids"),
+    [
+        (Prompt(ids=(3, 1)), [3, 1]),
+        (Prompt(text="a"), [1, 97]),
+        (Prompt(messages=({"role": "user", "content": "x"},)), list(map(ord, "<user>x<assistant>"))),
+    ],
+)
+def test_ids_of_a_prompt(prompt, ids):
+    """A text with what its tokenizer puts before one; a conversation up to where the assistant speaks."""
+    assert prompt.tokens(Tokenizer()) == ids
+
+
+@pytest.mark.parametrize(
+    ("said", "ids"), [("{}", set()), ('{"eos_token_id": 2}', {2}), ('{"eos_token_id": [2, 7]}', {2, 7}), (None, set())]
+)
+def test_ids_that_end_what_a_folders_model_says(said, ids, tmp_path):
+    """One, several, or no file that says it."""
+    if said is not None:
+        (tmp_path / "generation_config.json").write_text(said)
+    assert end_ids(tmp_path) == ids

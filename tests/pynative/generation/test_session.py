@@ -1,0 +1,60 @@
+"""A person chats, line by line."""
+
+import io
+
+import pytest
+
+from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.data.tokenizers.base import Facts
+from tests.support.distributed import run
+from tests.support.engine import TINY, config_of, job
+
+
+class Letters(MegatronTokenizer):
+    """Ids 1 ... 60 are letters; a conversation is its words after one another."""
+
+    def __init__(self) -> None:
+        super().__init__(Facts(61))
+        self.asked: list[list[dict]] = []
+
+    def tokenize(self, text):
+        return [ord(letter) % 60 + 1 for letter in text]
+
+    def detokenize(self, token_ids):
+        return "".join(chr(64 + token) for token in token_ids)
+
+    def apply_chat_template(self, messages, add_generation_prompt=False, **variables):
+        self.asked.append([dict(message) for message in messages])
+        return self.tokenize("".join(message["content"] for message in messages))
+
+    @property
+    def vocab(self):
+        return {}
+
+
+def chatted(backend, lines: str) -> tuple[str, list]:
+    """(what was printed, the conversations that the tokenizer was given)."""
+    from pynative.generation import Asked
+    from pynative.generation.__main__ import Session
+    from pynative.parameter import initialize_parameters
+    from pynative.transformer.gpt_model import GPTModel
+
+    config, tokenizer, patch = config_of(TINY, 1), Letters(), pytest.MonkeyPatch()
+    with job(backend, config), patch.context() as patched:
+        model = GPTModel(config.model_config)
+        initialize_parameters(model, 1)
+        patched.setattr("sys.stdin", io.StringIO(lines))
+        patched.setattr("sys.stdout", io.StringIO())
+        import sys
+
+        Session(model, tokenizer, Asked(3), ()).chat()
+        return sys.stdout.getvalue(), tokenizer.asked
+
+
+def test_answers_are_part_of_the_conversation():
+    """Empty lines are no messages; the end of the input ends it."""
+    printed, asked = run(1, chatted, "hi\n\nmore\n")[0]
+    first, second = (line for line in printed.replace("> ", "").split("\n") if line)
+    assert len(first) == len(second) == 3
+    user = {"role": "user", "content": "hi"}
+    assert asked == [[user], [user, {"role": "assistant", "content": first}, {"role": "user", "content": "more"}]]

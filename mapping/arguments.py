@@ -18,7 +18,7 @@ from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.host import does_not_fit
 from mapping.merge import Reading, resolve
 from mapping.readers.command_line import ExtraArgs, Unreadable, rank_of_environment, taken
-from mapping.reading import left_open, not_yet, read
+from mapping.reading import read, run_findings
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import complain, gather_findings
 from parallel_core.config.tree import build
@@ -162,8 +162,8 @@ def initialize_megatron(
 ) -> Namespace:
     """Parse the command line for a training script and keep the result for `get_args`.
 
-    `--help` among the arguments prints the flags that act. On errors - a flag that is not implemented yet is one - all
-    of them are printed to the standard error of rank 0 and the process ends with exit code 2.
+    `--help` among the arguments prints the flags that act. All errors are printed to the
+    standard error of rank 0, and the process ends with exit code 2.
     """
     if "--help" in (sys.argv[1:] if argv is None else argv):
         from mapping.flag_reference import help_text
@@ -175,7 +175,7 @@ def initialize_megatron(
         complain(other_launchers())
         reading = read(argv, extra_args_provider, None, args_defaults, check_files, read_vocabulary=True)
         args = _accepted(reading)
-        complain([*left_open(reading), *not_yet(reading)])
+        complain(run_findings(reading))
         complain(does_not_fit(reading.config))
     reading.print_notes()
     set_args(args)

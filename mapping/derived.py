@@ -15,6 +15,7 @@ from mapping.flags.acting.training import STRATEGIES
 from mapping.flags.notations import dtype, layer_list
 from mapping.flags.stages import layers_of_stages, pipeline_layout
 from mapping.further_tokens import further_loss_factor, shares_with_further_layers
+from mapping.lora_targets import target_modules
 from mapping.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
 from parallel_core.config.base import Unknown
 from parallel_core.config.tree import path_of
@@ -223,6 +224,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "params_dtype": dtype_of("params_dtype"),
     "compute_dtype": dtype_of("compute_dtype"),
     "lora_rank": lambda args: args.lora_r if args.lora_target_modules else None,
+    "target_modules": target_modules,
     "recompute_granularity": recompute_granularity,
     "recompute_method": lambda args: args.recompute_method or ("uniform" if recomputes_layers(args) else None),
     "recompute_num_layers": lambda args: (

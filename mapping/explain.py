@@ -1,7 +1,8 @@
 """What became of every flag: `python -m mapping.explain [--json] [--world-size N] [--check-files] -- ARGUMENTS`.
 
-Also the memory that a rank of each pipeline stage needs. Needs no device and no MindSpore. Exit code 0 when the
-arguments are accepted, 2 when not. `--doc` writes the reference of all flags instead.
+The last lines say `starts`, or each error that stops the run. Before them stands the memory that a rank of each
+pipeline stage needs. Needs no device and no MindSpore. Exit code 0 if the run starts, 1 if something stops it. `--doc`
+writes the reference of all flags instead.
 """
 
 from __future__ import annotations
@@ -20,15 +21,12 @@ from mapping.given import Given
 from mapping.memory import as_json as memory_as_json
 from mapping.memory import as_lines as memory_as_lines
 from mapping.merge import Reading
-from mapping.reading import left_open, not_yet, read
+from mapping.reading import read, stops
 from parallel_core.command_line import command_line
-from parallel_core.config import AllConfig, unsupported
+from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown
 from parallel_core.config.tree import PUBLIC, path_of
-from parallel_core.config.unsupported import is_missing
 from parallel_core.findings import Finding
-
-PLANNED = "planned"
 
 
 @dataclass
@@ -44,12 +42,10 @@ class Outcome:
 
 def outcomes(reading: Reading) -> Iterator[Outcome]:
     """One for everything that was given: flags in order, then the keys of files."""
-    missing = {row.target for row in unsupported(reading.config)}
-    for given in reading.given:
-        yield _outcome(given, reading.config, is_missing(given.target, missing))
+    return (_outcome(given, reading.config) for given in reading.given)
 
 
-def _outcome(given: Given, config: AllConfig, planned: bool) -> Outcome:
+def _outcome(given: Given, config: AllConfig) -> Outcome:
     row = given.row
     if row.status == REFUSED and row.asks_for_nothing(given.value):
         return Outcome(given.name, given.value, IGNORED, "", "its default: it asks for nothing")
@@ -59,22 +55,22 @@ def _outcome(given: Given, config: AllConfig, planned: bool) -> Outcome:
         return Outcome(given.name, given.value, given.status, "", given.reason or row.reason)
     value = attrgetter(given.target)(config)
     value = None if isinstance(value, Unknown) else value
-    if planned:
-        reason = "; ".join(filter(None, ("read, but the engine does not act on it yet", given.replaced)))
-        return Outcome(given.name, value, PLANNED, PUBLIC[given.target], reason)
     return Outcome(given.name, value, given.status, PUBLIC[given.target], given.replaced)
 
 
 def as_json(reading: Reading) -> str:
     """The whole answer, for programs."""
+    found = stops(reading)
     return json.dumps(
         {
+            "starts": not found,
+            "stopped_by": list(map(str, found)),
             "accepted": not reading.errors,
             "flags": [vars(outcome) for outcome in outcomes(reading)],
             "errors": reading.errors,
             "findings": [_plain(finding) for finding in reading.findings],
             "config": reading.config.to_dict(),
-            "memory": memory_as_json(reading.config) if _trains(reading) else [],
+            "memory": memory_as_json(reading.config) if not found else [],
         },
         indent=1,
     )
@@ -91,14 +87,10 @@ def as_text(reading: Reading) -> str:
     lines = [f"{status:8} {flag:{min(width, 60)}} {rest}" for status, flag, rest in rows]
     for name, section in reading.config.to_dict().items():
         lines += ["", f"{name}:", *(f"  {field}: {value}" for field, value in section.items())]
-    if _trains(reading):
+    found = stops(reading)
+    if not found:
         lines += ["", *memory_as_lines(reading.config)]
-    return "\n".join([*lines, "", *_verdict(reading)])
-
-
-def _trains(reading: Reading) -> bool:
-    """Whether the engine acts on everything, so that what a rank needs can be said."""
-    return not reading.errors and not not_yet(reading)
+    return "\n".join([*lines, "", *([f"error: {finding}" for finding in found] or ["starts"])])
 
 
 def _columns(outcome: Outcome) -> tuple[str, str, str]:
@@ -109,15 +101,6 @@ def _columns(outcome: Outcome) -> tuple[str, str, str]:
     words = value if isinstance(value, list) else [value]
     typed = "" if value is None or isinstance(value, bool) else " ".join(map(str, words))
     return outcome.status, f"{flag} {typed}".rstrip(), outcome.reason
-
-
-def _verdict(reading: Reading) -> list[str]:
-    if reading.errors:
-        return [f"error: {error}" for error in reading.errors]
-    planned = not_yet(reading)
-    if not planned:
-        return ["accepted", *(f"for a training: {finding}" for finding in left_open(reading))]
-    return ["accepted; training refuses to start until this is implemented:", *(f"planned: {text}" for text in planned)]
 
 
 def write_reference(path: Path = Path("docs/flags.md")) -> int:
@@ -145,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
         return write_reference()
     reading = read(argv[split + 1 :], world_size=options.world_size, check_files=options.check_files)
     print(as_json(reading) if options.json else as_text(reading))
-    return 2 if reading.errors else 0
+    return 1 if stops(reading) else 0
 
 
 if __name__ == "__main__":

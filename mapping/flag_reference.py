@@ -5,24 +5,19 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
-from mapping.flags import GROUPS, MAPPED, REFUSED, ROWS, Flag
-from mapping.from_args import field_values
+from mapping.flags import GROUPS, MAPPED, REFUSED, Flag
 from parallel_core.command_line import command_line
-from parallel_core.config.tree import FLAG_OF, OPTIONS, PUBLIC, SECTIONS
-from parallel_core.config.unsupported import IMPLEMENTED, never_works, works
+from parallel_core.config.tree import PUBLIC, SECTIONS
 
 HEADER = """# Flags
 
 Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, and what becomes of it. Written by
 `python -m mapping.explain --doc`; do not edit.
 
-- **mapped**: it acts, with Megatron's meaning. *planned*: it, or what it is a part of, is not implemented yet, or
-  the values that are named are not; the engine then refuses to start and names it.
+- **mapped**: it acts, with Megatron's meaning.
 - **ignored**: it cannot change the result.
 - **refused**: an error, unless its default is given: it asks for something that is not done.
 """
@@ -48,7 +43,7 @@ def help_text() -> str:
         rows = [row for row in group if row.status == MAPPED]
         section = parser.add_argument_group(rows[0].group if rows else None)
         for row in rows:
-            text = f"{_meaning(row, sentences)}{planned(row).replace('*', '')}".replace("%", "%%")
+            text = _meaning(row, sentences).replace("%", "%%")
             section.add_argument(row.name, *row.aliases, default=row.default, help=text, **_notation(row))
     return parser.format_help()
 
@@ -81,7 +76,7 @@ def _outcome(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
     if row.status == MAPPED:
         yield _meaning(row, sentences)
         if row.target:
-            yield f"→ `{PUBLIC[row.target]}`{planned(row)}"
+            yield f"→ `{PUBLIC[row.target]}`"
         elif row.choices:
             yield f"One of {', '.join(map(str, row.choices))}."
     else:
@@ -90,45 +85,6 @@ def _outcome(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
         yield f"`{value}`: {sentence}."
     for value, reason in row.refuses.items():
         yield f"`{value}` is {REFUSED}: {reason}."
-
-
-def planned(row: Flag) -> str:
-    """What the page says of values that are not implemented yet: that none is, or which are not, or which are."""
-    if row.target not in IMPLEMENTED:
-        return " *(planned)*" if never_works(row.target) else ""
-    choices = _choices(row)
-    values = choices or list(_readable(row))
-    missing = [value for value in values if not _works(row, value)]
-    own = not choices and FLAG_OF[row.target] == row.name
-    there = list(filter(None, IMPLEMENTED[row.target][1:])) if own else []
-    if not missing:
-        return ""
-    if len(missing) < len(values) and choices:
-        return f" *(planned: {', '.join(map(str, missing))})*"
-    return f" *(planned, but for {', '.join(map(str, (row.default, *there)))})*" if there else " *(planned)*"
-
-
-def _choices(row: Flag) -> list[Any]:
-    """Values of a flag that can be counted: a switch's one, or the choices that are not refused."""
-    if row.type is None:
-        return [row.stores]
-    choices = row.choices or OPTIONS[row.target].field.metadata["choices"]
-    return [choice for choice in choices if choice not in row.refuses]
-
-
-def _readable(row: Flag) -> Iterator[Any]:
-    """Some values that the flag's reader takes."""
-    for word in ("2", "3", "x"):
-        with suppress(ValueError, SyntaxError):
-            yield row.type(word) if row.type else None
-
-
-def _works(row: Flag, value: Any) -> bool:
-    """Whether the engine acts on what the field becomes when this flag alone is given."""
-    given = Namespace(**{other.dest: other.default for other in ROWS if other.status == MAPPED} | {row.dest: value})
-    found = field_values(given, look_at_files=False).get(row.target)
-    asks_for_nothing = found is None or (row.type is None and found == IMPLEMENTED[row.target][0])
-    return not never_works(row.target) if asks_for_nothing else works(row.target, found)
 
 
 def field_sentences() -> dict[str, str]:

@@ -32,7 +32,7 @@ from mapping.vocabulary import unreadable
 from parallel_core.blocks import adapter_findings
 from parallel_core.checkpoint.load_folder import load_findings
 from parallel_core.checkpoint.save_folder import save_findings
-from parallel_core.config import AllConfig, unsupported
+from parallel_core.config import AllConfig
 from parallel_core.config.base import Unjudged, Unknown, gather_findings, judge
 from parallel_core.config.no_effect import without_effect
 from parallel_core.config.tree import OPTIONS, build, path_of
@@ -142,7 +142,7 @@ def resolve(sources: Sources) -> Reading:
     if sources.read_vocabulary:
         files += judge([partial(unreadable, check_files=sources.check_files)], args)
     of_config += judge([partial(replicas_are_averaged, yaml), partial(demands_are_met, yaml)], config)
-    if not (findings or of_config or unsupported(config)):
+    if not (findings or of_config):
         of_config += judge([spared_parameters_are_there, adapter_findings], config)
     found = [*findings, *length.findings, *of_config, *open_ends, *files, *out_of_place(strong, config)]
     found = as_given(found, given)

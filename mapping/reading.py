@@ -12,7 +12,6 @@ from mapping.naming import as_given
 from mapping.readers import deepspeed, yaml_file
 from mapping.readers.command_line import CommandLine, ExtraArgs, rank_of_environment, scan, world_size_of_environment
 from parallel_core.checkpoint.convert.huggingface.write import huggingface_findings
-from parallel_core.config import unsupported
 from parallel_core.config.required import required_to_train
 from parallel_core.findings import Finding
 
@@ -64,12 +63,12 @@ def _path(line: CommandLine, argument: str) -> str | None:
     return next(typed, line.extra.get(argument))
 
 
-def not_yet(reading: Reading) -> list[Finding]:
-    """What is asked for, legally, that the engine cannot do yet."""
-    findings = [*(row.finding for row in unsupported(reading.config)), *huggingface_findings(reading.config)]
+def run_findings(reading: Reading) -> list[Finding]:
+    """Findings about a legal config that stop a run: options of a training that are missing, formats it cannot save."""
+    findings = [*required_to_train(reading.config), *huggingface_findings(reading.config)]
     return as_given(findings, reading.given)
 
 
-def left_open(reading: Reading) -> list[Finding]:
-    """What a training must be told, which a file that describes a model need not say."""
-    return as_given(required_to_train(reading.config), reading.given)
+def stops(reading: Reading) -> list[Finding]:
+    """Every finding that keeps the run from starting; none: it starts."""
+    return reading.findings or run_findings(reading)

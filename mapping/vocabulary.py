@@ -15,8 +15,11 @@ _SIZED_BY_FLAG = {"NullTokenizer", "TikTokenizer"}
 
 
 def tokenizer_type(args: Any) -> str | None:
-    """The kind of tokenizer; Pai-Megatron-Patch's names stand for the folder's own."""
-    return "PretrainedFromHF" if args.patch_tokenizer_type else args.tokenizer_type
+    """The kind of tokenizer; Pai-Megatron-Patch's names stand for the folder's own, files of byte pairs for GPT-2's."""
+    if args.patch_tokenizer_type:
+        return "PretrainedFromHF"
+    has_pairs = args.vocab_file is not None and args.merge_file is not None
+    return args.tokenizer_type or ("GPT2BPETokenizer" if has_pairs else None)
 
 
 def tokenizer_model(args: Any) -> str | None:

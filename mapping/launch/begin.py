@@ -17,7 +17,7 @@ from mapping.launch.launchers import UNSET, Launch
 from mapping.launch.start import start
 from mapping.merge import Reading
 from mapping.readers.command_line import lacks_value
-from mapping.reading import not_yet, read
+from mapping.reading import read, run_findings
 from parallel_core.data.from_config import gpt_dataset_config
 from parallel_core.findings import Finding
 
@@ -105,7 +105,8 @@ def _refused(launch: Launch, how: How) -> Sequence[Finding | str]:
         return []
     world_size = int(launch.options.get("worker_num", "8"))
     reading = read(launch.arguments, world_size=world_size, check_files=not how.only_print)
-    findings = [one for one in reading.findings if not (how.only_check and one.flag in DATA_FLAGS)] or not_yet(reading)
+    findings = [one for one in reading.findings if not (how.only_check and one.flag in DATA_FLAGS)]
+    findings = findings or run_findings(reading)
     if findings or how.only_print:
         return findings
     return [*does_not_fit(reading.config, int(launch.options.get("local_worker_num", world_size))), *_of_data(reading)]

@@ -10,7 +10,7 @@ from mapping.flags.notations import dtype
 from mapping.given import Demand
 from mapping.readers import types
 from mapping.readers.callbacks import callbacks
-from mapping.readers.meaning import Entries, Meaning, Values, nothing, parts, planned, to, words
+from mapping.readers.meaning import Entries, Meaning, Values, not_done, nothing, parts, to, words
 from mapping.readers.runner_keys import CLIPPING, RUNNER
 from parallel_core.config.recompute import LISTED
 
@@ -145,18 +145,18 @@ _MODEL: dict[str, Meaning] = {
     ),
     "distribute_saved_activations": to("recompute_slice_activation"),
     "offset": lambda value, entries: {"offset": value} if value else "layers are shared evenly",
-    "enable_flash_sp": planned("FlashSP as a form of context parallelism"),
-    "parallel_position_embedding": planned("position tables that are cut over ranks"),
+    "enable_flash_sp": not_done("FlashSP as a form of context parallelism"),
+    "parallel_position_embedding": not_done("position tables that are cut over ranks"),
     "fp8_format": words(dict.fromkeys(("e4m3", "hybrid"), "what it would compute in 8 bits is computed in 16")),
     **dict.fromkeys(
         ("use_query_layer", "use_visual_encoder", "use_retriever", "retro_add_retriever", "out_hidden_size"),
-        planned("other networks than a decoder"),
+        not_done("other networks than a decoder"),
     ),
-    **dict.fromkeys(("encoder_num_layers", "decoder_num_layers"), planned("other networks than a decoder")),
+    **dict.fromkeys(("encoder_num_layers", "decoder_num_layers"), not_done("other networks than a decoder")),
 }
 _TRAINING: dict[str, Meaning] = {
     "grad_clip_kwargs": clipping,
-    "best_metric_comparison": planned("keeping the best checkpoint"),
+    "best_metric_comparison": not_done("keeping the best checkpoint"),
     "eval_metric": words({"perplexity": "evaluation logs the loss, whose exponential it is"}),
     "loss_reduction": words({"mean": "losses are averaged over tokens"}),
     **dict.fromkeys(("enable_compile_cache", "compile_cache_path"), nothing(_STATIC_GRAPH)),
@@ -224,7 +224,7 @@ _OPTIMIZER: dict[str, Meaning] = {
             "power": words({1: "the decay without a cosine is linear"}),
         }
     ),
-    "weight_decay_kwargs": planned("a weight decay of its own for each group"),
+    "weight_decay_kwargs": not_done("a weight decay of its own for each group"),
     "zero_config.cpu_offload": to("cpu_offload_optimizer"),
     **dict.fromkeys(
         (

@@ -1,7 +1,7 @@
 """What a key of a file means, as data: the fields that it fills, or in a sentence why it does nothing.
 
 A meaning is a function of the key's value and of all entries of the file. It raises ValueError, with the rule that the
-value breaks; where a feature is on its way the rule says that it is not implemented yet.
+value breaks.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def repeats(field: str) -> Meaning:
     return read
 
 
-def planned(what: str, *off: Any, reason: str = "it asks for nothing") -> Meaning:
-    """A feature that is on its way; the values `off`, and an empty one, ask for nothing."""
+def not_done(what: str, *off: Any, reason: str = "it asks for nothing") -> Meaning:
+    """A feature that is out of scope; the values `off`, and an empty one, ask for nothing."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         if value in (*off, False, None) or value in ([], {}, ""):
             return reason
-        raise ValueError(f"not implemented yet: {what}")
+        raise ValueError(f"{what} is not done; leave it out")
 
     return read
 

@@ -9,7 +9,6 @@ from parallel_core.config.moe import MoEConfig
 from parallel_core.config.optimizer import OptimizerConfig
 from parallel_core.config.parallel import ModelParallelConfig, ParallelConfig
 from parallel_core.config.training import TrainingConfig
-from parallel_core.config.unsupported import unsupported
 from parallel_core.findings import ConfigError, Finding
 
 __all__ = [
@@ -27,5 +26,4 @@ __all__ = [
     "SlidingWindowConfig",
     "TrainingConfig",
     "TransformerConfig",
-    "unsupported",
 ]

@@ -19,7 +19,6 @@ from parallel_core.checkpoint.save_folder import save_findings
 from parallel_core.config import AllConfig, ConfigError, Finding, LoraConfig, TrainingConfig
 from parallel_core.config.base import complain
 from parallel_core.config.required import required_to_train
-from parallel_core.config.unsupported import unsupported
 from pynative import parallel_state
 from pynative.checkpointing import load_adapters, load_checkpoint
 from pynative.checkpointing.state import named
@@ -199,8 +198,12 @@ def _refuse(
     config: AllConfig, model_type: Any, process_non_loss_data_func: Any, extra_args_provider: Any, args_defaults: Any
 ) -> None:
     """Raise ConfigError with everything that was asked for and is not done."""
-    findings = [*(row.finding for row in unsupported(config)), *huggingface_findings(config)]
-    findings += [*adapter_findings(config), *required_to_train(config), *save_findings(config)]
+    findings = [
+        *huggingface_findings(config),
+        *adapter_findings(config),
+        *required_to_train(config),
+        *save_findings(config),
+    ]
     if process_non_loss_data_func is not None:
         fix = "pass None and use a callback's on_step_end"
         findings.append(Finding("process_non_loss_data_func", None, "not available", fix))

@@ -1,4 +1,4 @@
-"""Real launch scripts: how many are accepted, by slice. `acceptance.py` prints the figures and the reasons."""
+"""Real launch scripts: how many start, by slice. `acceptance.py` prints the figures and the reasons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mapping import init_configs_from_args
 from mapping.reading import read
 from parallel_core.config.base import Unknown
 from tests.support.assets import asset
-from tests.support.mapping.acceptance import SLICES, errors_of
+from tests.support.mapping.acceptance import SLICES, stops_of
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +24,15 @@ def scripts():
     [
         ("examples/mindspore", 1.0),
         ("dense pretraining", 0.97),
-        ("all", 0.85),
-        ("mixture of experts", 0.88),
+        ("fine-tuning", 0.88),
+        ("all", 0.88),
+        ("mixture of experts", 0.85),
         ("latent attention", 0.75),
     ],
 )
-def test_the_share_of_accepted_scripts(scripts, name, share):
+def test_the_share_of_scripts_that_start(scripts, name, share):
     chosen = [script for script in scripts if SLICES[name](script)]
-    assert sum(not errors_of(script) for script in chosen) >= share * len(chosen)
+    assert sum(not stops_of(script) for script in chosen) >= share * len(chosen)
 
 
 def test_what_is_filled_in_does_not_change_the_config(scripts):

@@ -134,6 +134,12 @@ FURTHER = "--position-embedding-type rope"
         ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path x", "dataset_config.tokenizer_model", "x"),
         ("--stage sft", "dataset_config.instruction.enabled", True),
         ("--lora-target-modules linear_qkv", "lora_config.lora_rank", 16),
+        ("--lora-target-modules query_key_value dense", "lora_config.target_modules", ["linear_qkv", "linear_proj"]),
+        (
+            "--multi-latent-attention --kv-lora-rank 8 --lora-target-modules linear_qkv linear_kvb",
+            "lora_config.target_modules",
+            ["linear_q_proj", "linear_kv_down_proj", "linear_kv_up_proj"],
+        ),
         ("", "lora_config.lora_rank", 0),
     ],
 )

@@ -9,7 +9,6 @@ from mapping import ConfigError, init_configs_from_dict
 from mapping.readers.callbacks import CALLBACKS
 from mapping.readers.earlier_keys import EARLIER
 from mapping.readers.yaml_file import values_of
-from parallel_core.config import unsupported
 from parallel_core.config.tree import path_of
 from tests.support.mapping.variations import value_of
 from tests.support.mapping.yaml_files import nested, sections
@@ -67,7 +66,6 @@ def test_a_file_with_a_runner():
         "select_recompute": None,
     }
     assert {name: value_of(config, path_of(name)) for name in wanted} == wanted
-    assert unsupported(config) == []
 
 
 def test_a_whole_run_in_the_nested_layout():
@@ -178,7 +176,11 @@ def test_a_key_of_the_earlier_system_fills_its_field(section, content, field, va
         ("model_config", {"attention_dropout": 0.5, "fa_config": {"keep_prob": 0.9}}, "must be 1 - attention_dropout"),
         ("parallel_config", {"recv_dtype": "bfloat16"}, "must be one of float32"),
         ("parallel_config", {"zero_level": "z9"}, "must be one of z1, z2, z3"),
-        ("training_config", {"best_metric_comparison": "less"}, "not implemented yet: keeping the best checkpoint"),
+        (
+            "training_config",
+            {"best_metric_comparison": "less"},
+            "keeping the best checkpoint is not done",
+        ),
         ("training_config", {"grad_clip_kwargs": {"grad_clip_type": "ByAngle"}}, "must be one of ClipGlobalNorm, Grad"),
         ("lora_config", {"target_cells": [{"rank": 4}]}, "must list entries {target_cells"),
         ("callbacks", [{"type": "NoSuchCallback"}], "knows MoEDropRateCallback"),

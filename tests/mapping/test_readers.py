@@ -3,8 +3,7 @@
 import pytest
 
 from mapping.flags import MAPPED, ROWS
-from parallel_core.config.tree import OPTIONS, path_of
-from parallel_core.config.unsupported import IMPLEMENTED, PART_OF, feature_of
+from parallel_core.config.tree import OPTIONS
 from tests.support.mapping.readers import ANY, is_read, reads
 from tests.support.mapping.variations import COMPANY, effect
 
@@ -26,11 +25,6 @@ OF_A_CHECKPOINT = {
 """Field that says whether others are filled from a checkpoint (`test_checkpoint_args.py`) -> one of those."""
 
 
-def is_planned(target: str) -> bool:
-    """The engine refuses the field, or the field that it is a part of, until it acts on it."""
-    return target in IMPLEMENTED or feature_of(target) is not None
-
-
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_mapped_flag_changes_its_field(name):
     """There is a legal command line whose config differs in the flag's field, and in what is derived from that one."""
@@ -41,10 +35,10 @@ def test_a_mapped_flag_changes_its_field(name):
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_a_mapped_field_is_read(target):
-    """By the engine or the plan, which the config classes are no part of; or it is refused there as planned."""
+    """By the engine or the plan, which the config classes are no part of."""
     field = (DERIVED_FROM | OF_A_CHECKPOINT).get(target, target)
     others = [section for section, names in READ.items() if section != ANY and field.rpartition(".")[2] in names]
-    assert is_read(field, READ) or is_planned(field), (
+    assert is_read(field, READ), (
         f"{TARGETS[target]} does nothing: nobody reads {field} (read by this name in: {', '.join(others) or 'nothing'})"
     )
 
@@ -52,7 +46,7 @@ def test_a_mapped_field_is_read(target):
 @pytest.mark.parametrize("target", [path for path, option in OPTIONS.items() if option.no_effect])
 def test_a_field_without_effect_is_read_by_nobody(target):
     """Else the reason why its flag is ignored is no longer true."""
-    assert not is_read(target, READ) and not is_planned(target)
+    assert not is_read(target, READ)
 
 
 def test_readers_are_told_apart_by_section():
@@ -68,11 +62,3 @@ def test_a_field_that_is_only_derived_from_needs_to_be_listed():
 
 def test_company_is_given_to_flags_that_need_it():
     assert not [name for name in COMPANY if name not in NAMES or effect(NAMES[name], name, NAMES[name].target) is None]
-
-
-def test_parts_belong_to_something():
-    """A field excused as a part names a field that is refused or read."""
-    for start, feature in PART_OF.items():
-        whole = path_of(feature.field)
-        assert whole in IMPLEMENTED or is_read(whole, READ), start
-        assert any(feature_of(target) is feature for target in TARGETS), f"{start} excuses nothing"

@@ -21,7 +21,6 @@ from parallel_core.config import (
     TransformerConfig,
 )
 from parallel_core.config.tree import PUBLIC
-from parallel_core.config.unsupported import IMPLEMENTED
 
 
 def model(**changes) -> ModelConfig:
@@ -148,15 +147,6 @@ def test_a_dictionary_of_the_config_is_plain_and_without_links():
     config = AllConfig(model_config=model()).to_dict()
     assert json.loads(json.dumps(config))["model_config"]["fa_config"]["input_layout"] == "SBH"
     assert "parallel_config" not in config["model_config"]
-
-
-def test_defaults_are_among_what_is_implemented():
-    config = AllConfig(model_config=model())
-    for target, works in IMPLEMENTED.items():
-        value = config
-        for name in target.split("."):
-            value = getattr(value, name)
-        assert value in works, target
 
 
 def test_an_error_goes_from_process_to_process():

@@ -1,10 +1,10 @@
-"""How many real launch scripts are accepted, by slice, and what stops the others.
+"""How many real launch scripts start, by slice, and what stops the others.
 
     python tests/support/mapping/acceptance.py [SCRIPTS.json] [--slice NAME] [--verbose]
 
 SCRIPTS.json (without: that of tests/assets) holds `scripts`: a list of `argv`, `world` {nnodes, nproc}, `world_from`,
 `source_repo`, `rev`, `file`, `kind`, `tags`. Where no launcher said how many processes there are, the recorded number
-is a guess: such a script is accepted if some multiple of it is. `--as-recorded` takes guesses for what scripts say.
+is a guess: such a script starts if it does at some multiple of it. `--as-recorded` takes guesses for what scripts say.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from mapping.reading import read
+from mapping.reading import read, stops
 from tests.support.assets import asset
 
 Script = dict[str, Any]
@@ -56,9 +56,10 @@ def worlds(script: Script) -> list[int]:
     return [recorded] if is_known else [recorded * more for more in (1, 2, 4, 8, 16)]
 
 
-def errors_of(script: Script, as_recorded: bool = False) -> list[str]:
+def stops_of(script: Script, as_recorded: bool = False) -> list[str]:
     """What `mapping.explain` says against the script at its own world size: nothing, if at one of several."""
-    found = [read(script["argv"], world_size=size).errors for size in worlds(script)[: 1 if as_recorded else None]]
+    sizes = worlds(script)[: 1 if as_recorded else None]
+    found = [list(map(str, stops(read(script["argv"], world_size=size)))) for size in sizes]
     return min(found, key=len)
 
 
@@ -67,22 +68,22 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("scripts", type=Path, nargs="?", default=asset("megatron_flags/scripts.json"))
     parser.add_argument("--slice", choices=SLICES, default="all", help="list what stops the scripts of this slice")
     parser.add_argument("--as-recorded", action="store_true", help="at the recorded world sizes, guessed ones too")
-    parser.add_argument("--verbose", action="store_true", help="name every refused script")
+    parser.add_argument("--verbose", action="store_true", help="name every script that does not start")
     options = parser.parse_args(argv)
     scripts = json.loads(options.scripts.read_text())["scripts"]
-    errors = {script["id"]: errors_of(script, options.as_recorded) for script in scripts}
+    stopped_by = {script["id"]: stops_of(script, options.as_recorded) for script in scripts}
     for name, belongs in SLICES.items():
         ids = [script["id"] for script in scripts if belongs(script)]
-        accepted = sum(not errors[identity] for identity in ids)
-        print(f"{name:32} {accepted:4} of {len(ids):4}  {accepted / max(1, len(ids)):6.1%}")
-    chosen = [script for script in scripts if SLICES[options.slice](script) and errors[script["id"]]]
-    reasons = Counter(reason for script in chosen for reason in {_kind(error) for error in errors[script["id"]]})
+        starting = sum(not stopped_by[identity] for identity in ids)
+        print(f"{name:32} {starting:4} of {len(ids):4}  {starting / max(1, len(ids)):6.1%}")
+    chosen = [script for script in scripts if SLICES[options.slice](script) and stopped_by[script["id"]]]
+    reasons = Counter(reason for script in chosen for reason in {_kind(error) for error in stopped_by[script["id"]]})
     print(f"\nscripts of '{options.slice}' stopped by:")
     for reason, count in reasons.most_common():
         print(f"{count:4}  {reason}")
     if options.verbose:
         for script in chosen:
-            print(script["id"], script["source_repo"], script["file"], *errors[script["id"]], sep="\n    ")
+            print(script["id"], script["source_repo"], script["file"], *stopped_by[script["id"]], sep="\n    ")
 
 
 def _kind(error: str) -> str:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mapping.explain import PLANNED as NOT_YET
 from mapping.explain import Outcome, outcomes
 from mapping.flags import BY_NAME, IGNORED, MAPPED
 from mapping.merge import Reading, Sources, resolve
@@ -16,10 +15,9 @@ from mapping.readers import yaml_file
 from mapping.readers.earlier_keys import EARLIER
 from mapping.reading import read
 from parallel_core.config.tree import PUBLIC
-from parallel_core.config.unsupported import IMPLEMENTED, never_works
 from parallel_core.findings import Finding
 from tests.support.printed.blocks import Block, blocks
-from tests.support.printed.found import ACTS, MISSING, NOTHING, PLANNED, REFUSED, Found
+from tests.support.printed.found import ACTS, MISSING, NOTHING, REFUSED, Found
 from tests.support.printed.items import yaml_content
 
 CONTEXT: dict[tuple[str, str], dict[str, Any]] = {
@@ -123,16 +121,10 @@ def is_about(name: str, item: str) -> bool:
 def _of_finding(finding: Finding) -> Found:
     if "there is no such" in finding.rule or "cannot be read" in finding.rule:
         return Found(MISSING, finding.rule)
-    return Found(PLANNED if "not implemented yet" in finding.rule else REFUSED, finding.rule)
+    return Found(REFUSED, finding.rule)
 
 
 def _of_outcomes(said: list[Outcome]) -> Found:
-    path = {public: path for path, public in PUBLIC.items()}
-    for outcome in said:
-        target = path.get(outcome.target, "")
-        part_of_planned = outcome.status == MAPPED and target not in IMPLEMENTED and never_works(target)
-        if outcome.status == NOT_YET or part_of_planned:
-            return Found(PLANNED, outcome.target)
     if said[0].status == IGNORED:
         return Found(NOTHING, said[0].reason)
     if said[0].status != MAPPED:
@@ -157,4 +149,4 @@ def table_found(flag: str, key: str) -> Found:
         return Found(REFUSED, row.reason)
     if row.target != paths[key] and flag not in AS_MEGATRON:
         return Found(MISSING, f"fills {PUBLIC[row.target]}")
-    return Found(PLANNED if never_works(row.target) else ACTS, PUBLIC[row.target])
+    return Found(ACTS, PUBLIC[row.target])

@@ -17,7 +17,7 @@ from mapping.flags import MAPPED, ROWS
 from tests.support.assets import ROOT
 from tests.support.printed.blocks import python_blocks
 from tests.support.printed.configured import ELSE, FLAGS, flag_reading, found
-from tests.support.printed.found import ACTS, MISSING, NOTHING, PLANNED, READER, REFUSED, Found
+from tests.support.printed.found import ACTS, MISSING, NOTHING, READER, REFUSED, Found
 from tests.support.printed.items import python_items
 
 PREFIXES = {
@@ -139,7 +139,7 @@ def _migrated(name: str) -> Found:
 
 
 def _verdict(ours: str) -> str:
-    return {"planned": PLANNED, "nothing": NOTHING}.get(ours.partition(" ")[0].rstrip(":"), REFUSED)
+    return NOTHING if ours.partition(" ")[0].rstrip(":") == "nothing" else REFUSED
 
 
 @cache

@@ -67,7 +67,7 @@ def test_the_private_tape_is_named_in_one_file():
 
 FLOORS = {
     "mapping": (
-        {"files", "flags", "further_tokens", "vocabulary"},
+        {"files", "flags", "further_tokens", "lora_targets", "vocabulary"},
         {"experts"},
         {"derived", "given"},
         {"checks", "from_args", "loss_scale", "naming", "readers"},

@@ -79,5 +79,5 @@ class Sampling:
 
 def log_probability(logits: np.ndarray, token: int) -> float:
     """Natural logarithm of a token's probability in softmax(logits [v]): the model's own, however tokens are drawn."""
-    shifted = logits.astype(np.float64) - logits.max()
-    return float(shifted[token] - np.log(np.exp(shifted).sum()))
+    shifted = logits - logits.max()
+    return float(shifted[token] - np.log(np.exp(shifted).sum(dtype=np.float64)))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mapping.flags.idle import why_idle
 from parallel_core.config.base import Unknown
 from parallel_core.data.tokenizers import TOKENIZERS, TokenizerOptions, findings, padded_vocab_size, training_vocab_size
 from parallel_core.findings import Finding
@@ -14,9 +15,14 @@ _SIZED_BY_FLAG = {"NullTokenizer", "TikTokenizer"}
 """Their files, if they have any, are cut to --vocab-size."""
 
 
+def _is_patched(args: Any) -> bool:
+    """Whether Pai-Megatron-Patch's flag says which tokenizer."""
+    return bool(args.patch_tokenizer_type and not why_idle("--patch-tokenizer-type", args))
+
+
 def tokenizer_type(args: Any) -> str | None:
     """The kind of tokenizer; Pai-Megatron-Patch's names stand for the folder's own, files of byte pairs for GPT-2's."""
-    if args.patch_tokenizer_type:
+    if _is_patched(args):
         return "PretrainedFromHF"
     has_pairs = args.vocab_file is not None and args.merge_file is not None
     return args.tokenizer_type or ("GPT2BPETokenizer" if has_pairs else None)
@@ -25,7 +31,7 @@ def tokenizer_type(args: Any) -> str | None:
 def tokenizer_model(args: Any) -> str | None:
     """The file or folder of the tokenizer."""
     path = args.tokenizer_model or args.tokenizer_name_or_path
-    return args.load if args.patch_tokenizer_type and not path else path
+    return args.load if _is_patched(args) and not path else path
 
 
 def _options(args: Any) -> TokenizerOptions | None:
@@ -41,7 +47,7 @@ def _options(args: Any) -> TokenizerOptions | None:
 def tokenizer_findings(args: Any) -> Iterator[Finding]:
     """A type of tokenizer that needs more flags."""
     options = _options(args)
-    if args.patch_tokenizer_type is not None and tokenizer_model(args) is None:
+    if _is_patched(args) and tokenizer_model(args) is None:
         rule = "needs --load or --tokenizer-model, the folder of the tokenizer"
         yield Finding("--patch-tokenizer-type", args.patch_tokenizer_type, rule, "add it")
     elif options is not None and options.tokenizer_type in TOKENIZERS:

@@ -27,6 +27,10 @@ def _stretches_by_rope_type(args: Any) -> bool:
     return _has_latent_attention(args) and not args.rope_scaling_type
 
 
+def _folder_of_a_tokenizer(args: Any) -> Any:
+    return args.tokenizer_model or args.tokenizer_name_or_path or args.load
+
+
 ROWS = (
     Idle(
         "--share-mtp-embedding-and-output-weight",
@@ -40,6 +44,11 @@ ROWS = (
         "--make-vocab-size-divisible-by",
         lambda args: args.padded_vocab_size or args.pad_vocab_size_to,
         "the rows of the table are --padded-vocab-size",
+    ),
+    Idle(
+        "--patch-tokenizer-type",
+        lambda args: args.tokenizer_type and not _folder_of_a_tokenizer(args),
+        "there is no folder of a tokenizer (--load, --tokenizer-model); --tokenizer-type says which",
     ),
     Idle(
         "--use-rope-scaling",

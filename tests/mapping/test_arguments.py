@@ -17,6 +17,7 @@ from tests.support.assets import asset
 from tests.support.mapping.lines import line, reading
 
 MOE = "--num-experts 4 --moe-ffn-hidden-size 32"
+PATCH = "--patch-tokenizer-type Qwen2Tokenizer"
 FURTHER = "--position-embedding-type rope"
 
 
@@ -132,6 +133,8 @@ FURTHER = "--position-embedding-type rope"
             "PretrainedFromHF",
         ),
         ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path x", "dataset_config.tokenizer_model", "x"),
+        (f"{PATCH} --load x", "dataset_config.tokenizer_model", "x"),
+        (f"{PATCH} --tokenizer-type NullTokenizer", "dataset_config.tokenizer_type", "NullTokenizer"),
         ("--stage sft", "dataset_config.instruction.enabled", True),
         ("--lora-target-modules linear_qkv", "lora_config.lora_rank", 16),
         ("--lora-target-modules query_key_value dense", "lora_config.target_modules", ["linear_qkv", "linear_proj"]),

@@ -385,6 +385,7 @@ IDLE = [
     ("--share-mtp-embedding-and-output-weight", f"{ROTARY} --mtp-num-layers 1", None, "--mtp-num-layers"),
     ("--model_name_or_path x", "--resume_from_checkpoint y", None, "--resume_from_checkpoint"),
     ("--make-vocab-size-divisible-by 8", "--padded-vocab-size 512", "", "--padded-vocab-size"),
+    ("--patch-tokenizer-type Qwen2Tokenizer", "--tokenizer-type NullTokenizer", "--load x", "--tokenizer-type"),
     ("--use-rope-scaling", f"{LATENT} --rotary-scaling-factor 4", ROTARY, "--rope-type"),
     (
         "--rope-scaling-factor 4",

@@ -6,6 +6,7 @@ import runpy
 import sys
 
 COMMANDS = {
+    "evaluate": ("pynative.generation.evaluate", "loss and exact matches of answers in a held file"),
     "generate": ("pynative.generation", "texts from a checkpoint"),
     "tokenize": ("parallel_core.data.tokenizers.tokenize", "ids of texts, and facts about a vocabulary"),
 }

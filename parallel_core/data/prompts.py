@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.findings import ConfigError, Finding
 
-FLAG = "--prompts"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,30 +61,41 @@ def read_prompts(file: Path) -> list[Prompt]:
 
     Raises ConfigError that names every line that is none of them, OSError for a file that cannot be read.
     """
+    nothing = Finding("--prompts", file, "has no prompt", 'write {"text": ...} or {"ids": [...]} in each line')
+    return [prompt for _, prompt in read_lines(file, _read, nothing)]
+
+
+def read_lines(file: Path, read: Callable[[Any], T | str], nothing: Finding) -> list[tuple[int, T]]:
+    """The number from 1 of each line that is not empty, with what `read` makes of its JSON; a text says what is wrong.
+
+    Raises ConfigError that names every line that is wrong, or is `nothing`; OSError for a file that cannot be read.
+    """
+    flag = nothing.flag
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise ConfigError([Finding(FLAG, file, f"is not UTF-8 ({error.reason} at byte {error.start})")]) from error
-    read = [(number, _read(line)) for number, line in enumerate(lines, 1) if line.strip()]
-    wrong = [(number, problem) for number, problem in read if isinstance(problem, str)]
-    if wrong or not read:
-        raise ConfigError(list(_findings(file, wrong)))
-    return [prompt for _, prompt in read if isinstance(prompt, Prompt)]
+        raise ConfigError([Finding(flag, file, f"is not UTF-8 ({error.reason} at byte {error.start})")]) from error
+    made = [(number, _parsed(line, read)) for number, line in enumerate(lines, 1) if line.strip()]
+    wrong = [
+        Finding(flag, f"{file}, line {number}", problem, "change it")
+        for number, problem in made
+        if isinstance(problem, str)
+    ]
+    if wrong or not made:
+        raise ConfigError(wrong or [nothing])
+    return [(number, one) for number, one in made if not isinstance(one, str)]
 
 
-def _findings(file: Path, wrong: list[tuple[int, str]]) -> Iterator[Finding]:
-    if not wrong:
-        yield Finding(FLAG, file, "has no prompt", 'write {"text": ...} or {"ids": [...]} in each line')
-    for number, problem in wrong:
-        yield Finding(FLAG, f"{file}, line {number}", problem, "change it")
-
-
-def _read(line: str) -> Prompt | str:
-    """The prompt, or what is wrong."""
+def _parsed(line: str, read: Callable[[Any], T | str]) -> T | str:
     try:
         given = json.loads(line)
     except (ValueError, RecursionError) as error:
         return f"is not JSON ({error})"
+    return read(given)
+
+
+def _read(given: Any) -> Prompt | str:
+    """The prompt, or what is wrong."""
     kinds = [key for key in _KINDS if isinstance(given, dict) and key in given]
     if len(kinds) != 1:
         return f"must be an object with one of {', '.join(_KINDS)}"

@@ -56,6 +56,12 @@ def parse(argv: list[str] | None, program: str | None = None) -> argparse.Namesp
     parser.add_argument("--stop", action="append", default=[], metavar="WORD", help="ends a text; may come again")
     parser.add_argument("--batch-size", type=int, default=8, help="prompts of a file at a time")
     parser.add_argument("--no-cache", action="store_true", help="compute every token from the whole text")
+    add_model_flags(parser)
+    return parser.parse_args(argv)
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that `configured` reads beside --load."""
     for flag in LAYOUT:
         parser.add_argument(flag, type=int, default=1, help="as in training; msrun starts the ranks")
     types = ("float32", "bfloat16", "float16")
@@ -63,7 +69,6 @@ def parse(argv: list[str] | None, program: str | None = None) -> argparse.Namesp
     parser.add_argument("--device-target", choices=("CPU", "Ascend"), help="by default an Ascend if there is one")
     parser.add_argument("--threads", type=int, help="of a process on a CPU; by default its share of the cores")
     add_tokenizer_flags(parser)
-    return parser.parse_args(argv)
 
 
 def _default(flag: str) -> Any:

@@ -5,7 +5,7 @@ from mapping.flags.flag import group, refused
 FLAGS = group(
     "Inference: generation servers and evaluation suites",
     refused(
-        "generation servers and evaluation suites are out of scope; examples/gpt generates a sample",
+        "generation servers are out of scope; python -m mapping generate continues texts",
         """
         --moe-pad-experts-for-cuda-graph-inference --inference-cuda-graph-scope=str{none,layer,block} --flash-decode
         --batch-invariant-mode --batch-invariant-backend=str{te_native,deepgemm,triton}:te_native
@@ -45,14 +45,21 @@ FLAGS = group(
         --disable-chunked-prefill --inference-dynamic-batching-buffer-guaranteed-fraction=float:0.2
         --inference-dynamic-batching-buffer-overflow-factor=float --inference-dynamic-batching-max-requests-override=int
         --inference-dynamic-batching-max-tokens-override=int --inference-dynamic-batching-chunk-size=int:256
-        --n-subs=int:1 --task=str* --top-p=float:0.95;0.0 --top-k=int:50;0 --temperature=float:0.7;1.0
+        --n-subs=int:1 --top-p=float:0.95;0.0 --top-k=int:50;0 --temperature=float:0.7;1.0
         --max-length=int:256
-        --max-new-tokens=int:128 --task-data-path=str*:[] --evaluation-batch-size=int:1 --greedy
-        --instruction-template=str: --eval-language=str{en,zh}:en --max-eval-samples=int --broadcast
-        --alternative-prompt --origin-postprocess --chain-of-thought --text-generate-input-file=str:
+        --max-new-tokens=int:128 --greedy --text-generate-input-file=str:
         --text-generate-output-file=str: --text-generate-gt-file=str: --time --eval-dev --input-len=int:1
         --generation-length=int --out-seq-length=int:1024 --repetition_penalty=float:1.1 --repetition-penalty=float:1.2
-        --task-list=str:all --eval-fp32 --num-fewshot=int --prompt-path=str --online-evaluation-config=str
+        --prompt-path=str
+        """,
+    ),
+    refused(
+        "suites of benchmarks are out of scope; python -m mapping evaluate --task-data-path FILE.jsonl gives loss and "
+        "exact matches of the answers in a held file",
+        """
+        --task=str* --task-data-path=str*:[] --evaluation-batch-size=int:1 --instruction-template=str:
+        --eval-language=str{en,zh}:en --max-eval-samples=int --broadcast --alternative-prompt --origin-postprocess
+        --chain-of-thought --task-list=str:all --eval-fp32 --num-fewshot=int --online-evaluation-config=str
         """,
     ),
 )

@@ -1,0 +1,116 @@
+"""Questions with the answers that a model is to give, from a file with a JSON object in each line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parallel_core.data.instruction.conversations import Conversation
+from parallel_core.data.instruction.encoding import ConversationEncoder
+from parallel_core.data.instruction.templates import TABLE, load_template
+from parallel_core.data.instruction.tokens import tokens_for
+from parallel_core.data.prompts import Prompt, read_lines
+from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.findings import ConfigError, Finding
+
+FLAG = "--task-data-path"
+_PROMPTS, _ANSWERS = ("prompt", "instruction"), ("answer", "output")
+
+
+class Question(NamedTuple):
+    """A line of the file."""
+
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """A question in ids."""
+
+    prompt: list[int]
+    answer: list[int]
+    """The tokens that fine-tuning learns: with a template also those that end the answer."""
+    line: int
+    """Of the file, from 1."""
+
+
+def read_questions(file: Path) -> list[tuple[int, Question]]:
+    """The lines of {"prompt", "answer"}, or of Alpaca's {"instruction", "input", "output"}, with their numbers from 1.
+
+    Raises ConfigError that names every line that is neither, OSError for a file that cannot be read.
+    """
+    return read_lines(file, _read, Finding(FLAG, file, "has no question", 'write {"prompt", "answer"} in each line'))
+
+
+def _read(given: Any) -> Question | str:
+    if not isinstance(given, dict):
+        return 'must be an object with "prompt" and "answer"'
+    found = []
+    for names in (_PROMPTS, _ANSWERS):
+        text = next((given[name] for name in names if name in given), None)
+        if not isinstance(text, str) or not text.strip():
+            return f'needs "{names[0]}" or "{names[1]}", a text that is not empty'
+        found.append(text)
+    more = given.get("input") or ""
+    if not isinstance(more, str):
+        return '"input" must be a text'
+    return Question("\n".join(filter(None, (found[0], more))), found[1])
+
+
+class Writer:
+    """Questions to ids: the texts alone, or as messages in a template of fine-tuning, or in the tokenizer's own.
+
+    Raises ValueError for a template that there is not.
+    """
+
+    def __init__(self, tokenizer: MegatronTokenizer, prompt_type: str | None = None, own: bool = False) -> None:
+        self.tokenizer, self.encoder = tokenizer, None
+        if prompt_type or own:
+            template = None if own else load_template(str(prompt_type), TABLE)
+            self.encoder = ConversationEncoder(template, tokens_for(template, tokenizer))
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """Ids that end an answer, by the template."""
+        return frozenset() if self.encoder is None else frozenset({self.encoder.tokens.eos})
+
+    def tasks(self, file: Path, questions: Sequence[tuple[int, Question]], room: int, ids: int) -> list[Task]:
+        """Raises ConfigError that names every line which has more than `room` tokens, none, or one that is not below
+        `ids`."""
+        tasks, found = [], []
+        for line, question in questions:
+            try:
+                task = Task(*self._pair(question), line)
+                problem = next(_problems(task, room, ids), None)
+            except ValueError as error:
+                task, problem = None, str(error)
+            if problem:
+                found.append(Finding(FLAG, f"{file}, line {line}", problem, "change it"))
+            elif task is not None:
+                tasks.append(task)
+        if found:
+            raise ConfigError(found)
+        return tasks
+
+    def _pair(self, question: Question) -> tuple[list[int], list[int]]:
+        if self.encoder is None:
+            return Prompt(text=question.prompt).tokens(self.tokenizer), self.tokenizer.encode(question.answer)
+        asked, answered = (
+            {"role": "user", "content": question.prompt},
+            {"role": "assistant", "content": question.answer},
+        )
+        ((prompt, answer),) = self.encoder.pairs(Conversation([asked], [answered]))
+        return list(prompt), list(answer)
+
+
+def _problems(task: Task, room: int, ids: int) -> Iterator[str]:
+    tokens = [*task.prompt, *task.answer]
+    if not task.prompt or not task.answer:
+        yield "has no token of a prompt, or of an answer"
+    elif len(tokens) > room:
+        yield f"has {len(tokens)} tokens, the model's sequence {room}"
+    elif max(tokens) >= ids:
+        yield f"has token {max(tokens)}, which is not among the model's {ids} ids; is it another tokenizer's?"

@@ -1,0 +1,140 @@
+"""`python -m mapping evaluate`: the loss of answers in a held file, and how many a model gives word by word."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("GLOG_v", "3")  # MindSpore's own log: errors only
+
+from mindspore import nn
+
+from parallel_core.command_line import command_line
+from parallel_core.data.from_config import tokenizer_of
+from parallel_core.data.questions import FLAG, Task, Writer, read_questions
+from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.findings import ConfigError, Finding
+from pynative import parallel_state
+from pynative.generation.command import add_model_flags, configured, ends_of
+from pynative.generation.load import loaded
+from pynative.generation.scores import answer_logprobs
+from pynative.generation.texts import Asked, Text, generate_texts
+
+DESCRIPTION = """The mean loss of the tokens of given answers, and the share of answers that are what the model says
+greedily.
+
+    python -m mapping evaluate --load output --task-data-path held.jsonl
+    python -m mapping evaluate --load output --task-data-path held.jsonl --prompt-type qwen --json
+
+Each line has {"prompt", "answer"}, or Alpaca's {"instruction", "input", "output"}. Model, tokenizer and ranks are as
+for `generate`."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a model makes of a task."""
+
+    line: int
+    loss: float
+    """Mean over the answer's tokens, natural logarithm."""
+    tokens: int
+    is_exact: bool
+    text: str
+    """The greedy continuation: until its end, or one token beyond the longest answer of its batch."""
+
+
+def parse(argv: list[str] | None, program: str | None = None) -> Namespace:
+    """The command line."""
+    parser = command_line(DESCRIPTION, program)
+    parser.add_argument("--load", type=Path, required=True, help="the checkpoint")
+    parser.add_argument(FLAG, type=Path, required=True, help="the file of questions and answers")
+    written = parser.add_mutually_exclusive_group()
+    written.add_argument("--chat", action="store_true", help="questions by the tokenizer's chat template")
+    written.add_argument("--prompt-type", help="questions by a template of fine-tuning, such as qwen")
+    parser.add_argument("--json", action="store_true", help="print one object, with what is said of each line")
+    parser.add_argument("--batch-size", type=int, default=8, help="questions at a time")
+    add_model_flags(parser)
+    return parser.parse_args(argv)
+
+
+class Judge:
+    """A model that is asked.
+
+    Args:
+        ends: ids that end an answer; without any an answer is compared with as many tokens as it has.
+    """
+
+    def __init__(self, model: nn.Cell, tokenizer: MegatronTokenizer, ends: frozenset[int]) -> None:
+        self.model, self.tokenizer, self.ends = model, tokenizer, ends
+
+    def judged(self, tasks: Sequence[Task]) -> list[Given]:
+        """A batch."""
+        logprobs = answer_logprobs(self.model, tasks)
+        longest = max(len(task.answer) for task in tasks)
+        texts = generate_texts(self.model, [task.prompt for task in tasks], Asked(longest + 1, ends=self.ends))
+        return [
+            Given(task.line, -float(own.mean()), len(own), *self._compared(task, text))
+            for task, own, text in zip(tasks, logprobs, texts, strict=True)
+        ]
+
+    def _compared(self, task: Task, text: Text) -> tuple[bool, str]:
+        """Whether the answer was given, as ids or as words but for blanks around them, and the words."""
+        end = next((place for place, token in enumerate(task.answer) if token in self.ends), len(task.answer))
+        answer, said = task.answer[:end], text.new if self.ends else text.new[:end]
+        words = self.tokenizer.detokenize(said)
+        return said == answer or words.strip() == self.tokenizer.detokenize(answer).strip(), words
+
+
+def summary(given: Sequence[Given]) -> dict[str, Any]:
+    """The mean loss of all tokens, and the share of exact matches."""
+    tokens = sum(one.tokens for one in given)
+    loss = sum(one.loss * one.tokens for one in given) / tokens
+    return {
+        "loss": loss,
+        "exact_match": sum(one.is_exact for one in given) / len(given),
+        "answers": len(given),
+        "tokens": tokens,
+    }
+
+
+def evaluate(options: Namespace) -> list[Given]:
+    """All tasks of the file. Raises ValueError for what was asked wrong, before a device starts."""
+    if options.batch_size < 1:
+        raise ConfigError([Finding("--batch-size", options.batch_size, "must be at least 1", "change it")])
+    file = options.task_data_path
+    questions = read_questions(file)
+    config = configured(options)
+    tokenizer = tokenizer_of(config)
+    writer, sizes = Writer(tokenizer, options.prompt_type, options.chat), config.model_config
+    tasks = writer.tasks(file, questions, sizes.seq_length, sizes.unpadded_vocab_size)
+    judge = Judge(loaded(options.load, config), tokenizer, ends_of(config, tokenizer, options.load) | writer.ends)
+    batches = (tasks[first : first + options.batch_size] for first in range(0, len(tasks), options.batch_size))
+    return [one for batch in batches for one in judge.judged(batch)]
+
+
+def main(argv: list[str] | None = None, program: str | None = None) -> None:
+    """The command: exit code 1 with what was wrong in a line."""
+    logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output has the result alone
+    options = parse(argv, program)
+    try:
+        given = evaluate(options)
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"error: {error}") from None
+    if parallel_state.get_global_rank() != 0:
+        return
+    whole = summary(given)
+    if options.json:
+        print(json.dumps({**whole, "lines": [vars(one) for one in given]}, ensure_ascii=False))
+        return
+    print(f"loss {whole['loss']:.6f} over {whole['tokens']} tokens of {whole['answers']} answers")
+    print(f"exact matches {whole['exact_match']:.2%}")
+
+
+if __name__ == "__main__":
+    main()

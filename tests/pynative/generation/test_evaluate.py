@@ -1,0 +1,132 @@
+"""Answers of a held file: their loss, exact matches, and lines that are no question."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_core.data.questions import Question, Task, Writer, read_questions
+from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
+from parallel_core.findings import ConfigError
+from tests.support.assets import ROOT
+from tests.support.checkpoint_cases import unpack
+from tests.support.distributed import run
+from tests.support.engine import job
+from tests.support.generation import recorded
+from tests.support.instruction import inputs
+
+TASKS = [Task([3, 1, 4], [1, 5, 9], 1), Task([2, 6, 5, 3, 5], [8], 2), Task([9], [7, 9, 3, 2], 4)]
+
+
+def scored(backend, folder, **parallel):
+    from pynative.generation.load import config_of, filled
+    from pynative.generation.scores import answer_logprobs
+
+    config = config_of(folder, "float32", device_target="CPU", world_size=backend.world_size, **parallel)
+    with job(backend, config):
+        return answer_logprobs(filled(folder, config), TASKS)
+
+
+def by_hand(backend, folder):
+    """From the whole logits of each text alone."""
+    from parallel_core.sampling import log_probability
+    from pynative.checkpoint_logits import config_in_float32, logits_of
+
+    found = []
+    config = config_in_float32(folder)
+    with job(backend, config):
+        for task in TASKS:
+            logits = logits_of(folder, np.array([[*task.prompt, *task.answer]], np.int32))[0]
+            rows = logits[len(task.prompt) - 1 :, : config.model_config.unpadded_vocab_size]
+            found.append([log_probability(row, token) for row, token in zip(rows, task.answer, strict=False)])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("world_size", "parallel"),
+    [(1, {}), (2, {"tensor_model_parallel_size": 2}), (2, {"pipeline_model_parallel_size": 2})],
+    ids=["one", "tp2", "pp2"],
+)
+def test_probabilities_of_answers_are_those_of_the_whole_logits(world_size, parallel, tmp_path):
+    """In a batch of different lengths, on every rank."""
+    folder = unpack("hf/llama", tmp_path)
+    (wanted,) = run(1, by_hand, folder)
+    for found in run(world_size, scored, folder, **parallel):
+        assert [len(own) for own in found] == [3, 1, 4]
+        np.testing.assert_allclose(np.concatenate(found), np.concatenate(wanted), rtol=1e-5)
+
+
+def evaluate(folder, file, *more):
+    command = [sys.executable, "-m", "mapping", "evaluate", "--load", folder, "--task-data-path", file, *more]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+def words(tokens) -> str:
+    return " ".join(map(str, tokens))
+
+
+def test_the_command_counts_what_a_model_says_word_by_word(tmp_path):
+    """Greedy continuations that `transformers` recorded match, one with another last token does not."""
+    case, file = recorded()["llama"], tmp_path / "held.jsonl"
+    (first, second, third), said = case["prompts"], [new[:6] for new in case["new_tokens"]]
+    rows = [
+        {"prompt": words(first), "answer": words(said[0])},
+        {"instruction": words(second[:-1]), "input": words(second[-1:]), "output": words(said[1])},
+        {"prompt": words(third), "answer": words([*said[2][:-1], said[2][-1] ^ 1])},
+    ]
+    file.write_text("\n\n".join(map(json.dumps, rows)))
+    done = evaluate(unpack("hf/llama", tmp_path), file, "--json", "--batch-size", "2")
+    assert done.returncode == 0, done.stderr
+    whole = json.loads(done.stdout)
+    assert [(line["line"], line["is_exact"]) for line in whole["lines"]] == [(1, True), (3, True), (5, False)]
+    assert whole["exact_match"] == pytest.approx(2 / 3) and (whole["answers"], whole["tokens"]) == (3, 18)
+    assert whole["loss"] == pytest.approx(np.mean([line["loss"] for line in whole["lines"]]))
+    assert whole["lines"][2]["text"] == words(said[2])
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"prompt": "1 2"}', 'needs "answer" or "output"'),
+        ('{"prompt": "", "answer": "1"}', 'needs "prompt" or "instruction"'),
+        ('{"prompt": "1", "input": 3, "answer": "1"}', '"input" must be a text'),
+        ("[1]", 'must be an object with "prompt"'),
+        ("{", "is not JSON"),
+    ],
+)
+def test_a_line_that_is_no_question_is_named(line, problem, tmp_path):
+    """With its file, all of them at once."""
+    file = tmp_path / "held.jsonl"
+    file.write_text(f'{{"prompt": "1", "answer": "2"}}\n{line}\n\n{line}\n')
+    with pytest.raises(ConfigError) as error:
+        read_questions(file)
+    starts = [f"--task-data-path {file}, line {number}: {problem}" for number in (2, 4)]
+    assert all(found.startswith(start) for found, start in zip(error.value.errors, starts, strict=True))
+
+
+def test_a_question_that_the_model_has_no_room_or_no_ids_for_is_named(tmp_path):
+    file = tmp_path / "held.jsonl"
+    file.write_text(
+        '{"prompt": "1 2 3", "answer": "4"}\n{"prompt": "1", "answer": "70"}\n{"prompt": "x", "answer": "y"}'
+    )
+    writer = Writer(build_tokenizer(TokenizerOptions("NullTokenizer", vocab_size=100)))
+    with pytest.raises(ConfigError) as error:
+        writer.tasks(file, read_questions(file), room=3, ids=60)
+    first, second, third = error.value.errors
+    assert "line 1: has 4 tokens, the model's sequence 3" in first and "line 2: has token 70" in second
+    assert f"{file}, line 3" in third
+
+
+def test_a_template_writes_the_question_and_ends_the_answer():
+    """The ids are those that fine-tuning learns with --prompt-type; the end of the answer counts in the loss."""
+    tokenizer = build_tokenizer(
+        TokenizerOptions("HuggingFaceTokenizer", tokenizer_model=str(inputs() / "tokenizers/hf_qwen2"))
+    )
+    writer = Writer(tokenizer, "qwen")
+    (task,) = writer.tasks(Path("held.jsonl"), [(1, Question("Say so.", "So."))], room=100, ids=10**6)
+    end = tokenizer.token_to_id("<|im_end|>")
+    assert tokenizer.detokenize(task.prompt).endswith("user\nSay so.\nassistant\n") and task.prompt.count(end) == 2
+    assert task.answer == [*tokenizer.encode("So."), end] and writer.ends == {end}

@@ -9,7 +9,8 @@
 #
 #   NNODES=hosts   NODE_RANK=0, 1, ... (0 on the master)   MASTER_ADDR=the master's address   MASTER_PORT=its free port
 #
-# --load BASE --use-checkpoint-args: a model that is there already, in its own shape.
+# --load BASE --use-checkpoint-args: a model that is there already, in its own shape. PROMPT=text is continued at the end;
+# empty: none.
 # To train your own model, replace the blocks below by your script's. With --data-path PREFIX nothing is prepared.
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -76,12 +77,10 @@ case " $* " in *" --use-checkpoint-args "*) GPT_MODEL_ARGS=() ;; esac    # the c
 TRAINING_ARGS=(
     --micro-batch-size 8
     --global-batch-size 16
-    --train-iters 200
     --optimizer adam
     --lr 3e-3
     --min-lr 3e-4
     --lr-decay-style cosine
-    --lr-warmup-iters 20
     --weight-decay 0.1
     --adam-beta1 0.9
     --adam-beta2 0.95
@@ -89,6 +88,11 @@ TRAINING_ARGS=(
     --init-method-std 0.02
     --seed 1234
 )
+
+case " $* " in
+    *" --epochs "*) ;;
+    *) TRAINING_ARGS+=(--train-iters 200 --lr-warmup-iters 20) ;;
+esac
 
 MODEL_PARALLEL_ARGS=(
     --tensor-model-parallel-size "$TP"
@@ -100,10 +104,16 @@ MODEL_PARALLEL_ARGS=(
 DATA_ARGS=(
     --data-path "$DATA_PREFIX"
     --split 95,5,0
-    --tokenizer-type GPT2BPETokenizer
-    --vocab-file "$HERE/vocab/vocab.json"
-    --merge-file "$HERE/vocab/merges.txt"
 )
+
+case " $* " in
+    *" --tokenizer-type "*) ;;
+    *)  DATA_ARGS+=(
+            --tokenizer-type GPT2BPETokenizer
+            --vocab-file "$HERE/vocab/vocab.json"
+            --merge-file "$HERE/vocab/merges.txt"
+        ) ;;
+esac
 
 EVAL_AND_LOGGING_ARGS=(
     --log-interval 1
@@ -141,4 +151,6 @@ launch --end-with-parent "${COMMAND[@]}"
 
 if [ "$NODE_RANK" != 0 ]; then exit; fi                   # the master has the results
 python "$HERE/plot_loss.py" "$OUTPUT/metrics.jsonl"
-python "$HERE/generate.py" --load "$OUTPUT" --prompt "def " --max-new-tokens 120 --temperature 0.7 --top-k 40
+PROMPT=${PROMPT-def }
+if [ -z "$PROMPT" ]; then exit; fi
+python "$HERE/generate.py" --load "$OUTPUT" --prompt "$PROMPT" --max-new-tokens 120 --temperature 0.7 --top-k 40

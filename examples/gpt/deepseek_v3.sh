@@ -35,6 +35,7 @@ size LR                  3e-3   2.2e-4
 size MIN_LR              3e-4   2.2e-5
 size WARMUP_ITERS        20     2000
 
+TOKENIZER_TYPE=HuggingFaceTokenizer
 MODEL_ARGS=(
     ${LAST_STAGE_LAYERS:+--decoder-last-pipeline-num-layers "$LAST_STAGE_LAYERS"}
     --multi-latent-attention

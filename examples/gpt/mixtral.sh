@@ -25,6 +25,7 @@ size LR                  3e-3   1e-4
 size MIN_LR              3e-4   1e-5
 size WARMUP_ITERS        20     500
 
+TOKENIZER_TYPE=Llama2Tokenizer
 MODEL_ARGS=(
     --group-query-attention
     --num-query-groups "$QUERY_GROUPS"

@@ -27,6 +27,7 @@ size LR                  3e-3   4e-4
 size MIN_LR              3e-4   4e-5
 size WARMUP_ITERS        20     2000
 
+TOKENIZER_TYPE=HuggingFaceTokenizer
 MODEL_ARGS=(
     ${NOOP_LAYERS:+--noop-layers "$NOOP_LAYERS"}
     --group-query-attention

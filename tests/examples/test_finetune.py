@@ -1,7 +1,9 @@
-"""From a HuggingFace folder to a fine-tuned one: the recipe with adapters as it stands, with all weights step by step."""
+"""From a HuggingFace folder to a fine-tuned one: the recipe with adapters as it stands, with all weights by steps."""
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mapping.reading import read
 from parallel_core.checkpoint.convert.__main__ import main as convert
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.data.datasets import datasets_provider
@@ -26,20 +29,11 @@ ALL_TRAIN = ("--split", "100,0,0", "--eval-iters", "0")
 
 
 @pytest.fixture
-def finetune(tmp_path):
-    """Run the script on the first four of its conversations; its output's lines."""
-    data = tmp_path / "four.jsonl"
-    data.write_text("".join(EXAMPLES.read_text(encoding="utf-8").splitlines(keepends=True)[:4]), encoding="utf-8")
-    sizes = {"DATA": data, "SEQ_LENGTH": 128, "BATCH": 4, "OUTPUT": tmp_path / "out"}
-
-    def run_script(model: Path | str, *flags: str, **environment: str) -> list[str]:
-        variables = {name: str(value) for name, value in (sizes | environment).items()}
-        command = ["bash", str(SCRIPT), str(model), *flags]
-        done = subprocess.run(command, env=os.environ | variables, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout.splitlines()
-
-    return run_script
+def data(tmp_path) -> dict[str, str]:
+    """The environment of a small run: the first four of the script's conversations."""
+    four = tmp_path / "four.jsonl"
+    four.write_text("".join(EXAMPLES.read_text(encoding="utf-8").splitlines(keepends=True)[:4]), encoding="utf-8")
+    return {"DATA": str(four), "SEQ_LENGTH": "128", "BATCH": "4", "OUTPUT": str(tmp_path / "out")}
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:
@@ -48,11 +42,13 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
     return {name: file.tensor(name).widened() for name in file.names}
 
 
-def test_adapters_are_trained_and_exported(finetune, tmp_path):
+def test_adapters_are_trained_and_exported(data, tmp_path):
     """The loss falls, linears alone change, and the exported folder gives the answer that was printed."""
     model = speaking_model("hf/llama", "hf_llama", tmp_path)
     tuning = {"NPROC": "1", "LR": "2e-2", "EPOCHS": "4", "QUESTION": "Say hello."}
-    printed = "\n".join(finetune(model, *ALL_TRAIN, **tuning))
+    command = ["bash", SCRIPT, model, *ALL_TRAIN]
+    done = subprocess.run(command, env=os.environ | data | tuning, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
     exported = tmp_path / "out" / "huggingface"
     steps = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     losses = [step["loss"] for step in steps if "loss" in step]
@@ -61,7 +57,7 @@ def test_adapters_are_trained_and_exported(finetune, tmp_path):
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert before.keys() == after.keys() and changed == {name for name in before if "_proj" in name}
     (answer,) = answers(exported, ["Say hello."], 100)
-    assert answer.strip() and f"> Say hello.\n{answer}\n" in printed
+    assert answer.strip() and f"> Say hello.\n{answer}\n" in done.stdout
 
 
 def answers(folder: Path, questions: list[str], most: int) -> list[str]:
@@ -79,27 +75,64 @@ def trained(backend, flags: list[str]) -> None:
     pretrain_tiny(backend, flags, train_valid_test_datasets_provider=provider)
 
 
-def test_all_weights_are_trained_until_the_model_knows_the_answers(finetune, tmp_path):
-    """Each command of the script on a rank of the pool; the exported model says what the data say."""
-    model = speaking_model("hf/qwen2", "hf_qwen2", tmp_path)
-    words = tmp_path / "words"
-    stand_in = tmp_path / "bin" / "python"
+@pytest.fixture
+def shown(tmp_path):
+    """What a shell's command starts: the words of each call of Python, of which only preprocessing runs."""
+    words, stand_in = tmp_path / "words", tmp_path / "bin" / "python"
     stand_in.parent.mkdir()
     stand_in.write_text(
         f'#!/bin/sh\nprintf "%s\\n" "$@" --- >> {words}\n'
         f'case "$2" in parallel_core.data.preprocess) exec {sys.executable} "$@" ;; esac\n'
     )
     stand_in.chmod(0o755)
+
+    def called(command: str, **environment: str) -> list[list[str]]:
+        variables = {**environment, "PATH": f"{stand_in.parent}:{os.environ['PATH']}"}
+        done = subprocess.run(["bash", "-c", command], env=os.environ | variables, cwd=tmp_path, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        found = [call.split() for call in words.read_text().split("---\n")]
+        words.unlink()
+        return found
+
+    return called
+
+
+def flags_of(calls: list[list[str]]) -> tuple[int, list[str]]:
+    """Processes and flags of the training among them."""
+    launch = next(call for call in calls if "msrun" in call)
+    processes = next(word for word in launch if word.startswith("--worker_num="))
+    return int(processes.partition("=")[2]), launch[launch.index(str(SCRIPT.parent / "pretrain_gpt.py")) + 1 :]
+
+
+def test_all_weights_are_trained_until_the_model_knows_the_answers(shown, data, tmp_path):
+    """Each command of the script on a rank of the pool; the exported model says what the data say."""
+    model = speaking_model("hf/qwen2", "hf_qwen2", tmp_path)
     tuning = {"ADAPTERS": "no", "TEMPLATE": "qwen", "NPROC": "1", "LR": "2e-2", "EPOCHS": "60"}
-    finetune(model, *ALL_TRAIN, PATH=f"{stand_in.parent}:{os.environ['PATH']}", **tuning)
-    commands = [command.split() for command in words.read_text().split("---\n")]
-    launch = next(command for command in commands if "msrun" in command)
-    run(1, trained, launch[launch.index(str(SCRIPT.parent / "pretrain_gpt.py")) + 1 :])
-    conversion = next(command for command in commands if "parallel_core.checkpoint.convert" in command)
+    calls = shown(f"bash {SCRIPT} {model} {' '.join(ALL_TRAIN)}", **data, **tuning)
+    _, flags = flags_of(calls)
+    run(1, trained, flags)
+    conversion = next(call for call in calls if "parallel_core.checkpoint.convert" in call)
     assert convert([*conversion[2:], "--logits", "no"]) == 0
-    data = [json.loads(line) for line in (tmp_path / "four.jsonl").read_text(encoding="utf-8").splitlines()]
-    questions = ["\n".join(part for part in (row["instruction"], row["input"]) if part) for row in data]
-    assert answers(tmp_path / "out" / "huggingface", questions, 40) == [row["output"] for row in data]
+    rows = [json.loads(line) for line in Path(data["DATA"]).read_text(encoding="utf-8").splitlines()]
+    questions = ["\n".join(part for part in (row["instruction"], row["input"]) if part) for row in rows]
+    assert answers(tmp_path / "out" / "huggingface", questions, 40) == [row["output"] for row in rows]
+
+
+PAGE = (ROOT / "docs" / "fine-tuning.md").read_text(encoding="utf-8")
+SHOWN = [line.partition("#")[0].strip() for line in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)[0].splitlines()]
+
+
+def test_the_commands_of_the_page_are_accepted(shown, tmp_path, monkeypatch):
+    """Flag by flag, for as many processes as they start, with the data that they prepare. The model has 256 positions."""
+    monkeypatch.chdir(tmp_path)
+    speaking_model("hf/llama", "hf_qwen2", tmp_path).rename(tmp_path / "MODEL")
+    shutil.copy(EXAMPLES, tmp_path / "alpaca.jsonl")
+    sizes = {"SEQ_LENGTH": "128", "OUTPUT": str(tmp_path / "out")}
+    assert len(SHOWN) == 5
+    for command in SHOWN:
+        processes, flags = flags_of(shown(command.replace("examples/gpt/finetune.sh", str(SCRIPT)), **sizes))
+        reading = read([word.replace("2048", "128") for word in flags], world_size=processes)
+        assert not reading.findings, command
 
 
 def test_what_is_no_model_is_named(tmp_path):

@@ -14,14 +14,25 @@ from parallel_core.costs import memory, stage_parameters
 from tests.support.assets import ROOT
 from tests.support.distributed import run
 from tests.support.public_scripts import train_script
+from tests.support.tokenizer_records import unpack
 
 PUBLISHED = {
+    "llama3_8b": (64, 8_030_261_248),
+    "qwen3_8b": (64, 8_190_735_360),
     "mixtral": (64, 46_702_792_704),
     "qwen3_moe": (256, 235_093_634_560),
     "deepseek_v3": (2048, 671_026_419_200 - 58 * 256),
 }
 """Recipe -> ranks, and trained parameters of the model: those of the released files, without multi-token prediction and
 the biases of 256 experts' scores in 58 layers, which no optimizer moves."""
+TOKENIZERS = {
+    "llama3_8b": "hf_llama3",
+    "qwen3_8b": "hf_qwen2",
+    "mixtral": "hf_llama/tokenizer.model",
+    "qwen3_moe": "hf_qwen2",
+    "deepseek_v3": "hf_deepseek",
+}
+"""Recipe -> a small tokenizer of the kind that the released model has, of 3000 pieces or so."""
 MOST_MEMORY = 80 * 2**30
 """Bytes of a device that such models are trained on."""
 
@@ -64,7 +75,8 @@ def test_a_published_size_is_planned(recipe, tmp_path):
 
 @pytest.mark.parametrize("recipe", PUBLISHED)
 def test_a_small_size_trains(recipe, tmp_path):
-    """Two steps on two ranks, which share the experts: one loss on all, near that of a guess, and falling."""
+    """Two steps on two ranks, which share layers, experts or the batch: one loss on all, near that of a guess, and
+    falling."""
     sizes = {"SEQ_LENGTH": "32", "MAX_POSITIONS": "32", "MICRO_BATCH_SIZE": "2", "GLOBAL_BATCH_SIZE": "8"}
     world, flags = flags_of(recipe, tmp_path, TRAIN_ITERS="2", WARMUP_ITERS="0", NUM_LAYERS="2", **sizes)
     first, *others = run(world, train_script, [*flags, "--eval-iters", "0", "--mock-data"], tmp_path)
@@ -72,3 +84,20 @@ def test_a_small_size_trains(recipe, tmp_path):
     losses = [step.loss for step in first]
     assert losses[0] == pytest.approx(math.log(512), abs=0.3) and losses[1] < losses[0]
     assert all(math.isfinite(step.gradient_norm) and step.gradient_norm > 0 for step in first)
+
+
+@pytest.mark.parametrize("recipe", TOKENIZERS)
+def test_the_models_own_tokenizer_is_taken(recipe, tmp_path):
+    """Of the kind that the recipe names, with its vocabulary."""
+    _, flags = flags_of(recipe, tmp_path, TOKENIZER=str(unpack(tmp_path) / TOKENIZERS[recipe]))
+    reading = read(flags, world_size=2, read_vocabulary=True)
+    assert not reading.findings and 3000 <= reading.config.model_config.unpadded_vocab_size < 3010
+    assert reading.config.dataset_config.tokenizer_type == flags[flags.index("--tokenizer-type") + 1] != "NullTokenizer"
+
+
+def test_a_published_model_has_a_tokenizer(tmp_path):
+    """Training it with the example's small vocabulary would be another model."""
+    script = ROOT / "examples" / "gpt" / "llama3_8b.sh"
+    environment = {**os.environ, "SIZE": "published", "OUTPUT": str(tmp_path), "TOKENIZER": ""}
+    done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: TOKENIZER: give the folder or file")

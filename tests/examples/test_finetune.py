@@ -123,7 +123,7 @@ SHOWN = [line.partition("#")[0].strip() for line in re.findall(r"```bash\n(.*?)`
 
 
 def test_the_commands_of_the_page_are_accepted(shown, tmp_path, monkeypatch):
-    """Flag by flag, for as many processes as they start, with the data that they prepare. The model has 256 positions."""
+    """Flag by flag, for as many processes as they start, with the data that they prepare; the model has 256 places."""
     monkeypatch.chdir(tmp_path)
     speaking_model("hf/llama", "hf_qwen2", tmp_path).rename(tmp_path / "MODEL")
     shutil.copy(EXAMPLES, tmp_path / "alpaca.jsonl")

@@ -30,7 +30,9 @@ EXCEPTIONS = {
         ("--legacy-tokenizer", "--tokenizer-special-tokens", "--tiktoken-special-tokens"),
         "these runs' tokenizer has no files",
     ),
-    **dict.fromkeys(("--is-instruction-dataset", "--train-mode", "--stage"), "these runs build a GPT's data set"),
+    **dict.fromkeys(
+        ("--is-instruction-dataset", "--train-mode", "--stage", "--sft"), "these runs build a GPT's data set"
+    ),
     "--collectives": "its one legal value is the default here",
     "--enable-gmm-safe-tokens": "every expert has tokens",
     "--moe-grouped-gemm": "how fast it is",

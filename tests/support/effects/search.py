@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from mapping.explain import outcomes
 from mapping.flags import IGNORED, MAPPED, ROWS, Flag
 from mapping.merge import Reading
-from mapping.reading import not_yet, read
+from mapping.reading import read
 from tests.support.effects.models import MODELS, line
 from tests.support.effects.plan import PARTS
 from tests.support.mapping.variations import COMPANY, typed_values, value_of
@@ -131,7 +131,7 @@ def _tried(model: str, name: str, row: Flag, company: str) -> Tried | None:
     for value in [VALUES[name]] if name in VALUES else dict.fromkeys([*_legal[name], *_values(row)]):
         change = f"{company} {name} {value}".strip()
         found = read(line(model, change), world_size=MODELS[model].ranks)
-        if not found.errors and value_of(found.config, row.target) != was and not not_yet(found):
+        if not found.errors and value_of(found.config, row.target) != was:
             _legal[name][value] = None
             reason = _said(found, name)
             return Tried(name, change, company, reason, "" if reason else _difference(model, name, company, found))

@@ -3,11 +3,14 @@
 import pytest
 
 from tests.support.distributed import run
-from tests.support.public_scripts import check_steps, scripts, train_script
+from tests.support.public_scripts import check_steps, scripts, train_script, with_files
 
 SIXTEEN_BITS = scripts("shrunk")
 DENSE = scripts("shrunk_dense")
 """All of them are trained by `python -m tests.support.public_scripts shrunk_dense`."""
+
+WITH_TOKENIZERS = scripts("shrunk_tokenizers")
+"""MindSpore's adapters, packed conversations, text by a HuggingFace tokenizer, Llama2Tokenizer."""
 
 OF_THEIR_OWN = ("s0105", "s0212", "s0568", "s0907", "s0937", "s0962", "s1146", "s1242")
 """Those of DENSE with flags that no other one here has: recomputation, overlap, a ring, layers by cost, instances."""
@@ -30,3 +33,10 @@ def test_a_script_in_16_bits_trains_two_steps(script, tmp_path):
 def test_a_dense_script_trains_two_steps(name, tmp_path):
     (script,) = (script for script in DENSE if script["id"] == name)
     train(script, tmp_path)
+
+
+@pytest.mark.parametrize("script", WITH_TOKENIZERS, ids=[script["id"] for script in WITH_TOKENIZERS])
+def test_a_script_with_its_kind_of_tokenizer_and_tuning_trains_two_steps(script, tmp_path):
+    """All of their vocabularies have some 3000 ids."""
+    argv = with_files(script["argv"])
+    check_steps(argv, run(script["nproc"], train_script, argv, tmp_path), ids=3000)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from signal import SIG_DFL, SIGPIPE, signal
 from typing import Any
 
 from mapping.from_args import field_values
@@ -19,6 +18,7 @@ from mapping.host import does_not_fit
 from mapping.merge import Reading, resolve
 from mapping.readers.command_line import ExtraArgs, Unreadable, rank_of_environment, taken
 from mapping.reading import read, run_findings
+from parallel_core.command_line import reader_may_leave
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import complain, gather_findings
 from parallel_core.config.tree import build
@@ -168,8 +168,8 @@ def initialize_megatron(
     if "--help" in (sys.argv[1:] if argv is None else argv):
         from mapping.flag_reference import help_text
 
-        signal(SIGPIPE, SIG_DFL)  # so that `| head` ends it quietly
-        print(help_text())
+        with reader_may_leave():
+            print(help_text())
         raise SystemExit(0)
     with exit_on_mistakes():
         complain(other_launchers())

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from signal import SIG_DFL, SIGPIPE, signal
 from typing import Any
 
 from mapping.flags import IGNORED, MAPPED, REFUSED
@@ -22,7 +21,7 @@ from mapping.memory import as_json as memory_as_json
 from mapping.memory import as_lines as memory_as_lines
 from mapping.merge import Reading
 from mapping.reading import read, stops
-from parallel_core.command_line import command_line
+from parallel_core.command_line import command_line, reader_may_leave
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown
 from parallel_core.config.tree import PUBLIC, path_of
@@ -127,10 +126,10 @@ def main(argv: Sequence[str]) -> int:
     if options.doc:
         return write_reference()
     reading = read(argv[split + 1 :], world_size=options.world_size, check_files=options.check_files)
-    print(as_json(reading) if options.json else as_text(reading))
+    with reader_may_leave():
+        print(as_json(reading) if options.json else as_text(reading))
     return 1 if stops(reading) else 0
 
 
 if __name__ == "__main__":
-    signal(SIGPIPE, SIG_DFL)  # so that `| head` ends it quietly
     sys.exit(main(sys.argv[1:]))

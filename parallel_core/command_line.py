@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _NOT_SAID = (None, argparse.SUPPRESS)
 
@@ -27,3 +31,14 @@ def command_line(
     return argparse.ArgumentParser(
         program, usage=usage, description=description, formatter_class=_Help, allow_abbrev=False
     )
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Inside, standard output may be closed by its reader, as `| head` does: the rest is not printed, and that is no
+    error."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

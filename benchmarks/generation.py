@@ -20,6 +20,10 @@ from statistics import median
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for transformers' interpreter, too
+
+from parallel_core.command_line import command_line
+
 HIDDEN, LAYERS, HEADS, FFN, VOCABULARY, PROMPT = 512, 8, 8, 1376, 8192, 32
 Ask = Callable[[int, int], float]
 """(batch, new tokens) -> seconds."""
@@ -139,11 +143,11 @@ def measure(programs: dict[str, Program], batch: int, count: int, turns: int) ->
 
 def main() -> None:
     """Measure both in turns."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--transformers", metavar="PYTHON", help="an interpreter that has transformers")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2, help="of each program")
+    parser.add_argument("--tokens", type=int, default=64, help="new ones of each text")
+    parser.add_argument("--turns", type=int, default=5, help="measurements of each, in turns")
     parser.add_argument("--serve", choices=("ours", "theirs"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -54,8 +54,8 @@ def main() -> None:
     parser.add_argument("--megatron", required=True, help="interpreter with megatron-core and transformers")
     parser.add_argument("--tokenizer-model", required=True, help="a HuggingFace folder")
     parser.add_argument("--megabytes", type=float, default=20, help="size of the input")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2, help="processes that tokenise")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each, in turns")
     parser.add_argument("--legacy-tokenizer", action="store_true", help="Megatron's older tokenizers, in both")
     args = parser.parse_args()
     with TemporaryDirectory() as folder:

@@ -71,6 +71,11 @@ if [ "${NODE_RANK:-0}" = 0 ]; then                        # several hosts share 
         --handler-name AlpacaStyleInstructionHandler \
         --seq-length "$SEQ_LENGTH" \
         "${TOKENIZER_ARGS[@]}" "${TEMPLATE_ARGS[@]}"
+else
+    for _ in {1..600}; do                                 # seconds
+        if [ -e "$OUTPUT/data/conversations_packed_labels_document.idx" ]; then break; fi
+        sleep 1
+    done
 fi
 
 PROMPT='' bash "$HERE/pretrain_gpt.sh" \
@@ -78,6 +83,6 @@ PROMPT='' bash "$HERE/pretrain_gpt.sh" \
 
 if [ "${NODE_RANK:-0}" != 0 ]; then exit; fi
 echo "> $QUESTION"
-python "$HERE/generate.py" --load "$OUTPUT" --chat --prompt "$QUESTION" --max-new-tokens 100
+python "$HERE/generate.py" --load "$OUTPUT" "${TEMPLATE_ARGS[@]}" --chat --prompt "$QUESTION" --max-new-tokens 100
 python -m parallel_core.checkpoint.convert --input "$OUTPUT" --output "$OUTPUT/huggingface" --to hf --tokenizer-model "$MODEL"
-echo "Talk to it: python -m mapping generate --load $OUTPUT/huggingface --chat"
+echo "Talk to it: python -m mapping generate --load $OUTPUT/huggingface ${TEMPLATE_ARGS[*]} --chat"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.findings import ConfigError, Finding
 
@@ -23,10 +24,13 @@ class Prompt:
     messages: tuple[dict[str, str], ...] | None = None
     """A conversation, each with "role" and "content"; the answer of the assistant follows."""
 
-    def tokens(self, tokenizer: MegatronTokenizer) -> list[int]:
-        """The ids, as the tokenizer has them. Raises ValueError for text that it has none of."""
+    def tokens(self, tokenizer: MegatronTokenizer, chat: Chat | None = None) -> list[int]:
+        """The ids, as the tokenizer has them; of messages as `chat` writes them, else the tokenizer's own template.
+        Raises ValueError for text that it has none of."""
         if self.ids is not None:
             return list(self.ids)
+        if self.messages is not None and chat is not None:
+            return chat.prompt(self.messages)
         if self.messages is not None:
             return tokenizer.apply_chat_template(self.messages, add_generation_prompt=True)
         assert self.text is not None

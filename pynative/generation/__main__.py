@@ -13,10 +13,11 @@ os.environ.setdefault("GLOG_v", "3")  # MindSpore's own log: errors only
 from mindspore import nn
 
 from parallel_core.data.from_config import tokenizer_of
+from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.prompts import Prompt
 from parallel_core.data.tokenizers import MegatronTokenizer
 from pynative import parallel_state
-from pynative.generation.command import asked_of, configured, ends_of, parse, prompts_of
+from pynative.generation.command import asked_of, configured, ends_of, parse, prompts_of, template_of
 from pynative.generation.decoded import Decoded
 from pynative.generation.host_products import Products
 from pynative.generation.load import loaded
@@ -26,8 +27,16 @@ from pynative.generation.texts import Asked, Text, generate_texts
 class Session:
     """A model that continues prompts as a command line asks."""
 
-    def __init__(self, model: nn.Cell, tokenizer: MegatronTokenizer, asked: Asked, stops: Sequence[str]) -> None:
-        self.model, self.tokenizer, self.asked, self.stops = model, tokenizer, asked, stops
+    def __init__(
+        self,
+        model: nn.Cell,
+        tokenizer: MegatronTokenizer,
+        asked: Asked,
+        stops: Sequence[str],
+        template: Chat | None = None,
+    ) -> None:
+        """template: how messages are written; none: as the tokenizer's own."""
+        self.model, self.tokenizer, self.asked, self.stops, self.template = model, tokenizer, asked, stops, template
         self.products = Products()
         self.prints = parallel_state.get_global_rank() == 0
 
@@ -39,7 +48,7 @@ class Session:
     def stream(self, prompt: Prompt) -> str:
         """Write what follows a prompt as it comes, and return it."""
         decoded = Decoded(self.tokenizer, self.stops, self.write)
-        tokens = prompt.tokens(self.tokenizer)
+        tokens = prompt.tokens(self.tokenizer, self.template)
         (text,) = generate_texts(self.model, [tokens], self.asked, decoded.is_over, self.products)
         words = decoded.finish(text)
         self.write("\n")
@@ -76,9 +85,10 @@ def run(argv: list[str] | None, program: str | None = None) -> None:
     prompts, asked = prompts_of(options), asked_of(options, frozenset())
     config = configured(options)
     tokenizer = tokenizer_of(config)
-    tokens = [prompt.tokens(tokenizer) for prompt in prompts]
-    asked = asked_of(options, ends_of(config, tokenizer, options.load))
-    session = Session(loaded(options.load, config), tokenizer, asked, options.stop)
+    template = template_of(options, tokenizer)
+    tokens = [prompt.tokens(tokenizer, template) for prompt in prompts]
+    asked = asked_of(options, ends_of(config, tokenizer, options.load) | (template.ends if template else frozenset()))
+    session = Session(loaded(options.load, config), tokenizer, asked, options.stop, template)
     if not prompts:
         return session.chat()
     if options.prompt is not None and not options.json:

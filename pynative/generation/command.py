@@ -10,6 +10,8 @@ from typing import Any
 from parallel_core.checkpoint.convert.huggingface.tokenizer import end_ids
 from parallel_core.command_line import command_line
 from parallel_core.config import AllConfig
+from parallel_core.data.instruction.chat import Chat
+from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, load_template
 from parallel_core.data.prompts import Prompt, read_prompts
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags
@@ -49,6 +51,8 @@ def parse(argv: list[str] | None, program: str | None = None) -> argparse.Namesp
     prompts = 'a file with {"text": ...}, {"ids": [...]} or {"messages": [...]} in each line'
     given.add_argument("--prompts", type=Path, help=prompts)
     parser.add_argument("--chat", action="store_true", help="by the chat template; without a prompt line by line")
+    parser.add_argument("--prompt-type", help="a template of fine-tuning instead of the tokenizer's chat template")
+    parser.add_argument("--prompt-type-path", type=Path, default=TABLE, help="JSON of templates of your own")
     parser.add_argument("--json", action="store_true", help='print {"ids", "text", "logprobs"} of what follows each')
     parser.add_argument("--max-new-tokens", type=int, default=100, help="how many follow at most")
     for flag, (kind, words) in SAMPLING.items():
@@ -120,9 +124,24 @@ def prompts_of(options: argparse.Namespace) -> list[Prompt]:
     raise ConfigError([Finding("--prompt", None, rule, "add it")])
 
 
+def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
+    """The template of --prompt-type; none without, or for the tokenizer's own. Raises ValueError for one that there is
+    not, or that writes no message."""
+    if options.prompt_type is None:
+        return None
+    if options.prompt is not None and not options.chat:
+        raise ConfigError([Finding("--prompt-type", options.prompt_type, "writes messages of a chat", "add --chat")])
+    if options.prompt_type == OWN_TEMPLATE:
+        return None
+    return Chat(load_template(options.prompt_type, options.prompt_type_path), tokenizer)
+
+
 def ends_of(config: AllConfig, tokenizer: MegatronTokenizer, folder: Path) -> frozenset[int]:
-    """The ids that end a text: the tokenizer's, and those that a HuggingFace folder says. Without a tokenizer none."""
-    if not config.dataset_config.tokenizer_type:
+    """The ids that end a text: the tokenizer's, and those that a HuggingFace folder says, be it the model's or the
+    tokenizer's. Without a tokenizer none."""
+    data = config.dataset_config
+    if not data.tokenizer_type:
         return frozenset()
     eod = tokenizer.facts.eod
-    return end_ids(folder) | (frozenset() if eod is None else {eod})
+    said = end_ids(folder) | (end_ids(Path(data.tokenizer_model)) if data.tokenizer_model else frozenset())
+    return said | (frozenset() if eod is None else {eod})

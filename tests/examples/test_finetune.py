@@ -15,6 +15,9 @@ from mapping.reading import read
 from parallel_core.checkpoint.convert.__main__ import main as convert
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.data.datasets import datasets_provider
+from parallel_core.data.instruction.chat import Chat
+from parallel_core.data.instruction.templates import load_template
+from parallel_core.data.prompts import Prompt
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
 from tests.support.assets import ROOT
 from tests.support.distributed import run
@@ -45,7 +48,7 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
 def test_adapters_are_trained_and_exported(data, tmp_path):
     """The loss falls, linears alone change, and the exported folder gives the answer that was printed."""
     model = speaking_model("hf/llama", "hf_llama", tmp_path)
-    tuning = {"NPROC": "1", "LR": "2e-2", "EPOCHS": "4", "QUESTION": "Say hello."}
+    tuning = {"NPROC": "1", "LR": "2e-2", "EPOCHS": "4", "QUESTION": "Say hello.", "TEMPLATE": "qwen"}
     command = ["bash", SCRIPT, model, *ALL_TRAIN]
     done = subprocess.run(command, env=os.environ | data | tuning, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -56,16 +59,18 @@ def test_adapters_are_trained_and_exported(data, tmp_path):
     before, after = weights(model), weights(exported)
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert before.keys() == after.keys() and changed == {name for name in before if "_proj" in name}
-    (answer,) = answers(exported, ["Say hello."], 100)
+    (answer,) = answers(exported, ["Say hello."], 100, "qwen")
     assert answer.strip() and f"> Say hello.\n{answer}\n" in done.stdout
 
 
-def answers(folder: Path, questions: list[str], most: int) -> list[str]:
-    """The words of so many tokens at most behind each question, by the folder's model, tokenizer and chat template."""
+def answers(folder: Path, questions: list[str], most: int, template: str | None = None) -> list[str]:
+    """The words of so many tokens at most behind each question, by the folder's model and tokenizer, with a template,
+    else the tokenizer's own."""
     tokenizer = build_tokenizer(TokenizerOptions("PretrainedFromHF", tokenizer_model=str(folder)))
     messages = [[{"role": "user", "content": question}] for question in questions]
-    prompts = [tokenizer.apply_chat_template(asked, add_generation_prompt=True) for asked in messages]
-    way = {"max_new_tokens": most, "ends": frozenset({tokenizer.eos})}
+    chat = Chat(load_template(template), tokenizer) if template else None
+    prompts = [Prompt(messages=tuple(asked)).tokens(tokenizer, chat) for asked in messages]
+    way = {"max_new_tokens": most, "ends": frozenset({tokenizer.eos}) | (chat.ends if chat else frozenset())}
     return [tokenizer.detokenize(new) for new, _ in run(1, continued, folder, prompts, [way])[0][0]]
 
 
@@ -107,7 +112,7 @@ def flags_of(calls: list[list[str]]) -> tuple[int, list[str]]:
 def test_all_weights_are_trained_until_the_model_knows_the_answers(shown, data, tmp_path):
     """Each command of the script on a rank of the pool; the exported model says what the data say."""
     model = speaking_model("hf/qwen2", "hf_qwen2", tmp_path)
-    tuning = {"ADAPTERS": "no", "TEMPLATE": "qwen", "NPROC": "1", "LR": "2e-2", "EPOCHS": "60"}
+    tuning = {"ADAPTERS": "no", "NPROC": "1", "LR": "2e-2", "EPOCHS": "60"}
     calls = shown(f"bash {SCRIPT} {model} {' '.join(ALL_TRAIN)}", **data, **tuning)
     _, flags = flags_of(calls)
     run(1, trained, flags)

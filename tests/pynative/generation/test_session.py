@@ -58,3 +58,18 @@ def test_answers_are_part_of_the_conversation():
     assert len(first) == len(second) == 3
     user = {"role": "user", "content": "hi"}
     assert asked == [[user], [user, {"role": "assistant", "content": first}, {"role": "user", "content": "more"}]]
+
+
+def template_error(backend, *words: str) -> str:
+    """About --prompt-type, of a command line."""
+    from pynative.generation.command import parse, template_of
+
+    with pytest.raises(ValueError) as error:
+        template_of(parse(["--load", "x", *words]), Letters())
+    return str(error.value)
+
+
+def test_a_template_is_one_of_the_table_and_for_chats():
+    """Else it would be without effect."""
+    assert "add --chat" in run(1, template_error, "--prompt", "x", "--prompt-type", "qwen")[0]
+    assert "choose one of" in run(1, template_error, "--prompt", "x", "--chat", "--prompt-type", "qwem")[0]

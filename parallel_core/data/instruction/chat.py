@@ -1,0 +1,39 @@
+"""Messages of a chat, written as fine-tuning has them: a template's prompt for the next answer, and how that ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from parallel_core.data.instruction.conversations import Conversation
+from parallel_core.data.instruction.encoding import ConversationEncoder
+from parallel_core.data.instruction.templates import Template
+from parallel_core.data.instruction.tokens import tokens_for
+from parallel_core.data.tokenizers import MegatronTokenizer
+
+
+class Chat:
+    """A template with a tokenizer, which gets the template's stop words."""
+
+    def __init__(self, template: Template, tokenizer: MegatronTokenizer) -> None:
+        """Raises ValueError for a token that the template names and the vocabulary lacks."""
+        tokens = tokens_for(template, tokenizer)
+        self._encoder = ConversationEncoder(template, tokens)
+        words = [tokenizer.token_to_id(word) for word in template.stop_words]
+        self.ends = frozenset(word for word in (tokens.end, *words) if word is not None)
+        """Ids that end an answer."""
+
+    def prompt(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """The ids of a conversation up to where the assistant answers the last message.
+
+        Raises ValueError unless messages are of user and assistant in turn, behind at most one of the system.
+        """
+        has_system = bool(messages) and messages[0]["role"] == "system"
+        turns = list(messages[has_system:])
+        if [turn["role"] for turn in turns] != [("user", "assistant")[n % 2] for n in range(len(turns) | 1)]:
+            raise ValueError("messages must be the user's and the assistant's in turn, and end with the user's")
+        conversation = Conversation(
+            turns, [{"role": "assistant", "content": ""}], system=messages[0]["content"] if has_system else ""
+        )
+        *before, (asked, _) = self._encoder.pairs(conversation)
+        return [token for source, target in before for token in (*source, *target)] + asked

@@ -1,0 +1,46 @@
+"""A chat is written as fine-tuning wrote its data."""
+
+import pytest
+
+from parallel_core.data.instruction.chat import Chat
+from parallel_core.data.instruction.conversations import Conversation
+from parallel_core.data.instruction.encoding import ConversationEncoder
+from parallel_core.data.instruction.templates import load_template
+from parallel_core.data.instruction.tokens import tokens_for
+from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
+from tests.support.instruction import inputs
+
+FIRST = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]
+LAST = {"role": "user", "content": "Who are you?"}
+SYSTEM = {"role": "system", "content": "Be kind."}
+
+
+def made(name: str):
+    folder = inputs() / "tokenizers" / ("hf_llama3" if name == "llama3" else "hf_qwen2")
+    return build_tokenizer(TokenizerOptions("PretrainedFromHF", tokenizer_model=str(folder)))
+
+
+@pytest.mark.parametrize("name", ["qwen", "qwen_lf", "qwen3", "llama3", "default", "empty"])
+@pytest.mark.parametrize("messages", [[LAST], [SYSTEM, *FIRST, LAST]])
+def test_the_prompt_is_the_sources_of_the_data(name, messages):
+    """All that a record of the same turns has in front of its last answer."""
+    template, tokenizer = load_template(name), made(name)
+    chat = Chat(template, tokenizer)
+    encoder = ConversationEncoder(template, tokens_for(template, tokenizer))
+    system, turns = ("Be kind.", messages[1:]) if messages[0] is SYSTEM else ("", messages)
+    answer = {"role": "assistant", "content": "A model."}
+    *before, (last, target) = encoder.pairs(Conversation(list(turns), [answer], system=system))
+    assert chat.prompt(messages) == [*(token for pair in before for part in pair for token in part), *last]
+    assert target[-1] in chat.ends or name in ("empty", "qwen_lf", "qwen3")
+
+
+def test_the_stop_word_ends_an_answer():
+    """Although the tokenizer says another end of text."""
+    tokenizer = made("llama3")
+    assert tokenizer.token_to_id("<|eot_id|>") in Chat(load_template("llama3"), tokenizer).ends
+
+
+@pytest.mark.parametrize("messages", [[], FIRST, [LAST, LAST], [SYSTEM], [LAST, SYSTEM]])
+def test_messages_out_of_turn_are_refused(messages):
+    with pytest.raises(ValueError, match="in turn"):
+        Chat(load_template("qwen"), made("qwen")).prompt(messages)

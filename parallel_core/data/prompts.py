@@ -63,7 +63,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 def read_prompts(file: Path) -> list[Prompt]:
     """The prompts of a file with {"text"}, {"ids"} or {"messages"} in each line; empty lines are left out.
 
-    Raises ConfigError that names every line that is none of them, OSError for a file that cannot be read.
+    Raises ConfigError that names every line that is none of them, or the file if it cannot be read.
     """
     nothing = Finding("--prompts", file, "has no prompt", 'write {"text": ...} or {"ids": [...]} in each line')
     return [prompt for _, prompt in read_lines(file, _read, nothing)]
@@ -72,13 +72,15 @@ def read_prompts(file: Path) -> list[Prompt]:
 def read_lines(file: Path, read: Callable[[Any], T | str], nothing: Finding) -> list[tuple[int, T]]:
     """The number from 1 of each line that is not empty, with what `read` makes of its JSON; a text says what is wrong.
 
-    Raises ConfigError that names every line that is wrong, or is `nothing`; OSError for a file that cannot be read.
+    Raises ConfigError that names every line that is wrong, or the file if it cannot be read, or is `nothing`.
     """
     flag = nothing.flag
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise ConfigError([Finding(flag, file, f"is not UTF-8 ({error.reason} at byte {error.start})")]) from error
+    except OSError as error:
+        raise ConfigError([Finding(flag, file, f"cannot be read ({error.strerror})", "name a file")]) from error
     made = [(number, _parsed(line, read)) for number, line in enumerate(lines, 1) if line.strip()]
     wrong = [
         Finding(flag, f"{file}, line {number}", problem, "change it")

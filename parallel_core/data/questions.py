@@ -40,7 +40,7 @@ class Task:
 def read_questions(file: Path) -> list[tuple[int, Question]]:
     """The lines of {"prompt", "answer"}, or of Alpaca's {"instruction", "input", "output"}, with their numbers from 1.
 
-    Raises ConfigError that names every line that is neither, OSError for a file that cannot be read.
+    Raises ConfigError that names every line that is neither, or the file if it cannot be read.
     """
     return read_lines(file, _read, Finding(FLAG, file, "has no question", 'write {"prompt", "answer"} in each line'))
 

@@ -45,10 +45,13 @@ def by_hand(backend, folder):
     return found
 
 
+TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
+
+
 @pytest.mark.parametrize(
     ("world_size", "parallel"),
-    [(1, {}), (2, {"tensor_model_parallel_size": 2}), (2, {"pipeline_model_parallel_size": 2})],
-    ids=["one", "tp2", "pp2"],
+    [(1, {}), (2, TENSOR), (2, TENSOR | {"sequence_parallel": True}), (2, PIPELINE)],
+    ids=["one", "tp2", "sp2", "pp2"],
 )
 def test_probabilities_of_answers_are_those_of_the_whole_logits(world_size, parallel, tmp_path):
     """In a batch of different lengths, on every rank."""
@@ -105,6 +108,11 @@ def test_a_line_that_is_no_question_is_named(line, problem, tmp_path):
         read_questions(file)
     starts = [f"--task-data-path {file}, line {number}: {problem}" for number in (2, 4)]
     assert all(found.startswith(start) for found, start in zip(error.value.errors, starts, strict=True))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=f"--task-data-path {tmp_path}/none.jsonl: cannot be read \\(No such file"):
+        read_questions(tmp_path / "none.jsonl")
 
 
 def test_a_question_that_the_model_has_no_room_or_no_ids_for_is_named(tmp_path):

@@ -41,7 +41,8 @@ def _rounded(x: Tensor, dtype: mindspore.Type) -> Tensor:
 
 
 def _product(x: Tensor, factor: float) -> Tensor:
-    rows, number = array_of(x).reshape(prod(x.shape[:-1]), -1), np.float32(factor)
+    width = x.shape[-1] if x.shape else 1  # of no rows, too: an expert may have no token
+    rows, number = array_of(x).reshape(prod(x.shape[:-1]), width), np.float32(factor)
     return _by_rows(lambda span, out: np.multiply(widened(rows[span]), number, out=out), x.shape, rows.dtype)
 
 

@@ -265,6 +265,12 @@ def test_masked_mean(mask):
     assert_equals_reference(lambda losses: kernels.masked_mean(losses, given), reference, (normal(3, 2),))
 
 
+@pytest.mark.parametrize("shape", [(1,), (3, 4), (0, 4), (2, 0)])
+def test_scale(shape):
+    """Of nothing as well: the adapter of an expert without a token."""
+    assert_equals_reference(lambda x: kernels.scale(x, 0.3), lambda x: x * 0.3, (normal(*shape),))
+
+
 def test_fork_adds_the_gradients_of_both_ways():
     """And leaves the values as they are."""
 

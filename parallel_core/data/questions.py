@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parallel_core.data.instruction.conversations import Conversation
-from parallel_core.data.instruction.encoding import ConversationEncoder
-from parallel_core.data.instruction.templates import TABLE, load_template
-from parallel_core.data.instruction.tokens import tokens_for
+from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.prompts import Prompt, read_lines
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.findings import ConfigError, Finding
@@ -60,22 +57,12 @@ def _read(given: Any) -> Question | str:
     return Question("\n".join(filter(None, (found[0], more))), found[1])
 
 
+@dataclass(frozen=True)
 class Writer:
-    """Questions to ids: the texts alone, or as messages in a template of fine-tuning, or in the tokenizer's own.
+    """Questions to ids: the texts alone, or as messages of a chat."""
 
-    Raises ValueError for a template that there is not.
-    """
-
-    def __init__(self, tokenizer: MegatronTokenizer, prompt_type: str | None = None, own: bool = False) -> None:
-        self.tokenizer, self.encoder = tokenizer, None
-        if prompt_type or own:
-            template = None if own else load_template(str(prompt_type), TABLE)
-            self.encoder = ConversationEncoder(template, tokens_for(template, tokenizer))
-
-    @property
-    def ends(self) -> frozenset[int]:
-        """Ids that end an answer, by the template."""
-        return frozenset() if self.encoder is None else frozenset({self.encoder.tokens.eos})
+    tokenizer: MegatronTokenizer
+    chat: Chat | None = None
 
     def tasks(self, file: Path, questions: Sequence[tuple[int, Question]], room: int, ids: int) -> list[Task]:
         """Raises ConfigError that names every line which has more than `room` tokens, none, or one that is not below
@@ -96,14 +83,9 @@ class Writer:
         return tasks
 
     def _pair(self, question: Question) -> tuple[list[int], list[int]]:
-        if self.encoder is None:
-            return Prompt(text=question.prompt).tokens(self.tokenizer), self.tokenizer.encode(question.answer)
-        asked, answered = (
-            {"role": "user", "content": question.prompt},
-            {"role": "assistant", "content": question.answer},
-        )
-        ((prompt, answer),) = self.encoder.pairs(Conversation([asked], [answered]))
-        return list(prompt), list(answer)
+        if self.chat is not None:
+            return self.chat.pair(*question)
+        return Prompt(text=question.prompt).tokens(self.tokenizer), self.tokenizer.encode(question.answer)
 
 
 def _problems(task: Task, room: int, ids: int) -> Iterator[str]:

@@ -17,6 +17,8 @@ from mindspore import nn
 
 from parallel_core.command_line import command_line
 from parallel_core.data.from_config import tokenizer_of
+from parallel_core.data.instruction.chat import Chat
+from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, load_template
 from parallel_core.data.questions import FLAG, Task, Writer, read_questions
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.findings import ConfigError, Finding
@@ -57,6 +59,7 @@ def parse(argv: list[str] | None, program: str | None = None) -> Namespace:
     written = parser.add_mutually_exclusive_group()
     written.add_argument("--chat", action="store_true", help="questions by the tokenizer's chat template")
     written.add_argument("--prompt-type", help="questions by a template of fine-tuning, such as qwen")
+    parser.add_argument("--prompt-type-path", type=Path, default=TABLE, help="JSON of templates of your own")
     parser.add_argument("--json", action="store_true", help="print one object, with what is said of each line")
     parser.add_argument("--batch-size", type=int, default=8, help="questions at a time")
     add_model_flags(parser)
@@ -111,11 +114,20 @@ def evaluate(options: Namespace) -> list[Given]:
     questions = read_questions(file)
     config = configured(options)
     tokenizer = tokenizer_of(config)
-    writer, sizes = Writer(tokenizer, options.prompt_type, options.chat), config.model_config
-    tasks = writer.tasks(file, questions, sizes.seq_length, sizes.unpadded_vocab_size)
-    judge = Judge(loaded(options.load, config), tokenizer, ends_of(config, tokenizer, options.load) | writer.ends)
+    chat, sizes = _chat(options, tokenizer), config.model_config
+    tasks = Writer(tokenizer, chat).tasks(file, questions, sizes.seq_length, sizes.unpadded_vocab_size)
+    ends = ends_of(config, tokenizer, options.load) | (chat.ends if chat else frozenset())
+    judge = Judge(loaded(options.load, config), tokenizer, ends)
     batches = (tasks[first : first + options.batch_size] for first in range(0, len(tasks), options.batch_size))
     return [one for batch in batches for one in judge.judged(batch)]
+
+
+def _chat(options: Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
+    """How questions are written; none for plain texts. Raises ValueError for a template that there is not."""
+    if options.chat or options.prompt_type == OWN_TEMPLATE:
+        return Chat(None, tokenizer)
+    template = options.prompt_type
+    return None if template is None else Chat(load_template(template, options.prompt_type_path), tokenizer)
 
 
 def main(argv: list[str] | None = None, program: str | None = None) -> None:

@@ -13,13 +13,13 @@ from parallel_core.data.tokenizers import MegatronTokenizer
 
 
 class Chat:
-    """A template with a tokenizer, which gets the template's stop words."""
+    """A template with a tokenizer, which gets the template's stop words; without one the tokenizer's own."""
 
-    def __init__(self, template: Template, tokenizer: MegatronTokenizer) -> None:
+    def __init__(self, template: Template | None, tokenizer: MegatronTokenizer) -> None:
         """Raises ValueError for a token that the template names and the vocabulary lacks."""
         tokens = tokens_for(template, tokenizer)
         self._encoder = ConversationEncoder(template, tokens)
-        words = [tokenizer.token_to_id(word) for word in template.stop_words]
+        words = [tokenizer.token_to_id(word) for word in (template.stop_words if template else ())]
         self.ends = frozenset(word for word in (tokens.end, *words) if word is not None)
         """Ids that end an answer."""
 
@@ -37,3 +37,9 @@ class Chat:
         )
         *before, (asked, _) = self._encoder.pairs(conversation)
         return [token for source, target in before for token in (*source, *target)] + asked
+
+    def pair(self, question: str, answer: str) -> tuple[list[int], list[int]]:
+        """The ids up to where the answer begins, and those of the answer that fine-tuning learns, its end too."""
+        messages = {"role": "user", "content": question}, {"role": "assistant", "content": answer}
+        ((asked, answered),) = self._encoder.pairs(Conversation([messages[0]], [messages[1]]))
+        return list(asked), list(answered)

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parallel_core.data.instruction.chat import Chat
+from parallel_core.data.instruction.templates import load_template
 from parallel_core.data.questions import Question, Task, Writer, read_questions
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
 from parallel_core.findings import ConfigError
@@ -133,8 +135,9 @@ def test_a_template_writes_the_question_and_ends_the_answer():
     tokenizer = build_tokenizer(
         TokenizerOptions("HuggingFaceTokenizer", tokenizer_model=str(inputs() / "tokenizers/hf_qwen2"))
     )
-    writer = Writer(tokenizer, "qwen")
+    chat = Chat(load_template("qwen"), tokenizer)
+    writer = Writer(tokenizer, chat)
     (task,) = writer.tasks(Path("held.jsonl"), [(1, Question("Say so.", "So."))], room=100, ids=10**6)
     end = tokenizer.token_to_id("<|im_end|>")
     assert tokenizer.detokenize(task.prompt).endswith("user\nSay so.\nassistant\n") and task.prompt.count(end) == 2
-    assert task.answer == [*tokenizer.encode("So."), end] and writer.ends == {end}
+    assert task.answer == [*tokenizer.encode("So."), end] and end in chat.ends

@@ -13,7 +13,7 @@ from megatron.core.tokenizers.text.libraries.huggingface_tokenizer import Huggin
 
 
 class Encoder:
-    """What a process of the pool does with a line."""
+    """Encodes a line in a process of the pool."""
 
     def __init__(self, folder: str, legacy: bool) -> None:
         self.folder, self.legacy = folder, legacy

@@ -13,7 +13,7 @@ from parallel_core.findings import Finding
 
 
 def does_not_fit(config: AllConfig, ranks: int = 1) -> Iterator[Finding]:
-    """What of so many ranks this host cannot do.
+    """Findings about a run of so many ranks that this host cannot do.
 
     On a CPU they must lie in its memory. Each is counted as one of the stage that needs the least, so that nothing is
     refused that might fit.

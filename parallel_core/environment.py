@@ -14,7 +14,7 @@ PYTHONS = (3, 10), (3, 12)
 
 
 def unfit_versions(python: tuple[int, ...] = sys.version_info[:2], numpy: str | None = None) -> Iterator[Finding]:
-    """What is installed and cannot work, by default what is installed here."""
+    """Findings about installed packages that cannot work, by default those installed here."""
     if not PYTHONS[0] <= python <= PYTHONS[1]:
         first, last = (".".join(map(str, one)) for one in PYTHONS)
         rule = f"there is no MindSpore 2.10 for it; make an environment of Python {first} - {last}"

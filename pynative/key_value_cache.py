@@ -1,4 +1,4 @@
-"""What a forward for generation knows beside its tokens: earlier tokens' keys and values, and where the new ones stand.
+"""Inputs of a forward for generation beside its tokens: earlier tokens' keys and values, and where the new ones stand.
 
 A text lies in its row of a batch from position 0 on; a shorter one has padding behind it, which no token of its own
 sees, and whose place its next tokens take. So texts of different lengths need no mask.
@@ -22,7 +22,7 @@ from pynative.arrays import array_type
 
 
 class LayerCache:
-    """What a layer keeps of earlier tokens: tensors [S, b, ...], such as keys and values.
+    """Cache of a layer: tensors of earlier tokens [S, b, ...], such as keys and values.
 
     Args:
         slots: S. With fewer than there are positions, later tokens take the places of the earliest.

@@ -36,7 +36,7 @@ _OF_THE_SHELL = {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}
 
 @dataclass(frozen=True)
 class How:
-    """What `launch` was told, and where it speaks: scripts send their launcher's output elsewhere."""
+    """Options of `launch`, and where it speaks: scripts send their launcher's output elsewhere."""
 
     only_print: bool = False
     only_check: bool = False
@@ -54,7 +54,7 @@ class How:
 
     @classmethod
     def read(cls, path: Path) -> How:
-        """What `write` left."""
+        """The answer that `write` left."""
         return cls(**json.loads(path.read_text()))
 
 
@@ -100,7 +100,7 @@ def _open_words(launch: Launch) -> Iterator[Finding]:
 
 
 def _refused(launch: Launch, how: How) -> Sequence[Finding | str]:
-    """What training would refuse. Flags of a program of the user's own are known to that program alone."""
+    """Findings that training would refuse. Flags of a program of the user's own are known to that program alone."""
     if Path(launch.program).resolve() != EXAMPLE:
         return []
     world_size = int(launch.options.get("worker_num", "8"))
@@ -113,7 +113,7 @@ def _refused(launch: Launch, how: How) -> Sequence[Finding | str]:
 
 
 def _of_data(reading: Reading) -> Iterator[str]:
-    """What is wrong with the data's flags, and in the tokenizer's files."""
+    """Errors in the data's flags and in the tokenizer's files."""
     try:
         gpt_dataset_config(reading.config)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a launcher's command line asks for, in msrun's terms: torchrun, deepspeed, srun and msrun itself."""
+"""A launcher's command line in msrun's terms: torchrun, deepspeed, srun and msrun itself."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 def enter_srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """What `srun` starts, with Slurm's variables for its tasks as options."""
+    """The program that `srun` starts, with Slurm's variables for its tasks as options."""
     options, launch = take_apart(words, SRUN)
     launch.options = tasks(options, environment)
     if not launch.program:

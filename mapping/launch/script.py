@@ -77,7 +77,7 @@ def _unseen(text: str) -> Iterator[str]:
 
 
 def _names(text: str) -> list[str]:
-    """Whose stand-ins a script gets. Where it asks whether srun is there it is told the truth."""
+    """Launchers for which a script gets stand-ins. A script that asks whether srun is there is told the truth."""
     asks = _ASKS_FOR_SRUN.search(text) and shutil.which("srun") is None
     return [name for name in stand_in.NAMES if not (asks and name == "srun")]
 

@@ -1,4 +1,4 @@
-"""What a script starts as `torchrun`, `python`, `srun` ... while `launch` runs it.
+"""The program that a script starts as `torchrun`, `python`, `srun` ... while `launch` runs it.
 
 A launch goes on as one of msrun, any other call of python to the real one. This file is run by its path: nothing of
 ours is imported before it is known that something is launched, so that a script's other calls of python stay fast.

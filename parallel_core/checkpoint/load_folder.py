@@ -20,7 +20,7 @@ def is_first_start(directory: Path, checkpoint: CheckpointConfig) -> bool:
 
 
 def load_findings(config: AllConfig) -> Iterator[Finding]:
-    """What is named and is not there, or is no checkpoint."""
+    """Folders that are named and are not there, or are no checkpoint."""
     checkpoint, lora = config.training_config.checkpoint, config.lora_config
     whole = checkpoint.load_checkpoint
     if whole is not None and not is_first_start(Path(whole), checkpoint):

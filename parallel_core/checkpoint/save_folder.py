@@ -1,4 +1,4 @@
-"""What a run may find in the folder that --save names, before it writes there."""
+"""Checks of what a run may find in the folder that --save names, before it writes there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def in_use(root: Path, by: object) -> Finding:
 
 
 def earlier_run(root: Path, checkpoint: CheckpointConfig) -> Iterator[Finding]:
-    """What is said to a run that begins in a folder in which another run has saved."""
+    """The note to a run that begins in a folder in which another run has saved."""
     there = [path.name for path in commit.of_runs(root) if path.name != commit.METRICS]
     if not there or checkpoint.overwrite_save:
         return

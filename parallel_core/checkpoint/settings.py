@@ -42,7 +42,7 @@ def fits(value: Any, path: str) -> bool:
 
 
 def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What settings say, by path. Raises ValueError for an option that this version does not know."""
+    """Values of settings, by path. Raises ValueError for an option that this version does not know."""
     leaves = {name: value for name, value in _leaves(settings, "") if value is not None}
     unknown = leaves.keys() - _PATHS.keys()
     if unknown:

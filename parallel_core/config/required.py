@@ -1,4 +1,4 @@
-"""What a description of a model may leave open, and a training must be told."""
+"""Options that a description of a model may leave open and a training needs."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Provider = Callable[[Sequence[int | None]], Sequence[Any]]
 
 
 def datasets_provider(config: AllConfig) -> Provider:
-    """What `pretrain` asks for data. Raises ValueError for what the flags or the files are wrong about."""
+    """The provider that `pretrain` asks for data. Raises ValueError for what the flags or the files are wrong about."""
     if config.dataset_config.instruction.enabled:
         return instruction_datasets(config)
     if config.dataset_config.instruction.sft:

@@ -16,7 +16,7 @@ _EPOCHS, _ITERATIONS, _SAMPLES = map(path_of, ("epochs", "training_iters", "trai
 
 
 class Length(NamedTuple):
-    """What a number of epochs comes to."""
+    """Iterations of a number of epochs."""
 
     values: dict[str, int] = {}  # noqa: RUF012
     """Path -> value."""

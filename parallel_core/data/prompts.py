@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is to be continued: exactly one of these is given."""
+    """A prompt: exactly one of these is given."""
 
     text: str | None = None
     ids: tuple[int, ...] | None = None

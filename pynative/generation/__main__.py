@@ -55,7 +55,7 @@ class Session:
         return words
 
     def continued(self, prompts: Sequence[Sequence[int]]) -> list[tuple[Text, str]]:
-        """What follows each prompt of a batch, and its words."""
+        """The continuation of each prompt of a batch, and its words."""
         decoded = Decoded(self.tokenizer, self.stops)
         texts = generate_texts(self.model, prompts, self.asked, decoded.is_over, self.products)
         return [(text, decoded.finish(text)) for text in texts]

@@ -96,7 +96,7 @@ def configured(options: argparse.Namespace) -> AllConfig:
 
 
 def asked_of(options: argparse.Namespace, ends: frozenset[int]) -> Asked:
-    """What is to follow each prompt. Raises ConfigError for values that there are not."""
+    """How each prompt is continued. Raises ConfigError for values that there are not."""
     counts = ("--max-new-tokens", "--batch-size")
     found = [
         Finding(flag, _value(options, flag), "must be at least 1", "change it")

@@ -8,7 +8,7 @@ from parallel_core.data.tokenizers import MegatronTokenizer
 from pynative.generation.texts import Text
 
 INCOMPLETE = "\ufffd"
-"""What a tokenizer writes for the first bytes of a character whose others are to come."""
+"""The character that a tokenizer writes for the first bytes of a character whose others are to come."""
 
 
 class Decoded:

@@ -40,7 +40,7 @@ for `generate`."""
 
 @dataclass(frozen=True)
 class Given:
-    """What a model makes of a task."""
+    """A model's result on a task."""
 
     line: int
     loss: float

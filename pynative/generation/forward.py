@@ -107,7 +107,7 @@ class Forward:
         return None
 
     def _received(self, shape: tuple[int, ...], group: Group) -> Tensor:
-        """What the stage before sends: [s, b, h], with sequence parallelism [s/t, b, h]."""
+        """Hidden states that the stage before sends: [s, b, h], with sequence parallelism [s/t, b, h]."""
         rows = (shape[1] // self.shards, shape[0], self.config.hidden_size)
         return group.recv(rows, type_of(self.config.residual_dtype), group.rank - 1)
 

@@ -1,7 +1,7 @@
 """A layer of one token of each text on the host, in plain arrays: what its cells compute, without a tensor for each
 operator. A launch of an operator takes longer than most of them compute for a token.
 
-What a cell is not known here (experts, latent attention, adapters) is called as it is.
+A cell that is not known here (experts, latent attention, adapters) is called as it is.
 b batch, h hidden, n heads, g key/value groups, d head size, r what of it rotates.
 """
 
@@ -69,7 +69,7 @@ def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
 
 
 class Step:
-    """What all layers ask about the token under way."""
+    """Facts about the new tokens that all layers share."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache, self.texts = cache, np.arange(len(cache.lengths))
@@ -165,7 +165,7 @@ class Decoder:
         return attention
 
     def _kept(self, number: int, *new: Array) -> list[Array]:
-        """What the cache holds of all tokens, the new ones among them."""
+        """Keys and values of all tokens in the cache, the new ones among them."""
         own, used = self.cache.layers[number], len(self.cache.ages(number))
         slots, kept = self.cache.positions[0] % own.slots, [array_of(tensor) for tensor in own.kept]
         for memory, rows in zip(kept, new, strict=True):

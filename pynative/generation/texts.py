@@ -37,7 +37,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to follow each prompt."""
+    """How each prompt is continued."""
 
     max_new_tokens: int
     sampling: Sampling = field(default_factory=Sampling)

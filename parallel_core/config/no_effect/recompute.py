@@ -22,7 +22,7 @@ def _groups_no_layers(config: AllConfig) -> bool:
 
 
 def _computed_again(config: AllConfig, settings: RecomputeConfig) -> list[Any]:
-    """What is computed again and what lies in host memory, layer by layer; with what a CPU drops unasked."""
+    """Recomputed modules, and those whose results lie in host memory, layer by layer; with what a CPU drops unasked."""
     parallel, latent = config.parallel_config, config.model_config.multi_latent_attention.enabled
     numbers = chunk_layers(config.model_config, parallel)
     plan = RecomputePlan.of(settings, [[len(layers) for layers in row] for row in numbers])

@@ -1,6 +1,6 @@
 """From a row to a conversation: Alpaca's columns, ShareGPT's and OpenAI's lists of messages.
 
-What MindSpeed-LLM leaves out raises `BadRecord`; what it writes although it is doubtful says so in `doubt`.
+A record that MindSpeed-LLM leaves out raises `BadRecord`; a doubtful one that it writes all the same says so in `doubt`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Conversation:
     tools: str = ""
     """JSON."""
     doubt: str = ""
-    """What is wrong with it, if it is written all the same."""
+    """The error in it, if it is written all the same."""
     row: Row = field(default_factory=dict)
 
     @property

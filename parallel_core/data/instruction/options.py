@@ -46,7 +46,7 @@ _REFUSALS = {
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionOptions:
-    """What a run of preprocessing with a handler is told."""
+    """Options of a run of preprocessing with a handler."""
 
     input: str
     output_prefix: Path

@@ -42,7 +42,7 @@ ON_BAD_RECORD = {
 
 @dataclass
 class Report:
-    """What became of the records."""
+    """Counts of records written, doubtful and left out."""
 
     on_bad_record: str = "reference"
     read: int = 0

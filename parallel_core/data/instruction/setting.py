@@ -1,4 +1,4 @@
-"""What handlers are told, and what they give."""
+"""Settings of handlers, and their results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Sequences = dict[str, list[list[int]]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What encoding needs to know; goes to worker processes."""
+    """Settings of encoding; sent to worker processes."""
 
     tokens: ConversationTokens
     encoder: ConversationEncoder

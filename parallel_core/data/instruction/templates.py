@@ -44,7 +44,7 @@ _ROLES = {"bos_token": "bos", "eos_token": "eos"}
 
 @dataclass(frozen=True)
 class Style:
-    """What a template's class does differently."""
+    """The differences of a template's class."""
 
     cuts_by_share: bool
     """A turn that is too long is cut by the share of its answer; else so that the shorter of both stays whole."""

@@ -19,7 +19,7 @@ Sequences = list[list[int]]
 
 
 class Part(NamedTuple):
-    """What a block adds to one stream of documents."""
+    """Tokens that a block adds to one stream of documents."""
 
     tokens: bytes
     """Of all sequences, one after the other, in the data set's type."""

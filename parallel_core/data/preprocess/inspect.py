@@ -20,7 +20,7 @@ _QUANTILES = {"shortest": 0.0, "10%": 0.1, "median": 0.5, "90%": 0.9, "longest":
 
 
 def instruction_prefix(prefix: str) -> str | None:
-    """What the names of an instruction data set's three parts begin with, if `prefix` is one."""
+    """The common start of the names of an instruction data set's three parts, if `prefix` is one."""
     beginnings = (prefix.removesuffix("_input_ids_document"), f"{prefix}_packed")
     return next((each for each in beginnings if IndexedDataset.exists(data_set(Path(each), "labels"))), None)
 
@@ -70,7 +70,7 @@ def _sizes(tokens: IndexedDataset, tokenizer: MegatronTokenizer | None) -> Itera
 
 
 def _doubts(tokens: IndexedDataset, tokenizer: MegatronTokenizer) -> Iterator[str]:
-    """What says that the data were made with another tokenizer."""
+    """Signs that the data were made with another tokenizer."""
     outside = int(((tokens.tokens < 0) | (tokens.tokens >= tokenizer.vocab_size)).sum())
     if outside:
         yield f"made with another tokenizer: {outside} ids are none of its {tokenizer.vocab_size}"

@@ -23,7 +23,7 @@ _SAVED_EVERY = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """What a run of preprocessing is told."""
+    """Options of a run of preprocessing."""
 
     input: str
     """A file, a folder, or a pattern of names."""

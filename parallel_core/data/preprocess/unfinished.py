@@ -31,7 +31,7 @@ _STREAM = {"bin": np.uint8, "lengths": np.int32, "sequences": np.int32}
 
 @dataclass(frozen=True)
 class Progress:
-    """What is whole."""
+    """Parts that are complete."""
 
     position: Position = BEGINNING
     documents: int = 0
@@ -149,7 +149,7 @@ class Unfinished:
         self.forget()
 
     def forget(self) -> None:
-        """What was added goes when the files are closed."""
+        """Tokens added are dropped when the files are closed."""
         self._manifest.unlink(missing_ok=True)
 
     def _joined(self, which: int, token_type: type[np.number]) -> Index:
@@ -176,7 +176,7 @@ def _contents(parts: Sequence[Part]) -> Iterator[bytes]:
 def unfinished(
     prefix: Path, prefixes: Sequence[str], partitions: int, made_from: dict[str, Any], restart: bool
 ) -> Iterator[Unfinished]:
-    """The files of a run, of which there is one at a time. What is whole stays when the block is interrupted.
+    """The files of a run, of which there is one at a time. Complete parts stay when the block is interrupted.
 
     Raises ValueError if there is another, or files of a run with other input or flags, unless `restart`.
     """

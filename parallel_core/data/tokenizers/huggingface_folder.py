@@ -47,7 +47,7 @@ class AddedToken:
 
     @staticmethod
     def of(entry: Any, **default: bool) -> AddedToken:
-        """What a file says of a token: its text, or an object with its properties. Raises ValueError if neither."""
+        """A token as a file describes it: its text, or an object with its properties. Raises ValueError if neither."""
         given = {"content": entry} if isinstance(entry, str) else entry
         if not isinstance(given, dict) or not isinstance(given.get("content"), str):
             raise ValueError(f"expected a token, not {str(entry)[:40]!r}")

@@ -21,7 +21,7 @@ def is_trusted_code(options: TokenizerOptions) -> bool:
 
 
 class OwnCodeTokenizer(MegatronTokenizer):
-    """What the folder's code makes of text. Its size and ids are known only to that code."""
+    """A tokenizer by the folder's own code. Its size and ids are known only to that code."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError if the code fails, ConfigError without the package."""

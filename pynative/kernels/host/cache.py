@@ -26,7 +26,7 @@ def cached_attention(
 
 
 def bias_of(ages: np.ndarray, form: ScoreForm, head_offset: int, heads: int) -> np.ndarray | None:
-    """What is added to a query's scores: ALiBi's, and -inf for keys that it does not see. Float32 [b, 1, S], with ALiBi
+    """Terms added to a query's scores: ALiBi's, and -inf for keys that it does not see. Float32 [b, 1, S], with ALiBi
     [b, n, S]; None where it is 0 everywhere."""
     hidden = ages < 0
     if form.window is not None:

@@ -1,6 +1,6 @@
 """From a row to a conversation: Alpaca's columns, ShareGPT's and OpenAI's lists of messages.
 
-A record that MindSpeed-LLM leaves out raises `BadRecord`; a doubtful one that it writes all the same says so in `doubt`.
+A record that MindSpeed-LLM leaves out raises `BadRecord`; one that it writes in doubt says so in `doubt`.
 """
 
 from __future__ import annotations

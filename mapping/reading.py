@@ -29,6 +29,8 @@ def read(
     `check_files`: the tokenizer's, the data's and the checkpoint's files must be there. `read_vocabulary`, by default
     the same: the tokenizer's files say how large the vocabulary is.
     """
+    rank = rank_of_environment()
+    check_files = check_files and rank >= 0  # msrun's scheduler may be late, when the ranks have saved already
     line = scan(sys.argv[1:] if argv is None else argv, extra_args_provider, args_defaults)
     said = deepspeed.DeepSpeed.empty()
     yaml: list[Given] = []
@@ -49,7 +51,7 @@ def read(
             autos=said.autos,
             findings=[*line.findings, *said.findings, *yaml_findings],
             world_size=world_size or world_size_of_environment() or (1 if path_of_yaml is None else None),
-            rank=rank_of_environment(),
+            rank=rank,
             read_vocabulary=check_files if read_vocabulary is None else read_vocabulary,
             check_files=check_files,
             is_a_file=path_of_yaml is not None,

@@ -13,6 +13,7 @@ import pytest
 import mapping
 from mapping import ConfigError, get_args, init_configs_from_args, initialize_megatron, parse_args
 from mapping.arguments import GRACE_SECONDS
+from mapping.reading import read
 from tests.support.assets import asset
 from tests.support.mapping.lines import line, reading
 
@@ -286,3 +287,11 @@ def test_help_lists_the_flags_that_act(capsys):
     for shown in ("--num-layers N ", "{gpipe,1f1b,interleaved,zb-h1}", "(default: 0.1)", "--bf16 "):
         assert shown in text
     assert "zarr" not in text and "--max-position-embeddings N Rows of the position table; `seq_length`" in text
+
+
+def test_the_launchers_scheduler_looks_at_no_files(monkeypatch):
+    """It runs the same script, and may begin when the ranks have saved their first checkpoint."""
+    change = "--load not/there --exit-on-missing-checkpoint"
+    assert read(line(change), check_files=True).errors
+    monkeypatch.setenv("MS_ROLE", "MS_SCHED")
+    assert not read(line(change), check_files=True).errors

@@ -28,6 +28,9 @@ def counted(backend, flags: str) -> dict:
     found = {}
 
     class Recorder(Callback):
+        def on_train_begin(self, state):
+            backend.trace.reset()
+
         def on_step_end(self, state):
             counts = backend.trace.counts
             found.clear()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from parallel_core.checkpoint.convert.huggingface.tokenizer import end_ids
 from parallel_core.command_line import command_line
 from parallel_core.config import AllConfig
+from parallel_core.config.tokenizer import TokenizerConfig
 from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, load_template
 from parallel_core.data.prompts import Prompt, read_prompts
@@ -39,7 +42,7 @@ SAMPLING: dict[str, tuple[type, str]] = {
     "--seed": (int, "of the draws"),
 }
 LAYOUT = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--expert-model-parallel-size")
-TOKENIZER = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file")
+TOKENIZER = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "tokenizer_kwargs")
 
 
 def parse(argv: list[str] | None, program: str | None = None) -> argparse.Namespace:
@@ -87,12 +90,30 @@ def configured(options: argparse.Namespace) -> AllConfig:
     """The configuration of this rank, with the tokenizer that flags name, else that of a HuggingFace folder which has
     one, else the checkpoint's."""
     dtype = options.dtype or ("float32" if is_on_cpu(options.device_target) else None)
-    named = {name: getattr(options, name) for name in TOKENIZER if getattr(options, name) is not None}
-    if not named and (options.load / "tokenizer.json").is_file():
-        named = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": str(options.load)}
     layout = {flag[2:].replace("-", "_"): _value(options, flag) for flag in LAYOUT}
     process = {"device_target": options.device_target, "threads": options.threads}
-    return config_of(options.load, dtype, named, world_size=int(os.environ.get("RANK_SIZE", "1")), **layout, **process)
+    return config_of(
+        options.load,
+        dtype,
+        tokenizer_of(options),
+        world_size=int(os.environ.get("RANK_SIZE", "1")),
+        **layout,
+        **process,
+    )
+
+
+def tokenizer_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Options of the data section by the tokenizer flags, else by a HuggingFace folder that has a tokenizer."""
+    named = _given(options, TOKENIZER)
+    if options.patch_tokenizer_type is not None:
+        named = {"tokenizer_model": str(options.load), **named, "tokenizer_type": "PretrainedFromHF"}
+    elif not named and (options.load / "tokenizer.json").is_file():
+        named = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": str(options.load)}
+    return {**named, "tokenizer": _given(options, [setting.name for setting in fields(TokenizerConfig)])}
+
+
+def _given(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(options, name, None)) is not None}
 
 
 def asked_of(options: argparse.Namespace, ends: frozenset[int]) -> Asked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from mindspore import nn
 
@@ -17,7 +18,7 @@ from pynative.transformer.gpt_model import GPTModel
 
 
 def config_of(
-    folder: Path, dtype: str | None = None, tokenizer: dict[str, str] | None = None, **parallel: int | str | None
+    folder: Path, dtype: str | None = None, tokenizer: dict[str, Any] | None = None, **parallel: int | str | None
 ) -> AllConfig:
     """The model and tokenizer of a checkpoint of any tool.
 
@@ -25,7 +26,9 @@ def config_of(
     that are used instead of the checkpoint's. parallel: options of ParallelConfig.
     """
     sections = open_checkpoint(folder, optimizer=False).manifest.config
-    sections["dataset_config"] = {**sections.get("dataset_config", {}), **(tokenizer or {})}
+    data, given = sections.get("dataset_config", {}), tokenizer or {}
+    settings = {**data.get("tokenizer", {}), **given.get("tokenizer", {})}
+    sections["dataset_config"] = {**data, **given, "tokenizer": settings}
     return config_for_inference(sections, dtype=dtype, **parallel)
 
 

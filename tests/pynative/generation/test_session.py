@@ -1,11 +1,15 @@
 """A person chats, line by line."""
 
 import io
+from pathlib import Path
 
 import pytest
 
+from parallel_core.data.from_config import tokenizer_options
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.data.tokenizers.base import Facts
+from parallel_core.data.tokenizers.options import TokenizerOptions
+from tests.support.checkpoint_cases import unpack
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 
@@ -73,3 +77,30 @@ def test_a_template_is_one_of_the_table_and_for_chats():
     """Else it would be without effect."""
     assert "add --chat" in run(1, template_error, "--prompt", "x", "--prompt-type", "qwen")[0]
     assert "choose one of" in run(1, template_error, "--prompt", "x", "--chat", "--prompt-type", "qwem")[0]
+
+
+def tokenizer_named(backend, folder: Path, *words: str) -> TokenizerOptions:
+    """By a command line."""
+    from pynative.generation.command import configured, parse
+
+    return tokenizer_options(configured(parse(["--load", str(folder), "--device-target", "CPU", *words])))
+
+
+def test_every_tokenizer_flag_reaches_the_tokenizer(tmp_path):
+    """A setting that were left at its default would encode prompts as the model was never trained."""
+    folder = unpack("hf/llama", tmp_path)
+    settings = [
+        "--legacy-tokenizer",
+        "--vocab-extra-ids",
+        "4",
+        "--tiktoken-pattern",
+        "v1",
+        "--tokenizer-kwargs",
+        "a",
+        "b",
+    ]
+    named = run(1, tokenizer_named, folder, "--tokenizer-type", "TikTokenizer", *settings)[0]
+    assert (named.tokenizer_type, named.legacy_tokenizer, named.vocab_extra_ids) == ("TikTokenizer", True, 4)
+    assert (named.tiktoken_pattern, named.tokenizer_kwargs) == ("v1", ("a", "b"))
+    patched = run(1, tokenizer_named, folder, "--patch-tokenizer-type", "Qwen2Tokenizer")[0]
+    assert (patched.tokenizer_type, patched.tokenizer_model) == ("PretrainedFromHF", str(folder))

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from parallel_core.command_line import command_line
+from parallel_core.command_line import command_line, reader_may_leave
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
 from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.data.tokenizers.registry import build_tokenizer, facts, padded_vocab_size, training_vocab_size
@@ -87,8 +87,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         options = tokenizer_options(args)
         sizes = (args.padded_vocab_size, args.make_vocab_size_divisible_by, args.tensor_model_parallel_size)
-        for line in [info(options, *sizes)] if args.info else tokenized(args.file, options):
-            print(json.dumps(line))
+        with reader_may_leave():
+            for line in [info(options, *sizes)] if args.info else tokenized(args.file, options):
+                print(json.dumps(line))
     except ValueError as error:
         parser.error(str(error))
 

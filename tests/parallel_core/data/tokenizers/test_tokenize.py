@@ -38,6 +38,17 @@ def test_the_command_prints_a_line_for_each(folders, tmp_path):
     assert [json.loads(line) for line in done.stdout.splitlines()] == wanted and len(wanted) > 60
 
 
+def test_a_reader_that_leaves_is_no_error(tmp_path):
+    """As `| head` does, before more lines than a pipe holds are printed."""
+    (tmp_path / "in.jsonl").write_text('{"text": "1"}\n' * 10_000)
+    command = [sys.executable, "-m", "mapping", "tokenize", "--tokenizer-type", "NullTokenizer", "--vocab-size", "9"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, tmp_path / "in.jsonl"], cwd=ROOT, **pipes) as running:
+        running.stdout.readline()
+        running.stdout.close()
+        assert (running.stderr.read(), running.wait()) == (b"", 0)
+
+
 def test_the_file_may_stand_behind_a_list(folders, tmp_path, capsys):
     (tmp_path / "in.jsonl").write_text('{"text": "hello"}')
     record = records()["cases"]["tiktoken_a.core_specials"]

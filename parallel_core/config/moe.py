@@ -101,6 +101,16 @@ class MoEConfig(Config):
         """The earlier system's name for having hot experts."""
         return self.hot_expert_num > 0
 
+    @property
+    def expert_num(self) -> int:
+        """The earlier system's name for the number of experts; 1: a dense model."""
+        return self.num_experts or 1
+
+    @property
+    def capacity_factor(self) -> float | None:
+        """The earlier system's name for the capacity factor."""
+        return self.moe_expert_capacity_factor
+
     def derive(self) -> None:
         if self.num_experts == 1:
             self.num_experts = None

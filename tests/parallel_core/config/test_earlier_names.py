@@ -14,6 +14,8 @@ EXPERTS = "--num-experts 4 --moe-expert-capacity-factor 2 --cold-token-percent 0
     ("name", "flags", "value", "without"),
     [
         ("moe_config.enable_cold_hot_expert", f"{EXPERTS} --hot-expert-num 1", True, False),
+        ("moe_config.expert_num", EXPERTS, 4, 1),
+        ("moe_config.capacity_factor", EXPERTS, 2.0, None),
         ("moe_config.save_token_distribution", f"{EXPERTS} --save-token-distribution", True, False),
         ("parallel_config.model_parallel", "--tensor-model-parallel-size 2", 2, 1),
         ("parallel_config.expert_parallel", "--num-experts 4 --expert-model-parallel-size 2", 2, 1),

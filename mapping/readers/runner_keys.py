@@ -13,6 +13,8 @@ def _of_runner(entries: Entries, name: str, otherwise: Any) -> Any:
 
 
 def use_clip_grad(value: Any, entries: Entries) -> Values:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
     return {"clip_grad": _of_runner(entries, "max_grad_norm", 1.0) if value else 0.0}
 
 

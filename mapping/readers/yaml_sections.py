@@ -77,7 +77,7 @@ def read_entries(entries: Mapping[str, Any], source: str) -> tuple[list[Given], 
 def _unwritten(entries: Mapping[str, Any], source: str) -> Iterator[Given]:
     """What keys of the earlier systems mean for others that are not there; a key that fills the same field counts."""
     unwritten = {more for start, more in BY_DEFAULT.items() if any(key.startswith(start) for key in entries)}
-    names = {key.rpartition(".")[2] for key in entries}
+    names = {key.rpartition(".")[2] for key, value in entries.items() if value is not None}
     for key, value in unwritten:
         if key.rpartition(".")[2] not in names:
             found, _ = meant(key, EARLIER[key], value, entries, source)
@@ -126,7 +126,9 @@ def shown_value(value: Any) -> Any:
 
 
 def wrong_type(key: str, value: Any, path: str, source: str) -> Finding:
-    return Finding(key, repr(value), f"must be of type {type_name(OPTIONS[path].type)}", "change it", source)
+    wanted = OPTIONS[path].type
+    rule = "must be true, false, a number or a list" if wanted is Any else f"must be of type {type_name(wanted)}"
+    return Finding(key, repr(value), rule, "change it", source)
 
 
 def _unknown(key: str, source: str) -> Finding:

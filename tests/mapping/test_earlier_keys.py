@@ -152,6 +152,7 @@ def test_a_whole_run_in_the_nested_layout():
         ("moe_config", {"num_experts": 1}, "num_experts", None),
         ("moe_config", {"hot_expert_num": 2}, "hot_expert_num", 0),
         ("runner_wrapper", {"use_clip_grad": False, "max_grad_norm": 1.0}, "clip_grad", 0.0),
+        ("runner_wrapper", {"use_clip_grad": None}, "clip_grad", 0.0),
     ],
 )
 def test_a_key_of_the_earlier_system_fills_its_field(section, content, field, value):
@@ -163,6 +164,8 @@ def test_a_key_of_the_earlier_system_fills_its_field(section, content, field, va
     [
         ("model_config", {"softmax_compute_dtype": "nonsense"}, "must be one of float32"),
         ("model_config", {"layernorm_compute_type": "nonsense"}, "must be one of float32"),
+        ("runner_wrapper", {"use_clip_grad": "False"}, "must be true or false"),
+        ("recompute_config", {"recompute": "x"}, "must be true, false, a number or a list"),
         ("runner_wrapper", {"scale_sense": 1024}, "must hold keys with values"),
         ("runner_wrapper", {"scale_sense": {"type": "FixedLossScaleUpdateCell"}}, "needs a loss_scale_value above 0"),
         (

@@ -75,7 +75,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=types, help="by default float32 on a CPU, else the checkpoint's")
     parser.add_argument("--device-target", choices=("CPU", "Ascend"), help="by default an Ascend if there is one")
     parser.add_argument("--threads", type=int, help="of a process on a CPU; by default its share of the cores")
-    add_tokenizer_flags(parser)
+    add_tokenizer_flags(parser, leave_out="--vocab-size")  # the model has it
 
 
 def _default(flag: str) -> Any:

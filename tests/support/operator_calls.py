@@ -141,7 +141,7 @@ def _grouped(new: New) -> list[Tensor]:
 
 
 def _in_place(operator: Callable[..., None], count: int, wide: Sequence[int] = ()) -> Call:
-    """Of the flat tensors that it is given, with float32 at the places `wide`; all may have changed."""
+    """Flat tensors after the operator, with float32 at the places `wide`; all may have changed."""
 
     def call(new: New) -> list[Tensor]:
         flat = [np.abs(normal(FLAT, seed=seed)) for seed in range(count)]

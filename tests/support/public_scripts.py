@@ -25,7 +25,7 @@ from tests.support.tokenizer_records import records, unpack
 
 
 class Step(NamedTuple):
-    """What is compared of a step."""
+    """Figures of a step that are compared."""
 
     loss: float
     gradient_norm: float

@@ -40,10 +40,10 @@ _NO_EFFECT = ("--tokenizer-hf-use-fast", "--tokenizer-hf-no-use-fast", "--tokeni
 """A tokenizer.json is read by its own library in any case."""
 
 
-def add_tokenizer_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags from which `tokenizer_options` reads."""
+def add_tokenizer_flags(parser: argparse.ArgumentParser, leave_out: str | None = None) -> None:
+    """Add the flags from which `tokenizer_options` reads, but for one that the tool takes from elsewhere."""
     group = parser.add_argument_group("tokenizer")
-    for names, how, help in _FLAGS:
+    for names, how, help in (row for row in _FLAGS if leave_out not in row[0]):
         group.add_argument(*names, **how, help=help)
     for name, attribute in _OFF.items():
         group.add_argument(name, dest=attribute, action="store_false", default=None, help="switches it off")

@@ -104,3 +104,12 @@ def test_every_tokenizer_flag_reaches_the_tokenizer(tmp_path):
     assert (named.tiktoken_pattern, named.tokenizer_kwargs) == ("v1", ("a", "b"))
     patched = run(1, tokenizer_named, folder, "--patch-tokenizer-type", "Qwen2Tokenizer")[0]
     assert (patched.tokenizer_type, patched.tokenizer_model) == ("PretrainedFromHF", str(folder))
+
+
+def test_the_vocabularys_size_is_the_models(capsys):
+    """A flag that could not act is none of `generate`'s."""
+    from pynative.generation.command import parse
+
+    with pytest.raises(SystemExit) as ended:
+        parse(["--load", "x", "--prompt", "y", "--vocab-size", "3"])
+    assert ended.value.code == 2 and "--vocab-size" in capsys.readouterr().err

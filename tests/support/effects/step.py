@@ -21,7 +21,7 @@ def write_corpora(folder: str) -> None:
 
 
 def figures(backend, lines: Sequence[Sequence[str]], shared: str) -> list[dict[str, str]]:
-    """Of each command line the run's figures, by name, or the error that ends it; ranks share an empty folder."""
+    """Figures of each command line's run, by name, or the error that ends it; ranks share an empty folder."""
     folder, corpus = Path(shared), f"{shared}/corpus"
     return [_run(backend, line, corpus, folder / f"{number:03}") for number, line in enumerate(lines)]
 

@@ -57,7 +57,7 @@ def worlds(script: Script) -> list[int]:
 
 
 def stops_of(script: Script, as_recorded: bool = False) -> list[str]:
-    """What `mapping.explain` says against the script at its own world size: nothing, if at one of several."""
+    """Errors of `mapping.explain` for the script at its own world size; none if it starts at one of several."""
     sizes = worlds(script)[: 1 if as_recorded else None]
     found = [list(map(str, stops(read(script["argv"], world_size=size)))) for size in sizes]
     return min(found, key=len)

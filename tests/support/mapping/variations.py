@@ -160,7 +160,7 @@ def value_of(config: AllConfig, target: str) -> Any:
 
 
 def typed_values(row: Flag) -> Iterator[str]:
-    """What may be typed behind a flag."""
+    """Values that may be typed behind a flag."""
     if row.type is None:
         yield ""
         return

@@ -62,7 +62,7 @@ AS_MEGATRON = {"hysteresis"}
 
 
 def yaml_reading(document: str, block: Block) -> Reading:
-    """What a block comes to on two replicas of the model. The nested blocks of document 003 are one file."""
+    """Reading of a block on two replicas of the model. The nested blocks of document 003 are one file."""
     content = yaml_content(block.text)
     if document == "003":
         content = {}
@@ -77,7 +77,7 @@ def yaml_reading(document: str, block: Block) -> Reading:
 
 
 def json_reading(block: Block) -> Reading:
-    """What a block, put between braces where it has none, comes to beside flags that say the rest."""
+    """Reading of a block, put between braces where it has none, beside flags that say the rest."""
     whole = block.text if block.text.lstrip().startswith("{") else "{" + block.text + "}"
     flags = f"{FLAGS} {BESIDE.get(block.number, ELSE)}".split()
     with tempfile.TemporaryDirectory() as folder:
@@ -93,7 +93,7 @@ def flag_reading(words: list[str]) -> Reading:
 
 
 def found(reading: Reading, item: str) -> Found:
-    """What became of a key or a flag."""
+    """Outcome of a key or a flag."""
     about = [finding for finding in reading.findings if is_about(finding.flag, item)]
     if about:
         return _of_finding(about[0])

@@ -52,7 +52,7 @@ _EXAMPLE = ROOT / "examples" / "gpt" / "pretrain_gpt.sh"
 
 
 def python_found(document: str, item: str) -> Found:
-    """What became of an import, a name, an attribute or a call."""
+    """Outcome of an import, a name, an attribute or a call."""
     name, is_call, arguments = item.partition("(")
     if is_call:
         return _call_found(document, name, arguments.rstrip(")"))
@@ -66,7 +66,7 @@ def python_found(document: str, item: str) -> Found:
 
 
 def importable(name: str) -> str:
-    """Where a name can be imported, with our prefix for an old one; empty if it cannot."""
+    """Import path of a name, with our prefix for an old one; empty if it cannot."""
     for old, ours in PREFIXES.items():
         if name.startswith(f"{old}."):
             name = ours + name.removeprefix(old)
@@ -131,7 +131,7 @@ def _attribute_found(document: str, head: str, rest: str) -> Found:
 
 
 def _migrated(name: str) -> Found:
-    """What docs/migrating.md says of a name: a row `| old | new | what differs |`."""
+    """Outcome of a name by docs/migrating.md: a row `| old | new | what differs |`."""
     for old, ours, differs in migrating_rows():
         if name in old or name.rpartition(".")[2] in old:
             return Found(_verdict(ours), differs)
@@ -151,7 +151,7 @@ def migrating_rows() -> tuple[tuple[frozenset[str], str, str], ...]:
 
 
 def shell_found(item: str, words: list[str]) -> Found:
-    """What became of a flag (`words`: it with its values), an option of msrun, an environment variable, a script."""
+    """Outcome of a flag (`words`: it with its values), an option of msrun, an environment variable, a script."""
     if item.startswith("--"):
         return found(flag_reading(words), item)
     if item.startswith("msrun "):

@@ -174,6 +174,12 @@ _MOE: dict[str, Meaning] = {
     "moe_module_name": nothing("layers know their experts"),
     "update_step": to("hot_expert_update_step"),
 }
+_GATHERED_AGAIN = "parallel_optimizer_comm_recompute"
+_RESIDENT: dict[str, Meaning] = {
+    "param_resident": words({True: {_GATHERED_AGAIN: False}, False: "nothing is kept that was gathered"}),
+    "param_resident_rate": nothing("with param_resident: True all weights are kept until the update"),
+}
+"""Weights that were gathered for the forward (ZeRO stage 3) stay for the backward."""
 _PARALLEL: dict[str, Meaning] = {
     "data_parallel": nothing("it is what the other sizes leave"),
     "model_parallel": to("tensor_model_parallel_size"),
@@ -193,11 +199,10 @@ _PARALLEL: dict[str, Meaning] = {
     ),
     **{
         f"recompute_config.{name}": to(f"recompute_config.{name}")
-        for name in (
-            *LISTED,
-            *("parallel_optimizer_comm_recompute", "mp_comm_recompute", "recompute_slice_activation"),
-        )
+        for name in (*LISTED, "mp_comm_recompute", "recompute_slice_activation")
     },
+    **_RESIDENT,
+    f"recompute_config.{_GATHERED_AGAIN}": to(_GATHERED_AGAIN),
 }
 _DATASET: dict[str, Meaning] = {
     "dataset_dir": nothing("data is given by data_path, or by the script's own loader"),
@@ -226,13 +231,9 @@ _OPTIMIZER: dict[str, Meaning] = {
     ),
     "weight_decay_kwargs": not_done("a weight decay of its own for each group"),
     "zero_config.cpu_offload": to("cpu_offload_optimizer"),
-    **dict.fromkeys(
-        (
-            f"zero_config.{name}"
-            for name in ("param_resident", "param_resident_rate", "allreduce_after_grad_accumulation")
-        ),
-        nothing("only memory and the order of communication change"),
-    ),
+    "zero_config.allreduce_after_grad_accumulation": nothing("only memory and the order of communication change"),
+    **{f"zero_config.{key}": meaning for key, meaning in _RESIDENT.items()},
+    **_RESIDENT,
     "zero_config.grad_allreduce_op": words(
         {"mean": "gradients are averaged as losses are", "sum": "of one replica it is the mean"}
     ),
@@ -262,6 +263,7 @@ EARLIER: dict[str, Meaning] = {
     **_under("dataset_config", _DATASET),
     **_under("optimizer_config", _OPTIMIZER),
     **_under("lora_config", _LORA),
+    f"recompute_config.{_GATHERED_AGAIN}": to(_GATHERED_AGAIN),
     **_under("runner_wrapper", RUNNER),
     **_under(
         "runner_config",

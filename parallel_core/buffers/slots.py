@@ -4,7 +4,7 @@ A bucket is one cell's parameters: the embedding's, a layer's, the final norm's,
 the rank keeps its own part of a bucket alone, of the gradients with stage 2, of the parameters too with stage 3. While
 its cell is at work a bucket lies whole in a slot, always the same one, so that every parameter and every gradient is a
 fixed view. Neighbours have different slots: one can be at work while the other's gradients leave, or its parameters
-arrive.
+arrive. Parameters that are not gathered again for the backward have a slot for each cell.
 
 A parameter that belongs to no cell, and a tied one, which two cells use, stay whole in the buffer, as with stage 1.
 """
@@ -60,13 +60,14 @@ def _transient_buckets(plan: BufferPlan, keys: Sequence[Cell | None]) -> Iterato
             yield bucket, key
 
 
-def plan_slots(plan: BufferPlan, keys: Sequence[Cell | None], cells: int) -> SlotPlan:
-    """Slots for a buffer whose buckets have one cell each, of a rank that has so many cells."""
+def plan_slots(plan: BufferPlan, keys: Sequence[Cell | None], cells: int, takes_turns: bool = True) -> SlotPlan:
+    """Slots for a buffer whose buckets have one cell each, of a rank that has so many cells: a few that they take in
+    turns, or one for each."""
     cell_of = dict(_transient_buckets(plan, keys))
-    slots = {bucket: slot_of(cell, cells) for bucket, cell in cell_of.items()}
+    slots = {bucket: slot_of(cell, cells) if takes_turns else cell for bucket, cell in cell_of.items()}
     sizes = [
         max((bucket.size for bucket, slot in slots.items() if slot == number), default=0)
-        for number in range(ALTERNATING + 1)
+        for number in range(max(slots.values(), default=-1) + 1)
     ]
     return SlotPlan(cell_of, slots, {bucket: sum(sizes[:slot]) for bucket, slot in slots.items()}, sum(sizes))
 
@@ -86,13 +87,21 @@ class Residence:
 
 
 def plan_residence(
-    plan: BufferPlan, keys: Sequence[Cell | None], cells: int, coordinates: Coordinates, stage: int
+    plan: BufferPlan,
+    keys: Sequence[Cell | None],
+    cells: int,
+    coordinates: Coordinates,
+    stage: int,
+    gathers_again: bool = True,
 ) -> Residence:
-    """Of the rank at these coordinates, at a stage of ZeRO; a rank that shares with no other keeps everything."""
+    """Of the rank at these coordinates, at a stage of ZeRO; a rank that shares with no other keeps everything.
+    gathers_again: stage 3 gathers parameters for the backward, too, and keeps none meanwhile."""
     owned = plan.owned_by(coordinates, sharded=stage > 0)
     whole: tuple[Span, ...] = (plan.span,)
     if stage < 2 or owned == plan.buckets:
         return Residence(owned, whole, whole, SlotPlan(), SlotPlan())
     slots = plan_slots(plan, keys, cells)
     cut = tuple(own if bucket in slots.cells else bucket for bucket, own in zip(plan.buckets, owned, strict=True))
-    return Residence(owned, cut if stage == 3 else whole, cut, slots if stage == 3 else SlotPlan(), slots)
+    if stage == 2:
+        return Residence(owned, whole, cut, SlotPlan(), slots)
+    return Residence(owned, cut, cut, slots if gathers_again else plan_slots(plan, keys, cells, False), slots)

@@ -4,9 +4,9 @@ With ZeRO stage 3 a cell's parameters are in their slot around its forward and i
 the time before is not gathered again; an update makes everything stale.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
-from parallel_core.buffers.slots import Cell, slot_of
+from parallel_core.buffers.slots import Cell
 
 
 def micro_batch_visits(cells: int, recomputed: Iterable[range] = ()) -> tuple[Cell, ...]:
@@ -19,13 +19,13 @@ def micro_batch_visits(cells: int, recomputed: Iterable[range] = ()) -> tuple[Ce
     return (*range(cells), *backward)
 
 
-def gathered(visits: Iterable[Cell], cells: int) -> Iterator[Cell]:
-    """The visits for which parameters are gathered, from an update on: those whose slot holds another cell's."""
+def gathered(visits: Iterable[Cell], slots: Mapping[Cell, int]) -> Iterator[Cell]:
+    """The visits for which parameters are gathered, from an update on: those whose slot holds another cell's. slots: of
+    the cells that have one."""
     held: dict[int, Cell] = {}
     for cell in visits:
-        slot = slot_of(cell, cells)
-        if held.get(slot) != cell:
-            held[slot] = cell
+        if cell in slots and held.get(slots[cell]) != cell:
+            held[slots[cell]] = cell
             yield cell
 
 

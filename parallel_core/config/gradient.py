@@ -44,6 +44,9 @@ class GradientConfig(Config):
     """Copies of the shared-out optimizer states: a rank shares with the ranks of its copy."""
     zero_stage: int = option("--zero-stage", None, at_least=0, at_most=3)
     """What data-parallel ranks share out: 1 optimizer states, 2 gradients too, 3 weights too."""
+    parallel_optimizer_comm_recompute: bool = option("--no-parallel-optimizer-comm-recompute", True)
+    """Gather a layer's weights again for its backward (ZeRO stage 3), instead of keeping from the forward, until the
+    update, those that were gathered for it."""
     cpu_offload_params: bool = option("--cpu-offload-params", False)
     """Keep a rank's part of the weights in host memory (ZeRO stage 3), where on a CPU all weights are in any case."""
 
@@ -62,6 +65,11 @@ class GradientConfig(Config):
     def shards_states(self) -> bool:
         """Whether a rank updates its part of the parameters only."""
         return self.zero_stage > 0
+
+    @property
+    def zero(self) -> tuple[int, bool]:
+        """ZeRO's stage, and whether stage 3 gathers again for the backward."""
+        return self.zero_stage, self.parallel_optimizer_comm_recompute
 
     def bucket_rule(self, coordinates: Coordinates) -> BucketRule:
         """How the rank at these coordinates deals its parameters into buckets."""

@@ -47,12 +47,6 @@ class RecomputeConfig(Config):
     """Norms of `select_comm_recompute` whose gathered output is kept nevertheless, by stage."""
     mp_comm_recompute: bool = option("--no-mp-comm-recompute", True)
     """Run a recomputed layer's tensor-parallel collectives again instead of keeping what they gave."""
-    parallel_optimizer_comm_recompute: bool = option(
-        "--parallel-optimizer-comm-recompute",
-        False,
-        no_effect="weights that ranks share out (ZeRO stage 3) are always gathered again for the backward",
-    )
-    """Gather sharded weights again in the backward pass."""
     recompute_slice_activation: bool = option("--recompute-slice-activation", False)
     """Keep only this tensor-parallel rank's slice of a recomputed layer's input."""
 

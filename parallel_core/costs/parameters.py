@@ -94,9 +94,8 @@ def stage_buffers(config: AllConfig, stage: int) -> list[BufferPlan]:
 def stage_residences(config: AllConfig, stage: int) -> list[tuple[BufferPlan, Residence]]:
     """The same, with what of each a rank keeps, and which slots the rest has while it is needed."""
     keys, cells = _cells_of_parameters(config, stage)
-    coordinates, zero_stage = stage_coordinates(config, stage), config.training_config.gradient.zero_stage
-    plans = stage_buffers(config, stage)
-    return [(plan, plan_residence(plan, keys, cells, coordinates, zero_stage)) for plan in plans]
+    coordinates, zero = stage_coordinates(config, stage), config.training_config.gradient.zero
+    return [(plan, plan_residence(plan, keys, cells, coordinates, *zero)) for plan in stage_buffers(config, stage)]
 
 
 def buffer_elements(config: AllConfig, stage: int) -> int:

@@ -91,7 +91,7 @@ def _gathers_of_cells(config: AllConfig, stage: int, slots: SlotPlan) -> dict[Sp
         recomputed += [range(group.start + cells, group.stop + cells) for group in chunk.recomputed_cells()]
         cells += len(chunk.cells())
     visits = micro_batch_visits(cells, recomputed) * config.dataset_config.micro_batch_num
-    found = Counter(gathered((cell for cell in visits if cell in bucket_of), cells))
+    found = Counter(gathered(visits, {cell: slots.slots[bucket] for cell, bucket in bucket_of.items()}))
     return {bucket_of[cell]: times for cell, times in found.items()}
 
 

@@ -109,7 +109,7 @@ class ParamAndGradBuffers:
             config.bucket_rule(coordinates),
             keys or self._keys(parameters, config),
         )
-        residences = [plan_residence(plan, cells, len(self._cells), coordinates, config.zero_stage) for plan in plans]
+        residences = [plan_residence(plan, cells, len(self._cells), coordinates, *config.zero) for plan in plans]
         self._buffers = [
             ParamAndGradBuffer(plan, parameters, residence, config.cpu_offload_params)
             for plan, residence in zip(plans, residences, strict=True)

@@ -88,6 +88,21 @@ def test_a_whole_run_in_the_nested_layout():
     [
         ("parallel_config", {"zero_level": "z2"}, "zero_stage", 2),
         ("optimizer_config", {"zero_config": {"cpu_offload": True}}, "cpu_offload_optimizer", True),
+        ("optimizer_config", {"zero_config": {"param_resident": True}}, "parallel_optimizer_comm_recompute", False),
+        ("optimizer_config", {"param_resident": True}, "parallel_optimizer_comm_recompute", False),
+        ("optimizer_config", {"param_resident": False}, "parallel_optimizer_comm_recompute", True),
+        (
+            "parallel_config",
+            {"param_resident": True, "param_resident_rate": 1.0},
+            "parallel_optimizer_comm_recompute",
+            False,
+        ),
+        (
+            "parallel_config",
+            {"recompute_config": {"parallel_optimizer_comm_recompute": False}},
+            "parallel_optimizer_comm_recompute",
+            False,
+        ),
         ("parallel_config", {"model_parallel": 2}, "tensor_model_parallel_size", 2),
         ("parallel_config", {"recompute_config": {"recompute": [1]}}, "recompute_config.recompute", (1,)),
         (

@@ -228,6 +228,7 @@ IDLE = [
         "--overlap-grad-reduce --zero-stage 1",
         "--zero-stage",
     ),
+    ("--no-parallel-optimizer-comm-recompute", "--zero-stage 2", "--zero-stage 3", "--zero-stage 3"),
     ("--grad-reduce-in-bf16", "--fp16", "--bf16", "--bf16"),
     ("--accumulate-allreduce-grads-in-fp32", "--bf16 --grad-reduce-in-bf16", "--fp16", "--grad-reduce-in-bf16 counts"),
     (

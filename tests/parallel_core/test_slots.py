@@ -12,6 +12,7 @@ from parallel_core.buffers import (
     plan_buffers,
     plan_residence,
 )
+from parallel_core.buffers.slots import slot_of
 from parallel_core.sharding import ShardSpec, place
 
 GROUP = "intra-dp-cp"
@@ -20,7 +21,9 @@ sizes = st.lists(st.lists(st.integers(1, 700), min_size=1, max_size=4), min_size
 """Of the parameters of each cell."""
 
 
-def planned(cells: list[list[int]], replicas: int, stage: int, rank: int = 0, tied: bool = False):
+def planned(
+    cells: list[list[int]], replicas: int, stage: int, rank: int = 0, tied: bool = False, gathers_again: bool = True
+):
     """A plan of such cells, and one parameter of no cell; of the first cell one is tied."""
     specs = [ShardSpec(shape=(size,)) for cell in cells for size in cell] + [ShardSpec(shape=(5,))]
     if tied:
@@ -28,7 +31,7 @@ def planned(cells: list[list[int]], replicas: int, stage: int, rank: int = 0, ti
     keys = [number for number, cell in enumerate(cells) for _ in cell] + [None]
     rule = BucketRule.sharded(replicas)
     (plan,) = plan_buffers([(place(spec, {}), "float32") for spec in specs], rule=rule, keys=keys)
-    return plan, plan_residence(plan, keys, len(cells), {GROUP: (rank, replicas)}, stage)
+    return plan, plan_residence(plan, keys, len(cells), {GROUP: (rank, replicas)}, stage, gathers_again)
 
 
 @given(sizes, st.integers(2, 5), st.sampled_from([2, 3]), st.booleans())
@@ -84,12 +87,25 @@ def test_bytes_are_those_of_the_paper():
     assert sum(span.size for span in residence.owned) == plan.size // 4
 
 
+def test_weights_that_are_not_gathered_again_have_a_slot_each():
+    """As many elements as all cells have; gradients take turns all the same."""
+    cells = [[128], *[[256]] * 4, [384]]
+    residence = planned(cells, 4, 3, gathers_again=False)[1]
+    slots, starts = residence.parameter_slots, residence.parameter_slots.starts
+    assert slots.size == 128 + 4 * 256 + 384 == sum(bucket.size for bucket in starts)
+    ends = [0, *sorted(starts[bucket] + bucket.size for bucket in starts)]
+    assert sorted(starts.values()) == ends[:-1]
+    assert residence.gradient_slots == planned(cells, 4, 3)[1].gradient_slots
+
+
 def test_what_is_still_in_its_slot_is_not_gathered_again():
     """Six cells in slots 2 1 0 1 0 2: the last three are there when their backward comes, the first one after it."""
     visits = micro_batch_visits(6)
     assert visits == (0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0)
-    assert list(gathered(visits, 6)) == [0, 1, 2, 3, 4, 5, 2, 1, 0]
-    assert list(gathered(visits * 2, 6))[9:] == [3, 4, 5, 2, 1, 0]
+    slots = {cell: slot_of(cell, 6) for cell in range(6)}
+    assert list(gathered(visits, slots)) == [0, 1, 2, 3, 4, 5, 2, 1, 0]
+    assert list(gathered(visits * 2, slots))[9:] == [3, 4, 5, 2, 1, 0]
+    assert list(gathered(visits * 2, {cell: cell for cell in range(1, 6)})) == [1, 2, 3, 4, 5]
 
 
 def test_what_is_recomputed_is_visited_again():

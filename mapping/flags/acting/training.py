@@ -34,6 +34,13 @@ ACTING = Acting(
         same("--model_name_or_path", "load_checkpoint", "HuggingFace's name of --load with --no-resume-training."),
         same("--resume_from_checkpoint", "load_checkpoint", "HuggingFace's name of --load with --resume-training."),
         same("--resume-crc-check", "crc_check", dest="resume_crc_check", default=True, stores=True),
+        same(
+            "--parallel-optimizer-comm-recompute",
+            "parallel_optimizer_comm_recompute",
+            dest="parallel_optimizer_comm_recompute",
+            default=True,
+            stores=True,
+        ),
         same("--check-for-nan-in-loss-and-grad", "check_for_nan_in_grad", stores=True),
         switch("--adaptive-loss-scale", "loss_scaler", "--loss-scaler adaptive."),
         same("--o2-gradient", "grad_reduce_in_bf16", "Accumulate and reduce gradients in bfloat16."),

@@ -53,7 +53,7 @@ ROWS = (
     Idle("rank_order", _fits_one_order, "needs pipeline and data parallelism, whose order it is"),
     Idle(
         "overlap_grad_reduce delay_grad_reduce bucket_size wrap_with_ddp average_in_collective communication_data_type "
-        "check_weight_hash_across_dp_replicas_interval overlap_param_gather",
+        "check_weight_hash_across_dp_replicas_interval overlap_param_gather parallel_optimizer_comm_recompute",
         _has_one_replica,
         "needs data parallelism: there is one replica",
     ),
@@ -68,6 +68,11 @@ ROWS = (
         "bucket_size wrap_with_ddp",
         lambda config: config.training_config.gradient.zero_stage >= 2,
         "with ZeRO stages 2 and 3 (--zero-stage) a bucket is a layer",
+    ),
+    Idle(
+        "parallel_optimizer_comm_recompute",
+        lambda config: config.training_config.gradient.zero_stage != 3,
+        "needs --zero-stage 3: weights are whole all the time",
     ),
     Idle(
         "accumulate_allreduce_grads_in_fp32",

@@ -78,7 +78,6 @@ ROWS = (
             "recompute_method",
             "recompute_num_layers",
             "recompute",
-            "parallel_optimizer_comm_recompute",
         ).split()
     ),
 )

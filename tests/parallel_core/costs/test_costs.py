@@ -169,6 +169,7 @@ ZERO = [
     (2, "--zero-stage 2", ""),
     (2, "--zero-stage 3 --num-nextn-predict-layers 2", "--position-embedding-type rope"),
     (2, "--zero-stage 3", FAMILIES["llama"]),
+    (2, "--zero-stage 3 --no-parallel-optimizer-comm-recompute", FAMILIES["llama"]),
     (4, f"--zero-stage 3 {TP2_SP}", ""),
     (4, f"--zero-stage 2 {PP2}", "--communication-data-type bf16"),
     (2, "--zero-stage 3", f"{FAMILIES['two tokens further']} --recompute-granularity full "

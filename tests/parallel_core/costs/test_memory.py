@@ -164,6 +164,7 @@ TRAINED = [
     (2, f"--bf16 {PP2} {FAMILIES['two tokens further']}"),
     (2, "--bf16 --zero-stage 2"),
     (2, "--bf16 --zero-stage 3"),
+    (2, "--bf16 --zero-stage 3 --no-parallel-optimizer-comm-recompute"),
     (2, f"--bf16 {TP2_SP} {FAMILIES['llama']}"),
     (4, f"--bf16 {PP2} {SHARDED}"),
     (4, f"--bf16 {EP2} {SHARDED} {FAMILIES['experts']}"),

@@ -50,14 +50,15 @@ def ahead_or_not(backend, flags: str, ahead: bool) -> Trained:
 @pytest.mark.parametrize("types", ["", "--bf16", "--fp16 --initial-loss-scale 64"])
 def test_stages_are_equal_to_the_bit(types):
     """Where a rank has one micro-batch, so that sums over ranks and over micro-batches are the same ones; float32
-    values of 16-bit weights too, and whether parameters come ahead or not. Nearly every element has moved. The first
-    run keeps what norms give; the others make it again, of weights that are in a slot for a moment."""
+    values of 16-bit weights too, and whether parameters come ahead or not, once or twice. Nearly every element has
+    moved. The first run keeps what norms give; the others make it again, of weights that are in a slot for a moment."""
     flags = f"{TINY} --global-batch-size 4 --clip-grad 0 --lr 1e-2 {UNTIED} {types}"
     plain = run(2, train, rf"{flags} --zero-stage 0 --select-recompute-exclude ['.*_layernorm','mlp\\.activation']")[0]
     others = [
         run(2, train, f"{flags} --zero-stage 2")[0],
         run(2, ahead_or_not, f"{flags} --zero-stage 3 --overlap-grad-reduce --recompute-norm", True)[0],
         run(2, ahead_or_not, f"{flags} --zero-stage 3", False)[0],
+        run(2, train, f"{flags} --zero-stage 3 --no-parallel-optimizer-comm-recompute")[0],
     ]
     for other in others:
         assert other.losses == plain.losses
@@ -105,6 +106,43 @@ def test_bytes_are_the_plans(stage, types):
         per_element = {0: 16, 1: 8 + 8 / 2, 2: 4 + 12 / 2, 3: 16 / 2}[stage]
         assert sum(planned) + sum(planned_states) == per_element * whole + 4 * slots
         assert bool(slots) == (stage > 1)
+
+
+def gathered(backend, flags: str) -> list[int]:
+    """How many gathers of weights each step has."""
+    from pynative import parallel_state
+    from pynative.training.callbacks import Callback
+    from tests.support.pretraining import pretrain_tiny
+
+    found = []
+
+    class Watch(Callback):
+        reads_parameters = False
+
+        def on_train_begin(self, state):
+            backend.trace.reset()
+
+        def on_step_end(self, state):
+            found.append(backend.trace.of(parallel_state.get_group("dp-cp").name, "all_gather").calls)
+            backend.trace.reset()
+
+    pretrain_tiny(backend, flags, callbacks=[Watch()])
+    return found
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_weights_are_kept_for_the_backward_if_the_documents_key_says_so(micro_batches, tmp_path):
+    """One gather for each of the embedding, five layers, the final norm and the head; where it says True another in
+    each backward that finds another layer's in the slot, and in each forward after it."""
+    file = tmp_path / "file.yaml"
+    flags = f"{TINY} {UNTIED} --global-batch-size {4 * micro_batches} --micro-batch-size 2 --zero-stage 3"
+    steps = {}
+    for again in (True, False):
+        file.write_text(f"recompute_config: {{parallel_optimizer_comm_recompute: {again}}}\n")
+        steps[again] = run(2, gathered, f"{flags} --yaml-cfg {file}")[0]
+    cells, kept = 8, 3
+    assert steps[False] == [cells, cells]
+    assert steps[True] == [cells + (2 * micro_batches - 1) * (cells - kept)] * 2
 
 
 def watched(backend, flags: str) -> list:

@@ -20,7 +20,7 @@ class TokenizerConfig(Config):
     tokenizer_hf_include_special_tokens: bool | None = option("--tokenizer-hf-include-special-tokens", None)
     """Put BOS and EOS around each text as the HuggingFace folder says; none: as the kind of tokenizer does."""
     trust_remote_code: bool = option("--trust-remote-code", False)
-    """Run the code of a HuggingFace folder that has no tokenizer.json."""
+    """Run the code of a HuggingFace folder that nothing else reads."""
     tiktoken_pattern: str | None = option("--tiktoken-pattern", None, choices=("v1", "v2"))
     """How text is cut into words; v2 also where the case of letters changes."""
     tiktoken_num_special_tokens: int = option("--tiktoken-num-special-tokens", 1000, at_least=3)

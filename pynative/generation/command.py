@@ -16,7 +16,7 @@ from parallel_core.config.tokenizer import TokenizerConfig
 from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, load_template
 from parallel_core.data.prompts import Prompt, read_prompts
-from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.data.tokenizers import MegatronTokenizer, has_tokenizer
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags
 from parallel_core.devices import is_on_cpu
 from parallel_core.findings import ConfigError, Finding
@@ -107,7 +107,7 @@ def tokenizer_of(options: argparse.Namespace) -> dict[str, Any]:
     named = _given(options, TOKENIZER)
     if options.patch_tokenizer_type is not None:
         named = {"tokenizer_model": str(options.load), **named, "tokenizer_type": "PretrainedFromHF"}
-    elif not named and (options.load / "tokenizer.json").is_file():
+    elif not named and has_tokenizer(options.load):
         named = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": str(options.load)}
     return {**named, "tokenizer": _given(options, [setting.name for setting in fields(TokenizerConfig)])}
 

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import shutil
 import tarfile
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,24 @@ from tests.support.assets import asset
 def records() -> dict[str, Any]:
     """`texts` and `surrogates` (name to text), and `cases` (name to record)."""
     return json.loads(lzma.decompress(asset("tokenizers/records.json.xz").read_bytes()))
+
+
+@cache
+def slow_folders() -> dict[str, Any]:
+    """Folders without tokenizer.json by name: `files` (name to a tokenizer's file), `json` (name to content), and what
+    transformers 4.57.1 makes of the texts with them."""
+    return json.loads(lzma.decompress(asset("tokenizers/slow_folders.json.xz").read_bytes()))
+
+
+def make_slow_folder(name: str, tokenizers: Path, folder: Path) -> Path:
+    """One of these folders, at `folder`; `tokenizers`: the place of the others."""
+    record = slow_folders()[name]
+    folder.mkdir()
+    for target, source in record["files"].items():
+        shutil.copyfile(tokenizers / source, folder / target)
+    for target, content in record["json"].items():
+        (folder / target).write_text(json.dumps(content), encoding="utf-8")
+    return folder
 
 
 def unpack(folder: Path) -> Path:

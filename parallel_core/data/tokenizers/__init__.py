@@ -5,6 +5,7 @@
 """
 
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
+from parallel_core.data.tokenizers.huggingface_folder import has_tokenizer
 from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.data.tokenizers.registry import (
     TOKENIZERS,
@@ -25,6 +26,7 @@ __all__ = [
     "build_tokenizer",
     "facts",
     "findings",
+    "has_tokenizer",
     "padded_vocab_size",
     "training_vocab_size",
 ]

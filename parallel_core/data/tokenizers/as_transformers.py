@@ -28,11 +28,11 @@ def as_transformers_reads(
     if kind in _WITH_BOS:
         begins = [ids["bos"]] if config.get("add_bos_token", True) and "bos" in ids else []
         ends = [ids["eos"]] if config.get("add_eos_token", False) and "eos" in ids else []
-        changed["post_processor"] = _around(begins, ends)
+        changed["post_processor"] = around(begins, ends)
     return changed
 
 
-def _around(begins: list[tuple[str, int]], ends: list[tuple[str, int]]) -> dict[str, Any]:
+def around(begins: list[tuple[str, int]], ends: list[tuple[str, int]]) -> dict[str, Any]:
     """The processor that puts these tokens around a text, and around each of two."""
 
     def one(name: str, number: int) -> list[dict[str, Any]]:

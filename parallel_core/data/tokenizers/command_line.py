@@ -23,7 +23,7 @@ _FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
     (("--legacy-tokenizer",), _SWITCH, "Megatron's older tokenizers"),
     (("--tokenizer-hf-include-special-tokens",), _SWITCH, "BOS and EOS around text as the folder says"),
     (("--tokenizer-kwargs",), _LIST, "names and values in turn for HuggingFace's loader"),
-    (("--trust-remote-code",), _SWITCH, "run the code of a HuggingFace folder that has no tokenizer.json"),
+    (("--trust-remote-code",), _SWITCH, "run the code of a HuggingFace folder that nothing else reads"),
     (("--tiktoken-pattern",), {}, "v1 or v2: how text is cut into words"),
     (("--tiktoken-num-special-tokens",), _INT, "ids in front of the vocabulary"),
     (("--tokenizer-sentencepiece-legacy",), _SWITCH, "look for --tokenizer-special-tokens in text"),

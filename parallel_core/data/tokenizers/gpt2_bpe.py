@@ -34,7 +34,7 @@ class GPT2BPETokenizer(MegatronTokenizer):
         vocab_file, merge_file = Path(options.vocab_file or ""), Path(options.merge_file or "")
         self._vocab = _read_vocab(vocab_file)
         super().__init__(_facts(self._vocab))
-        merges = _read_merges(merge_file)
+        merges = read_merges("--merge-file", merge_file)
         missing = [token for pair in merges if (token := "".join(pair)) not in self._vocab]
         if missing:
             raise ValueError(
@@ -86,15 +86,16 @@ def _read_vocab(path: Path) -> dict[str, int]:
     return vocab
 
 
-def _read_merges(path: Path) -> list[tuple[str, str]]:
+def read_merges(flag: str, path: Path) -> list[tuple[str, str]]:
+    """The pairs of a merge file, the first merged first. Raises ValueError that names flag and file."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:
-        raise ValueError(f"--merge-file {path}: expected a text file, a merge per line ({error})") from error
+        raise ValueError(f"{flag} {path}: expected a text file, a merge per line ({error})") from error
     merges: list[tuple[str, str]] = []
     for number, line in enumerate(line for line in lines if line and not line.startswith("#version")):
         left, separator, right = line.partition(" ")
         if not (left and separator and right) or " " in right:
-            raise ValueError(f"--merge-file {path}: merge {number + 1} is {line!r}; expected two tokens and a space")
+            raise ValueError(f"{flag} {path}: merge {number + 1} is {line!r}; expected two tokens and a space")
         merges.append((left, right))
     return merges

@@ -1,4 +1,5 @@
-"""HuggingFace's tokenizers: a folder with a `tokenizer.json`, by the package `tokenizers`."""
+"""HuggingFace's tokenizers: a folder with a `tokenizer.json`, or with what transformers makes one of, by the package
+`tokenizers`."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from parallel_core.data.tokenizers import chat_template
+from parallel_core.data.tokenizers.added_token import AddedToken
 from parallel_core.data.tokenizers.as_transformers import as_transformers_reads, without_blanks
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
-from parallel_core.data.tokenizers.huggingface_folder import FLAG, ROLES, AddedToken, HuggingFaceFolder, add
+from parallel_core.data.tokenizers.huggingface_folder import FLAG, ROLES, HuggingFaceFolder, add
 from parallel_core.data.tokenizers.library import library
 from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.data.tokenizers.own_code import OwnCodeTokenizer, is_trusted_code

@@ -1,21 +1,24 @@
 """A HuggingFace tokenizer's folder, read as transformers 4 reads it, without any library.
 
-The library's own reader knows `tokenizer.json` alone; transformers adds the tokens that `tokenizer_config.json` (or, if
-it names no ids, `special_tokens_map.json`) has beside it, and gives them their roles.
+The library's own reader knows `tokenizer.json` alone (`slow_files` makes the like where there is none); transformers
+adds the tokens that `tokenizer_config.json` (or, if it names no ids, `special_tokens_map.json`) has beside it, and gives
+them their roles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from parallel_core.data.tokenizers import slow_files
+from parallel_core.data.tokenizers.added_token import AddedToken
 from parallel_core.data.tokenizers.base import Facts
 from parallel_core.data.tokenizers.json_files import is_id, read_json, token_ids
+from parallel_core.data.tokenizers.sentence_piece_model import FLAG
+from parallel_core.data.tokenizers.slow_files import SLOW_CLASSES
 
-FLAG = "--tokenizer-model"
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 """In the order in which transformers adds them."""
 
@@ -33,32 +36,12 @@ _DEFAULTS: dict[str, dict[str, str]] = {
 """Class in tokenizer_config.json -> the tokens that have a role where no file says it."""
 
 
-@dataclass(frozen=True)
-class AddedToken:
-    """A token that is found in text before anything else."""
-
-    content: str
-    special: bool = False
-    normalized: bool = True
-    """Whether it is looked for in the normalised text."""
-    lstrip: bool = False
-    rstrip: bool = False
-    single_word: bool = False
-
-    @staticmethod
-    def of(entry: Any, **default: bool) -> AddedToken:
-        """A token as a file describes it: its text, or an object with its properties. Raises ValueError if neither."""
-        given = {"content": entry} if isinstance(entry, str) else entry
-        if not isinstance(given, dict) or not isinstance(given.get("content"), str):
-            raise ValueError(f"expected a token, not {str(entry)[:40]!r}")
-        switches = ("special", "normalized", "lstrip", "rstrip", "single_word")
-        return AddedToken(
-            given["content"], **{**default, **{name: bool(given[name]) for name in switches if name in given}}
-        )
+_SPECIAL = {"special": True, "normalized": False}
+"""Properties of a token with a role where the file says none."""
 
 
 class HuggingFaceFolder:
-    """`tokenizer.json` and what stands beside it."""
+    """`tokenizer.json`, or the files that its content is made of, and what stands beside it."""
 
     def __init__(self, path: str | Path, settings: Sequence[str] = ()) -> None:
         """Read the folder's files; `settings`, names and values in turn, replace those of tokenizer_config.json.
@@ -74,21 +57,20 @@ class HuggingFaceFolder:
                 "tokenizer.json"
             )
         self.file = self.path / "tokenizer.json"
-        if not self.file.is_file():
+        self.config = {**_settings(self.path), **pairs(settings)}
+        if self.file.is_file():
+            self.content = read_json(FLAG, self.file, "a HuggingFace tokenizer", dict)
+        elif slow_files.is_readable(self.path, self.config):
+            self.content, self.config = slow_files.read(self.path, self.config)
+            self.file = self.path / SLOW_CLASSES[self.kind].files[0]
+        else:
+            known = ", ".join(f"{name} ({' and '.join(kind.files)})" for name, kind in SLOW_CLASSES.items())
             raise ValueError(
-                f"{FLAG} {path}: has no tokenizer.json; write one with transformers' "
+                f"{FLAG} {path}: has no tokenizer.json, and no files of a tokenizer_class that is read without it "
+                f"({known}); write one with transformers' "
                 "AutoTokenizer.from_pretrained(...).save_pretrained(...), give a tokenizer.model with --tokenizer-type "
                 "Llama2Tokenizer, or let code of the folder's own run with --trust-remote-code"
             )
-        self.content = read_json(FLAG, self.file, "a HuggingFace tokenizer", dict)
-        self.config = self._beside("tokenizer_config.json")
-        if "added_tokens_decoder" not in self.config:
-            self.config |= self._beside("special_tokens_map.json")
-        self.config |= pairs(settings)
-
-    def _beside(self, name: str) -> dict[str, Any]:
-        path = self.path / name
-        return read_json(FLAG, path, "a JSON object", dict) if path.is_file() else {}
 
     @property
     def kind(self) -> str:
@@ -112,7 +94,7 @@ class HuggingFaceFolder:
         given = {role: self.config.get(f"{role}_token") for role in ROLES}
         defaults = _DEFAULTS.get(self.kind, {})
         named = {role: defaults.get(role) if f"{role}_token" not in self.config else given[role] for role in ROLES}
-        return {role: self._token(entry) for role, entry in named.items() if entry is not None}
+        return {role: self._token(entry, **_SPECIAL) for role, entry in named.items() if entry is not None}
 
     @cached_property
     def additional(self) -> list[AddedToken]:
@@ -120,7 +102,7 @@ class HuggingFaceFolder:
         entries = self.config.get("additional_special_tokens") or []
         if not isinstance(entries, list):
             raise ValueError(f"{FLAG} {self.path / 'tokenizer_config.json'}: additional_special_tokens must be a list")
-        return [self._token(entry) for entry in entries]
+        return [self._token(entry, **_SPECIAL) for entry in entries]
 
     def _token(self, entry: Any, **default: bool) -> AddedToken:
         try:
@@ -174,6 +156,21 @@ class HuggingFaceFolder:
         ids = {role: self.vocab.get(token.content) for role, token in self.named.items()}
         others = tuple(self.vocab[token.content] for token in self.additional)
         return Facts(len(self.vocab), eod=ids.get("eos"), additional_special_tokens_ids=others, **ids)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder has the files of a tokenizer that is read without code of its own. Raises ValueError naming a
+    file that is damaged."""
+    return (folder / "tokenizer.json").is_file() or slow_files.is_readable(folder, _settings(folder))
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """The content of tokenizer_config.json, and of special_tokens_map.json where that names no ids."""
+    found: dict[str, Any] = {}
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if "added_tokens_decoder" not in found and (folder / name).is_file():
+            found |= read_json(FLAG, folder / name, "a JSON object", dict)
+    return found
 
 
 def pairs(settings: Sequence[str]) -> dict[str, Any]:

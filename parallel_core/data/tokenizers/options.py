@@ -36,7 +36,7 @@ class TokenizerOptions:
     null_tokenizer_pad_id: int = -1
     sft_tokenizer_prompt_format: str = "nemotron-h-aligned"
     trust_remote_code: bool = False
-    """Run the code of a HuggingFace folder that has no tokenizer.json."""
+    """Run the code of a HuggingFace folder that nothing else reads."""
 
     @property
     def legacy(self) -> bool:

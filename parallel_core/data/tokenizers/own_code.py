@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
-from parallel_core.data.tokenizers.huggingface_folder import FLAG, ROLES, pairs
+from parallel_core.data.tokenizers.huggingface_folder import FLAG, ROLES, has_tokenizer, pairs
 from parallel_core.data.tokenizers.library import library
 from parallel_core.data.tokenizers.options import TokenizerOptions
 
 
 def is_trusted_code(options: TokenizerOptions) -> bool:
-    """Whether the folder has no tokenizer.json, but code, and the user says that it may run."""
+    """Whether only the folder's own code reads it, and the user says that it may run."""
     trusted = options.trust_remote_code or pairs(options.tokenizer_kwargs).get("trust_remote_code") is True
     folder = Path(options.tokenizer_model or "")
-    return trusted and folder.is_dir() and not (folder / "tokenizer.json").is_file()
+    return trusted and folder.is_dir() and not has_tokenizer(folder)
 
 
 class OwnCodeTokenizer(MegatronTokenizer):

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from struct import error as struct_error
+from struct import unpack
 from typing import NamedTuple
 
 from parallel_core.data.tokenizers.base import Facts
 from parallel_core.protobuf import fields
 
 FLAG = "--tokenizer-model"
-_PIECES, _TRAINER = 1, 2
+_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 """Fields of the file's message."""
-_TEXT, _KIND = 1, 3
+_TEXT, _SCORE, _KIND = 1, 2, 3
 """Fields of a piece."""
-_UNKNOWN, _CONTROL = 2, 3
+_UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 """Kinds of pieces."""
+_ALGORITHM, _UNK_ID, _UNIGRAM = 3, 40, 1
+"""Fields of the trainer's settings, and a value of the first."""
+_CHARACTER_MAP = 2
+"""Field of the normalizer's settings."""
 _NAMES = {45: ("unk", "<unk>"), 46: ("bos", "<s>"), 47: ("eos", "</s>"), 48: ("pad", "<pad>")}
 """Fields of the trainer's settings that name a piece -> its role, and its name unless they are there."""
 
@@ -25,6 +31,14 @@ class SentencePieceModel(NamedTuple):
 
     pieces: list[str]
     roles: dict[str, int]
+    scores: list[float]
+    """Of each piece: the higher, the sooner it is made."""
+    kinds: list[int]
+    is_unigram: bool
+    unk_id: int
+    unk_piece: str
+    character_map: bytes
+    """What normalises text before it is cut."""
 
     def facts(self) -> Facts:
         """Size and special ids; a document ends as a text does."""
@@ -38,7 +52,7 @@ def read_model(path: Path) -> SentencePieceModel:
     try:
         state = path.stat()
         return _read_once(path, state.st_mtime_ns, state.st_size)
-    except (OSError, IndexError, ValueError) as error:
+    except (OSError, IndexError, ValueError, struct_error) as error:
         raise ValueError(f"{FLAG} {path}: not a SentencePiece model ({error})") from error
 
 
@@ -49,26 +63,40 @@ def _read_once(path: Path, modified: int, size: int) -> SentencePieceModel:
 
 
 def _read(content: bytes) -> SentencePieceModel:
-    pieces: list[str] = []
-    kinds: list[int] = []
-    names = dict(_NAMES.values())
+    pieces: list[tuple[str, float, int]] = []
+    names, numbers, character_map = dict(_NAMES.values()), {_ALGORITHM: _UNIGRAM, _UNK_ID: 0}, b""
     for field, start, stop in fields(content, 0, len(content)):
         if field == _PIECES:
-            text, kind = "", 1
-            for inner, first, last in fields(content, start, stop):
-                if inner == _TEXT:
-                    text = content[first:last].decode("utf-8")
-                elif inner == _KIND:
-                    kind = first
-            pieces.append(text)
-            kinds.append(kind)
+            pieces.append(_piece(content, start, stop))
         elif field == _TRAINER:
             for inner, first, last in fields(content, start, stop):
                 if inner in _NAMES:
                     names[_NAMES[inner][0]] = content[first:last].decode("utf-8")
+                elif inner in numbers:
+                    numbers[inner] = first
+        elif field == _NORMALIZER:
+            for inner, first, last in fields(content, start, stop):
+                character_map = content[first:last] if inner == _CHARACTER_MAP else character_map
     if not pieces:
         raise ValueError("it has no pieces")
-    ids = {piece: number for number, piece in enumerate(pieces)}
-    wanted = {role: _UNKNOWN if role == "unk" else _CONTROL for role in names}
+    texts, scores, kinds = map(list, zip(*pieces, strict=True))
+    ids = {piece: number for number, piece in enumerate(texts)}
+    wanted = {role: _UNKNOWN if role == "unk" else CONTROL for role in names}
     roles = {role: ids[name] for role, name in names.items() if name in ids and kinds[ids[name]] == wanted[role]}
-    return SentencePieceModel(pieces, roles)
+    is_unigram = numbers[_ALGORITHM] == _UNIGRAM
+    return SentencePieceModel(
+        texts, roles, scores, kinds, is_unigram, numbers[_UNK_ID], names["unk"], bytes(character_map)
+    )
+
+
+def _piece(content: bytes, start: int, stop: int) -> tuple[str, float, int]:
+    """Text, score and kind."""
+    text, score, kind = "", 0.0, 1
+    for inner, first, last in fields(content, start, stop):
+        if inner == _TEXT:
+            text = content[first:last].decode("utf-8")
+        elif inner == _SCORE:
+            (score,) = unpack("<f", content[first:last])
+        elif inner == _KIND:
+            kind = first
+    return text, score, kind

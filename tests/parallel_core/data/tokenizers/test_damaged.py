@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parallel_core.data.tokenizers import build_tokenizer, facts
-from tests.support.tokenizer_records import options, unpack
+from tests.support.tokenizer_records import make_slow_folder, options, slow_folders, unpack
 
 KINDS = {
     "hf_qwen2": ("tokenizer.json", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model {}"),
@@ -26,6 +26,11 @@ KINDS = {
         "vocab.json",
         "--tokenizer-type GPT2BPETokenizer --vocab-file {0}/vocab.json --merge-file {0}/merges.txt",
     ),
+    "llama": ("tokenizer.model", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model {}"),
+    "llama_older": ("added_tokens.json", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model {}"),
+    "t5": ("tokenizer_config.json", "--tokenizer-type HuggingFaceTokenizer --tokenizer-model {}"),
+    "gpt2_bos": ("merges.txt", "--tokenizer-type PretrainedFromHF --tokenizer-name-or-path {}"),
+    "qwen2": ("vocab.json", "--tokenizer-type PretrainedFromHF --tokenizer-name-or-path {}"),
 }
 """Folder -> the file that is damaged, and the flags that read it."""
 VALUES = (None, -1, 1.5, 10**12, "x", "", True, [], {}, [[]], {"id": "x"}, "\ud800")
@@ -62,7 +67,10 @@ DAMAGES = (cut, turn_bits, replace_value)
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    return unpack(tmp_path_factory.mktemp("tokenizers"))
+    tokenizers = unpack(tmp_path_factory.mktemp("tokenizers"))
+    for name in KINDS.keys() & slow_folders().keys():
+        make_slow_folder(name, tokenizers, tokenizers / name)
+    return tokenizers
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)

@@ -1,0 +1,85 @@
+"""HuggingFace folders without tokenizer.json: ids, texts and special ids as transformers 4.57.1 reads their files."""
+
+import json
+from argparse import Namespace
+
+import pytest
+
+from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer, facts, has_tokenizer
+from parallel_core.data.tokenizers import library as libraries
+from pynative.generation.command import tokenizer_of
+from tests.support.tokenizer_records import make_slow_folder, options_of, records, slow_folders, unpack
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return unpack(tmp_path_factory.mktemp("tokenizers"))
+
+
+def options(folder, **more) -> TokenizerOptions:
+    return TokenizerOptions("HuggingFaceTokenizer", str(folder), legacy_tokenizer=True, **more)
+
+
+@pytest.mark.parametrize("name", sorted(slow_folders()))
+def test_a_folder_without_tokenizer_json(name, folders, tmp_path, monkeypatch):
+    """70 texts with and without what stands around them, their decoding, sizes and roles, these without a library."""
+    record, folder = slow_folders()[name], make_slow_folder(name, folders, tmp_path / name)
+    tokenizer = build_tokenizer(options(folder))
+    for text, wanted in record["encode"].items():
+        given = records()["texts"][text]
+        assert (tokenizer.tokenize(given), tokenizer.encode(given)) == (wanted["ids"], wanted["plain"]), text
+        assert tokenizer.detokenize(wanted["ids"]) == wanted["text"], text
+    monkeypatch.setattr(libraries, "find_spec", lambda package: None)
+    found = facts(options(folder))
+    assert tokenizer.facts == found and found.vocab_size == record["size"]
+    assert {role: getattr(found, role) for role in record["roles"]} == record["roles"]
+    assert list(found.additional_special_tokens_ids) == record["additional"]
+
+
+@pytest.mark.parametrize("name", ["hf_llama", "hf_qwen2", "hf_t5"])
+def test_the_same_tokenizer_as_with_tokenizer_json(name, folders, tmp_path):
+    """The conversations' template too."""
+    with_json = build_tokenizer(options(folders / name))
+    folder = make_slow_folder(name.removeprefix("hf_"), folders, tmp_path / name)
+    config = json.loads((folders / name / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    without = build_tokenizer(options(folder))
+    assert without.facts == with_json.facts and without.vocab == with_json.vocab
+    if "chat_template" in config:
+        messages = [{"role": "user", "content": " a  question"}]
+        assert without.apply_chat_template(messages) == with_json.apply_chat_template(messages)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"tokenizer_class": "XLNetTokenizer"},
+            r"no files of a tokenizer_class that .* \(GPT2Tokenizer",
+        ),
+        ({"auto_map": {"AutoTokenizer": ["mine.Mine", None]}}, "let code of the folder's own run with --trust-remote"),
+        ({"extra_ids": "x"}, r"t5/tokenizer_config\.json: extra_ids must be a number"),
+    ],
+)
+def test_a_folder_that_is_read_otherwise_is_named(changed, words, folders, tmp_path):
+    folder = make_slow_folder("t5", folders, tmp_path / "t5")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    for use in (facts, build_tokenizer):
+        with pytest.raises(ValueError, match=words):
+            use(options(folder))
+
+
+def test_generation_takes_such_a_folders_tokenizer(folders, tmp_path):
+    folder = make_slow_folder("qwen2", folders, tmp_path / "qwen2")
+    given = {"load": folder, "patch_tokenizer_type": None}
+    assert tokenizer_of(Namespace(**given))["tokenizer_type"] == "HuggingFaceTokenizer"
+    (folder / "merges.txt").unlink()
+    assert not has_tokenizer(folder) and "tokenizer_type" not in tokenizer_of(Namespace(**given))
+
+
+def test_trust_in_code_is_not_asked_for_files_that_are_read(folders, tmp_path):
+    """--trust-remote-code beside a plain folder needs no transformers."""
+    folder = make_slow_folder("llama", folders, tmp_path / "llama")
+    plain = options_of("hf_llama.legacy", folders)
+    assert facts(options(folder, trust_remote_code=True)) == facts(plain)

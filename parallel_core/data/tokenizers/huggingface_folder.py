@@ -1,8 +1,8 @@
 """A HuggingFace tokenizer's folder, read as transformers 4 reads it, without any library.
 
 The library's own reader knows `tokenizer.json` alone (`slow_files` makes the like where there is none); transformers
-adds the tokens that `tokenizer_config.json` (or, if it names no ids, `special_tokens_map.json`) has beside it, and gives
-them their roles.
+adds the tokens that `tokenizer_config.json` (or, if it names no ids, `special_tokens_map.json`) has beside it, and
+gives them their roles.
 """
 
 from __future__ import annotations

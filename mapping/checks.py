@@ -21,6 +21,7 @@ from mapping.given import Given
 from mapping.vocabulary import tokenizer_findings
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown, judge
+from parallel_core.config.optimizer import BY_ANY_NAME, SHARING_NAMES
 from parallel_core.config.tree import path_of
 from parallel_core.costs import stage_parameters
 from parallel_core.findings import Finding, Setting, shown
@@ -145,16 +146,17 @@ def context_sizes_multiply(args: Any, given: Sequence[Given]) -> Iterator[Findin
         )
 
 
-def distributed_muon_shares_its_states(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    if args.optimizer != "dist_muon":
+def an_optimizer_may_share_its_states(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
+    if args.optimizer not in SHARING_NAMES:
         return
-    rule = "does not go with --optimizer dist_muon, which shares the optimizer's states out (--zero-stage 1)"
+    other = f"use --optimizer {BY_ANY_NAME[args.optimizer].name}, or"
+    rule = f"does not go with --optimizer {args.optimizer}, which shares the optimizer's states out (--zero-stage 1)"
     if fully_sharded_stage(args) == 0:
-        yield Finding("--data-parallel-sharding-strategy", STRATEGIES[0], rule, "use --optimizer muon, or optim")
+        yield Finding("--data-parallel-sharding-strategy", STRATEGIES[0], rule, f"{other} optim")
         return
     for entry in given:
         if entry.row.dest in ("zero_stage", "use_distributed_optimizer") and entry.value in (0, False):
-            yield Finding(entry.name, entry.words, rule, "use --optimizer muon, or leave it out", entry.source)
+            yield Finding(entry.name, entry.words, rule, f"{other} leave it out", entry.source)
             return
 
 
@@ -192,7 +194,7 @@ RULES: tuple[Rule, ...] = (
     latent_attention_has_a_rank,
     tokenizer_has_its_files,
     context_sizes_multiply,
-    distributed_muon_shares_its_states,
+    an_optimizer_may_share_its_states,
     pipeline_layout_fits,
 )
 

@@ -18,6 +18,7 @@ from mapping.further_tokens import further_loss_factor, shares_with_further_laye
 from mapping.lora_targets import target_modules
 from mapping.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
 from parallel_core.config.base import Unknown
+from parallel_core.config.optimizer import SHARING_NAMES
 from parallel_core.config.tree import path_of
 from parallel_core.sizes import HYBRID, RANK_ORDERS, RING, ULYSSES
 
@@ -151,11 +152,11 @@ def zero_stage(args: Any) -> int | None:
 
 
 def use_distributed_optimizer(args: Any) -> bool | None:
-    """Megatron's FSDP is asked for together with --use-distributed-optimizer, and replaces it. Its dist_muon shares
-    Muon's states out over ranks in a way of its own."""
+    """Megatron's FSDP is asked for together with --use-distributed-optimizer, and replaces it. Some names of
+    optimizers ask for it as well."""
     if fully_sharded_stage(args) is not None:
         return False
-    return True if args.optimizer == "dist_muon" and args.zero_stage != 0 else args.use_distributed_optimizer
+    return True if args.optimizer in SHARING_NAMES and args.zero_stage != 0 else args.use_distributed_optimizer
 
 
 def communication_data_type(args: Any) -> str | None:

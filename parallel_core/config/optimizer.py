@@ -6,38 +6,25 @@ from collections.abc import Iterator
 from typing import Any
 
 from parallel_core.config.base import Config, concern, option, section
-from parallel_core.config.muon import MuonConfig
-from parallel_core.config.pma import PmaConfig
+from parallel_core.config.update_rules.adam import ADAM, AdamConfig
+from parallel_core.config.update_rules.muon import MUON, MuonConfig
+from parallel_core.config.update_rules.rule import UpdateRule
+from parallel_core.config.update_rules.sgd import SGD, SgdConfig
 from parallel_core.findings import Finding
 
-RULES = ("adam", "sgd", "muon")
-"""Update rules."""
+RULES = {rule.name: rule for rule in (ADAM, SGD, MUON)}
+"""Every optimizer by its name."""
 
-_ADAMW = {"optimizer_type": "adam"}
-_OTHER_NAMES: dict[str, dict[str, Any]] = {
-    "AdamW": _ADAMW,
-    "mint.AdamW": _ADAMW,
-    "SpeedAdamW": _ADAMW,
-    "AdamWZeRO": _ADAMW,
-    "Adam": {**_ADAMW, "decoupled_weight_decay": False},
-    "AdamWeightDecay": {**_ADAMW, "adam_bias_correction": False},
-    "PmaAdamW": _ADAMW,
-    "PmAdamW": _ADAMW,
-    "SGD": {"optimizer_type": "sgd"},
-    "Muon": {"optimizer_type": "muon"},
-    "dist_muon": {"optimizer_type": "muon"},
-}
-"""MindSpore's and the earlier system's names, and Megatron's of a Muon whose states are shared out over ranks."""
-
-STATE_TYPES = {"fp32": "float32", "bf16": "bfloat16"}
-"""--exp-avg-dtype and --exp-avg-sq-dtype -> the name of the type."""
+BY_ANY_NAME = RULES | {name: rule for rule in RULES.values() for name in rule.other_names}
+SHARING_NAMES = tuple(name for rule in RULES.values() for name in rule.sharing_names)
+"""Names of --optimizer that ask for the distributed optimizer."""
 
 
 @section
 class OptimizerConfig(Config):
     """Optimizer and schedule; a schedule is counted in iterations, or in samples when training is."""
 
-    optimizer_type: str = option("--optimizer", "adam", choices=(*RULES, *_OTHER_NAMES))
+    optimizer_type: str = option("--optimizer", "adam", choices=tuple(BY_ANY_NAME))
     """The update rule."""
     learning_rate: float | None = option("--lr", None, at_least=0)
     """Highest learning rate, reached after the warm-up. A training needs one."""
@@ -47,22 +34,6 @@ class OptimizerConfig(Config):
     """Another lowest learning rate for them."""
     min_lr: float = option("--min-lr", 0.0, at_least=0)
     """Lowest learning rate, reached at the end of the decay."""
-    betas: tuple[float, ...] = option("--adam-beta1", (0.9, 0.999))
-    """Decay rates of Adam's two moments."""
-    eps: float = option("--adam-eps", 1e-8, above=0)
-    """Added to the root of Adam's second moment."""
-    adam_bias_correction: bool = option("--no-adam-bias-correction", True)
-    """Divide Adam's moments, which begin at zero, by 1 - beta^step; without it epsilon weighs less at first."""
-    use_precision_aware_optimizer: bool = option("--use-precision-aware-optimizer", False)
-    """Let the optimizer's states have types of their own."""
-    exp_avg_dtype: str = option("--exp-avg-dtype", "fp32", choices=tuple(STATE_TYPES))
-    """Type in which Adam's first moment is kept."""
-    exp_avg_sq_dtype: str = option("--exp-avg-sq-dtype", "fp32", choices=tuple(STATE_TYPES))
-    """Type in which Adam's second moment is kept."""
-    sgd_momentum: float = option("--sgd-momentum", 0.9, at_least=0, below=1)
-    """Momentum of plain gradient descent."""
-    decoupled_weight_decay: bool = option("--no-decoupled-weight-decay", True)
-    """Shrink weights directly instead of adding to the gradient."""
     weight_decay: float = option("--weight-decay", 0.01, at_least=0)
     """Weight decay, for matrices only."""
     apply_wd_to_qk_layernorm: bool = option("--apply-wd-to-qk-layernorm", False)
@@ -117,23 +88,35 @@ class OptimizerConfig(Config):
     overlap_param_gather: bool = option("--overlap-param-gather", False)
     """Gather the distributed optimizer's weights while the forward pass runs."""
 
+    adam: AdamConfig = concern(AdamConfig)
+    """The rule adam."""
+    sgd: SgdConfig = concern(SgdConfig)
+    """The rule sgd."""
     muon: MuonConfig = concern(MuonConfig)
     """The rule muon."""
-    pma: PmaConfig = concern(PmaConfig)
-    """Averages of weights."""
+
+    @property
+    def update_rules(self) -> tuple[UpdateRule, ...]:
+        """The one that --optimizer names, and that of the parameters which it is not for."""
+        named = next(rule for rule in RULES.values() if rule.name == self.optimizer_type)
+        return (named,) if named.rest is None else (named, RULES[named.rest(self.options_of(named))])
+
+    def options_of(self, rule: UpdateRule) -> Any:
+        """The options of a rule."""
+        return getattr(self, rule.name)
 
     def derive(self) -> None:
         self.fill("start_weight_decay", lambda: self.weight_decay)
         self.fill("end_weight_decay", lambda: self.weight_decay)
-        if self.optimizer_type in ("PmaAdamW", "PmAdamW") and self.pma.pma_fused_algo is None:
-            self.pma.pma_fused_algo = "ema"
-        for name, value in _OTHER_NAMES.get(self.optimizer_type, {}).items():
-            setattr(self, name, value)
+        for rule in RULES.values():
+            meant = rule.other_names.get(self.optimizer_type)
+            if meant is not None:
+                self.optimizer_type = rule.name
+                for name, value in meant.items():
+                    if getattr(self, name) == rule.options.__dataclass_fields__[name].default:
+                        setattr(self, name, value)
 
     def rules(self) -> Iterator[Finding]:
-        for number, beta in enumerate(self.betas, start=1):
-            if not 0 <= beta < 1:
-                yield Finding(f"--adam-beta{number}", beta, "must be at least 0 and below 1", "change it")
         if self.apply_wd_to_qk_layernorm and self.no_weight_decay_params is not None:
             rule = "--no-weight-decay-params alone says which parameters are not decayed"
             yield Finding("--apply-wd-to-qk-layernorm", None, rule, "leave one of them out")

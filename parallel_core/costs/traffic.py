@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING
 from parallel_core.blocks import Experts, MicroBatch, blocks_within, stage_chunks
 from parallel_core.blocks.micro_batch import FLOAT32, INT32
 from parallel_core.buffers import SlotPlan, Span, gathered, micro_batch_visits, plan_gathers, plan_reductions
-from parallel_core.costs.muon import orthogonalisation
 from parallel_core.costs.parameters import stage_coordinates, stage_residences
+from parallel_core.costs.updates import updates
 from parallel_core.dtypes import DTYPES
 from parallel_core.hot_experts import first_hot
 from parallel_core.messages import BYTES_SENT, Message, message
@@ -143,7 +143,7 @@ def step(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:
     yield from gradients(config, stage, replica)
     if config.parallel_config.expert_model_parallel_size > 1:
         yield from hot_copies(config, stage, replica)
-    yield from orthogonalisation(config, stage, replica)
+    yield from updates(config, stage, replica)
     yield from reports(config)
 
 

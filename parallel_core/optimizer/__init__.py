@@ -1,24 +1,10 @@
 """What an optimizer does to each parameter, and which states it keeps of it: computed before anything is allocated."""
 
-from parallel_core.optimizer.states import (
-    EXP_AVG,
-    EXP_AVG_SQ,
-    MAIN_PARAM,
-    MOMENTUM,
-    PMA_WEIGHT,
-    PlannedState,
-    moment_names,
-    plan_states,
-    state_types,
-)
-from parallel_core.optimizer.treatment import Treatment, is_decayed, treatment
+from parallel_core.optimizer.states import MAIN_PARAM, PlannedState, moment_names, plan_states, state_types
+from parallel_core.optimizer.treatment import Treatment, is_decayed, treatment, update_rule
 
 __all__ = [
-    "EXP_AVG",
-    "EXP_AVG_SQ",
     "MAIN_PARAM",
-    "MOMENTUM",
-    "PMA_WEIGHT",
     "PlannedState",
     "Treatment",
     "is_decayed",
@@ -26,4 +12,5 @@ __all__ = [
     "plan_states",
     "state_types",
     "treatment",
+    "update_rule",
 ]

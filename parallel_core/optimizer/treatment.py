@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from parallel_core.config import OptimizerConfig
+from parallel_core.config.update_rules.rule import UpdateRule
 from parallel_core.sharding import ShardSpec
 
 
@@ -11,7 +12,7 @@ class Treatment:
     """What an update asks about parameters; those that are treated alike are swept together."""
 
     rule: str
-    """adam, sgd or muon."""
+    """The name of its `UpdateRule`."""
     is_decayed: bool
     """Whether weight decay acts."""
     has_decoupled_lr: bool
@@ -21,15 +22,15 @@ class Treatment:
 def treatment(spec: ShardSpec, config: OptimizerConfig) -> Treatment:
     """How the optimizer of a configuration treats a parameter."""
     is_outer = spec.role == "embedding or output"
-    return Treatment(_rule(spec, config), is_decayed(spec, config), is_outer and config.decoupled_lr is not None)
+    return Treatment(
+        update_rule(spec, config).name, is_decayed(spec, config), is_outer and config.decoupled_lr is not None
+    )
 
 
-def _rule(spec: ShardSpec, config: OptimizerConfig) -> str:
-    """Muon is for matrices; embedding and output layer look up and choose rows, so Adam updates them like vectors."""
-    if config.optimizer_type != "muon":
-        return config.optimizer_type
-    is_matrix = len(spec.shape) == 2 and spec.role != "embedding or output"
-    return "muon" if is_matrix else "adam"
+def update_rule(spec: ShardSpec, config: OptimizerConfig) -> UpdateRule:
+    """The rule that a parameter is updated by."""
+    named, *rest = config.update_rules
+    return named if not rest or named.treats(spec) else rest[0]
 
 
 def is_decayed(spec: ShardSpec, config: OptimizerConfig) -> bool:

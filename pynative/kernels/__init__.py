@@ -54,8 +54,8 @@ from pynative.kernels.contract.flat_buffers import (
     combine_,
     fill_,
     scale_,
-    sgd_,
     squared_norm,
+    update_,
 )
 from pynative.kernels.contract.layer import (
     bias_activation,

@@ -15,10 +15,10 @@ from pynative import in_place, kernels
 from pynative.distributed.flat_memory import FlatMemory, SomeMemory, SplitMemory
 from pynative.distributed.overlap import OverlappedGathers
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
-from pynative.optimizer.muon import MuonMatrix, matrices_of
+from pynative.optimizer.muon import MuonMatrix
 from pynative.optimizer.offload import allocate_states, where_states_are
 from pynative.optimizer.sweep import Step, Sweep
-from pynative.optimizer.updates import UPDATES
+from pynative.optimizer.updates import UPDATES, WHOLE_UPDATES
 from pynative.parameter import set_main_param
 
 States = Mapping[str, SomeMemory]
@@ -78,7 +78,7 @@ class FlatOptimizer:
         return offloaded(buffer.plan, buffer.owned, self._fraction) if self._allocate else ((), buffer.owned)
 
     def _plan_updates(self, buffer: ParamAndGradBuffer, states: States) -> None:
-        """Sweeps over segments, but matrices that are orthogonalised one by one."""
+        """Sweeps over segments, but parameters that are updated as wholes."""
         elsewhere, rest = self._places(buffer)
         for segment in buffer.plan.segments(partial(treatment, config=self.config)):
             if segment.treatment.rule in UPDATES:
@@ -96,7 +96,8 @@ class FlatOptimizer:
             entry.start: (run, _sweep_of(run, segment.treatment, buffer, states))
             for entry, run in buffer.plan.entries_in(overlaps([segment.span], buffer.owned))
         }
-        return matrices_of(buffer.plan, matrices, sweeps, self.config, self.buffers.is_sharded)
+        planned = WHOLE_UPDATES[segment.treatment.rule]
+        return planned(buffer.plan, matrices, sweeps, self.config, self.buffers.is_sharded)
 
     @staticmethod
     def _give_main_params(buffer: ParamAndGradBuffer, main_param: SomeMemory | None) -> None:

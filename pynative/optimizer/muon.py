@@ -7,7 +7,7 @@ from mindspore import Tensor
 
 from parallel_core.buffers import BufferPlan, Entry, Span
 from parallel_core.config import OptimizerConfig
-from parallel_core.optimizer import MOMENTUM
+from parallel_core.config.update_rules.rule import MOMENTUM
 from parallel_core.sharding import SHARDS_OF_STATES
 from pynative import kernels, parallel_state
 from pynative.collectives import Group

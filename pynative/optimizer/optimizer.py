@@ -10,7 +10,6 @@ from parallel_core.config import AllConfig, OptimizerConfig, TrainingConfig
 from parallel_core.config.base import complain
 from parallel_core.config.required import required_to_train
 from parallel_core.lr_schedule import OptimizerParamScheduler
-from parallel_core.optimizer import treatment
 from pynative import parallel_state
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.optimizer.flat_optimizer import FlatOptimizer
@@ -60,18 +59,22 @@ def get_optimizer(
             raise ValueError("get_optimizer: no parameters; pass params or network, or a model's ParamAndGradBuffers")
         parameters = _of_groups(params) if params is not None else trainable(network)
         buffers = ParamAndGradBuffers.of(list(parameters), buffers.gradient)
-    if config.optimizer_type == "muon":
-        _check_for_matrices(config, buffers)
+    _check_for_parameters(config, buffers)
     return FlatOptimizer(config, buffers, grad_scaler, offload)
 
 
-def _check_for_matrices(config: OptimizerConfig, buffers: ParamAndGradBuffers) -> None:
-    """Raise ValueError on all ranks if Muon has nothing to do on any of them. All ranks of a model call this."""
-    found = any(treatment(entry.spec, config).rule == "muon" for entry, _ in buffers.entries)
+def _check_for_parameters(config: OptimizerConfig, buffers: ParamAndGradBuffers) -> None:
+    """Raise ValueError on all ranks if a rule for some parameters alone has none on any of them. All ranks of a model
+    call this."""
+    rule, *rest = config.update_rules
+    if not rest:
+        return
+    found = any(rule.treats(entry.spec) for entry, _ in buffers.entries)
     group = parallel_state.get_model_parallel_group()
     if not group.all_reduce(Tensor(np.array([found], np.float32)), op="max").asnumpy()[0]:
         raise ValueError(
-            "--optimizer muon: it updates matrices, and the model has none beside embedding and output layer; use adam"
+            f"--optimizer {rule.name}: it updates {rule.treated}, and the model has none beside embedding and output "
+            f"layer; use {rest[0].name}"
         )
 
 

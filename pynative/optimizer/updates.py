@@ -1,27 +1,29 @@
-"""Update rules that act element by element: a segment is swept at once."""
+"""The arithmetic of each `UpdateRule`. Where it acts element by element a segment is swept at once."""
 
 from collections.abc import Callable
+from typing import Any
 
 from parallel_core.config import OptimizerConfig
-from parallel_core.optimizer import EXP_AVG, EXP_AVG_SQ, MOMENTUM, PMA_WEIGHT
+from parallel_core.config.update_rules.adam import EXP_AVG, EXP_AVG_SQ, PMA_WEIGHT
 from pynative import kernels
-from pynative.kernels.contract.flat_buffers import AdamStep
+from pynative.kernels.contract.flat_buffers import AdamStep, Formula
+from pynative.optimizer.muon import matrices_of
 from pynative.optimizer.sweep import Step, Sweep
 
 
 def adam(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
     """AdamW (Loshchilov and Hutter, 2019), epsilon after the bias-corrected root; or Adam (Kingma and Ba, 2015)."""
-    beta1, beta2 = config.betas
+    beta1, beta2 = config.adam.betas
     settings = AdamStep(
         learning_rate=step.learning_rate_of(sweep.treatment),
         beta1=beta1,
         beta2=beta2,
-        epsilon=config.eps,
+        epsilon=config.adam.eps,
         weight_decay=step.weight_decay_of(sweep.treatment),
         step=step.number,
         grad_scale=step.grad_scale,
-        is_decoupled=config.decoupled_weight_decay,
-        is_corrected=config.adam_bias_correction,
+        is_decoupled=config.adam.decoupled_weight_decay,
+        is_corrected=config.adam.adam_bias_correction,
     )
     moments = sweep.moments
     kernels.adam_(sweep.param, sweep.grad, moments[EXP_AVG], moments[EXP_AVG_SQ], settings, sweep.model_param)
@@ -31,7 +33,7 @@ def adam(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
 
 def _average_weights(sweep: Sweep, config: OptimizerConfig, number: int) -> None:
     """Take the weights into their average every so many steps; when it is complete it becomes the weights."""
-    average, pma = sweep.moments[PMA_WEIGHT], config.pma
+    average, pma = sweep.moments[PMA_WEIGHT], config.adam
     if number % pma.pma_interleave_step:
         return
     is_mean = pma.pma_fused_algo == "sma"
@@ -44,17 +46,23 @@ def _average_weights(sweep: Sweep, config: OptimizerConfig, number: int) -> None
 
 def sgd(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
     """Gradient descent with momentum; weight decay is added to the gradient."""
-    kernels.sgd_(
-        sweep.param,
-        sweep.grad,
-        sweep.moments[MOMENTUM],
-        learning_rate=step.learning_rate_of(sweep.treatment),
-        momentum=config.sgd_momentum,
-        weight_decay=step.weight_decay_of(sweep.treatment),
-        grad_scale=step.grad_scale,
-        model_param=sweep.model_param,
-    )
+    momentum, learning_rate = config.sgd.sgd_momentum, step.learning_rate_of(sweep.treatment)
+    decay = step.weight_decay_of(sweep.treatment)
+
+    def formula(_: Any, param: Any, grad: Any, buffer: Any) -> tuple[Any, ...]:
+        buffer = buffer * momentum + (grad + param * decay if decay else grad)
+        return param - buffer * learning_rate, buffer
+
+    _swept(formula, sweep, step)
+
+
+def _swept(formula: Formula, sweep: Sweep, step: Step) -> None:
+    moments = list(sweep.moments.values())
+    kernels.update_(formula, sweep.param, sweep.grad, moments, step.grad_scale, sweep.model_param)
 
 
 UPDATES: dict[str, Callable[[Sweep, OptimizerConfig, Step], None]] = {"adam": adam, "sgd": sgd}
-"""By the rule of a treatment."""
+"""By the name of an elementwise rule."""
+
+WHOLE_UPDATES = {"muon": matrices_of}
+"""By the name of another."""

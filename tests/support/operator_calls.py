@@ -163,8 +163,8 @@ def _filled(operator: Callable[..., None], shape: tuple[int, ...]) -> Call:
     return call
 
 
-def _sgd(param: Tensor, grad: Tensor, buffer: Tensor) -> None:
-    kernels.sgd_(param, grad, buffer, learning_rate=1e-2, momentum=0.9, weight_decay=0.1, grad_scale=0.25)
+def _update(param: Tensor, grad: Tensor, buffer: Tensor) -> None:
+    kernels.update_(lambda _, p, g, m: (p - (m * 0.9 + g) * 1e-2, m * 0.9 + g), param, grad, [buffer], 0.25)
 
 
 CALLS: dict[str, Call] = {
@@ -273,7 +273,7 @@ CALLS: dict[str, Call] = {
         _in_place(lambda *tensors, settings=settings: kernels.adam_(*tensors, settings), 4, wide=(0,))(new)
         for settings in (ADAM, L2)
     ],
-    "sgd_": _in_place(_sgd, 3, wide=(0, 2)),
+    "update_": _in_place(_update, 3, wide=(0,)),
     "combine_": _in_place(lambda x, y: kernels.combine_(x, y, 0.9, 0.25), 2),
     "clamp_": _in_place(lambda x: kernels.clamp_(x, 0.5), 1),
     "squared_norm": lambda new: kernels.squared_norm(new(normal(FLAT))),

@@ -1,14 +1,20 @@
 """Flags of optimizer and schedule."""
 
 from mapping.flags.acting.build import Acting, refusing, switch, value
+from parallel_core.config.optimizer import RULES
 
 _FP8 = "8-bit optimizer states are out of scope; use bf16"
 _FP16 = "averages of small gradients' squares vanish in float16 without a scale for each parameter; use bf16"
 _STATES = {"fp16": _FP16, "fp8": _FP8}
 
+_NAMES = ("lion", "soap", "adaptive_muon", "lamb")
+"""Megatron's further names, and MindSpeed's."""
+
 ACTING = Acting(
     {
-        "--optimizer": refusing("it is not done; use adam, sgd or muon", "lion", "soap", "adaptive_muon", "lamb"),
+        "--optimizer": refusing(
+            f"it is not done; use {', '.join(RULES)}", *(name for name in _NAMES if name not in RULES)
+        ),
         "--adam-beta1": {"type": float, "default": 0.9},
         "--exp-avg-dtype": {"refuses": _STATES},
         "--exp-avg-sq-dtype": {"refuses": _STATES},

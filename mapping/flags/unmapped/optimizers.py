@@ -5,7 +5,7 @@ from mapping.flags.flag import group, ignored, refused, value
 FLAGS = group(
     "Optimizers: other optimizers",
     refused(
-        "there are only adam, sgd and muon; leave it out",
+        "no optimizer here has it; leave it out",
         """
         --lion-beta1=float:0.95 --lion-beta2=float:0.98 --head-lr-mult=float:1.0
         --use-ema --ema-decay=float:0.9999 --virtual-optimizer=str+
@@ -30,7 +30,7 @@ FLAGS = group(
             str,
             "adam",
             choices=("adam", "lion"),
-            refuses={"lion": "there are only adam, sgd and muon; use adam"},
+            refuses={"lion": "the parameters that Muon is not for are updated by Adam; use adam"},
         ),
     ),
     refused(

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parallel_core.checkpoint.lazy import LazyTensor
+from parallel_core.config.optimizer import ADAM, RULES
+from parallel_core.optimizer import MAIN_PARAM
 
-STATES = ("exp_avg", "exp_avg_sq", "main_param")
-"""Adam's state of a parameter, under our names; main_param is the float32 value of a 16-bit weight."""
+HYPERPARAMETERS = ("betas", "eps", "weight_decay")
+"""Adam's, as files of Megatron have them."""
 
 VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight", "output_layer.bias")
 """Parameters with a row for each id; depths of multi-token prediction can have such of their own, named alike."""
@@ -21,7 +23,7 @@ class Position:
 
     iteration: int = 0
     consumed_samples: int = 0
-    optimizer_kind: str = "adam"
+    optimizer_kind: str = ADAM.name
     optimizer_steps: int = 0
     scheduler: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
@@ -68,9 +70,10 @@ class Model:
             yield from ((f"{state}.{name}", tensor) for name, tensor in tensors.items())
 
     @property
-    def has_states_of_adam(self) -> bool:
-        """Whether its states are those of plain Adam, which every tool's files have the same way."""
-        return self.position.optimizer_kind == "adam" and self.states.keys() <= set(STATES)
+    def has_states_of_megatron(self) -> bool:
+        """Whether its states are those of an optimizer that Megatron's files have the same way, and no further ones."""
+        rule = RULES.get(self.position.optimizer_kind)
+        return rule is not None and self.states.keys() <= {*rule.megatrons_states, MAIN_PARAM}
 
     def with_rows(self, rows: int) -> Model:
         """The same with `rows` ids: rows beyond are dropped, new ones are zero."""

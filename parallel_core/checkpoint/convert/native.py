@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parallel_core.checkpoint import commit
-from parallel_core.checkpoint.convert.model import Model, Position
+from parallel_core.checkpoint.convert.model import HYPERPARAMETERS, Model, Position
 from parallel_core.checkpoint.lazy import NUMPY, LazyTensor, assembled, to_bfloat16
 from parallel_core.checkpoint.lock import FolderLock
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest, OptimizerRecord, Run, StoredTensor
@@ -21,6 +21,7 @@ from parallel_core.checkpoint.settings import config_of, model_of, put, values_o
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.checkpoint.writer import LocalTensor, file_name, write_manifest, write_part
 from parallel_core.config import LoraConfig
+from parallel_core.config.optimizer import ADAM
 from parallel_core.config.tree import OF_MODEL, OPTIONS, PUBLIC
 from parallel_core.files import plain_file
 from parallel_core.sharding import ShardSpec, place
@@ -49,7 +50,7 @@ def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) ->
     position = Position(
         manifest.iteration,
         manifest.consumed_samples,
-        record.kind if record else "adam",
+        record.kind if record else ADAM.name,
         record.steps if record else 0,
         dict(manifest.scheduler),
         _hyperparameters(manifest.config.get("optimizer_config", {})) if record else {},
@@ -87,7 +88,7 @@ def _with_adapter(a: LazyTensor, b: LazyTensor, scale: float, weight: LazyTensor
 
 def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Adam's, of a configuration's section."""
-    found = {name: config.get(name) for name in ("betas", "eps", "weight_decay")}
+    found = {name: config.get(name) for name in HYPERPARAMETERS}
     return {name: tuple(value) if name == "betas" else value for name, value in found.items() if value is not None}
 
 

@@ -6,19 +6,16 @@ from collections.abc import Callable
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.instruction import InstructionConfig
-from parallel_core.config.muon import MuonConfig
 from parallel_core.config.no_effect.row import Idle, below, needs
+from parallel_core.config.optimizer import RULES
 from parallel_core.config.precision import PrecisionConfig
 from parallel_core.config.profiler import ProfilerConfig
+from parallel_core.config.update_rules.rule import UpdateRule
 
 
 def _has_no_warm_up(config: AllConfig) -> bool:
     schedule = config.optimizer_config
     return not (schedule.lr_warmup_iters or schedule.lr_warmup_samples or schedule.lr_warmup_fraction)
-
-
-def _updates_by_sgd(config: AllConfig) -> bool:
-    return config.optimizer_config.optimizer_type == "sgd"
 
 
 _OF_PROFILES = below(ProfilerConfig, "profile")
@@ -61,7 +58,15 @@ def _is_not(*kinds: str) -> Callable[[AllConfig], bool]:
 
 
 def _has_float32_moments(config: AllConfig) -> bool:
-    return config.optimizer_config.exp_avg_dtype == config.optimizer_config.exp_avg_sq_dtype == "fp32"
+    return config.optimizer_config.adam.exp_avg_dtype == config.optimizer_config.adam.exp_avg_sq_dtype == "fp32"
+
+
+def _of_update_rule(rule: UpdateRule) -> Idle:
+    return Idle(
+        below(rule.options),
+        lambda config: rule not in config.optimizer_config.update_rules,
+        f"needs {rule.asked_by or f'--optimizer {rule.name}'}",
+    )
 
 
 _ADAPTING_SCALE = below(PrecisionConfig, "bf16", "fp16", "loss_scale")
@@ -158,27 +163,12 @@ ROWS = (
         lambda config: config.dataset_config.dataloader_type != "cyclic",
         "needs --dataloader-type cyclic",
     ),
-    Idle(
-        below(MuonConfig),
-        lambda config: config.optimizer_config.optimizer_type != "muon",
-        "needs --optimizer muon",
-    ),
+    *map(_of_update_rule, RULES.values()),
     needs("pma_fused_algo", "pma_fused_num pma_interleave_step"),
     Idle(
         "pma_ema_alpha",
-        lambda config: config.optimizer_config.pma.pma_fused_algo != "ema",
+        lambda config: config.optimizer_config.adam.pma_fused_algo != "ema",
         "needs --pma-fused-algo ema",
-    ),
-    Idle("sgd_momentum", lambda config: not _updates_by_sgd(config), "needs --optimizer sgd"),
-    Idle(
-        "betas optimizer_config.eps adam_bias_correction",
-        _updates_by_sgd,
-        "needs an optimizer with Adam's moments, not --optimizer sgd",
-    ),
-    Idle(
-        "optimizer_config.decoupled_weight_decay",
-        _updates_by_sgd,
-        "--optimizer sgd adds weight decay to the gradient in any case",
     ),
     Idle("use_precision_aware_optimizer", _has_float32_moments, "needs --exp-avg-dtype or --exp-avg-sq-dtype bf16"),
     Idle(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from parallel_core.config.optimizer import RULES as UPDATE_RULES
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 
@@ -74,24 +75,24 @@ def one_source_of_the_schedule(config: Sections) -> Iterator[Finding]:
 
 
 def states_of_other_types_are_asked_for(config: Sections) -> Iterator[Finding]:
-    """As in Megatron by a switch of their own, and of Adam alone."""
-    optimizer = config.optimizer_config
-    for flag, kind in (
-        ("--exp-avg-dtype", optimizer.exp_avg_dtype),
-        ("--exp-avg-sq-dtype", optimizer.exp_avg_sq_dtype),
-    ):
-        if kind != "fp32" and not optimizer.use_precision_aware_optimizer:
+    """As in Megatron by a switch of their own."""
+    adam = config.optimizer_config.adam
+    for flag, kind in (("--exp-avg-dtype", adam.exp_avg_dtype), ("--exp-avg-sq-dtype", adam.exp_avg_sq_dtype)):
+        if kind != "fp32" and not adam.use_precision_aware_optimizer:
             yield Finding(flag, kind, "needs --use-precision-aware-optimizer", f"add it or leave {flag} out")
-    if optimizer.use_precision_aware_optimizer and optimizer.optimizer_type != "adam":
-        rule = f"it is for the states of Adam, not of --optimizer {optimizer.optimizer_type}"
-        yield Finding("--use-precision-aware-optimizer", None, rule, "leave it out")
 
 
-def averages_of_weights_are_adams(config: Sections) -> Iterator[Finding]:
+def options_go_with_their_rule(config: Sections) -> Iterator[Finding]:
     optimizer = config.optimizer_config
-    if optimizer.pma.pma_fused_algo is not None and optimizer.optimizer_type != "adam":
-        rule = f"goes with --optimizer adam, not {optimizer.optimizer_type}"
-        yield Finding("--pma-fused-algo", optimizer.pma.pma_fused_algo, rule, "leave it out")
+    named = optimizer.update_rules[0]
+    for rule in UPDATE_RULES.values():
+        for name in rule.exclusive if rule is not named else ():
+            value = getattr(optimizer.options_of(rule), name)
+            if value:
+                flag = rule.options.__dataclass_fields__[name].metadata["flag"]
+                reason = f"goes with --optimizer {rule.name}, not {named.name}"
+                yield Finding(flag, None if value is True else value, reason, "leave it out")
+    yield from named.findings(config)
 
 
 def gradients_are_clipped_once(config: Sections) -> Iterator[Finding]:
@@ -101,21 +102,6 @@ def gradients_are_clipped_once(config: Sections) -> Iterator[Finding]:
         yield Finding("--clip-grad-value", optimizer.clip_grad_value, rule, "give --clip-grad 0")
 
 
-def muon_splits_whole_groups(config: Sections) -> Iterator[Finding]:
-    """A rank that has a part of a query group cannot tell queries from keys in it, unless it gathers the matrix."""
-    optimizer, model, size = config.optimizer_config, config.model_config, config.parallel_config
-    muon, tensor = optimizer.muon, size.tensor_model_parallel_size
-    if optimizer.optimizer_type != "muon" or muon.muon_tp_mode == "duplicated" or not muon.muon_split_qkv:
-        return
-    if model.num_query_groups % tensor:
-        yield Finding(
-            "--muon-tp-mode",
-            muon.muon_tp_mode,
-            f"cannot split --num-query-groups {model.num_query_groups} over --tensor-model-parallel-size {tensor}",
-            "use duplicated or --muon-no-split-qkv",
-        )
-
-
 RULES = (
     learning_rate_falls,
     warmup_ends_before_decay,
@@ -123,7 +109,6 @@ RULES = (
     weight_decay_grows_by_style,
     one_source_of_the_schedule,
     states_of_other_types_are_asked_for,
-    averages_of_weights_are_adams,
+    options_go_with_their_rule,
     gradients_are_clipped_once,
-    muon_splits_whole_groups,
 )

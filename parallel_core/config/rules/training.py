@@ -119,10 +119,11 @@ def weights_are_cut_without_a_pipeline(config: Sections) -> Iterator[Finding]:
 
 
 def offloaded_states_are_swept(config: Sections) -> Iterator[Finding]:
-    if config.training_config.offload.offloads_optimizer and config.optimizer_config.optimizer_type == "muon":
+    rule = config.optimizer_config.update_rules[0]
+    if config.training_config.offload.offloads_optimizer and not rule.is_elementwise:
         yield Finding(
             "--optimizer",
-            "muon",
+            rule.name,
             "its products belong on the device; with --cpu-offload-optimizer or --nvme-path updates run on the host",
             "leave one of them out, or use adam",
         )

@@ -84,7 +84,7 @@ CONTRACT: Table = table(
     routing.router_statistics,
     routing.with_router_losses,
     flat_buffers.adam_,
-    flat_buffers.sgd_,
+    flat_buffers.update_,
     flat_buffers.combine_,
     flat_buffers.clamp_,
     flat_buffers.squared_norm,

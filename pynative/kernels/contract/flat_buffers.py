@@ -1,9 +1,15 @@
 # mypy: disable-error-code=empty-body
 """Contract of the operators of flat buffers: in place, not recorded."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from mindspore import Tensor
+
+Formula = Callable[..., tuple[Any, ...]]
+"""An update rule in arithmetic that arrays of numpy and tensors share. It takes a module that has functions such as
+`sign` and `sqrt` for them, float32 values of the parameter, the gradient and the moments, and gives new values of the
+parameter and the moments; it changes none of its arguments."""
 
 
 class AdamStep(NamedTuple):
@@ -57,20 +63,17 @@ def adam_(
     """
 
 
-def sgd_(
+def update_(
+    formula: Formula,
     param: Tensor,
     grad: Tensor,
-    momentum_buffer: Tensor,
-    *,
-    learning_rate: float,
-    momentum: float,
-    weight_decay: float,
+    moments: Sequence[Tensor],
     grad_scale: float = 1.0,
     model_param: Tensor | None = None,
 ) -> None:
-    """buffer <- momentum * buffer + grad_scale * grad + weight_decay * param; param <- param - learning_rate * buffer.
+    """param, *moments <- formula(functions, param, grad_scale * grad, *moments), element by element.
 
-    Flat tensors of one shape; the buffer starts at zero. Types and model_param as in `adam_`.
+    Flat tensors of one shape. Types and model_param as in `adam_`.
     """
 
 

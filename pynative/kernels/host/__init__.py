@@ -81,7 +81,7 @@ OPERATORS = table(
     routing.router_statistics,
     routing.with_router_losses,
     optimizer.adam_,
-    optimizer.sgd_,
+    optimizer.update_,
     optimizer.combine_,
     optimizer.clamp_,
     optimizer.squared_norm,

@@ -1,13 +1,13 @@
 """Optimizer updates and sums over flat buffers, in place, a cache-sized chunk at a time, on the host."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import sqrt
 
 import numpy as np
 from mindspore import Tensor
 
 from pynative.arrays import array_of
-from pynative.kernels.contract.flat_buffers import AdamStep
+from pynative.kernels.contract.flat_buffers import AdamStep, Formula
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.threads import run, spans
@@ -71,22 +71,18 @@ def adam_(
     _in_chunks(update, param, grad, exp_avg, exp_avg_sq, model_param)
 
 
-def sgd_(
-    param: Tensor, grad: Tensor, momentum_buffer: Tensor, *, learning_rate: float, momentum: float,
-    weight_decay: float, grad_scale: float = 1.0, model_param: Tensor | None = None,
+def update_(
+    formula: Formula, param: Tensor, grad: Tensor, moments: Sequence[Tensor], grad_scale: float = 1.0,
+    model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    def update(p: np.ndarray, g: np.ndarray, buffer: np.ndarray, rounded: np.ndarray | None) -> None:
-        scratch = widened(g) * np.float32(grad_scale)
-        if weight_decay:
-            scratch += np.float32(weight_decay) * p
-        buffer *= np.float32(momentum)
-        buffer += scratch
-        np.multiply(buffer, np.float32(learning_rate), out=scratch)
-        p -= scratch
+    def update(p: np.ndarray, g: np.ndarray, rounded: np.ndarray | None, *kept: np.ndarray) -> None:
+        updated = formula(np, p, widened(g) * np.float32(grad_scale), *map(widened, kept))
+        for place, value in zip((p, *kept), updated, strict=True):
+            convert(value, place)
         if rounded is not None:
             convert(p, rounded)
 
-    _in_chunks(update, param, grad, momentum_buffer, model_param)
+    _in_chunks(update, param, grad, model_param, *moments)
 
 
 def combine_(x: Tensor, y: Tensor, x_factor: float, y_factor: float, model_param: Tensor | None = None) -> None:

@@ -1,5 +1,6 @@
 """Optimizer updates and sums over flat buffers, of MindSpore operators."""
 
+from collections.abc import Sequence
 from math import isfinite, sqrt
 
 import mindspore
@@ -7,7 +8,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from pynative import in_place
-from pynative.kernels.contract.flat_buffers import AdamStep
+from pynative.kernels.contract.flat_buffers import AdamStep, Formula
 from pynative.kernels.ops.elementwise import cast
 
 _adam = ops.Adam()
@@ -54,14 +55,14 @@ def _float32_complement(beta: float) -> float:
     return float(np.float32(1) - np.float32(beta))
 
 
-def sgd_(
-    param: Tensor, grad: Tensor, momentum_buffer: Tensor, *, learning_rate: float, momentum: float,
-    weight_decay: float, grad_scale: float = 1.0, model_param: Tensor | None = None,
+def update_(
+    formula: Formula, param: Tensor, grad: Tensor, moments: Sequence[Tensor], grad_scale: float = 1.0,
+    model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    scaled = cast(grad, mindspore.float32) * grad_scale
-    buffer = momentum_buffer * momentum + scaled + param * weight_decay
-    ops.assign(momentum_buffer, buffer)
-    ops.assign(param, param - buffer * learning_rate)
+    values = [cast(x, mindspore.float32) for x in (grad, *moments)]
+    updated = formula(ops, param, values[0] * grad_scale, *values[1:])
+    for place, value in zip((param, *moments), updated, strict=True):
+        in_place.assign(place, value)
     if model_param is not None:
         in_place.assign(model_param, param)
 

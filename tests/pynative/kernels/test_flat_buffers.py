@@ -57,12 +57,19 @@ def test_averages_in_16_bits_are_rounded_once_a_step(dtype):
             np.testing.assert_array_equal(rounded.astype(ms.float32).asnumpy(), expected)
 
 
-def test_sgd_over_several_steps():
+def momentum(_, param, grad, buffer):
+    """A formula: gradient descent with momentum 0.9, weight decay 0.01 and learning rate 0.1."""
+    buffer = buffer * 0.9 + grad + param * 0.01
+    return param - buffer * 0.1, buffer
+
+
+def test_an_updates_formula_over_several_steps():
+    """Of every chunk with what belongs to it, and of what the step before left."""
     arrays, tensors = _state(3)
     arrays[2][:] = 0
     p, gradient, rule = arrays[0].astype(np.float64), 0.5 * arrays[1].astype(np.float64), update_rules.Sgd()
     for _ in range(3):
-        kernels.sgd_(*tensors, learning_rate=0.1, momentum=0.9, weight_decay=0.01, grad_scale=0.5)
+        kernels.update_(momentum, *tensors[:2], tensors[2:], 0.5)
         p = rule(p, gradient, 0.1, 0.01)
     assert_close(arrays[0][1:-1], p[1:-1], 2e-6)
     assert_close(arrays[2][1:-1], rule.buffer[1:-1], 2e-6)
@@ -72,16 +79,15 @@ def _adam(*tensors, model_param=None):
     kernels.adam_(*tensors, AdamStep(1e-2, 0.9, 0.95, 1e-3, 0.1, 2, 0.25), model_param)
 
 
-def _sgd(*tensors, model_param=None):
-    options = {"learning_rate": 1e-2, "momentum": 0.9, "weight_decay": 0.1, "grad_scale": 0.25}
-    kernels.sgd_(*tensors, **options, model_param=model_param)
+def _update(param, grad, *moments, model_param=None):
+    kernels.update_(momentum, param, grad, moments, 0.25, model_param)
 
 
 def _combine(*tensors, model_param=None):
     kernels.combine_(*tensors, 0.9, 0.25, model_param)
 
 
-UPDATES = {"adam_": (4, _adam), "sgd_": (3, _sgd), "combine_": (2, _combine)}
+UPDATES = {"adam_": (4, _adam), "update_": (3, _update), "combine_": (2, _combine)}
 
 
 @pytest.mark.parametrize("gradient_type", ["float32", "float16", "bfloat16"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from parallel_core.config.muon import MuonConfig
+from parallel_core.config.update_rules.muon import MuonConfig
 from parallel_core.sharding import Cut, ShardSpec
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job

@@ -15,8 +15,9 @@ from mindspore import Tensor
 from parallel_core.buffers import BucketRule, Span, offloaded, plan_buffers
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.offload import OffloadConfig
+from parallel_core.config.update_rules.adam import EXP_AVG, EXP_AVG_SQ
 from parallel_core.lr_schedule import Rates
-from parallel_core.optimizer import EXP_AVG, EXP_AVG_SQ, Treatment
+from parallel_core.optimizer import Treatment
 from parallel_core.sharding import ShardSpec, place
 from pynative import in_place
 from tests.support.ascend.memory import DeviceVector

@@ -10,13 +10,18 @@ from typing import Any, Protocol
 
 from parallel_core.checkpoint.convert.megatron.cuts import BUFFERS
 from parallel_core.checkpoint.convert.megatron.rounding import rounds_to
+from parallel_core.checkpoint.convert.model import HYPERPARAMETERS
 from parallel_core.checkpoint.lazy import LazyTensor, concatenated
 from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
+from parallel_core.config.optimizer import RULES
+from parallel_core.optimizer import MAIN_PARAM
 from parallel_core.sharding import Box
 
 DISTRIBUTED = "distrib_optim.pt"
 SCALER_TRACKERS = ("growth_tracker", "hysteresis_tracker")
-OURS = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "param": "main_param", "fp32_param": "main_param"}
+OURS = {name: name for rule in RULES.values() for name in rule.megatrons_states} | dict.fromkeys(
+    ("param", "fp32_param"), MAIN_PARAM
+)
 """Megatron's name of a state -> ours."""
 
 ALIGNMENT = 64
@@ -115,7 +120,7 @@ def hyperparameters_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """Adam's, of the first group."""
     for one in _chain(content.get("optimizer") or []):
         for group in one.get("optimizer", one).get("param_groups") or ():
-            return {name: group[name] for name in ("betas", "eps", "weight_decay") if name in group}
+            return {name: group[name] for name in HYPERPARAMETERS if name in group}
     return {}
 
 

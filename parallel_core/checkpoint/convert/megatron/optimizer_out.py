@@ -11,8 +11,8 @@ from parallel_core.checkpoint.convert.megatron.cuts import BUFFERS
 from parallel_core.checkpoint.convert.megatron.optimizer import SCALER_TRACKERS, is_decayed, is_of_expert
 from parallel_core.checkpoint.convert.model import Position
 from parallel_core.checkpoint.lazy import LazyTensor, of_array
+from parallel_core.optimizer import MAIN_PARAM
 
-MAIN = "main_param"
 _USUAL: dict[str, Any] = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
 
@@ -41,7 +41,7 @@ def _one(entries: Sequence[Entry], expert: bool, position: Position) -> dict[str
     numbered = [entry for _, group in members for entry in group]
     step = of_array(np.array(position.optimizer_steps, np.float32))
     state = {
-        number: {"step": step, **{name: tensor for name, tensor in entry.states.items() if name != MAIN}}
+        number: {"step": step, **{name: tensor for name, tensor in entry.states.items() if name != MAIN_PARAM}}
         for number, entry in enumerate(numbered)
     }
     param_groups, first = [], 0
@@ -49,9 +49,9 @@ def _one(entries: Sequence[Entry], expert: bool, position: Position) -> dict[str
         param_groups.append(_group(decays, expert, range(first, first + len(group)), position))
         first += len(group)
     inner = {"state": state, "param_groups": param_groups}
-    if not any(MAIN in entry.states for entry in numbered):
+    if not any(MAIN_PARAM in entry.states for entry in numbered):
         return inner
-    main = [[e.states[MAIN] for e in group] for _, group in members]
+    main = [[e.states[MAIN_PARAM] for e in group] for _, group in members]
     return {"optimizer": inner, "fp32_from_fp16_params": main, **_scaler(position)}
 
 

@@ -71,8 +71,9 @@ def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: in
 
     Raises ValueError if the layout does not divide the model.
     """
-    if not model.has_states_of_adam:
-        raise ValueError(f"the optimizer is {model.position.optimizer_kind}, not plain Adam; add --no-load-optim")
+    if not model.has_states_of_megatron:
+        kind = model.position.optimizer_kind
+        raise ValueError(f"Megatron's files have no states of this optimizer ({kind}); add --no-load-optim")
     step = divisible_by or model.network.get("make_vocab_size_divisible_by") or 128
     model = model.with_rows(padded(model.unpadded_vocab_size, step, layout.tensor))
     config = settings.config_of(model.settings)

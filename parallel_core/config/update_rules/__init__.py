@@ -1,0 +1,1 @@
+"""Optimizers as a plan knows them, one file and one value for each."""

@@ -1,0 +1,95 @@
+"""Muon: momentum whose matrices are orthogonalised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from parallel_core.buffers import Entry
+from parallel_core.config.base import Config, option
+from parallel_core.config.update_rules.rule import MOMENTUM, UpdateRule
+from parallel_core.dtypes import DTYPES
+from parallel_core.findings import Finding
+from parallel_core.messages import Message, message
+from parallel_core.newton_schulz import COEFFICIENTS, PRECISIONS
+from parallel_core.sharding import ShardSpec
+
+FLOAT32 = DTYPES["float32"].bytes
+
+
+@dataclass(kw_only=True)
+class MuonConfig(Config):
+    """How --optimizer muon updates matrices (Jordan et al., "Muon", 2024); Adam's settings are for the rest."""
+
+    muon_momentum: float = option("--muon-momentum", 0.9, at_least=0, below=1)
+    """Decay rate of the average of gradients."""
+    muon_nesterov: bool = option("--muon-nesterov", False)
+    """Orthogonalise the average as it will be after a further step with the same gradient (Nesterov)."""
+    muon_scale_mode: str = option(
+        "--muon-scale-mode", "spectral", choices=("spectral", "unit_rms_norm", "shape_scaling")
+    )
+    """What an orthogonal matrix [o, i] is multiplied with: sqrt(max(o, i)), sqrt(o / i), or sqrt(max(1, o / i))."""
+    muon_extra_scale_factor: float = option("--muon-extra-scale-factor", 1.0, above=0)
+    """Multiplies that again; 0.2 gives updates about as large as Adam's."""
+    muon_num_ns_steps: int = option("--muon-num-ns-steps", 5, at_least=1)
+    """Newton-Schulz iterations."""
+    muon_coefficient_type: str = option("--muon-coefficient-type", "quintic", choices=tuple(COEFFICIENTS))
+    """The polynomials of the iterations."""
+    muon_fp32_matmul_prec: str = option("--muon-fp32-matmul-prec", "medium", choices=("medium", "high"))
+    """Iterate in bfloat16 (medium) or in float32 (high)."""
+    muon_tp_mode: str = option("--muon-tp-mode", "duplicated", choices=("blockwise", "duplicated", "distributed"))
+    """Of a matrix that tensor parallelism cuts: each rank orthogonalises its block alone; or all of the matrix, which
+    is gathered; or its part of it, with sums over the ranks in every iteration."""
+    muon_split_qkv: bool = option("--muon-no-split-qkv", True)
+    """Queries, keys and values are three matrices."""
+
+
+def _is_matrix(spec: ShardSpec) -> bool:
+    """Embedding and output layer look up and choose rows, so they are updated like vectors."""
+    return len(spec.shape) == 2 and spec.role != "embedding or output"
+
+
+def _splits_whole_groups(sections: Any) -> Iterator[Finding]:
+    """A rank that has a part of a query group cannot tell queries from keys in it, unless it gathers the matrix."""
+    muon, tensor = sections.optimizer_config.muon, sections.parallel_config.tensor_model_parallel_size
+    if muon.muon_tp_mode == "duplicated" or not muon.muon_split_qkv:
+        return
+    groups = sections.model_config.num_query_groups
+    if groups % tensor:
+        rule = f"cannot split --num-query-groups {groups} over --tensor-model-parallel-size {tensor}"
+        yield Finding("--muon-tp-mode", muon.muon_tp_mode, rule, "use duplicated or --muon-no-split-qkv")
+
+
+def _messages(entry: Entry, muon: MuonConfig, tensor: int) -> Iterator[Message]:
+    """A direction that tensor parallelism cuts is gathered, or its Gram matrices are summed."""
+    if not entry.spec.cuts or muon.muon_tp_mode == "blockwise":
+        return
+    if muon.muon_tp_mode == "duplicated":
+        yield from message("tp", "all_gather", entry.place.size * FLOAT32, tensor, "direction of a matrix")
+        return
+    rows = entry.spec.interleaved_rows if muon.muon_split_qkv else ()
+    (cut,), item_size = entry.spec.cuts, DTYPES[PRECISIONS[muon.muon_fp32_matmul_prec]].bytes
+    outputs, inputs = entry.place.shape
+    repeats = outputs // sum(rows) if rows else 1
+    for matrix in [(repeats * n, inputs) for n in rows] or [(outputs, inputs)]:
+        side = matrix[1 - cut.axis]
+        yield from message("tp", "all_reduce", FLOAT32, tensor, "norm of a matrix")
+        for one in message("tp", "all_reduce", side * side * item_size, tensor, "gram matrix"):
+            yield one.times(muon.muon_num_ns_steps)
+
+
+MUON = UpdateRule(
+    name="muon",
+    options=MuonConfig,
+    moments=lambda options: {MOMENTUM: "float32"},
+    other_names={"Muon": {}, "dist_muon": {}},
+    sharing_names=("dist_muon",),
+    is_elementwise=False,
+    treats=_is_matrix,
+    treated="matrices",
+    rest=lambda options: "adam",
+    findings=_splits_whole_groups,
+    messages=_messages,
+)
+"""dist_muon is Megatron's name of a Muon whose states are shared out over ranks."""

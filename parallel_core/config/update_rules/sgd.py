@@ -1,0 +1,19 @@
+"""Gradient descent with momentum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallel_core.config.base import Config, option
+from parallel_core.config.update_rules.rule import MOMENTUM, UpdateRule
+
+
+@dataclass(kw_only=True)
+class SgdConfig(Config):
+    """How --optimizer sgd updates weights; weight decay is added to the gradient."""
+
+    sgd_momentum: float = option("--sgd-momentum", 0.9, at_least=0, below=1)
+    """Momentum of plain gradient descent."""
+
+
+SGD = UpdateRule(name="sgd", options=SgdConfig, moments=lambda options: {MOMENTUM: "float32"}, other_names={"SGD": {}})

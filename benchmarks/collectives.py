@@ -1,6 +1,6 @@
 """Speed of the collectives between the ranks of this host: one JSON line for each operation and size.
 
-    python benchmarks/collectives.py [--ranks 2] [--collectives shared_memory|native] [--operations all_reduce ...]
+    python benchmarks/collectives.py [--ranks 2] [--operations all_reduce ...]
 
 `microseconds` is the median of a call, `best_microseconds` the fastest, `gb_per_s` the input's bytes by the median.
 """
@@ -48,8 +48,6 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = command_line(__doc__)
     parser.add_argument("--ranks", type=int, default=2, help="processes")
-    kinds = ["shared_memory", "native"]
-    parser.add_argument("--collectives", default=kinds[0], choices=kinds, help="transport")
     calls = list(CALLS)
     parser.add_argument("--operations", nargs="+", default=calls, choices=calls, help="which are measured")
     return parser.parse_args()
@@ -64,7 +62,7 @@ def measure_all(arguments: argparse.Namespace) -> None:
 
     ms.set_device("CPU")
     ms.runtime.launch_blocking()
-    backend = connect(arguments.collectives)
+    backend = connect()
     for operation in arguments.operations:
         for name, size in SIZES.items() if operation != "barrier" else {"0": 0}.items():
             x = ms.from_numpy(np.zeros(size // 4, np.float32))
@@ -115,7 +113,6 @@ def line(arguments: argparse.Namespace, operation: str, name: str, size: int, se
         "operation": operation,
         "size": name,
         "ranks": arguments.ranks,
-        "collectives": arguments.collectives,
         "calls": len(seconds),
         "microseconds": round(median(seconds) * 1e6, 1),
         "best_microseconds": round(min(seconds) * 1e6, 1),

@@ -44,8 +44,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--chunks", type=int, default=1, help="above 1: interleaved instead, so many on each stage")
     parser.add_argument("--precision", choices=tuple(PRECISION_FLAGS), default="fp32", help="type of the model")
     parser.add_argument("--kernels", choices=("host", "ops"), default="host", help="implementation")
-    kinds = ("shared_memory", "native")
-    parser.add_argument("--collectives", choices=kinds, default=kinds[0], help="transport")
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--known-peak", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--only-peak", action="store_true", help=argparse.SUPPRESS)
@@ -71,7 +69,6 @@ def megatron_flags(options: argparse.Namespace) -> list[str]:
         pipeline_model_parallel_size=options.pp,
         threads=options.threads,
         kernels=options.kernels,
-        collectives=options.collectives,
         **schedule,
     )
     return [*named, *PRECISION_FLAGS[options.precision], *options.megatron]

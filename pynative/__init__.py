@@ -13,29 +13,25 @@ What code of this package reads without being given it, all there is in a proces
     tensor_parallel.random         seed, Megatron's named random streams        set_seed; rng_fork within a block
     tensor_parallel.recompute      the part that is run, first or again           checkpoint, within it
     kernels                        the operators in use                         set_parallel_context, get_model
-    kernels.ops.jit_fuser          whether its functions are compiled           set_parallel_context
     kernels.host.threads           threads of the host's operators              set_parallel_context
     autograd                       the queue of deferred weight gradients,      deferred_weight_gradients,
                                    and whether MindSpore's tape records         recording: both within a block
-    sys.meta_path                  what MindSpore's import need not load        deferred_imports.install, here
     sys.excepthook                 the end of a job whose rank failed           set_parallel_context, not at a prompt
     malloc, numpy's BLAS           kept memory; one thread, the fastest core    set_parallel_context
     numpy.random                   for the script's own use                     set_seed
     a thread                       waits for the end of msrun, which started    lifetime.watch, here
                                    this process
 
-Caches (`functools.cache`, the ledger's call sites, MCCL's groups) are not listed: what they return does not depend on
+Caches (`functools.cache`, the ledger's call sites) are not listed: what they return does not depend on
 them. `mapping.arguments` keeps the flags for Megatron's `get_args`; nothing here reads it.
 """
 
 import os
 
 from parallel_core.environment import unfit_versions
-from pynative import deferred_imports
 
 if unfit := "\n".join(map(str, unfit_versions())):
     raise ImportError(unfit)
-deferred_imports.install()
 if "MS_ROLE" in os.environ:  # set by msrun alone
     from pynative.lifetime import watch
 

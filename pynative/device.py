@@ -1,13 +1,9 @@
 """Prepare this process's device: MindSpore's mode, and which operators run on it."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
 from typing import NamedTuple
 
 import mindspore as ms
-import numpy as np
 from mindspore.device_context.cpu.op_tuning import RuntimeConf
 
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
@@ -16,7 +12,6 @@ from pynative import collectives, kernels
 from pynative.kernels.host import blas
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.process import cores_of_a_rank
-from pynative.kernels.ops.jit_fuser import use as use_jit_fuser
 
 DEFAULT_COLLECTIVES = {"CPU": "shared_memory", "Ascend": "native"}
 
@@ -89,9 +84,8 @@ def initialize(
     threads: int | None,
     world_size: int,
     fused: FusedOperators = NOTHING_FUSED,
-    jit_fuser: bool = False,
 ) -> None:
-    """Select dynamic-graph mode, the device, its operators, `fused` ones among them, and whether `jit_fuser` compiles.
+    """Select dynamic-graph mode, the device, its operators, `fused` ones among them.
 
     On a CPU launches are made blocking: asynchronous ones make the main thread spin on the core that the work needs.
     MindSpore's own kernels get as many threads as ours, once in a process.
@@ -103,49 +97,6 @@ def initialize(
         ms.runtime.launch_blocking()
         _limit_pool(threads or cores_of_a_rank(world_size))
     kernels.use(kernel_set, threads or cores_of_a_rank(world_size), fused)
-    compiles = jit_fuser and device_target == "CPU" and kernels.active() == "ops"
-    if compiles:
-        _run_graphs_in_the_caller()
-    use_jit_fuser(compiles)
-
-
-@cache
-def _run_graphs_in_the_caller() -> None:
-    """Have what `jit_fuser` compiles run in the calling thread. Else another one spins beside it, and a call takes
-    thirty times as long where every core has a rank.
-
-    MindSpore reads its runtime's settings at the first launch of a process, and prints them on the standard output.
-    After it a script can choose no device any more, so nothing is launched where nothing will be compiled.
-    """
-    given = os.environ.get("MS_DEV_RUNTIME_CONF")
-    os.environ["MS_DEV_RUNTIME_CONF"] = ",".join(filter(None, (given, "graph_pipeline:False")))
-    with _without_output():
-        x = ms.Tensor.from_numpy(np.zeros(1, np.float32))
-        ms.ops.assign(x, ms.ops.add(x, x)).asnumpy()
-    if given is None:
-        del os.environ["MS_DEV_RUNTIME_CONF"]
-    else:
-        os.environ["MS_DEV_RUNTIME_CONF"] = given
-
-
-@contextmanager
-def _without_output() -> Iterator[None]:
-    """Within the block, the process's standard output goes nowhere, that of libraries too; a daemon may have none."""
-    print(end="", flush=True)
-    try:
-        kept = os.dup(1)
-    except OSError:
-        kept = None
-    if kept is None:
-        yield
-        return
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
 
 
 def _limit_pool(threads: int) -> None:

@@ -86,6 +86,7 @@ def initialize_model_parallel(
         order=order,
     )
     _state = _State(backend, topology, virtual_size=virtual_pipeline_model_parallel_size)
+    backend.prepare({kind: _state.ranks_of(kind) for kind in _state.coordinates})
     set_step_position(StepPosition())
 
 

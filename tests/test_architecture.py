@@ -102,7 +102,7 @@ FLOORS = {
         {"start_lines"},
     ),
     "pynative": (
-        {"deferred_imports", "dtypes", "lifetime"},
+        {"dtypes", "lifetime"},
         {"arrays", "onednn"},
         {"rounding"},
         {"in_place"},

@@ -89,8 +89,6 @@ class ParallelConfig(Config):
     Ascend if there is one, else the CPU."""
     kernels: str | None = option("--kernels", None, choices=("host", "ops"))
     """Operators in numpy (`host`) or MindSpore (`ops`); `host` on a CPU and `ops` on Ascend if not given."""
-    disable_jit_fuser: bool = option("--disable-jit-fuser", False)
-    """Do not compile MindSpore's operators that follow one another into one launch on a CPU."""
     collectives: str | None = option("--collectives", None, choices=("shared_memory", "native"))
     """Transport between processes; `shared_memory` on a CPU and `native` on Ascend if not given."""
     threads: int | None = option("--threads", None, at_least=1)
@@ -125,11 +123,6 @@ class ParallelConfig(Config):
     def is_on_cpu(self) -> bool:
         """Whether a process computes on a CPU, as far as one can tell before it starts."""
         return is_on_cpu(self.found_device or self.device_target)
-
-    @property
-    def compiles(self) -> bool:
-        """Whether operators are MindSpore's on a CPU, which compiles them."""
-        return self.kernels == "ops" and self.device_target != "Ascend"
 
     @property
     def drops_outputs(self) -> bool:

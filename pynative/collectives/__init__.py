@@ -1,4 +1,5 @@
-"""Collectives: one interface, two backends. `connect()` gives the Backend; `backend.group(ranks)` a Group.
+"""Collectives: one interface, two backends: memory that ranks on CPUs share, and HCCL on an Ascend. `connect()` gives
+the Backend; `backend.group(ranks)` a Group.
 
 Read interface.py for what there is, shared_memory.py for how the operations work, mailbox.py and arena.py for the
 memory, waiting.py for waiting and for everything that can go wrong in it, ledger.py for what ranks must agree on.
@@ -51,16 +52,13 @@ def connect(
     """
     if backend not in BACKENDS:
         raise ValueError(f"--collectives {backend}: choose from {', '.join(BACKENDS)}")
-    if backend == "native" and ms.get_context("device_target") == "Ascend":
-        from pynative.collectives.hccl import HcclBackend
-
-        return HcclBackend(timeout_minutes)
-    where = address_from_environment(rank, world_size, address, timeout_minutes)
     if backend == "shared_memory":
-        return SharedMemoryBackend(where)
-    from pynative.collectives.native import NativeBackend
+        return SharedMemoryBackend(address_from_environment(rank, world_size, address, timeout_minutes))
+    if ms.get_context("device_target") != "Ascend":
+        raise ValueError("--collectives native: HCCL connects Ascends alone; on a CPU leave it out")
+    from pynative.collectives.hccl import HcclBackend
 
-    return NativeBackend(where)
+    return HcclBackend(timeout_minutes)
 
 
 def is_scheduler() -> bool:

@@ -1,11 +1,7 @@
-"""A group whose ranks share an arena: the channels between them, and the ledger's check before anything else.
-
-Both backends build on it: shared_memory posts data in the same channels, native only the records.
-"""
+"""A group whose ranks share an arena: the channels between them, and the ledger's check before anything else."""
 
 from collections.abc import Generator, Sequence
 
-from pynative.collectives.arena import ChannelLayout
 from pynative.collectives.engine import Engine, Lane, Steps
 from pynative.collectives.interface import Group
 from pynative.collectives.ledger import Call, check
@@ -18,8 +14,6 @@ Waits = Generator[Sequence[Target], None, None]
 class CheckedGroup(Group):
     """What the members of a group post for all others, in lock-step, each operation's first post with its record."""
 
-    layout: ChannelLayout = COLLECTIVE
-
     def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str):
         super().__init__(engine, trace, engine.arena.rank, ranks, name)
         self.arena = engine.arena
@@ -28,13 +22,13 @@ class CheckedGroup(Group):
         self._lanes: dict[tuple[str, int], Lane] = {}
         if self.size > 1:
             self._out = self._channels.outbox(
-                (self.ranks, "collective"), [self.ranks[i] for i in self.peers], self.layout
+                (self.ranks, "collective"), [self.ranks[i] for i in self.peers], COLLECTIVE
             )
             self._in = {i: self._collective_inbox(i) for i in self.peers}
 
     def _collective_inbox(self, writer: int) -> Inbox:
         readers = [rank for i, rank in enumerate(self.ranks) if i != writer]
-        return self._channels.inbox((self.ranks, "collective"), self.ranks[writer], readers, self.layout)
+        return self._channels.inbox((self.ranks, "collective"), self.ranks[writer], readers, COLLECTIVE)
 
     def _room(self, outbox: Outbox) -> Waits:
         targets = outbox.room()

@@ -1,12 +1,10 @@
 """A job whose ranks are on CPUs: the arena, the network, the engine and the ledger that its groups share."""
 
 import os
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pynative.collectives.address import Address
 from pynative.collectives.arena import Arena
-from pynative.collectives.checked import CheckedGroup
 from pynative.collectives.engine import Engine
 from pynative.collectives.errors import CollectiveMismatch
 from pynative.collectives.hosts import Membership, membership
@@ -19,8 +17,9 @@ from pynative.collectives.trace import Trace
 from pynative.collectives.waiting import Waiter
 
 
-class CpuBackend(Backend):
-    """Meets the other ranks when constructed. What carries the data is left to the subclasses."""
+class SharedMemoryBackend(Backend):
+    """Meets the other ranks when constructed. Data passes through memory that all ranks of a host map, and over TCP
+    between hosts."""
 
     def __init__(self, address: Address):
         self.rank = address.rank
@@ -36,9 +35,8 @@ class CpuBackend(Backend):
         self._waiting = Waiter(self._arena, local.doorbells, _names(local, found), local.pids, self._network)
         channels = Channels(self._arena, self._waiting.ring, self._network)
         self._engine = Engine(self._arena, self._waiting, channels, address.timeout)
-        self._groups: dict[tuple[int, ...], CheckedGroup] = {}
+        self._groups: dict[tuple[int, ...], SharedMemoryGroup] = {}
         self._closed = False
-        self._start(address, (found.members[0].ip, found.free_port) if found else ("127.0.0.1", local.port))
         self.world = self.group(range(self.world_size), "world")
 
     @property
@@ -52,14 +50,11 @@ class CpuBackend(Backend):
         if self.rank not in ranks:
             raise ValueError(f"group {name} {list(ranks)}: rank {self.rank} is not a member, so it has no use of it")
         if ranks not in self._groups:
-            self._groups[ranks] = self._make_group(ranks, name)
+            self._groups[ranks] = SharedMemoryGroup(self._engine, self.trace, ranks, name)
         return self._groups[ranks]
 
-    def _start(self, address: Address, store: tuple[str, int]) -> None:
-        """Open what the transport needs, when all ranks are known to be there; `store` is free on rank 0's host."""
-
-    @abstractmethod
-    def _make_group(self, ranks: tuple[int, ...], name: str) -> CheckedGroup: ...
+    def prepare(self, groups: Mapping[str, Sequence[int]]) -> None:
+        """Each rank makes its groups when it needs them."""
 
     def progress(self) -> None:
         self._engine.look_in()
@@ -101,10 +96,3 @@ def _names(local: Rendezvous, found: Membership | None) -> dict[int, str]:
     if found is None:
         return {rank: f"rank {rank} (pid {pid})" for rank, pid in local.pids.items()}
     return {member.rank: f"rank {member.rank} (pid {member.pid} on {member.ip})" for member in found.members}
-
-
-class SharedMemoryBackend(CpuBackend):
-    """Data passes through memory that all ranks of a host map, and over TCP between hosts."""
-
-    def _make_group(self, ranks: tuple[int, ...], name: str) -> CheckedGroup:
-        return SharedMemoryGroup(self._engine, self.trace, ranks, name)

@@ -5,8 +5,9 @@ Asynchronous work is HCCL's: `wait()` makes the stream wait, not the host.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any, cast
 
 from mindspore import Tensor, mint
@@ -175,6 +176,10 @@ class HcclBackend(Backend):
             self._groups[ranks] = group
         return self._groups[ranks]
 
+    def prepare(self, groups: Mapping[str, Sequence[int]]) -> None:
+        for kind, ranks in groups.items():
+            self.group(ranks, kind)
+
     def progress(self) -> None:
         """HCCL moves data by itself."""
 
@@ -186,9 +191,10 @@ class HcclBackend(Backend):
 
 
 def _native_name(ranks: tuple[int, ...], world_size: int) -> str:
+    """HCCL's name of a group, which its members create together. HCCL takes names of less than 128 bytes."""
     if len(ranks) == world_size:
         return "hccl_world_group"
-    name = "ranks-" + "-".join(map(str, ranks))
+    name = "ranks-" + sha256(repr(ranks).encode()).hexdigest()[:32]
     if len(ranks) > 1:
         create_group(name, list(ranks))
     return name

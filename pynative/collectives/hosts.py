@@ -43,11 +43,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Membership:
-    """All ranks of the job, in order; the job's token; a free TCP port of rank 0's host."""
+    """All ranks of the job, in order; the job's token."""
 
     members: tuple[Member, ...]
     token: str
-    free_port: int
 
     def ranks_of_host(self, rank: int) -> tuple[int, ...]:
         """The ranks on the host of `rank`, ascending."""
@@ -130,7 +129,7 @@ def _call_the_roll(meeting: socket.socket, mine: Member, address: Address, deadl
             verdict = {"problem": str(error), "ranks": getattr(error, "ranks", None)}
             _tell(callers, verdict)
             raise
-        found = Membership(tuple(members[rank] for rank in sorted(members)), secrets.token_hex(16), _free_port(mine.ip))
+        found = Membership(tuple(members[rank] for rank in sorted(members)), secrets.token_hex(16))
         _tell(callers, asdict(found))
         return found
 
@@ -183,11 +182,6 @@ def _tell(connections: Iterable[socket.socket], message: dict) -> None:
             send(connection, message)
 
 
-def _free_port(ip: str) -> int:
-    with _listener(ip) as probe:
-        return probe.getsockname()[1]
-
-
 # At the other ranks ---------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +228,7 @@ def _answer_the_roll(connection: socket.socket, mine: Member, address: Address, 
         ranks = answer["ranks"]
         raise ValueError(answer["problem"]) if ranks is None else PeerLate(answer["problem"], ranks)
     members = tuple(Member(**member) for member in answer["members"])
-    return Membership(members, answer["token"], answer["free_port"])
+    return Membership(members, answer["token"])
 
 
 # Between all ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ returns the result.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mindspore import Tensor
@@ -52,6 +52,11 @@ class Backend(ABC):
 
         Members (or all ranks) may make their groups in any order. `name` is for messages and the trace.
         """
+
+    @abstractmethod
+    def prepare(self, groups: Mapping[str, Sequence[int]]) -> None:
+        """Make this rank's groups (kind -> global ranks, the kinds in one order on all ranks), where the members of a
+        group have to make it together."""
 
     @abstractmethod
     def progress(self) -> None:

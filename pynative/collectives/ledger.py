@@ -15,7 +15,7 @@ from pynative.collectives.errors import CollectiveMismatch
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _SIGNATURE_LIMIT = 2048
 _SITE_LIMIT = 512
-_HEAD = struct.Struct("<QHHHH")
+_HEAD = struct.Struct("<QHHH")
 _sites: dict[tuple[object, int], str] = {}
 
 
@@ -24,36 +24,32 @@ class Call:
     """One call of one rank: `number` counts the calls of its channel, `signature` is what all ranks must agree on.
 
     `rows` are the row counts of an all_to_all, which differ by rank: (sent to each rank, expected from each rank).
-    `order` is for a transport that must know what this rank did before (native).
     """
 
     signature: str
     site: str
     number: int = 0
     rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    order: tuple[int, ...] = ()
 
     def packed(self) -> bytes:
         """The record as bytes, at most a page."""
         signature = self.signature.encode()[:_SIGNATURE_LIMIT]
         site = self.site.encode()[-_SITE_LIMIT:]
-        numbers = [*self.rows[0], *self.rows[1], *self.order]
-        head = _HEAD.pack(self.number, len(signature), len(site), len(self.rows[0]), len(self.order))
+        numbers = [*self.rows[0], *self.rows[1]]
+        head = _HEAD.pack(self.number, len(signature), len(site), len(self.rows[0]))
         return head + signature + site + struct.pack(f"<{len(numbers)}q", *numbers)
 
     @staticmethod
     def unpacked(memory, start: int) -> "Call":
         """The record at byte `start` of `memory`."""
-        number, signature_size, site_size, row_count, order_count = _HEAD.unpack(memory[start : start + _HEAD.size])
+        number, signature_size, site_size, row_count = _HEAD.unpack(memory[start : start + _HEAD.size])
         start += _HEAD.size
         signature = memory[start : start + signature_size].decode()
         start += signature_size
         site = memory[start : start + site_size].decode(errors="replace")
         start += site_size
-        count = 2 * row_count + order_count
-        numbers = struct.unpack(f"<{count}q", memory[start : start + 8 * count])
-        rows = numbers[:row_count], numbers[row_count : 2 * row_count]
-        return Call(signature, site, number, rows, numbers[2 * row_count :])
+        numbers = struct.unpack(f"<{2 * row_count}q", memory[start : start + 16 * row_count])
+        return Call(signature, site, number, (numbers[:row_count], numbers[row_count:]))
 
     def agrees(self, memory, start: int) -> bool:
         """Whether the record at byte `start` of `memory` has this number and signature."""

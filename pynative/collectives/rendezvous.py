@@ -25,15 +25,11 @@ LARGEST_HOST = 200
 
 @dataclass
 class Rendezvous:
-    """What a rank brings home: the arena's descriptor and, by rank, doorbells (eventfds) and process ids.
-
-    `port` is a TCP port of this host that was free a moment ago, the same for all ranks.
-    """
+    """What a rank brings home: the arena's descriptor and, by rank, doorbells (eventfds) and process ids."""
 
     memory: int
     doorbells: dict[int, int]
     pids: dict[int, int]
-    port: int
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ def meet(place: Place) -> Rendezvous:
     doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     if len(place.ranks) == 1:
         memory, rank = Arena.create(place.world_size), place.rank
-        return Rendezvous(memory, {rank: doorbell}, {rank: os.getpid()}, _free_port())
+        return Rendezvous(memory, {rank: doorbell}, {rank: os.getpid()})
     return _host(place, doorbell, deadline) if place.rank == place.ranks[0] else _join(place, doorbell, deadline)
 
 
@@ -75,20 +71,14 @@ def _host(place: Place, doorbell: int, deadline: float) -> Rendezvous:
             peers[rank] = (connection, *peer)
         doorbells = {place.rank: doorbell} | {rank: peers[rank][1] for rank in sorted(peers)}
         pids = {place.rank: os.getpid()} | {rank: peers[rank][2] for rank in sorted(peers)}
-        memory, port = Arena.create(place.world_size), _free_port()
-        answer = json.dumps({"pids": list(pids.values()), "port": port}).encode()
+        memory = Arena.create(place.world_size)
+        answer = json.dumps({"pids": list(pids.values())}).encode()
         for rank, (connection, _, _) in peers.items():
             try:
                 socket.send_fds(connection, [answer], [memory, *doorbells.values()])
             except OSError as error:
                 raise PeerLost(f"rank {rank} (pid {pids[rank]}) ended while the ranks met", [rank]) from error
-    return Rendezvous(memory, doorbells, pids, port)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return Rendezvous(memory, doorbells, pids)
 
 
 def _bind(listener: socket.socket, place: Place) -> None:
@@ -161,7 +151,7 @@ def _join(place: Place, doorbell: int, deadline: float) -> Rendezvous:
     doorbells = dict(zip(place.ranks, descriptors[1:], strict=True))
     os.close(doorbells[place.rank])
     doorbells[place.rank] = doorbell
-    return Rendezvous(descriptors[0], doorbells, dict(zip(place.ranks, answer["pids"], strict=True)), answer["port"])
+    return Rendezvous(descriptors[0], doorbells, dict(zip(place.ranks, answer["pids"], strict=True)))
 
 
 def _connect(connection: socket.socket, place: Place, deadline: float) -> None:

@@ -39,11 +39,10 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
     transport = config.collectives or device.DEFAULT_COLLECTIVES[target]
     if collectives.is_scheduler() and target == "CPU":
         sys.exit(0)
-    settings = config.fused, not config.disable_jit_fuser
-    device.initialize(target, config.kernels, config.threads, config.world_size, *settings)
+    device.initialize(target, config.kernels, config.threads, config.world_size, config.fused)
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)
     if backend.local_size < config.world_size:  # known only now: the cores are shared by the ranks of this host alone
-        device.initialize(target, config.kernels, config.threads, backend.local_size, *settings)
+        device.initialize(target, config.kernels, config.threads, backend.local_size, config.fused)
     if not _has_prompt():
         sys.excepthook = lambda kind, error, trace: failure.end(backend, error)
     if backend.world_size != config.world_size:

@@ -40,7 +40,7 @@ OFFLOADED = [
 ]
 """Cases, flags, and how many memories are the host's: weights, states."""
 FIRST_STEPS = [
-    *[("gpt2", layout, 4) for layout in ("tp2", "pp2", "cp2 ring")],
+    *[("gpt2", layout, 4) for layout in ("tp2", "pp2", "cp2 ring", "pp2 zb-h1")],
     *[("llama_bf16", layout, 3) for layout in ("1 rank", "tp2 sp", "pp2", "cp2 ring", "dp2 distopt")],
     *[("gpt2_fp16", layout, 5) for layout in ("1 rank", "tp2 sp", "pp2")],
     ("mixtral", "ep2 grouped", 1),

@@ -1,7 +1,5 @@
 """Which device a process computes on: asked for, set by the script, or there."""
 
-import os
-import sys
 from types import SimpleNamespace
 
 import mindspore as ms
@@ -121,33 +119,3 @@ def test_a_script_that_sets_its_threads_keeps_them(monkeypatch, dispatching, com
     monkeypatch.setattr(device, "RuntimeConf", SimpleNamespace(get_instance=lambda: settings))
     device.initialize("CPU", "host", threads=1, world_size=1)
     assert (settings.dispatching, settings.computing) == found
-
-
-def test_a_daemon_without_standard_output_starts(monkeypatch, capfd):
-    """Descriptor 1 is closed, and Python has no stream there; where there is one, it is as before afterwards."""
-    with device._without_output():
-        os.write(1, b"hidden")
-    os.write(1, b"shown")
-    assert capfd.readouterr().out == "shown"
-
-    def closed(descriptor: int) -> int:
-        raise OSError("Bad file descriptor")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "dup", closed)
-        patch.setattr(sys, "stdout", None)
-        with device._without_output():
-            os.write(1, b"shown")
-    assert capfd.readouterr().out == "shown"
-
-
-@pytest.mark.parametrize(
-    ("kernels", "jit_fuser", "launches"), [("host", True, 0), (None, True, 0), ("ops", False, 0), ("ops", True, 1)]
-)
-def test_nothing_is_launched_where_nothing_is_compiled(monkeypatch, kernels, jit_fuser, launches):
-    """After a launch a script can set no device any more, not even the same one."""
-    launched = []
-    monkeypatch.setattr(device, "_run_graphs_in_the_caller", lambda: launched.append(True))
-    device.initialize("CPU", kernels, threads=1, world_size=1, jit_fuser=jit_fuser)
-    device.initialize("CPU", "host", threads=1, world_size=1)
-    assert len(launched) == launches

@@ -6,7 +6,7 @@
     def test_sum():
         assert run(2, body, 3) == [6, 6]
 
-Ranks are processes that are started once for each (world size, backend), wait idle between calls and end with pytest.
+Ranks are processes that are started once for each world size, wait idle between calls and end with pytest.
 Arguments and results are pickled. If any rank raises, the error of the rank that raised first is raised here with its
 traceback, and the ranks connect anew for the next call.
 """
@@ -43,7 +43,6 @@ def run(
     world_size: int,
     function: Callable,
     *args: Any,
-    backend: str = "shared_memory",
     timeout: float = TIMEOUT_SECONDS,
     between_hosts: bool = False,
     **kwargs: Any,
@@ -53,9 +52,7 @@ def run(
     `backend` inside is that rank's connected Backend. A rank that does not answer within `timeout` seconds fails the
     test with the stacks of all such ranks. With `between_hosts` half of the ranks are on another host (`two_hosts`).
     """
-    answers = outcomes(
-        world_size, function, *args, backend=backend, timeout=timeout, between_hosts=between_hosts, **kwargs
-    )
+    answers = outcomes(world_size, function, *args, timeout=timeout, between_hosts=between_hosts, **kwargs)
     failed = [answer for answer in answers if isinstance(answer, Failed)]
     if failed:
         raise _first_cause(failed)
@@ -66,20 +63,19 @@ def outcomes(
     world_size: int,
     function: Callable,
     *args: Any,
-    backend: str = "shared_memory",
     timeout: float = TIMEOUT_SECONDS,
     between_hosts: bool = False,
     **kwargs: Any,
 ) -> list[Any]:
     """As `run`, but a rank that raised or died has a `Failed` as its result."""
-    return pool(world_size, backend, between_hosts).run(function, args, kwargs, timeout)
+    return pool(world_size, between_hosts).run(function, args, kwargs, timeout)
 
 
-def pool(world_size: int, backend: str = "shared_memory", between_hosts: bool = False) -> "Pool":
+def pool(world_size: int, between_hosts: bool = False) -> "Pool":
     """The pool of processes for a world size, started if need be."""
-    key = (world_size, backend, between_hosts)
+    key = (world_size, between_hosts)
     if key not in _pools or not _pools[key].alive():
-        _pools[key] = Pool(world_size, backend, _two_hosts() if between_hosts else ())
+        _pools[key] = Pool(world_size, _two_hosts() if between_hosts else ())
     return _pools[key]
 
 
@@ -143,10 +139,9 @@ class Worker:
 
 
 class Pool:
-    """The processes of one (world size, backend)."""
+    """The processes of one world size, on one host or two."""
 
-    def __init__(self, world_size: int, backend: str, hosts: Sequence[two_hosts.Host] = ()):
-        self.backend = backend
+    def __init__(self, world_size: int, hosts: Sequence[two_hosts.Host] = ()):
         self.job = 0
         environments = [_environment(rank, world_size, hosts) for rank in range(world_size)]
         prefixes = [hosts[rank * len(hosts) // world_size].prefix if hosts else () for rank in range(world_size)]
@@ -159,7 +154,7 @@ class Pool:
     def run(self, function: Callable, args: tuple, kwargs: dict, timeout: float) -> list[Any]:
         """See `outcomes`."""
         address = f"tests-{os.getpid()}-{id(self)}-{self.job}"
-        order = pickle.dumps((self.backend, address, function.__module__, function.__qualname__, args, kwargs))
+        order = pickle.dumps((address, function.__module__, function.__qualname__, args, kwargs))
         for worker in self.workers:
             worker.connection.send_bytes(order)
         answers = self._collect(timeout)
@@ -198,9 +193,9 @@ class Pool:
         raise RankFailed(f"rank(s) {ranks} did not answer in {timeout:.0f} s\n" + "\n".join(stories))
 
     def _disconnect(self) -> None:
-        """Start over: a new connection, or new processes where a connection can't be made twice."""
+        """Start over: a new connection, or new processes where one has ended."""
         self.job += 1
-        if self.backend == "native" or not self.alive():
+        if not self.alive():
             self.stop()
 
     def stop(self) -> None:

@@ -45,25 +45,25 @@ class Seat:
     def answer(self, order: bytes) -> bytes:
         """The pickled result of an order, or a Failed."""
         try:
-            backend, address, module, name, args, kwargs = pickle.loads(order)
+            address, module, name, args, kwargs = pickle.loads(order)
             function: Any = importlib.import_module(module)
             for part in name.split("."):
                 function = getattr(function, part)
-            return pickle.dumps(function(self._connected(backend, address), *args, **kwargs))
+            return pickle.dumps(function(self._connected(address), *args, **kwargs))
         except BaseException as error:
             failed = self._failure(error)
             if self.backend is not None:
                 self.backend.fail(error)
             return pickle.dumps(failed)
 
-    def _connected(self, backend: str, address: str):
+    def _connected(self, address: str):
         from pynative.collectives import connect
 
         if address != self.address:
             if self.backend is not None:
                 with contextlib.suppress(RuntimeError):
                     self.backend.close()
-            self.backend = connect(backend, address=job_address(address), timeout_minutes=1.5)
+            self.backend = connect(address=job_address(address), timeout_minutes=1.5)
             self.address = address
         return self.backend
 
@@ -78,15 +78,14 @@ class Seat:
 
 
 def _prepare_mindspore() -> None:
-    """MindSpore's operators have one thread, as ours have: ranks share the cores. Jobs choose their kernels; what is
-    compiled for one of them has to run in the calling thread, which only the first launch of a process decides.
+    """MindSpore's operators have one thread, as ours have: ranks share the cores. Jobs choose their kernels.
 
     What is imported lives as long as the process, so no collection of garbage need look at it: each takes 0.1 s.
     """
     from pynative import device
 
     for kernels in ("ops", "host"):
-        device.initialize("CPU", kernels, threads=1, world_size=1, jit_fuser=True)
+        device.initialize("CPU", kernels, threads=1, world_size=1)
     gc.freeze()
 
 

@@ -29,8 +29,7 @@ def job(backend, config: AllConfig) -> Iterator[None]:
 
     parallel = config.parallel_config
     parallel.found_device = "CPU"
-    settings = parallel.fused, not parallel.disable_jit_fuser
-    device.initialize("CPU", parallel.kernels, parallel.threads or 1, backend.world_size, *settings)
+    device.initialize("CPU", parallel.kernels, parallel.threads or 1, backend.world_size, parallel.fused)
     parallel_state.initialize_from_config(parallel, backend)
     set_rng_seed(config.training_config.seed)
     try:
@@ -44,7 +43,7 @@ def rank_of_a_job(rank: int, world_size: int, **sizes) -> Iterator[None]:
     """Inside, this process is one rank of a job whose other ranks don't exist; groups are their ranks."""
     from pynative import parallel_state
 
-    backend = SimpleNamespace(rank=rank, world_size=world_size, group=lambda ranks, name: ranks)
+    backend = SimpleNamespace(rank=rank, world_size=world_size, group=lambda ranks, name: ranks, prepare=len)
     parallel_state.initialize_model_parallel(**sizes, backend=backend)
     try:
         yield

@@ -114,9 +114,9 @@ def reference(flags: str, how: Callable = train) -> Trained:
     return run(1, how, f"{flags} {STEPS}")[0]
 
 
-def check_layout(flags: str, world: int, layout: str, backend: str = "shared_memory", how: Callable = train) -> None:
+def check_layout(flags: str, world: int, layout: str, how: Callable = train) -> None:
     """The run of `flags` on `world` ranks under a layout's flags is one process's; `how` is `train` or calls it."""
-    results = run(world, how, f"{flags} {layout} {STEPS}", backend=backend)
+    results = run(world, how, f"{flags} {layout} {STEPS}")
     wrong = differences(results, reference(flags, how))
     assert not wrong, f"off, in units of what is tolerated: {wrong}"
 

@@ -1,4 +1,4 @@
-"""What the ranks of test_death's msrun jobs do; with backend, mode and a file for process ids."""
+"""What the ranks of test_death's msrun jobs do; with mode and a file for process ids."""
 
 import os
 import sys
@@ -15,9 +15,9 @@ import numpy as np
 from pynative.collectives.failure import EndTogether
 
 
-def main(collectives: str, mode: str, notes: str) -> None:
+def main(mode: str, notes: str) -> None:
     """Three good steps, then what the mode says."""
-    with EndTogether(connect(collectives, timeout_minutes=1)) as backend:
+    with EndTogether(connect(timeout_minutes=1)) as backend:
         for step in range(6):
             if step == 3:
                 with open(f"{notes}.{backend.rank}", "w") as file:

@@ -33,6 +33,7 @@ FLAGS = group(
         "latent attention computes the same function of the same weights, by its own order of products",
         "--enable-mla-absorb --mla-mm-split",
     ),
+    ignored("no function is compiled here: operators are launched one by one", "--disable-jit-fuser"),
     ignored(
         "there are no CUDA graphs here",
         """

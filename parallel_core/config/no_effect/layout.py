@@ -87,7 +87,6 @@ ROWS = (
         "gradients of float32 and bfloat16 weights are added up in float32 in any case",
     ),
     Idle("grad_reduce_in_bf16", lambda config: config.model_config.compute_dtype != "bfloat16", "needs --bf16"),
-    Idle("disable_jit_fuser", lambda config: not config.parallel_config.compiles, "acts on --kernels ops on a CPU"),
     Idle("use_flash_attention", _attends_in_one_way, "on a CPU attention keeps no scores in any case (--kernels host)"),
     Idle("deterministic_mode", _is_on_cpu, "a CPU gives the same bits in any case"),
     Idle("apply_rope_fusion apply_swiglu_fusion input_layout", _is_on_cpu, "a CPU has one form of these operators"),

@@ -39,6 +39,12 @@ def _what_tensor_ranks_share(config: Sections) -> str:
     return ", whose ranks share the way to the experts" if config.moe_config.num_experts is not None else ""
 
 
+def transport_is_there(config: Sections) -> Iterator[Finding]:
+    parallel = config.parallel_config
+    if parallel.collectives == "native" and parallel.device_target == "CPU":
+        yield Finding("--collectives", "native", "HCCL connects Ascends alone", "leave it out")
+
+
 def ulysses_divides(config: Sections) -> Iterator[Finding]:
     parallel, heads = config.parallel_config, config.model_config.num_attention_heads
     size, tensor = parallel.context_parallel_size, parallel.tensor_model_parallel_size
@@ -69,6 +75,7 @@ def sizes_of_context_parallelism(config: Sections) -> Iterator[Finding]:
 
 RULES = (
     sequence_divides,
+    transport_is_there,
     ulysses_divides,
     hybrid_is_both,
     sizes_of_context_parallelism,

@@ -11,7 +11,6 @@ from mindspore.ops.operations._grad_ops import GeLUGrad
 from parallel_core.activations import GATES
 from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.ops.elementwise import cast
-from pynative.kernels.ops.jit_fuser import jit_fuser
 from pynative.kernels.ops.linear import bias_gradient
 
 _gelu, _gelu_gradient, _silu_gradient = ops.GeLU(), GeLUGrad(), SiLUGrad()
@@ -74,12 +73,10 @@ def activated(x: Tensor, activation: str, plain: dict[str, Callable[[Tensor], Te
     return plain[GATES[activation]](gate) * up
 
 
-@jit_fuser
 def _forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     return activated(x if bias is None else ops.add(x, bias), activation)
 
 
-@jit_fuser
 def _gradient(dy: Tensor, x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     """Of x + bias, in the type of that."""
     if bias is not None:

@@ -12,7 +12,6 @@ from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key, attention_dropout_mask
 from pynative.kernels.ops.elementwise import cast, shaped, soft_cap, soft_cap_slope
-from pynative.kernels.ops.jit_fuser import jit_fuser
 
 MASKED_SCORE = -10000.0
 
@@ -92,7 +91,6 @@ def dropout_masks(key: Key, rate: float, head_offset: int, shape: tuple[int, int
     return from_numpy(np.stack(masks).reshape(shape))
 
 
-@jit_fuser
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, added: Tensor | None, kept: Tensor | None,
     scale: float, cap: float | None,
@@ -118,7 +116,6 @@ def _weights(probabilities: Tensor, kept: Tensor | None, values: Tensor) -> Tens
     return shaped(cast(weights, values.dtype), batch, groups, probabilities.size // (batch * groups * length), length)
 
 
-@jit_fuser
 def _attend_gradient(
     dout: Tensor, scaled: Tensor, keys: Tensor, values: Tensor, products: Tensor | None, probabilities: Tensor,
     hidden: Tensor | None, kept: Tensor | None, scale: float, cap: float | None,

@@ -7,7 +7,6 @@ from mindspore import Tensor, ops
 
 from pynative.kernels.ops.elementwise import cast
 from pynative.kernels.ops.embedding import row_of
-from pynative.kernels.ops.jit_fuser import jit_fuser
 
 BLOCK_ENTRIES = 1 << 24
 """Logits that are widened to float32 at a time: 64 MB."""
@@ -33,19 +32,16 @@ def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tup
     return maximum, total, ops.select(present.reshape(target.shape), target_logit, 0.0)
 
 
-@jit_fuser
 def _statistics(rows: Tensor, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     maximum = ops.amax(rows, -1, True)
     total = ops.exp(rows - maximum).sum(axis=-1)
     return maximum.reshape(-1), total, ops.gather_d(rows, 1, column).reshape(-1)
 
 
-@jit_fuser
 def cross_entropy_addends(own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor) -> Tensor:
     return ops.stack((own_sum * ops.exp(own_maximum - maximum), target_logit))
 
 
-@jit_fuser
 def cross_entropy_loss(added: Tensor, maximum: Tensor) -> Tensor:
     return ops.log(added[0]) + maximum - added[1]
 
@@ -68,14 +64,12 @@ def cross_entropy_gradient(
     return _joined(blocks).reshape(logits.shape)
 
 
-@jit_fuser
 def _factors(maximum: Tensor, total: Tensor, dloss: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of every row, [s b, 1]: its maximum, the gradient over its sum, and what its target gets beside."""
     dloss = dloss.reshape(-1, 1)
     return maximum.reshape(-1, 1), dloss / total.reshape(-1, 1), ops.select(present, -dloss, 0.0)
 
 
-@jit_fuser
 def _gradient(
     rows: Tensor, highest: Tensor, weight: Tensor, column: Tensor, at_target: Tensor, dtype: mindspore.Type
 ) -> Tensor:

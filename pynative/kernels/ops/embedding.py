@@ -7,11 +7,9 @@ from mindspore import Tensor, ops
 
 from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.ops.elementwise import cast
-from pynative.kernels.ops.jit_fuser import jit_fuser
 from pynative.kernels.ops.linear import delivered
 
 
-@jit_fuser
 def row_of(ids: Tensor, first_id: int, rows: int) -> tuple[Tensor, Tensor]:
     """(the row of each id in a table that begins at `first_id`, 0 where it has none; bool, whether it has one)."""
     local = cast(ids, mindspore.int32)

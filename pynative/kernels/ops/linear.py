@@ -4,7 +4,6 @@ from mindspore import Tensor, ops
 
 from pynative import in_place
 from pynative.kernels.ops.elementwise import shaped
-from pynative.kernels.ops.jit_fuser import jit_fuser
 
 # The transpose flags avoid the copies that transposing a tensor first would make.
 _product = ops.MatMul()
@@ -24,7 +23,6 @@ def delivered(gradient: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
     return out
 
 
-@jit_fuser
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     y = _product_with_transposed(_rows(x), weight)
     if bias is not None:
@@ -32,17 +30,14 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return shaped(y, *x.shape[:-1], weight.shape[0])
 
 
-@jit_fuser
 def _input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
     return shaped(_product(_rows(dy), weight), *dy.shape[:-1], weight.shape[1])
 
 
-@jit_fuser
 def _weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
     return _transposed_product(_rows(dy), _rows(x))
 
 
-@jit_fuser
 def _sum_of_rows(dy: Tensor) -> Tensor:
     return _rows(dy).sum(axis=0)
 

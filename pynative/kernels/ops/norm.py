@@ -9,35 +9,20 @@ from mindspore.ops.auto_generate import LayerNormGrad
 
 from pynative.autograd import Function, add_weight_gradient, add_weight_gradients
 from pynative.kernels.ops.elementwise import cast
-from pynative.kernels.ops.jit_fuser import jit_fuser
 from pynative.kernels.ops.linear import delivered
 
 FLOAT32 = mindspore.float32
 
 
 @cache
-def _layer_norm(epsilon: float) -> jit_fuser:
-    norm = ops.LayerNorm(begin_norm_axis=-1, begin_params_axis=-1, epsilon=epsilon)
-
-    @jit_fuser
-    def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return norm(x, weight, bias)
-
-    return layer_norm
+def _layer_norm(epsilon: float) -> ops.LayerNorm:
+    return ops.LayerNorm(begin_norm_axis=-1, begin_params_axis=-1, epsilon=epsilon)
 
 
 @cache
-def _layer_norm_gradient(epsilon: float) -> jit_fuser:
+def _layer_norm_gradient(epsilon: float) -> LayerNormGrad:
     """The operator has no argument for epsilon, and another one unless it is told so."""
-    gradient = LayerNormGrad(begin_norm_axis=-1, begin_params_axis=-1).add_prim_attr("epsilon", epsilon)
-
-    @jit_fuser
-    def layer_norm_gradient(
-        x: Tensor, dy: Tensor, variance: Tensor, mean: Tensor, weight: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return gradient(x, dy, variance, mean, weight)
-
-    return layer_norm_gradient
+    return LayerNormGrad(begin_norm_axis=-1, begin_params_axis=-1).add_prim_attr("epsilon", epsilon)
 
 
 class _LayerNorm(Function):
@@ -71,7 +56,6 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_cen
     return cast(_LayerNorm.apply(wide, factor, shift, epsilon), x.dtype)
 
 
-@jit_fuser
 def _rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) -> tuple[Tensor, Tensor]:
     """(the normalized rows, 1 / their root mean square)."""
     wide = cast(x, FLOAT32)
@@ -79,7 +63,6 @@ def _rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) ->
     return cast(wide * inverse * scale(weight, zero_centered), x.dtype), inverse
 
 
-@jit_fuser
 def _rms_norm_gradient(
     dy: Tensor, x: Tensor, inverse: Tensor, weight: Tensor, zero_centered: bool
 ) -> tuple[Tensor, Tensor]:

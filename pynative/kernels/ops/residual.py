@@ -7,7 +7,6 @@ from mindspore import Tensor, from_numpy, ops
 from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.dropout import Dropout, Key, Rows
 from pynative.kernels.ops.elementwise import cast
-from pynative.kernels.ops.jit_fuser import jit_fuser
 from pynative.kernels.ops.linear import bias_gradient
 
 
@@ -16,7 +15,6 @@ def _mask(x: Tensor, rate: float, key: Key, rows: Rows | None) -> Tensor | None:
     return from_numpy(Dropout(rate, key, rows).mask(x.shape)) if rate else None
 
 
-@jit_fuser
 def _sum(x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor | None) -> Tensor:
     if bias is not None:
         x = ops.add(x, bias)

@@ -5,10 +5,8 @@ from mindspore import Tensor, ops
 from parallel_core.fused_rows import heads_of_group
 from pynative.autograd import Function
 from pynative.kernels.ops.elementwise import cast
-from pynative.kernels.ops.jit_fuser import jit_fuser
 
 
-@jit_fuser
 def _split(qkv: Tensor, groups: int, heads: tuple[int, int, int], head_size: int) -> tuple[Tensor, Tensor, Tensor]:
     leading, (m, n, o) = qkv.shape[:-1], heads
     rows = qkv.reshape(*leading, groups, m + n + o, head_size)
@@ -16,7 +14,6 @@ def _split(qkv: Tensor, groups: int, heads: tuple[int, int, int], head_size: int
     return q.reshape(*leading, -1, head_size), k.reshape(*leading, -1, head_size), v.reshape(*leading, -1, head_size)
 
 
-@jit_fuser
 def _joined(dq: Tensor, dk: Tensor, dv: Tensor, groups: int) -> Tensor:
     """The inverse."""
     leading, head_size = dq.shape[:-2], dq.shape[-1]
@@ -49,7 +46,6 @@ def _rotate_half(x: Tensor, interleaved: bool) -> Tensor:
     return ops.cat((-two, one), -1)
 
 
-@jit_fuser
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int, inverse: bool) -> Tensor:
     """As `rotary` says; `inverse` applies the transpose of that matrix, which is its gradient."""
     shape = (x.shape[0], -1, 1, cos.shape[-1])

@@ -1,7 +1,6 @@
 """A profile of some iterations, recorded by MindSpore's profiler.
 
 It sees MindSpore's operators: on a CPU those of `--kernels ops`, while the default's work is in numpy and oneDNN.
-The profiler is `ms.profiler` where it is used, and no import: it is loaded when a run wants it (`deferred_imports`).
 """
 
 from pathlib import Path

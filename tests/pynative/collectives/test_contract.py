@@ -12,9 +12,9 @@ from tests.support.ascend.stack import over_hccl
 from tests.support.collectives import TYPES, given, numbers, reduced, same, values
 from tests.support.distributed import run
 
-ON_ONE_HOST = [("shared_memory", n) for n in (1, 2, 3, 4)] + [("native", 2), ("native", 3), ("hccl", 2), ("hccl", 3)]
+ON_ONE_HOST = [("shared_memory", n) for n in (1, 2, 3, 4)] + [("hccl", 2), ("hccl", 3)]
 """hccl: what an Ascend runs, MindSpore's own checks included, over doubles of HCCL's primitives."""
-WORLDS = [(*world, False) for world in ON_ONE_HOST] + [("shared_memory", 3, True), ("native", 2, True)]
+WORLDS = [(*world, False) for world in ON_ONE_HOST] + [("shared_memory", 3, True)]
 SHAPES = [(0,), (1,), (7,), (2, 3, 4), (), (0, 4), (4, 300, 125)]
 BEYOND_THE_ARENA = (3_500_003,)
 
@@ -36,7 +36,7 @@ def on(world, body, *args):
     backend, size, between_hosts = world
     if backend == "hccl":
         return run(size, over_hccl, body, *args)
-    return run(size, body, *args, backend=backend, between_hosts=between_hosts)
+    return run(size, body, *args, between_hosts=between_hosts)
 
 
 def check_all_reduce(backend, kind):

@@ -122,6 +122,8 @@ def claim_wrongly(backend, address):
             connect()
         with pytest.raises(ValueError, match="shared_memory, native"):
             connect("mpi")
+        with pytest.raises(ValueError, match="HCCL connects Ascends alone"):
+            connect("native", rank=0, world_size=1)
 
 
 def test_jobs_that_do_not_fit_are_refused():
@@ -152,12 +154,10 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def msrun(
-    mode: str, folder: Path, kill: bool = False, backend: str = "shared_memory"
-) -> tuple[int, float, list[str], str]:
+def msrun(mode: str, folder: Path, kill: bool = False) -> tuple[int, float, list[str], str]:
     """(exit code, seconds from the misfortune to the end, the ranks' logs, what msrun printed)"""
     command = [MSRUN, "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True"]
-    command += [f"--log_dir={folder}/log", str(JOB), backend, mode, f"{folder}/pid"]
+    command += [f"--log_dir={folder}/log", str(JOB), mode, f"{folder}/pid"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOG_v": "3"}
     environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -187,9 +187,8 @@ def _pid(file: Path) -> int:
 class TestUnderMsrun:
     """The whole job, started as users start it."""
 
-    @pytest.mark.parametrize("backend", ["shared_memory", "native"])
-    def test_good_job_ends_with_zero(self, tmp_path, backend):
-        code, _, logs, printed = msrun("good", tmp_path, backend=backend)
+    def test_good_job_ends_with_zero(self, tmp_path):
+        code, _, logs, printed = msrun("good", tmp_path)
         assert code == 0, printed
         assert all("all steps done" in log for log in logs)
 
@@ -200,9 +199,8 @@ class TestUnderMsrun:
         assert "Traceback" not in logs[0] and "rank 1" in logs[0] and "KeyError" in logs[0]
         assert printed.index("rank 1 failed:") < printed.index("rank 0 ends:")
 
-    @pytest.mark.parametrize("backend", ["shared_memory", "native"])
-    def test_kill_9_of_a_rank_ends_the_job_and_names_it(self, tmp_path, backend):
-        code, seconds, logs, _ = msrun("wait", tmp_path, kill=True, backend=backend)
+    def test_kill_9_of_a_rank_ends_the_job_and_names_it(self, tmp_path):
+        code, seconds, logs, _ = msrun("wait", tmp_path, kill=True)
         assert code != 0 and seconds < AT_ONCE
         pid = (tmp_path / "pid.1").read_text()
         assert f"rank 1 (pid {pid}) ended" in logs[0] and "Traceback" not in logs[0]

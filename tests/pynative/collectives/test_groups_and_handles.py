@@ -6,17 +6,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from pynative.collectives.cpu import SharedMemoryBackend
 from tests.support.collectives import given, numbers, reduced, same
 from tests.support.distributed import run
-
-BACKENDS = ("shared_memory", "native")
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    """A backend's name."""
-    return request.param
 
 
 def total(group) -> int:
@@ -39,8 +30,8 @@ def use_groups(backend):
         assert total(groups[ranks]) == sum(ranks)
 
 
-def test_groups_made_in_different_orders_by_members_only(backend):
-    run(3, use_groups, backend=backend)
+def test_groups_made_in_different_orders_by_members_only():
+    run(3, use_groups)
 
 
 def use_groups_of_one(backend):
@@ -60,8 +51,8 @@ def use_groups_of_one(backend):
     assert alone.all_reduce(x, out=out) is out and out.asnumpy().tolist() == x.asnumpy().tolist()
 
 
-def test_a_group_of_one_returns_its_input(backend):
-    run(2, use_groups_of_one, backend=backend)
+def test_a_group_of_one_returns_its_input():
+    run(2, use_groups_of_one)
 
 
 def wait_in_other_orders(backend, size):
@@ -88,8 +79,8 @@ def wait_in_other_orders(backend, size):
 
 
 @pytest.mark.parametrize("size", [3, 900_000])
-def test_handles_waited_for_in_any_order(backend, size):
-    run(3, wait_in_other_orders, size, backend=backend)
+def test_handles_waited_for_in_any_order(size):
+    run(3, wait_in_other_orders, size)
 
 
 def one_forward_one_backward(backend, micro_batches, size):
@@ -112,10 +103,8 @@ def one_forward_one_backward(backend, micro_batches, size):
 
 
 @pytest.mark.parametrize(("micro_batches", "size"), [(40, 5), (8, 3_000_000)])
-def test_posted_sends_never_block(backend, micro_batches, size):
-    if backend == "native":
-        size = min(size, 100_000)
-    run(3, one_forward_one_backward, micro_batches, size, backend=backend)
+def test_posted_sends_never_block(micro_batches, size):
+    run(3, one_forward_one_backward, micro_batches, size)
 
 
 def send_both_ways(backend):
@@ -148,8 +137,8 @@ def cross_a_collective(backend):
             work.wait()
 
 
-def test_messages_and_collectives_do_not_mix(backend):
-    run(3, cross_a_collective, backend=backend)
+def test_messages_and_collectives_do_not_mix():
+    run(3, cross_a_collective)
 
 
 def count_calls(backend):
@@ -165,8 +154,8 @@ def count_calls(backend):
     return {operation: (c.calls, c.bytes) for (name, operation), c in backend.trace.counts.items() if name == "world"}
 
 
-def test_the_trace_counts_calls_and_bytes_sent(backend):
-    first, second = run(2, count_calls, backend=backend)
+def test_the_trace_counts_calls_and_bytes_sent():
+    first, second = run(2, count_calls)
     expected = {
         "all_reduce": (2, 8000),
         "all_gather": (1, 4000),
@@ -200,27 +189,27 @@ def ask_wrongly(backend):
     assert total(group) == 1, "a refused call must leave no trace"
 
 
-def test_bad_arguments_are_refused_before_anything_is_sent(backend):
-    run(2, ask_wrongly, backend=backend)
+def test_bad_arguments_are_refused_before_anything_is_sent():
+    run(2, ask_wrongly)
 
 
 def complete_without_waiting(backend, size) -> tuple:
     """Work that only looks in: how often until it was complete, its result, its interval, the seconds that it took.
 
     The last rank issues it when the first one has looked, which so cannot find it complete at once, however fast both
-    are. MindSpore's work moves by itself: there the ranks don't tell each other.
+    are.
     """
     backend.trace.reset()
     backend.trace.keeps_intervals = True
     x, looks, start = given(backend.rank, (size,), "float32"), 0, time.perf_counter()
-    told, looks_told = ms.Tensor([1], ms.int32), isinstance(backend, SharedMemoryBackend)
-    if looks_told and backend.rank == 1:
+    told = ms.Tensor([1], ms.int32)
+    if backend.rank == 1:
         backend.world.recv(told.shape, told.dtype, 0)
     work = backend.world.reduce_scatter(x, async_op=True)
     while not work.finished:
         backend.progress()
         looks += 1
-        if looks_told and backend.rank == 0 and looks == 1:
+        if backend.rank == 0 and looks == 1:
             backend.world.send(told, 1)
         time.sleep(0.001)
     stop = time.perf_counter()
@@ -235,13 +224,13 @@ def numpy_of(work) -> np.ndarray:
     return work.wait().asnumpy()
 
 
-def test_outstanding_work_moves_on_when_a_computing_rank_looks_in(backend):
+def test_outstanding_work_moves_on_when_a_computing_rank_looks_in():
     """A reduction of 8 MB is complete after a few looks, none of which waits."""
     size = 2 << 20
     total = numbers(0, (size,), "float32") + numbers(1, (size,), "float32")
-    results = run(2, complete_without_waiting, size, backend=backend)
+    results = run(2, complete_without_waiting, size)
     np.testing.assert_array_equal(np.concatenate([result for _, result in results]), total)
-    assert results[0][0] > 0 or backend == "native"
+    assert results[0][0] > 0
 
 
 def keep_no_intervals(backend):

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from mindspore.mint import distributed
 
-from pynative.collectives import Recv, Send
+from pynative import parallel_state
+from pynative.collectives import Recv, Send, hccl
 from pynative.collectives.hccl import HcclBackend
 from tests.support.ascend.hccl import communication
 from tests.support.ascend.stack import ascend_operators, over_hccl
@@ -72,6 +73,31 @@ def test_a_result_is_not_there_before_it_is_waited_for():
     """The double would otherwise hide a missing wait."""
     for values in run(2, over_hccl, read_too_early):
         assert np.isnan(values[:2]).all() and values[2:] == [2.0, 2.0]
+
+
+def groups_at_start(backend) -> tuple[list[str], list[str]]:
+    """HCCL's groups when the rank grid is laid, and when each kind of group was used."""
+    parallel_state.initialize_model_parallel(1, 2, backend=backend)
+    try:
+        at_start = sorted(backend._groups)
+        for kind in parallel_state.get_coordinates():
+            parallel_state.get_group(kind)
+        return at_start, sorted(backend._groups)
+    finally:
+        parallel_state.destroy_model_parallel()
+
+
+def test_all_groups_are_made_at_start_in_one_order():
+    """Members make a group together: made when first used, two stages would wait for each other in other groups."""
+    found = run(4, over_hccl, groups_at_start)
+    assert all(at_start == used and len(used) > 2 for at_start, used in found)
+
+
+def test_a_groups_name_is_short_however_many_ranks_it_has(monkeypatch):
+    """HCCL takes 127 characters."""
+    monkeypatch.setattr(hccl, "create_group", lambda name, ranks: None)
+    names = {hccl._native_name(tuple(range(start, 10_000, 2)), 10_000) for start in (0, 1)}
+    assert len(names) == 2 and max(map(len, names)) < 128
 
 
 def tensor(*shape: int, dtype=ms.float32) -> ms.Tensor:

@@ -154,15 +154,14 @@ def test_in_bfloat16(dispatcher):
 
 
 @pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
-@pytest.mark.parametrize("backend", ["native", "between hosts", "ops", "hccl"])
+@pytest.mark.parametrize("backend", ["between hosts", "ops", "hccl"])
 def test_over_every_transport(backend, dispatcher):
-    """MindSpore's communication, TCP, MindSpore's operators, and what an Ascend runs on checked doubles."""
+    """TCP, MindSpore's operators, and what an Ascend runs on checked doubles."""
     layout = LAYOUTS["ep2"]
     if backend == "hccl":
         found = run(layout.ranks, over_hccl, exchange, layout, dispatcher, "ascend")
     elif backend == "ops":
         found = run(layout.ranks, exchange, layout, dispatcher, "ops")
     else:
-        options = {"between_hosts": True} if backend == "between hosts" else {"backend": backend}
-        found = run(layout.ranks, exchange, layout, dispatcher, "host", **options)
+        found = run(layout.ranks, exchange, layout, dispatcher, "host", between_hosts=True)
     check(found, 1e-6)

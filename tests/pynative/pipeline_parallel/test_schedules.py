@@ -62,9 +62,3 @@ def test_an_uneven_split(schedule, stages, split):
 def test_other_ways_to_run(schedule, flags):
     """Exchanges waited for where they stand; the operators that Ascend runs; larger rounds; four chunks a stage."""
     check_layout(f"{BASE} {MODELS['tied, dropout']}", 2, pipeline(schedule, 2, flags))
-
-
-@pytest.mark.parametrize("schedule", ["zb-h1", "interleaved"])
-def test_mindspores_collectives(schedule):
-    """As Ascend sends and receives."""
-    check_layout(f"{BASE} {MODELS['tied, dropout']}", 2, pipeline(schedule, 2), backend="native")

@@ -74,11 +74,12 @@ class Manager:
         return bool(self.groups)
 
     def create_group(self, name: str, ranks: Sequence[int], options: object) -> bool:
-        """Members only; the name is new and short enough for HCCL (127 characters)."""
+        """Members only, all of them together; the name is new and short enough for HCCL (127 characters)."""
         require(self.carrier.rank in ranks, f"create_group {name}: rank {self.carrier.rank} is not in {ranks}")
         require(list(ranks) == sorted(ranks) and len(ranks) > 1, f"create_group {name}: {ranks}")
         require(name not in self.groups and 0 < len(name) < 128, f"create_group: the name {name!r}")
         self.groups[name] = self.carrier.group(ranks)
+        self.groups[name].barrier()
         return True
 
     def group(self, name: str) -> Group:

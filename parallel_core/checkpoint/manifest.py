@@ -82,7 +82,7 @@ class Manifest(Run):
     files: dict[str, FileRecord] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
     digest: str | None = None
-    """Of the rest, as it was read; none: an earlier version or somebody by hand wrote none."""
+    """Of the rest, as it was read; none: somebody by hand wrote none."""
 
     @property
     def weights(self) -> list[str]:
@@ -99,7 +99,7 @@ class Manifest(Run):
     @property
     def unverified(self) -> list[str]:
         """Names of files that say nothing by which a changed byte would be found."""
-        bare = [name for name, record in self.files.items() if not record.has_checksums]
+        bare = [name for name, record in self.files.items() if not record.crc32]
         return bare if self.digest else [MANIFEST, *bare]
 
     @classmethod

@@ -7,7 +7,6 @@ then writes, sums up and syncs without a second copy of the data, and because a 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -40,15 +39,8 @@ class FileRecord:
 
     size: int
     """Bytes."""
-    blake2b: str | None = None
-    """Digest of all bytes, hexadecimal, in checkpoints of earlier versions."""
     crc32: dict[str, int] = field(default_factory=dict)
-    """Of the header, called "", and of each tensor's bytes."""
-
-    @property
-    def has_checksums(self) -> bool:
-        """Whether a changed byte would be found; all that is written here has them."""
-        return bool(self.crc32 or self.blake2b)
+    """Of the header, called "", and of each tensor's bytes; a manifest made by hand may have none."""
 
 
 def write_tensors(
@@ -81,14 +73,6 @@ def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
     return FileRecord(size, crc32=checksums)
 
 
-def _blake2b(path: Path) -> str:
-    digest = hashlib.blake2b()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def damage(path: Path, record: FileRecord, opens: Callable[[Path], TensorFile]) -> str | None:
     """What is wrong with a file of which `record` was kept, and which tensors are not what was written; all of it is
     read. None: nothing."""
@@ -104,8 +88,6 @@ def damage(path: Path, record: FileRecord, opens: Callable[[Path], TensorFile]) 
     if wrong:
         names = ", ".join(wrong[:5]) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
         return f"{path}: damaged: not what was written are {names}"
-    if record.blake2b is not None and _blake2b(path) != record.blake2b:
-        return f"{path}: damaged: its bytes are not those that were written"
     return None
 
 

@@ -24,8 +24,7 @@ def damages(folder: Path, share: int = 0, shares: int = 1) -> Iterator[str]:
 
 
 def unverified(folder: Path) -> list[str]:
-    """Names of the files that have no checksums: of a checkpoint of ours by an earlier version or made by hand, and of
-    HuggingFace's."""
+    """Names of the files that have no checksums: of a checkpoint of ours made by hand, and of HuggingFace's."""
     if is_native(folder):
         return CheckpointReader(folder).unverified_files
     return sorted(path.name for path in folder.glob("*.safetensors"))

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.reader import open_checkpoint
 from parallel_core.checkpoint.inspect import main as inspect
 from parallel_core.checkpoint.manifest import MANIFEST
-from parallel_core.checkpoint.tensor_file import FileRecord, TensorFile, damage
 from parallel_core.sharding import ShardSpec
 from tests.support.checkpoint_writing import save
 from tests.support.damage import DAMAGES, exchange, files_of, flip, random_bits
@@ -103,15 +101,6 @@ def test_the_newest_other_one_is_named(root):
     assert "holds no other whole checkpoint" in problems(root)
 
 
-def test_a_digest_of_an_earlier_version_counts(root):
-    """Its manifests have one for each file, none of tensors, and none of themselves."""
-    path = root / "iter_0000002" / FIRST
-    record = FileRecord(path.stat().st_size, blake2b(path.read_bytes()).hexdigest())
-    assert damage(path, record, TensorFile) is None
-    flip(path)
-    assert FIRST in damage(path, record, TensorFile)
-
-
 def test_a_pipe_in_the_place_of_a_file_stops_nobody(root):
     """Opening it would wait for ever."""
     path = root / "iter_0000002" / FIRST
@@ -121,7 +110,7 @@ def test_a_pipe_in_the_place_of_a_file_stops_nobody(root):
 
 
 def test_what_has_no_checksums_is_called_unverified(root, capsys):
-    """By --check, and by the reader, whom a load asks: an earlier version's or somebody's own manifest."""
+    """By --check, and by the reader, whom a load asks: somebody's own manifest."""
     folder = root / "iter_0000002"
     assert open_checkpoint(root).unverified_files == []
     content = json.loads((folder / MANIFEST).read_text())

@@ -30,7 +30,6 @@ _METADATA = "__metadata__"
 _LENGTH = 8
 _MOST_HEADER = 1 << 30
 """Bytes: a name and a place for each of some million tensors."""
-_BLOCK = 1 << 24
 
 
 @dataclass(frozen=True)

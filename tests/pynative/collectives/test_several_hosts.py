@@ -173,7 +173,7 @@ def test_the_end_of_one_hosts_msrun_stops_both_hosts(hosts, tmp_path):
 
 def test_an_error_of_one_rank_is_known_on_the_other_host(hosts, tmp_path):
     """The rank at fault shows its traceback, the others one line that names it."""
-    script = [str(ROOT / "tests" / "support" / "msrun_job.py"), "shared_memory", "raise", str(tmp_path / "pid")]
+    script = [str(ROOT / "tests" / "support" / "msrun_job.py"), "raise", str(tmp_path / "pid")]
     job = Job(tmp_path / "job", hosts, "", 1, script=script)
     assert all(job.wait(PATIENCE))
     assert "rank 1 failed:" in job.log(1) and "KeyError: 'the root of it all'" in job.log(1)

@@ -95,7 +95,7 @@ def _check_virtual_stages(size: int | None, stages: int) -> None:
     if size is not None and size < 1:
         raise ValueError(f"{flag}: must be at least 1; change it")
     if size is not None and size > 1 and stages == 1:
-        raise ValueError(f"{flag}: needs 2 or more stages, not --pipeline-model-parallel-size 1; raise that or drop this")
+        raise ValueError(f"{flag}: needs 2 or more stages, not --pipeline-model-parallel-size 1; change one of them")
 
 
 def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:

@@ -65,12 +65,9 @@ def initialize_model_parallel(
     global _state
     if _state is not None:
         raise RuntimeError("model parallelism is already initialised; call destroy_model_parallel() first")
-    for name, value in (
-        ("pipeline_model_parallel_split_rank", pipeline_model_parallel_split_rank),
-        ("communicator_config_path", communicator_config_path),
-    ):
-        if value is not None:
-            raise ValueError(f"initialize_model_parallel: {name}={value!r} is not available; leave it out")
+    if (pipeline_model_parallel_split_rank, communicator_config_path) != (None, None):
+        unused = f"{pipeline_model_parallel_split_rank=}, {communicator_config_path=}"
+        raise ValueError(f"initialize_model_parallel: {unused}: only None is available; leave them out")
     _check_virtual_stages(virtual_pipeline_model_parallel_size, pipeline_model_parallel_size)
     backend = connect() if backend is None else backend
     topology = Topology(

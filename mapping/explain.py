@@ -67,6 +67,7 @@ def as_json(reading: Reading) -> str:
             "accepted": not reading.errors,
             "flags": [vars(outcome) for outcome in outcomes(reading)],
             "errors": reading.errors,
+            "notes": reading.notes,
             "findings": [_plain(finding) for finding in reading.findings],
             "config": reading.config.to_dict(),
             "memory": memory_as_json(reading.config) if not found else [],
@@ -87,6 +88,7 @@ def as_text(reading: Reading) -> str:
     for name, section in reading.config.to_dict().items():
         lines += ["", f"{name}:", *(f"  {field}: {value}" for field, value in section.items())]
     found = stops(reading)
+    lines += ["", *(f"note: {note}" for note in reading.notes)] if reading.notes else []
     if not found:
         lines += ["", *memory_as_lines(reading.config)]
     return "\n".join([*lines, "", *([f"error: {finding}" for finding in found] or ["starts"])])

@@ -34,7 +34,7 @@ from parallel_core.checkpoint.load_folder import load_findings
 from parallel_core.checkpoint.save_folder import save_findings
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unjudged, Unknown, gather_findings, judge
-from parallel_core.config.no_effect import without_effect
+from parallel_core.config.no_effect import beyond_the_stages, without_effect
 from parallel_core.config.tree import OPTIONS, build, path_of
 from parallel_core.data.epochs import length_of_training
 from parallel_core.findings import Finding
@@ -151,7 +151,8 @@ def resolve(sources: Sources) -> Reading:
     reported = [*sources.typed, *sources.changed, *sources.deepspeed, *defaults, *of_files, *acting]
     reported = [entry._replace(reason=_reason(entry, reasons, args)) for entry in reported]
     _fill_in(args, config, yaml)
-    return Reading(sources, list(_whole(reported)), args, config, found, [*replaced, *notes, *length.notes])
+    notes += [*length.notes, *(() if found else beyond_the_stages(config))]
+    return Reading(sources, list(_whole(reported)), args, config, found, [*replaced, *notes])
 
 
 def _of_folders(sources: Sources, config: AllConfig, told: Sequence[Finding]) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mapping.flags import ROWS
 from mapping.given import Given
@@ -15,35 +15,54 @@ _FLAG = re.compile(r"--[a-zA-Z][\w-]*")
 
 
 def as_given(findings: Iterable[Finding], given: Sequence[Given]) -> list[Finding]:
-    """The findings, none twice, each about the flag, the file's key or the attribute that was given."""
+    """The findings, none twice, each about the flag, the file's key or the attribute that was given.
+
+    Of what nobody gave, beside a file the file's key is named; and its flag, if something was typed.
+    """
     typed = {entry.name for entry in given}
-    fills = {FLAG_OF[entry.target]: entry for entry in given if entry.target in FLAG_OF}
+    fills = {flag: entry for entry in given for flag in _flags_of(entry)}
     others = {flag: entry for flag, entry in fills.items() if flag not in typed or entry.name.startswith("args.")}
-    of_one_field = Counter(entry.name for entry in others.values())
+    of_one_field = Counter(name for name, _ in {(entry.name, entry.target) for entry in others.values()})
     keys = {
         flag: entry.name
         for flag, entry in others.items()
         if of_one_field[entry.name] == 1 and not entry.name.startswith("--")
     }
-    if given and all(entry.source for entry in given):
-        keys = _names_of_files(given) | keys
+    keys = {flag: key for flag, key in _names_of_files(given).items() if flag not in fills} | keys
     named = (_named(finding, others, keys) for finding in findings)
     return list({str(finding): finding for finding in named}.values())
 
 
+def _flags_of(entry: Given) -> Iterator[str]:
+    """The flags by which rules name what it fills: the field's, and for a part of a field its own."""
+    if entry.target in FLAG_OF:
+        yield FLAG_OF[entry.target]
+    if entry.row.name and entry.source:
+        yield entry.row.name
+
+
 def _names_of_files(given: Sequence[Given]) -> dict[str, str]:
-    """Flag -> what a file calls it, if nothing was typed: the argument where it has arguments, else the section's."""
-    if not any(entry.field for entry in given):
-        return {row.name: row.dest for row in ROWS}
-    return {flag: PUBLIC[path] for path, flag in reversed(FLAG_OF.items())}
+    """Flag -> what a YAML file calls it: the argument where it has arguments, else the section's."""
+    path = next((entry.value for entry in given if entry.row.dest == "yaml_cfg"), None)
+    is_alone = all(entry.source for entry in given)
+    of_file = [entry for entry in given if is_alone or entry.source == path is not None]
+    if not of_file:
+        return {}
+    if any(entry.field for entry in of_file):
+        names = {flag: PUBLIC[path] for path, flag in reversed(FLAG_OF.items())}
+    else:
+        names = {row.name: row.dest for row in ROWS}
+    return {flag: name if is_alone else f"{name} ({flag})" for flag, name in names.items()}
 
 
 def _named(finding: Finding, others: Mapping[str, Given], keys: Mapping[str, str]) -> Finding:
     """`others`: flag -> what filled its field instead. `keys`: flag -> the key that says the same and nothing else."""
-    rule, fix = (_FLAG.sub(lambda flag: keys.get(flag[0], flag[0]), text) for text in (finding.rule, finding.fix))
+    flags, rule, fix = (
+        _FLAG.sub(lambda flag: keys.get(flag[0], flag[0]), text) for text in (finding.flag, finding.rule, finding.fix)
+    )
     entry = others.get(finding.flag)
     if entry is None:
-        return finding._replace(flag=keys.get(finding.flag, finding.flag), rule=rule, fix=fix)
+        return finding._replace(flag=flags, rule=rule, fix=fix)
     same = finding.value is None or (type(finding.value) is type(entry.value) and finding.value == entry.value)
     value = finding.value if same else f"({shown(finding.flag, finding.value)})"
     return Finding(entry.name, value, rule, fix, entry.source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mapping.readers.meaning import Entries, Meaning, Values, nothing, parts, repeats, to, within, words
+from mapping.readers.meaning import Entries, Meaning, Values, nothing, part_meant, parts, repeats, to, words
 
 
 def beside_fields(fields: Values, table: Mapping[str, Meaning]) -> Meaning:
@@ -19,20 +19,24 @@ def beside_fields(fields: Values, table: Mapping[str, Meaning]) -> Meaning:
     return meaning
 
 
-_SUMMARY = parts(
-    {
-        "summary_dir": to("summary_dir"),
-        "keep_default_action": nothing("moe_config.save_token_distribution says what is recorded"),
-        **dict.fromkeys(("collect_freq", "collect_tensor_freq"), to("summary_collect_freq")),
-        "export_options": parts({"tensor_format": words({"npy": "it is the format"})}),
-    }
-)
+_SUMMARY: dict[str, Meaning] = {
+    "summary_dir": to("summary_dir"),
+    "keep_default_action": nothing("moe_config.save_token_distribution says what is recorded"),
+    **dict.fromkeys(("collect_freq", "collect_tensor_freq"), to("summary_collect_freq")),
+    "export_options": parts({"tensor_format": words({"npy": "it is the format"})}),
+}
+
+
+def _other_frequency(value: Any, entries: Entries) -> str:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError("must be a whole number, at least 1")
+    return "collect_tensor_freq counts"
 
 
 def summary(value: Any, entries: Entries) -> Values | str:
     """Where and how often tensors are recorded: `collect_tensor_freq` goes before `collect_freq`."""
     of_tensors = isinstance(value, Mapping) and value.get("collect_tensor_freq") is not None
-    return _SUMMARY({k: v for k, v in value.items() if k != "collect_freq"} if of_tensors else value, entries)
+    return parts({**_SUMMARY, "collect_freq": _other_frequency} if of_tensors else _SUMMARY)(value, entries)
 
 
 CALLBACKS: dict[str, Meaning] = {
@@ -69,16 +73,21 @@ CALLBACKS: dict[str, Meaning] = {
 def callbacks(value: Any, entries: Entries) -> Values | str:
     """A list of callbacks by type."""
     found: Values = {}
-    reasons = []
     listed = {f"[{number}]": entry for number, entry in enumerate(value)} if isinstance(value, list) else {"": value}
     for place, entry in listed.items():
         kind = entry.get("type") if isinstance(entry, Mapping) else entry
         if kind not in CALLBACKS:
             raise ValueError(f"knows {', '.join(CALLBACKS)}, not {kind}")
         options = {key: part for key, part in entry.items() if key != "type"} if isinstance(entry, Mapping) else {}
-        meaning = CALLBACKS[kind](options, entries)
-        if isinstance(meaning, str):
-            reasons.append(f"{kind}: {meaning}")
-        else:
-            found |= within(place, meaning)
-    return found or "; ".join(reasons) or "there is none"
+        found |= part_meant(place, _by_name(kind), options, entries)
+    return found or "there is none"
+
+
+def _by_name(kind: str) -> Meaning:
+    """A callback's meaning, with its name before the reason why it does nothing."""
+
+    def meaning(value: Any, entries: Entries) -> Values | str:
+        found = CALLBACKS[kind](value, entries)
+        return f"{kind}: {found}" if isinstance(found, str) else found
+
+    return meaning

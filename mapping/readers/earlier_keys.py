@@ -144,6 +144,7 @@ _MODEL: dict[str, Meaning] = {
         nothing("the result is the same"),
     ),
     "distribute_saved_activations": to("recompute_slice_activation"),
+    "pp_interleave_num": to("virtual_pipeline_model_parallel_size"),
     "offset": lambda value, entries: {"offset": value} if value else "layers are shared evenly",
     "enable_flash_sp": not_done("FlashSP as a form of context parallelism"),
     "parallel_position_embedding": not_done("position tables that are cut over ranks"),

@@ -7,12 +7,36 @@ value breaks.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from mapping.given import Demand
 
+
+class Placed(NamedTuple):
+    """A value of a part of a key: `callbacks[0].collect_freq`."""
+
+    value: Any
+    place: str
+    """What the key's name is followed by."""
+
+
+class Said(NamedTuple):
+    """The value of a part of a key that does nothing, and why."""
+
+    value: Any
+    reason: str
+
+
+class WrongPart(ValueError):
+    """The rule that a part of a key breaks, with its value and what the key's name is followed by."""
+
+    def __init__(self, value: Any, place: str, rule: str) -> None:
+        super().__init__(rule)
+        self.value, self.place = value, place
+
+
 Values = dict[str, Any]
-"""Fields by the ends of their paths, and demands by what a key's name is followed by where they stand."""
+"""Fields by the ends of their paths; demands and reasons by what a key's name is followed by where they stand."""
 Entries = Mapping[str, Any]
 Meaning = Callable[[Any, Entries], Values | str]
 
@@ -79,13 +103,27 @@ def parts(table: Mapping[str, Meaning]) -> Meaning:
         for key, part in value.items():
             if key not in table:
                 raise ValueError(f"knows {', '.join(table)}, not {key}")
-            meaning = {} if part is None else table[key](part, entries)
-            found |= {} if isinstance(meaning, str) else within(f".{key}", meaning)
+            found |= {} if part is None else part_meant(f".{key}", table[key], part, entries)
         return found or "its keys ask for nothing"
 
     return read
 
 
-def within(place: str, values: Values) -> Values:
-    """The values of a part of a key."""
-    return {f"{place}{name}" if isinstance(value, Demand) else name: value for name, value in values.items()}
+def part_meant(place: str, meaning: Meaning, value: Any, entries: Entries) -> Values:
+    """What a part of a key gives, or raises, with where it stands."""
+    try:
+        found = meaning(value, entries)
+    except WrongPart as error:
+        raise WrongPart(error.value, f"{place}{error.place}", str(error)) from None
+    except ValueError as error:
+        raise WrongPart(value, place, str(error)) from None
+    if isinstance(found, str):
+        return {place: Said(value, found)}
+    return dict(_placed(place, *entry) for entry in found.items())
+
+
+def _placed(place: str, name: str, value: Any) -> tuple[str, Any]:
+    if isinstance(value, Demand | Said):
+        return f"{place}{name}", value
+    inner = value if isinstance(value, Placed) else Placed(value, "")
+    return name, Placed(inner.value, f"{place}{inner.place}")

@@ -8,10 +8,10 @@ from typing import Any
 from mapping.derived import DERIVED
 from mapping.flags import ROWS, Flag
 from mapping.given import ROW_OF, Demand, Given
-from mapping.readers.command_line import taken
+from mapping.readers.command_line import Unreadable, taken
 from mapping.readers.earlier_keys import EARLIER
 from mapping.readers.keys import leaves, nearest, unknown
-from mapping.readers.meaning import Meaning, to
+from mapping.readers.meaning import Meaning, Placed, Said, WrongPart, to
 from mapping.readers.runner_keys import BY_DEFAULT
 from parallel_core.config.base import has_type, type_name
 from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS, SHOWN, path_of
@@ -92,20 +92,30 @@ def meant(
         return [], []
     try:
         fields = meaning(value, entries)
+    except WrongPart as error:
+        return [], [Finding(f"{key}{error.place}", shown_value(error.value), str(error), "change it", source)]
     except ValueError as error:
         return [], [Finding(key, shown_value(value), str(error), "change it", source)]
     if isinstance(fields, str):
         return [Given(key, value, source=source, reason=fields)], []
-    demands = {name: filled for name, filled in fields.items() if isinstance(filled, Demand)}
-    given = [Given(f"{key}{name}", demand.value, source=source, demand=demand) for name, demand in demands.items()]
-    findings = []
-    for path, filled in ((path_of(name), filled) for name, filled in fields.items() if name not in demands):
+    given, findings = [], []
+    for name, filled in fields.items():
+        if isinstance(filled, Demand):
+            given.append(Given(f"{key}{name}", filled.value, source=source, demand=filled))
+            continue
+        if isinstance(filled, Said):
+            given.append(Given(f"{key}{name}", filled.value, source=source, reason=filled.reason))
+            continue
+        path = path_of(name)
+        part, place = filled if isinstance(filled, Placed) else (filled, "")
         try:
-            made = Given(key, coerced(path, filled), field=path, source=source, reason=OPTIONS[path].no_effect)
-            made = made._replace(is_default=filled is value and made.value == OPTIONS[path].default)
+            made = Given(
+                f"{key}{place}", coerced(path, part), field=path, source=source, reason=OPTIONS[path].no_effect
+            )
+            made = made._replace(is_default=part is value and made.value == OPTIONS[path].default)
             given += [made] if path not in _IN_PARTS else _in_parts(made)
-        except ValueError:
-            findings.append(wrong_type(key, filled, path, source))
+        except ValueError as error:
+            findings.append(_wrong(f"{key}{place}", part, path, source, error))
     return given, findings
 
 
@@ -116,6 +126,8 @@ _IN_PARTS = {path_of("betas"): ("adam_beta1", "adam_beta2")}
 def _in_parts(whole: Given) -> list[Given]:
     """A field's value as its arguments'. Raises ValueError if it has another number of parts."""
     rows = [ROW_OF[name] for name in _IN_PARTS[whole.field]]
+    if len(whole.value) != len(rows):
+        raise Unreadable(str(whole.value), f"must be {len(rows)} numbers")
     parts = zip(whole.value, rows, strict=True)
     return [whole._replace(value=taken(row, part), row=row, field="") for part, row in parts]
 
@@ -129,6 +141,13 @@ def wrong_type(key: str, value: Any, path: str, source: str) -> Finding:
     wanted = OPTIONS[path].type
     rule = "must be true, false, a number or a list" if wanted is Any else f"must be of type {type_name(wanted)}"
     return Finding(key, repr(value), rule, "change it", source)
+
+
+def _wrong(key: str, value: Any, path: str, source: str, error: ValueError) -> Finding:
+    """By the rule of the flag's own reader, unless the field takes what no word of a command line says."""
+    wrong = wrong_type(key, value, path, source)
+    has_rule = isinstance(error, Unreadable) and OPTIONS[path].type is not Any
+    return wrong._replace(rule=str(error)) if has_rule else wrong
 
 
 def _unknown(key: str, source: str) -> Finding:

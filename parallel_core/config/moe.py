@@ -111,6 +111,11 @@ class MoEConfig(Config):
         """The earlier system's name for the capacity factor."""
         return self.moe_expert_capacity_factor
 
+    @property
+    def moe_module_name(self) -> str:
+        """The path of the layers within a `GPTModel`, by the earlier system's name for it."""
+        return "language_model.decoder.layers"
+
     def derive(self) -> None:
         if self.num_experts == 1:
             self.num_experts = None

@@ -17,6 +17,7 @@ from parallel_core.recompute.modules import (
 )
 from parallel_core.recompute.offload import WHOLE_LAYER, OffloadSettings, wrong_offload
 from parallel_core.recompute.plan import BY_STAGE, ChunkRecompute, LayerRecompute, RecomputePlan, wrong_settings
+from parallel_core.recompute.tables import beyond
 
 __all__ = [
     "BY_STAGE",
@@ -31,6 +32,7 @@ __all__ = [
     "LayerRecompute",
     "OffloadSettings",
     "RecomputePlan",
+    "beyond",
     "matching",
     "modules_of",
     "path_in_layer",

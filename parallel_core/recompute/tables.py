@@ -74,6 +74,23 @@ def _number(entry: Any, all_layers: int) -> int:
     return entry
 
 
+def beyond(value: Any, counts: Table) -> Iterator[str]:
+    """A clause for each number of a setting that `table_of` takes which is more than the layers there are."""
+    if isinstance(value, dict):
+        yield from (f"{pattern}: {clause}" for pattern, part in value.items() for clause in beyond(part, counts))
+    if not isinstance(value, list | tuple):
+        return
+    nested = any(isinstance(row, list | tuple) for row in value)
+    rows = value if nested else [value]
+    there = counts if nested else [[sum(row[stage] for row in counts) for stage in range(len(counts[0]))]]
+    for chunk, (row, layers) in enumerate(zip(rows, there, strict=True)):
+        for stage, (wanted, count) in enumerate(
+            zip(row if isinstance(row, list | tuple) else (), layers, strict=False)
+        ):
+            if not isinstance(wanted, bool | str) and wanted > count:
+                yield f"stage {stage}{f', chunk {chunk},' * nested} has {count} layers, not {wanted}"
+
+
 def tables_of(value: Any, counts: Table, default_patterns: Sequence[str]) -> dict[str, Table]:
     """Pattern -> table. A dictionary gives each pattern a setting, a list of patterns applies to all layers, and a
     setting without patterns to the default ones. Raises ValueError for any other form."""

@@ -112,6 +112,7 @@ def test_a_whole_run_in_the_nested_layout():
             ("mlp",),
         ),
         ("model_config", {"offset": 0}, "offset", None),
+        ("model_config", {"pp_interleave_num": 1}, "virtual_pipeline_model_parallel_size", 1),
         ("model_config", {"distribute_saved_activations": True}, "recompute_slice_activation", True),
         ("dataset_config", {"shuffle": True}, "dataloader_type", "cyclic"),
         ("dataset_config", {"train_samples": 32}, "train_samples", 32),
@@ -205,6 +206,21 @@ def test_a_key_of_the_earlier_system_fills_its_field(section, content, field, va
         ("callbacks", [{"type": "MoEDropRateCallback", "expert_num": 99}], "[0].expert_num 99: the model has 0"),
         ("callback", {"type": "MoEDropRateCallback", "num_layers": 77}, ".num_layers 77: the model has "),
         ("callback", [{"type": "MoEDropRateCallback", "mtp_depth": 1}], "[0].mtp_depth 1: the model has 0"),
+        ("callbacks", [{"type": "SummaryMonitor", "collect_freq": 0}], "[0].collect_freq 0: must be at least 1"),
+        ("callbacks", [{"type": "SummaryMonitor", "collect_tensor_freq": 0}], "[0].collect_tensor_freq 0: must be at"),
+        (
+            "callbacks",
+            [{"type": "SummaryMonitor", "collect_freq": 0, "collect_tensor_freq": 1}],
+            "[0].collect_freq 0: must be a whole number, at least 1",
+        ),
+        (
+            "callback",
+            {"type": "CheckpointMonitor", "save_checkpoint_steps": "x"},
+            ".save_checkpoint_steps 'x': must be",
+        ),
+        ("optimizer_config", {"betas": [0.9]}, "betas [0.9]: must be 2 numbers"),
+        ("optimizer_config", {"betas": [0.9, 3]}, "betas 3: must be at least 0 and below 1"),
+        ("model_config", {"params_dtype": "int8"}, "params_dtype 'int8': must be `float32`"),
         ("moe_config", {"num_experts": 4, "enable_cold_hot_expert": True}, "needs hot_expert_num"),
         ("moe_config", {"num_experts": 4, "enable_cold_hot_expert": True, "hot_expert_num": 0}, "needs hot_expert_num"),
     ],
@@ -251,3 +267,23 @@ def test_lazy_inline_does_nothing_and_says_so(name, section, capsys):
     content = sections(**({name: True} if section is None else {section: {name: True}}))
     assert init_configs_from_dict(content) == init_configs_from_dict(sections())
     assert f"{name}: the dynamic graph is not compiled" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        ({"recompute": [3, 0]}, ["stage 0 has 2 layers, not 3"]),
+        ({"recompute": [True, 3]}, ["stage 1 has 2 layers, not 3"]),
+        ({"select_recompute": {"mlp": [3, 0]}}, ["mlp: stage 0 has 2 layers, not 3"]),
+        ({"recompute": [[0, 2]]}, []),
+        ({"recompute": [[3, 2]]}, ["stage 0, chunk 0, has 2 layers, not 3"]),
+        ({"recompute": [2, 0]}, []),
+        ({"recompute": True}, []),
+    ],
+)
+def test_more_layers_than_a_stage_has_are_said(content, said, capsys):
+    stages = {"pipeline_model_parallel_size": 2}
+    init_configs_from_dict(sections(recompute_config=content, parallel_config=stages))
+    key = f"recompute_config.{next(iter(content))}"
+    lines = [line for line in capsys.readouterr().out.splitlines() if "the rest asks for nothing" in line]
+    assert lines == [f"{key}: {clause}: the rest asks for nothing" for clause in said]

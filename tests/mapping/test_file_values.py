@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from mapping import ConfigError, init_configs_from_dict
-from mapping.reading import stops
+from mapping.reading import read, stops
 from parallel_core.config import ModelConfig
 from parallel_core.config.recompute import RecomputeConfig
 from tests.support.mapping.lines import reading
-from tests.support.mapping.yaml_files import nested, sections
+from tests.support.mapping.yaml_files import MEGATRON, nested, sections
 
 
 def errors(content: dict) -> list[str]:
@@ -149,3 +150,34 @@ def test_a_recompute_that_names_a_layer_is_kept(something):
 
 def test_a_recompute_typed_as_false_asks_for_nothing():
     assert stops(reading("--recompute False --select-recompute [0,0]")) == []
+
+
+@pytest.mark.parametrize(
+    "content, errors",
+    [
+        (
+            sections(parallel_config={"model_parallel": 3}),
+            [
+                "model_config.num_attention_heads 4: must be a multiple of parallel_config.model_parallel 3",
+                "model_config.num_query_groups (--num-query-groups) 4: must be a multiple",
+                "model_config.vocab_size 512: must be a multiple of parallel_config.model_parallel 3",
+                "model_config.ffn_hidden_size (--ffn-hidden-size) 256: must be a multiple",
+            ],
+        ),
+        (
+            {**MEGATRON, "lr": None, "train_iters": None},
+            ["lr (--lr): must be given", "train_iters (--train-iters) or train_samples (--train-samples) or num_train"],
+        ),
+        (
+            sections(optimizer_config={"betas": [0.9, 3], "learning_rate": 1e-3}, training_config={"train_iters": 2}),
+            ["optimizer_config.betas 3: must be at least 0 and below 1"],
+        ),
+    ],
+)
+def test_findings_beside_a_command_line_name_the_files_keys(content, errors, tmp_path):
+    """And the flag, too, of what neither says."""
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump(content))
+    found = list(map(str, stops(read(["--yaml-cfg", str(path), "--mock-data"]))))
+    assert len(found) == len(errors)
+    assert all(error.startswith(start) for error, start in zip(found, errors, strict=True)), found

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.no_effect.row import Idle, below, needs
-from parallel_core.config.recompute import RecomputeConfig
-from parallel_core.config.tree import OPTIONS, path_of
-from parallel_core.partition import chunk_layers
-from parallel_core.recompute import LayerKind, RecomputePlan
+from parallel_core.config.recompute import LISTED, RecomputeConfig
+from parallel_core.config.tree import FLAG_OF, OPTIONS, path_of
+from parallel_core.partition import chunk_counts, chunk_layers
+from parallel_core.recompute import LayerKind, RecomputePlan, beyond
 
 
 def _groups_no_layers(config: AllConfig) -> bool:
@@ -50,6 +50,15 @@ def _is_same_without(name: str) -> Callable[[AllConfig], bool]:
         return _computed_again(config, asked) == _computed_again(config, replace(asked, **{name: default}))
 
     return is_same
+
+
+def beyond_the_stages(config: AllConfig) -> Iterator[str]:
+    """A sentence for each list by stage that asks for more layers than there are; of a config without findings."""
+    counts = chunk_counts(config.model_config.num_layers, config.parallel_config)
+    for name in LISTED:
+        path = path_of(f"recompute_config.{name}")
+        for clause in beyond(getattr(config.recompute_config, name), counts):
+            yield f"{config.named.get(path, FLAG_OF[path])}: {clause}: the rest asks for nothing"
 
 
 ROWS = (

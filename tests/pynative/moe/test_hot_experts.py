@@ -1,6 +1,7 @@
 """Hot experts: copies on every rank change nothing but where tokens are computed, and what cold experts take."""
 
 import json
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -228,3 +229,17 @@ def test_a_loop_of_ones_own_has_hot_experts():
         assert all(len(chosen) == 2 for chosen in [*found["hot"], *found["function's hot"]])
         assert found["hot"][0] == found["function's hot"][0] == hot[0]["hot"][0]
     assert not plain[0]["hot"][0]
+
+
+def kinds_of_layers(backend, flags: str) -> list[str]:
+    """Of the feed-forward blocks that `moe_module_name` leads to, as a script's callback finds them."""
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = config_of(flags, backend.world_size)
+    with job(backend, config):
+        layers = attrgetter(config.moe_config.moe_module_name)(GPTModel(config.model_config))
+        return [type(layer.mlp).__name__ for layer in layers]
+
+
+def test_the_module_path_leads_to_the_layers():
+    assert run(1, kinds_of_layers, EXPERTS)[0] == ["MoELayer"] * 2

@@ -99,6 +99,9 @@ def found(reading: Reading, item: str) -> Found:
         return _of_finding(about[0])
     said = [outcome for outcome in outcomes(reading) if is_about(outcome.flag, item)]
     said = [outcome for outcome in said if outcome.flag == item] or said
+    if item.endswith("].type"):
+        said += [outcome for outcome in outcomes(reading) if outcome.flag.startswith(item.removesuffix("type"))]
+        said = [outcome for outcome in said if outcome.status == MAPPED and outcome.target] or said
     notes = [note for note in reading.notes if note.startswith(f"{item} auto: ")]
     if said:
         return _of_outcomes(said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -49,15 +50,24 @@ FILES: dict[str, dict[str, Any]] = {
         dataset_config={"shuffle": False, "data_layout": "BSH", "train_samples": 0, "dataset_dir": "x"},
         optimizer_config={"zero_config": {"grad_allreduce_op": "mean"}, "no_weight_decay_params": []},
         runner_config={"batch_size": 2, "sink_mode": True, "sink_size": 2},
-        callbacks=[{"type": "ObsMonitor"}],
+        callbacks=[
+            {"type": "ObsMonitor"},
+            {"type": "SummaryMonitor", "summary_dir": "x", "keep_default_action": False},
+        ],
         lazy_inline=True,
     ),
 }
 
 
 def without(content: dict[str, Any], key: str) -> dict[str, Any]:
-    """A copy that lacks a key, which is a path or, in Megatron's layout, stands under a heading."""
+    """A copy that lacks a key, which is a path or, in Megatron's layout, stands under a heading; `[n]`: of a list."""
     left = deepcopy(content)
+    of_list = re.fullmatch(r"(\w+)\[(\d+)\](?:\.(\w+))?", key)
+    if of_list:
+        name, number, option = of_list.groups()
+        entries, place = (left[name][int(number)], option) if option else (left[name], int(number))
+        del entries[place]
+        return left
     parts = [part for part in (left, left.get("language_model"), left.get("model_parallel")) if part]
     for name in key.split(".")[:-1]:
         parts = [part[name] for part in parts if name in part]

@@ -238,7 +238,7 @@ def kinds_of_layers(backend, flags: str) -> list[str]:
     config = config_of(flags, backend.world_size)
     with job(backend, config):
         layers = attrgetter(config.moe_config.moe_module_name)(GPTModel(config.model_config))
-        return [type(layer.mlp).__name__ for layer in layers]
+        return [type(layer.mlp).__name__ for layer in layers.cells()]
 
 
 def test_the_module_path_leads_to_the_layers():

@@ -7,12 +7,13 @@ from typing import Any
 
 from parallel_core.config.base import Config, concern, option, section
 from parallel_core.config.update_rules.adam import ADAM, AdamConfig
+from parallel_core.config.update_rules.lion import LION, LionConfig
 from parallel_core.config.update_rules.muon import MUON, MuonConfig
 from parallel_core.config.update_rules.rule import UpdateRule
 from parallel_core.config.update_rules.sgd import SGD, SgdConfig
 from parallel_core.findings import Finding
 
-RULES = {rule.name: rule for rule in (ADAM, SGD, MUON)}
+RULES = {rule.name: rule for rule in (ADAM, SGD, MUON, LION)}
 """Every optimizer by its name."""
 
 BY_ANY_NAME = RULES | {name: rule for rule in RULES.values() for name in rule.other_names}
@@ -94,6 +95,8 @@ class OptimizerConfig(Config):
     """The rule sgd."""
     muon: MuonConfig = concern(MuonConfig)
     """The rule muon."""
+    lion: LionConfig = concern(LionConfig)
+    """The rule lion."""
 
     @property
     def update_rules(self) -> tuple[UpdateRule, ...]:

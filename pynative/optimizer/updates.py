@@ -56,12 +56,25 @@ def sgd(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
     _swept(formula, sweep, step)
 
 
+def lion(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
+    """Lion (Chen et al., 2023, algorithm 2)."""
+    beta1, beta2 = config.lion.lion_beta1, config.lion.lion_beta2
+    learning_rate = step.learning_rate_of(sweep.treatment)
+    decay = 1 - learning_rate * step.weight_decay_of(sweep.treatment)
+
+    def formula(functions: Any, param: Any, grad: Any, average: Any) -> tuple[Any, ...]:
+        direction = functions.sign(average * beta1 + grad * (1 - beta1))
+        return param * decay - direction * learning_rate, average * beta2 + grad * (1 - beta2)
+
+    _swept(formula, sweep, step)
+
+
 def _swept(formula: Formula, sweep: Sweep, step: Step) -> None:
     moments = list(sweep.moments.values())
     kernels.update_(formula, sweep.param, sweep.grad, moments, step.grad_scale, sweep.model_param)
 
 
-UPDATES: dict[str, Callable[[Sweep, OptimizerConfig, Step], None]] = {"adam": adam, "sgd": sgd}
+UPDATES: dict[str, Callable[[Sweep, OptimizerConfig, Step], None]] = {"adam": adam, "sgd": sgd, "lion": lion}
 """By the name of an elementwise rule."""
 
 WHOLE_UPDATES = {"muon": matrices_of}

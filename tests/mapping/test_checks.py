@@ -622,8 +622,8 @@ def test_a_near_miss_passes(change, world_size):
 
 
 def test_all_faults_are_said_at_once_and_none_twice():
-    errors = reading("--num-layer 4 --bf16 --fp16 --lr -1 --optimizer lion --tensor-model-parallel-size 8", 8).errors
-    for blamed in ("--num-layer:", "--fp16", "--lr -1", "--optimizer lion", "--num-attention-heads 4"):
+    errors = reading("--num-layer 4 --bf16 --fp16 --lr -1 --optimizer soap --tensor-model-parallel-size 8", 8).errors
+    for blamed in ("--num-layer:", "--fp16", "--lr -1", "--optimizer soap", "--num-attention-heads 4"):
         assert sum(blamed in error for error in errors) == 1, (blamed, errors)
 
 
@@ -644,8 +644,8 @@ def test_the_fix_for_cut_weights_on_a_pipeline_is_accepted(asked, instead):
 def test_a_value_that_nobody_knows_is_answered_by_those_that_work():
     """Not by those that are refused as well."""
     (error,) = reading("--optimizer nosuch").errors
-    assert "adam, sgd, muon" in error and "lion" not in error
-    (error,) = reading("--optimizer lion").errors
+    assert "adam, sgd, muon" in error and "soap" not in error
+    (error,) = reading("--optimizer soap").errors
     assert "use adam, sgd, muon" in error
 
 

@@ -174,6 +174,8 @@ IDLE = [
     ("--pma-interleave-step 3", "", "--optimizer PmAdamW", "--pma-fused-algo"),
     ("--pma-ema-alpha 0.5", "--pma-fused-algo sma", "--pma-fused-algo ema", "--pma-fused-algo ema"),
     ("--sgd-momentum 0.5", "", "--optimizer sgd", "--optimizer sgd"),
+    ("--lion-beta1 0.9", "", "--optimizer lion", "--optimizer lion"),
+    ("--lion-beta2 0.9", "", "--optimizer lion", "--optimizer lion"),
     ("--adam-eps 1e-5", "--optimizer sgd", "--optimizer muon", "--optimizer adam or muon"),
     ("--adam-beta1 0.8", "--optimizer sgd", "", "--optimizer adam or muon"),
     ("--adam-beta2 0.8", "--optimizer sgd", "", "--optimizer adam or muon"),

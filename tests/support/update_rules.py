@@ -28,6 +28,19 @@ class Adam:
         return p - learning_rate * update
 
 
+class Lion:
+    """Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2."""
+
+    def __init__(self, beta1=0.95, beta2=0.98):
+        self.beta1, self.beta2, self.m = beta1, beta2, 0.0
+
+    def __call__(self, p: np.ndarray, g: np.ndarray, learning_rate: float, weight_decay: float) -> np.ndarray:
+        """The parameter after a step."""
+        direction = np.sign(self.beta1 * self.m + (1 - self.beta1) * g)
+        self.m = self.beta2 * self.m + (1 - self.beta2) * g
+        return p - learning_rate * (direction + weight_decay * p)
+
+
 class Sgd:
     """With momentum, and weight decay in the gradient."""
 

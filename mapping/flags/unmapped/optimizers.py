@@ -7,7 +7,7 @@ FLAGS = group(
     refused(
         "no optimizer here has it; leave it out",
         """
-        --lion-beta1=float:0.95 --lion-beta2=float:0.98 --head-lr-mult=float:1.0
+        --head-lr-mult=float:1.0
         --use-ema --ema-decay=float:0.9999 --virtual-optimizer=str+
         """,
     ),

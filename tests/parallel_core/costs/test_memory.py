@@ -155,6 +155,7 @@ ADAPTERS = "--lora-r 4 --lora-target-modules linear_qkv linear_proj linear_fc1 l
 TRAINED = [
     (1, ""),
     (1, "--bf16 --optimizer sgd"),
+    (2, f"--bf16 --optimizer lion {SHARDED}"),
     (2, f"--bf16 {TP2_SP} {SHARDED} {ADAPTERS}"),
     (1, "--bf16 --grad-reduce-in-bf16"),
     (2, "--bf16"),

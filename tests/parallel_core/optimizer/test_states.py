@@ -52,6 +52,8 @@ def test_which_parameters_decay():
     [
         ("", 8, 8),
         ("--optimizer sgd", 4, 4),
+        ("--optimizer lion", 4, 4),
+        ("--bf16 --optimizer lion", 8, 8),
         ("--optimizer muon", 4, 8),
         ("--o2-optimizer", 4, 4),
         ("--use-precision-aware-optimizer --exp-avg-dtype bf16", 6, 6),

@@ -37,9 +37,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
     assert resumed.losses == whole.losses[2:]
 
 
-@pytest.mark.parametrize("optimizer", ["--optimizer muon --muon-nesterov", "--o2-optimizer", "--optimizer PmAdamW"])
+@pytest.mark.parametrize(
+    "optimizer", ["--optimizer muon --muon-nesterov", "--o2-optimizer", "--optimizer PmAdamW", "--optimizer lion"]
+)
 def test_a_run_resumes_with_the_states_of_its_optimizer(tmp_path, optimizer):
-    """Momentum beside Adam's averages, averages in bfloat16, an average of weights."""
+    """Momentum beside Adam's averages, averages in bfloat16, an average of weights, one average."""
     flags = f"{FOUR_STEPS} {optimizer} --pma-interleave-step 1"
     whole = train_at("one", f"{flags} --train-iters 4")
     train_at("one", f"{flags} --train-iters 2 --save {tmp_path}")

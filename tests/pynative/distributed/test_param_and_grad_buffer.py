@@ -30,7 +30,7 @@ def buffers_of(model: nn.Cell) -> ParamAndGradBuffers:
         return ParamAndGradBuffers(name_parameters(model), GradientConfig(accumulate_allreduce_grads_in_fp32=True))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "lion"])
 def test_parameters_of_every_type_are_trained(optimizer):
     """A buffer for each type; gradients are float32; an update changes the parameter that the model computes with."""
     model = OfAllTypes()

@@ -75,6 +75,13 @@ def test_an_updates_formula_over_several_steps():
     assert_close(arrays[2][1:-1], rule.buffer[1:-1], 2e-6)
 
 
+def test_functions_that_a_formula_may_call():
+    (param, _), tensors = _state(2)
+    before = param[1:-1].copy()
+    kernels.update_(lambda f, p, g: (f.sign(g) * f.sqrt(p),), *tensors, [], -1.0)
+    assert_close(param[1:-1], -np.sqrt(before), 1e-6)
+
+
 def _adam(*tensors, model_param=None):
     kernels.adam_(*tensors, AdamStep(1e-2, 0.9, 0.95, 1e-3, 0.1, 2, 0.25), model_param)
 

@@ -47,7 +47,7 @@ def is_rounded(parameter) -> bool:
     return np.array_equal(values(parameter), values(parameter.main_param.astype(parameter.dtype)))
 
 
-@pytest.mark.parametrize("kind", ["adam", "sgd"])
+@pytest.mark.parametrize("kind", ["adam", "sgd", "lion"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_small_steps_add_up(dtype, kind):
     """Each is lost when it is rounded; after 40 the model has moved as a float32 one has."""

@@ -6,9 +6,11 @@ from mindspore import Parameter, Tensor, nn
 
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.gradient import GradientConfig
+from parallel_core.config.optimizer import RULES
 from parallel_core.sharding import ShardSpec
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.optimizer import FlatOptimizer, get_optimizer
+from pynative.optimizer.updates import UPDATES, WHOLE_UPDATES
 from pynative.parameter import ParameterMeta, name_parameters
 from tests.support import update_rules
 from tests.support.engine import rank_of_a_job
@@ -46,7 +48,7 @@ def gradient(name: str, shape: tuple[int, ...], number: int) -> np.ndarray:
     return normal(*shape, seed=100 * len(name) + number)
 
 
-RATES = [(0.0, 0.1, 0.5), (1e-2, 0.1, 2e-2), (2e-2, 0.2, 1e-2), (5e-3, 0.2, 3e-2)]
+RATES = [(0.0, 0.1, 0.5), *[(1e-2, 0.1, 2e-2), (2e-2, 0.2, 1e-2), (5e-3, 0.2, 3e-2)] * 3]
 MATRICES, VECTORS = {"embedding", "matrix"}, {"q_norm", "bias"}
 
 ADAM = {"betas": (0.9, 0.95), "eps": 1e-3}
@@ -57,6 +59,7 @@ CASES = {
         ADAM | {"optimizer_type": "AdamWeightDecay"}, update_rules.Adam, {"corrected": False}, MATRICES
     ),
     "SGD": ({"optimizer_type": "SGD", "sgd_momentum": 0.8}, update_rules.Sgd, {"momentum": 0.8}, MATRICES),
+    "Lion": ({"optimizer_type": "lion", "lion_beta1": 0.8}, update_rules.Lion, {"beta1": 0.8}, MATRICES),
     "decay of head norms": (ADAM | {"apply_wd_to_qk_layernorm": True}, update_rules.Adam, {}, MATRICES | {"q_norm"}),
     "no decay by name": (
         ADAM | {"no_weight_decay_params": ["matrix", "norm"]}, update_rules.Adam, {}, {"embedding", "bias"}
@@ -114,6 +117,12 @@ def test_states_have_the_types_that_were_asked_for(dtype):
     for _, _, states in optimizer.states_of_parameters():
         types = {name: str(vector.dtype) for name, vector in states.items()}
         assert types == {"exp_avg": "BFloat16" if dtype == "bf16" else "Float32", "exp_avg_sq": "BFloat16"}
+
+
+def test_every_rule_has_its_arithmetic():
+    """By its name: swept where it acts element by element, else of whole parameters."""
+    assert set(UPDATES) == {name for name, rule in RULES.items() if rule.is_elementwise}
+    assert set(WHOLE_UPDATES) == set(RULES) - set(UPDATES)
 
 
 def test_muon_keeps_one_state_of_a_matrix():

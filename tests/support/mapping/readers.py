@@ -36,10 +36,16 @@ Names = dict[str, str]
 
 
 def files() -> list[Path]:
-    """The engine and the plan; of the config's files only the one that makes what the device is prepared with."""
+    """The engine and the plan; of the config's files those that say what a device is prepared with and what states
+    optimizers keep."""
     core = ROOT / "parallel_core"
     plan = [file for file in core.rglob("*.py") if "config" not in file.relative_to(ROOT).parts]
-    return [*(ROOT / "pynative").rglob("*.py"), *plan, core / "config/fused.py"]
+    return [
+        *(ROOT / "pynative").rglob("*.py"),
+        *plan,
+        core / "config/fused.py",
+        *(core / "config/update_rules").glob("*.py"),
+    ]
 
 
 def _section(owner: ast.expr, names: Names) -> str | None:

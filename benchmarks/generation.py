@@ -59,15 +59,14 @@ def prompts(batch: int) -> np.ndarray:
 
 def ours(folder: Path, threads: int) -> Ask:
     """The model in this project."""
-    from pynative.generation import Asked, Products, generate_texts
+    from pynative.generation import Asked, generate_texts
     from pynative.generation.load import config_of, loaded
 
     model = loaded(folder, config_of(folder, "float32", device_target="CPU", threads=threads))
-    products = Products()
 
     def ask(batch: int, count: int) -> float:
         start = time.perf_counter()
-        texts = generate_texts(model, prompts(batch).tolist(), Asked(count), products=products)
+        texts = generate_texts(model, prompts(batch).tolist(), Asked(count))
         assert all(len(text.new) == count for text in texts)
         return time.perf_counter() - start
 

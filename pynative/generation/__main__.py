@@ -12,6 +12,7 @@ os.environ.setdefault("GLOG_v", "3")  # MindSpore's own log: errors only
 
 from mindspore import nn
 
+from parallel_core.command_line import reader_may_leave
 from parallel_core.data.from_config import tokenizer_of
 from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.prompts import Prompt
@@ -19,7 +20,6 @@ from parallel_core.data.tokenizers import MegatronTokenizer
 from pynative import parallel_state
 from pynative.generation.command import asked_of, configured, ends_of, parse, prompts_of, template_of
 from pynative.generation.decoded import Decoded
-from pynative.generation.host_products import Products
 from pynative.generation.load import loaded
 from pynative.generation.texts import Asked, Text, generate_texts
 
@@ -37,7 +37,6 @@ class Session:
     ) -> None:
         """template: how messages are written; none: as the tokenizer's own."""
         self.model, self.tokenizer, self.asked, self.stops, self.template = model, tokenizer, asked, stops, template
-        self.products = Products()
         self.prints = parallel_state.get_global_rank() == 0
 
     def write(self, words: str) -> None:
@@ -49,7 +48,7 @@ class Session:
         """Write what follows a prompt as it comes, and return it."""
         decoded = Decoded(self.tokenizer, self.stops, self.write)
         tokens = prompt.tokens(self.tokenizer, self.template)
-        (text,) = generate_texts(self.model, [tokens], self.asked, decoded.is_over, self.products)
+        (text,) = generate_texts(self.model, [tokens], self.asked, decoded.is_over)
         words = decoded.finish(text)
         self.write("\n")
         return words
@@ -57,7 +56,7 @@ class Session:
     def continued(self, prompts: Sequence[Sequence[int]]) -> list[tuple[Text, str]]:
         """The continuation of each prompt of a batch, and its words."""
         decoded = Decoded(self.tokenizer, self.stops)
-        texts = generate_texts(self.model, prompts, self.asked, decoded.is_over, self.products)
+        texts = generate_texts(self.model, prompts, self.asked, decoded.is_over)
         return [(text, decoded.finish(text)) for text in texts]
 
     def chat(self) -> None:
@@ -105,7 +104,8 @@ def main(argv: list[str] | None = None, program: str | None = None) -> None:
     """The command: exit code 1 with what was wrong in a line."""
     logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output has the texts alone
     try:
-        run(argv, program)
+        with reader_may_leave():
+            run(argv, program)
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
 

@@ -15,7 +15,7 @@ os.environ.setdefault("GLOG_v", "3")  # MindSpore's own log: errors only
 
 from mindspore import nn
 
-from parallel_core.command_line import command_line
+from parallel_core.command_line import command_line, reader_may_leave
 from parallel_core.data.from_config import tokenizer_of
 from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, load_template
@@ -130,6 +130,16 @@ def _chat(options: Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
     return None if template is None else Chat(load_template(template, options.prompt_type_path), tokenizer)
 
 
+def show(given: Sequence[Given], as_json: bool) -> None:
+    """Print the summary, as JSON with what is said of each line."""
+    whole = summary(given)
+    if as_json:
+        print(json.dumps({**whole, "lines": [vars(one) for one in given]}, ensure_ascii=False))
+        return
+    print(f"loss {whole['loss']:.6f} over {whole['tokens']} tokens of {whole['answers']} answers")
+    print(f"exact matches {whole['exact_match']:.2%}")
+
+
 def main(argv: list[str] | None = None, program: str | None = None) -> None:
     """The command: exit code 1 with what was wrong in a line."""
     logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output has the result alone
@@ -140,12 +150,8 @@ def main(argv: list[str] | None = None, program: str | None = None) -> None:
         raise SystemExit(f"error: {error}") from None
     if parallel_state.get_global_rank() != 0:
         return
-    whole = summary(given)
-    if options.json:
-        print(json.dumps({**whole, "lines": [vars(one) for one in given]}, ensure_ascii=False))
-        return
-    print(f"loss {whole['loss']:.6f} over {whole['tokens']} tokens of {whole['answers']} answers")
-    print(f"exact matches {whole['exact_match']:.2%}")
+    with reader_may_leave():
+        show(given, options.json)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from parallel_core.context import SequenceLayout
 from pynative import kernels, parallel_state
 from pynative.collectives import Group
 from pynative.generation.host_layers import Decoder
-from pynative.generation.host_products import Products
 from pynative.key_value_cache import Cache, generating
 from pynative.parameter import type_of
 
@@ -34,14 +33,10 @@ class Forward:
         model: a GPTModel, or this stage of one.
         longest: tokens that a text will have at most.
         use_cache: whether to keep keys and values, where the model can.
-        products: of the model's weights, where they were used before.
     """
 
-    def __init__(
-        self, model: nn.Cell, longest: int, *, use_cache: bool = True, products: Products | None = None
-    ) -> None:
+    def __init__(self, model: nn.Cell, longest: int, *, use_cache: bool = True) -> None:
         self.model, self.config = model, model.config
-        self.products = Products() if products is None else products
         self.window = self.config.seq_length
         self.shards = SequenceLayout.of(self.config.parallel_config).size
         caches = use_cache and self.shards == 1 and not self.config.sparse_attention.enabled
@@ -72,9 +67,9 @@ class Forward:
         group = parallel_state.get_pipeline_model_parallel_group()
         if not self.model.pre_process:
             self.model.set_input_tensor(self._received(tokens.shape, group))
-        ids = Tensor(tokens), Tensor(np.ascontiguousarray(positions))
         if self._on_arrays():
-            return self._decoded(*ids, group)
+            return self._decoded(tokens[:, 0], group)
+        ids = Tensor(tokens), Tensor(np.ascontiguousarray(positions))
         hidden_states = self.model.language_model(*ids, None)
         if not self.model.post_process:
             group.send(hidden_states, group.rank + 1)
@@ -86,7 +81,7 @@ class Forward:
         if self.cache is None or not self.cache.continues or not self._is_plain:
             return False
         if self._decoder is None:
-            self._decoder = Decoder(self.model, self.cache, self.products)
+            self._decoder = Decoder(self.model, self.cache)
         return True
 
     @cached_property
@@ -94,15 +89,12 @@ class Forward:
         on_host = kernels.active() == "host" and parallel_state.get_tensor_model_parallel_world_size() == 1
         return on_host and self.config.residual_dtype == "float32" and Decoder.can(self.model)
 
-    def _decoded(self, tokens: Tensor, positions: Tensor, group: Group) -> np.ndarray | None:
-        """The same by `Decoder`."""
-        language_model, decoder = self.model.language_model, self._decoder
-        assert decoder is not None
-        first = language_model.embedding if self.model.pre_process else None
-        begin = language_model.decoder.input_tensor if first is None else first(tokens, positions)
-        hidden_states = decoder(begin)
+    def _decoded(self, tokens: np.ndarray, group: Group) -> np.ndarray | None:
+        """The same by `Decoder`, tokens int32 [b]."""
+        assert self._decoder is not None
+        hidden_states = self._decoder(tokens)
         if self.model.post_process:
-            return decoder.logits(hidden_states)[:, : self.config.unpadded_vocab_size]
+            return self._decoder.logits(hidden_states)[:, : self.config.unpadded_vocab_size]
         group.send(Tensor.from_numpy(np.ascontiguousarray(hidden_states[None])), group.rank + 1)
         return None
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from mindspore import Parameter, Tensor, from_numpy, nn
+from mindspore import Parameter, from_numpy, nn
 
+from parallel_core.rotary import Rotary
 from parallel_core.score_form import ScoreForm
 from pynative.arrays import array_of
-from pynative.generation.host_products import Products
+from pynative.generation.host_products import Product
 from pynative.kernels.host.cache import attend, bias_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run
 from pynative.key_value_cache import Cache
 from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.transformer.attention import ParallelAttention
+from pynative.transformer.embedding import Embedding
 from pynative.transformer.layer import ParallelTransformerLayer
 from pynative.transformer.norm import LayerNorm
 
@@ -32,6 +34,11 @@ Part = Callable[[Array], Array]
 def array(parameter: Parameter | None) -> Array | None:
     """Its memory."""
     return None if parameter is None else array_of(parameter)
+
+
+def product(weight: Parameter, bias: Parameter | None = None) -> Product:
+    """That of a linear layer."""
+    return Product(array_of(weight), array(bias))
 
 
 def norm(cell: nn.Cell | None) -> Part | None:
@@ -52,20 +59,37 @@ def norm(cell: nn.Cell | None) -> Part | None:
     return normed
 
 
-def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """x [b, n, d] with its first r turned by angles [b, r]."""
-    width = cos.shape[-1]
-    turning, cos, sin = x[..., :width], cos[:, None], sin[:, None]
-    exchanged = np.empty_like(turning)
-    if interleaved:
-        np.negative(turning[..., 1::2], out=exchanged[..., ::2])
-        exchanged[..., 1::2] = turning[..., ::2]
-    else:
-        np.negative(turning[..., width // 2 :], out=exchanged[..., : width // 2])
-        exchanged[..., width // 2 :] = turning[..., : width // 2]
-    exchanged *= sin
-    exchanged += turning * cos
-    return exchanged if width == x.shape[-1] else np.concatenate((exchanged, x[..., width:]), -1)
+def embedding(cell: Embedding) -> Callable[[Array, Array], Array]:
+    """(tokens [b], positions [b]) -> [b, h]."""
+    words, normed, scale = array_of(cell.word_embeddings.weight), norm(cell.norm), np.float32(cell.scale)
+    places = None if cell.position_embeddings is None else array_of(cell.position_embeddings.weight)
+
+    def embedded(tokens: Array, positions: Array) -> Array:
+        x = words[tokens] if normed is None else normed(words[tokens])
+        if places is not None:
+            x = x + places[positions]
+        return x if scale == 1 else x * scale
+
+    return embedded
+
+
+class Turned:
+    """Rotary embedding of one token of each text, at positions int32 [b]."""
+
+    def __init__(self, rotary: Rotary, positions: Array) -> None:
+        cos, sin = rotary.tables(tuple(range(p, p + 1) for p in positions.tolist()))
+        self.width, pairs = cos.shape[1], cos.shape[1] // 2
+        shape, self.axis = ((pairs, 2), -1) if rotary.interleaved else ((2, pairs), -2)
+        self.cos, self.sin = (table.reshape(len(table), 1, 1, *shape) for table in (cos, sin))
+        np.moveaxis(self.sin, self.axis, 0)[0] *= -1
+
+    def __call__(self, x: Array) -> None:
+        """Turn x [b, g, n/g, d] in place."""
+        turning = x[..., : self.width]
+        pairs = turning.reshape(*turning.shape[:-1], *self.cos.shape[-2:])
+        exchanged = np.flip(pairs, self.axis) * self.sin
+        exchanged += pairs * self.cos
+        turning[:] = exchanged.reshape(turning.shape)
 
 
 class Step:
@@ -74,6 +98,7 @@ class Step:
     def __init__(self, cache: Cache) -> None:
         self.cache, self.texts = cache, np.arange(len(cache.lengths))
         self._biases: dict[tuple[int, ScoreForm], Array | None] = {}
+        self._turned: dict[Rotary, Turned] = {}
 
     def bias(self, layer: int, form: ScoreForm, heads: int) -> Array | None:
         """See `bias_of`."""
@@ -82,12 +107,20 @@ class Step:
             self._biases[key] = bias_of(self.cache.ages(layer), form, 0, heads)
         return self._biases[key]
 
+    def turn(self, rotary: Rotary, x: Array) -> None:
+        """See `Turned`."""
+        if rotary not in self._turned:
+            self._turned[rotary] = Turned(rotary, self.cache.positions[0])
+        self._turned[rotary](x)
+
 
 class Decoder:
     """The layers of a stage on arrays, of a model of which `can` is true, for a cache that holds earlier tokens."""
 
-    def __init__(self, model: nn.Cell, cache: Cache, products: Products) -> None:
-        self.cache, self.model, self.products = cache, model, products
+    def __init__(self, model: nn.Cell, cache: Cache) -> None:
+        self.cache, self.model = cache, model
+        self.kept: dict[int, list[Array]] = {}
+        self.embedding = embedding(model.language_model.embedding) if model.pre_process else None
         decoder = model.language_model.decoder
         self.layers = [self._layer(layer) for layer in decoder.layers.cells()]
         self.final_norm = norm(decoder.final_layernorm)
@@ -96,7 +129,7 @@ class Decoder:
         if head is not None:
             shared = model.share_embeddings_and_output_weights
             weight = model.shared_embedding_or_output_weight() if shared else head.weight
-            self.head = products.of(weight, head.bias)
+            self.head = product(weight, head.bias)
 
     @staticmethod
     def can(model: nn.Cell) -> bool:
@@ -106,10 +139,13 @@ class Decoder:
         parameters = list(model.get_parameters())
         return are_ours and all(array_of(p).dtype == np.float32 and not p.meta.is_cut for p in parameters)
 
-    def __call__(self, hidden_states: Tensor) -> Array:
-        """[1, b, h] -> [b, h]."""
+    def __call__(self, tokens: Array) -> Array:
+        """New tokens int32 [b] -> [b, h]; a later stage goes on with its input tensor [1, b, h]."""
         self.step = Step(self.cache)
-        x = array_of(hidden_states)[0]
+        if self.embedding is None:
+            x = array_of(self.model.language_model.decoder.input_tensor)[0]
+        else:
+            x = self.embedding(tokens, self.cache.positions[0])
         for layer in self.layers:
             x = layer(x)
         return x if self.final_norm is None else self.final_norm(x)
@@ -145,29 +181,33 @@ class Decoder:
     def _attention(self, cell: nn.Cell) -> Part:
         if type(cell) is not ParallelAttention or _is_adapted(cell.linear_qkv, cell.linear_proj):
             return _as_it_is(cell)
-        into, out = (self.products.of(linear.weight, linear.bias) for linear in (cell.linear_qkv, cell.linear_proj))
+        into, out = (product(linear.weight, linear.bias) for linear in (cell.linear_qkv, cell.linear_proj))
         core = cell.core_attention
         groups, heads, size, number = cell.groups, cell.heads, cell.head_size, core.layer_number
         norms = norm(cell.q_layernorm), norm(cell.k_layernorm)
-        scale, form, cap = core.scale, core.form, core.form.soft_cap
+        scale, form, cap, rotary = core.scale, core.form, core.form.soft_cap, cell.rotary
 
         def attention(x: Array) -> Array:
             rows = into(x).reshape(len(x), groups, -1, size)
-            parts = [rows[:, :, :-2].reshape(len(x), heads, size), rows[:, :, -2]]
-            parts = [part if of is None else of(part) for part, of in zip(parts, norms, strict=True)]
-            if cell.rotary is not None:
-                cos, sin = (array_of(table)[0] for table in self.cache.angles(cell.rotary))
-                parts = [rotated(part, cos, sin, cell.rotary.interleaved) for part in parts]
-            keys, values = self._kept(number, parts[1], rows[:, :, -1])
+            for part, normed in zip((rows[:, :, :-2], rows[:, :, -2]), norms, strict=True):
+                if normed is not None:
+                    part[:] = normed(part)
+            if rotary is not None:
+                self.step.turn(rotary, rows[:, :, :-1])
+            keys, values = self._kept(number, rows[:, :, -2], rows[:, :, -1])
             bias = self.step.bias(number, form, heads)
-            return out(attend(parts[0], keys, values, bias, scale, cap).reshape(len(x), -1))
+            queries = rows[:, :, :-2].reshape(len(x), heads, size)
+            return out(attend(queries, keys, values, bias, scale, cap).reshape(len(x), -1))
 
         return attention
 
     def _kept(self, number: int, *new: Array) -> list[Array]:
         """Keys and values of all tokens in the cache, the new ones among them."""
         own, used = self.cache.layers[number], len(self.cache.ages(number))
-        slots, kept = self.cache.positions[0] % own.slots, [array_of(tensor) for tensor in own.kept]
+        slots = self.cache.positions[0] % own.slots
+        if number not in self.kept:
+            self.kept[number] = [array_of(tensor) for tensor in own.kept]
+        kept = self.kept[number]
         for memory, rows in zip(kept, new, strict=True):
             memory[slots, self.step.texts] = rows
         return [memory[:used] for memory in kept]
@@ -175,10 +215,7 @@ class Decoder:
     def _feed_forward(self, cell: nn.Cell) -> Part:
         if type(cell) is not ParallelMLP or _is_adapted(cell.linear_fc1, cell.linear_fc2):
             return _as_it_is(cell)
-        into, out = (
-            self.products.of(cell.linear_fc1.weight),
-            self.products.of(cell.linear_fc2.weight, cell.linear_fc2.bias),
-        )
+        into, out = product(cell.linear_fc1.weight), product(cell.linear_fc2.weight, cell.linear_fc2.bias)
         bias, operator = array(cell.linear_fc1.bias), cell.operator
         width = array_of(cell.linear_fc2.weight).shape[1]
 

@@ -14,7 +14,6 @@ from pynative import parallel_state
 from pynative.autograd import no_grad
 from pynative.generation.checks import check, check_alike
 from pynative.generation.forward import Forward
-from pynative.generation.host_products import Products
 
 
 @dataclass
@@ -78,15 +77,13 @@ def generate_texts(
     prompts: Sequence[Sequence[int]],
     asked: Asked,
     is_over: IsOver = lambda text: False,
-    products: Products | None = None,
 ) -> list[Text]:
     """Continue prompts of any lengths, as one batch; what follows one does not depend on the others.
 
     The model is a GPTModel, or this rank's stage of one, and sees the last --seq-length tokens. Ranks that compute
     together call this alike and get the same: those of a tensor- and pipeline-parallel copy and, with expert
     parallelism or ZeRO stage 3, all; other replicas ask for what they like. is_over: called with each text whenever it
-    gets a token, on all ranks. products: the same object in several calls saves copies of the weights on a CPU, while
-    they stay as they are. Raises ValueError on all of them where ranks that compute together differ.
+    gets a token, on all ranks. Raises ValueError on all of them where ranks that compute together differ.
     """
     check(model, prompts, asked.max_new_tokens)
     texts = [Text(list(prompt)) for prompt in prompts]
@@ -94,7 +91,7 @@ def generate_texts(
     generators = [asked.sampling.generator(number) for number in range(len(texts))]
     longest = max(len(text.prompt) for text in texts) + asked.max_new_tokens
     with inference(model):
-        forward = Forward(model, longest, use_cache=asked.use_cache, products=products)
+        forward = Forward(model, longest, use_cache=asked.use_cache)
         for _ in range(asked.max_new_tokens):
             if all(text.is_over for text in texts):
                 break

@@ -3,7 +3,8 @@
 import ctypes
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 from parallel_core.blas import Decision, cpu_flags, decide
@@ -33,11 +34,19 @@ def _function(library: ctypes.CDLL, name: str) -> Any:
 
 def set_blas_threads(count: int) -> bool:
     """Tell every loaded OpenBLAS to use `count` threads; False without one (then OPENBLAS_NUM_THREADS counts)."""
-    setters = [_function(library, "openblas_set_num_threads") for library in _libraries()]
+    setters = _thread_setters()
     for setter in setters:
-        if setter is not None:
-            setter(ctypes.c_int(count))
-    return any(setter is not None for setter in setters)
+        setter(count)
+    return bool(setters)
+
+
+def _thread_setters() -> list[Callable[[int], None]]:
+    setters = [_function(library, "openblas_set_num_threads") for library in _libraries()]
+    return [setter for setter in setters if setter is not None]
+
+
+setters_of_numpy = cache(_thread_setters)
+"""Those of the libraries that were loaded when this was asked first, numpy's among them: to find them takes 1 ms."""
 
 
 def _core(library: ctypes.CDLL) -> str:

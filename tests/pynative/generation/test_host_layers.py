@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pynative.generation.host_products import PANEL, Product
+from pynative.generation.host_products import BLOCK, Product
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 
@@ -16,10 +16,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("outputs", [1, PANEL, 3 * PANEL + 5])
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("outputs", [1, BLOCK, 3 * BLOCK + 5])
+@pytest.mark.parametrize("rows", [1, 3, 40])
 def test_products(outputs, rows):
-    """Also of outputs that fill no panel."""
+    """Also of outputs that fill no block."""
     rng = np.random.default_rng(0)
     weight, bias, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((outputs, 20), outputs, (rows, 20)))
     np.testing.assert_allclose(Product(weight, bias)(x), x @ weight.T + bias, atol=1e-5)

@@ -21,7 +21,7 @@ from mapping.reading import read, run_findings
 from parallel_core.command_line import reader_may_leave
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import complain, gather_findings
-from parallel_core.config.tree import build
+from parallel_core.config.serialise import build
 from parallel_core.environment import other_launchers
 from parallel_core.findings import Finding
 

@@ -35,7 +35,8 @@ from parallel_core.checkpoint.save_folder import save_findings
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unjudged, Unknown, gather_findings, judge
 from parallel_core.config.no_effect import beyond_the_stages, without_effect
-from parallel_core.config.tree import OPTIONS, build, path_of
+from parallel_core.config.serialise import build
+from parallel_core.config.tree import OPTIONS, path_of
 from parallel_core.data.epochs import length_of_training
 from parallel_core.findings import Finding
 

@@ -49,6 +49,19 @@ class Function(_Function):
         cls.forward = staticmethod(without_leak)
 
 
+class Moved(Function):
+    """A linear move forward, its transpose (of messages: the conjugate) backward."""
+
+    @staticmethod
+    def forward(ctx, x, move, transpose):
+        ctx.transpose = transpose
+        return move(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return ctx.transpose(dy), None, None
+
+
 @contextmanager
 def recording(enabled: bool = True) -> Iterator[None]:
     """Within the block, operators are (or are not) written to the tape; the earlier setting comes back after it."""

@@ -14,9 +14,9 @@ import numpy as np
 from mindspore import Tensor
 
 from parallel_core.checkpoint.convert.reader import open_checkpoint
-from parallel_core.checkpoint.settings import config_for_inference
 from parallel_core.command_line import command_line
 from parallel_core.config import AllConfig, ParallelConfig
+from parallel_core.config.serialise import config_for_inference
 from parallel_core.findings import exit_code
 from pynative.autograd import no_grad
 from pynative.checkpointing import load_model

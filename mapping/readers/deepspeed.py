@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,48 +10,42 @@ from typing import Any, NamedTuple
 from mapping.flags import Flag
 from mapping.given import ROW_OF, Given
 from mapping.readers import json_text
-from mapping.readers.keys import leaves, unknown
+from mapping.readers.keys import unknown
+from mapping.readers.meaning import Entries, Meaning, Values, nothing, to, words
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown
+from parallel_core.config.serialise import leaves
 from parallel_core.findings import Finding
 
-Arguments = dict[str, Any]
 
-
-def to(argument: str, read: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], Arguments]:
-    """The value goes to this argument, read by `read`."""
-    return lambda value: {argument: read(value)}
-
-
-def one_of(choices: Mapping[Any, Arguments]) -> Callable[[Any], Arguments]:
-    """Each value says something else; others are refused."""
-
-    def read(value: Any) -> Arguments:
-        if value not in choices:
-            raise ValueError(f"must be one of {', '.join(map(str, choices))}")
-        return choices[value]
-
-    return read
-
-
-def stage(value: Any) -> Arguments:
+def stage(value: Any, entries: Entries) -> Values:
     if value not in (0, 1, 2, 3):
         raise ValueError("must be 0, 1, 2 or 3")
     return {"zero_stage": value, "use_distributed_optimizer": value > 0}  # A flag that says otherwise contradicts it.
 
 
+def learning_rate(value: Any, entries: Entries) -> Values | str:
+    """The optimizer's, if it has one and the schedule none."""
+    other = "scheduler.params.warmup_max_lr"
+    if entries.get("optimizer.params.lr") != "auto" and isinstance(entries.get(other), int | float):
+        return f"as in DeepSpeed, {other} counts"
+    return {"lr": float(value)}
+
+
+def if_read(meaning: Meaning, other: str, *wanted: str) -> Meaning:
+    """Of a key that DeepSpeed reads only with these values of another."""
+
+    def read(value: Any, entries: Entries) -> Values | str:
+        is_read = entries.get(other) in wanted
+        return meaning(value, entries) if is_read else f"only {' or '.join(wanted)} as {other} reads it"
+
+    return read
+
+
 _ZERO = "zero_optimization."
 _OPTIMIZER, _WEIGHTS = f"{_ZERO}offload_optimizer.", f"{_ZERO}offload_param."
 
-REDUCTION: dict[Any, Arguments] = {
-    "fp32": {"accumulate_allreduce_grads_in_fp32": True, "communication_data_type": "fp32"},
-    "fp16": {"communication_data_type": "fp16"},
-    "bf16": {"communication_data_type": "bf16"},
-    "bfp16": {"communication_data_type": "bf16"},
-    None: {},
-}
-
-OPTIMIZERS: dict[Any, Arguments] = {
+OPTIMIZERS: dict[Any, Values] = {
     "AdamW": {"optimizer": "adam"},
     "Adam": {"optimizer": "adam"},
     "SGD": {"optimizer": "sgd"},
@@ -63,108 +57,107 @@ OPTIMIZERS: dict[Any, Arguments] = {
     },
 }
 
-KEYS: dict[str, Callable[[Any], Arguments]] = {
+_ASKS_FOR_NOTHING = {False: "it asks for nothing, as without it"}
+_STAYS = {"none": "nothing is offloaded, as without it"}
+
+KEYS: dict[str, Meaning] = {
     "train_batch_size": to("global_batch_size"),
     "train_micro_batch_size_per_gpu": to("micro_batch_size"),
     "gradient_accumulation_steps": to("micro_batch_num"),
-    "gradient_clipping": to("clip_grad", float),
-    "communication_data_type": one_of(REDUCTION),
-    "prescale_gradients": one_of(
-        {True: {"ddp_average_in_collective": False}, False: {"ddp_average_in_collective": True}}
+    "gradient_clipping": to("clip_grad", read=float),
+    "communication_data_type": words(
+        {
+            "fp32": {"accumulate_allreduce_grads_in_fp32": True, "communication_data_type": "fp32"},
+            "fp16": {"communication_data_type": "fp16"},
+            **{name: {"communication_data_type": "bf16"} for name in ("bf16", "bfp16")},
+            None: {},
+        }
     ),
-    "sparse_gradients": one_of({False: {}}),
+    "prescale_gradients": words({is_on: {"ddp_average_in_collective": not is_on} for is_on in (True, False)}),
+    "sparse_gradients": words(_ASKS_FOR_NOTHING),
     "zero_optimization.stage": stage,
     "zero_optimization.overlap_comm": to("overlap_grad_reduce"),
-    "zero_optimization.reduce_bucket_size": to("ddp_bucket_size", int),
+    "zero_optimization.reduce_bucket_size": to("ddp_bucket_size", read=int),
     "fp16.enabled": to("fp16"),
-    "fp16.loss_scale": to("loss_scale", lambda value: float(value) or None),
-    "fp16.loss_scale_window": to("loss_scale_window", float),
-    "fp16.initial_scale_power": lambda value: {"initial_loss_scale": 2.0**value, "loss_scaler": "deepspeed"},
+    "fp16.loss_scale": to("loss_scale", read=lambda value: float(value) or None),
+    "fp16.loss_scale_window": to("loss_scale_window", read=float),
+    "fp16.initial_scale_power": lambda value, entries: {"initial_loss_scale": 2.0**value, "loss_scaler": "deepspeed"},
     "fp16.hysteresis": to("hysteresis"),
-    "fp16.min_loss_scale": to("min_loss_scale", float),
+    "fp16.min_loss_scale": to("min_loss_scale", read=float),
     "fp16.consecutive_hysteresis": to("consecutive_hysteresis"),
     "bf16.enabled": to("bf16"),
-    "optimizer.type": one_of(OPTIMIZERS),
-    "optimizer.params.lr": to("lr", float),
-    "optimizer.params.betas": lambda value: {"adam_beta1": value[0], "adam_beta2": value[1]},
-    "optimizer.params.eps": to("adam_eps", float),
-    "optimizer.params.weight_decay": to("weight_decay", float),
+    "optimizer.type": words(OPTIMIZERS),
+    "optimizer.params.lr": learning_rate,
+    "optimizer.params.betas": lambda value, entries: {"adam_beta1": value[0], "adam_beta2": value[1]},
+    "optimizer.params.eps": to("adam_eps", read=float),
+    "optimizer.params.weight_decay": to("weight_decay", read=float),
     "optimizer.params.adam_w_mode": to("decoupled_weight_decay"),
-    "optimizer.params.momentum": lambda value: {"sgd_momentum": float(value), "muon_momentum": float(value)},
-    "optimizer.params.nesterov": one_of({False: {}}),
-    "scheduler.type": one_of(
+    "optimizer.params.momentum": if_read(
+        to("sgd_momentum", "muon_momentum", read=float), "optimizer.type", "SGD", "Muon"
+    ),
+    "optimizer.params.nesterov": if_read(words(_ASKS_FOR_NOTHING), "optimizer.type", "SGD"),
+    "scheduler.type": words(
         {
             name: {"lr_decay_style": style, "lr_schedule_delay": 1}
             for name, style in (("WarmupLR", "constant"), ("WarmupDecayLR", "linear"))
         }
     ),
-    "scheduler.params.warmup_min_lr": lambda value: {"lr_warmup_init": float(value), "min_lr": float(value)},
-    "scheduler.params.warmup_max_lr": to("lr", float),
-    "scheduler.params.warmup_num_steps": to("lr_warmup_iters", lambda value: max(2, value)),
+    "scheduler.params.warmup_min_lr": to("lr_warmup_init", "min_lr", read=float),
+    "scheduler.params.warmup_max_lr": to("lr", read=float),
+    "scheduler.params.warmup_num_steps": to("lr_warmup_iters", read=lambda value: max(2, value)),
     "scheduler.params.total_num_steps": to("lr_decay_iters"),
-    "scheduler.params.warmup_type": one_of(
-        {"linear": {"lr_warmup_style": "linear"}, "log": {"lr_warmup_style": "log"}}
+    "scheduler.params.warmup_type": words({style: {"lr_warmup_style": style} for style in ("linear", "log")}),
+    f"{_OPTIMIZER}device": words({**_STAYS, "cpu": {"cpu_offload_optimizer": True}, "nvme": {}}),
+    f"{_OPTIMIZER}nvme_path": if_read(to("nvme_path"), f"{_OPTIMIZER}device", "nvme"),
+    f"{_OPTIMIZER}ratio": if_read(to("optimizer_offload_fraction", read=float), f"{_OPTIMIZER}device", "cpu", "nvme"),
+    f"{_WEIGHTS}device": words({**_STAYS, "cpu": {"cpu_offload_params": True}}),
+    f"{_WEIGHTS}nvme_path": nothing("weights are kept in host memory at most"),
+    f"{_WEIGHTS}ratio": nothing("all of the shard's weights are kept in host memory, or none"),
+    **dict.fromkeys(
+        (
+            *("steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown"),
+            *("flops_profiler", "comms_logger"),
+        ),
+        nothing("it only logs"),
     ),
-    f"{_OPTIMIZER}device": one_of({"none": {}, "cpu": {"cpu_offload_optimizer": True}, "nvme": {}}),
-    f"{_OPTIMIZER}nvme_path": to("nvme_path"),
-    f"{_OPTIMIZER}ratio": to("optimizer_offload_fraction", float),
-    f"{_WEIGHTS}device": one_of({"none": {}, "cpu": {"cpu_offload_params": True}}),
-}
-"""What each key says, in arguments."""
-
-WITHOUT_EFFECT: dict[str, str] = {
-    **dict.fromkeys(("steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown"), "it only logs"),
-    **dict.fromkeys(("flops_profiler", "comms_logger"), "it only logs"),
-    "activation_checkpointing": "the flags of recomputation, such as --recompute-granularity, say what is kept and how",
-    "gradient_predivide_factor": "the mean is the same; prescale_gradients says whether it is divided before the sum",
-    "zero_allow_untested_optimizer": "every optimizer here may be sharded",
-    "zero_force_ds_cpu_optimizer": "there is one Adam",
-    "optimizer.params.torch_adam": "there is one Adam",
-    "fp16.auto_cast": "inputs are token ids",
+    "activation_checkpointing": nothing(
+        "the flags of recomputation, such as --recompute-granularity, say what is kept and how"
+    ),
+    "gradient_predivide_factor": nothing(
+        "the mean is the same; prescale_gradients says whether it is divided before the sum"
+    ),
+    "zero_allow_untested_optimizer": nothing("every optimizer here may be sharded"),
+    **dict.fromkeys(("zero_force_ds_cpu_optimizer", "optimizer.params.torch_adam"), nothing("there is one Adam")),
+    "fp16.auto_cast": nothing("inputs are token ids"),
     **dict.fromkeys(
         (f"{_ZERO}stage3_gather_{kind}_weights_on_model_save" for kind in ("16bit", "fp16")),
-        "checkpoints hold whole weights for any layout",
+        nothing("checkpoints hold whole weights for any layout"),
     ),
     **dict.fromkeys(
         (
-            f"{_ZERO}{place}.{name}"
-            for place in ("offload_optimizer", "offload_param")
+            f"{place}{name}"
+            for place in (_OPTIMIZER, _WEIGHTS)
             for name in (
                 *("buffer_count", "buffer_size", "max_in_cpu", "pin_memory"),
                 *("pipeline_read", "pipeline_write", "fast_init"),
             )
         ),
-        "only speed changes",
+        nothing("only speed changes"),
     ),
-    f"{_WEIGHTS}nvme_path": "weights are kept in host memory at most",
-    f"{_WEIGHTS}ratio": "all of the shard's weights are kept in host memory, or none",
     **dict.fromkeys(
         (
             f"{_ZERO}{name}"
             for name in (
-                "allgather_partitions",
-                "allgather_bucket_size",
-                "reduce_scatter",
-                "contiguous_gradients",
-                "round_robin_gradients",
-                "sub_group_size",
-                "stage3_prefetch_bucket_size",
-                "stage3_param_persistence_threshold",
-                "stage3_max_live_parameters",
-                "stage3_max_reuse_distance",
-                "zero_hpz_partition_size",
+                *("allgather_partitions", "allgather_bucket_size", "reduce_scatter", "contiguous_gradients"),
+                *("round_robin_gradients", "sub_group_size", "zero_hpz_partition_size"),
+                *("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"),
+                *("stage3_max_live_parameters", "stage3_max_reuse_distance"),
             )
         ),
-        "only memory and the order of communication change",
+        nothing("only memory and the order of communication change"),
     ),
 }
-"""Keys that do nothing, with everything below them -> why."""
-
-VALUES_WITHOUT_EFFECT = {
-    False: "it asks for nothing, as without it",
-    "none": "nothing is offloaded, as without it",
-}
-"""Values of keys that fill no argument -> why they do nothing."""
+"""What each key says, in arguments; or why it does nothing, with everything below it."""
 
 BY_DEFAULT: dict[str, dict[str, Any]] = {
     "scheduler.type": {"scheduler.params.warmup_type": "log", "scheduler.params.warmup_num_steps": 1000},
@@ -183,18 +176,8 @@ BEHIND_FLAGS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
 )
 """A key, values of it, and what DeepSpeed then takes for keys that are not written; a flag that says otherwise, or
 another file, counts. Without a first key it takes it in any case."""
-COUNTS_FOR = {
-    "optimizer.params.momentum": ("optimizer.type", ("SGD", "Muon")),
-    "optimizer.params.nesterov": ("optimizer.type", ("SGD",)),
-    f"{_OPTIMIZER}nvme_path": (f"{_OPTIMIZER}device", ("nvme",)),
-    f"{_OPTIMIZER}ratio": (f"{_OPTIMIZER}device", ("cpu", "nvme")),
-}
-"""Key -> another, and the values of that for which the first is read."""
 NEEDED_BY = {(f"{_OPTIMIZER}device", "nvme"): f"{_OPTIMIZER}nvme_path"}
 """(Key, value) -> another key that must be there, and says it."""
-SHADOWED_BY = {"optimizer.params.lr": "scheduler.params.warmup_max_lr"}
-"""Key -> another that counts instead of it where both have a value."""
-
 _PROBES = {
     "optimizer.params.betas": (0.9, 0.999),
     "optimizer.type": "AdamW",
@@ -240,14 +223,10 @@ def read(path: str) -> DeepSpeed:
         rule = "must hold an object with keys and values"
         return DeepSpeed.empty(Finding("--deepspeed-config", path, rule, "mend the file"))
     said = DeepSpeed.empty()
-    entries = dict(leaves(content, lambda key: key not in WITHOUT_EFFECT))
+    entries = dict(leaves(content, lambda key: key not in KEYS))
     unwritten = {key: value for about, keys in BY_DEFAULT.items() if entries.get(about) for key, value in keys.items()}
     for key, value in {**unwritten, **entries}.items():
-        reason = _beside(key, value, entries)
-        if reason:
-            said.given.append(Given(key, value, source=path, reason=reason))
-        else:
-            _read_key(key, value, said, path)
+        _read_key(key, value, entries, said, path)
     for (key, value), other in NEEDED_BY.items():
         if entries.get(key) == value and entries.get(other):
             said.given.extend([entry._replace(name=key) for entry in said.given if entry.name == other])
@@ -257,53 +236,45 @@ def read(path: str) -> DeepSpeed:
     return said
 
 
-def _behind_flags(entries: Mapping[str, Any], path: str) -> Iterator[Given]:
+def _behind_flags(entries: Entries, path: str) -> Iterator[Given]:
     """The arguments of what is not written."""
     for about, values, keys in BEHIND_FLAGS:
         if not about or entries.get(about) in values:
             for key, value in keys.items():
-                filled = {} if key in entries else KEYS[key](value)
+                filled = {} if key in entries else KEYS[key](value, entries)
+                assert not isinstance(filled, str), key
                 yield from (Given(key, value, ROW_OF[name], source=path) for name, value in filled.items())
 
 
-def _beside(key: str, value: Any, entries: Mapping[str, Any]) -> str:
-    """Why a key does nothing beside others, if it does not."""
-    shadow = SHADOWED_BY.get(key, "")
-    if value != "auto" and isinstance(entries.get(shadow), int | float):
-        return f"as in DeepSpeed, {shadow} counts"
-    other, wanted = COUNTS_FOR.get(key, ("", ()))
-    return f"only {' or '.join(wanted)} as {other} reads it" if other and entries.get(other) not in wanted else ""
-
-
-def _read_key(key: str, value: Any, said: DeepSpeed, path: str) -> None:
-    if key in WITHOUT_EFFECT:
-        said.given.append(Given(key, value, source=path, reason=WITHOUT_EFFECT[key]))
-    elif key not in KEYS:
-        said.findings.append(unknown(key, [*KEYS, *WITHOUT_EFFECT], path))
-    elif value == "auto":
-        said.autos.extend(Auto(key, ROW_OF[argument]) for argument in KEYS[key](_PROBES.get(key, 1)))
+def _read_key(key: str, value: Any, entries: Entries, said: DeepSpeed, path: str) -> None:
+    if key not in KEYS:
+        said.findings.append(unknown(key, [*KEYS], path))
+        return
+    is_auto = value == "auto"
+    try:
+        meaning = _arguments(key, _PROBES.get(key, 1) if is_auto else value, entries)
+    except (TypeError, IndexError, OverflowError):
+        said.findings.append(Finding(key, repr(value), "is not a value of this key", "change it", path))
+    except ValueError as error:
+        said.findings.append(Finding(key, repr(value), str(error), "change it", path))
     else:
-        try:
-            arguments = _arguments(key, value)
-        except (TypeError, IndexError, OverflowError):
-            said.findings.append(Finding(key, repr(value), "is not a value of this key", "change it", path))
-        except ValueError as error:
-            said.findings.append(Finding(key, repr(value), str(error), "change it", path))
+        if isinstance(meaning, str):
+            said.given.append(Given(key, value, source=path, reason=meaning))
+        elif is_auto:
+            said.autos.extend(Auto(key, ROW_OF[argument]) for argument in meaning)
         else:
-            said.given.extend(Given(key, filled, ROW_OF[name], source=path) for name, filled in arguments.items())
-            if not arguments and value in VALUES_WITHOUT_EFFECT:
-                said.given.append(Given(key, value, source=path, reason=VALUES_WITHOUT_EFFECT[value]))
+            said.given.extend(Given(key, filled, ROW_OF[name], source=path) for name, filled in meaning.items())
 
 
-def _arguments(key: str, value: Any) -> Arguments:
+def _arguments(key: str, value: Any, entries: Entries) -> Values | str:
     """What a key says. Python would take true for 1, and a value that is missing for one that is not given."""
-    arguments = KEYS[key](value)
-    for kind, filled in ((ROW_OF[name].type, filled) for name, filled in arguments.items()):
+    meaning = KEYS[key](value, entries)
+    for kind, filled in () if isinstance(meaning, str) else ((ROW_OF[name].type, v) for name, v in meaning.items()):
         if kind in (int, float) and (isinstance(value, bool) or value is None):
             raise TypeError(value)
         if kind is int and isinstance(filled, str):
             int(filled)
-    return arguments
+    return meaning
 
 
 def resolved(autos: Sequence[Auto], config: AllConfig) -> tuple[list[str], list[Finding]]:

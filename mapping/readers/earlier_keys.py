@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mapping.flags.notations import dtype
 from mapping.given import Demand
 from mapping.readers import types
 from mapping.readers.callbacks import callbacks
@@ -16,27 +15,6 @@ from parallel_core.config.recompute import LISTED
 
 _STATIC_GRAPH = "the dynamic graph is not compiled: there is nothing to switch"
 _BY_SCRIPT = "the network is what its sizes say"
-
-
-def beside(read: types.Types, otherwise: str = "") -> Meaning:
-    """A type that goes with the compute type of the model section, or of --bf16 and --fp16; `otherwise`: why one that
-    fills no field does nothing."""
-
-    def meaning(value: Any, entries: Entries) -> Values | str:
-        return read(value, _compute(entries)) or otherwise
-
-    return meaning
-
-
-def _compute(entries: Entries) -> str:
-    for name, sixteen_bits in (("bf16", "bfloat16"), ("fp16", "float16")):
-        if entries.get(f"training_config.{name}") is True:
-            return sixteen_bits
-    kind: Any = entries.get("model_config.compute_dtype") or entries.get("model_config.params_dtype")
-    try:
-        return dtype(kind) if isinstance(kind, str) else "float32"
-    except ValueError:
-        return "float32"
 
 
 def keep_prob(value: Any, entries: Entries) -> Values | str:
@@ -116,12 +94,12 @@ _MODEL: dict[str, Meaning] = {
     **dict.fromkeys(("type", "arch", "model_type"), nothing(_BY_SCRIPT)),
     "use_fused_rope": to("apply_rope_fusion"),
     "use_fused_swiglu": to("apply_swiglu_fusion"),
-    "softmax_compute_dtype": beside(types.softmax),
-    "softmax_compute_type": beside(types.softmax),
-    "residual_connection_dtype": beside(types.residual),
+    "softmax_compute_dtype": types.softmax,
+    "softmax_compute_type": types.softmax,
+    "residual_connection_dtype": types.residual,
     **dict.fromkeys(
         ("layernorm_compute_dtype", "layernorm_compute_type"),
-        beside(types.either, "norms compute in float32 always, and round once to their input's type"),
+        types.either("norms compute in float32 always, and round once to their input's type"),
     ),
     "position_embedding_type": lambda value, entries: {
         "position_embedding_type": "learned_absolute" if value == "absolute" else value
@@ -191,7 +169,7 @@ _PARALLEL: dict[str, Meaning] = {
     "micro_batch_num": to("micro_batch_num"),
     "pp_interleave_num": to("virtual_pipeline_model_parallel_size"),
     "deterministic_mode": to("deterministic_mode"),
-    "recv_dtype": beside(types.either, "stages send each other what they compute, in its type"),
+    "recv_dtype": types.either("stages send each other what they compute, in its type"),
     "zero_level": zero,
     "gradient_accumulation_fusion": nothing("gradients are added where they are kept in any case"),
     "use_cpu_initialization": nothing("initial values are the same, wherever they are computed"),

@@ -1,24 +1,11 @@
-"""Nested dictionaries as paths with values, and what an unknown name may have meant."""
+"""What an unknown name may have meant."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from parallel_core.findings import Finding
-
-
-def leaves(
-    content: Mapping[str, Any], enter: Callable[[str], bool] = lambda path: True, prefix: str = ""
-) -> Iterator[tuple[str, Any]]:
-    """`a.b.c`, value for each entry; a dictionary that `enter` does not let into is an entry itself."""
-    for key, value in content.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and enter(path):
-            yield from leaves(value, enter, f"{path}.")
-        else:
-            yield path, value
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:

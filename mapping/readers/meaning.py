@@ -41,9 +41,9 @@ Entries = Mapping[str, Any]
 Meaning = Callable[[Any, Entries], Values | str]
 
 
-def to(*targets: str) -> Meaning:
-    """The value goes into these fields as it is."""
-    return lambda value, entries: dict.fromkeys(targets, value)
+def to(*targets: str, read: Callable[[Any], Any] = lambda value: value) -> Meaning:
+    """The value goes into these fields, as `read` gives it."""
+    return lambda value, entries: dict.fromkeys(targets, read(value))
 
 
 def unless(target: str) -> Meaning:
@@ -55,7 +55,7 @@ def words(table: Mapping[Any, Values | str | Meaning]) -> Meaning:
     """Each word has its own meaning; others are refused."""
 
     def read(value: Any, entries: Entries) -> Values | str:
-        if not isinstance(value, str | int | float | bool) or value not in table:
+        if not isinstance(value, str | int | float | bool | None) or value not in table:
             raise ValueError(f"must be one of {', '.join(map(str, table))}")
         meaning = table[value]
         return meaning(value, entries) if callable(meaning) else meaning

@@ -1,50 +1,65 @@
-"""Types of parts of the network as files name them: each is float32 or the type that the rest computes in.
-
-Every function takes the value of its key and the compute type, and gives fields by the ends of their paths. It raises
-ValueError, with the rule, for a word that is no type and for a type that this part cannot have.
-"""
+"""Types of parts of the network in files, as meanings: each is float32 or the type that the rest computes in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from mapping.flags.notations import dtype
-from mapping.readers.meaning import Values
+from mapping.readers.meaning import Entries, Meaning, Values
 from parallel_core.dtypes import FLOATS
 
-Types = Callable[[Any, str], Values]
+_COMPUTE_TYPE = (
+    *(f"accelerate_config.precision.{name}" for name in ("compute_dtype", "param_init_dtype")),
+    *(f"model_config.{name}" for name in ("compute_dtype", "params_dtype")),
+)
+"""Keys that say it, if neither --bf16 nor --fp16 of the same file does."""
 
 
-def compute_dtype(value: Any) -> Values:
+def computed_in(entries: Entries) -> str:
+    """The compute type of a file; float32 where nothing says it."""
+    for name, sixteen_bits in (("bf16", "bfloat16"), ("fp16", "float16")):
+        if entries.get(f"training_config.{name}") is True:
+            return sixteen_bits
+    kind = next((entries[key] for key in _COMPUTE_TYPE if entries.get(key)), None)
+    try:
+        return dtype(kind) if isinstance(kind, str) else "float32"
+    except ValueError:
+        return "float32"
+
+
+def compute_dtype(value: Any, entries: Entries) -> Values:
     """The compute type, and the precision that it is."""
     kind = _read(value, FLOATS)
     return {"compute_dtype": kind, "bf16": kind == "bfloat16", "fp16": kind == "float16"}
 
 
-def softmax(value: Any, compute: str) -> Values:
-    return {"attention_softmax_in_fp32": _read(value, ("float32", compute)) == "float32"}
+def softmax(value: Any, entries: Entries) -> Values:
+    return {"attention_softmax_in_fp32": _read(value, ("float32", computed_in(entries))) == "float32"}
 
 
-def logits(value: Any, compute: str) -> Values:
-    allowed = ("float32", "float16") if compute == "float16" else ("float32",)
+def logits(value: Any, entries: Entries) -> Values:
+    allowed = ("float32", "float16") if computed_in(entries) == "float16" else ("float32",)
     return {"fp16_lm_cross_entropy": _read(value, allowed) == "float16"}
 
 
-def gradients(value: Any, compute: str) -> Values:
-    kind = _read(value, ("float32", "bfloat16") if compute == "bfloat16" else ("float32",))
+def gradients(value: Any, entries: Entries) -> Values:
+    kind = _read(value, ("float32", "bfloat16") if computed_in(entries) == "bfloat16" else ("float32",))
     return {"accumulate_allreduce_grads_in_fp32": kind == "float32", "grad_reduce_in_bf16": kind == "bfloat16"}
 
 
-def residual(value: Any, compute: str) -> Values:
-    kind = _read(value, ("float32", compute))
-    return {"fp32_residual_connection": kind == "float32" != compute}
+def residual(value: Any, entries: Entries) -> Values:
+    compute = computed_in(entries)
+    return {"fp32_residual_connection": _read(value, ("float32", compute)) == "float32" != compute}
 
 
-def either(value: Any, compute: str) -> Values:
-    """A type that only can be said: nothing is computed otherwise."""
-    _read(value, ("float32", compute))
-    return {}
+def either(reason: str) -> Meaning:
+    """A type that does nothing, for this reason: nothing is computed otherwise."""
+
+    def read(value: Any, entries: Entries) -> str:
+        _read(value, ("float32", computed_in(entries)))
+        return reason
+
+    return read
 
 
 def _read(value: Any, allowed: tuple[str, ...]) -> str:

@@ -8,29 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mapping.flags.notations import dtype
 from mapping.given import Given
 from mapping.readers import types
 from mapping.readers.earlier_keys import EARLIER
-from mapping.readers.keys import leaves, unknown
+from mapping.readers.keys import unknown
 from mapping.readers.meaning import Entries, Meaning, Values, equals, to, unless
 from mapping.readers.yaml_sections import meant
 from mapping.readers.yaml_sections import read as read_sections
+from parallel_core.config.serialise import leaves
 from parallel_core.config.tree import OPTIONS
 from parallel_core.findings import Finding
-
-
-def beside(read: types.Types) -> Meaning:
-    """A type that goes with the compute type."""
-    return lambda value, entries: read(value, _compute(entries))
-
-
-def _compute(entries: Entries) -> str:
-    kind = entries.get(f"{_PRECISION}.compute_dtype") or entries.get(f"{_PRECISION}.param_init_dtype")
-    try:
-        return dtype(kind) if isinstance(kind, str) else "float32"
-    except ValueError:
-        return "float32"
 
 
 def norm_type(value: Any, entries: Entries) -> Values:
@@ -93,11 +80,11 @@ KEYS: dict[str, Meaning] = {
     f"{_PIPELINE}.num_layers_per_vpp": to("num_layers_per_virtual_pipeline_stage"),
     f"{_PIPELINE}.virtual_pipeline_model_parallel_size": to("virtual_pipeline_model_parallel_size"),
     f"{_PRECISION}.param_init_dtype": to("params_dtype"),
-    f"{_PRECISION}.compute_dtype": lambda value, entries: types.compute_dtype(value),
-    f"{_PRECISION}.softmax_compute_dtype": beside(types.softmax),
-    f"{_PRECISION}.logits_compute_dtype": beside(types.logits),
-    f"{_PRECISION}.grad_accumulation_dtype": beside(types.gradients),
-    f"{_PRECISION}.residual-connection": beside(types.residual),
+    f"{_PRECISION}.compute_dtype": types.compute_dtype,
+    f"{_PRECISION}.softmax_compute_dtype": types.softmax,
+    f"{_PRECISION}.logits_compute_dtype": types.logits,
+    f"{_PRECISION}.grad_accumulation_dtype": types.gradients,
+    f"{_PRECISION}.residual-connection": types.residual,
     f"{_PRECISION}.fused_operators": operators(True),
     f"{_PRECISION}.nofused_operators": operators(False),
     "model_config.llm.tokenizer.padded_size": to("model_config.vocab_size"),

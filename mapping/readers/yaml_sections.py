@@ -10,10 +10,11 @@ from mapping.flags import ROWS, Flag
 from mapping.given import ROW_OF, Demand, Given
 from mapping.readers.command_line import Unreadable, taken
 from mapping.readers.earlier_keys import EARLIER
-from mapping.readers.keys import leaves, nearest, unknown
+from mapping.readers.keys import nearest, unknown
 from mapping.readers.meaning import Meaning, Placed, Said, WrongPart, to
 from mapping.readers.runner_keys import BY_DEFAULT
 from parallel_core.config.base import has_type, type_name
+from parallel_core.config.serialise import leaves
 from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS, SHOWN, path_of
 from parallel_core.findings import Finding
 

@@ -11,9 +11,9 @@ from parallel_core.checkpoint.layout import Copy, overlap
 from parallel_core.checkpoint.manifest import Manifest, Shard, StoredTensor
 from parallel_core.checkpoint.mindspore_file import open_tensors
 from parallel_core.checkpoint.networks import differences
-from parallel_core.checkpoint.settings import config_for_inference
 from parallel_core.checkpoint.tensor_file import damage
 from parallel_core.config import AllConfig
+from parallel_core.config.serialise import config_for_inference
 from parallel_core.dtypes import FLOATS
 from parallel_core.sharding import Box, Place, ShardSpec
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from parallel_core.batch_sizes import BatchSizes
-from parallel_core.config.base import Config, Unjudged, Unknown, complain, judge
+from parallel_core.config.base import Unjudged, complain, judge
 from parallel_core.config.rules import RULES
 from parallel_core.config.sections import Sections
 from parallel_core.partition import virtual_stages
@@ -115,18 +115,4 @@ class AllConfig(Sections):
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Sections by name, options by the names under which users know them; what is not known is none."""
-        return {section.name: _plain(getattr(self, section.name)) for section in fields(self)}
-
-
-def _plain(value: Any) -> Any:
-    if not isinstance(value, Config):
-        return None if isinstance(value, Unknown) else value
-    plain: dict[str, Any] = {}
-    for entry in fields(value):
-        if "concern" in entry.metadata:
-            plain |= _plain(getattr(value, entry.name))
-        elif "sibling" in entry.metadata:
-            plain |= {name: _plain(getattr(value, name)) for name in entry.metadata["shows"]}
-        elif entry.repr:
-            plain[entry.name] = _plain(getattr(value, entry.name))
-    return plain
+        return {section.name: getattr(self, section.name).to_dict() for section in fields(self)}

@@ -189,6 +189,19 @@ class Config:
         """Findings about fields of this section that do not go together."""
         return ()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Options by the names under which users know them, sections inside as dictionaries; none: not known."""
+        plain: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if "concern" in entry.metadata:
+                plain |= value.to_dict()
+            elif "sibling" in entry.metadata:
+                plain |= {name: _plain(getattr(value, name)) for name in entry.metadata["shows"]}
+            elif entry.repr:
+                plain[entry.name] = _plain(value)
+        return plain
+
     def _wrong_fields(self) -> Iterator[Finding]:
         cls: Any = type(self)
         hints = types_of(cls)
@@ -202,6 +215,12 @@ class Config:
                 setattr(self, entry.name, Unknown())
                 shown = value if has_type(value, hints[entry.name]) else repr(value)
                 yield Finding(entry.metadata["flag"], shown, rule, "change it")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_dict()
+    return None if isinstance(value, Unknown) else value
 
 
 def section(cls: type[Config]) -> Any:

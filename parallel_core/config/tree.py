@@ -5,14 +5,13 @@ Whoever walks this tree, or names an option by the end of its path, need not kno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from typing import Any, NamedTuple
 
 from parallel_core.config.all import AllConfig
-from parallel_core.config.base import Config, Unknown, complain, types_of
-from parallel_core.findings import Finding
+from parallel_core.config.base import Config, types_of
 
 
 class Option(NamedTuple):
@@ -102,26 +101,3 @@ def path_of(name: str) -> str:
     paths = [path for path in OPTIONS if path == name or path.endswith(f".{name}")]
     assert len(paths) == 1, (name, paths)
     return paths[0]
-
-
-def build(values: Mapping[str, Any]) -> AllConfig:
-    """The config of path -> value; what is not named is at its default. Complains of options that must be given."""
-    top = [path for path in SECTIONS if "." not in path]
-    config = AllConfig(**{path: _section(path, values) for path in top})  # type: ignore[arg-type]
-    config.given = dict(values)
-    return config
-
-
-def _section(path: str, values: Mapping[str, Any]) -> Config:
-    cls = SECTIONS[path]
-    given: dict[str, Any] = {}
-    for entry in fields(cls):
-        inner = f"{path}.{entry.name}"
-        if inner in SECTIONS:
-            given[entry.name] = _section(inner, values)
-        elif inner in values:
-            given[entry.name] = values[inner]
-        elif inner in OPTIONS and entry.default is MISSING and entry.default_factory is MISSING:
-            complain([Finding(FLAG_OF[inner], None, "must be given", entry.metadata["missing"])])
-            given[entry.name] = Unknown()
-    return cls(**given)

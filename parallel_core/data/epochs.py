@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unjudged, gather_findings
-from parallel_core.config.tree import build, path_of
+from parallel_core.config.serialise import build
+from parallel_core.config.tree import path_of
 from parallel_core.findings import Finding
 
 _FLAG = "--num_train_epochs"

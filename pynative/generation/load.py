@@ -9,8 +9,8 @@ from mindspore import nn
 
 from parallel_core.checkpoint.convert.reader import open_checkpoint
 from parallel_core.checkpoint.reader import Vocabulary
-from parallel_core.checkpoint.settings import config_for_inference
 from parallel_core.config import AllConfig
+from parallel_core.config.serialise import config_for_inference
 from pynative import parallel_state
 from pynative.checkpointing import load_model
 from pynative.training.utils import set_parallel_context

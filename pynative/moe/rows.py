@@ -10,22 +10,9 @@ from mindspore import Tensor
 
 from parallel_core.token_dispatch import Copies
 from pynative import kernels
-from pynative.autograd import Function
+from pynative.autograd import Moved
 
 Move: TypeAlias = Callable[[Tensor], Tensor]
-
-
-class Moved(Function):
-    """A move forward, its transpose backward."""
-
-    @staticmethod
-    def forward(ctx, x, move, transpose):
-        ctx.transpose = transpose
-        return move(x)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return ctx.transpose(dy), None, None
 
 
 def copied_rows(x: Tensor, copies: Copies) -> Tensor:

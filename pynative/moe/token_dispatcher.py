@@ -23,10 +23,9 @@ from parallel_core.config import ModelConfig
 from parallel_core.hot_experts import Slots
 from parallel_core.token_dispatch import Copies
 from pynative import kernels, parallel_state
-from pynative.autograd import no_grad
+from pynative.autograd import Moved, no_grad
 from pynative.collectives import Group
 from pynative.moe.routing import Routing
-from pynative.moe.rows import Moved
 from pynative.tensor_parallel.mappings import (
     Boundary,
     gather_from_sequence_parallel_region,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mindspore import Tensor
@@ -18,7 +19,7 @@ from mindspore import Tensor
 from parallel_core.config import ModelConfig
 from parallel_core.context import Ranges, SequenceLayout
 from pynative import kernels, parallel_state
-from pynative.autograd import Function
+from pynative.autograd import Moved
 from pynative.collectives import Completed, Group
 from pynative.tensor_parallel.recompute import kept_collective
 
@@ -67,21 +68,8 @@ _sum_and_cut_first, _sum_and_cut_last = _sum_and_cut(0), _sum_and_cut(-1)
 _cut_first, _cut_last = _cut(0), _cut(-1)
 
 
-class _Mapping(Function):
-    """A move forward, its conjugate backward."""
-
-    @staticmethod
-    def forward(ctx, x, group, move, conjugate):
-        ctx.group, ctx.conjugate = group, conjugate
-        return move(x, group)
-
-    @staticmethod
-    def backward(ctx, dy):
-        return ctx.conjugate(dy, ctx.group), None, None, None
-
-
 def _apply(x: Tensor, group: Group, move: Move, conjugate: Move) -> Tensor:
-    return x if group.size == 1 else _Mapping.apply(x, group, move, conjugate)
+    return x if group.size == 1 else Moved.apply(x, partial(move, group=group), partial(conjugate, group=group))
 
 
 def copy_to_tensor_model_parallel_region(x: Tensor, group: Group) -> Tensor:

@@ -11,7 +11,8 @@ from mindspore import nn
 
 from parallel_core.config import AllConfig
 from parallel_core.config.base import has_type, type_name
-from parallel_core.config.tree import OPTIONS, build, path_of
+from parallel_core.config.serialise import build
+from parallel_core.config.tree import OPTIONS, path_of
 from parallel_core.data.epochs import length_of_training
 from parallel_core.data.loader import Batch, FirstSamples
 from parallel_core.findings import ConfigError

@@ -17,11 +17,11 @@ from parallel_core.checkpoint.lazy import NUMPY, LazyTensor, assembled, to_bfloa
 from parallel_core.checkpoint.lock import FolderLock
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest, OptimizerRecord, Run, StoredTensor
 from parallel_core.checkpoint.mindspore_file import open_tensors
-from parallel_core.checkpoint.settings import config_of, model_of, put, values_of
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.checkpoint.writer import LocalTensor, file_name, write_manifest, write_part
 from parallel_core.config import LoraConfig
 from parallel_core.config.optimizer import ADAM
+from parallel_core.config.serialise import config_of, model_of, put, values_of
 from parallel_core.config.tree import OF_MODEL, OPTIONS, PUBLIC
 from parallel_core.files import plain_file
 from parallel_core.sharding import ShardSpec, place

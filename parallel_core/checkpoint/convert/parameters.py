@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from parallel_core.blocks import model_chunks
 from parallel_core.checkpoint.convert.model import Model
-from parallel_core.checkpoint.settings import config_of, get
+from parallel_core.config.serialise import config_of, get
 
 MOST = 8
 """Problems that are worth reading."""

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from parallel_core.checkpoint import networks
 from parallel_core.checkpoint.convert.model import Model, is_table
-from parallel_core.checkpoint.lazy import LazyTensor, bytes_of
-from parallel_core.checkpoint.settings import config_of
-
-_BLOCK = 1 << 24
+from parallel_core.checkpoint.lazy import LazyTensor, equal_bits
+from parallel_core.config.serialise import config_of
 
 
 def differences(written: Model, found: Model, *, states: bool) -> list[str]:
@@ -32,14 +28,8 @@ def _differences(written: Model, found: Model, states: bool) -> Iterator[str]:
         one, other = (_of_ids(tensor, ids) if is_table(name) else tensor for tensor in (before[name], after[name]))
         if (one.shape, one.dtype) != (other.shape, other.dtype):
             yield f"{name}: {list(one.shape)} {one.dtype} became {list(other.shape)} {other.dtype}"
-        elif not _equal(bytes_of(one.read()), bytes_of(other.read())):
+        elif not equal_bits(one.read(), other.read()):
             yield f"{name}: its values changed"
-
-
-def _equal(one: np.ndarray, other: np.ndarray) -> bool:
-    """Of bytes; in blocks, for a comparison makes a byte of each."""
-    starts = range(0, len(one), _BLOCK)
-    return all(np.array_equal(one[start : start + _BLOCK], other[start : start + _BLOCK]) for start in starts)
 
 
 def _of_ids(tensor: LazyTensor, ids: int) -> LazyTensor:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from parallel_core.checkpoint.settings import config_for_inference
+from parallel_core.config.serialise import config_for_inference
 from tests.support.engine import TINY, config_of
 
 FLAGS = {

@@ -14,9 +14,9 @@ import pytest
 
 from parallel_core.blocks import model_chunks
 from parallel_core.checkpoint.networks import differences
-from parallel_core.checkpoint.settings import config_of as whole_config
-from parallel_core.checkpoint.settings import get, model_of, put
 from parallel_core.config import AllConfig, ConfigError
+from parallel_core.config.serialise import config_of as whole_config
+from parallel_core.config.serialise import get, model_of, put
 from parallel_core.config.tree import OF_MODEL, OF_NETWORK, OPTIONS, PUBLIC
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job

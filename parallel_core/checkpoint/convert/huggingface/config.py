@@ -7,10 +7,10 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
-from parallel_core.checkpoint import networks, settings
+from parallel_core.checkpoint import networks
 from parallel_core.checkpoint.convert.huggingface.kinds import REQUIRED, Field, Group
 from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES, OTHER_NAMES, Family
-from parallel_core.config import AllConfig
+from parallel_core.config import AllConfig, serialise
 from parallel_core.config.tree import OF_MODEL
 
 
@@ -45,7 +45,7 @@ def settings_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for path, value in found.items():
         if value is not None:
-            settings.put(nested, path, value)
+            serialise.put(nested, path, value)
     return nested
 
 
@@ -84,7 +84,7 @@ def _unsaid(ours: AllConfig, family: Family) -> str | None:
     except (ValueError, KeyError) as error:
         return str(error)
     back["model_config"]["multi_token_prediction"] = asdict(further)  # which the parameters say
-    differs = [path for path, *_ in networks.differences(ours, settings.config_of(with_vocabulary(back)))]
+    differs = [path for path, *_ in networks.differences(ours, serialise.config_of(with_vocabulary(back)))]
     return f"its config.json cannot say {', '.join(differs)}" if differs else None
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from parallel_core.checkpoint import settings
 from parallel_core.checkpoint.convert.huggingface.config import config_of, matching_family
 from parallel_core.checkpoint.convert.huggingface.read import CONFIG, split
 from parallel_core.checkpoint.convert.huggingface.tokenizer import copy_files, files_in, ids_in
@@ -14,7 +13,7 @@ from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.convert.native import read_native
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.tensor_file import write_tensors
-from parallel_core.config import AllConfig
+from parallel_core.config import AllConfig, serialise
 from parallel_core.findings import Finding
 
 MOST_BYTES = 5 * 10**9
@@ -30,7 +29,7 @@ def write_huggingface(
     Raises ValueError if no family that is known here has such models.
     """
     model = model.with_rows(model.unpadded_vocab_size)
-    full = settings.config_of(model.settings)
+    full = serialise.config_of(model.settings)
     family = matching_family(full, model_type)
     tensors = split(model, family)
     config = config_of(full, family)

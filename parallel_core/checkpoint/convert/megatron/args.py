@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from parallel_core.checkpoint import networks, settings
+from parallel_core.checkpoint import networks
 from parallel_core.checkpoint.convert.model import Position
 from parallel_core.checkpoint.torch_files.pickles import StandIn, TypeName
-from parallel_core.config import AllConfig
+from parallel_core.config import AllConfig, serialise
 from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.config.tree import FLAG_OF, OF_MODEL
 from parallel_core.rope_scaling import YARN_ORIGINAL_LENGTH
@@ -102,8 +102,8 @@ def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"its args have {name} {args[name]!r}: networks with that are not known here")
     found: dict[str, Any] = {}
     for path, value in (*_by_flag(args), *_by_row(args)):
-        if settings.fits(value, path):
-            settings.put(found, path, value)
+        if serialise.fits(value, path):
+            serialise.put(found, path, value)
     network = found.setdefault("model_config", {})
     network["hidden_act"] = next((ours for name, ours in _ACTIVATIONS if args.get(name)), "gelu")
     if args.get("add_bias_linear"):
@@ -113,9 +113,9 @@ def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
     if args.get("openai_gelu") and network["hidden_act"] == "gelu":
         network["bias_gelu_fusion"] = True
     if args.get("multi_latent_attention") and args.get("rope_type") in (None, "yarn"):
-        settings.put(network, "rope_scaling.type", "yarn")
+        serialise.put(network, "rope_scaling.type", "yarn")
         original = args.get("original_max_position_embeddings") or YARN_ORIGINAL_LENGTH
-        settings.put(network, "rope_scaling.original_max_position_embeddings", original)
+        serialise.put(network, "rope_scaling.original_max_position_embeddings", original)
     if network.get("rope_scaling", {}).get("type") is None:
         network.pop("rope_scaling", None)
     if args.get("num_experts") is None:
@@ -196,7 +196,7 @@ def arguments_of(ours: AllConfig) -> dict[str, Any]:
     args |= {name: usual for name, (only_ours, usual) in _NO_CHOICES.items() if args[name] == only_ours}
     back = settings_of(args)
     network = back["model_config"] | {"unpadded_vocab_size": model.unpadded_vocab_size}
-    differs = networks.differences(ours, settings.config_of({**back, "model_config": network}))
+    differs = networks.differences(ours, serialise.config_of({**back, "model_config": network}))
     if differs:
         said = "\n".join(f"{difference} ({difference.path})" for difference in differs)
         raise ValueError(f"no network of Megatron-Core's has\n{said}")

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parallel_core.checkpoint import settings
 from parallel_core.checkpoint.convert.megatron.names import LOCAL_ORDER, Order, in_order, layer_of
 from parallel_core.checkpoint.convert.model import VOCABULARY
+from parallel_core.config import serialise
 
 EMBEDDING = VOCABULARY[0]
 
@@ -39,7 +39,7 @@ class Chunk:
             return layer in self.layers
         if not name.startswith("embedding."):
             return self.is_last
-        depths = settings.get(network, "multi_token_prediction.num_layers") or 0
+        depths = serialise.get(network, "multi_token_prediction.num_layers") or 0
         return self.is_first or (self.is_last and depths > 0)
 
 

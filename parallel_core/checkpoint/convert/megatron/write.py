@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parallel_core.checkpoint import settings
 from parallel_core.checkpoint.commit import TRACKER, checkpoint_name
 from parallel_core.checkpoint.convert.megatron import cuts
 from parallel_core.checkpoint.convert.megatron.args import arguments_of
@@ -19,6 +18,7 @@ from parallel_core.checkpoint.convert.model import Model, padded
 from parallel_core.checkpoint.lazy import LazyTensor, concatenated
 from parallel_core.checkpoint.torch_files.pickles import TypeName
 from parallel_core.checkpoint.torch_files.write import Namespace, write_archive
+from parallel_core.config import serialise
 from parallel_core.sharding import Coordinates, place
 
 CHECKPOINT_VERSION = 3.0
@@ -76,7 +76,7 @@ def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: in
         raise ValueError(f"Megatron's files have no states of this optimizer ({kind}); add --no-load-optim")
     step = divisible_by or model.network.get("make_vocab_size_divisible_by") or 128
     model = model.with_rows(padded(model.unpadded_vocab_size, step, layout.tensor))
-    config = settings.config_of(model.settings)
+    config = serialise.config_of(model.settings)
     args = arguments_of(config) | _sizes(layout) | {"make_vocab_size_divisible_by": step}
     args |= {"consumed_train_samples": model.position.consumed_samples, "transformer_impl": "local"}
     args["params_dtype"] = TypeName(model.weights["embedding.word_embeddings.weight"].dtype)

@@ -17,8 +17,8 @@ from parallel_core.checkpoint.convert.huggingface.rules import INDEXER, IndexerR
 from parallel_core.checkpoint.convert.megatron.args import arguments_of
 from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.networks import differences
-from parallel_core.checkpoint.settings import config_of as whole_config
-from parallel_core.checkpoint.settings import get
+from parallel_core.config.serialise import config_of as whole_config
+from parallel_core.config.serialise import get
 from parallel_core.fused_rows import QueryKeyValueRows
 from tests.support.assets import asset
 

@@ -13,9 +13,9 @@ from parallel_core.checkpoint.convert.megatron.write import Layout, write_legacy
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.networks import differences
-from parallel_core.checkpoint.settings import config_of as whole_config
-from parallel_core.checkpoint.settings import model_of, put
 from parallel_core.checkpoint.torch_files.archive import read_archive
+from parallel_core.config.serialise import config_of as whole_config
+from parallel_core.config.serialise import model_of, put
 from tests.support.checkpoint_cases import CASES, digests, unpack
 from tests.support.engine import TINY, config_of
 from tests.support.families import FAMILIES

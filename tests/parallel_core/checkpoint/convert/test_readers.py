@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from parallel_core.checkpoint.convert import formats
-from parallel_core.checkpoint.settings import config_of
 from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors
+from parallel_core.config.serialise import config_of
 from tests.support.checkpoint_cases import CASES, digests, facts, state_digests, unpack
 
 

@@ -1,13 +1,16 @@
-"""Settings of a model: nested sections, as in a manifest, and options by path: "model_config.rope_scaling.factor"."""
+"""A configuration as plain data: nested sections, as in files and manifests, and values by path, such as
+"model_config.rope_scaling.factor". `Config.to_dict` is the way there, `build` the way back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields
 from typing import Any, get_origin
 
-from parallel_core.config import AllConfig
-from parallel_core.config.base import has_type
-from parallel_core.config.tree import MODEL, OPTIONS, PUBLIC, build
+from parallel_core.config.all import AllConfig
+from parallel_core.config.base import Config, Unknown, complain, has_type
+from parallel_core.config.tree import FLAG_OF, MODEL, OPTIONS, PUBLIC, SECTIONS
+from parallel_core.findings import Finding
 
 TOKENIZER_FIELDS = (
     *("tokenizer_type", "vocab_file", "merge_file", "tokenizer_model", "tokenizer_kwargs"),
@@ -41,20 +44,55 @@ def fits(value: Any, path: str) -> bool:
     return value is not None and has_type(value, OPTIONS[path].type)
 
 
+def leaves(
+    content: Mapping[str, Any], enter: Callable[[str], bool] = lambda path: True, prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """`a.b.c`, value for each entry; a dictionary that `enter` does not let into is an entry itself."""
+    for key, value in content.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and enter(path):
+            yield from leaves(value, enter, f"{path}.")
+        else:
+            yield path, value
+
+
 def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Values of settings, by path. Raises ValueError for an option that this version does not know."""
-    leaves = {name: value for name, value in _leaves(settings, "") if value is not None}
-    unknown = leaves.keys() - _PATHS.keys()
+    said = {name: value for name, value in leaves(settings, lambda name: name not in _PATHS) if value is not None}
+    unknown = said.keys() - _PATHS.keys()
     if unknown:
         rule = "which this version does not know; load it by the version that saved it"
         raise ValueError(f"the checkpoint sets {', '.join(sorted(unknown))}, {rule}")
     found = {}
-    for name, value in leaves.items():
+    for name, value in said.items():
         path = _PATHS[name]
         if path.partition(".")[0] == name.partition(".")[0]:  # what a section shows of another is of a run
             is_tuple = isinstance(value, list) and get_origin(OPTIONS[path].type) is tuple
             found[path] = tuple(value) if is_tuple else value
     return found
+
+
+def build(values: Mapping[str, Any]) -> AllConfig:
+    """The config of path -> value; what is not named is at its default. Complains of options that must be given."""
+    top = [path for path in SECTIONS if "." not in path]
+    config = AllConfig(**{path: _section(path, values) for path in top})  # type: ignore[arg-type]
+    config.given = dict(values)
+    return config
+
+
+def _section(path: str, values: Mapping[str, Any]) -> Config:
+    cls = SECTIONS[path]
+    given: dict[str, Any] = {}
+    for entry in fields(cls):
+        inner = f"{path}.{entry.name}"
+        if inner in SECTIONS:
+            given[entry.name] = _section(inner, values)
+        elif inner in values:
+            given[entry.name] = values[inner]
+        elif inner in OPTIONS and entry.default is MISSING and entry.default_factory is MISSING:
+            complain([Finding(FLAG_OF[inner], None, "must be given", entry.metadata["missing"])])
+            given[entry.name] = Unknown()
+    return cls(**given)
 
 
 def config_of(settings: Mapping[str, Mapping[str, Any]]) -> AllConfig:
@@ -64,14 +102,6 @@ def config_of(settings: Mapping[str, Mapping[str, Any]]) -> AllConfig:
     Raises `ConfigError` if they do not go together, ValueError for an option that this version does not know.
     """
     return build(values_of(model_of(settings)))
-
-
-def _leaves(settings: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and f"{start}{key}" not in _PATHS:
-            yield from _leaves(value, f"{start}{key}.")
-        else:
-            yield f"{start}{key}", value
 
 
 def model_of(sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -21,6 +21,7 @@ from mapping.given import Given
 from mapping.vocabulary import tokenizer_findings
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown, judge
+from parallel_core.config.no_effect.training import IN_FLOAT32
 from parallel_core.config.optimizer import BY_ANY_NAME, SHARING_NAMES
 from parallel_core.config.tree import path_of
 from parallel_core.costs import stage_parameters
@@ -220,6 +221,18 @@ def demands_are_met(given: Sequence[Given], config: AllConfig) -> Iterator[Findi
             has = attrgetter(path_of(entry.demand.field))(config) or 0
             if not entry.demand.is_met(has):
                 yield Finding(entry.name, entry.value, entry.demand.rule.format(has), entry.demand.fix, entry.source)
+
+
+def scales_have_a_type(typed: Sequence[Given], config: AllConfig) -> Iterator[Finding]:
+    """Flags that ask for a loss scale in float32, which has none. Of files nothing: they may hold what a part of theirs
+    switches off."""
+    if not IN_FLOAT32.is_idle(config):
+        return
+    for entry in typed:
+        of_megatron = 1000 if entry.row.name == "--loss-scale-window" else None
+        if entry.target in IN_FLOAT32.paths and entry.value not in (0, entry.row.default, of_megatron):
+            value = None if isinstance(entry.value, bool) else entry.value
+            yield Finding(entry.name, value, "needs --fp16 or --bf16", f"add one or leave {entry.name} out")
 
 
 def spared_parameters_are_there(config: AllConfig) -> Iterator[Finding]:

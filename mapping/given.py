@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mapping.flags import IGNORED, MAPPED, ROWS, Flag
-from mapping.flags.combinations import COMPLETES
 from mapping.flags.notations import parts
 
 NO_FLAG = Flag("", None)
@@ -80,8 +79,7 @@ class Given(NamedTuple):
         names = {name for name in (self.target, self.row.dest) if name}
         if names.isdisjoint((other.target, other.row.dest)):
             return False
-        flags = (self.row.name, other.row.name)
-        return flags[0] not in COMPLETES.get(flags[1], ()) and flags[1] not in COMPLETES.get(flags[0], ())
+        return self.row.name not in other.row.completes and other.row.name not in self.row.completes
 
 
 ROW_OF: dict[str, Flag] = {}

@@ -16,15 +16,14 @@ from mapping.checks import (
     instead_of_refused,
     replicas_are_averaged,
     required,
+    scales_have_a_type,
     spared_parameters_are_there,
 )
 from mapping.contradictions import contradictions
 from mapping.files import missing_files
 from mapping.flags import IGNORED, ROWS, Flag
-from mapping.flags.idle import why_idle
 from mapping.from_args import COPIED, field_values
 from mapping.given import OTHER_NAMES, ROW_OF, Given
-from mapping.loss_scale import out_of_place
 from mapping.naming import as_given
 from mapping.readers import checkpoint
 from mapping.readers.deepspeed import Auto, resolved
@@ -145,7 +144,8 @@ def resolve(sources: Sources) -> Reading:
     of_config += judge([partial(replicas_are_averaged, yaml), partial(demands_are_met, yaml)], config)
     if not (findings or of_config):
         of_config += judge([spared_parameters_are_there, adapter_findings], config)
-    found = [*findings, *length.findings, *of_config, *open_ends, *files, *out_of_place(strong, config)]
+    scales = judge([partial(scales_have_a_type, strong)], config)
+    found = [*findings, *length.findings, *of_config, *open_ends, *files, *scales]
     found = as_given(found, given)
     reasons = ({} if found else without_effect(config, {entry.target for entry in given})) | length.reasons
     acting = [entry for entry in of_checkpoint if entry.target not in reasons]
@@ -203,7 +203,7 @@ def _replaced(wins: Sequence[Given], given: Sequence[Given], args: Namespace) ->
 def _reason(entry: Given, of_fields: Mapping[str, str], args: Namespace) -> str:
     """Why a value does nothing: its key in a file, its field, or its argument beside others; empty if it acts."""
     with suppress(Unjudged):
-        return entry.reason or of_fields.get(entry.target) or why_idle(entry.row.name, args)
+        return entry.reason or of_fields.get(entry.target) or entry.row.why_idle(args)
     return ""
 
 

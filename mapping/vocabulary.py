@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mapping.flags.idle import why_idle
+from mapping.flags import BY_NAME
 from parallel_core.config.base import Unknown
 from parallel_core.data.tokenizers import TOKENIZERS, TokenizerOptions, findings, padded_vocab_size, training_vocab_size
 from parallel_core.findings import Finding
@@ -17,7 +17,7 @@ _SIZED_BY_FLAG = {"NullTokenizer", "TikTokenizer"}
 
 def _is_patched(args: Any) -> bool:
     """Whether Pai-Megatron-Patch's flag says which tokenizer."""
-    return bool(args.patch_tokenizer_type and not why_idle("--patch-tokenizer-type", args))
+    return bool(args.patch_tokenizer_type and not BY_NAME["--patch-tokenizer-type"].why_idle(args))
 
 
 def tokenizer_type(args: Any) -> str | None:

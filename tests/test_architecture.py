@@ -70,7 +70,7 @@ FLOORS = {
         {"files", "flags", "further_tokens", "lora_targets"},
         {"experts", "vocabulary"},
         {"derived", "given"},
-        {"checks", "from_args", "loss_scale", "naming", "readers"},
+        {"checks", "from_args", "naming", "readers"},
         {"contradictions", "flag_reference", "memory"},
         {"host", "merge"},
         {"from_yaml", "reading"},

@@ -70,16 +70,3 @@ NEEDS = {
     "--main-grads-dtype": ("--use-precision-aware-optimizer",),
 }
 """A flag -> flags of which one must come with it."""
-
-COMPLETES = {
-    "--adam-beta2": ("--adam-beta1",),
-    "--extra-vocab-size": ("--padded-vocab-size", "--pad-vocab-size-to"),
-    "--use-fused-rmsnorm": ("--normalization",),
-    "--data-parallel-sharding-strategy": ("--use-megatron-fsdp", "--use-custom-fsdp"),
-    "--moe-tp-extend-ep": ("--expert-model-parallel-size",),
-    "--first-k-dense-replace": ("--moe-layer-freq",),
-    "--seq-aux": ("--moe-router-load-balancing-type",),
-    "--input-jitter": ("--moe-input-jitter-eps",),
-    "--moe-train-capacity-factor": ("--moe-model-type",),
-}
-"""A flag -> flags that fill the same field, but of which it says something else: neither replaces the other."""

@@ -46,6 +46,16 @@ class Flag(NamedTuple):
     """Why it is ignored, or why it is refused and what to do instead."""
     group: str = ""
     """The heading under which it is listed."""
+    idle: tuple[Callable[[Any], object], str] | None = None
+    """Of several flags for one field: beside which other arguments the field does not follow from it, and why."""
+    completes: tuple[str, ...] = ()
+    """Flags that fill the same field, but of which it says something else: neither replaces the other."""
+    refines: bool = False
+    """It says more of what another flag for its field says, and so contradicts none."""
+
+    def why_idle(self, args: Any) -> str:
+        """Why it does nothing beside the other arguments; empty if it acts."""
+        return f"no effect: {self.idle[1]}" if self.idle and self.idle[0](args) else ""
 
     def asks_for_nothing(self, value: Any) -> bool:
         """Whether a value is what holds without it, in any of the parsers; text may stand for a truth value."""

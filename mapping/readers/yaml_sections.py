@@ -14,6 +14,7 @@ from mapping.readers.keys import nearest, unknown
 from mapping.readers.meaning import Meaning, Placed, Said, WrongPart, to
 from mapping.readers.runner_keys import BY_DEFAULT
 from parallel_core.config.base import has_type, type_name
+from parallel_core.config.no_effect.always import ALWAYS
 from parallel_core.config.serialise import leaves
 from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS, SHOWN, path_of
 from parallel_core.findings import Finding
@@ -110,9 +111,7 @@ def meant(
         path = path_of(name)
         part, place = filled if isinstance(filled, Placed) else (filled, "")
         try:
-            made = Given(
-                f"{key}{place}", coerced(path, part), field=path, source=source, reason=OPTIONS[path].no_effect
-            )
+            made = Given(f"{key}{place}", coerced(path, part), field=path, source=source, reason=ALWAYS.get(path, ""))
             made = made._replace(is_default=part is value and made.value == OPTIONS[path].default)
             given += [made] if path not in _IN_PARTS else _in_parts(made)
         except ValueError as error:

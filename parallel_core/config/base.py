@@ -72,12 +72,10 @@ def option(
     below: float | None = None,
     choices: tuple[Any, ...] = (),
     missing: str = "add it",
-    no_effect: str = "",
     of: str = "network",
 ) -> Any:
     """A field that is filled by `flag` and must lie in the given range; `missing` is the fix where it must be given.
 
-    no_effect: why nobody needs to read it: what it asks for is always so, or the result is the same.
     of: in the sections of the model, what the option is of: "network", that which the model computes; "shapes", which
     names and shapes of its parameters tell as well; "run", its training, rounding or layout.
 
@@ -92,7 +90,6 @@ def option(
         "below": below,
         "choices": choices,
         "missing": missing,
-        "no effect": no_effect,
         "of": of,
     }
     if isinstance(default, list | dict):

@@ -39,9 +39,7 @@ class RopeScalingConfig(Config):
     """longrope: scale of the rotation beyond the original length."""
     short_mscale: float | None = option("--short-mscale", None, above=0)
     """longrope: scale of the rotation within the original length."""
-    longrope_freqs_type: str = option(
-        "--longrope-freqs-type", "mul", choices=("mul", "outer"), no_effect="both forms give the same angles"
-    )
+    longrope_freqs_type: str = option("--longrope-freqs-type", "mul", choices=("mul", "outer"), of="run")
     """longrope: whether angles are formed by a product or an outer product."""
 
 

@@ -21,7 +21,7 @@ class InstructionConfig(Config):
     """Name of the chat template that the data were made with."""
     prompt_type_path: str | None = option("--prompt-type-path", None)
     """JSON file of chat templates."""
-    pack: bool = option("--pack", False, no_effect="conversations are packed when the data are made")
+    pack: bool = option("--pack", False)
     """Fill each sample with several conversations."""
     neat_pack: bool = option("--neat-pack", False)
     """The data's attention mask counts packed conversations, by which they are kept from attending to each other."""
@@ -41,7 +41,5 @@ class InstructionConfig(Config):
     """Shuffle all passes over the data together."""
     fix_sub_seq_length: int = option("--fix-sub-seq-length", -1, at_least=-1)
     """Cut packed samples into pieces of this length; -1: at the conversations' ends."""
-    enable_thinking: bool | None = option(
-        "--enable-thinking", None, no_effect="thoughts are written when the data are made"
-    )
+    enable_thinking: bool | None = option("--enable-thinking", None)
     """Fill the template's place for reasoning; none: by the data."""

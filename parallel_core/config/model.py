@@ -23,8 +23,6 @@ from parallel_core.config.sparse_attention import SparseAttentionConfig
 from parallel_core.config.training import TrainingConfig
 from parallel_core.dtypes import FLOATS
 
-_IN_FLOAT32 = "attention's scores and softmax are float32 always"
-
 
 @dataclass(kw_only=True)
 class FlashAttentionConfig(Config):
@@ -34,9 +32,7 @@ class FlashAttentionConfig(Config):
     """The operator's kind of mask; the mask itself follows from the model."""
     pre_tokens: int = option("--pre-tockens", 1048576, at_least=0)
     """How many tokens before its own a query may see, in every layer, with sparse_mode 0 or 4."""
-    next_tokens: int = option(
-        "--next-tockens", 0, at_least=0, no_effect="the model is causal: a query sees no token after its own"
-    )
+    next_tokens: int = option("--next-tockens", 0, at_least=0, of="run")
     """How many tokens after its own a query may see."""
     input_layout: str = option("--shape-order", "SBH", choices=("SBH", "BSH", "BSND", "BNSD"), of="run")
     """Order of the operator's dimensions: B batch, S sequence, N heads, D head size, H = N x D."""
@@ -147,15 +143,11 @@ class ModelConfig(Config):
     """Dropout on attention probabilities."""
     hidden_dropout_rate: float = option("--hidden-dropout", 0.1, at_least=0, below=1, of="run")
     """Dropout on the embedding and on what each block adds to the residual."""
-    apply_query_key_layer_scaling: bool = option(
-        "--apply-query-key-layer-scaling",
-        False,
-        no_effect="attention's scores are float32, where dividing by the layer's number and back changes nothing",
-    )
+    apply_query_key_layer_scaling: bool = option("--apply-query-key-layer-scaling", False, of="run")
     """Divide attention scores by the layer's number and undo it in a float32 softmax."""
-    attention_softmax_in_fp32: bool = option("--attention-softmax-in-fp32", False, no_effect=_IN_FLOAT32)
+    attention_softmax_in_fp32: bool = option("--attention-softmax-in-fp32", False, of="run")
     """Compute the attention softmax in float32."""
-    masked_softmax_fusion: bool = option("--no-masked-softmax-fusion", True, no_effect=_IN_FLOAT32)
+    masked_softmax_fusion: bool = option("--no-masked-softmax-fusion", True, of="run")
     """Attention's softmax in float32, in one operator; else in the compute type or by `attention_softmax_in_fp32`."""
 
     init_method_std: float = option("--init-method-std", 0.02, at_least=0, of="run")
@@ -168,20 +160,13 @@ class ModelConfig(Config):
     """Type in which layers compute; `params_dtype` if not given."""
     embedding_init_dtype: str = option("--embedding-dtype", None, choices=FLOATS, of="run")
     """Type in which embeddings are initialised; `params_dtype` if not given."""
-    fp16_lm_cross_entropy: bool = option(
-        "--fp16-lm-cross-entropy",
-        False,
-        no_effect="cross entropy takes logits in their own type and computes in float32, as Megatron-Core's does",
-    )
+    fp16_lm_cross_entropy: bool = option("--fp16-lm-cross-entropy", False, of="run")
     """Give cross entropy float16 logits instead of a float32 copy."""
     fp32_residual_connection: bool = option("--fp32-residual-connection", False, of="run")
     """Keep the residual stream in float32."""
 
     transformer_impl: str = option(
-        "--transformer-impl",
-        "transformer_engine",
-        choices=("local", "transformer_engine"),
-        no_effect=f"there is one implementation; what Megatron's two differ in: {_IN_FLOAT32}",
+        "--transformer-impl", "transformer_engine", choices=("local", "transformer_engine"), of="run"
     )
     """Which of Megatron's implementations to follow."""
     use_flash_attention: bool = option("--use-flash-attn", False, of="run")

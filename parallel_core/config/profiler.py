@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from parallel_core.config.base import Config, option
 from parallel_core.findings import Finding
 
-ALWAYS = "MindSpore's profiler records it whenever it records"
-
 
 @dataclass(kw_only=True)
 class ProfilerConfig(Config):
@@ -35,11 +33,11 @@ class ProfilerConfig(Config):
     """Ranks that are profiled; none: all."""
     profile_memory: bool = option("--profile-with-memory", False)
     """Record memory."""
-    profile_framework: str = option("--profile-framework", "all", choices=("all", "time"), no_effect=ALWAYS)
+    profile_framework: str = option("--profile-framework", "all", choices=("all", "time"))
     """Record the framework."""
-    profile_communication: bool = option("--profile-communication", False, no_effect=ALWAYS)
+    profile_communication: bool = option("--profile-communication", False)
     """Record communication."""
-    profile_op_time: bool = option("--no-profile-op-time", True, no_effect=ALWAYS)
+    profile_op_time: bool = option("--no-profile-op-time", True)
     """Record how long operators take."""
     profile_parallel_strategy: bool = option("--profile-parallel-strategy", False)
     """Record how operators are split."""

@@ -26,14 +26,9 @@ class Option(NamedTuple):
         return self.field.metadata["flag"]
 
     @property
-    def no_effect(self) -> str:
-        """Why it changes no result; empty if it does."""
-        return self.field.metadata["no effect"]
-
-    @property
     def of(self) -> str:
         """What an option of the model or its experts is of: "network", "shapes" or "run" (see `option`)."""
-        return "run" if self.no_effect else self.field.metadata["of"]
+        return self.field.metadata["of"]
 
     @property
     def default(self) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from mapping.derived import DERIVED
 from mapping.flags import BY_NAME, IGNORED, MAPPED, REFUSED, ROWS
 from mapping.flags.acting import WITHOUT_FLAG
+from parallel_core.config.no_effect.always import ALWAYS
 from parallel_core.config.tree import OPTIONS
 from tests.support.assets import asset
 
@@ -27,7 +28,7 @@ def test_a_mapped_flag_has_a_field_and_the_others_a_reason():
         if row.status == MAPPED and row.name not in NO_FIELD:
             assert row.target in OPTIONS, row
         if row.status == IGNORED and row.target:
-            assert row.reason == OPTIONS[row.target].no_effect, row
+            assert row.reason == ALWAYS[row.target], row
         elif row.status in (IGNORED, REFUSED):
             assert row.reason and not row.target, row
 

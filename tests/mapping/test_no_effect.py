@@ -3,7 +3,8 @@
 import pytest
 
 from mapping.explain import outcomes
-from mapping.flags import BY_NAME, IGNORED, MAPPED, idle
+from mapping.flags import BY_NAME, IGNORED, MAPPED
+from mapping.flags import ROWS as FLAGS
 from parallel_core.config.no_effect import ROWS
 from tests.support.mapping.lines import reading
 
@@ -448,7 +449,7 @@ def test_a_flag_that_does_nothing_says_so_and_acts_where_it_does(flag, alone, be
 def test_every_row_has_a_case():
     """Of its options at least one does nothing by its reason."""
     said = {outcome_of(flag, alone)[1].removeprefix("no effect: ") for flag, alone, _, _ in IDLE}
-    assert said == {row.reason for row in (*ROWS, *idle.ROWS)}
+    assert said == {row.reason for row in ROWS} | {row.idle[1] for row in FLAGS if row.idle}
 
 
 def test_the_line_is_printed(capsys):
@@ -458,4 +459,4 @@ def test_the_line_is_printed(capsys):
 
 
 def test_rows_name_options_and_flags():
-    assert all(row.paths for row in ROWS) and all(row.flag in BY_NAME for row in idle.ROWS)
+    assert all(row.paths for row in ROWS) and all(name in BY_NAME for row in FLAGS for name in row.completes)

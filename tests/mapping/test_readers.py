@@ -3,7 +3,7 @@
 import pytest
 
 from mapping.flags import MAPPED, ROWS
-from parallel_core.config.tree import OPTIONS
+from parallel_core.config.no_effect.always import ALWAYS
 from tests.support.mapping.readers import ANY, is_read, reads
 from tests.support.mapping.variations import COMPANY, effect
 
@@ -43,7 +43,7 @@ def test_a_mapped_field_is_read(target):
     )
 
 
-@pytest.mark.parametrize("target", [path for path, option in OPTIONS.items() if option.no_effect])
+@pytest.mark.parametrize("target", ALWAYS)
 def test_a_field_without_effect_is_read_by_nobody(target):
     """Else the reason why its flag is ignored is no longer true."""
     assert not is_read(target, READ)

@@ -8,6 +8,7 @@ from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from mapping.flags.flag import IGNORED, Flag, attribute, switched_off
+from parallel_core.config.no_effect.always import ALWAYS
 from parallel_core.config.tree import OPTIONS, SECTIONS, Option, path_of
 
 Change = Mapping[str, Any]
@@ -26,8 +27,8 @@ class Acting(NamedTuple):
 def row(option: Option, name: str) -> Flag:
     """The row of a flag that fills an option as it is."""
     kind, base = _plain(option.type), {"target": option.path, "choices": option.field.metadata["choices"]}
-    if option.no_effect:
-        base |= {"status": IGNORED, "reason": option.no_effect}
+    if option.path in ALWAYS:
+        base |= {"status": IGNORED, "reason": ALWAYS[option.path]}
     if kind is bool and option.default is True:
         return Flag(name, None, True, dest=switched_off(name), stores=False, **base)
     if kind is bool:

@@ -64,6 +64,12 @@ ACTING = Acting(
             "--patch-tokenizer-type",
             "tokenizer_type",
             "Named after a family: the tokenizer in the directory that --load holds.",
+            idle=(
+                lambda args: (
+                    args.tokenizer_type and not (args.tokenizer_model or args.tokenizer_name_or_path or args.load)
+                ),
+                "there is no folder of a tokenizer (--load, --tokenizer-model); --tokenizer-type says which",
+            ),
         ),
         value(
             "--stage",

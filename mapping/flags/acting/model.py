@@ -1,7 +1,15 @@
 """Flags of the network."""
 
+from typing import Any
+
 from mapping.flags.acting.build import Acting, read_by, refusing, same, switch, value
 from mapping.flags.notations import attention_window, boolean, dtype, layer_frequency, numbers, whole
+from parallel_core.devices import is_on_cpu
+
+
+def _stretches_by_rope_type(args: Any) -> bool:
+    return (args.multi_latent_attention or args.multi_head_latent_attention) and not args.rope_scaling_type
+
 
 ACTING = Acting(
     {
@@ -25,13 +33,35 @@ ACTING = Acting(
         "--long-factor": read_by(numbers),
         "--short-factor": read_by(numbers),
         "--window-attn-skip-freq": read_by(layer_frequency),
-        "--rotary-scaling-factor": {"default": 1.0},
+        "--rotary-scaling-factor": {
+            "default": 1.0,
+            "idle": (
+                lambda args: args.rope_scaling_type,
+                "beside --rope-scaling-type positions are stretched by --rope-scaling-factor",
+            ),
+        },
+        "--rope-scaling-factor": {
+            "idle": (
+                _stretches_by_rope_type,
+                "latent attention's positions are stretched by --rotary-scaling-factor",
+            )
+        },
+        "--make-vocab-size-divisible-by": {
+            "idle": (
+                lambda args: args.padded_vocab_size or args.pad_vocab_size_to,
+                "the rows of the table are --padded-vocab-size",
+            )
+        },
         "--share-mtp-embedding-and-output-weight": {
             "dest": "share_mtp_embedding_and_output_weight",
             "default": False,
             "stores": True,
             "help": "Layers of --num-nextn-predict-layers use the model's embedding and output layer instead of having "
             "their own; those of --mtp-num-layers always do.",
+            "idle": (
+                lambda args: not args.num_nextn_predict_layers,
+                "the layers of --mtp-num-layers share them in any case",
+            ),
         },
         "--multi-latent-attention": {"help": "Attention over low-rank keys and values (DeepSeek-V2, 2024)."},
         "--experimental-attention-variant": refusing(
@@ -57,12 +87,25 @@ ACTING = Acting(
         "--compute-dtype": read_by(dtype),
         "--embedding-dtype": read_by(dtype),
         "--transformer-impl": refusing("it is for serving, not for training; use local", "inference_optimized"),
-        "--no-rope-fusion": {"dest": "apply_rope_fusion"},
+        "--no-rope-fusion": {
+            "dest": "apply_rope_fusion",
+            "idle": (
+                lambda args: args.use_fused_rotary_pos_emb,
+                "--use-fused-rotary-pos-emb counts, as in MindSpeed",
+            ),
+        },
     },
     (
         switch("--swiglu", "hidden_act", "Gate the feed-forward block with silu."),
         switch("--squared-relu", "hidden_act", "Square the feed-forward block's relu."),
-        switch("--use-fused-rmsnorm", "normalization", "RMSNorm by the device's fused operator."),
+        switch(
+            "--use-fused-rmsnorm",
+            "normalization",
+            "RMSNorm by the device's fused operator.",
+            idle=(lambda args: is_on_cpu(args.device_target), "a CPU has one form of RMSNorm"),
+            completes=("--normalization",),
+            refines=True,
+        ),
         switch("--geglu", "hidden_act", "Gate the feed-forward block with gelu."),
         switch("--gelu-tanh", "hidden_act", "Gate the feed-forward block with the tanh form of gelu."),
         same("--add-bias-linear", "add_bias_linear", stores=True),
@@ -80,7 +123,14 @@ ACTING = Acting(
         same("--encoder-num-layers", "model_config.num_layers"),
         same("--encoder-seq-length", "seq_length"),
         same("--pad-vocab-size-to", "model_config.vocab_size"),
-        same("--extra-vocab-size", "model_config.vocab_size", "Rows added to the tokenizer's vocabulary.", default=0),
+        same(
+            "--extra-vocab-size",
+            "model_config.vocab_size",
+            "Rows added to the tokenizer's vocabulary.",
+            default=0,
+            completes=("--padded-vocab-size", "--pad-vocab-size-to"),
+            refines=True,
+        ),
         switch("--recompute-activations", "recompute_granularity", "Short for a selective recompute."),
         value(
             "--gradient_checkpointing",
@@ -98,7 +148,12 @@ ACTING = Acting(
         same("--use-glm-rope", "rotary_interleaved", "Rotate neighbouring pairs of half of each head."),
         same("--partial-rotary-factor", "rotary_percent", default=0.0),
         same("--rope-theta", "rotary_base", default=None),
-        switch("--use-rope-scaling", "rope_scaling.type", "Stretch long wavelengths as Llama 3.1 does."),
+        switch(
+            "--use-rope-scaling",
+            "rope_scaling.type",
+            "Stretch long wavelengths as Llama 3.1 does.",
+            idle=(_stretches_by_rope_type, "latent attention's positions are stretched as --rope-type says"),
+        ),
         same("--rope-type", "rope_scaling.type", choices=("rope", "yarn")),
         value("--original-max-position-embeddings", whole, "original_max_position_embeddings"),
         same("--rope-scaling-beta-fast", "beta_fast", type=int),

@@ -1,7 +1,7 @@
 """Flags of mixtures of experts."""
 
 from mapping.flags.acting.build import Acting, refusing, same, switch, value
-from mapping.flags.notations import layer_frequency
+from mapping.flags.notations import layer_frequency, parts
 from parallel_core.config.moe import BALANCING
 
 SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss")
@@ -18,6 +18,7 @@ ACTING = Acting(
             nargs="1+",
         ),
         "--moe-aux-loss-coeff": {"nargs": "1+"},
+        "--moe-input-jitter-eps": {"idle": (lambda args: args.input_jitter is False, "--input-jitter switches it off")},
         "--moe-router-score-function": refusing("use softmax or sigmoid", "sqrtsoftplus", "sqrtsoftmax"),
         "--moe-token-dispatcher-type": {
             "also": ("alltoall_seq", "flex"),
@@ -47,21 +48,52 @@ ACTING = Acting(
             "moe_expert_capacity_factor",
             "With deepspeed_moe: tokens an expert takes, as a multiple of an even share.",
             default=1.0,
+            idle=(lambda args: args.moe_model_type != "deepspeed_moe", "needs --moe-model-type deepspeed_moe"),
+            completes=("--moe-model-type",),
         ),
-        value("--first-k-dense-replace", int, "moe_layer_freq", "This many first layers stay dense."),
+        value(
+            "--first-k-dense-replace",
+            int,
+            "moe_layer_freq",
+            "This many first layers stay dense.",
+            idle=(
+                lambda args: isinstance(args.moe_layer_freq, list),
+                "the list of --moe-layer-freq says which layers have experts",
+            ),
+            completes=("--moe-layer-freq",),
+            refines=True,
+        ),
         same(
             "--n-shared-experts",
             "moe_shared_expert_intermediate_size",
             "Shared experts, each as wide as a routed one.",
         ),
         same("--shared-expert-gate", "moe_shared_expert_gate"),
-        switch("--seq-aux", "moe_router_load_balancing_type", "Balance each sequence on its own."),
+        switch(
+            "--seq-aux",
+            "moe_router_load_balancing_type",
+            "Balance each sequence on its own.",
+            idle=(
+                lambda args: {*ROUTERS}.isdisjoint(parts(args.moe_router_load_balancing_type)),
+                "needs a --moe-router-load-balancing-type with an auxiliary loss, such as aux_loss",
+            ),
+            completes=("--moe-router-load-balancing-type",),
+            refines=True,
+        ),
         same("--routed-scaling-factor", "moe_router_topk_scaling_factor"),
         same("--topk-group", "moe_router_group_topk"),
         same("--n-group", "moe_router_num_groups"),
         switch("--router-gating-in-fp32", "moe_router_dtype", "Compute the router in float32."),
         switch("--topk-softmax-in-fp32", "moe_router_dtype", "Compute the router's softmax in float32."),
-        switch("--input-jitter", "moe_input_jitter_eps", "No noise on the router's input.", default=True, stores=False),
+        switch(
+            "--input-jitter",
+            "moe_input_jitter_eps",
+            "No noise on the router's input.",
+            default=True,
+            stores=False,
+            idle=(lambda args: not args.moe_input_jitter_eps, "there is none without --moe-input-jitter-eps"),
+            completes=("--moe-input-jitter-eps",),
+        ),
         same("--moe-router-force-load-balancing", "moe_router_force_load_balancing"),
         same("--enable-shared-expert", "moe_shared_expert_gate", "A shared expert with a gate, as in Qwen's models."),
         same(

@@ -26,7 +26,14 @@ ACTING = Acting(
     },
     (
         switch("--o2-optimizer", "exp_avg_dtype", "Keep both of Adam's moments in bfloat16.", dest="o2_optimizer"),
-        value("--adam-beta2", float, "betas", "Decay rate of Adam's second moment.", default=0.999),
+        value(
+            "--adam-beta2",
+            float,
+            "betas",
+            "Decay rate of Adam's second moment.",
+            default=0.999,
+            completes=("--adam-beta1",),
+        ),
         value(
             "--main-grads-dtype",
             str,

@@ -34,12 +34,17 @@ ACTING = Acting(
             "aliases": ("--distribute-saved-activations", "--distribute-checkpointed-activations")
         },
         "--offset": read_by(layer_list),
+        "--expert-tensor-parallel-size": {
+            "idle": (lambda args: args.moe_tp_extend_ep, "--moe-tp-extend-ep leaves every expert whole")
+        },
     },
     (
         switch(
             "--moe-tp-extend-ep",
             "expert_model_parallel_size",
             "Distribute experts over tensor-parallel ranks too, each whole.",
+            idle=(lambda args: args.tensor_model_parallel_size == 1, "needs --tensor-model-parallel-size 2 or more"),
+            completes=("--expert-model-parallel-size",),
         ),
         value(
             "--pipeline-model-parallel-layout",

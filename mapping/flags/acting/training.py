@@ -31,7 +31,12 @@ ACTING = Acting(
             default=None,
             stores=False,
         ),
-        same("--model_name_or_path", "load_checkpoint", "HuggingFace's name of --load with --no-resume-training."),
+        same(
+            "--model_name_or_path",
+            "load_checkpoint",
+            "HuggingFace's name of --load with --no-resume-training.",
+            idle=(lambda args: args.resume_from_checkpoint, "--resume_from_checkpoint says what is loaded"),
+        ),
         same("--resume_from_checkpoint", "load_checkpoint", "HuggingFace's name of --load with --resume-training."),
         same("--resume-crc-check", "crc_check", dest="resume_crc_check", default=True, stores=True),
         same(
@@ -57,6 +62,7 @@ ACTING = Acting(
             "What --use-megatron-fsdp shards: stages 0, 1, 2, 3.",
             default="optim_grads_params",
             choices=STRATEGIES,
+            completes=("--use-megatron-fsdp", "--use-custom-fsdp"),
         ),
         value(
             "--megatron-fsdp-grad-comm-dtype",

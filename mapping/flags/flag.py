@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from parallel_core.config.tree import path_of
+
 MAPPED, IGNORED, REFUSED = "mapped", "ignored", "refused"
 
 
@@ -73,9 +75,10 @@ def switched_off(name: str) -> str:
     return attribute(re.sub(r"^--(no|disable)-", "--", name))
 
 
-def value(name: str, type: Callable[[str], Any], default: Any = None, **more: Any) -> Flag:
-    """A flag with a value."""
-    return Flag(name, type, default, **{"dest": attribute(name), **more})
+def value(name: str, type: Callable[[str], Any], field: str = "", help: str = "", **more: Any) -> Flag:
+    """A flag with a value; of one that acts with the end of the field's path that is derived from it."""
+    target = path_of(field) if field else ""
+    return Flag(name, type, more.pop("default", None), target, help, **{"dest": attribute(name), **more})
 
 
 _KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}

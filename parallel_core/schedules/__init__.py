@@ -8,12 +8,7 @@ proves the result; `pynative.pipeline_parallel.runner` executes it. `simulate` s
 from parallel_core.schedules.actions import Backward, Exchange, Forward, Transfer, WeightGrad
 from parallel_core.schedules.check import check
 from parallel_core.schedules.communicate import communicate
-from parallel_core.schedules.forward_only import forward_only
-from parallel_core.schedules.generators import GENERATORS
-from parallel_core.schedules.gpipe import gpipe
-from parallel_core.schedules.interleaved import interleaved
-from parallel_core.schedules.one_f_one_b import one_f_one_b
-from parallel_core.schedules.zero_bubble import zb_h1
+from parallel_core.schedules.generators import GENERATORS, forward_only, gpipe, interleaved, one_f_one_b, zb_h1
 
 __all__ = [
     "GENERATORS",

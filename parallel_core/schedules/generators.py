@@ -1,14 +1,12 @@
-"""The schedules by the names that `--pipeline-schedule` takes."""
+"""The schedules: functions that give of each stage what it computes, in order."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
 from typing import Protocol
 
-from parallel_core.schedules.actions import Compute
-from parallel_core.schedules.gpipe import gpipe
-from parallel_core.schedules.interleaved import interleaved
-from parallel_core.schedules.one_f_one_b import one_f_one_b
-from parallel_core.schedules.zero_bubble import zb_h1
+from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad
 
 
 class Generator(Protocol):
@@ -19,9 +17,102 @@ class Generator(Protocol):
     ) -> list[list[Compute]]: ...
 
 
+def gpipe(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
+    """GPipe: every forward, then every backward (Huang et al., "GPipe", 2019).
+
+    The backwards run in the micro-batches' order, not in the reverse one of the paper: the bubble is the same, and
+    gradients are then summed in the same order as by every other schedule.
+    """
+    assert chunks == 1, f"GPipe has one chunk on a stage, not {chunks}"
+    actions: list[Compute] = [Forward(m) for m in range(micro_batches)]
+    actions += [Backward(m) for m in range(micro_batches)]
+    return [list(actions) for _ in range(stages)]
+
+
+def one_f_one_b(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
+    """1F1B: one forward, one backward (Narayanan et al., "PipeDream", 2019): Megatron's without virtual stages.
+
+    Stage i of p first runs p-1-i forwards, then alternates, then drains: at most p-i micro-batches are in flight on it.
+    """
+    assert chunks == 1, f"1F1B has one chunk on a stage, not {chunks}: use interleaved"
+    forwards = [Forward(m) for m in range(micro_batches)]
+    backwards = [Backward(m) for m in range(micro_batches)]
+    return [alternate(forwards, backwards, stages - 1 - stage) for stage in range(stages)]
+
+
+def alternate(forwards: Sequence[Compute], backwards: Sequence[Compute], warm_up: int) -> list[Compute]:
+    """`warm_up` forwards, then one forward and one backward at a time, then the backwards that are left."""
+    warm_up = min(warm_up, len(forwards))
+    steady = zip(forwards[warm_up:], backwards, strict=False)
+    left = backwards[len(forwards) - warm_up :]
+    return [*forwards[:warm_up], *chain.from_iterable(steady), *left]
+
+
+def interleaved(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
+    """Interleaved 1F1B over virtual stages (Narayanan et al., "Efficient Large-Scale Language Model Training", 2021).
+
+    Micro-batches go through the chunks of a stage in groups: a whole group through chunk 0, then through chunk 1, ...,
+    then the next group; backwards in the same order with the chunks reversed. A group is as many micro-batches as there
+    are stages if not given.
+
+    Stage i first runs 2 (p-1-i) + (chunks-1) x group size forwards (Megatron's warm-up), all of them if there are no
+    more: always so on the first stage if the micro-batches are a single group.
+    """
+    group_size = group_size or stages
+    order = virtual_order(micro_batches, chunks, group_size)
+    forwards = [Forward(m, chunk) for m, chunk in order]
+    backwards = [Backward(m, chunks - 1 - chunk) for m, chunk in order]
+    before = (chunks - 1) * group_size
+    return [alternate(forwards, backwards, 2 * (stages - 1 - stage) + before) for stage in range(stages)]
+
+
+def virtual_order(micro_batches: int, chunks: int, group_size: int) -> list[tuple[int, int]]:
+    """(micro-batch, chunk) in the order of the forwards; the last group may be smaller."""
+    return [
+        (m, chunk)
+        for start in range(0, micro_batches, group_size)
+        for chunk in range(chunks)
+        for m in range(start, min(start + group_size, micro_batches))
+    ]
+
+
+def zb_h1(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
+    """ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): weight gradients fill the bubble, in 1F1B's memory.
+
+    A `Backward` gives only the gradient that the stage before waits for. The gradients of the weights wait for no one,
+    so stage i puts them off: it runs 1F1B and, from its i-th backward on, the weight gradients of the micro-batch i
+    before. What was put off fills the time in which 1F1B would wait for the pipeline to drain.
+
+    An activation is kept until its weight gradient: on stage i for p-i micro-batches between forward and backward, as
+    in 1F1B, and for i more after that. So no stage keeps more than p, what 1F1B keeps on its first stage.
+    """
+    computes = one_f_one_b(stages, micro_batches, chunks, group_size)
+    return [_with_weight_gradients(actions, stage, micro_batches) for stage, actions in enumerate(computes)]
+
+
+def _with_weight_gradients(actions: list[Compute], delay: int, micro_batches: int) -> list[Compute]:
+    result: list[Compute] = []
+    for action in actions:
+        result.append(action)
+        if isinstance(action, Backward) and action.micro_batch >= delay:
+            result.append(WeightGrad(action.micro_batch - delay))
+    return result + [WeightGrad(m) for m in range(max(0, micro_batches - delay), micro_batches)]
+
+
+def forward_only(
+    stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None
+) -> list[list[Compute]]:
+    """Evaluation: every micro-batch forward, none backward; with virtual stages group by group, as in training."""
+    actions: list[Compute] = [
+        Forward(m, chunk) for m, chunk in virtual_order(micro_batches, chunks, group_size or stages)
+    ]
+    return [list(actions) for _ in range(stages)]
+
+
 GENERATORS: dict[str, Generator] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
     "zb-h1": zb_h1,
 }
+"""By the names that `--pipeline-schedule` takes."""

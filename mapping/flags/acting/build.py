@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from mapping.flags.flag import IGNORED, Flag, attribute, switched_off
+from mapping.flags.flag import IGNORED, Flag, attribute, switched_off, value
 from parallel_core.config.no_effect.always import ALWAYS
 from parallel_core.config.tree import OPTIONS, SECTIONS, Option, path_of
 
@@ -62,11 +62,6 @@ def switch(name: str, field: str, help: str, **more: Any) -> Flag:
     """A switch from which `field` is derived."""
     defaults = {"default": False, "dest": attribute(name)}
     return Flag(name, None, target=path_of(field), help=help, **{**defaults, **more})
-
-
-def value(name: str, type: Callable[[str], Any], field: str, help: str = "", **more: Any) -> Flag:
-    """A flag with a value from which `field` is derived."""
-    return Flag(name, type, more.pop("default", None), path_of(field), help, **{"dest": attribute(name), **more})
 
 
 def values(name: str, type: Callable[[str], Any], field: str, help: str = "", **more: Any) -> Flag:

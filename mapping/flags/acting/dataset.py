@@ -1,6 +1,7 @@
 """Flags of data, tokenizer and fine-tuning on conversations."""
 
-from mapping.flags.acting.build import Acting, read_by, refusing, same, value
+from mapping.flags.acting.build import Acting, read_by, refusing, same
+from mapping.flags.flag import value
 from mapping.flags.notations import batch_sizes, boolean
 from parallel_core.data.tokenizers import TOKENIZERS
 

@@ -1,6 +1,7 @@
 """Flags of mixtures of experts."""
 
-from mapping.flags.acting.build import Acting, refusing, same, switch, value
+from mapping.flags.acting.build import Acting, refusing, same, switch
+from mapping.flags.flag import value
 from mapping.flags.notations import layer_frequency, parts
 from parallel_core.config.moe import BALANCING
 

@@ -18,7 +18,7 @@ FLAGS = group(
         value(
             "--main-params-dtype",
             str,
-            "fp32",
+            default="fp32",
             choices=("fp32", "fp16"),
             refuses={"fp16": "the weights that the optimizer updates are float32; use fp32"},
         ),
@@ -28,7 +28,7 @@ FLAGS = group(
         value(
             "--muon-scalar-optimizer",
             str,
-            "adam",
+            default="adam",
             choices=("adam", "lion"),
             refuses={"lion": "the parameters that Muon is not for are updated by Adam; use adam"},
         ),

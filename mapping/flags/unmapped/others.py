@@ -33,7 +33,7 @@ FLAGS = group(
         value(
             "--ai-framework",
             str,
-            "pytorch",
+            default="pytorch",
             choices=("pytorch", "mindspore"),
         ),
     ),
@@ -46,7 +46,7 @@ FLAGS = group(
         value(
             "--optimizer-selection",
             str,
-            "fused_adamw",
+            default="fused_adamw",
             choices=("fused_adamw", "fused_torch_adamw", "fused_ema_adamw"),
             refuses={"fused_ema_adamw": "averaging of weights is out of scope; use fused_adamw"},
         ),

@@ -20,7 +20,7 @@ FLAGS = group(
         value(
             "--megatron-fsdp-main-params-dtype",
             str,
-            "fp32",
+            default="fp32",
             choices=("fp32", "bf16", "fp16", "auto"),
             refuses={
                 "bf16": "weights and gradients are added up in float32; use fp32",
@@ -31,7 +31,7 @@ FLAGS = group(
         value(
             "--megatron-fsdp-main-grads-dtype",
             str,
-            "auto",
+            default="auto",
             choices=("fp32", "bf16", "fp16", "auto"),
             refuses={
                 "bf16": "gradients are added up in float32; use fp32",

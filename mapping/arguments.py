@@ -11,10 +11,10 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from mapping.from_args import field_values
+from mapping.derive.values import field_values
 from mapping.from_yaml import check_config_classes
 from mapping.given import OTHER_NAMES, ROW_OF, Given
-from mapping.host import does_not_fit
+from mapping.memory import does_not_fit
 from mapping.merge import Reading, resolve
 from mapping.readers.command_line import ExtraArgs, Unreadable, rank_of_environment, taken
 from mapping.reading import read, run_findings

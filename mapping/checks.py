@@ -11,14 +11,14 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from mapping.derived import fully_sharded_stage
+from mapping.derive.fields import fully_sharded_stage
+from mapping.derive.vocabulary import tokenizer_findings
 from mapping.flags import REFUSED, Flag
-from mapping.flags.acting.training import STRATEGIES
 from mapping.flags.combinations import EXCLUSIVE, NEEDS, REQUIRED
 from mapping.flags.notations import parts
 from mapping.flags.stages import pipeline_layout
+from mapping.flags.with_option.training import STRATEGIES
 from mapping.given import Given
-from mapping.vocabulary import tokenizer_findings
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown, judge
 from parallel_core.config.no_effect.training import IN_FLOAT32

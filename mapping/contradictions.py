@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mapping.from_args import field_values
+from mapping.derive.values import field_values
 from mapping.given import Given
 from parallel_core.config.base import Unknown
 from parallel_core.findings import Finding, shown

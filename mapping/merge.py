@@ -20,14 +20,14 @@ from mapping.checks import (
     spared_parameters_are_there,
 )
 from mapping.contradictions import contradictions
+from mapping.derive.values import COPIED, field_values
+from mapping.derive.vocabulary import unreadable
 from mapping.files import missing_files
 from mapping.flags import IGNORED, ROWS, Flag
-from mapping.from_args import COPIED, field_values
 from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.naming import as_given
 from mapping.readers import checkpoint
 from mapping.readers.deepspeed import Auto, resolved
-from mapping.vocabulary import unreadable
 from parallel_core.blocks import adapter_findings
 from parallel_core.checkpoint.load_folder import load_findings
 from parallel_core.checkpoint.save_folder import save_findings

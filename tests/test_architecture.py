@@ -67,12 +67,12 @@ def test_the_private_tape_is_named_in_one_file():
 
 FLOORS = {
     "mapping": (
-        {"files", "flags", "further_tokens", "lora_targets"},
-        {"experts", "vocabulary"},
-        {"derived", "given"},
-        {"checks", "from_args", "naming", "readers"},
+        {"files", "flags"},
+        {"given"},
+        {"derive"},
+        {"checks", "naming", "readers"},
         {"contradictions", "flag_reference", "memory"},
-        {"host", "merge"},
+        {"merge"},
         {"from_yaml", "reading"},
         {"arguments", "explain", "launch"},
         {"__main__"},

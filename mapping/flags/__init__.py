@@ -1,12 +1,13 @@
 """Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, as data.
 
-`acting` has what fills the config, derived from the config's own options; `unmapped` what is ignored or refused.
+`with_option`: flags that fill an option of the config, which is what they are made of. `without_option`: those that are
+ignored or refused.
 """
 
-from mapping.flags.acting import TABLES
 from mapping.flags.files import FILES
 from mapping.flags.flag import IGNORED, MAPPED, REFUSED, Flag
-from mapping.flags.unmapped import (
+from mapping.flags.with_option import TABLES
+from mapping.flags.without_option import (
     architectures,
     checkpoints,
     communication,

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from mapping.files import DATA_FLAGS
-from mapping.host import does_not_fit
 from mapping.launch.launchers import UNSET, Launch
 from mapping.launch.start import start
+from mapping.memory import does_not_fit
 from mapping.merge import Reading
 from mapping.readers.command_line import lacks_value
 from mapping.reading import read, run_findings

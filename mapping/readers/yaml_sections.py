@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mapping.derived import DERIVED
+from mapping.derive.fields import DERIVED
 from mapping.flags import ROWS, Flag
 from mapping.given import ROW_OF, Demand, Given
 from mapping.readers.command_line import Unreadable, taken

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from mapping.derived import DERIVED
+from mapping.derive.fields import DERIVED
 from mapping.flags import BY_NAME, IGNORED, MAPPED, REFUSED, ROWS
-from mapping.flags.acting import WITHOUT_FLAG
+from mapping.flags.with_option import WITHOUT_FLAG
 from parallel_core.config.no_effect.always import ALWAYS
 from parallel_core.config.tree import OPTIONS
 from tests.support.assets import asset

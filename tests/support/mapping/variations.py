@@ -124,6 +124,7 @@ COMPANY = {
     "--step-batch-size-schedule": SAMPLES,
     "--resume-training": "--load x",
     "--resume-crc-check": "--no-resume-crc-check",
+    "--parallel-optimizer-comm-recompute": "--no-parallel-optimizer-comm-recompute",
     "--rope-scaling-type": ROTARY,
     "--rotary-scaling-factor": "--multi-latent-attention --kv-lora-rank 8",
     "--rope-type": ROTARY,

@@ -1,9 +1,9 @@
 """Flags of parallelism and of the process."""
 
-from mapping.flags.acting.build import Acting, read_by, refusing, same, switch, values
 from mapping.flags.flag import value
 from mapping.flags.notations import integers, layer_list, literal
 from mapping.flags.stages import pipeline_layout
+from mapping.flags.with_option.build import Acting, read_by, refusing, same, switch, values
 from parallel_core.sizes import CONTEXT_PARALLEL_ALGORITHMS
 
 ACTING = Acting(

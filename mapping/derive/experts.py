@@ -1,13 +1,13 @@
 """Config fields of mixtures of experts that follow from several arguments: Megatron's, MindSpeed-LLM's, DeepSpeed's and
-Pai-Megatron-Patch's names for the same routers. How such functions read arguments: `mapping.derived`."""
+Pai-Megatron-Patch's names for the same routers. How such functions read arguments: `mapping.derive.fields`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from mapping.flags.acting.moe import ROUTERS, SOFTMAX_FIRST
 from mapping.flags.notations import layer_frequency, parts
+from mapping.flags.with_option.moe import ROUTERS, SOFTMAX_FIRST
 
 
 def moe_layer_freq(args: Any) -> int | list[int] | None:

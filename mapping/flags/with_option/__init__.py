@@ -1,7 +1,7 @@
 """The flags that act: the options of the config, and the other flags that fill them."""
 
-from mapping.flags.acting import dataset, lora, model, moe, optimizer, parallel, training
-from mapping.flags.acting.build import tables
+from mapping.flags.with_option import dataset, lora, model, moe, optimizer, parallel, training
+from mapping.flags.with_option.build import tables
 
 WITHOUT_FLAG = ("--world-size", "--data-parallel-size", "--lora-target-cells")
 """Options that the launcher's environment, the other sizes, or files alone say."""

@@ -1,7 +1,8 @@
 """Flags of optimizer and schedule."""
 
-from mapping.flags.acting.build import Acting, refusing, switch
 from mapping.flags.flag import value
+from mapping.flags.flag import value
+from mapping.flags.with_option.build import Acting, refusing, switch
 from parallel_core.config.optimizer import RULES
 
 _FP8 = "8-bit optimizer states are out of scope; use bf16"

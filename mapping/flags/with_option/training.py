@@ -1,7 +1,7 @@
 """Flags of the training loop, checkpoints, precision, gradients and profiles."""
 
-from mapping.flags.acting.build import Acting, refusing, same, switch
 from mapping.flags.flag import value
+from mapping.flags.with_option.build import Acting, refusing, same, switch
 
 STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """What Megatron's FSDP shards, by ZeRO stage."""

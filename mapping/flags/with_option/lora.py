@@ -1,5 +1,5 @@
 """Flags of low-rank adapters."""
 
-from mapping.flags.acting.build import Acting
+from mapping.flags.with_option.build import Acting
 
 ACTING = Acting({"--lora-r": {"default": 16}}, ())

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from mapping.flags.acting.build import Acting, read_by, refusing, same, switch
 from mapping.flags.flag import value
 from mapping.flags.notations import attention_window, boolean, dtype, layer_frequency, numbers, whole
+from mapping.flags.with_option.build import Acting, read_by, refusing, same, switch
 from parallel_core.devices import is_on_cpu
 
 

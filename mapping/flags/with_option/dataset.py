@@ -1,8 +1,8 @@
 """Flags of data, tokenizer and fine-tuning on conversations."""
 
-from mapping.flags.acting.build import Acting, read_by, refusing, same
 from mapping.flags.flag import value
 from mapping.flags.notations import batch_sizes, boolean
+from mapping.flags.with_option.build import Acting, read_by, refusing, same
 from parallel_core.data.tokenizers import TOKENIZERS
 
 _ANY_NUMBER = {"nargs": "*"}

@@ -1,8 +1,8 @@
 """Flags of mixtures of experts."""
 
-from mapping.flags.acting.build import Acting, refusing, same, switch
 from mapping.flags.flag import value
 from mapping.flags.notations import layer_frequency, parts
+from mapping.flags.with_option.build import Acting, refusing, same, switch
 from parallel_core.config.moe import BALANCING
 
 SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss")

@@ -10,13 +10,11 @@ from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
-from mapping.experts import OF_EXPERTS
-from mapping.flags.acting.training import STRATEGIES
+from mapping.derive.experts import OF_EXPERTS
+from mapping.derive.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
 from mapping.flags.notations import dtype, layer_list
 from mapping.flags.stages import layers_of_stages, pipeline_layout
-from mapping.further_tokens import further_loss_factor, shares_with_further_layers
-from mapping.lora_targets import target_modules
-from mapping.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
+from mapping.flags.with_option.training import STRATEGIES
 from parallel_core.config.base import Unknown
 from parallel_core.config.optimizer import SHARING_NAMES
 from parallel_core.config.tree import path_of
@@ -196,6 +194,47 @@ def resume_training(args: Any) -> bool | None:
 def unless(argument: str) -> Callable[[Any], bool]:
     """A field that is the opposite of its argument."""
     return lambda args: not getattr(args, argument)
+
+
+def further_loss_factor(args: Any) -> float | None:
+    """MindSpeed-LLM's --num-nextn-predict-layers has another default beside it than Megatron's --mtp-num-layers. In
+    another parser's namespace, which does not say what was given, a value that is no default was."""
+    factor, scale = args.mtp_loss_scaling_factor, args.mtp_loss_scale
+    if scale is None or factor != 0.1 or "mtp_loss_scaling_factor" in args.given:
+        return factor
+    is_given = scale != 0.3 or "mtp_loss_scale" in args.given
+    return scale if is_given or args.num_nextn_predict_layers else factor
+
+
+def shares_with_further_layers(args: Any) -> bool:
+    """MindSpeed-LLM's further layers have an embedding and an output layer of their own unless its flag is there;
+    Megatron's never do."""
+    return args.share_mtp_embedding_and_output_weight or not args.num_nextn_predict_layers
+
+
+_OLDER_CLASSES: dict[str, tuple[str, ...]] = {
+    "query_key_value": ("linear_qkv",),
+    "dense": ("linear_proj",),
+    "dense_h_to_4h": ("linear_fc1",),
+    "dense_4h_to_h": ("linear_fc2",),
+}
+"""Linears of Megatron-LM's classes before its core, as --lora-target-modules may name them."""
+_LATENT: dict[str, tuple[str, ...]] = {
+    "linear_qb": ("linear_q_up_proj",),
+    "linear_kvb": ("linear_kv_up_proj",),
+}
+"""Latent attention of MindSpeed-LLM. Its linear_qkv joins two projections, which here have an adapter each."""
+
+
+def target_modules(args: Any) -> list[str] | None:
+    """The linears that get an adapter, by the names that they have here."""
+    if args.lora_target_modules is None:
+        return None
+    names: dict[str, tuple[str, ...]] = dict(_OLDER_CLASSES)
+    if args.multi_latent_attention or args.multi_head_latent_attention:
+        queries = "linear_q_proj" if args.q_lora_rank is None else "linear_q_down_proj"
+        names |= _LATENT | {"linear_qkv": (queries, "linear_kv_down_proj")}
+    return list(dict.fromkeys(name for given in args.lora_target_modules for name in names.get(given, (given,))))
 
 
 _DERIVED: dict[str, Callable[[Any], Any]] = {

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Callable, Collection
 from typing import Any
 
-from mapping.derived import DERIVED
+from mapping.derive.fields import DERIVED
 from mapping.flags import ROWS, Flag
 from mapping.given import OTHER_NAMES
 from parallel_core.config.base import Unjudged, Unknown

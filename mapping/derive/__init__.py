@@ -1,0 +1,1 @@
+"""From arguments, which are what flags fill, to values of config fields."""

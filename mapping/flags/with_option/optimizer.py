@@ -1,7 +1,6 @@
 """Flags of optimizer and schedule."""
 
 from mapping.flags.flag import value
-from mapping.flags.flag import value
 from mapping.flags.with_option.build import Acting, refusing, switch
 from parallel_core.config.optimizer import RULES
 

@@ -103,7 +103,7 @@ def test_getters_say_what_they_take_and_what_is_missing():
             parallel_state.get_tensor_model_parallel_rank(with_context_parallel=True)
         with pytest.raises(RuntimeError, match="already initialised"):
             parallel_state.initialize_model_parallel(backend=None)
-    with pytest.raises(ValueError, match="pipeline_model_parallel_split_rank=1, .*: only None is available"):
+    with pytest.raises(ValueError, match=r"pipeline_model_parallel_split_rank=1, .*: only None is available"):
         parallel_state.initialize_model_parallel(pipeline_model_parallel_split_rank=1)
 
 

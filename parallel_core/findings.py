@@ -46,7 +46,11 @@ class Setting(NamedTuple):
         return Finding(self.flag, self.value, rule, fix)
 
 
-class ConfigError(ValueError):
+class SaysAll(Exception):
+    """An error whose words tell a user all there is to know: it is shown without a traceback."""
+
+
+class ConfigError(ValueError, SaysAll):
     """What is wrong with a configuration, all of it at once: `.findings`, and as sentences `.errors`."""
 
     def __init__(self, findings: Iterable[Finding]) -> None:

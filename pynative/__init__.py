@@ -28,11 +28,11 @@ them. `mapping.arguments` keeps the flags for Megatron's `get_args`; nothing her
 
 import os
 
+if "MS_ROLE" in os.environ:  # set by msrun alone; before all imports, which take longer than msrun may live
+    from pynative.lifetime import watch
+
+    watch()
 from parallel_core.environment import unfit_versions
 
 if unfit := "\n".join(map(str, unfit_versions())):
     raise ImportError(unfit)
-if "MS_ROLE" in os.environ:  # set by msrun alone
-    from pynative.lifetime import watch
-
-    watch()

@@ -22,14 +22,22 @@ GRACE_SECONDS = 0.5
 TAIL_SECONDS = 2.0
 """When the tail of this rank's log has been started, too."""
 _JOINS = re.compile(r"--j(?:o|oi|oin)?[= ]True\b")
+_JOB = "MS_SCHED_PORT"
+"""In the environment of all that msrun starts; another on the same host has another."""
 _NAMES = ("msrun", "mindspore.parallel.cluster.run")
 
 
 def watch() -> None:
-    """Watch the msrun that started this process and waits for it, in a thread; elsewhere do nothing."""
+    """Watch the msrun that started this process and waits for it, in a thread. If it has ended already, end; elsewhere
+    do nothing."""
     launcher = _launcher()
     if launcher is not None:
         threading.Thread(target=_Watch(launcher).run, daemon=True).start()
+    elif _JOB in os.environ and (tails := _orphaned_tails()):
+        _say("msrun, which started it, ended before it could be watched")
+        time.sleep(TAIL_SECONDS)  # the other ranks know by the same tails
+        _kill(tails)
+        os.killpg(os.getpgrp(), signal.SIGKILL) if os.environ["MS_ROLE"] == "MS_WORKER" else os._exit(1)
 
 
 def _launcher() -> psutil.Process | None:
@@ -49,6 +57,29 @@ def _waits(process: psutil.Process) -> bool:
     return any(Path(word).name in _NAMES for word in words[:4]) and bool(_JOINS.search(" ".join(words)))
 
 
+def _orphaned_tails() -> set[psutil.Process]:
+    """The `tail`s of this job's logs, which have msrun's environment: it starts them only where it waits for its ranks,
+    and a kill of it alone leaves them."""
+    found: set[psutil.Process] = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.name() == "tail" and process.environ().get(_JOB) == os.environ[_JOB]:
+                found.add(process)
+    return found
+
+
+def _say(why: str) -> None:
+    """Why this process ends: past Python's buffer, whose lock the main thread may hold."""
+    name = "scheduler" if os.environ.get("MS_ROLE") == "MS_SCHED" else f"rank {os.environ.get('RANK_ID')}"
+    os.write(2, f"{name} ends: {why}\n".encode())
+
+
+def _kill(tails: set[psutil.Process]) -> None:
+    for tail in tails:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            tail.kill()
+
+
 class _Watch:
     """A launcher while it lives, and what it leaves behind besides ranks: `tail -f` of their logs."""
 
@@ -64,13 +95,9 @@ class _Watch:
         Otherwise everything in this rank's process group ends, as msrun does it: shells around it and its own workers.
         """
         tails = self._wait()
-        name = "scheduler" if os.environ.get("MS_ROLE") == "MS_SCHED" else f"rank {os.environ.get('RANK_ID')}"
-        # Past Python's buffer, whose lock the main thread may hold.
-        os.write(2, f"{name} ends: msrun (pid {self.launcher.pid}), which started it, has ended\n".encode())
+        _say(f"msrun (pid {self.launcher.pid}), which started it, has ended")
         time.sleep(GRACE_SECONDS)
-        for tail in tails:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                tail.kill()
+        _kill(tails)
         if callable(signal.getsignal(signal.SIGTERM)):
             os.kill(os.getpid(), signal.SIGTERM)
         elif os.getpgrp() != self.group:

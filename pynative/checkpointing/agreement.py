@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.findings import ConfigError, Finding
+from parallel_core.findings import ConfigError, Finding, SaysAll
 from pynative import parallel_state
 from pynative.collectives import PeerLost
 
@@ -40,7 +40,7 @@ _MOST_BYTES = 2000
 """Of a message."""
 
 
-class SaveFailed(RuntimeError):
+class SaveFailed(RuntimeError, SaysAll):
     """A checkpoint could not be written; raised on all ranks, with the words of one that failed."""
 
 

@@ -1,4 +1,5 @@
-"""What a rank does when it must end early: the rank that failed shows its traceback, the others one line.
+"""What a rank does when it must end early: the rank that failed shows its traceback, or a line that says all; the
+others one line.
 
 msrun looks once a second and kills every rank when one ended badly, so the order matters: the rank at fault prints,
 tells the others, and stays while they report in their turn. A rank whose peer died without a word reports at once.
@@ -10,7 +11,7 @@ import time
 import traceback
 from types import TracebackType
 
-from parallel_core.findings import ConfigError
+from parallel_core.findings import SaysAll
 from pynative.collectives.errors import CollectiveMismatch, PeerFailed, PeerLost
 from pynative.collectives.interface import Backend
 
@@ -52,7 +53,7 @@ def end(backend: Backend, error: BaseException) -> None:
         print(f"rank {backend.rank} ends: {error}", file=sys.stderr, flush=True)
     else:
         sys.stdout.flush()
-        text = "" if isinstance(error, ConfigError) else "".join(traceback.format_exception(error))
+        text = "" if isinstance(error, SaysAll) else "".join(traceback.format_exception(error))
         print(f"rank {backend.rank} failed: {_in_a_line(error)}\n{text}", file=sys.stderr, end="", flush=True)
         backend.fail(error)
         time.sleep(2 * GRACE_SECONDS)
@@ -60,7 +61,9 @@ def end(backend: Backend, error: BaseException) -> None:
 
 
 def _in_a_line(error: BaseException) -> str:
-    """What went wrong, ahead of a traceback of many lines."""
+    """What went wrong, ahead of a traceback of many lines, if there is one."""
+    if isinstance(error, SaysAll):
+        return str(error)
     return traceback.format_exception_only(error)[-1].rstrip("\n")
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -24,7 +25,8 @@ for rank, command in enumerate(sys.argv[2:]):
     os.environ.update(MS_ROLE="MS_WORKER", RANK_ID=str(rank))
     with open(f"log.{rank}", "w") as log:
         subprocess.Popen(["bash", "-c", command], preexec_fn=os.setsid, stdout=log, stderr=log)
-    subprocess.Popen(["tail", "-f", f"log.{rank}"])
+    if sys.argv[1] == "--join=True":
+        subprocess.Popen(["tail", "-f", f"log.{rank}"])
 time.sleep(0 if sys.argv[1] == "--join=False" else 600)
 """
 RANK = """
@@ -76,14 +78,36 @@ def test_a_rank_that_handles_sigterm_ends_as_it_likes(tmp_path):
     assert (tmp_path / "log.0").read_text().endswith("has ended\nsaved\n")
 
 
+@pytest.mark.parametrize(("port", "ends"), [("1", True), ("2", False)])
+def test_ranks_that_begin_when_their_launcher_has_ended_already_end(tmp_path, port, ends):
+    """By the tails of their logs, which are there only where msrun waits for its ranks; another job's say nothing."""
+    late = f"export MS_SCHED_PORT={port}; while [ ! -e go ]; do sleep 0.05; done; exec {sys.executable} rank.py"
+    (tmp_path / "msrun").write_text(LAUNCHER)
+    (tmp_path / "rank.py").write_text(RANK)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MS_SCHED_PORT": "1"}
+    command = [sys.executable, "msrun", "--join=True", late, late]
+    launcher = subprocess.Popen(command, cwd=tmp_path, env=environment)
+    while len(started := psutil.Process(launcher.pid).children()) < 4:
+        assert launcher.poll() is None
+    launcher.kill()
+    launcher.wait()
+    (tmp_path / "go").touch()
+    try:
+        assert (psutil.wait_procs(started, SECONDS)[1] == []) is ends
+        said = "rank 1 ends: msrun, which started it, ended before it could be watched\n"
+        assert (tmp_path / "log.1").read_text() == said * ends
+    finally:
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
 def test_ranks_that_nobody_waits_for_stay(tmp_path):
     """With msrun's default, --join=False, it ends when they have started."""
     launcher, _ = start(tmp_path, "--join=False", "exec RANK")
     launcher.wait()
     (rank,) = (psutil.Process(int(file.read_text())) for file in tmp_path.glob("pid.*"))
-    (tail,) = (p for p in psutil.process_iter(["name", "cwd"]) if p.info == {"name": "tail", "cwd": str(tmp_path)})
     try:
         assert psutil.wait_procs([rank], 1.0)[1] == [rank] and (tmp_path / "log.0").read_text() == ""
     finally:
         rank.kill()
-        tail.kill()

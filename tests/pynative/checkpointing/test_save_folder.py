@@ -157,13 +157,17 @@ def raised(error: Exception) -> Exception:
 
 
 def test_a_mistake_is_said_without_a_traceback(capsys):
-    """Also where one rank alone finds it: two jobs that were started at the same moment."""
+    """Also where one rank alone finds it: two jobs that were started at the same moment; a disk that is full for a
+    run's last checkpoint."""
+    from pynative.checkpointing import SaveFailed
     from pynative.collectives import failure
 
     finding = Finding("--save", "there", "is in use: process 7", "wait")
     told = []
     backend = SimpleNamespace(rank=0, fail=told.append)
-    for error, is_shown in ((raised(ConfigError([finding])), False), (raised(ValueError("else")), True)):
+    full = SaveFailed("x/iter_4 could not be saved: no space left (--save x: this rank writes 3 MiB)")
+    for error, is_shown in ((ConfigError([finding]), False), (full, False), (ValueError("else"), True)):
+        error = raised(error)
         with patch("os._exit"), patch("time.sleep"):
             failure.end(backend, error)
         printed = capsys.readouterr().err

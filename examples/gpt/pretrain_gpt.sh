@@ -140,7 +140,12 @@ COMMAND=(
 
 # Checks the flags before it starts msrun, and shows the steps: on a terminal as one line that updates; every step's line
 # is in $OUTPUT/msrun_log/worker_*.log and $OUTPUT/metrics.jsonl. Without it "${COMMAND[@]}" trains all the same.
-launch() { PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} python -m mapping.launch "$@"; }
+# Ctrl-C ends it from its first moment on; what Python does by default is lost if it comes in the middle of an import.
+launch() {
+    PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} python -c 'import runpy, signal
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+runpy.run_module("mapping.launch", run_name="__main__", alter_sys=True)' "$@"
+}
 
 trap 'exit 130' INT                                       # Ctrl-C ends this script, too
 if [ "$PREPARES" ]; then

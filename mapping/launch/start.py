@@ -21,6 +21,8 @@ import psutil
 from mapping.launch.progress import show, train_iters
 
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+_AGAIN_SECONDS = 3.0
+"""Longer than msrun takes, which ends its ranks at once."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _GRACE_SECONDS = 1.0
 """Ranks that see msrun end say so and end by themselves, in half of that."""
@@ -33,6 +35,7 @@ def start(command: Sequence[str], ends_with_parent: bool) -> int:
     `ends_with_parent` the end of the process that started this one counts as SIGTERM.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # msrun hears it where a shell (`&`) has it ignored, too
     process = subprocess.Popen(
         [_msrun(), *command[1:]],
         env=os.environ | {"PATH": _path()},
@@ -60,12 +63,21 @@ def start(command: Sequence[str], ends_with_parent: bool) -> int:
     try:
         code = process.wait()
     except KeyboardInterrupt:  # the terminal has sent it to msrun, too
-        process.wait()
+        _interrupt(process)
         code = INTERRUPTED
     if process.returncode < 0:
         _end_orphans()
     reader.join(timeout=2)  # what msrun leaves behind may hold the pipe open
     return TERMINATED if told else of_shell(code)
+
+
+def _interrupt(process: subprocess.Popen) -> None:
+    """Until it ends, pass Ctrl-C on to msrun: Python may lose a signal in the middle of an import."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_AGAIN_SECONDS)
+            return
+        process.send_signal(signal.SIGINT)
 
 
 def of_shell(code: int) -> int:

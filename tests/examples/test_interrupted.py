@@ -88,6 +88,30 @@ def test_ctrl_c(tmp_path):
     assert not (tmp_path / "loss.png").exists()
 
 
+IN_AN_IMPORT = """
+import os, signal, sys, weakref
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "mapping":
+            one = {1}
+            gone = weakref.ref(one, lambda _: os.kill(os.getpid(), signal.SIGINT))
+            del one
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_ctrl_c_in_an_import(tmp_path):
+    """There Python's own handler is lost ("Exception ignored in"), and training would begin."""
+    (tmp_path / "sitecustomize.py").write_text(IN_AN_IMPORT)
+    (tmp_path / "msrun").write_text("#!/bin/sh\ntouch started\n")
+    (tmp_path / "msrun").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = ["bash", str(ROOT / "examples" / "gpt" / "pretrain_gpt.sh"), *FLAGS.split()]
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(tmp_path), "OUTPUT": str(tmp_path / "output")}
+    assert subprocess.run(command, env=environment, cwd=tmp_path, check=False).returncode == 130
+    assert not (tmp_path / "started").exists()
+
+
 def test_sigterm_of_the_script_asks_for_a_checkpoint(tmp_path):
     """With --exit-signal-handler: after the step under way it is written, and everything ends."""
     with training(tmp_path, 1, "--exit-signal-handler") as (script, started):

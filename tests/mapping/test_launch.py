@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -260,6 +261,47 @@ def test_ctrl_c_ends_the_script(folder):
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(20) == -signal.SIGINT
     assert (folder / "log").read_text() == "told\n" and not (folder / "on").exists()
+
+
+HEARS = """#!/usr/bin/env python3
+import signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+open("started", "w").close()
+time.sleep(60)
+"""
+
+
+def test_ctrl_c_ends_a_script_that_was_started_in_the_background(folder):
+    """There the shell has the signal ignored, but msrun, which asks for it, ends with 0."""
+    (folder / "programs" / "msrun").write_text(HEARS)
+    (folder / "script.sh").write_text("set -e\npython -m mapping.launch msrun mine.py\ntouch on")
+    ignores = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    process = subprocess.Popen(["bash", "script.sh"], start_new_session=True, preexec_fn=ignores)
+    while not (folder / "started").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(20) == 128 + signal.SIGINT and not (folder / "on").exists()
+
+
+LOSES = """#!/usr/bin/env python3
+import signal, sys, time
+heard = []
+signal.signal(signal.SIGINT, lambda *_: sys.exit(0) if heard else heard.append(1))
+open("started", "w").close()
+time.sleep(60)
+"""
+
+
+def test_ctrl_c_is_said_again_to_an_msrun_that_has_lost_it(folder):
+    """Python loses it where it comes in a weak reference's callback, as imports have them."""
+    (folder / "programs" / "msrun").write_text(LOSES)
+    process = subprocess.Popen([sys.executable, "-m", "mapping.launch", "msrun", "mine.py"], start_new_session=True)
+    while not (folder / "started").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(20) == -signal.SIGINT
 
 
 def test_msruns_noise_is_left_out():

@@ -38,8 +38,6 @@ IDLE = [
         )
     ),
     ("--attention-dropout 0.2", SPARSE, "", "as in Megatron"),
-    ("--disable-jit-fuser", "", "--kernels ops", "--kernels ops on a CPU"),
-    ("--disable-jit-fuser", "--kernels ops --device-target Ascend", "--kernels ops", "--kernels ops on a CPU"),
     *(
         (flag, "", "--lora-target-modules linear_qkv", "--lora-target-modules")
         for flag in ("--lora-r 4", "--lora-alpha 8", "--lora-dropout 0.1", "--lora-load x")

@@ -84,7 +84,7 @@ def test_all_is_said_together(used):
     both = told(f"--save {used} --save-interval 1 --num-attention-heads 5 --load-checkpoint nowhere")
     assert len(both) >= 3 and sum(WORDS in line for line in both) == 1
     for further, ways in (
-        ("", "--load"),
+        ("", "training_config.load_checkpoint"),
         (f"  load_checkpoint: {used}\n  resume_training: False\n", "resume_training"),
     ):
         text = f"training_config:\n  output_dir: {used}\n  save_interval: 1\n{further}"

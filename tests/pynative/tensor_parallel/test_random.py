@@ -161,7 +161,7 @@ def test_every_position_is_on_one_rank(world, flags):
     parallel = config.parallel_config
     local, layout = [], SequenceLayout.of(parallel)
     for rank in range(world):
-        backend = SimpleNamespace(rank=rank, world_size=world)
+        backend = SimpleNamespace(rank=rank, world_size=world, prepare=len)
         with job(backend, config):
             ranks = (parallel_state.get_context_parallel_rank(), parallel_state.get_tensor_model_parallel_rank())
             local.append(as_array(layout.positions(layout.local_length(16), *ranks)).tolist())

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from parallel_core.findings import ConfigError
+from pynative.generation.load import config_of
 from tests.support.checkpoint_cases import unpack
 from tests.support.distributed import run
 from tests.support.generation import continued, recorded
@@ -12,6 +14,13 @@ TWO_RANKS = {
     "pp2": {"pipeline_model_parallel_size": 2},
     "ep2": {"expert_model_parallel_size": 2},
 }
+WITH_EXPERTS = ("mixtral", "deepseek_v3", "qwen2_moe")
+REFUSED = {
+    ("qwen2", "tp2"): "--num-attention-heads 5: must be a multiple of --tensor-model-parallel-size 2",
+    **{(name, "ep2"): "needs --num-experts" for name in recorded() if name not in WITH_EXPERTS},
+}
+"""Layouts that a case cannot have, in Megatron either."""
+LAYOUTS = [(name, layout) for name in recorded() for layout in TWO_RANKS]
 
 
 def ways(case: dict) -> list[dict]:
@@ -34,14 +43,14 @@ def test_one_rank(name, tmp_path):
     check(name, 1, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "layout"),
-    [
-        *((name, "tp2") for name in ("llama", "gpt2", "mixtral", "deepseek_v3")),
-        *((name, "pp2") for name in ("gpt2", "deepseek_v3")),
-        *((name, "ep2") for name in ("mixtral", "deepseek_v3")),
-    ],
-)
+@pytest.mark.parametrize(("name", "layout"), [each for each in LAYOUTS if each not in REFUSED])
 def test_two_ranks(name, layout, tmp_path):
     """Shared layers, stages, experts on other ranks; all ranks get the texts."""
     check(name, 2, tmp_path, **TWO_RANKS[layout])
+
+
+@pytest.mark.parametrize(("name", "layout"), REFUSED)
+def test_a_layout_that_a_case_cannot_have_is_refused(name, layout, tmp_path):
+    """With the rule, before any rank starts."""
+    with pytest.raises(ConfigError, match=REFUSED[name, layout]):
+        config_of(unpack(f"hf/{name}", tmp_path), "float32", device_target="CPU", world_size=2, **TWO_RANKS[layout])

@@ -86,7 +86,9 @@ def test_checkpoints_are_converted(case, tmp_path):
 def test_a_launch_asks_for_what_can_be_done(command, tmp_path):
     """The script hands msrun a command line that the mapping accepts for as many processes as it starts."""
     stand_in = tmp_path / "python"
-    stand_in.write_text('#!/bin/sh\nif [ "$2" = mapping.launch ]; then printf "%s\\n" "$@" > "$0.arguments"; fi\n')
+    stand_in.write_text(
+        '#!/bin/sh\ncase "$*" in *mapping.launch*) printf "%s\\n" "$@" > "$0.arguments" ;; esac\n'  # by -m or by runpy
+    )
     stand_in.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "OUTPUT": str(tmp_path), "HOME": "/home/me"}
     subprocess.run(["bash", "-c", command], env=environment, cwd=ROOT, check=False, capture_output=True)

@@ -131,18 +131,29 @@ def test_a_length_that_is_none_is_named_before_the_model_is_built(content, loade
 
 
 @pytest.mark.parametrize(
-    "missing, said",
+    "missing, asked_for",
     [
-        ("--train-iters 2", ["--train-iters or --train-samples or --num_train_epochs: must be given; add it"]),
-        ("--lr 1e-3", ["--lr: must be given; add it"]),
+        (
+            "--train-iters 2",
+            {
+                "training_config.training_iters": "--train-iters",
+                "training_config.train_samples": "--train-samples",
+                "training_config.epochs": "--num_train_epochs",
+            },
+        ),
+        ("--lr 1e-3", {"optimizer_config.learning_rate": "--lr"}),
     ],
 )
-def test_what_a_training_must_be_told_is_asked_for_as_on_the_command_line(missing, said, tmp_path, capsys):
-    """By rank 0 and without a traceback; never is a learning rate made up."""
+def test_what_a_training_must_be_told_is_asked_for_as_on_the_command_line(missing, asked_for, tmp_path, capsys):
+    """By rank 0 and without a traceback, beside a file with its keys; never is a learning rate made up."""
     (tmp_path / "x.yaml").write_text("training_config: {seed: 2}")
     assert missing in BATCHES
     argv = BATCHES.replace(missing, "").split()
-    for words in ([*argv, "--yaml-cfg", str(tmp_path / "x.yaml")], argv):
+    in_file = " or ".join(f"{key} ({flag})" for key, flag in asked_for.items())
+    for words, names in (
+        ([*argv, "--yaml-cfg", str(tmp_path / "x.yaml")], in_file),
+        (argv, " or ".join(asked_for.values())),
+    ):
         with pytest.raises(SystemExit) as ended:
             initialize_megatron(argv=words, check_files=False)
-        assert ended.value.code == 2 and capsys.readouterr().err.splitlines() == [f"error: {line}" for line in said]
+        assert ended.value.code == 2 and capsys.readouterr().err.splitlines() == [f"error: {names}: must be given; add it"]

@@ -21,7 +21,7 @@ from time import perf_counter, process_time
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from parallel_core.command_line import command_line
+from parallel_core.system.command_line import command_line
 
 HEADS, HEAD_SIZE = 8, 64
 PRODUCTS = {"forward": 2, "backward": 5}
@@ -64,7 +64,7 @@ def ours(length: int, batch: int, precision: str, documents: int = 1) -> tuple[P
     from mindspore import from_numpy
 
     from pynative import kernels
-    from pynative.autograd import backward, leaf, recording, take_gradient
+    from pynative.tape.autograd import backward, leaf, recording, take_gradient
 
     def normal(*shape: int) -> mindspore.Tensor:
         array = np.random.default_rng(0).standard_normal(shape, np.float32)
@@ -151,7 +151,8 @@ def main() -> None:
         passes = peers(length, max(1, options.tokens // length), options.precision)
         print(json.dumps(milliseconds(shortest(passes, options))))
         return
-    from pynative import device, kernels
+    from pynative import kernels
+    from pynative.startup import device
 
     device.initialize("CPU", "host", threads=options.threads, world_size=1)
     kernels.use("host", threads=options.threads)

@@ -17,7 +17,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from parallel_core.command_line import command_line
+from parallel_core.system.command_line import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 

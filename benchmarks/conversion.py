@@ -21,7 +21,7 @@ import numpy as np
 
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.tensor_file import write_tensors
-from parallel_core.command_line import command_line
+from parallel_core.system.command_line import command_line
 
 HIDDEN, FFN, HEADS, VOCABULARY = 2048, 5504, 16, 32000
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for transformers' interpreter, too
 
-from parallel_core.command_line import command_line
+from parallel_core.system.command_line import command_line
 
 HIDDEN, LAYERS, HEADS, FFN, VOCABULARY, PROMPT = 512, 8, 8, 1376, 8192, 32
 Ask = Callable[[int, int], float]

@@ -24,12 +24,12 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from parallel_core.command_line import command_line
 from parallel_core.context import SequenceLayout
+from parallel_core.system.command_line import command_line
 from pynative import kernels
-from pynative.autograd import backward, leaf, recording, take_gradient
 from pynative.collectives import Completed
 from pynative.kernels.contract.flat_buffers import AdamStep
+from pynative.tape.autograd import backward, leaf, recording, take_gradient
 from pynative.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import Boundary
 

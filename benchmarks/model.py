@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from parallel_core.command_line import command_line
+from parallel_core.system.command_line import command_line
 
 
 def parser_of(description: str | None, **defaults: int) -> argparse.ArgumentParser:

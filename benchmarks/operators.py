@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from parallel_core.command_line import command_line
+from parallel_core.system.command_line import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -69,9 +69,10 @@ class Passes:
         from mindspore import Tensor
 
         from mapping import init_configs_from_args, initialize_megatron
-        from pynative import autograd, parallel_state
+        from pynative import parallel_state
         from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
         from pynative.parameter import trainable
+        from pynative.tape import autograd
         from pynative.training.training import get_model
         from pynative.training.utils import set_parallel_context
         from pynative.transformer.gpt_model import GPTModel
@@ -108,8 +109,9 @@ class Passes:
 @contextmanager
 def counted(calls: Counter[str]) -> Iterator[None]:
     """Within the block, tape functions and kernels that are called are counted."""
-    from pynative import autograd, kernels
+    from pynative import kernels
     from pynative.kernels.contract import CONTRACT
+    from pynative.tape import autograd
 
     def counting(name: str, function: Callable) -> Callable:
         def call(*args, **kwargs):

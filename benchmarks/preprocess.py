@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from parallel_core.command_line import command_line
+from parallel_core.system.command_line import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 

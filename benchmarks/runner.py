@@ -49,10 +49,10 @@ def contenders(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
     from mindspore import Tensor
 
     from mapping import init_configs_from_args, initialize_megatron
-    from pynative import autograd
     from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
     from pynative.parameter import trainable
     from pynative.pipeline_parallel.step import PipelineStep
+    from pynative.tape import autograd
     from pynative.training.forward_step import BatchedForwardStep
     from pynative.training.training import get_model
     from pynative.training.utils import set_parallel_context

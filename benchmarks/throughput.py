@@ -28,7 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.model import model_flags, parser_of, split_at_dashes
-from parallel_core.blas import cpu_flags, usable_cores
+from parallel_core.system.blas import cpu_flags, usable_cores
 
 PRECISION_FLAGS: dict[str, list[str]] = {"fp32": [], "bf16": ["--bf16"], "fp16": ["--fp16"]}
 
@@ -183,7 +183,7 @@ def main() -> None:
     if options.only_peak:
         print(sgemm_gflops(options.threads))
         return
-    from pynative.launch import msrun_command, quiet_environment
+    from pynative.startup.launch import msrun_command, quiet_environment
 
     with tempfile.TemporaryDirectory() as out:
         world = options.tp * options.pp * options.dp

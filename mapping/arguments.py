@@ -18,12 +18,12 @@ from mapping.memory import does_not_fit
 from mapping.merge import Reading, resolve
 from mapping.readers.command_line import ExtraArgs, Unreadable, rank_of_environment, taken
 from mapping.reading import read, run_findings
-from parallel_core.command_line import reader_may_leave
 from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import complain, gather_findings
 from parallel_core.config.serialise import build
-from parallel_core.environment import other_launchers
 from parallel_core.findings import Finding
+from parallel_core.system.command_line import reader_may_leave
+from parallel_core.system.environment import other_launchers
 
 GRACE_SECONDS = 3.0
 """How long the other ranks leave the word to rank 0: a launcher kills it when one of them has ended."""

@@ -21,11 +21,11 @@ from mapping.memory import as_json as memory_as_json
 from mapping.memory import as_lines as memory_as_lines
 from mapping.merge import Reading
 from mapping.reading import read, stops
-from parallel_core.command_line import command_line, reader_may_leave
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown
 from parallel_core.config.tree import PUBLIC, path_of
 from parallel_core.findings import Finding
+from parallel_core.system.command_line import command_line, reader_may_leave
 
 
 @dataclass

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mapping.flags import GROUPS, MAPPED, REFUSED, Flag
-from parallel_core.command_line import command_line
 from parallel_core.config.tree import PUBLIC, SECTIONS
+from parallel_core.system.command_line import command_line
 
 HEADER = """# Flags
 

@@ -12,8 +12,8 @@ import psutil
 from parallel_core.config import AllConfig, ParallelConfig
 from parallel_core.config.base import Unjudged
 from parallel_core.costs import MemoryBytes, memory
-from parallel_core.devices import has_ascend
 from parallel_core.findings import Finding
+from parallel_core.system.devices import has_ascend
 
 COLUMNS = [field.name for field in fields(MemoryBytes)]
 

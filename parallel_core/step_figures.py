@@ -16,7 +16,7 @@ import numpy as np
 
 from parallel_core.config import ModelConfig
 from parallel_core.config.moe import BALANCING_LOSSES
-from parallel_core.routing import beyond_capacity
+from parallel_core.moe.routing import beyond_capacity
 
 TOKENS_CHOSEN = "tokens_chosen"
 """[layers, E]: how many of a layer's choices fell on each expert, before tokens are dropped."""

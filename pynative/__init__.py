@@ -14,12 +14,12 @@ What code of this package reads without being given it, all there is in a proces
     tensor_parallel.recompute      the part that is run, first or again           checkpoint, within it
     kernels                        the operators in use                         set_parallel_context, get_model
     kernels.host.threads           threads of the host's operators              set_parallel_context
-    autograd                       the queue of deferred weight gradients,      deferred_weight_gradients,
+    tape.autograd                  the queue of deferred weight gradients,      deferred_weight_gradients,
                                    and whether MindSpore's tape records         recording: both within a block
     sys.excepthook                 the end of a job whose rank failed           set_parallel_context, not at a prompt
     malloc, numpy's BLAS           kept memory; one thread, the fastest core    set_parallel_context
     numpy.random                   for the script's own use                     set_seed
-    a thread                       waits for the end of msrun, which started    lifetime.watch, here
+    a thread                       waits for the end of msrun, which started    startup.lifetime, here
                                    this process
 
 Caches (`functools.cache`, the ledger's call sites) are not listed: what they return does not depend on
@@ -29,10 +29,10 @@ them. `mapping.arguments` keeps the flags for Megatron's `get_args`; nothing her
 import os
 
 if "MS_ROLE" in os.environ:  # set by msrun alone; before all imports, which take longer than msrun may live
-    from pynative.lifetime import watch
+    from pynative.startup.lifetime import watch
 
     watch()
-from parallel_core.environment import unfit_versions
+from parallel_core.system.environment import unfit_versions
 
 if unfit := "\n".join(map(str, unfit_versions())):
     raise ImportError(unfit)

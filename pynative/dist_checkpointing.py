@@ -12,7 +12,7 @@ from mindspore import nn
 from parallel_core.checkpoint.writer import FileNames
 from parallel_core.config import AllConfig, ModelConfig
 from parallel_core.config.checkpoint import starts_a_name
-from parallel_core.lr_schedule import OptimizerParamScheduler
+from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from pynative import checkpointing, parallel_state
 from pynative.checkpointing.names import get_checkpoint_name, get_last_checkpoint
 from pynative.checkpointing.state import new_run_id

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from parallel_core.rotary import Rotary
-from parallel_core.score_form import ScoreForm
+from parallel_core.attention.rotary import Rotary
+from parallel_core.attention.score_form import ScoreForm
 from pynative import kernels
-from pynative.arrays import array_type
+from pynative.memory.arrays import array_type
 
 
 class LayerCache:

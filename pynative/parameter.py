@@ -16,7 +16,8 @@ from mindspore import Parameter, Tensor, nn
 from parallel_core.buffers import Stretch
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.sharding import Place, ShardSpec, place
-from pynative import in_place, parallel_state
+from pynative import parallel_state
+from pynative.memory import in_place
 
 Dtype: TypeAlias = "str | ms.Type"
 """A type by MindSpore's object or by its name, "float32"."""

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.averaging import Averaging, MicroBatchWeight, Weight
+from parallel_core.numerics.averaging import Averaging, MicroBatchWeight, Weight
 from parallel_core.step_figures import Figure, from_vector, to_vector
-from pynative import autograd
+from pynative.tape import autograd
 
 
 class _Added(NamedTuple):

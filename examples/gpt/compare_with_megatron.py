@@ -29,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from parallel_core.command_line import command_line
+from parallel_core.system.command_line import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -161,7 +161,7 @@ def compare(case: Path, out: Path) -> dict[str, float | int | None]:
 
 def launch(case: Path, processes: int, flags: list[str]) -> dict:
     """Run the case in `processes` processes and compare."""
-    from pynative.launch import msrun_command, quiet_environment
+    from pynative.startup.launch import msrun_command, quiet_environment
 
     for name in ("config.json", "weights.npz", "tokens.npy", "curve.json"):
         if not (case / name).exists():

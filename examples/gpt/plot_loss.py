@@ -10,7 +10,7 @@ from pathlib import Path
 # So that the script runs from a checkout as it is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from parallel_core.command_line import command_line
+from parallel_core.system.command_line import command_line
 
 Curve = tuple[list[int], list[float]]
 """Steps and losses."""

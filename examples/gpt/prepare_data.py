@@ -21,13 +21,13 @@ from tempfile import TemporaryDirectory
 # So that the script runs from a checkout as it is.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from parallel_core.command_line import command_line
 from parallel_core.data.indexed_dataset import IndexedDataset
 from parallel_core.data.instruction.preprocess import data_set
 from parallel_core.data.preprocess.inputs import read_documents
 from parallel_core.data.preprocess.text import TextOptions, preprocess_text
 from parallel_core.data.tokenizers import TokenizerOptions, facts
-from parallel_core.files import replacing
+from parallel_core.system.command_line import command_line
+from parallel_core.system.files import replacing
 
 VOCABULARY = Path(__file__).resolve().parent / "vocab"
 """4096 entries, of byte-level BPE, learnt from the standard library."""

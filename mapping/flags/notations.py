@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from parallel_core.dtypes import FLOATS
+from parallel_core.numerics.dtypes import FLOATS
 
 
 def literal(text: str) -> Any:

@@ -26,7 +26,7 @@ from mapping.launch.begin import How, begin
 from mapping.launch.launchers import LAUNCHERS
 from mapping.launch.script import run
 from mapping.launch.stand_in import end, launched_by
-from parallel_core.command_line import command_line
+from parallel_core.system.command_line import command_line
 
 
 def main(argv: Sequence[str]) -> int:

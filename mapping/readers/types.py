@@ -6,7 +6,7 @@ from typing import Any
 
 from mapping.flags.notations import dtype
 from mapping.readers.meaning import Entries, Meaning, Values
-from parallel_core.dtypes import FLOATS
+from parallel_core.numerics.dtypes import FLOATS
 
 _COMPUTE_TYPE = (
     *(f"accelerate_config.precision.{name}" for name in ("compute_dtype", "param_init_dtype")),

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from math import lcm, sqrt
 from typing import TYPE_CHECKING
 
+from parallel_core.attention.fused_rows import QueryKeyValueRows
+from parallel_core.attention.rotary import Rotary
+from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch
 from parallel_core.blocks.norm import Norm
-from parallel_core.fused_rows import QueryKeyValueRows
 from parallel_core.messages import Message, message
-from parallel_core.rotary import Rotary
-from parallel_core.score_form import PLAIN, ScoreForm
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from parallel_core.attention.rope_scaling import yarn_magnitude
+from parallel_core.attention.rotary import Rotary
+from parallel_core.attention.score_form import ScoreForm
 from parallel_core.blocks.attention import CoreAttention
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.linear import Linear
@@ -17,9 +20,6 @@ from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
 from parallel_core.messages import Message
-from parallel_core.rope_scaling import yarn_magnitude
-from parallel_core.rotary import Rotary
-from parallel_core.score_form import ScoreForm
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from parallel_core.context import ContextLayout, SequenceLayout
-from parallel_core.dtypes import DTYPES
 from parallel_core.messages import Message, message
+from parallel_core.numerics.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from parallel_core.activations import ACTIVATIONS
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.numerics.activations import ACTIVATIONS
 
 if TYPE_CHECKING:
     from typing import Self

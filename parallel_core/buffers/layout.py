@@ -6,7 +6,7 @@ from itertools import groupby
 from math import lcm
 from typing import Generic, NamedTuple, TypeVar
 
-from parallel_core.dtypes import FLOATS
+from parallel_core.numerics.dtypes import FLOATS
 from parallel_core.sharding import SHARDS_OF_STATES, Coordinates, Place, ShardSpec
 
 ALIGNMENT = 16

@@ -16,7 +16,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest
-from parallel_core.files import read_plain, replacing
+from parallel_core.system.files import read_plain, replacing
 
 TRACKER = "latest_checkpointed_iteration.txt"
 METRICS = "metrics.jsonl"

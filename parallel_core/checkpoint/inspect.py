@@ -18,9 +18,9 @@ from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.checksums import damages, unverified
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor
-from parallel_core.command_line import command_line
-from parallel_core.files import replacing
 from parallel_core.findings import exit_code
+from parallel_core.system.command_line import command_line
+from parallel_core.system.files import replacing
 
 RECORDED_AS = {"main_param": "fp32_param"}
 """State -> its name in the arrays of --optimizer-npz, where it is another."""

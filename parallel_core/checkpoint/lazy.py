@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from parallel_core.checkpoint.layout import cover_problem, overlap
-from parallel_core.dtypes import DTYPES
+from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.sharding import Box
 
 NUMPY = {name: dtype.numpy for name, dtype in DTYPES.items()} | {"float64": "float64"}

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from parallel_core.processes import machine, start_time
+from parallel_core.system.processes import machine, start_time
 
 LOCK = ".lock"
 TOUCH_SECONDS = 5.0

@@ -11,9 +11,9 @@ from typing import Any
 
 from parallel_core.checkpoint.layout import cover_problem
 from parallel_core.checkpoint.tensor_file import FileRecord
-from parallel_core.dtypes import DTYPES
-from parallel_core.files import plain_file, read_json
+from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.sharding import Box
+from parallel_core.system.files import plain_file, read_json
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1

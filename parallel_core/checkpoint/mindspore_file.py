@@ -18,8 +18,8 @@ import numpy as np
 
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.tensor_file import FileRecord, TensorFile, as_lazy, bits_of, write_blocks, write_tensors
-from parallel_core.dtypes import DTYPES
-from parallel_core.protobuf import entry, fields, opening
+from parallel_core.numerics.dtypes import DTYPES
+from parallel_core.system.protobuf import entry, fields, opening
 
 SUFFIX = ".ckpt"
 _SLICE = 512 << 20

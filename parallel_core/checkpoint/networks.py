@@ -10,13 +10,13 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from parallel_core.attention.rope_scaling import ORIGINAL_LENGTHS
 from parallel_core.config import AllConfig, SlidingWindowConfig
 from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.config.no_effect import without_effect
 from parallel_core.config.tree import FLAG_OF, OF_NETWORK
 from parallel_core.findings import shown
-from parallel_core.rope_scaling import ORIGINAL_LENGTHS
-from parallel_core.routing import RoutingRule
+from parallel_core.moe.routing import RoutingRule
 
 
 class Difference(NamedTuple):

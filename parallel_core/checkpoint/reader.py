@@ -14,7 +14,7 @@ from parallel_core.checkpoint.networks import differences
 from parallel_core.checkpoint.tensor_file import damage
 from parallel_core.config import AllConfig
 from parallel_core.config.serialise import config_for_inference
-from parallel_core.dtypes import FLOATS
+from parallel_core.numerics.dtypes import FLOATS
 from parallel_core.sharding import Box, Place, ShardSpec
 
 _WIDENED = (*FLOATS, "float64")

@@ -22,8 +22,8 @@ import numpy as np
 
 from parallel_core.checkpoint.direct_file import BLOCK, DirectFile
 from parallel_core.checkpoint.lazy import FLOAT8, NUMPY, LazyTensor, bytes_of, from_bfloat16, in_file, of_array
-from parallel_core.dtypes import DTYPES
-from parallel_core.files import parse_json
+from parallel_core.numerics.dtypes import DTYPES
+from parallel_core.system.files import parse_json
 
 _TYPES = {dtype.safetensors: name for name, dtype in DTYPES.items()} | {"F8_E4M3": FLOAT8}
 _METADATA = "__metadata__"

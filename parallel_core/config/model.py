@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from parallel_core.activations import ACTIVATIONS
 from parallel_core.config.base import Config, option, section, sibling
 from parallel_core.config.dataset import DatasetConfig
 from parallel_core.config.families import (
@@ -21,7 +20,8 @@ from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.recompute import MEGATRON_NAMES, RecomputeConfig
 from parallel_core.config.sparse_attention import SparseAttentionConfig
 from parallel_core.config.training import TrainingConfig
-from parallel_core.dtypes import FLOATS
+from parallel_core.numerics.activations import ACTIVATIONS
+from parallel_core.numerics.dtypes import FLOATS
 
 
 @dataclass(kw_only=True)

@@ -9,7 +9,6 @@ from typing import Any
 from parallel_core.config.base import Config, option, section, sibling
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from parallel_core.config.recompute import STAGE_NAMES, RecomputeConfig
-from parallel_core.devices import is_on_cpu
 from parallel_core.findings import Finding
 from parallel_core.sizes import (
     CONTEXT_PARALLEL_ALGORITHMS,
@@ -18,6 +17,7 @@ from parallel_core.sizes import (
     model_copies_are_whole,
     model_parallel_size,
 )
+from parallel_core.system.devices import is_on_cpu
 
 
 @section

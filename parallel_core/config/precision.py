@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from parallel_core.config.base import Config, Unknown, judge, option
 from parallel_core.findings import Finding
-from parallel_core.loss_scale import (
+from parallel_core.numerics.loss_scale import (
     AdaptiveLossScaler,
     ConstantLossScaler,
     DeepSpeedLossScaler,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from parallel_core.buffers import BufferPlan, Residence, SlotPlan, Span, offloaded, overlaps
 from parallel_core.costs.activations import peak_kept_bytes
 from parallel_core.costs.parameters import frozen_bytes, stage_residences
-from parallel_core.dtypes import DTYPES
+from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.optimizer import PlannedState, plan_states
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from parallel_core.blocks import ParameterSpec, stage_chunks
 from parallel_core.buffers import BufferPlan, Cell, Residence, plan_buffers, plan_residence
-from parallel_core.dtypes import DTYPES
+from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordinates, ShardSpec, place
 
 if TYPE_CHECKING:

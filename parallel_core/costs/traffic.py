@@ -31,9 +31,9 @@ from parallel_core.blocks.micro_batch import FLOAT32, INT32
 from parallel_core.buffers import SlotPlan, Span, gathered, micro_batch_visits, plan_gathers, plan_reductions
 from parallel_core.costs.parameters import stage_coordinates, stage_residences
 from parallel_core.costs.updates import updates
-from parallel_core.dtypes import DTYPES
-from parallel_core.hot_experts import first_hot
 from parallel_core.messages import BYTES_SENT, Message, message
+from parallel_core.moe.hot_experts import first_hot
+from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.sharding import MODEL_GROUPS, MODEL_KINDS, SHARDS_OF_STATES, place
 from parallel_core.step_figures import figures_of
 

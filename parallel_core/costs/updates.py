@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from parallel_core.costs.parameters import stage_buffers, stage_coordinates
-from parallel_core.dtypes import DTYPES
 from parallel_core.messages import Message, message
+from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.optimizer import update_rule
 from parallel_core.sharding import SHARDS_OF_STATES
 

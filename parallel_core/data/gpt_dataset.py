@@ -7,11 +7,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_core.batch.documents import starts_after
 from parallel_core.data.dataset_config import GPTDatasetConfig, Split
 from parallel_core.data.gpt_index import IndexRequest, cached_gpt_index
 from parallel_core.data.indexed_dataset import IndexedDataset
 from parallel_core.data.tokenizers import Facts, MegatronTokenizer
-from parallel_core.documents import starts_after
 
 Sample = dict[str, np.ndarray]
 """tokens [s] int32, labels [s] int32, position_ids [s] int32, loss_mask [s] float32 (1 counts), and, where

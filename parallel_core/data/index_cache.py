@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_core.files import replacing
+from parallel_core.system.files import replacing
 
 Arrays = dict[str, np.ndarray]
 

@@ -22,7 +22,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from parallel_core.files import ReplacingFile, replacing
+from parallel_core.system.files import ReplacingFile, replacing
 
 TOKEN_TYPES: dict[int, type[np.number]] = {
     1: np.uint8,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from parallel_core.buffers import BufferPlan, Span, overlaps
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.optimizer import RULES
-from parallel_core.dtypes import DTYPES
+from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.optimizer.treatment import treatment
 
 MAIN_PARAM = "main_param"

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from parallel_core.command_line import command_line
 from parallel_core.findings import Finding, Setting
 from parallel_core.schedules import draw
 from parallel_core.schedules.check import check
@@ -14,6 +13,7 @@ from parallel_core.schedules.communicate import communicate
 from parallel_core.schedules.generators import GENERATORS
 from parallel_core.schedules.limits import Given, refusals
 from parallel_core.schedules.simulate import Timeline, Times, simulate
+from parallel_core.system.command_line import command_line
 
 MOST_COLUMNS = 500
 """A wider text picture is not printed."""

@@ -5,8 +5,8 @@ import json
 import sys
 from collections.abc import Sequence
 
-from parallel_core.command_line import command_line
 from parallel_core.sizes import CONTEXT_PARALLEL_ALGORITHMS, RANK_ORDERS, RING
+from parallel_core.system.command_line import command_line
 from parallel_core.topology import KINDS, Topology
 
 SIZES = {

@@ -19,7 +19,7 @@ from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
 from parallel_core.checkpoint.schedule import schedule_problems
 from parallel_core.config import AllConfig
 from parallel_core.findings import ConfigError, Finding
-from parallel_core.lr_schedule import OptimizerParamScheduler
+from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from parallel_core.optimizer import MAIN_PARAM
 from parallel_core.sharding import ShardSpec
 from parallel_core.strictness import STRICTNESS, Strictness
@@ -27,8 +27,8 @@ from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
 from pynative.checkpointing.optimizer_state import optimizer_problems, read_optimizer
 from pynative.checkpointing.state import RunState
-from pynative.log import log, warn
 from pynative.parameter import name_parameters, place_of, type_name, whole_parameters, write_parameter
+from pynative.startup.log import log, warn
 from pynative.tensor_parallel.random import get_rng_tracer
 
 

@@ -11,9 +11,9 @@ from parallel_core.buffers import Stretch
 from parallel_core.checkpoint.reader import CheckpointReader
 from parallel_core.optimizer import MAIN_PARAM
 from parallel_core.strictness import Strictness
-from pynative.log import warn
 from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.parameter import write
+from pynative.startup.log import warn
 
 
 def optimizer_tensors(optimizer: FlatOptimizer) -> Iterator[tuple[str, Stretch, Tensor]]:

@@ -8,7 +8,7 @@ from uuid import uuid4
 from mindspore import nn
 
 from parallel_core.config import AllConfig
-from parallel_core.lr_schedule import OptimizerParamScheduler
+from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from pynative.optimizer.flat_optimizer import FlatOptimizer
 
 

@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn
 
 from parallel_core.buffers import Stretch
 from parallel_core.checkpoint.writer import is_state_written, is_written, writers
-from parallel_core.dtypes import FLOATS
+from parallel_core.numerics.dtypes import FLOATS
 from parallel_core.sharding import Box, Place, ShardSpec
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree

@@ -9,11 +9,11 @@ import os
 
 import mindspore as ms
 
-from pynative.collectives.address import address_from_environment
 from pynative.collectives.cpu import SharedMemoryBackend
 from pynative.collectives.engine import Completed, Work
 from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerFailed, PeerLate, PeerLost
 from pynative.collectives.interface import Backend, Group, Recv, Send
+from pynative.collectives.meeting.address import address_from_environment
 from pynative.collectives.trace import Trace
 
 __all__ = [

@@ -11,9 +11,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.dtypes import DTYPES
+from parallel_core.numerics.dtypes import DTYPES
 from pynative.dtypes import BFLOAT16
-from pynative.rounding import convert, sum_into, widened
+from pynative.memory.rounding import convert, sum_into, widened
 
 
 class Kind(NamedTuple):

@@ -5,8 +5,8 @@ from collections.abc import Generator, Sequence
 from pynative.collectives.engine import Engine, Lane, Steps
 from pynative.collectives.interface import Group
 from pynative.collectives.ledger import Call, check
-from pynative.collectives.mailbox import COLLECTIVE, Inbox, Outbox, Target
 from pynative.collectives.trace import Trace
+from pynative.collectives.wire.mailbox import COLLECTIVE, Inbox, Outbox, Target
 
 Waits = Generator[Sequence[Target], None, None]
 

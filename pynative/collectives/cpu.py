@@ -3,18 +3,18 @@
 import os
 from collections.abc import Mapping, Sequence
 
-from pynative.collectives.address import Address
-from pynative.collectives.arena import Arena
 from pynative.collectives.engine import Engine
 from pynative.collectives.errors import CollectiveMismatch
-from pynative.collectives.hosts import Membership, membership
 from pynative.collectives.interface import Backend, Group
-from pynative.collectives.mailbox import Channels
-from pynative.collectives.network import Network
-from pynative.collectives.rendezvous import Place, Rendezvous, meet
-from pynative.collectives.shared_memory import SharedMemoryGroup
+from pynative.collectives.meeting.address import Address
+from pynative.collectives.meeting.hosts import Membership, membership
+from pynative.collectives.meeting.rendezvous import Place, Rendezvous, meet
 from pynative.collectives.trace import Trace
-from pynative.collectives.waiting import Waiter
+from pynative.collectives.wire.arena import Arena
+from pynative.collectives.wire.mailbox import Channels
+from pynative.collectives.wire.network import Network
+from pynative.collectives.wire.shared_memory import SharedMemoryGroup
+from pynative.collectives.wire.waiting import Waiter
 
 
 class SharedMemoryBackend(Backend):

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from pynative.collectives.arena import Arena
-from pynative.collectives.mailbox import Channels, Target
 from pynative.collectives.trace import Count
-from pynative.collectives.waiting import Pending, Waiter
+from pynative.collectives.wire.arena import Arena
+from pynative.collectives.wire.mailbox import Channels, Target
+from pynative.collectives.wire.waiting import Pending, Waiter
 
 Steps = Generator[Sequence[Target], None, Any]
 

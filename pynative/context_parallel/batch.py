@@ -1,12 +1,12 @@
-"""Batches on a context-parallel rank: `parallel_core.batch` for dicts of tensors, as scripts have them."""
+"""Batches on a context-parallel rank: `parallel_core.batch.micro_batches` for dicts of tensors."""
 
 from typing import Any
 
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core import batch
-from parallel_core.batch import LABELS, LOSS_MASK, ContextShard, Entry
+from parallel_core.batch import micro_batches as batch
+from parallel_core.batch.micro_batches import LABELS, LOSS_MASK, ContextShard, Entry
 from parallel_core.context import ContextLayout
 from pynative import parallel_state
 

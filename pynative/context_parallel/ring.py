@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.context import ContextLayout, cut, ring_block
-from parallel_core.score_form import PLAIN, ScoreForm
 from pynative import kernels
-from pynative.autograd import Function
 from pynative.collectives import Group, Recv, Send
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
+from pynative.tape.autograd import Function
 
 Tensors = Sequence[Tensor]
 

@@ -9,8 +9,8 @@ import math
 from mindspore import Tensor
 
 from pynative import kernels
-from pynative.autograd import Function
 from pynative.collectives import Group
+from pynative.tape.autograd import Function
 
 
 class _SequenceToHeads(Function):

@@ -8,8 +8,9 @@ from typing import Protocol
 from mindspore import Parameter, Tensor
 
 from parallel_core.buffers import Collective, Span
-from pynative import in_place, kernels, parallel_state
+from pynative import kernels, parallel_state
 from pynative.distributed.flat_memory import Memory
+from pynative.memory import in_place
 from pynative.parameter import type_name, type_of
 from pynative.step_position import get_step_position
 

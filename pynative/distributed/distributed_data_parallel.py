@@ -11,14 +11,14 @@ from typing import Any
 
 from mindspore import Tensor, nn
 
-from parallel_core.averaging import Averaging
 from parallel_core.config import TrainingConfig
 from parallel_core.config.gradient import GradientConfig
+from parallel_core.numerics.averaging import Averaging
 from pynative import parallel_state
 from pynative.distributed.bucket import ParamAndGradBucket
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
-from pynative.layer_events import LayerEvents
 from pynative.parameter import trainable, type_name
+from pynative.tape.layer_events import LayerEvents
 
 
 @dataclass(kw_only=True)

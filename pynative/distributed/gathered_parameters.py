@@ -10,11 +10,12 @@ from mindspore import Parameter, Tensor
 
 from parallel_core.buffers import Entry, Span, Stretch, overlaps
 from parallel_core.sharding import SHARDS_OF_STATES
-from pynative import in_place, kernels, parallel_state
+from pynative import kernels, parallel_state
 from pynative.collectives import Completed, Group, Work
 from pynative.distributed.flat_memory import SomeMemory
 from pynative.distributed.slots import InSlot, Slots
-from pynative.rounding import bits
+from pynative.memory import in_place
+from pynative.memory.rounding import bits
 
 NOT_HERE = -1024.0
 """What every element of a slot is while no parameters are in it: no weight, so that nobody takes it for one; and not

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from mindspore import nn
 
 from pynative.distributed.bucket import ParamAndGradBucket, look_in
-from pynative.layer_events import LayerEvents
+from pynative.tape.layer_events import LayerEvents
 
 
 class OverlappedSums:

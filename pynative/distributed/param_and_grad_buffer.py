@@ -21,7 +21,7 @@ from parallel_core.buffers import (
     plan_residence,
 )
 from parallel_core.config.gradient import GradientConfig
-from pynative import in_place, parallel_state
+from pynative import parallel_state
 from pynative.distributed.bucket import ParamAndGradBucket, operands
 from pynative.distributed.flat_memory import FlatMemory, SomeMemory, SplitMemory, in_host_memory
 from pynative.distributed.gathered_parameters import GatheredParameters
@@ -29,8 +29,9 @@ from pynative.distributed.overlap import OverlappedSums
 from pynative.distributed.slots import InSlot, Slots
 from pynative.distributed.transient_bucket import TransientBucket, Turn
 from pynative.distributed.zero import Cells, FetchParameters, SendGradients
-from pynative.log import warn
+from pynative.memory import in_place
 from pynative.parameter import place_of, set_main_grad, trainable, type_name
+from pynative.startup.log import warn
 
 
 class ParamAndGradBuffer:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from mindspore import Parameter
 
 from parallel_core.buffers import Collective, Entry, overlaps
-from pynative import in_place, kernels
+from pynative import kernels
 from pynative.distributed.bucket import ParamAndGradBucket, started
 from pynative.distributed.flat_memory import FlatMemory, SomeMemory
 from pynative.distributed.slots import InSlot
+from pynative.memory import in_place
 
 
 class Turn:

@@ -13,11 +13,11 @@ from functools import partial
 from mindspore import Parameter, nn
 
 from parallel_core.buffers import Span, Visits
-from pynative import autograd
 from pynative.distributed.bucket import look_in
 from pynative.distributed.gathered_parameters import GatheredParameters
 from pynative.distributed.transient_bucket import TransientBucket, Turn
-from pynative.layer_events import LayerEvents
+from pynative.tape import autograd
+from pynative.tape.layer_events import LayerEvents
 
 
 class Cells:

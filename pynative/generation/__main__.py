@@ -12,11 +12,11 @@ os.environ.setdefault("GLOG_v", "3")  # MindSpore's own log: errors only
 
 from mindspore import nn
 
-from parallel_core.command_line import reader_may_leave
 from parallel_core.data.from_config import tokenizer_of
 from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.prompts import Prompt
 from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.system.command_line import reader_may_leave
 from pynative import parallel_state
 from pynative.generation.command import asked_of, configured, ends_of, parse, prompts_of, template_of
 from pynative.generation.decoded import Decoded

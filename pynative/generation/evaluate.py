@@ -15,13 +15,13 @@ os.environ.setdefault("GLOG_v", "3")  # MindSpore's own log: errors only
 
 from mindspore import nn
 
-from parallel_core.command_line import command_line, reader_may_leave
 from parallel_core.data.from_config import tokenizer_of
 from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, load_template
 from parallel_core.data.questions import FLAG, Task, Writer, read_questions
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.findings import ConfigError, Finding
+from parallel_core.system.command_line import command_line, reader_may_leave
 from pynative import parallel_state
 from pynative.generation.command import add_model_flags, configured, ends_of
 from pynative.generation.load import loaded

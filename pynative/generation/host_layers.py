@@ -12,14 +12,14 @@ from collections.abc import Callable
 import numpy as np
 from mindspore import Parameter, from_numpy, nn
 
-from parallel_core.rotary import Rotary
-from parallel_core.score_form import ScoreForm
-from pynative.arrays import array_of
+from parallel_core.attention.rotary import Rotary
+from parallel_core.attention.score_form import ScoreForm
 from pynative.generation.host_products import Product
 from pynative.kernels.host.cache import attend, bias_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run
 from pynative.key_value_cache import Cache
+from pynative.memory.arrays import array_of
 from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.embedding import Embedding

@@ -11,9 +11,9 @@ from mindspore import Tensor, nn
 
 from parallel_core.sampling import Sampling, log_probability
 from pynative import parallel_state
-from pynative.autograd import no_grad
 from pynative.generation.checks import check, check_alike
 from pynative.generation.forward import Forward
+from pynative.tape.autograd import no_grad
 
 
 @dataclass

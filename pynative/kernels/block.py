@@ -13,8 +13,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.context import Ranges, cut
-from parallel_core.score_form import PLAIN, ScoreForm
 from pynative.kernels.dropout import Key, attention_dropout_mask
 
 

@@ -13,14 +13,16 @@ from typing import NamedTuple
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core import routing, step_figures
-from parallel_core.averaging import MicroBatchWeight
+from parallel_core import step_figures
 from parallel_core.config import ModelConfig
 from parallel_core.config.moe import BALANCING_LOSSES
-from parallel_core.routing import RoutingRule, Tokens
-from pynative import autograd, kernels, parallel_state
+from parallel_core.moe import routing
+from parallel_core.moe.routing import RoutingRule, Tokens
+from parallel_core.numerics.averaging import MicroBatchWeight
+from pynative import kernels, parallel_state
 from pynative.collectives import Group
 from pynative.step_figures import StepFigures, current, seed
+from pynative.tape import autograd
 
 
 class _Loss(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.step_figures import TOKENS_ROUTED
-from pynative import in_place
+from pynative.memory import in_place
 from pynative.moe.router import TopKRouter
 
 

@@ -14,11 +14,11 @@ from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from parallel_core.token_dispatch import one_row_at_least
+from parallel_core.moe.token_dispatch import one_row_at_least
 from pynative import kernels, parallel_state
-from pynative.autograd import Function, add_weight_gradients
 from pynative.moe.rows import copied_rows
 from pynative.parameter import make_parameter
+from pynative.tape.autograd import Function, add_weight_gradients
 from pynative.tensor_parallel.linear import AdapterOfLinear
 from pynative.tensor_parallel.recompute import fork_made_again, made_again
 

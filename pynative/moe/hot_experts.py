@@ -15,20 +15,22 @@ from typing import cast
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from parallel_core import hot_experts
 from parallel_core.buffers import Span
 from parallel_core.config import ModelConfig, MoEConfig
-from parallel_core.hot_experts import Hot, Slots, hottest, is_revised
+from parallel_core.moe import hot_experts
+from parallel_core.moe.hot_experts import Hot, Slots, hottest, is_revised
 from parallel_core.sharding import ShardSpec
 from parallel_core.step_figures import TOKENS_CHOSEN
-from pynative import autograd, in_place, kernels, parallel_state
-from pynative.autograd import TapeGradients
+from pynative import kernels, parallel_state
 from pynative.collectives import Group
 from pynative.distributed.flat_memory import FlatMemory
+from pynative.memory import in_place
 from pynative.moe.experts import Expert, Experts
 from pynative.moe.token_dispatcher import MoETokenDispatcher
 from pynative.parameter import ParameterMeta, type_name
 from pynative.step_position import get_step_position
+from pynative.tape import autograd
+from pynative.tape.autograd import TapeGradients
 
 LINEARS = ("linear_fc1", "linear_fc2")
 

@@ -9,9 +9,9 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
-from parallel_core.routing import RoutingRule, get_capacity
+from parallel_core.moe.routing import RoutingRule, get_capacity
 from pynative import kernels
-from pynative.autograd import detached
+from pynative.tape.autograd import detached
 
 __all__ = ["get_capacity", "switch_load_balancing_loss_func", "topk_softmax_with_capacity", "z_loss_func"]
 

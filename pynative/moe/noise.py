@@ -4,9 +4,9 @@ import numpy as np
 from mindspore import Tensor
 
 from parallel_core.context import Ranges
-from parallel_core.routing import Noise
-from pynative.autograd import Function
+from parallel_core.moe.routing import Noise
 from pynative.kernels.dropout import Key
+from pynative.tape.autograd import Function
 from pynative.tensor_parallel.random import get_rng_tracer
 
 JITTER, FORCED_LOGITS, FIRST_DRAW, SECOND_DRAW = 3, 4, 5, 6

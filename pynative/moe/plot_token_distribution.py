@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont  # MindSpore's own dependency
 
-from parallel_core.command_line import command_line
+from parallel_core.system.command_line import command_line
 
 LEFT, TOP, WIDTH, HEIGHT = 80, 40, 640, 360
 """Pixels: margins and size of the chart."""

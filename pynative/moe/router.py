@@ -11,7 +11,7 @@ from mindspore import Tensor, nn
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.config.moe import SPARSE_MIXER
-from parallel_core.routing import RoutingRule, get_capacity
+from parallel_core.moe.routing import RoutingRule, get_capacity
 from parallel_core.step_figures import TOKENS_BEYOND, TOKENS_CHOSEN, TOKENS_ROUTED
 from pynative import kernels, parallel_state
 from pynative.key_value_cache import is_generating

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from mindspore import Tensor, ops
 
-from parallel_core.token_dispatch import NONE
+from parallel_core.moe.token_dispatch import NONE
 
 
 class Routing(NamedTuple):

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from mindspore import Tensor
 
-from parallel_core.token_dispatch import Copies
+from parallel_core.moe.token_dispatch import Copies
 from pynative import kernels
-from pynative.autograd import Moved
+from pynative.tape.autograd import Moved
 
 Move: TypeAlias = Callable[[Tensor], Tensor]
 

@@ -1,6 +1,6 @@
 """Tokens travel to the ranks of their experts and back (GShard, Lepikhin et al., 2020; MegaBlocks, Gale et al., 2022).
 
-Which rows go where is a plan of plain numbers (`parallel_core.token_dispatch`) that is made of the router's choices for
+Which rows go where is a plan of plain numbers (`parallel_core.moe.token_dispatch`), made of the router's choices for
 every micro-batch. To travel out is to copy rows, to come back is to sum the copies: each is the other's transpose, so
 that the backward of one is the other.
 
@@ -18,14 +18,15 @@ from typing import NamedTuple
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core import blocks, token_dispatch
+from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from parallel_core.hot_experts import Slots
-from parallel_core.token_dispatch import Copies
+from parallel_core.moe import token_dispatch
+from parallel_core.moe.hot_experts import Slots
+from parallel_core.moe.token_dispatch import Copies
 from pynative import kernels, parallel_state
-from pynative.autograd import Moved, no_grad
 from pynative.collectives import Group
 from pynative.moe.routing import Routing
+from pynative.tape.autograd import Moved, no_grad
 from pynative.tensor_parallel.mappings import (
     Boundary,
     gather_from_sequence_parallel_region,

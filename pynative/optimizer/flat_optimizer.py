@@ -8,13 +8,14 @@ from mindspore import Parameter, Tensor
 from parallel_core.buffers import Segment, Span, Stretch, offloaded, overlaps
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.offload import OffloadConfig
-from parallel_core.loss_scale import LossScaler
-from parallel_core.lr_schedule import Rates
+from parallel_core.numerics.loss_scale import LossScaler
+from parallel_core.numerics.lr_schedule import Rates
 from parallel_core.optimizer import MAIN_PARAM, Treatment, moment_names, plan_states, treatment
-from pynative import in_place, kernels
+from pynative import kernels
 from pynative.distributed.flat_memory import FlatMemory, SomeMemory, SplitMemory
 from pynative.distributed.overlap import OverlappedGathers
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
+from pynative.memory import in_place
 from pynative.optimizer.muon import MuonMatrix
 from pynative.optimizer.offload import allocate_states, where_states_are
 from pynative.optimizer.sweep import Step, Sweep

@@ -17,8 +17,9 @@ from mindspore import Tensor
 
 from parallel_core.config.gradient import GradientConfig
 from parallel_core.config.offload import OffloadConfig
-from pynative import in_place, kernels
+from pynative import kernels
 from pynative.distributed.flat_memory import Allocate, in_host_memory
+from pynative.memory import in_place
 from pynative.optimizer.sweep import Sweep
 
 

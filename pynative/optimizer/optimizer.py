@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor, nn
 from parallel_core.config import AllConfig, OptimizerConfig, TrainingConfig
 from parallel_core.config.base import complain
 from parallel_core.config.required import required_to_train
-from parallel_core.lr_schedule import OptimizerParamScheduler
+from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from pynative import parallel_state
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.optimizer.flat_optimizer import FlatOptimizer

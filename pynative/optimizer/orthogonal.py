@@ -10,7 +10,7 @@ from mindspore import Tensor
 
 from parallel_core.buffers import Span
 from parallel_core.config.update_rules.muon import MuonConfig
-from parallel_core.newton_schulz import PRECISIONS, SCALES, Polynomial, coefficients
+from parallel_core.numerics.newton_schulz import PRECISIONS, SCALES, Polynomial, coefficients
 from parallel_core.sharding import ShardSpec
 from pynative import kernels, parallel_state
 from pynative.collectives import Group

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from mindspore import Tensor
 
-from parallel_core.lr_schedule import Rates
+from parallel_core.numerics.lr_schedule import Rates
 from parallel_core.optimizer import Treatment
 
 

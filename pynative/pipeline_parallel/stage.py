@@ -8,13 +8,13 @@ from typing import Protocol
 import numpy as np
 from mindspore import Tensor, nn
 
-from parallel_core.averaging import Averaging, Weight
-from parallel_core.batch_rules import BatchRules
+from parallel_core.batch.rules import BatchRules
+from parallel_core.numerics.averaging import Averaging, Weight
 from parallel_core.schedules import Backward, Forward, WeightGrad
 from parallel_core.schedules.actions import Compute
-from pynative import autograd
-from pynative.layer_events import LayerEvents, Uses
 from pynative.parameter import as_type
+from pynative.tape import autograd
+from pynative.tape.layer_events import LayerEvents, Uses
 
 
 @dataclass(frozen=True)

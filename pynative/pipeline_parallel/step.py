@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from mindspore import Tensor, nn
 
-from parallel_core.averaging import Averaging
-from parallel_core.batch_rules import BatchRules
+from parallel_core.batch.rules import BatchRules
 from parallel_core.config import AllConfig
-from parallel_core.loss_scale import LossScaler
+from parallel_core.numerics.averaging import Averaging
+from parallel_core.numerics.loss_scale import LossScaler
 from parallel_core.schedules import GENERATORS, Backward, WeightGrad, communicate, forward_only
 from parallel_core.schedules.actions import Compute
 from parallel_core.step_figures import figures_of

@@ -3,8 +3,8 @@
 from mindspore import Tensor, nn
 
 from pynative import kernels, parallel_state
-from pynative.autograd import Function
 from pynative.collectives import Group
+from pynative.tape.autograd import Function
 from pynative.tensor_parallel.mappings import scatter_to_tensor_model_parallel_region
 
 

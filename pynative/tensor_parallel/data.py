@@ -9,11 +9,11 @@ import mindspore
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.batch import ATTENTION_MASK, DOCUMENT_STARTS, ENTRIES, Entry
-from parallel_core.documents import dense_mask
+from parallel_core.batch.documents import dense_mask
+from parallel_core.batch.micro_batches import ATTENTION_MASK, DOCUMENT_STARTS, ENTRIES, Entry
 from pynative import parallel_state
-from pynative.arrays import array_type
 from pynative.context_parallel.batch import entry_of, to_tensor
+from pynative.memory.arrays import array_type
 
 Arrays = dict[str, np.ndarray]
 

@@ -13,8 +13,8 @@ from mindspore import Parameter, Tensor, nn
 
 from parallel_core.blocks import Adapter, Linear
 from pynative import kernels
-from pynative.autograd import Function, add_weight_gradient
 from pynative.parameter import place_of
+from pynative.tape.autograd import Function, add_weight_gradient
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.tensor_parallel.recompute import made_again

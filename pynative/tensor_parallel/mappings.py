@@ -19,8 +19,8 @@ from mindspore import Tensor
 from parallel_core.config import ModelConfig
 from parallel_core.context import Ranges, SequenceLayout
 from pynative import kernels, parallel_state
-from pynative.autograd import Moved
 from pynative.collectives import Completed, Group
+from pynative.tape.autograd import Moved
 from pynative.tensor_parallel.recompute import kept_collective
 
 Move = Callable[..., Any]

@@ -8,10 +8,10 @@ s sequence, b batch, n heads, g key/value groups, d head size, t tensor-parallel
 
 from mindspore import Tensor
 
-from parallel_core.fused_rows import QueryKeyValueRows
+from parallel_core.attention.fused_rows import QueryKeyValueRows
 from pynative import kernels
-from pynative.autograd import Function
 from pynative.collectives import Group
+from pynative.tape.autograd import Function
 
 
 class _TakeSharedGroup(Function):

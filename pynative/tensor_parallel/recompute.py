@@ -21,7 +21,8 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, saved_tensors_hooks
 
-from pynative import autograd, kernels, parallel_state
+from pynative import kernels, parallel_state
+from pynative.tape import autograd
 from pynative.tensor_parallel.random import get_rng_tracer
 
 Part = Callable[..., Any]

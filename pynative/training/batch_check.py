@@ -10,11 +10,11 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from parallel_core.batch import LABELS, LOSS_MASK, TOKENS, Entry
-from parallel_core.batch_rules import BatchRules
+from parallel_core.batch.micro_batches import LABELS, LOSS_MASK, TOKENS, Entry
+from parallel_core.batch.rules import BatchRules
 from pynative import parallel_state
-from pynative.arrays import array_type
 from pynative.context_parallel.batch import entry_of
+from pynative.memory.arrays import array_type
 from pynative.step_position import get_step_position
 
 

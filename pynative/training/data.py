@@ -11,8 +11,8 @@ from mindspore import Tensor
 from parallel_core.config import AllConfig, ConfigError, Finding
 from parallel_core.data.loader import FirstSamples, StepLoader, build_step_loader
 from pynative import parallel_state
-from pynative.log import log
 from pynative.pipeline_parallel.stage import ForwardStep
+from pynative.startup.log import log
 from pynative.tensor_parallel.data import broadcast_item
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn
 
-from parallel_core.averaging import MicroBatchWeight
-from parallel_core.batch import LENGTHS, LOSS_MASK, Entry, StepBatch, filled_up
-from parallel_core.batch_rules import BatchRules
+from parallel_core.batch.micro_batches import LENGTHS, LOSS_MASK, Entry, StepBatch, filled_up
+from parallel_core.batch.rules import BatchRules
+from parallel_core.numerics.averaging import MicroBatchWeight
 from pynative import parallel_state
 from pynative.collectives.numbers import sum_over_group
 from pynative.context_parallel.batch import context_shard, entry_of, to_tensor

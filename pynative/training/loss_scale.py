@@ -5,7 +5,7 @@ from typing import Any
 from parallel_core.config.base import gather_findings
 from parallel_core.config.precision import PrecisionConfig
 from parallel_core.findings import ConfigError
-from parallel_core.loss_scale import AdaptiveLossScaler, ConstantLossScaler, DynamicLossScaler
+from parallel_core.numerics.loss_scale import AdaptiveLossScaler, ConstantLossScaler, DynamicLossScaler
 
 _ARGUMENTS = {
     "--initial-loss-scale": "loss_scale_value",

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from parallel_core.averaging import Averaging
 from parallel_core.config import TrainingConfig
+from parallel_core.numerics.averaging import Averaging
 from pynative import parallel_state
 
 

@@ -10,8 +10,8 @@ from parallel_core.costs import stage_parameters
 from parallel_core.sharding import is_counted
 from parallel_core.start_lines import ParameterCount, start_lines
 from pynative import parallel_state
-from pynative.log import log
 from pynative.parameter import name_parameters, place_of
+from pynative.startup.log import log
 from pynative.training.callbacks import TrainingState
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from mindspore import nn
 
 from parallel_core.config import AllConfig, ModelConfig, ParallelConfig, TrainingConfig
-from parallel_core.loss_scale import LossScaler
-from parallel_core.lr_schedule import OptimizerParamScheduler
+from parallel_core.numerics.loss_scale import LossScaler
+from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from pynative.distributed.finalize_model_grads import finalize_model_grads
 from pynative.moe.expert_bias import ExpertBiases
 from pynative.moe.hot_experts import HotExpertLayers

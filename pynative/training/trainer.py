@@ -16,7 +16,7 @@ from parallel_core.config.tree import OPTIONS, path_of
 from parallel_core.data.epochs import length_of_training
 from parallel_core.data.loader import Batch, FirstSamples
 from parallel_core.findings import ConfigError
-from pynative.log import log
+from pynative.startup.log import log
 from pynative.training import callbacks as known_callbacks
 from pynative.training.callbacks import Callback, TrainingState
 from pynative.training.training import pretrain

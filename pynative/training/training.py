@@ -22,13 +22,13 @@ from parallel_core.config.required import required_to_train
 from pynative import parallel_state
 from pynative.checkpointing import load_adapters, load_checkpoint
 from pynative.checkpointing.state import named
-from pynative.layer_events import LayerEvents
-from pynative.log import log, warn
 from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
 from pynative.optimizer.offload import offload_lines
 from pynative.parameter import initialize_parameters, trainable
 from pynative.pipeline_parallel.stage import ForwardStep
+from pynative.startup.log import log, warn
 from pynative.step_position import StepPosition, set_step_position
+from pynative.tape.layer_events import LayerEvents
 from pynative.training.callbacks import (
     Callback,
     CheckpointCallback,

@@ -9,10 +9,11 @@ from mindspore import Parameter, nn
 
 from parallel_core.config import OptimizerConfig, ParallelConfig
 from parallel_core.optimizer import is_decayed
-from pynative import collectives, device, parallel_state
+from pynative import collectives, parallel_state
 from pynative.collectives import failure
 from pynative.context_parallel.batch import get_batch_on_this_cp_rank
-from pynative.log import log, warn
+from pynative.startup import device
+from pynative.startup.log import log, warn
 from pynative.tensor_parallel.data import get_batch_on_this_tp_rank
 from pynative.tensor_parallel.random import set_rng_seed
 

@@ -3,8 +3,8 @@
 import numpy as np
 from mindspore import Tensor, nn
 
-from parallel_core.batch import DOCUMENT_STARTS
-from parallel_core.documents import dense_mask, starts_after
+from parallel_core.batch.documents import dense_mask, starts_after
+from parallel_core.batch.micro_batches import DOCUMENT_STARTS
 from pynative.context_parallel.batch import context_shard, whole_sequence
 
 

@@ -10,7 +10,8 @@ from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from pynative import autograd, kernels
+from pynative import kernels
+from pynative.tape import autograd
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.head import ParallelLMLogits, head_of, own_head

@@ -13,7 +13,7 @@ class LossWithMask(nn.Cell):
 
     With context parallelism it is the whole sequences' mean, the same on each rank; a rank's gradient is that of its
     own losses, so that gradients of parameters, summed over the group, are the mean's. How micro-batches and replicas
-    are averaged is not decided here (see `parallel_core.averaging`).
+    are averaged is not decided here (see `parallel_core.numerics.averaging`).
     """
 
     def __init__(self, loss_func: nn.Cell) -> None:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from mindspore import Tensor, nn
 
-from parallel_core import averaging, blocks
+from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from parallel_core.numerics import averaging
 from parallel_core.step_figures import mtp_loss
 from pynative import kernels, parallel_state, step_figures
-from pynative.autograd import Function, detached
 from pynative.context_parallel.batch import counted_tokens, mask_ahead, tokens_ahead
 from pynative.parameter import type_of
+from pynative.tape.autograd import Function, detached
 from pynative.tensor_parallel.layers import ColumnParallelLinear
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType

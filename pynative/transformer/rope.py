@@ -1,4 +1,4 @@
-"""Rotary position embedding as tensors; frequencies and angles are `parallel_core.rotary`'s."""
+"""Rotary position embedding as tensors; frequencies and angles are `parallel_core.attention.rotary`'s."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from mindspore import Tensor
 
+from parallel_core.attention.rotary import Rotary, inverse_frequencies
 from parallel_core.context import Ranges
-from parallel_core.rotary import Rotary, inverse_frequencies
 from pynative import key_value_cache
 
 

@@ -15,13 +15,14 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
-from parallel_core.averaging import MicroBatchWeight
+from parallel_core.attention.rotary import Rotary
 from parallel_core.blocks.sparse_attention import loss_blocks
 from parallel_core.config import ModelConfig
-from parallel_core.rotary import Rotary
+from parallel_core.numerics.averaging import MicroBatchWeight
 from parallel_core.step_figures import INDEXER_LOSS
-from pynative import autograd, kernels, parallel_state
+from pynative import kernels, parallel_state
 from pynative.step_figures import current, seed
+from pynative.tape import autograd
 from pynative.tensor_parallel.layers import DuplicatedLinear
 from pynative.tensor_parallel.mappings import Boundary, gather_from_sequence_parallel_region
 from pynative.tensor_parallel.recompute import detached_made_again, left_out

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_core.data.indexed_dataset import IndexedDatasetBuilder
-from pynative.launch import msrun_command, quiet_environment
+from pynative.startup.launch import msrun_command, quiet_environment
 from tests.support.assets import ROOT
 from tests.support.distributed import run
 from tests.support.user_scripts import run_script

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from parallel_core.checkpoint import commit
-from pynative.launch import free_port
+from pynative.startup.launch import free_port
 from tests.support.assets import ROOT
 
 FLAGS = """--num-layers 1 --hidden-size 32 --seq-length 32 --global-batch-size 8 --micro-batch-size 1

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pynative.launch import free_port
+from pynative.startup.launch import free_port
 from tests.support.assets import ROOT
 from tests.support.run_sequence import tree
 from tests.support.terminal import run_on_terminal, screen

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
-from pynative.launch import free_port, quiet_environment
+from pynative.startup.launch import free_port, quiet_environment
 from tests.support.assets import ROOT
 from tests.support.distributed import run
 from tests.support.printed.blocks import blocks, python_blocks

@@ -6,7 +6,7 @@ import pytest
 
 from mapping import init_configs_from_args, init_configs_from_dict, parse_args
 from parallel_core.config import ConfigError
-from parallel_core.loss_scale import (
+from parallel_core.numerics.loss_scale import (
     AdaptiveLossScaler,
     ConstantLossScaler,
     DeepSpeedLossScaler,

@@ -89,7 +89,7 @@ def test_the_nearest_is_taken_and_that_is_said(change, same):
 @pytest.mark.parametrize("percent, rotating", [(0.51, 66), (0.5, 64), (0.76, 98)])
 def test_an_odd_number_of_rotating_channels_is_rounded_up(percent, rotating):
     """As Megatron does: its frequencies are one for every second of int(head size x percent) channels."""
-    from parallel_core.rotary import Rotary
+    from parallel_core.attention.rotary import Rotary
 
     found = reading(f"--position-embedding-type rope --kv-channels 128 --rotary-percent {percent}")
     assert found.errors == []

@@ -9,7 +9,13 @@ from collections.abc import Callable, Generator
 
 import pytest
 
-from parallel_core.loss_scale import AdaptiveLossScaler, DeepSpeedLossScaler, DynamicLossScaler, LossScaler, windows
+from parallel_core.numerics.loss_scale import (
+    AdaptiveLossScaler,
+    DeepSpeedLossScaler,
+    DynamicLossScaler,
+    LossScaler,
+    windows,
+)
 
 Rule = Generator[float, bool, None]
 """Takes whether a step overflowed, gives the scale after it."""

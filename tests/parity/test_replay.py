@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-from pynative.launch import quiet_environment
+from pynative.startup.launch import quiet_environment
 from tests.parity import replay
 from tests.support.assets import asset
 

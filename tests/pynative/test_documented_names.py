@@ -48,7 +48,7 @@ def test_a_row_names_something_or_says_why_not():
 
 def through(function, x: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """y and dx."""
-    from pynative import autograd
+    from pynative.tape import autograd
 
     with autograd.recording():
         leaf = autograd.leaf(ms.Tensor(x))
@@ -258,9 +258,9 @@ def test_documented_calls_train_as_pretrain_does(world, layout):
 def own_loop(backend) -> dict[str, list[np.ndarray]]:
     """Weights after two steps on two replicas: by pretrain; by a function of gradients with an optimizer that is built
     between the two; and by a wrapped model whose backward the script calls."""
-    from pynative import autograd
     from pynative.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from pynative.optimizer import get_optimizer
+    from pynative.tape import autograd
     from pynative.training.forward_backward import get_forward_backward_func
     from pynative.training.training import get_model, pretrain
     from pynative.transformer.gpt_model import GPTModel

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from parallel_core.averaging import Averaging, MicroBatchWeight
-from parallel_core.loss_scale import ConstantLossScaler
+from parallel_core.numerics.averaging import Averaging, MicroBatchWeight
+from parallel_core.numerics.loss_scale import ConstantLossScaler
 from parallel_core.step_figures import Figure
-from pynative import autograd, device, step_figures
+from pynative import step_figures
+from pynative.startup import device
 from pynative.step_figures import MoEAuxLossAutoScaler, StepFigures, collected, with_loss
+from pynative.tape import autograd
 
 ROWS = np.array([[1.0, -2.0], [3.0, 0.5]], np.float32)
 

@@ -82,7 +82,7 @@ def _prepare_mindspore() -> None:
 
     What is imported lives as long as the process, so no collection of garbage need look at it: each takes 0.1 s.
     """
-    from pynative import device
+    from pynative.startup import device
 
     for kernels in ("ops", "host"):
         device.initialize("CPU", kernels, threads=1, world_size=1)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from parallel_core.documents import starts_after
+from parallel_core.batch.documents import starts_after
 from tests.support.layouts import train
 
 

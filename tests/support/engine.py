@@ -24,7 +24,8 @@ def config_of(flags: str | Sequence[str], world_size: int) -> AllConfig:
 @contextmanager
 def job(backend, config: AllConfig) -> Iterator[None]:
     """Inside, this pool's rank is set up as `set_parallel_context` sets up a launched one."""
-    from pynative import device, parallel_state
+    from pynative import parallel_state
+    from pynative.startup import device
     from pynative.tensor_parallel.random import set_rng_seed
 
     parallel = config.parallel_config

@@ -11,8 +11,8 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from parallel_core.context import SequenceLayout
-from pynative.autograd import backward, leaf, recording, take_gradient
 from pynative.collectives import Completed
+from pynative.tape.autograd import backward, leaf, recording, take_gradient
 from pynative.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import Boundary
 

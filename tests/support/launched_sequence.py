@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from parallel_core.checkpoint import commit, lock
-from pynative.launch import msrun_command, quiet_environment
+from pynative.startup.launch import msrun_command, quiet_environment
 from tests.support.assets import ROOT
 from tests.support.engine import TINY
 from tests.support.run_sequence import LAST, MOST_STEPS, Ledger, Plan, checksums, draw, refusal, tree

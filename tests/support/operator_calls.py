@@ -12,13 +12,13 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from parallel_core.routing import Noise, RoutingRule
-from parallel_core.score_form import ScoreForm, alibi_slopes
+from parallel_core.attention.score_form import ScoreForm, alibi_slopes
+from parallel_core.moe.routing import Noise, RoutingRule
 from pynative import kernels
-from pynative.arrays import array_of
-from pynative.autograd import Function, backward, leaf, recording, take_gradient
 from pynative.kernels.block import Scores
 from pynative.kernels.contract.flat_buffers import AdamStep
+from pynative.memory.arrays import array_of
+from pynative.tape.autograd import Function, backward, leaf, recording, take_gradient
 from tests.support import kernels as support
 from tests.support.kernels import outputs_of
 

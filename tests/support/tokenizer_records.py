@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from parallel_core.command_line import command_line
 from parallel_core.data.tokenizers import TokenizerOptions
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
+from parallel_core.system.command_line import command_line
 from tests.support.assets import asset
 
 

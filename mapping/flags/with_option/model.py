@@ -5,7 +5,7 @@ from typing import Any
 from mapping.flags.flag import value
 from mapping.flags.notations import attention_window, boolean, dtype, layer_frequency, numbers, whole
 from mapping.flags.with_option.build import Acting, read_by, refusing, same, switch
-from parallel_core.devices import is_on_cpu
+from parallel_core.system.devices import is_on_cpu
 
 
 def _stretches_by_rope_type(args: Any) -> bool:

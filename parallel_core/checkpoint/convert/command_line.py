@@ -8,8 +8,8 @@ from pathlib import Path
 
 from parallel_core.checkpoint.convert import formats, logits
 from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES
-from parallel_core.command_line import command_line
 from parallel_core.findings import Finding
+from parallel_core.system.command_line import command_line
 
 
 def _size(text: str) -> int:

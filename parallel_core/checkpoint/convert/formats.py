@@ -15,7 +15,7 @@ from parallel_core.checkpoint.convert.megatron.torch_dist import is_torch_dist, 
 from parallel_core.checkpoint.convert.model import VOCABULARY, Model
 from parallel_core.checkpoint.convert.native import is_native, read_native
 from parallel_core.checkpoint.convert.parameters import check_counts, check_parameters
-from parallel_core.files import read_plain
+from parallel_core.system.files import read_plain
 
 
 class Reader(Protocol):

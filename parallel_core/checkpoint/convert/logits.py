@@ -21,7 +21,7 @@ import numpy as np
 
 from parallel_core.checkpoint.convert.model import VOCABULARY, Model
 
-ENGINE = "pynative.checkpoint_logits"
+ENGINE = "pynative.generation.checkpoint_logits"
 MOST_BYTES = 2 << 30
 """Of the weights in float32: a larger model is compared only if it is asked for."""
 TOLERANCE = 1e-4

@@ -23,8 +23,8 @@ from parallel_core.config import LoraConfig
 from parallel_core.config.optimizer import ADAM
 from parallel_core.config.serialise import config_of, model_of, put, values_of
 from parallel_core.config.tree import OF_MODEL, OPTIONS, PUBLIC
-from parallel_core.files import plain_file
 from parallel_core.sharding import ShardSpec, place
+from parallel_core.system.files import plain_file
 
 OF_ADAPTERS = _A, _B = ".adapter.lora_a", ".adapter.lora_b"
 """What the names of an adapter's parameters add to their linear's."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from parallel_core.checkpoint.lazy import NUMPY, LazyTensor, in_file
 from parallel_core.checkpoint.torch_files.pickles import Storage, read_pickle
-from parallel_core.files import regular
 from parallel_core.sharding import Box
+from parallel_core.system.files import regular
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
 """Of a zip entry: the lengths of its name and of its extra field, after 26 bytes."""

@@ -17,8 +17,8 @@ import numpy as np
 from parallel_core.checkpoint.lazy import NUMPY, Assembled, LazyTensor, assembled
 from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
 from parallel_core.checkpoint.torch_files.pickles import StandIn, read_pickle
-from parallel_core.files import plain_file, read_plain
 from parallel_core.sharding import Box
+from parallel_core.system.files import plain_file, read_plain
 
 METADATA = ".metadata"
 

@@ -9,10 +9,10 @@ from typing import Any
 from parallel_core.buffers import Entry
 from parallel_core.config.base import Config, option
 from parallel_core.config.update_rules.rule import MOMENTUM, UpdateRule
-from parallel_core.dtypes import DTYPES
 from parallel_core.findings import Finding
 from parallel_core.messages import Message, message
-from parallel_core.newton_schulz import COEFFICIENTS, PRECISIONS
+from parallel_core.numerics.dtypes import DTYPES
+from parallel_core.numerics.newton_schulz import COEFFICIENTS, PRECISIONS
 from parallel_core.sharding import ShardSpec
 
 FLOAT32 = DTYPES["float32"].bytes

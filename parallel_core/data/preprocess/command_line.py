@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from parallel_core.command_line import command_line
 from parallel_core.data.instruction.options import InstructionOptions, add_instruction_flags
 from parallel_core.data.instruction.preprocess import data_set, preprocess_instructions
 from parallel_core.data.preprocess.inspect import report
@@ -25,6 +24,7 @@ from parallel_core.data.preprocess.merge import merge, prefixes_in
 from parallel_core.data.preprocess.text import TextOptions, preprocess_text
 from parallel_core.data.tokenizers import build_tokenizer
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
+from parallel_core.system.command_line import command_line
 
 _PROGRAM = "python -m parallel_core.data.preprocess"
 _REFUSED_OF_TEXT = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from parallel_core.data.indexed_dataset import Index, IndexedDataset, bin_path, idx_path
-from parallel_core.files import ReplacingFile
+from parallel_core.system.files import ReplacingFile
 
 
 def prefixes_in(folder: Path) -> list[str]:

@@ -21,7 +21,7 @@ import numpy as np
 from parallel_core.data.indexed_dataset import Index, bin_path, idx_path
 from parallel_core.data.preprocess.encoding import Encoded, Part
 from parallel_core.data.preprocess.inputs import BEGINNING, Position
-from parallel_core.files import parse_json, replacing
+from parallel_core.system.files import parse_json, replacing
 
 _NAMED = 20
 """Wrong records of which place and reason are kept."""

@@ -9,7 +9,7 @@ from struct import unpack
 from typing import NamedTuple
 
 from parallel_core.data.tokenizers.base import Facts
-from parallel_core.protobuf import fields
+from parallel_core.system.protobuf import fields
 
 FLAG = "--tokenizer-model"
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3

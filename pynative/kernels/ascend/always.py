@@ -7,12 +7,12 @@ import mindspore
 from mindspore import Tensor, mint, ops
 from mindspore.ops.auto_generate import AdamW
 
-from pynative import in_place
 from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.kernels.ops import optimizer as composed
 from pynative.kernels.ops.activation import ACTIVATIONS, activated
 from pynative.kernels.ops.experts import weighted
 from pynative.kernels.ops.norm import scale as norm_scale
+from pynative.memory import in_place
 
 _adamw = AdamW()
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, ops
 
-from parallel_core.documents import ends_in_rows, wrong_starts
-from parallel_core.score_form import PLAIN, ScoreForm
+from parallel_core.attention.score_form import PLAIN, ScoreForm
+from parallel_core.batch.documents import ends_in_rows, wrong_starts
 from pynative.kernels.ascend import always as unswitched
 from pynative.kernels.ascend.attention_block import (
     BAND,

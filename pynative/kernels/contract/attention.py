@@ -4,7 +4,7 @@
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.score_form import PLAIN, ScoreForm
+from parallel_core.attention.score_form import PLAIN, ScoreForm
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 

@@ -4,7 +4,7 @@
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.score_form import PLAIN, ScoreForm
+from parallel_core.attention.score_form import PLAIN, ScoreForm
 
 
 def write_slots(cache: Tensor, rows: Tensor, slots: np.ndarray) -> Tensor:

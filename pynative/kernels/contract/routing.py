@@ -4,7 +4,7 @@
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.routing import Noise, RoutingRule
+from parallel_core.moe.routing import Noise, RoutingRule
 
 
 def choose_experts(logits: Tensor, rule: RoutingRule, bias: Tensor | None = None, balanced: bool = False) -> Tensor:
@@ -19,7 +19,7 @@ def routing_probabilities(logits: Tensor, experts: Tensor, rule: RoutingRule) ->
 
 
 def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
-    """logits [..., E] -> (weights [T, 2] float32, experts [T, 2] int32), as `parallel_core.routing.sample`."""
+    """logits [..., E] -> (weights [T, 2] float32, experts [T, 2] int32), as `parallel_core.moe.routing.sample`."""
 
 
 def drop_over_capacity(

@@ -13,6 +13,6 @@ def gather_rows(x: Tensor, sources: np.ndarray, row: tuple[int, ...]) -> Tensor:
 def sum_rows(x: Tensor, places: np.ndarray, shape: tuple[int, ...]) -> Tensor:
     """x [r, ...] -> `shape`, of n rows: the sums of the rows at places [n, m], int32, -1 for none. Not recorded.
 
-    The transpose of `gather_rows` where places are those of the copies (`parallel_core.token_dispatch.Copies`). Sums
-    are computed in float32 and rounded once.
+    The transpose of `gather_rows` where places are those of the copies (`parallel_core.moe.token_dispatch.Copies`).
+    Sums are computed in float32 and rounded once.
     """

@@ -6,12 +6,12 @@ Saved for backward is the input only.
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from parallel_core.activations import GATES
-from parallel_core.fused_rows import GATED_PARTS
-from pynative.autograd import Function
+from parallel_core.attention.fused_rows import GATED_PARTS
+from parallel_core.numerics.activations import GATES
 from pynative.kernels.host.arrays import add_summed_gradient, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
+from pynative.tape.autograd import Function
 
 
 def _forward(name: str, x: np.ndarray, bias: np.ndarray | None, y: np.ndarray) -> None:

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.arrays import array_of
-from pynative.autograd import add_weight_gradient
-from pynative.rounding import put, widened
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import put, widened
+from pynative.tape.autograd import add_weight_gradient
 
 
 def array_or_none(tensor: Tensor | None) -> np.ndarray | None:

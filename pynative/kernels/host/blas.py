@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from parallel_core.blas import Decision, cpu_flags, decide
+from parallel_core.system.blas import Decision, cpu_flags, decide
 
 CORE_VARIABLE = "OPENBLAS_CORETYPE"
 """OpenBLAS's own variable: the core whose kernels it uses, read when it selects them."""

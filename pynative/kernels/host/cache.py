@@ -3,9 +3,9 @@
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from parallel_core.score_form import PLAIN, ScoreForm
-from pynative.arrays import array_of
-from pynative.rounding import bits, convert, widened
+from parallel_core.attention.score_form import PLAIN, ScoreForm
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import bits, convert, widened
 
 
 def write_slots(cache: Tensor, rows: Tensor, slots: np.ndarray) -> Tensor:

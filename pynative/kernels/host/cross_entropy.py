@@ -3,12 +3,12 @@
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.arrays import array_of
-from pynative.autograd import Function
 from pynative.kernels.host.arrays import as_float32, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
-from pynative.rounding import widened
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import widened
+from pynative.tape.autograd import Function
 
 _overflow_shows: np.errstate = np.errstate(over="ignore", invalid="ignore")
 """Infinite logits give losses and gradients that are no numbers, which is how the training loop learns of them."""

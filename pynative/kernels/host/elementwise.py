@@ -7,11 +7,11 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.arrays import array_of, array_type
-from pynative.autograd import Function
 from pynative.kernels.host.arrays import rows_of
 from pynative.kernels.host.threads import row_blocks, run
-from pynative.rounding import convert, fill, float32_for, widened
+from pynative.memory.arrays import array_of, array_type
+from pynative.memory.rounding import convert, fill, float32_for, widened
+from pynative.tape.autograd import Function
 
 Compute = Callable[[slice, np.ndarray], np.ndarray]
 """(rows, memory for them in float32, which may be used) -> these rows of the result in float32."""

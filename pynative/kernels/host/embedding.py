@@ -5,11 +5,11 @@ from functools import partial
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.arrays import array_of
-from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.host.arrays import delivered, gradient_memory, rows_of
 from pynative.kernels.host.threads import row_blocks, run
-from pynative.rounding import bits, widened
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import bits, widened
+from pynative.tape.autograd import Function, add_weight_gradient
 
 
 def _gather(table: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.arrays import array_of
-from pynative.rounding import convert, widened
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import convert, widened
 
 
 def _repeated(x: np.ndarray, times: int) -> np.ndarray:

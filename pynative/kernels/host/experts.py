@@ -7,13 +7,13 @@ from itertools import accumulate as running_sum
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from parallel_core.activations import GATES
-from pynative.arrays import array_of
-from pynative.autograd import Function, add_weight_gradient
+from parallel_core.numerics.activations import GATES
 from pynative.kernels.host.arrays import add_summed_gradient, delivered, gradient_memory, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import matmul_spans, row_blocks, run
-from pynative.rounding import convert, put, widened
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import convert, put, widened
+from pynative.tape.autograd import Function, add_weight_gradient
 
 
 def _spans(counts: Sequence[int]) -> list[slice]:

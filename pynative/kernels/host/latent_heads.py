@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.arrays import array_of
-from pynative.autograd import Function
 from pynative.kernels.host.arrays import rows_of
 from pynative.kernels.host.threads import row_blocks, run
-from pynative.rounding import convert, widened
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import convert, widened
+from pynative.tape.autograd import Function
 
 Array = np.ndarray
 

@@ -3,11 +3,11 @@
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.arrays import array_of
 from pynative.kernels.host.arrays import array_or_none, delivered, gradient_memory, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import matmul_spans, row_blocks, run
-from pynative.rounding import put
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import put
 
 
 def _product(

@@ -6,11 +6,11 @@ Saved for backward: the input and two numbers a row, one for RMS norm.
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.arrays import array_of
-from pynative.autograd import Function
 from pynative.kernels.host.arrays import add_summed_gradient, as_float32, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
+from pynative.memory.arrays import array_of
+from pynative.tape.autograd import Function
 
 Statistics = tuple[np.ndarray, np.ndarray | None]
 """Of each row 1/deviation [r] and, for layer norm, its mean [r]."""

@@ -6,12 +6,12 @@ from math import sqrt
 import numpy as np
 from mindspore import Tensor
 
-from pynative.arrays import array_of
 from pynative.kernels.contract.flat_buffers import AdamStep, Formula
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.threads import run, spans
-from pynative.rounding import bits, convert, fill, put, widened
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import bits, convert, fill, put, widened
 
 CHUNK = 256 * 1024
 """Elements of a chunk. An AdamW update takes a thread 0.9 ns an element by oneDNN's three sweeps over it, 1.1 in chunks

@@ -6,13 +6,13 @@ from functools import partial
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.arrays import array_of
-from pynative.autograd import Function
 from pynative.kernels.dropout import Dropout, Key, Rows
 from pynative.kernels.host.arrays import add_summed_gradient, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
-from pynative.rounding import fill, float32_for
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import fill, float32_for
+from pynative.tape.autograd import Function
 
 Masks = Callable[[int, int], np.ndarray]
 """(start, stop) -> the mask of these rows."""

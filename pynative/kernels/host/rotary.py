@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from parallel_core.fused_rows import heads_of_group
-from pynative.arrays import array_of
-from pynative.autograd import Function
+from parallel_core.attention.fused_rows import heads_of_group
 from pynative.kernels.host.arrays import as_float32
 from pynative.kernels.host.threads import row_blocks, run, spans
-from pynative.rounding import fill, float32_for, widened
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import fill, float32_for, widened
+from pynative.tape.autograd import Function
 
 BLOCK_BYTES = 256 * 1024
 """Of elements that are rotated at a time: several passes, which the second level of the cache is to serve."""

@@ -1,17 +1,17 @@
-"""The operators of a router on the host: the functions of `parallel_core.routing`, a block of tokens at a time."""
+"""The operators of a router on the host: the functions of `parallel_core.moe.routing`, a block of tokens at a time."""
 
 from collections.abc import Callable
 
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from parallel_core import routing
-from parallel_core.routing import Noise, RoutingRule
-from pynative.arrays import array_of
-from pynative.autograd import Function
+from parallel_core.moe import routing
+from parallel_core.moe.routing import Noise, RoutingRule
 from pynative.kernels.host.arrays import array_or_none, as_float32, rows_of
 from pynative.kernels.host.threads import row_blocks, run
-from pynative.rounding import convert, widened
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import convert, widened
+from pynative.tape.autograd import Function
 
 
 def _by_blocks(logits: np.ndarray, out: np.ndarray, compute: Callable[..., np.ndarray], *others: np.ndarray) -> None:

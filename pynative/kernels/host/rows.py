@@ -5,9 +5,9 @@ from math import prod
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.arrays import array_of
 from pynative.kernels.host.threads import row_blocks, run
-from pynative.rounding import sum_into
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import sum_into
 
 
 def _rows(x: Tensor, columns: int) -> np.ndarray:

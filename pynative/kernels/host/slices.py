@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.arrays import array_of
+from pynative.memory.arrays import array_of
 
 
 def chunk(x: Tensor, axis: int, index: int, count: int) -> Tensor:

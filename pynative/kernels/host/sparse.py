@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from pynative.arrays import array_of
 from pynative.kernels.block import Scores
 from pynative.kernels.host.arrays import array_or_none
 from pynative.kernels.host.attention import attend
 from pynative.kernels.host.attention.masks import shown_to
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run, spans
-from pynative.rounding import widened
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import widened
 
 QUERIES = 64
 """Of a block."""

@@ -8,10 +8,10 @@ from mindspore import Tensor, ops
 from mindspore.ops.auto_generate.gen_ops_prim import SiLUGrad
 from mindspore.ops.operations._grad_ops import GeLUGrad
 
-from parallel_core.activations import GATES
-from pynative.autograd import Function, add_weight_gradient
+from parallel_core.numerics.activations import GATES
 from pynative.kernels.ops.elementwise import cast
 from pynative.kernels.ops.linear import bias_gradient
+from pynative.tape.autograd import Function, add_weight_gradient
 
 _gelu, _gelu_gradient, _silu_gradient = ops.GeLU(), GeLUGrad(), SiLUGrad()
 

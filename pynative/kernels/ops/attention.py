@@ -6,12 +6,12 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy, ops
 
+from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.context import Ranges, as_array
-from parallel_core.score_form import PLAIN, ScoreForm
-from pynative.autograd import Function
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key, attention_dropout_mask
 from pynative.kernels.ops.elementwise import cast, shaped, soft_cap, soft_cap_slope
+from pynative.tape.autograd import Function
 
 MASKED_SCORE = -10000.0
 

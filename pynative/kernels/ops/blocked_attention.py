@@ -10,12 +10,12 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
-from parallel_core.score_form import PLAIN, ScoreForm
-from pynative.autograd import Function
+from parallel_core.attention.score_form import PLAIN, ScoreForm
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 from pynative.kernels.ops.attention import attention_block, attention_block_gradient
 from pynative.kernels.ops.elementwise import cast
+from pynative.tape.autograd import Function
 
 QUERY_BLOCK = 256
 """Queries of a block; its scores are [b, n, QUERY_BLOCK, s] at most."""

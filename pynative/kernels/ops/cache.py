@@ -4,7 +4,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy, ops
 
-from parallel_core.score_form import PLAIN, ScoreForm
+from parallel_core.attention.score_form import PLAIN, ScoreForm
 from pynative.kernels.ops.elementwise import cast, soft_cap
 
 _product = ops.BatchMatMul()

@@ -5,9 +5,9 @@ from functools import partial
 import mindspore
 from mindspore import Tensor, ops
 
-from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.ops.elementwise import cast
 from pynative.kernels.ops.linear import delivered
+from pynative.tape.autograd import Function, add_weight_gradient
 
 
 def row_of(ids: Tensor, first_id: int, rows: int) -> tuple[Tensor, Tensor]:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from mindspore import Tensor, ops
 
-from pynative.autograd import Function
 from pynative.kernels.contract.table import Operator
 from pynative.kernels.ops.activation import bias_activation
 from pynative.kernels.ops.linear import delivered, linear_forward, linear_input_gradient, linear_weight_gradient
+from pynative.tape.autograd import Function
 
 
 def parts(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:

@@ -2,7 +2,7 @@
 
 from mindspore import Tensor, ops
 
-from pynative.autograd import Function
+from pynative.tape.autograd import Function
 
 
 class _SplitFeatures(Function):

@@ -2,8 +2,8 @@
 
 from mindspore import Tensor, ops
 
-from pynative import in_place
 from pynative.kernels.ops.elementwise import shaped
+from pynative.memory import in_place
 
 # The transpose flags avoid the copies that transposing a tensor first would make.
 _product = ops.MatMul()

@@ -7,9 +7,9 @@ import mindspore
 from mindspore import Tensor, ops
 from mindspore.ops.auto_generate import LayerNormGrad
 
-from pynative.autograd import Function, add_weight_gradient, add_weight_gradients
 from pynative.kernels.ops.elementwise import cast
 from pynative.kernels.ops.linear import delivered
+from pynative.tape.autograd import Function, add_weight_gradient, add_weight_gradients
 
 FLOAT32 = mindspore.float32
 

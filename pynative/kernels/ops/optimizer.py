@@ -7,9 +7,9 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
-from pynative import in_place
 from pynative.kernels.contract.flat_buffers import AdamStep, Formula
 from pynative.kernels.ops.elementwise import cast
+from pynative.memory import in_place
 
 _adam = ops.Adam()
 

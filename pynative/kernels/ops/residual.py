@@ -4,10 +4,10 @@ from functools import partial
 
 from mindspore import Tensor, from_numpy, ops
 
-from pynative.autograd import Function, add_weight_gradient
 from pynative.kernels.dropout import Dropout, Key, Rows
 from pynative.kernels.ops.elementwise import cast
 from pynative.kernels.ops.linear import bias_gradient
+from pynative.tape.autograd import Function, add_weight_gradient
 
 
 def _mask(x: Tensor, rate: float, key: Key, rows: Rows | None) -> Tensor | None:

@@ -2,9 +2,9 @@
 
 from mindspore import Tensor, ops
 
-from parallel_core.fused_rows import heads_of_group
-from pynative.autograd import Function
+from parallel_core.attention.fused_rows import heads_of_group
 from pynative.kernels.ops.elementwise import cast
+from pynative.tape.autograd import Function
 
 
 def _split(qkv: Tensor, groups: int, heads: tuple[int, int, int], head_size: int) -> tuple[Tensor, Tensor, Tensor]:

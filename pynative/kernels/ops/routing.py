@@ -4,9 +4,9 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
-from parallel_core.routing import Noise, RoutingRule
-from parallel_core.routing.rule import EPSILON
-from pynative.autograd import Function, detached
+from parallel_core.moe.routing import Noise, RoutingRule
+from parallel_core.moe.routing.rule import EPSILON
+from pynative.tape.autograd import Function, detached
 
 FLOAT32, INT32 = mindspore.float32, mindspore.int32
 

@@ -12,7 +12,7 @@ from parallel_core.config import ConfigError, Finding
 from pynative import parallel_state
 from pynative.checkpointing import SaveFailed, save_checkpoint
 from pynative.checkpointing.background import BackgroundSave, prepared_memory
-from pynative.log import log, warn
+from pynative.startup.log import log, warn
 from pynative.training.callbacks.base import Callback, TrainingState
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from pynative import parallel_state
-from pynative.log import log
+from pynative.startup.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
 from pynative.training.data import RunData
 

@@ -8,7 +8,7 @@ import numpy as np
 from mindspore import Tensor
 
 from pynative import parallel_state
-from pynative.log import log
+from pynative.startup.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)

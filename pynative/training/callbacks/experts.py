@@ -10,7 +10,7 @@ import numpy as np
 from parallel_core.config import ModelConfig
 from parallel_core.step_figures import TOKENS_BEYOND, TOKENS_CHOSEN, TOKENS_ROUTED
 from pynative import parallel_state
-from pynative.log import log
+from pynative.startup.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
 from pynative.training.callbacks.hot_experts import ColdHotExpertMonitor
 

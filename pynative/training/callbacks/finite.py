@@ -1,6 +1,6 @@
 """What is done about steps whose loss or gradients are no numbers."""
 
-from pynative.log import warn
+from pynative.startup.log import warn
 from pynative.training.callbacks.base import Callback, TrainingState
 
 

@@ -2,8 +2,8 @@
 
 from parallel_core.sharding import MODEL_KINDS, Coordinates, ShardSpec
 from pynative import parallel_state
-from pynative.log import log
 from pynative.optimizer.statistics import ModelStatistics
+from pynative.startup.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
 
 

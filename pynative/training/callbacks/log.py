@@ -9,8 +9,8 @@ import mindspore as ms
 from parallel_core.costs import training_flops
 from parallel_core.step_figures import logged, logged_by_layer
 from pynative import parallel_state
-from pynative.log import log
 from pynative.optimizer.statistics import ModelStatistics
+from pynative.startup.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
 
 _RECENT = 20  # iterations whose mean time the estimate of the time left is made from

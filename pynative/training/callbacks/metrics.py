@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.save_folder import is_inside
-from parallel_core.files import replacing
-from pynative.log import log, warn
+from parallel_core.system.files import replacing
+from pynative.startup.log import log, warn
 from pynative.training.callbacks.base import Callback, TrainingState
 
 

@@ -11,7 +11,7 @@ import mindspore as ms
 from parallel_core.config import TrainingConfig
 from parallel_core.config.profiler import ProfilerConfig
 from pynative import parallel_state
-from pynative.log import log, warn
+from pynative.startup.log import log, warn
 from pynative.training.callbacks.base import Callback, TrainingState
 
 LEVELS = {"level_none": "LevelNone", "level0": "Level0", "level1": "Level1", "level2": "Level2"}

@@ -35,9 +35,10 @@ def traced_forward(backend, flags: str):
     """The forward of one micro-batch of this rank's chunk, as a function, while memory is traced."""
     import mindspore as ms
 
-    from pynative import autograd, kernels, parallel_state
+    from pynative import kernels, parallel_state
     from pynative.context_parallel.batch import get_batch_on_this_cp_rank
     from pynative.parameter import type_of
+    from pynative.tape import autograd
     from pynative.transformer.gpt_model import GPTModel
 
     config = config_of(flags, backend.world_size)
@@ -83,7 +84,7 @@ def measured_of_second_run(backend, flags: str) -> int:
     """The most that arrays grow by while a part is run again in a backward."""
     import mindspore as ms
 
-    from pynative import autograd
+    from pynative.tape import autograd
     from pynative.tensor_parallel import recompute
 
     run_again, grown = recompute._Run._run_again, []

@@ -3,7 +3,7 @@
 import pytest
 
 from parallel_core.checkpoint.schedule import schedule_problems
-from parallel_core.lr_schedule import OptimizerParamScheduler
+from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from tests.support.mapping.lines import reading
 
 FLAGS = {

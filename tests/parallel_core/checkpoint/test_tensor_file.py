@@ -5,7 +5,7 @@ import pytest
 import safetensors.numpy
 
 from parallel_core.checkpoint.tensor_file import TensorFile, damage, write_tensors
-from parallel_core.dtypes import DTYPES
+from parallel_core.numerics.dtypes import DTYPES
 
 
 def _tensors() -> dict[str, np.ndarray]:

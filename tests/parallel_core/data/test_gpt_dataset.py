@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from parallel_core.batch.documents import dense_mask
 from parallel_core.data.blended import (
     BlendedDataset,
     BlendedMegatronDatasetBuilder,
@@ -15,7 +16,6 @@ from parallel_core.data.blended import (
 from parallel_core.data.dataset_config import GPTDatasetConfig
 from parallel_core.data.gpt_dataset import GPTDataset
 from parallel_core.data.tokenizers import Facts
-from parallel_core.documents import dense_mask
 from tests.support.assets import asset
 from tests.support.corpus import write_corpus
 

@@ -25,7 +25,7 @@ def meddling():
     which is not trained, in each forward."""
     from mindspore import Parameter, Tensor
 
-    from pynative import in_place
+    from pynative.memory import in_place
     from pynative.parameter import write_parameter
     from pynative.training.callbacks import Callback
 

@@ -19,7 +19,7 @@ from tests.support.engine import job
 
 def logits_of(backend, folder: str, ids: np.ndarray) -> np.ndarray:
     """What the engine computes in float32 from a checkpoint's weights."""
-    from pynative import checkpoint_logits
+    from pynative.generation import checkpoint_logits
 
     with job(backend, checkpoint_logits.config_in_float32(folder)):
         return checkpoint_logits.logits_of(folder, ids)

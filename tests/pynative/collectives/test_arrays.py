@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from parallel_core.dtypes import DTYPES
+from parallel_core.numerics.dtypes import DTYPES
 from pynative.collectives.arrays import KINDS, reduce_into
 from pynative.dtypes import BFLOAT16
-from pynative.rounding import FEW
+from pynative.memory.rounding import FEW
 from tests.support.addresses import placed
 
 BY_NAME = {kind.name: kind for kind in KINDS.values()}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pynative.launch import msrun_command, quiet_environment
+from pynative.startup.launch import msrun_command, quiet_environment
 from tests.support.assets import ROOT
 from tests.support.distributed import run
 from tests.support.two_hosts import Host, cut_the_cable, two_hosts, why_not

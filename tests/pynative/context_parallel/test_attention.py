@@ -5,9 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parallel_core.batch import DOCUMENT_STARTS
+from parallel_core.attention.score_form import PLAIN, ScoreForm, alibi_slopes
+from parallel_core.batch.micro_batches import DOCUMENT_STARTS
 from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, as_array
-from parallel_core.score_form import PLAIN, ScoreForm, alibi_slopes
 from tests.support.distributed import run
 from tests.support.documents import drawn_starts
 from tests.support.kernels import assert_close, normal, run_operator

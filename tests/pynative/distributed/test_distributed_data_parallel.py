@@ -34,7 +34,7 @@ def batch_of(rank: int) -> dict[str, np.ndarray]:
 
 def gradients_of_two_backwards(backend) -> list[dict[str, np.ndarray]]:
     """Reduced gradients of the same batch and weights, in a loop that forgets them only at a step's end."""
-    from pynative import autograd
+    from pynative.tape import autograd
     from pynative.training.training import get_model
 
     config, found = config_of(BATCHES, backend.world_size), []
@@ -73,9 +73,9 @@ class Net(nn.Cell):
 
 def losses_of_own_model(backend, flags: str) -> list[float]:
     """Of four steps of a script's own loop."""
-    from pynative import autograd
     from pynative.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from pynative.optimizer import get_optimizer
+    from pynative.tape import autograd
     from pynative.training.training import get_model
 
     config, losses = config_of(f"{BATCHES} {flags}", backend.world_size), []

@@ -60,7 +60,7 @@ def traced(backend, flags: str) -> list[dict]:
     """Of each step: when the last backward ran, the intervals of the data-parallel collectives issued in the step, when
     the first forward ended; and how many observers there are after each."""
     from pynative import parallel_state
-    from pynative.layer_events import LayerEvents
+    from pynative.tape.layer_events import LayerEvents
     from pynative.training.callbacks import Callback
 
     steps: list[dict] = []
@@ -254,7 +254,7 @@ def test_the_calls_of_scripts_with_a_backward_of_their_own():
 
 def late(backend, flags: str) -> None:
     """A penalty on a layer's weights, computed outside of the layer after everything else of its backward."""
-    from pynative import autograd
+    from pynative.tape import autograd
     from pynative.transformer.gpt_model import GPTModel
 
     class Late(autograd.Function):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_core.costs.parameters import stage_residences
-from parallel_core.dtypes import DTYPES
+from parallel_core.numerics.dtypes import DTYPES
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of
 from tests.support.families import FAMILIES
@@ -180,7 +180,7 @@ def assigned(backend, flags: str, event: str, value: float | None) -> None:
     """A script that writes a value into a parameter, or what it makes of those there, is told so."""
     from mindspore import Tensor
 
-    from pynative import in_place
+    from pynative.memory import in_place
     from pynative.training.callbacks import Callback
     from tests.support.pretraining import pretrain_tiny
 

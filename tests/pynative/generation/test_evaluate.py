@@ -35,7 +35,7 @@ def scored(backend, folder, **parallel):
 def by_hand(backend, folder):
     """From the whole logits of each text alone."""
     from parallel_core.sampling import log_probability
-    from pynative.checkpoint_logits import config_in_float32, logits_of
+    from pynative.generation.checkpoint_logits import config_in_float32, logits_of
 
     found = []
     config = config_in_float32(folder)

@@ -28,9 +28,9 @@ def test_products(outputs, rows):
 
 def logits(backend, flags: str) -> list[np.ndarray]:
     """Of the tokens behind two prompts, by arrays, by cells with a cache, and by whole forwards."""
-    from pynative.autograd import no_grad
     from pynative.generation.forward import Forward
     from pynative.parameter import initialize_parameters
+    from pynative.tape.autograd import no_grad
     from pynative.transformer.gpt_model import GPTModel
 
     config, said = config_of(f"{TINY} {flags}", 1), [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3], [2, 7, 1, 8, 2, 8, 1, 8, 3]]

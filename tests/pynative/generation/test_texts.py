@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from pynative.launch import msrun_command, quiet_environment
+from pynative.startup.launch import msrun_command, quiet_environment
 from tests.support.assets import ROOT
 from tests.support.checkpoint_cases import unpack
 from tests.support.checkpoint_jobs import layout_flags, train

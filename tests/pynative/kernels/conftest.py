@@ -2,7 +2,8 @@
 
 import pytest
 
-from pynative import device, kernels
+from pynative import kernels
+from pynative.startup import device
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from mindspore import Tensor, from_numpy
 
-from parallel_core.blas import cpu_flags, usable_cores
-from pynative.arrays import array_of, array_type
+from parallel_core.system.blas import cpu_flags, usable_cores
 from pynative.kernels.contract import CONTRACT
 from pynative.kernels.host import blas
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
-from pynative.rounding import convert
+from pynative.memory.arrays import array_of, array_type
+from pynative.memory.rounding import convert
 from tests.support.addresses import allocations_at, placed
 from tests.support.kernels import normal
 from tests.support.operator_calls import CALLS

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mindspore import from_numpy
 
+from parallel_core.attention.score_form import ScoreForm, alibi_slopes
 from parallel_core.config.fused import FusedOperators
-from parallel_core.score_form import ScoreForm, alibi_slopes
 from pynative import kernels
 from tests.support.documents import drawn_starts
 from tests.support.kernels import assert_close, linear, normal, run_operator, tensor

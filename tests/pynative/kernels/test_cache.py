@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from parallel_core.score_form import ScoreForm, alibi_slopes
+from parallel_core.attention.score_form import ScoreForm, alibi_slopes
 from pynative import kernels
 from pynative.kernels import host, ops
 from pynative.kernels.host.attention import attention

@@ -6,9 +6,9 @@ import pytest
 from mindspore import from_numpy
 
 from pynative import kernels
-from pynative.autograd import backward, leaf, recording, take_gradient
 from pynative.kernels.host import threads
 from pynative.kernels.ops import cross_entropy as composed_cross_entropy
+from pynative.tape.autograd import backward, leaf, recording, take_gradient
 from pynative.tensor_parallel import vocab_parallel_cross_entropy
 from tests.support import kernels as support
 from tests.support.kernels import normal, tensor

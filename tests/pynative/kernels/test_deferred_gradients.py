@@ -11,7 +11,8 @@ from mindspore import Parameter, Tensor, from_numpy
 
 from parallel_core.sharding import ShardSpec
 from pynative import kernels
-from pynative.autograd import (
+from pynative.parameter import ParameterMeta
+from pynative.tape.autograd import (
     TapeGradients,
     add_weight_gradient,
     backward,
@@ -20,7 +21,6 @@ from pynative.autograd import (
     recording,
     take_gradient,
 )
-from pynative.parameter import ParameterMeta
 from tests.support.kernels import linear, normal, tensor
 
 IDS = np.array([[1, 4, 1, 5]], np.int32)

@@ -8,12 +8,13 @@ import pytest
 from mindspore import Parameter, from_numpy
 
 from parallel_core.sharding import ShardSpec
-from pynative import autograd, kernels
-from pynative.autograd import TapeGradients, backward, leaf, recording
+from pynative import kernels
 from pynative.kernels.host import linear as host_linear
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine, products
 from pynative.parameter import ParameterMeta
+from pynative.tape import autograd
+from pynative.tape.autograd import TapeGradients, backward, leaf, recording
 from tests.support.kernels import assert_close, linear, normal, run_operator, tensor, upstream
 
 IDS = np.array([[1, 4, 1, 7]], np.int32)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import from_numpy
 
-from parallel_core.activations import GATES
+from parallel_core.numerics.activations import GATES
 from pynative import kernels
 from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
 from tests.support import kernels as support

@@ -6,8 +6,8 @@ import pytest
 from mindspore import Tensor, from_numpy
 
 from parallel_core.buffers import aligned
-from pynative.arrays import array_of, array_type
 from pynative.kernels.contract import CONTRACT, flat_buffers
+from pynative.memory.arrays import array_of, array_type
 from tests.support.operator_calls import CALLS, FLAT
 
 OPERATORS = [name for name, operator in CONTRACT.items() if operator.__module__ == flat_buffers.__name__]

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from parallel_core import routing
-from parallel_core.routing import Noise, RoutingRule
+from parallel_core.moe import routing
+from parallel_core.moe.routing import Noise, RoutingRule
 from pynative import kernels
 from tests.support.kernels import assert_close, normal, run_operator, tensor, upstream
 

@@ -5,8 +5,9 @@ import threading
 import pytest
 
 from parallel_core.config.fused import FusedOperators
-from pynative import device, kernels
+from pynative import kernels
 from pynative.kernels.host import blas, threads
+from pynative.startup import device
 
 
 def test_use_selects_for_the_process():

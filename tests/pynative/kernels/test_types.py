@@ -14,9 +14,9 @@ import pytest
 from mindspore import from_numpy
 
 from pynative import kernels
-from pynative.autograd import backward, leaf, recording, take_gradient
 from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
 from pynative.kernels.ops import cross_entropy
+from pynative.tape.autograd import backward, leaf, recording, take_gradient
 from tests.support import kernels as support
 from tests.support.kernel_stacks import ROUNDING, STACKS, selected
 from tests.support.kernels import Array, linear, normal, numerical_gradients, run_operator, tensor, values

@@ -7,11 +7,11 @@ from mindspore import Parameter
 
 from parallel_core.sharding import ShardSpec
 from pynative import kernels
-from pynative.autograd import TapeGradients, backward, leaf, recording, take_gradient
 from pynative.kernels.block import Scores
 from pynative.kernels.dropout import dropout_mask
 from pynative.kernels.ops.attention import formed
 from pynative.parameter import ParameterMeta
+from pynative.tape.autograd import TapeGradients, backward, leaf, recording, take_gradient
 from tests.support import kernels as support
 from tests.support.kernel_stacks import ROUNDING, STACKS, selected
 from tests.support.kernels import assert_close, normal, tensor, upstream, values

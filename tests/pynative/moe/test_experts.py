@@ -22,9 +22,9 @@ FAVOURED = np.linspace(1, 4, 32, dtype=np.float32)
 
 def through(backend, flags: str, favourite: bool = False) -> dict[str, np.ndarray]:
     """Result, and gradients by name, of this rank's part of TOKENS; with `favourite` all go to experts 2 and 3."""
-    from pynative.autograd import backward, leaf, recording, take_gradient
     from pynative.moe.moe_layer import MoELayer
     from pynative.parameter import initialize_parameters, name_parameters, write_parameter
+    from pynative.tape.autograd import backward, leaf, recording, take_gradient
 
     config = config_of(flags, backend.world_size)
     with job(backend, config):

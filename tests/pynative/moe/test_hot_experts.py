@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_core.hot_experts import hottest
+from parallel_core.moe.hot_experts import hottest
 from tests.support import checkpoint_jobs
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from pynative import autograd, device
 from pynative.moe.moe_utils import (
     get_capacity,
     switch_load_balancing_loss_func,
     topk_softmax_with_capacity,
     z_loss_func,
 )
+from pynative.startup import device
+from pynative.tape import autograd
 
 LOGITS = np.log(np.array([[1, 2, 5], [4, 1, 3], [1, 7, 2], [6, 3, 1]], np.float32))
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from parallel_core import routing
-from parallel_core.routing import RoutingRule
+from parallel_core.moe import routing
+from parallel_core.moe.routing import RoutingRule
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 
@@ -19,12 +19,13 @@ def route(backend, flags: str) -> dict:
     """A router's results of this rank's share of HIDDEN, in a step of one micro-batch, and its summed gradient."""
     from mindspore import Tensor
 
-    from parallel_core.averaging import Averaging
+    from parallel_core.numerics.averaging import Averaging
     from parallel_core.step_figures import figures_of
-    from pynative import autograd, parallel_state
-    from pynative.in_place import assign
+    from pynative import parallel_state
+    from pynative.memory.in_place import assign
     from pynative.moe.router import TopKRouter
     from pynative.step_figures import StepFigures, collected
+    from pynative.tape import autograd
 
     config = config_of(f"{ROUTER} {flags}", backend.world_size)
     with job(backend, config):
@@ -174,7 +175,7 @@ def evaluated(backend, flags: str) -> np.ndarray:
     """The experts that a router chooses outside of training, with a bias that is for the last one."""
     from mindspore import Tensor
 
-    from pynative.in_place import assign
+    from pynative.memory.in_place import assign
     from pynative.moe.router import TopKRouter
 
     config = config_of(f"{ROUTER} --moe-router-score-function sigmoid --moe-router-enable-expert-bias {flags}", 1)
@@ -198,9 +199,9 @@ def gated(backend, flags: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Logits, and the gradients of hidden states and weight of their sum."""
     from mindspore import Tensor
 
-    from pynative import autograd
-    from pynative.in_place import assign
+    from pynative.memory.in_place import assign
     from pynative.moe.router import TopKRouter
+    from pynative.tape import autograd
 
     config = config_of(f"{ROUTER} {flags}", 1)
     with job(backend, config):
@@ -238,8 +239,8 @@ def dense_and_back(backend) -> tuple[list[np.ndarray], np.ndarray]:
     """Megatron's form of a routing with a dropped choice, made ours again; the gradient of the choices' weights."""
     from mindspore import Tensor
 
-    from pynative import autograd
     from pynative.moe.routing import Routing
+    from pynative.tape import autograd
 
     weights, experts = np.array([[0.7, 0.2], [0.0, 0.9]], np.float32), np.array([[2, 0], [-1, 1]], np.int32)
     with autograd.recording():

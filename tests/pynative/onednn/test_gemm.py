@@ -8,9 +8,9 @@ import pytest
 
 from pynative.dtypes import BFLOAT16
 from pynative.kernels.host.engine import ENGINE
+from pynative.memory.rounding import widened
 from pynative.onednn import gemm
 from pynative.onednn.library import library
-from pynative.rounding import widened
 from tests.support.kernels import normal
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no oneDNN here")

@@ -16,10 +16,10 @@ from parallel_core.buffers import BucketRule, Span, offloaded, plan_buffers
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.offload import OffloadConfig
 from parallel_core.config.update_rules.adam import EXP_AVG, EXP_AVG_SQ
-from parallel_core.lr_schedule import Rates
+from parallel_core.numerics.lr_schedule import Rates
 from parallel_core.optimizer import Treatment
 from parallel_core.sharding import ShardSpec, place
-from pynative import in_place
+from pynative.memory import in_place
 from tests.support.ascend.memory import DeviceVector
 from tests.support.ascend.stack import ascend_operators
 from tests.support.distributed import run

@@ -8,7 +8,7 @@ from mindspore import Parameter, Tensor, nn
 
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.gradient import GradientConfig
-from parallel_core.newton_schulz import COEFFICIENTS, coefficients
+from parallel_core.numerics.newton_schulz import COEFFICIENTS, coefficients
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.optimizer import get_optimizer
 from pynative.optimizer.orthogonal import orthogonalized

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from parallel_core.averaging import Averaging, MicroBatchWeight
+from parallel_core.numerics.averaging import Averaging, MicroBatchWeight
 from parallel_core.schedules import Backward, Forward
-from pynative import device, kernels
+from pynative import kernels
 from pynative.pipeline_parallel.stage import MicroBatchLoss, Stage
+from pynative.startup import device
 
 
 class Doubling(nn.Cell):

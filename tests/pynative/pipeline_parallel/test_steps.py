@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from parallel_core.batch_rules import BatchRules
+from parallel_core.batch.rules import BatchRules
 from pynative.training.forward_step import MegatronForwardStep
 from tests.support import checkpoint_jobs as jobs
 from tests.support.checkpoint_jobs import assert_same

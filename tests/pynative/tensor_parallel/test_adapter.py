@@ -72,8 +72,9 @@ def recounted(backend, kind: str) -> tuple[float, list[bool]]:
     its parameters are trained."""
     import mindspore as ms
 
-    from pynative import autograd, parallel_state
+    from pynative import parallel_state
     from pynative.parameter import initialize_parameters
+    from pynative.tape import autograd
     from pynative.tensor_parallel import lora_layers
 
     config = config_of(f"{TINY} --tensor-model-parallel-size {backend.world_size}", backend.world_size)

@@ -12,7 +12,8 @@ TP2 = f"{TINY} --tensor-model-parallel-size 2"
 
 def apply(backend, name: str, options: dict, x: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """y and dx of a mapping on this rank's x and dy."""
-    from pynative import autograd, parallel_state, tensor_parallel
+    from pynative import parallel_state, tensor_parallel
+    from pynative.tape import autograd
 
     with job(backend, config_of(TP2, 2)):
         mapping = getattr(tensor_parallel, name)
@@ -94,8 +95,9 @@ def test_a_sequence_that_does_not_divide_is_refused():
 def linear(backend, kind: str, flags: str, options: dict, x: np.ndarray, w: np.ndarray, b: np.ndarray, dy: np.ndarray):
     """A linear layer's output, returned bias, and gradients of input, weight shard and bias shard."""
     from parallel_core.sharding import place
-    from pynative import autograd, parallel_state, tensor_parallel
+    from pynative import parallel_state, tensor_parallel
     from pynative.parameter import write_parameter
+    from pynative.tape import autograd
 
     config = config_of(flags, backend.world_size)
     with job(backend, config):
@@ -170,8 +172,9 @@ def merged(parts: list, i: int, axis: int | str | None) -> np.ndarray:
 
 def order_of_work(backend, flags: str) -> list[str]:
     """What the backward of a column-parallel linear does, in order."""
-    from pynative import autograd, kernels, tensor_parallel
+    from pynative import kernels, tensor_parallel
     from pynative.collectives import Group, Work
+    from pynative.tape import autograd
 
     events = []
 
@@ -216,7 +219,7 @@ def test_weight_gradients_are_computed_while_the_inputs_gradient_travels(flags, 
 
 def losses(backend, flags: str, logits: np.ndarray, target: np.ndarray, dy: np.ndarray):
     """Losses and this rank's gradient of its logits."""
-    from pynative import autograd
+    from pynative.tape import autograd
     from pynative.tensor_parallel import VocabParallelCrossEntropy
 
     with job(backend, config_of(flags, backend.world_size)):

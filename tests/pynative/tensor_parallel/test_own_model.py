@@ -104,7 +104,7 @@ def test_whole_logits_of_ones_own_count_once():
 
 def frozen(backend, flags: str) -> tuple[list[str], tuple[int, ...]]:
     """Collectives of the backward of a column-parallel linear with a frozen weight, and the shape of dx."""
-    from pynative import autograd
+    from pynative.tape import autograd
     from pynative.tensor_parallel import ColumnParallelLinear
 
     config = config_of(flags, backend.world_size)

@@ -4,8 +4,9 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from pynative import autograd, kernels
+from pynative import kernels
 from pynative.step_position import StepPosition, set_step_position
+from pynative.tape import autograd
 from pynative.tensor_parallel.random import MODEL_PARALLEL_RNG, get_rng_tracer, set_rng_seed
 from pynative.tensor_parallel.recompute import checkpoint
 from tests.support.distributed import run

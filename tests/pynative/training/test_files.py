@@ -156,4 +156,6 @@ def test_what_a_training_must_be_told_is_asked_for_as_on_the_command_line(missin
     ):
         with pytest.raises(SystemExit) as ended:
             initialize_megatron(argv=words, check_files=False)
-        assert ended.value.code == 2 and capsys.readouterr().err.splitlines() == [f"error: {names}: must be given; add it"]
+        assert ended.value.code == 2 and capsys.readouterr().err.splitlines() == [
+            f"error: {names}: must be given; add it"
+        ]

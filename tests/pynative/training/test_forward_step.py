@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from parallel_core.averaging import Averaging
-from parallel_core.batch_rules import BatchRules
+from parallel_core.batch.rules import BatchRules
+from parallel_core.numerics.averaging import Averaging
 from pynative.training import batch_check
 from pynative.training.forward_step import BatchedForwardStep, MegatronForwardStep
 from tests.support.distributed import run

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from parallel_core.loss_scale import DynamicLossScaler
+from parallel_core.numerics.loss_scale import DynamicLossScaler
 from tests.support.distributed import run
 from tests.support.gathering import digests
 from tests.support.pretraining import BATCHES, pretrain_tiny

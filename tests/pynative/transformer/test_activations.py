@@ -4,8 +4,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from parallel_core.activations import ACTIVATIONS
 from parallel_core.blocks import MLP
+from parallel_core.numerics.activations import ACTIVATIONS
 from pynative import kernels
 from tests.support.engine import TINY, config_of
 

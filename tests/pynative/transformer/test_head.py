@@ -45,9 +45,9 @@ def test_logits_are_cut_or_whole(flags):
 
 def called_twice(backend, flags: str) -> tuple[np.ndarray, np.ndarray]:
     """The output weight's gradient of one call on each of two hidden states, and of both in one step."""
-    from pynative import autograd
     from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
     from pynative.parameter import trainable
+    from pynative.tape import autograd
     from pynative.training.training import get_model
     from pynative.transformer.gpt_model import GPTModel
 

@@ -16,7 +16,7 @@ from mindspore import Tensor
 from mindspore.graph.api import _pynative_executor
 from mindspore.ops import Primitive
 
-from pynative.autograd import no_grad
+from pynative.tape.autograd import no_grad
 
 NO_KERNEL = ("unregistered", "Create kernelmod for op")
 """What MindSpore 2.10 says on a CPU about an operator that only an Ascend has."""

@@ -12,7 +12,7 @@ import mindspore
 from mindspore import Tensor, ops
 from mindspore.ops.auto_generate import FlashAttentionScore, FlashAttentionScoreGrad
 
-from parallel_core.score_form import PLAIN, ScoreForm
+from parallel_core.attention.score_form import PLAIN, ScoreForm
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.ops import attention as composed
 from tests.support.ascend.definitions import SIXTEEN_BITS, Double, require

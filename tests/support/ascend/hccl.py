@@ -19,7 +19,7 @@ from mindspore.mint.distributed import distributed
 
 from pynative.collectives import Backend, Group
 from pynative.collectives.arrays import kind_of, to_numpy, writable
-from pynative.in_place import is_on_host
+from pynative.memory.in_place import is_on_host
 from tests.support.ascend.definitions import require
 from tests.support.ascend.memory import uninitialised
 from tests.support.ascend.streams import Message, Posted

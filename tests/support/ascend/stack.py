@@ -9,10 +9,11 @@ import mindspore
 from mindspore import mint
 
 from parallel_core.config import AllConfig
-from pynative import device, kernels, parallel_state
+from pynative import kernels, parallel_state
 from pynative.collectives import Backend
 from pynative.collectives.hccl import HcclBackend
 from pynative.kernels.ops import activation
+from pynative.startup import device
 from pynative.training.utils import set_parallel_context, set_seed
 from tests.support.ascend import flash_attention, hccl, memory, operators, sixteen_bits
 from tests.support.ascend.streams import Posted

@@ -17,7 +17,7 @@ from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import LazyTensor, same_bits
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.checkpoint.torch_files.archive import read_archive
-from parallel_core.files import plain_file, read_json
+from parallel_core.system.files import plain_file, read_json
 
 CONFIG = "config.json"
 _FORMATS = (("model", "safetensors"), ("pytorch_model", "bin"))

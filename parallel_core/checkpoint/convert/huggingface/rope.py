@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from parallel_core.attention.rope_scaling import ORIGINAL_LENGTHS
 from parallel_core.checkpoint.convert.huggingface.kinds import Group, Settings
-from parallel_core.rope_scaling import ORIGINAL_LENGTHS
 
 
 def _rope(config: Mapping[str, Any]) -> Settings:

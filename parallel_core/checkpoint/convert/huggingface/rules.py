@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from parallel_core.attention.fused_rows import QueryKeyValueRows, gated_halves
 from parallel_core.checkpoint.lazy import LazyTensor, concatenated
-from parallel_core.fused_rows import QueryKeyValueRows, gated_halves
 
 
 class IndexerRows(NamedTuple):

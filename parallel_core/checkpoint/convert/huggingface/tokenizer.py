@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from parallel_core.files import read_json
+from parallel_core.system.files import read_json
 
 FILES = (
     "tokenizer.json",

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from parallel_core.attention.rope_scaling import YARN_ORIGINAL_LENGTH
 from parallel_core.checkpoint import networks
 from parallel_core.checkpoint.convert.model import Position
 from parallel_core.checkpoint.torch_files.pickles import StandIn, TypeName
 from parallel_core.config import AllConfig, serialise
 from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.config.tree import FLAG_OF, OF_MODEL
-from parallel_core.rope_scaling import YARN_ORIGINAL_LENGTH
 
 
 class Row(NamedTuple):

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from parallel_core.activations import ACTIVATIONS
-from parallel_core.fused_rows import GATED_PARTS
+from parallel_core.attention.fused_rows import GATED_PARTS
+from parallel_core.numerics.activations import ACTIVATIONS
 from parallel_core.sharding import Cut, ShardSpec
 
 _GATED = "gated"

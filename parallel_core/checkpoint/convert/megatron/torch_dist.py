@@ -31,8 +31,8 @@ from parallel_core.checkpoint.lazy import Assembled, LazyTensor, concatenated
 from parallel_core.checkpoint.torch_files import distributed
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from parallel_core.checkpoint.torch_files.distributed import METADATA
-from parallel_core.files import plain_file, read_json
 from parallel_core.sharding import Box
+from parallel_core.system.files import plain_file, read_json
 
 COMMON, CONFIG = "common.pt", "metadata.json"
 _OF_OPTIMIZER = re.compile(r"(chained_\d+\.)?optimizer\.")

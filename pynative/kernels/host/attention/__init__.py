@@ -3,14 +3,14 @@
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from parallel_core.score_form import PLAIN, ScoreForm
-from pynative.arrays import array_of
-from pynative.autograd import Function
+from parallel_core.attention.score_form import PLAIN, ScoreForm
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 from pynative.kernels.host.attention.backward import attention_backward
 from pynative.kernels.host.attention.forward import attention_forward
 from pynative.kernels.host.attention.heads import Heads
+from pynative.memory.arrays import array_of
+from pynative.tape.autograd import Function
 
 
 def _forward(heads: Heads, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from pynative.kernels.host.attention.heads import Block, Heads, as_products, row
 from pynative.kernels.host.attention.masks import keep, ones_where
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run
-from pynative.rounding import fill, widened
+from pynative.memory.rounding import fill, widened
 
 Array = np.ndarray
 

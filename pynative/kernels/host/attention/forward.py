@@ -14,7 +14,7 @@ from pynative.kernels.host.attention.heads import Block, Heads, row_stacks, stac
 from pynative.kernels.host.attention.masks import MASKED_SCORE, keep
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run
-from pynative.rounding import fill
+from pynative.memory.rounding import fill
 
 SMALLEST_SUM, LARGEST_SUM = 2.0**-40, 2.0**60
 """Between these a row's sum of exp(s) has all its digits, and so has what is multiplied with it."""

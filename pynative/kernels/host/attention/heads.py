@@ -11,13 +11,13 @@ from itertools import pairwise
 import numpy as np
 
 from parallel_core.context import as_array
-from pynative.arrays import array_of
 from pynative.kernels.block import Scores
 from pynative.kernels.dropout import quantized_rate
 from pynative.kernels.host.attention.masks import bits_of, columns, limits_of, shown_to, triangle
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import spans
-from pynative.rounding import widened
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import widened
 
 QUERIES = 128
 """Of a tile. With fewer, calls show; with more, more is multiplied above the diagonal."""

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from parallel_core.attention.fused_rows import QueryKeyValueRows
 from parallel_core.checkpoint.convert.huggingface.config import (
     config_of,
     family_of,
@@ -19,7 +20,6 @@ from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.networks import differences
 from parallel_core.config.serialise import config_of as whole_config
 from parallel_core.config.serialise import get
-from parallel_core.fused_rows import QueryKeyValueRows
 from tests.support.assets import asset
 
 PUBLISHED = json.loads(asset("published_models.json").read_text(encoding="utf-8"))

@@ -16,8 +16,8 @@ from parallel_core.data.preprocess import inputs, text
 from parallel_core.data.preprocess.text import TextOptions, preprocess_text
 from parallel_core.data.preprocess.unfinished import Unfinished
 from parallel_core.data.tokenizers import TokenizerOptions
-from parallel_core.files import ReplacingFile
-from parallel_core.processes import start_time
+from parallel_core.system.files import ReplacingFile
+from parallel_core.system.processes import start_time
 from tests.support.assets import ROOT
 
 NULL = TokenizerOptions("NullTokenizer", vocab_size=1000)

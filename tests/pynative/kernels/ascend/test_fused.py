@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
+from parallel_core.attention.score_form import ScoreForm, alibi_slopes
 from parallel_core.config.fused import NAMES, FusedOperators
-from parallel_core.score_form import ScoreForm, alibi_slopes
 from pynative import kernels
-from pynative.autograd import backward, leaf, recording, take_gradient
 from pynative.kernels.ascend import fused, grouped_matmul
 from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.moe.experts import grouped_linear
+from pynative.tape.autograd import backward, leaf, recording, take_gradient
 from tests.support.ascend import flash_attention, stack
 from tests.support.ascend.stack import ascend_operators
 from tests.support.kernels import assert_close, normal, run_operator, tensor, upstream, values

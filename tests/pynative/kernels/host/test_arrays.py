@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from pynative.arrays import array_of
+from pynative.memory.arrays import array_of
 
 TYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64", "bool_")
 

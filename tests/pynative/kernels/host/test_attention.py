@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mindspore import from_numpy
 
-from parallel_core.score_form import PLAIN, ScoreForm, alibi_slopes
+from parallel_core.attention.score_form import PLAIN, ScoreForm, alibi_slopes
 from pynative import kernels
 from pynative.kernels.dropout import attention_dropout_mask
 from pynative.kernels.host.attention import backward, forward, heads

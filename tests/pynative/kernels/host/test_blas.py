@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel_core.blas import cpu_flags, usable_cores
+from parallel_core.system.blas import cpu_flags, usable_cores
 
 ROOT = Path(__file__).resolve().parents[4]
 CORES = usable_cores(platform.machine(), cpu_flags())

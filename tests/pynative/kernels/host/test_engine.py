@@ -11,7 +11,7 @@ from pynative.kernels.host import activation, cross_entropy, linear, norm, resid
 from pynative.kernels.host.attention import backward, forward, heads
 from pynative.kernels.host.engine import ENGINE, Engine
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
-from pynative.rounding import widened
+from pynative.memory.rounding import widened
 from pynative.tensor_parallel import vocab_parallel_cross_entropy
 from tests.support import kernels as reference
 from tests.support.kernels import assert_close, normal, run_operator

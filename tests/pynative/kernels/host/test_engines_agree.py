@@ -7,9 +7,9 @@ from pynative.dtypes import BFLOAT16
 from pynative.kernels.host.engine import ENGINE, onednn
 from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
+from pynative.memory.rounding import widened
 from pynative.onednn import primitives
 from pynative.onednn.library import Layout, Type
-from pynative.rounding import widened
 from tests.support.kernels import normal
 
 NUMPY = NumpyEngine()

@@ -10,7 +10,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from pynative.rounding import fill, float32_for, widened
+from pynative.memory.rounding import fill, float32_for, widened
 
 Array = np.ndarray
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from pynative.rounding import fill, float32_for, widened
+from pynative.memory.rounding import fill, float32_for, widened
 
 Array = np.ndarray
 

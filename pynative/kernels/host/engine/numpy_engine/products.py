@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pynative.rounding import fill, float32_for, put, widened
+from pynative.memory.rounding import fill, float32_for, put, widened
 
 Array = np.ndarray
 

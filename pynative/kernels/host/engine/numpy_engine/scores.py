@@ -3,7 +3,7 @@
 import numpy as np
 
 from pynative.kernels.host.engine.numpy_engine.products import matmul
-from pynative.rounding import fill, float32_for, widened
+from pynative.memory.rounding import fill, float32_for, widened
 
 Array = np.ndarray
 

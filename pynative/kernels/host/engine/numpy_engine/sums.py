@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pynative.rounding import fill, float32_for, widened
+from pynative.memory.rounding import fill, float32_for, widened
 
 Array = np.ndarray
 

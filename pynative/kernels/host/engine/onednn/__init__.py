@@ -6,16 +6,16 @@ import math
 
 import numpy as np
 
-from parallel_core.blas import cpu_flags, multiplies_bfloat16
+from parallel_core.system.blas import cpu_flags, multiplies_bfloat16
 from pynative.dtypes import BFLOAT16
 from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 from pynative.kernels.host.engine.onednn import activations, cross_entropy, optimizer, scores, sums
+from pynative.memory.rounding import convert, put, widened
 from pynative.onednn import gemm, primitives
 from pynative.onednn.arrays import Array, layout_of, row_layout
 from pynative.onednn.library import library
 from pynative.onednn.primitives import SUM
-from pynative.rounding import convert, put, widened
 
 FLOAT32_PRODUCTS = "amx_tile" not in cpu_flags()
 """Whether float32 products are oneDNN's, too. One core, 2048 x 512 x 2048, GFLOP/s: AMD family 26 200, OpenBLAS 190;

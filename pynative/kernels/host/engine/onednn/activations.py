@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from parallel_core.activations import GATES
+from parallel_core.numerics.activations import GATES
+from pynative.memory.rounding import convert, fill, widened
 from pynative.onednn import primitives
 from pynative.onednn.arrays import Array, layout_of, row_layout
 from pynative.onednn.library import Algorithm
 from pynative.onednn.primitives import Eltwise, Primitive
-from pynative.rounding import convert, fill, widened
 
 PLAIN = {
     "gelu_tanh": (Algorithm.GELU_TANH, 0.0),

@@ -3,11 +3,11 @@
 import numpy as np
 
 from pynative.kernels.host.engine.numpy_engine import cross_entropy as by_numpy
+from pynative.memory.rounding import fill, float32_for, widened
 from pynative.onednn import primitives
 from pynative.onednn.arrays import Array, layout_of
 from pynative.onednn.library import Algorithm
 from pynative.onednn.primitives import Eltwise, Primitive
-from pynative.rounding import fill, float32_for, widened
 
 _EXPONENTIAL = (Eltwise(Algorithm.EXP),)
 

@@ -1,0 +1,1 @@
+"""A training step's batch: its rules, its micro-batches, its documents."""

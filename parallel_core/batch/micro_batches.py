@@ -1,0 +1,171 @@
+"""A training step's batch on one rank: cut and counted once, in numpy, before any tensor exists.
+
+A batch is a dict of arrays whose first axis has all rows of the step, micro-batch after micro-batch. A micro-batch is
+its rows, of the entries that a stage of the pipeline reads, with sequences sharded over context parallelism; how many
+of its tokens count is known from the whole sequences. b rows, s length of a sequence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from parallel_core.context import ContextLayout, Ranges
+
+ENTRIES = ("tokens", "labels", "loss_mask", "attention_mask", "position_ids")
+"""Megatron's, in the order in which its scripts unpack them."""
+TOKENS, LABELS, LOSS_MASK, ATTENTION_MASK, POSITION_IDS = ENTRIES
+DOCUMENT_STARTS = "document_starts"
+"""Int32 [b, s]: the first position of each one's document, beside causal order (`parallel_core.batch.documents`)."""
+LENGTHS = "lengths"
+"""Int32 [b]: behind so many positions a row [s] is padding. Models don't read it: each micro-batch is as long as its
+longest row."""
+QUERY_AXES = {ATTENTION_MASK: 2, DOCUMENT_STARTS: 1}
+"""Entries that say what queries see -> their axis of queries."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One array [b, ...] of a batch."""
+
+    array: np.ndarray
+    whole: np.ndarray | None = None
+    """Where `array` has a context-parallel rank's shards: the whole sequences that they were cut of."""
+    row_tokens: np.ndarray | None = None
+    """Of labels and loss mask: how many tokens of each row's whole sequence count, float64 [b]."""
+
+    @classmethod
+    def of(cls, name: str, array: np.ndarray) -> Entry:
+        """A batch's entry with whole sequences."""
+        if name == LOSS_MASK:
+            return cls(array, row_tokens=array.sum(tuple(range(1, array.ndim)), dtype=np.float64))
+        if name == LABELS:
+            return cls(array, row_tokens=np.full(len(array), math.prod(array.shape[1:]), np.float64))
+        return cls(array)
+
+    @property
+    def sequences(self) -> np.ndarray:
+        """Whole ones, where they are known."""
+        return self.array if self.whole is None else self.whole
+
+    def rows(self, start: int, stop: int) -> Entry:
+        """Some of the rows."""
+        whole, tokens = (None if part is None else part[start:stop] for part in (self.whole, self.row_tokens))
+        return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
+
+    def positions(self, stop: int) -> Entry:
+        """The first positions of whole sequences [b, s]; padding that is left out does not count."""
+        return replace(self, array=self.array[:, :stop]) if self.array.ndim == 2 and self.whole is None else self
+
+    def with_rows(self, rows: int) -> Entry:
+        """Zeros behind its own rows, up to so many."""
+
+        def filled(part: np.ndarray) -> np.ndarray:
+            return np.concatenate([part, np.zeros((rows - len(part), *part.shape[1:]), part.dtype)])
+
+        whole, tokens = (None if part is None else filled(part) for part in (self.whole, self.row_tokens))
+        return replace(self, array=filled(self.array), whole=whole, row_tokens=tokens)
+
+    @property
+    def tokens(self) -> float | None:
+        """How many tokens count, of labels and loss mask."""
+        return None if self.row_tokens is None else float(self.row_tokens.sum())
+
+
+def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """A batch with rows of zeros behind its own, up to so many. No token of theirs counts: a loss mask says so."""
+    short = {name: entry for name, entry in batch.items() if isinstance(entry, Entry) and len(entry.array) < rows}
+    if LABELS in short and LOSS_MASK not in batch:
+        short[LOSS_MASK] = Entry.of(LOSS_MASK, np.ones(short[LABELS].sequences.shape, np.float32))
+    return {**batch, **{name: entry.with_rows(rows) for name, entry in short.items()}}
+
+
+def tokens_ahead(sequences: np.ndarray, places: int) -> np.ndarray:
+    """Sequences [b, s] of what stands so many places further on, 0 beyond their end."""
+    ahead = np.zeros_like(sequences)
+    kept = max(sequences.shape[1] - places, 0)
+    ahead[:, :kept] = sequences[:, sequences.shape[1] - kept :]
+    return ahead
+
+
+@dataclass(frozen=True)
+class ContextShard:
+    """What one context-parallel rank reads of whole sequences."""
+
+    layout: ContextLayout
+    rank: int
+
+    def sequence(self, array: np.ndarray, name: str = "array") -> np.ndarray:
+        """[b, s, ...] -> the rank's positions; ValueError where s does not divide."""
+        length, divisor = array.shape[1], self.layout.divisor
+        if length % divisor:
+            raise ValueError(
+                f"{name!r} has sequences of {length}: must be a multiple of {divisor} with --context-parallel-size "
+                f"{self.layout.size}; pad them or change the size"
+            )
+        return _take(array, self.layout.positions(length, self.rank), 1)
+
+    def queries(self, array: np.ndarray, name: str = ATTENTION_MASK) -> np.ndarray:
+        """Attention mask [b or 1, 1, s, s], or document starts [b, s] -> of the queries that meet in the rank's
+        attention, with all keys.
+
+        They are those of its member of the ring; with Ulysses alone all, since there a rank attends with whole
+        sequences and some heads.
+        """
+        axis = QUERY_AXES[name]
+        return _take(array, self.layout.ring_positions(array.shape[axis], self.rank // self.layout.ulysses), axis)
+
+    def entry(self, name: str, entry: Any) -> Any:
+        """An `Entry` with its sequences sharded; one that is, rows without a sequence and anything else stay."""
+        if self.layout.size == 1 or not isinstance(entry, Entry) or entry.whole is not None or entry.array.ndim < 2:
+            return entry
+        cut_out = self.queries if name in QUERY_AXES else self.sequence
+        return replace(entry, array=cut_out(entry.array, name), whole=entry.array)
+
+
+def _take(array: np.ndarray, positions: Ranges, axis: int) -> np.ndarray:
+    """The elements of `array` at these positions along an axis."""
+    before = (slice(None),) * axis
+    return np.concatenate([array[(*before, slice(run.start, run.stop))] for run in positions], axis)
+
+
+class StepBatch:
+    """All micro-batches of a step.
+
+    Args:
+        entries: arrays as `Entry`; anything else goes to every micro-batch as it is.
+        micro_batches: how many; divides the rows of each array (`BatchRules`).
+        context: whose shards of the sequences.
+    """
+
+    def __init__(self, entries: Mapping[str, Any], micro_batches: int, context: ContextShard) -> None:
+        self.entries, self.micro_batches, self.context = entries, micro_batches, context
+
+    def micro_batch(self, number: int, without: Collection[str] = ()) -> dict[str, Any]:
+        """Micro-batch `number`: all entries but those of the names in `without`."""
+        wanted = {name: entry for name, entry in self.entries.items() if name not in (*without, LENGTHS)}
+        rows = {name: self._without_padding(self._rows(entry, number), number) for name, entry in wanted.items()}
+        return {name: self.context.entry(name, entry) for name, entry in rows.items()}
+
+    def tokens(self, number: int) -> float:
+        """How many tokens of a micro-batch's whole sequences count: those of its loss mask, or all labels."""
+        counted = self.entries.get(LOSS_MASK) or self.entries.get(LABELS)
+        tokens = self._rows(counted, number).tokens if isinstance(counted, Entry) else None
+        return 1.0 if tokens is None else tokens
+
+    def _without_padding(self, entry: Any, number: int) -> Any:
+        """A micro-batch's entry, as long as its longest row; one of filled-up rows alone stays."""
+        if LENGTHS not in self.entries or not isinstance(entry, Entry):
+            return entry
+        longest = int(self._rows(self.entries[LENGTHS], number).array.max())
+        return entry.positions(longest) if longest else entry
+
+    def _rows(self, entry: Any, number: int) -> Any:
+        if not isinstance(entry, Entry):
+            return entry
+        size = len(entry.array) // self.micro_batches
+        return entry.rows(number * size, (number + 1) * size)

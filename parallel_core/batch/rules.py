@@ -1,0 +1,184 @@
+"""How a batch has to look: a loader's mistakes are found on the host, before anything is computed.
+
+Entries have Megatron's names: tokens, labels, position_ids, loss_mask [b, s], attention_mask [b, 1, s, s]; and
+document_starts [b, s]. Of others, which a script's own model reads, only the rows are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parallel_core.batch.documents import wrong_starts
+from parallel_core.batch.micro_batches import (
+    ATTENTION_MASK,
+    DOCUMENT_STARTS,
+    ENTRIES,
+    LABELS,
+    LOSS_MASK,
+    POSITION_IDS,
+    QUERY_AXES,
+    TOKENS,
+    Entry,
+)
+from parallel_core.config import AllConfig
+
+IDS = (TOKENS, LABELS, POSITION_IDS)
+CHECKED = (*ENTRIES, DOCUMENT_STARTS)
+IGNORED_LABEL = -100
+"""In torch's losses and in HuggingFace's data: a label that does not count."""
+
+
+@dataclass(frozen=True)
+class BatchRules:
+    """Those of one configuration."""
+
+    vocabulary: int
+    """Rows of the embedding."""
+    positions: int
+    """--max-position-embeddings."""
+    length: int
+    """--seq-length."""
+    lengths_vary: bool
+    """--variable-seq-lengths: sequences have any length up to `positions`, the same in all entries."""
+    micro_batch_size: int
+    context_parallel_size: int
+    fills_up: bool
+    """--no-drop-remainder: a batch with too few rows is filled up."""
+
+    @classmethod
+    def of(cls, config: AllConfig) -> BatchRules:
+        """The rules that follow from it."""
+        model, data, parallel = config.model_config, config.dataset_config, config.parallel_config
+        return cls(
+            vocabulary=model.vocab_size,
+            positions=model.max_position_embeddings,
+            length=model.seq_length,
+            lengths_vary=parallel.variable_seq_lengths,
+            micro_batch_size=data.batch_size,
+            context_parallel_size=parallel.context_parallel_size,
+            fills_up=not data.drop_remainder,
+        )
+
+    def mistakes(self, batch: Mapping[str, Any], micro_batches: int = 1, shards: int = 1) -> list[str]:
+        """The mistakes in this rank's rows of so many micro-batches, a sentence for each entry at fault.
+
+        shards: of how many context-parallel ranks' parts of the sequences an entry is one, where it does not say so.
+        """
+        rows = self.micro_batch_size * micro_batches
+        length = self._length(batch, shards)
+        found = (next(self._of_entry(name, batch, rows, length, shards), None) for name in batch)
+        return [mistake for mistake in found if mistake is not None]
+
+    def wrong_ids(self, batch: Mapping[str, Any]) -> list[str]:
+        """Ids outside of their table, in a batch that a script makes another one of: labels may be -100 there."""
+        entries = {name: batch[name] for name in IDS if isinstance(batch.get(name), Entry)}
+        whole = {name: entry.array for name, entry in entries.items() if entry.array.dtype.kind in "iu"}
+        found = (self._outside(name, ids, batch, (IGNORED_LABEL,)) for name, ids in whole.items())
+        return [mistake for mistakes in found for mistake in mistakes]
+
+    def _length(self, batch: Mapping[str, Any], shards: int) -> int:
+        """Of the whole sequences of this batch."""
+        if not self.lengths_vary:
+            return self.length
+        entries = [batch[name] for name in (*IDS, LOSS_MASK) if isinstance(batch.get(name), Entry)]
+        lengths = (e.sequences.shape[1] * _parts(e, shards) for e in entries if e.array.ndim > 1)
+        return min(next(lengths, self.length), self.positions)
+
+    def _of_entry(self, name: str, batch: Mapping[str, Any], rows: int, length: int, shards: int) -> Iterator[str]:
+        """An entry's mistakes; only the first counts, for a rule takes those before it for granted."""
+        entry = batch[name]
+        if not isinstance(entry, Entry):
+            yield from _no_array(name, entry)
+            return
+        array, parts = entry.sequences, _parts(entry, shards)
+        is_for_all = name == ATTENTION_MASK and len(array) == 1 and rows == self.micro_batch_size
+        if len(array) != rows and not is_for_all:
+            micro_batches = f"{rows // self.micro_batch_size} x --micro-batch-size {self.micro_batch_size}"
+            yield (
+                f"{name} has {len(array)} rows, {rows} are due: {micro_batches}, this data-parallel rank's part of "
+                f"--global-batch-size; give each rank its own part"
+            )
+        if name in CHECKED:
+            yield from _wrong_type(name, array)
+            yield from self._wrong_shape(name, array, length, parts)
+            if name != DOCUMENT_STARTS:
+                yield from self._wrong_values(name, array, batch)
+            elif parts == 1:
+                yield from _wrong_starts(name, array)
+
+    def _wrong_shape(self, name: str, array: np.ndarray, length: int, parts: int) -> Iterator[str]:
+        rows = (len(array),)
+        wanted = (*rows, 1, length, length) if name == ATTENTION_MASK else (*rows, length // parts)
+        if array.shape == wanted or (name in QUERY_AXES and parts > 1):
+            return
+        why = f"--seq-length is {self.length}"
+        if self.lengths_vary:
+            why = f"all entries are equally long, at most --max-position-embeddings {self.positions}"
+        cut = f", 1/{parts} of it is this rank's: get_batch_on_this_cp_rank cuts whole sequences" if parts > 1 else ""
+        yield f"{name} has shape {list(array.shape)}, must have {list(wanted)}: {why}{cut}"
+
+    def _wrong_values(self, name: str, array: np.ndarray, batch: Mapping[str, Any]) -> Iterator[str]:
+        if name in IDS:
+            yield from self._outside(name, array, batch)
+        elif name == LOSS_MASK and not (array.min() >= 0 and array.max() < np.inf):
+            wrong = ~((array >= 0) & (array < np.inf))
+            yield f"{_first(name, array, wrong)}: must be a number from 0 on, by which the token's loss is multiplied"
+
+    def _outside(
+        self, name: str, ids: np.ndarray, batch: Mapping[str, Any], spared: Sequence[int] = ()
+    ) -> Iterator[str]:
+        """An id that its table does not have; labels need none that are `spared` or whose loss mask is 0."""
+        size, flag = (self.positions, MAX_POSITIONS) if name == POSITION_IDS else (self.vocabulary, VOCABULARY)
+        unsigned = ids.view(f"u{ids.itemsize}")  # in which negative ones are large
+        if not ids.size or unsigned.max() < size:
+            return
+        wrong = unsigned >= size
+        if name == LABELS:
+            mask = batch.get(LOSS_MASK)
+            if isinstance(mask, Entry) and mask.sequences.shape == ids.shape:
+                wrong &= mask.sequences != 0
+            wrong &= ~np.isin(ids, spared)
+        if wrong.any():
+            yield f"{_first(name, ids, wrong)}: must be an id from 0 to {size - 1}, {flag}"
+
+
+VOCABULARY = (
+    "the rows of --padded-vocab-size; were the data made with another tokenizer, give that one or preprocess the text "
+    "again; labels that don't count have a loss_mask of 0"
+)
+MAX_POSITIONS = "for --max-position-embeddings"
+
+
+def _parts(entry: Entry, shards: int) -> int:
+    """Of how many parts of its sequences an entry has one."""
+    return shards if entry.whole is None else 1
+
+
+def _no_array(name: str, value: Any) -> Iterator[str]:
+    kind = type(value)
+    if value is not None and (name in CHECKED or kind.__module__.partition(".")[0] == "torch"):
+        full = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+        yield f"{name} is a {full}: must be a numpy array or a MindSpore tensor, of rows"
+
+
+def _wrong_type(name: str, array: np.ndarray) -> Iterator[str]:
+    if name in (*IDS, DOCUMENT_STARTS) and array.dtype not in (np.int32, np.int64):
+        yield f"{name} is {array.dtype}: must be int32 or int64"
+    elif name == ATTENTION_MASK and array.dtype != bool:
+        yield f"{name} is {array.dtype}: must be bool, True where a score is left out"
+
+
+def _wrong_starts(name: str, starts: np.ndarray) -> Iterator[str]:
+    wrong = wrong_starts(starts)
+    if wrong.any():
+        yield f"{_first(name, starts, wrong)}: must be its document's first position: its own, or the one before's"
+
+
+def _first(name: str, array: np.ndarray, wrong: np.ndarray) -> str:
+    """The first wrong element: its place and value."""
+    place = np.unravel_index(int(wrong.argmax()), wrong.shape)
+    return f"{name}[{', '.join(map(str, place))}] is {array[place]}"

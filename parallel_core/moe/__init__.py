@@ -1,0 +1,1 @@
+"""Experts in numbers: routing, which rows travel where, which experts have copies."""

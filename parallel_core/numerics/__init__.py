@@ -1,0 +1,1 @@
+"""Formulas of numbers: types, activations, averaging, loss scales, learning rates."""

@@ -1,0 +1,100 @@
+"""How micro-batches and replicas are averaged: the one home of every factor.
+
+A backward pass starts from a seed, gradients are summed over micro-batches and data- and context-parallel ranks, and
+the sum is multiplied once, inside the optimizer's update. A micro-batch's loss and its tokens are those of whole
+sequences: context-parallel ranks have the same loss, each a part of its gradient. Two rules, Megatron's:
+
+    default                        an average of averages: each micro-batch's mean loss counts the same
+    --calculate-per-token-loss     each token of the global batch counts the same
+
+With a loss scaler, which keeps 16-bit gradients in range, the seed is multiplied by its scale, the sum divided by it;
+and replicas average before they sum, so that their sum is no larger than their gradients
+(--ddp-average-in-collective: after).
+
+The *reported* loss is under both the sum over the global batch's tokens divided by their number.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from parallel_core.numerics.loss_scale import LossScaler
+
+
+class Weight(Protocol):
+    """What a micro-batch's loss is made of."""
+
+    @property
+    def tokens(self) -> float:
+        """How many tokens count in it."""
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is their mean already, or their sum."""
+
+
+@dataclass(frozen=True)
+class MicroBatchWeight:
+    """A `Weight` that is known before the forward pass."""
+
+    tokens: float
+    is_mean: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging:
+    """The factors of one training step."""
+
+    per_token: bool
+    """--calculate-per-token-loss."""
+    micro_batches: int
+    """Micro-batches of one replica."""
+    replicas: int
+    """Data-parallel size; the context-parallel ranks of a replica share its sequences."""
+    loss_scaler: LossScaler | None = None
+    """Holds the factor of every gradient of a step."""
+    average_in_collective: bool = False
+    """--ddp-average-in-collective: replicas sum before they average, whatever the loss scaler."""
+
+    @property
+    def loss_scale(self) -> float:
+        """The factor of the step that runs."""
+        return 1.0 if self.loss_scaler is None else self.loss_scaler.scale
+
+    @property
+    def factor_before_sum(self) -> float:
+        """What a replica's own gradient is multiplied with."""
+        sums_first = self.loss_scaler is None or self.per_token or self.average_in_collective
+        return 1.0 if sums_first else 1.0 / self.replicas
+
+    def seed(self, weight: Weight) -> float:
+        """The gradient from which a micro-batch's backward starts."""
+        if self.per_token:
+            return (weight.tokens if weight.is_mean else 1.0) * self.loss_scale
+        mean = 1.0 if weight.is_mean else 1.0 / max(weight.tokens, 1.0)
+        return mean / self.micro_batches * self.loss_scale
+
+    def gradient_scale(self, global_tokens: float) -> float:
+        """What the gradient summed over micro-batches and replicas is multiplied with."""
+        average = 1.0 / max(global_tokens, 1.0) if self.per_token else 1.0 / self.replicas
+        return average / self.factor_before_sum / self.loss_scale
+
+    @staticmethod
+    def loss_sum(loss: float, weight: Weight) -> float:
+        """A micro-batch's share of the reported loss, before the division by the global number of tokens."""
+        return loss * weight.tokens if weight.is_mean else loss
+
+
+@dataclass(frozen=True)
+class FurtherLosses:
+    """What the losses of further tokens weigh beside the main one (DeepSeek-V3, 2024, section 2.2): the mean over
+    depths, times a factor."""
+
+    factor: float
+    """--mtp-loss-scaling-factor."""
+    depths: int
+    per_token: bool
+
+    def weight(self, tokens: float, main_tokens: float) -> float:
+        """Of a depth's mean loss. --calculate-per-token-loss divides sums by the main loss's tokens, so that a depth's
+        mean counts as many as it has."""
+        return self.factor / max(self.depths, 1) * (tokens / max(main_tokens, 1.0) if self.per_token else 1.0)

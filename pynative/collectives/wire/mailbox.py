@@ -1,0 +1,197 @@
+"""A channel of the arena: one rank posts, one or several ranks read every post in order.
+
+    posted word | one consumed word per reader | slot 0 | slot 1 | ...          slot = header page + payload
+
+A post is announced by `posted += 1`, given back by every reader's `consumed += 1`; post k lives in slot k modulo the
+number of slots, so a writer is at most that many posts ahead of its slowest reader. Nothing here waits: `room` and
+`arrival` say what to wait for, as targets `(rank, word, value)`: rank owes us that the word reaches the value.
+Readers on other hosts have copies of the channel, which `network.py` keeps up to date.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pynative.collectives.wire.arena import CACHE_LINE_WORDS, PAGE, Arena, ChannelLayout, key_of, order_memory
+from pynative.collectives.wire.network import NOTHING, Network
+
+Target = tuple[int, int, int]
+COLLECTIVE = ChannelLayout(slots=16, slot_bytes=512 << 10)
+"""A post is a block that fits a processor's cache. A rank that computes looks in now and then (`Backend.progress`), and
+gets so many posts further each time."""
+POINT_TO_POINT = ChannelLayout(slots=32, slot_bytes=1 << 20)
+
+
+class Outbox:
+    """This rank's end of a channel it writes. `readers` are global ranks."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        name: object,
+        readers: Sequence[int],
+        layout: ChannelLayout,
+        ring: Callable[[int], None],
+        network: Network,
+    ):
+        self.arena = arena
+        self.readers = readers
+        self.layout = layout
+        self.posted = 0
+        self._ring = ring
+        self._network = network
+        self._key = key_of(name)
+        self._base = arena.allocate(self._key, layout.size(len(readers)))
+        self._local = [rank for rank in readers if rank not in network.peers]
+        self._remote = [rank for rank in readers if rank in network.peers]
+        self._written: dict[int | None, tuple[int, np.ndarray]] = {}
+        for i, rank in enumerate(readers):
+            network.await_consumed(rank, self._key, self._consumed(i))
+
+    def room(self) -> list[Target]:
+        """What must happen before the next post: every reader gave back the post whose slot it takes."""
+        needed = self.posted - self.layout.slots + 1
+        return [(rank, self._consumed(i), needed) for i, rank in enumerate(self.readers)] if needed > 0 else []
+
+    def payload(self, dtype: np.dtype, count: int, start: int = 0, reader: int | None = None) -> np.ndarray:
+        """`count` entries of the next post's payload, from byte `start` of it, to be written before `post`.
+
+        They are for all readers, or for the global rank `reader` alone; each reader has one such part.
+        """
+        part = view(self.arena, self._header() + PAGE + start, dtype, count)
+        if self._remote:
+            self._written[reader] = start, part
+        return part
+
+    def post(self, header: bytes = b"") -> None:
+        """Announce the post whose payload was written; `header` is at most a page."""
+        start = self._header()
+        assert len(header) <= PAGE, f"a ledger record of {len(header)} bytes does not fit a page"
+        if header:
+            self.arena.memory[start : start + len(header)] = header
+        order_memory()
+        self.posted += 1
+        self.arena.words[self._base // 8] = self.posted
+        for rank in self._local:
+            self._ring(rank)
+        if self._remote:
+            self._send(header)
+
+    def _send(self, header: bytes) -> None:
+        """The post to each reader on another host: the part for all of them, or the reader's own."""
+        for_all = self._written.get(None, (0, NOTHING))
+        for rank in self._remote:
+            start, part = self._written.get(rank, for_all)
+            self._network.post(rank, self._key, self.layout, self.posted - 1, header, start, part)
+        self._written.clear()
+
+    def _header(self) -> int:
+        """Byte offset of the header of the next post."""
+        return self.layout.header(self._base, len(self.readers), self.posted)
+
+    def unread(self) -> int:
+        """Posts that some reader has not given back."""
+        return self.posted - min(self.arena.words[self._consumed(i)] for i in range(len(self.readers)))
+
+    def _consumed(self, reader: int) -> int:
+        return self._base // 8 + CACHE_LINE_WORDS * (1 + reader)
+
+
+class Inbox:
+    """A reader's end: posts of global rank `writer` to `readers`, of which this rank is one."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        name: object,
+        writer: int,
+        readers: Sequence[int],
+        layout: ChannelLayout,
+        ring: Callable[[int], None],
+    ):
+        self.arena = arena
+        self.writer = writer
+        self.layout = layout
+        self.consumed = 0
+        self._ring = ring
+        self._key = key_of(name)
+        self._readers = len(readers)
+        self._mine = 1 + list(readers).index(arena.rank)
+        self._base: int | None = None
+
+    def arrival(self) -> Target:
+        """What must happen before the next post can be read."""
+        if self._base is None:
+            growth = self.arena.directory_growth(self.writer)
+            self._base = self.arena.find(self.writer, self._key)
+            if self._base is None:
+                return (self.writer, *growth)
+        return (self.writer, self._base // 8, self.consumed + 1)
+
+    def arrived(self) -> bool:
+        """Whether the next post is there."""
+        _, word, value = self.arrival()
+        return self._base is not None and self.arena.words[word] >= value
+
+    def header(self) -> int:
+        """Byte offset of the header of the next post, which must have arrived."""
+        assert self._base is not None
+        order_memory()
+        return self.layout.header(self._base, self._readers, self.consumed)
+
+    def view(self, dtype: np.dtype, count: int, start: int = 0) -> np.ndarray:
+        """`count` entries of the arrived post's payload, from byte `start` of it; valid until `give_back`."""
+        return view(self.arena, self.header() + PAGE + start, dtype, count)
+
+    def give_back(self) -> None:
+        """The post was read: its slot may be written again."""
+        assert self._base is not None
+        order_memory()
+        self.consumed += 1
+        self.arena.words[self._base // 8 + CACHE_LINE_WORDS * self._mine] = self.consumed
+        self._ring(self.writer)
+
+
+class RemoteInbox(Inbox):
+    """A reader's end if the writer is on another host: of this rank's own copy of the channel."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        name: object,
+        writer: int,
+        layout: ChannelLayout,
+        ring: Callable[[int], None],
+        network: Network,
+    ):
+        super().__init__(arena, name, writer, [arena.rank], layout, ring)
+        self._network = network
+        self._base = network.copy(writer, self._key, layout)
+
+    def give_back(self) -> None:
+        super().give_back()
+        self._network.give_back(self.writer, self._key, self.consumed)
+
+
+class Channels:
+    """Makes this rank's ends of channels. `ring` wakes a rank of this host."""
+
+    def __init__(self, arena: Arena, ring: Callable[[int], None], network: Network):
+        self.arena = arena
+        self._ring = ring
+        self._network = network
+
+    def outbox(self, name: object, readers: Sequence[int], layout: ChannelLayout) -> Outbox:
+        """The end that writes; each rank has at most one of each name."""
+        return Outbox(self.arena, name, readers, layout, self._ring, self._network)
+
+    def inbox(self, name: object, writer: int, readers: Sequence[int], layout: ChannelLayout) -> Inbox:
+        """An end that reads."""
+        if writer in self._network.peers:
+            return RemoteInbox(self.arena, name, writer, layout, self._ring, self._network)
+        return Inbox(self.arena, name, writer, readers, layout, self._ring)
+
+
+def view(arena: Arena, offset: int, dtype: np.dtype, count: int) -> np.ndarray:
+    """`count` entries of the arena at a byte offset."""
+    return np.ndarray(count, dtype, arena.memory, offset)

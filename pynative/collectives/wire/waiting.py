@@ -1,0 +1,246 @@
+"""How a rank waits for others: cheaply, noticing death, lateness, failure and deadlock, and naming who.
+
+A wait looks at its words for some microseconds, then lets other processes run, then sleeps in `poll` on its doorbell
+and on the process descriptors (pidfd) of the ranks it waits for, so that a message and a death both wake it. A rank
+that sleeps says in its board what it waits for. If everybody whom it needs, and whom those need, sleeps as well and
+none of them can move, the program is deadlocked, and that is an error at once and not after the time-out.
+"""
+
+import contextlib
+import json
+import os
+import select
+import time
+from collections.abc import Sequence
+
+from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerFailed, PeerLate, PeerLost
+from pynative.collectives.wire import arena as layout
+from pynative.collectives.wire.arena import Arena, fence
+from pynative.collectives.wire.mailbox import Target
+from pynative.collectives.wire.network import Network
+
+BUSY_LOOKS = 150
+"""Looks (about 50 microseconds) before a waiting rank lets others run; none if there are more ranks than cores."""
+YIELDING_LOOKS = 40
+SLEEP_MILLISECONDS = 100
+KINDS: tuple[type[CollectiveError], ...] = (CollectiveMismatch, PeerLost, PeerLate, PeerFailed)
+
+
+class Pending:
+    """What a rank waits for: `targets`, all of them needed. `str(label)` names it in messages."""
+
+    def __init__(self, label: object):
+        self.label = label
+        self.targets: Sequence[Target] = ()
+
+    def ready(self, words: memoryview) -> bool:
+        """Whether all targets are reached."""
+        for _, word, value in self.targets:  # noqa: SIM110 - a generator costs three times as much
+            if words[word] < value:
+                return False
+        return True
+
+
+class Waiter:
+    """This rank's doorbell, descriptors that say that a rank ended, and the board on which all say how they are.
+
+    `doorbells` and `pids` are those of the ranks of this host; `names` are all ranks' names in messages.
+    """
+
+    def __init__(
+        self, arena: Arena, doorbells: dict[int, int], names: dict[int, str], pids: dict[int, int], network: Network
+    ):
+        self.arena = arena
+        self.rank = arena.rank
+        self.names = names
+        self.failure: CollectiveError | None = None
+        self._doorbells = doorbells
+        self._network = network
+        self.processes = {rank: _watch(pid) for rank, pid in pids.items() if rank != self.rank} | network.ended
+        self._sleeping = [Arena.board(rank) + layout.SLEEPING for rank in range(arena.world_size)]
+        self._board = Arena.board(self.rank)
+        self._busy_looks = BUSY_LOOKS if len(doorbells) <= len(os.sched_getaffinity(0)) and not network.peers else 0
+        self._suspicion: dict[int, tuple[int, int]] | None = None
+        network.start(lambda: self.ring(self.rank), self._store_failure)
+
+    def ring(self, rank: int) -> None:
+        """Wake `rank` if it sleeps; called after every word that it may wait for."""
+        fence()
+        if self.arena.words[self._sleeping[rank]]:
+            os.eventfd_write(self._doorbells[rank], 1)
+
+    def pause(self, work: Pending, heads: Sequence[Pending], deadline: float) -> None:
+        """Return when something may have moved: `heads` are all that can, `work` is what the caller needs.
+
+        Raises PeerLost, PeerLate, CollectiveMismatch.
+        """
+        words = self.arena.words
+        for look in range(-self._busy_looks, YIELDING_LOOKS):
+            if look >= 0:
+                os.sched_yield()
+            for head in heads:
+                if head.ready(words):
+                    return
+        self._sleep(work, heads, deadline)
+
+    def _sleep(self, work: Pending, heads: Sequence[Pending], deadline: float) -> None:
+        words = self.arena.words
+        self._say_blocked(work, heads)
+        try:
+            while not any(head.ready(words) for head in heads):
+                self._poll(work, heads)
+                self.raise_failure()
+                if time.monotonic() > deadline:
+                    raise self._late(work)
+                words[self._board + layout.IDLE_ROUNDS] += 1
+                self._check_deadlock(work)
+        finally:
+            words[self._board + layout.BLOCKED] += 1
+
+    def _say_blocked(self, work: Pending, heads: Sequence[Pending]) -> None:
+        """An odd number at BLOCKED says that targets and label are valid; their number above the maximum: unknown."""
+        words, board = self.arena.words, self._board
+        targets = [target for head in heads for target in head.targets]
+        words[board + layout.TARGETS] = len(targets)
+        for i, target in enumerate(targets[: layout.MAX_TARGETS]):
+            start = board + layout.TARGETS + 1 + 3 * i
+            words[start], words[start + 1], words[start + 2] = target
+        self.arena.write_text(self.rank, layout.LABEL, str(work.label), layout.PAGE - layout.LABEL)
+        fence()
+        words[board + layout.BLOCKED] += 1
+        self._suspicion = None
+
+    def _poll(self, work: Pending, heads: Sequence[Pending]) -> None:
+        """Sleep until the doorbell, a death among the ranks waited for, or the next look at the clock."""
+        words = self.arena.words
+        poll = select.poll()
+        poll.register(self._doorbells[self.rank], select.POLLIN)
+        missing = {rank for rank, word, value in work.targets if words[word] < value}
+        for rank in missing:
+            poll.register(self.processes[rank], select.POLLIN)
+        words[self._sleeping[self.rank]] = 1
+        fence()
+        try:
+            may_go_on = words[layout.ANY_FAILED] or any(head.ready(words) for head in heads)
+            events = [] if may_go_on else poll.poll(SLEEP_MILLISECONDS)
+        finally:
+            words[self._sleeping[self.rank]] = 0
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._doorbells[self.rank])
+        gone = {descriptor for descriptor, _ in events} - {self._doorbells[self.rank]}
+        dead = [rank for rank in missing if self.processes[rank] in gone]
+        if dead and not work.ready(words):
+            self.raise_failure()
+            raise self._lost(dead, work)
+
+    def _lost(self, ranks: Sequence[int], work: Pending) -> PeerLost:
+        lost = self._network.lost | {rank: self._network.lost.get(rank, "ended") for rank in sorted(ranks)}
+        text = ", ".join(f"{self.names[rank]} {how}" for rank, how in lost.items())
+        return PeerLost(f"{text}; rank {self.rank} waits for it in {work.label}", list(lost))
+
+    def _late(self, work: Pending) -> PeerLate:
+        words = self.arena.words
+        ranks = sorted({rank for rank, word, value in work.targets if words[word] < value})
+        names = ", ".join(f"{self.names[rank]}, {self._whereabouts(rank)}" for rank in ranks)
+        return PeerLate(
+            f"rank {self.rank} waited in {work.label}, longer than the time-out, for {names}; "
+            "--distributed-timeout-minutes sets the time",
+            ranks,
+        )
+
+    def _whereabouts(self, rank: int) -> str:
+        if self.arena.words[Arena.board(rank) + layout.BLOCKED] % 2:
+            return f"waiting in {self.arena.read_text(rank, layout.LABEL)}"
+        return "on another host" if rank in self._network.peers else "in no collective"
+
+    # Deadlock: the ranks that this one needs, directly or not, all sleep, and have all looked twice since.
+
+    def _check_deadlock(self, work: Pending) -> None:
+        sleepers = self._everyone_needed()
+        if sleepers is None or self._suspicion is None or sleepers.keys() != self._suspicion.keys():
+            self._suspicion = sleepers
+            return
+        before = self._suspicion
+        if any(sleepers[rank][0] != before[rank][0] for rank in sleepers):
+            self._suspicion = sleepers
+        elif all(sleepers[rank][1] >= before[rank][1] + 2 for rank in sleepers):
+            text = "; ".join(f"rank {rank} waits in {self.arena.read_text(rank, layout.LABEL)}" for rank in sleepers)
+            raise CollectiveMismatch(f"the ranks wait for each other and none can go on: {text}")
+
+    def _everyone_needed(self) -> dict[int, tuple[int, int]] | None:
+        """{rank: (its BLOCKED word, its idle rounds)} of all whom this rank needs; None if one of them runs."""
+        words = self.arena.words
+        needed: dict[int, tuple[int, int]] = {}
+        open_ranks = [self.rank]
+        while open_ranks:
+            rank = open_ranks.pop()
+            if rank in needed:
+                continue
+            board = Arena.board(rank)
+            blocked, count = words[board + layout.BLOCKED], words[board + layout.TARGETS]
+            if blocked % 2 == 0 or count > layout.MAX_TARGETS:
+                return None
+            needed[rank] = blocked, words[board + layout.IDLE_ROUNDS]
+            start = board + layout.TARGETS + 1
+            targets = [tuple(words[start + 3 * i : start + 3 * i + 3]) for i in range(count)]
+            open_ranks += [other for other, word, value in targets if words[word] < value]
+        return dict(sorted(needed.items()))
+
+    # Failure: one rank's is everybody's.
+
+    def fail(self, error: BaseException) -> None:
+        """Stop this rank's collectives for good and tell every rank why; the first reason stays."""
+        if self.failure is not None:
+            return
+        if not isinstance(error, CollectiveError):
+            text = f"{self.names[self.rank]} failed: {type(error).__name__}: {error}"
+            error = PeerFailed(text, [self.rank])
+        self.failure = error
+        record = {
+            "kind": type(error).__name__,
+            "text": str(error).encode()[:3000].decode(errors="ignore"),
+            "ranks": getattr(error, "ranks", ()),
+        }
+        text = json.dumps(record, ensure_ascii=False)
+        self._store_failure(self.rank, text)
+        for rank in self._doorbells:
+            self.ring(rank)
+        self._network.tell_failure(text)
+
+    def _store_failure(self, rank: int, text: str) -> None:
+        """Let the ranks of this host know why a rank failed; of one on another host, each of them may do so."""
+        self.arena.write_text(rank, layout.FAILURE, text, layout.PAGE)
+        fence()
+        self.arena.words[Arena.board(rank) + layout.FAILED] = 1
+        self.arena.words[layout.ANY_FAILED] = 1
+
+    def raise_failure(self) -> None:
+        """Raise what stopped this rank, or what another rank said had stopped it."""
+        if self.failure is None:
+            if not self.arena.words[layout.ANY_FAILED]:
+                return
+            self.failure = self._failure_of_another()
+        raise self.failure.again()
+
+    def _failure_of_another(self) -> CollectiveError:
+        boards = [Arena.board(rank) for rank in range(self.arena.world_size)]
+        rank = next(rank for rank, board in enumerate(boards) if self.arena.words[board + layout.FAILED])
+        record = json.loads(self.arena.read_text(rank, layout.FAILURE))
+        kind = next(kind for kind in KINDS if kind.__name__ == record["kind"])
+        return kind(record["text"], record["ranks"])
+
+    def close(self) -> None:
+        """Release the descriptors; whoever calls on raises."""
+        self.failure = self.failure or CollectiveError("this backend was closed")
+        for descriptor in [*self._doorbells.values(), *self.processes.values()]:
+            os.close(descriptor)
+
+
+def _watch(pid: int) -> int:
+    """A descriptor that turns readable when the process ends; of one that has ended already, one that is so now."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        read_end, write_end = os.pipe()
+        os.close(write_end)
+        return read_end

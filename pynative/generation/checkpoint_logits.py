@@ -1,0 +1,59 @@
+"""`python -m pynative.generation.checkpoint_logits --out FILE.npz --ids N,N,... DIR [DIR ...]`: a prompt's logits by
+each checkpoint's weights.
+
+Checkpoints of any tool, computed in float32 on this process alone. `parallel_core.checkpoint.convert`, which has no
+device, starts this to compare what it read with what it wrote.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core.checkpoint.convert.reader import open_checkpoint
+from parallel_core.config import AllConfig, ParallelConfig
+from parallel_core.config.serialise import config_for_inference
+from parallel_core.findings import exit_code
+from parallel_core.system.command_line import command_line
+from pynative.checkpointing import load_model
+from pynative.tape.autograd import no_grad
+from pynative.training.utils import set_parallel_context
+from pynative.transformer.gpt_model import GPTModel
+
+
+def config_in_float32(directory: Path) -> AllConfig:
+    """A checkpoint's model, to be computed in float32."""
+    return config_for_inference(open_checkpoint(directory, optimizer=False).manifest.config, dtype="float32")
+
+
+def logits_of(directory: Path, ids: np.ndarray) -> np.ndarray:
+    """Logits [b, s, v] of `ids` [b, s], float32; v has what pads the vocabulary. The process is set up already."""
+    model = GPTModel(config_in_float32(directory).model_config, parallel_output=False)
+    load_model(directory, model)
+    model.set_train(False)
+    positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+    with no_grad():
+        return model(Tensor(ids), Tensor(positions), None).asnumpy()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the logits of each folder, by its place in the command line; 1 if one cannot be computed."""
+    parser = command_line(__doc__, "python -m pynative.generation.checkpoint_logits")
+    parser.add_argument("directories", nargs="+", type=Path, help="checkpoints")
+    parser.add_argument("--out", type=Path, required=True, help="the .npz file that is written")
+    parser.add_argument("--ids", required=True, help="the prompt's, with commas between")
+    options = parser.parse_args(argv)
+    ids = np.array([options.ids.split(",")], np.int32)
+
+    def work() -> None:
+        set_parallel_context(ParallelConfig())
+        np.savez(options.out, *(logits_of(directory, ids) for directory in options.directories))
+
+    return exit_code(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The bytes of tensors: as numpy's arrays, written in place, rounded."""

@@ -1,0 +1,68 @@
+"""Writing into a tensor's own memory, whatever its type and that of what is written.
+
+MindSpore's in-place methods silently do nothing on a CPU. Its `assign` and `assign_add` do what they say in float32; in
+16 bits a CPU refuses them or, adding float16, does nothing. Numpy writes into memory that is the host's, in a third of
+the time, and rounds once.
+"""
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, ops
+
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import put, widened
+
+
+def assign(target: Tensor, source: Tensor) -> None:
+    """target <- source, in the target's type."""
+    memory = _host_memory(target)
+    if memory is None:
+        ops.assign(target, _as(_sent(source), target))
+    else:
+        put(widened(_values(source)), memory, accumulate=False)
+
+
+def assign_add(target: Tensor, source: Tensor) -> None:
+    """target <- target + source, in the target's type."""
+    memory = _host_memory(target)
+    if memory is None:
+        ops.assign_add(target, _as(source, target))
+    else:
+        put(widened(_values(source)), memory, accumulate=True)
+
+
+def _values(source: Tensor) -> np.ndarray:
+    return array_of(source) if source.device == "CPU" else source.asnumpy()
+
+
+def is_on_host(tensor: Tensor) -> bool:
+    """Whether a tensor of a `FlatMemory` stays in the host's memory while another device computes."""
+    return getattr(tensor, "host_memory", None) is not None and mindspore.get_context("device_target") != "CPU"
+
+
+def _sent(source: Tensor) -> Tensor:
+    """A tensor that an operator may take to its device: of what stays on the host another one over the same memory,
+    because MindSpore reads and writes a tensor on the device from then on."""
+    return Tensor.from_numpy(source.host_memory) if is_on_host(source) else source
+
+
+def _as(source: Tensor, target: Tensor) -> Tensor:
+    """The source in the target's type; a cast that does nothing takes time, too."""
+    return source if source.dtype is target.dtype else ops.cast(source, target.dtype)
+
+
+def _host_memory(target: Tensor) -> np.ndarray | None:
+    """Where numpy is to write; None where MindSpore's own operators can.
+
+    They cannot from a device into what is known to be the host's (`FlatMemory`), nor in 16 bits on a CPU.
+    """
+    known: np.ndarray | None = getattr(target, "host_memory", None)
+    if known is not None or not _is_narrow(target) or mindspore.get_context("device_target") != "CPU":
+        return known
+    array = target.asnumpy()
+    assert array.ctypes.data == target.data_ptr(), "a view of another tensor, of which MindSpore gives a copy"
+    return array
+
+
+def _is_narrow(target: Tensor) -> bool:
+    return target.dtype is mindspore.float16 or target.dtype is mindspore.bfloat16

@@ -1,0 +1,125 @@
+"""Prepare this process's device: MindSpore's mode, and which operators run on it."""
+
+import os
+from typing import NamedTuple
+
+import mindspore as ms
+from mindspore.device_context.cpu.op_tuning import RuntimeConf
+
+from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
+from parallel_core.system.devices import has_ascend
+from pynative import collectives, kernels
+from pynative.kernels.host import blas
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.process import cores_of_a_rank
+
+DEFAULT_COLLECTIVES = {"CPU": "shared_memory", "Ascend": "native"}
+
+
+_CONTEXT_AT_IMPORT = ms.get_context("device_target")
+"""MindSpore's own choice, as long as no script has made another: what its package is built for and can load."""
+
+
+class Choice(NamedTuple):
+    """The device that a process computes on."""
+
+    target: str
+    notice: str | None = None
+    """One line, where MindSpore's context or the host would have let one expect another."""
+
+
+def choose(asked: str | None) -> Choice:
+    """`--device-target`; else what the script set in MindSpore's context; else an Ascend if there is one, else the CPU.
+
+    msrun's scheduler cannot know what the script set, because MindSpore resets an Ascend to CPU there; it follows the
+    host. So on a host with an Ascend a script that sets the CPU needs the flag, too. Raises ValueError where script and
+    flag contradict each other.
+    """
+    if collectives.is_scheduler():
+        return Choice(asked or ("Ascend" if has_ascend() else "CPU"))
+    context = ms.get_context("device_target")
+    if asked is None:
+        if context == "Ascend" and context == _CONTEXT_AT_IMPORT and not has_ascend():
+            return Choice("CPU", "Device: CPU. MindSpore is set up for an Ascend, but this host has none")
+        ignored = context == "CPU" and has_ascend()
+        return Choice(context, "Device: CPU, as MindSpore's context says. This host has an Ascend" if ignored else None)
+    if context not in (asked, _CONTEXT_AT_IMPORT):
+        raise ValueError(
+            f"--device-target {asked}: the script chose {context} by mindspore.set_context(device_target={context!r}) "
+            f"or set_device; remove one of the two"
+        )
+    is_other = asked != context == "Ascend"
+    return Choice(asked, f"Device: {asked}. MindSpore's context says {context}" if is_other else None)
+
+
+def check_available(device_target: str) -> None:
+    """Refuse a device that this host does not have, in every process, msrun's scheduler among them.
+
+    MindSpore says so only in the workers, and its scheduler then waits for them for minutes. Refused as well: an Ascend
+    that is told to make the largest number of what overflows, and 0 of NaN. Losses and gradient norms are asked whether
+    they are finite.
+    """
+    if device_target == "Ascend" and not has_ascend():
+        raise ValueError(
+            "--device-target Ascend: this host has no Ascend device (/dev/davinci*); start on one that has, or use "
+            "--device-target CPU"
+        )
+    if device_target == "Ascend" and os.environ.get("MS_ASCEND_CHECK_OVERFLOW_MODE") == "SATURATION_MODE":
+        raise ValueError(
+            "MS_ASCEND_CHECK_OVERFLOW_MODE=SATURATION_MODE: an overflow would not be seen, nor a loss that is not a "
+            "number; unset it, INFNAN_MODE is the default of every Ascend that trains bfloat16"
+        )
+
+
+def fused_notice(device_target: str, fused: FusedOperators) -> str | None:
+    """One line where a device lacks the fused operators that are asked for."""
+    if device_target != "CPU" or not fused.operators:
+        return None
+    return f"No fused kernels on a CPU; the same mathematics runs in a memory-frugal form for: {fused}"
+
+
+def initialize(
+    device_target: str,
+    kernel_set: str | None,
+    threads: int | None,
+    world_size: int,
+    fused: FusedOperators = NOTHING_FUSED,
+) -> None:
+    """Select dynamic-graph mode, the device, its operators, `fused` ones among them.
+
+    On a CPU launches are made blocking: asynchronous ones make the main thread spin on the core that the work needs.
+    MindSpore's own kernels get as many threads as ours, once in a process.
+    """
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    if ms.get_context("device_target") != device_target:  # once a device computes, setting even the same one is refused
+        ms.set_device(device_target)
+    if device_target == "CPU":
+        ms.runtime.launch_blocking()
+        _limit_pool(threads or cores_of_a_rank(world_size))
+    kernels.use(kernel_set, threads or cores_of_a_rank(world_size), fused)
+
+
+def _limit_pool(threads: int) -> None:
+    """Give MindSpore's thread pool as many threads as our kernels have; what is set already, by the script or for
+    another job of this process, stays.
+
+    The pool is one dispatching thread, which computes as well, and the operators' threads. With no other than the
+    dispatching one, operators run in the calling thread; otherwise a matrix product is handed over, however small, and
+    the caller spins until a core was free for it. `op_tuning.threads_num` is this call, but refuses 0.
+    """
+    runtime = RuntimeConf.get_instance()
+    if runtime.is_op_threads_num_configured():
+        return
+    if not runtime.is_dispatch_threads_num_configured():
+        runtime.set_dispatch_threads_num(1)
+    runtime.set_op_threads_num(threads - 1)
+
+
+def engine_notice() -> str | None:
+    """One line that names what the host's operators compute with."""
+    return f"CPU kernels: {ENGINE.name}" if kernels.active() == "host" else None
+
+
+def blas_notice() -> str | None:
+    """One line where this process's matrix products run slower than its CPU could, with the way out."""
+    return blas.notice() if kernels.active() == "host" else None

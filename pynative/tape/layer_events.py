@@ -1,0 +1,193 @@
+"""What the layers of a chunk tell while it runs: a forward begins or is over, a backward begins, gradients are there.
+
+Reductions that overlap the backward, gathers that overlap the forward and parameters that are there for one layer at a
+time rest on this. A cell tells if its class says `observable = True` and somebody listens to its chunk; until then
+nothing is wrapped and nothing is on the tape.
+
+The two events of a backward come from identities around the cell. Every contribution to a gradient of the cell's
+parameters is computed on the way from the cell's outputs to its inputs, or by an operator that was recorded after the
+inputs came in, which the tape runs before what was recorded earlier: so once the gradients of the inputs are there, all
+contributions are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, get_args
+from weakref import WeakMethod
+
+from mindspore import Parameter, Tensor, nn
+
+from pynative.parameter import name_parameters, trainable
+from pynative.tape import autograd
+
+Event = Literal["before_forward", "after_forward", "before_backward", "after_backward"]
+Observer = Callable[[nn.Cell], None]
+Uses = Counter[int]
+"""How often each cell (its id) runs in the forward of a micro-batch."""
+
+
+class _Identity(autograd.Function):
+    """Tensors as they are; `note` is called when the gradients of all of them have come."""
+
+    @staticmethod
+    def forward(ctx, note, *tensors):
+        ctx.note = note
+        return tensors if len(tensors) > 1 else tensors[0]
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        ctx.note()
+        return None, *gradients
+
+
+def _passed(values: list[Any], note: Callable[[], None]) -> list[Any]:
+    """The values; those that will have a gradient passed through one identity."""
+    places = [place for place, value in enumerate(values) if _has_gradient(value)]
+    if places:
+        passed = _Identity.apply(note, *(values[place] for place in places))
+        for place, value in zip(places, passed if len(places) > 1 else (passed,), strict=True):
+            values[place] = value
+    return values
+
+
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, Tensor) and not isinstance(value, Parameter) and autograd.needs_gradient(value)
+
+
+class LayerEvents:
+    """The events of one chunk of a model.
+
+    before_forward, after_forward: around each run of a cell, the second run of what is recomputed and those of an
+    evaluation too. before_backward: the gradients of its outputs have come, of each run that is on the tape.
+    after_backward: once a micro-batch, when `main_grad` of the cell's parameters has all contributions of all of the
+    cell's runs: a deferred weight gradient's when that was computed, the tape's moved over. For a cell without inputs
+    that have gradients that is the end of the chunk's backward. The chunk itself is the outermost cell, told of by
+    those who run it (`forward`, `backward`).
+    """
+
+    def __init__(self, chunk: nn.Cell) -> None:
+        self.chunk = chunk
+        self.cells = list(_outermost(chunk))
+        """The observed cells, in the model's order, without the chunk."""
+        self.is_last_micro_batch = False
+        """The gradients that are computed now are the last contributions of this step; whoever runs the chunk says."""
+        self._observers: dict[Event, list[Observer]] = {event: [] for event in get_args(Event)}
+        self._forward_uses: Uses | None = None
+        self._uses_to_come: Uses = Counter()
+        self._tape_gradients = autograd.TapeGradients(trainable(chunk))
+        self._own_parameters = {id(cell): [id(p) for p in trainable(cell)] for cell in [*self.cells, chunk]}
+        for parameter in name_parameters(chunk):
+            parameter.meta.layer_events = self
+
+    @classmethod
+    def of(cls, chunk: nn.Cell) -> LayerEvents:
+        """Those of this chunk, which are kept with it."""
+        kept: LayerEvents | None = getattr(chunk, "layer_events", None)
+        if kept is None:
+            chunk.layer_events = kept = cls(chunk)
+        return kept
+
+    def parameters(self, cell: nn.Cell) -> list[Parameter]:
+        """The trainable parameters of an observed cell; of the chunk, those of none."""
+        if cell is not self.chunk:
+            return list(trainable(cell))
+        of_cells = {id(parameter) for inner in self.cells for parameter in trainable(inner)}
+        return [parameter for parameter in trainable(cell) if id(parameter) not in of_cells]
+
+    def on(self, event: Event, observer: Observer) -> None:
+        """Have `observer(cell)` called at each such event, after those that came before it; for good."""
+        if not any(self._observers.values()):
+            for cell in self.cells:
+                cell.construct = partial(self._run, cell, cell.construct)
+        self._observers[event].append(observer)
+
+    def listen(self, event: Event, method: Observer) -> None:
+        """`on` with a method of an object that this does not keep alive, for as long as it is there."""
+        weak = WeakMethod(method)
+
+        def observer(cell: nn.Cell) -> None:
+            alive = weak()
+            if alive is not None:
+                alive(cell)
+
+        self.on(event, observer)
+
+    def _tell(self, event: Event, cell: nn.Cell) -> None:
+        for observer in self._observers[event]:
+            observer(cell)
+
+    def _run(self, cell: nn.Cell, construct: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+        """A cell's forward between its events."""
+        self._tell("before_forward", cell)
+        if self._forward_uses is not None:
+            self._forward_uses[id(cell)] += 1
+        is_recording = autograd.is_recording()
+        if is_recording and self._observers["after_backward"]:
+            values = _passed([*inputs, *named.values()], partial(self._use_is_over, cell))
+            inputs, named = tuple(values[: len(inputs)]), dict(zip(named, values[len(inputs) :], strict=True))
+        result = construct(*inputs, **named)
+        if is_recording and self._observers["before_backward"]:
+            note = partial(self._tell, "before_backward", cell)
+            result = tuple(_passed([*result], note)) if isinstance(result, tuple) else _passed([result], note)[0]
+        self._tell("after_forward", cell)
+        return result
+
+    @contextmanager
+    def forward(self) -> Iterator[Uses]:
+        """Around a micro-batch's forward; what it gives is for `backward`."""
+        uses: Uses = Counter()
+        self._forward_uses = uses
+        self._tell("before_forward", self.chunk)
+        try:
+            yield uses
+        finally:
+            self._forward_uses = None
+        self._tell("after_forward", self.chunk)
+
+    @contextmanager
+    def backward(self, uses: Uses) -> Iterator[None]:
+        """Around a micro-batch's backward, inside of what defers its weight gradients; then the tape has no gradients
+        of the chunk's parameters left."""
+        self._uses_to_come = uses
+        self._tell("before_backward", self.chunk)
+        yield
+        for cell in reversed(self.cells):
+            if uses[id(cell)]:
+                self._complete_later(cell)
+        self._complete_later(self.chunk)
+
+    def _use_is_over(self, cell: nn.Cell) -> None:
+        self._uses_to_come[id(cell)] -= 1
+        if not self._uses_to_come[id(cell)]:
+            self._complete_later(cell)
+
+    def _complete_later(self, cell: nn.Cell) -> None:
+        """What the tape has of the cell is taken now, and added when the event comes: cells may share the memory of
+        their gradients (ZeRO). What it has of no cell that ran is added with the chunk's."""
+        if cell is self.chunk:
+            self.collect()
+        if self._observers["after_backward"]:
+            taken = self._tape_gradients.take(self._own_parameters[id(cell)])
+            autograd.after_weight_gradients(partial(self._complete, cell, taken))
+
+    def collect(self) -> None:
+        """Move gradients that the tape left to `main_grad`: `backward` does it, for a backward of one's own call it."""
+        self._tape_gradients.collect()
+
+    def _complete(self, cell: nn.Cell, taken: list[tuple[Tensor, Tensor]]) -> None:
+        self._tape_gradients.add(taken)
+        self._tell("after_backward", cell)
+
+
+def _outermost(cell: nn.Cell) -> Iterator[nn.Cell]:
+    """The observable cells inside a cell, not looking into them; each once."""
+    seen: set[int] = set()
+    for child in cell.cells():
+        for found in [child] if getattr(child, "observable", False) else _outermost(child):
+            if id(found) not in seen:
+                seen.add(id(found))
+                yield found

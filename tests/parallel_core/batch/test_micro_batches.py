@@ -1,0 +1,99 @@
+"""The batch of a step: cut into micro-batches and shards of sequences, and counted, in numpy."""
+
+import numpy as np
+import pytest
+
+from parallel_core.batch.micro_batches import ContextShard, Entry, StepBatch, tokens_ahead
+from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, as_array
+
+ROWS, LENGTH = 6, 16
+WHOLE = ContextShard(ContextLayout(), 0)
+LAYOUTS = [ContextLayout.of(2, RING), ContextLayout.of(4, ULYSSES), ContextLayout.of(4, HYBRID, 2)]
+
+
+def arrays() -> dict[str, np.ndarray]:
+    """Tokens that are all different, a mask with another number of ones in each row, and an attention
+    mask; in row i documents are i + 1 long."""
+    tokens = np.arange(ROWS * LENGTH).reshape(ROWS, LENGTH)
+    loss_mask = (np.arange(LENGTH) < np.arange(1, ROWS + 1)[:, None]).astype(np.float32)
+    attention_mask = np.random.default_rng(0).random((ROWS, 1, LENGTH, LENGTH)) < 0.5
+    starts = np.arange(LENGTH, dtype=np.int32) // np.arange(1, ROWS + 1)[:, None] * np.arange(1, ROWS + 1)[:, None]
+    entries = {"tokens": tokens, "labels": tokens + 1, "loss_mask": loss_mask, "attention_mask": attention_mask}
+    return entries | {"document_starts": starts}
+
+
+def entries(without: str = "") -> dict[str, Entry]:
+    return {name: Entry.of(name, array) for name, array in arrays().items() if name != without}
+
+
+def test_micro_batches_are_rows():
+    """In order; what is no array goes to each, and what a stage does not read to none."""
+    batch = StepBatch({**entries(), "note": "text"}, 3, WHOLE)
+    for number in range(3):
+        made = batch.micro_batch(number, without={"labels"})
+        assert made.pop("note") == "text" and made.keys() == arrays().keys() - {"labels"}
+        for name, entry in made.items():
+            np.testing.assert_array_equal(entry.array, arrays()[name][2 * number : 2 * number + 2])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ranks_read_their_shards(layout):
+    """Positions along the sequence; of the attention mask the rows of the ring's member, and all columns, and of
+    document starts those of its queries, by their places in the whole sequence."""
+    for rank in range(layout.size):
+        made = StepBatch(entries(), 2, ContextShard(layout, rank)).micro_batch(1)
+        positions = as_array(layout.positions(LENGTH, rank))
+        for name in ("tokens", "labels", "loss_mask"):
+            np.testing.assert_array_equal(made[name].array, arrays()[name][3:, positions])
+        rows = as_array(layout.ring_positions(LENGTH, rank // layout.ulysses))
+        np.testing.assert_array_equal(made["attention_mask"].array, arrays()["attention_mask"][3:][:, :, rows])
+        np.testing.assert_array_equal(made["document_starts"].array, arrays()["document_starts"][3:, rows])
+
+
+def test_micro_batches_are_as_long_as_their_longest_rows():
+    """Before ranks take their shards; rows that only fill up a batch have no length, and no token counts less."""
+    given = entries("attention_mask") | {"lengths": Entry.of("lengths", np.array([4, 8, 12, 4, 0, 0], np.int32))}
+    for context in (WHOLE, ContextShard(ContextLayout.of(2, RING), 1)):
+        batch = StepBatch(given, 3, context)
+        for number, length in enumerate((8, 12, 16)):
+            made = batch.micro_batch(number)
+            assert made.keys() == given.keys() - {"lengths"}
+            whole = made["tokens"].array if context is WHOLE else made["tokens"].whole
+            np.testing.assert_array_equal(whole, arrays()["tokens"][2 * number : 2 * number + 2, :length])
+            assert made["document_starts"].array.shape == (2, length // context.layout.size)
+            assert batch.tokens(number) == arrays()["loss_mask"][2 * number : 2 * number + 2].sum()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_shard_is_not_cut_again(layout):
+    """Of a batch that a script cut, micro-batches are rows; they count the whole sequences' tokens all the same."""
+    shard = ContextShard(layout, layout.size - 1)
+    cut = {name: shard.entry(name, entry) for name, entry in entries().items()}
+    once, again = StepBatch(entries(), 2, shard), StepBatch(cut, 2, shard)
+    for name, entry in once.micro_batch(0).items():
+        np.testing.assert_array_equal(again.micro_batch(0)[name].array, entry.array)
+        assert entry.whole is not None
+        np.testing.assert_array_equal(entry.whole, arrays()[name][:3])
+    assert [again.tokens(number) for number in (0, 1)] == [once.tokens(number) for number in (0, 1)] == [6.0, 15.0]
+
+
+def test_tokens_ahead():
+    """What stands further on, zeros beyond the end; a sequence that ends before is all zeros."""
+    np.testing.assert_array_equal(tokens_ahead(np.array([[1, 2, 3], [4, 5, 6]]), 2), [[3, 0, 0], [6, 0, 0]])
+    assert not tokens_ahead(np.array([[1, 2, 3]]), 4).any()
+
+
+def test_what_counts():
+    """The loss mask's tokens, without one all labels, without these each micro-batch the same."""
+    masked, labelled = StepBatch(entries(), 6, WHOLE), StepBatch(entries("loss_mask"), 2, WHOLE)
+    assert [masked.tokens(number) for number in range(6)] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert labelled.tokens(0) == 3 * LENGTH
+    assert StepBatch({"tokens": entries()["tokens"]}, 2, WHOLE).tokens(0) == 1.0
+
+
+@pytest.mark.parametrize(("layout", "divisor"), [(LAYOUTS[0], 4), (LAYOUTS[1], 4), (LAYOUTS[2], 8)])
+def test_lengths_that_do_not_divide_are_refused(layout, divisor):
+    """A ring needs two chunks for each of its members."""
+    odd = StepBatch({"tokens": Entry.of("tokens", np.zeros((2, 18), int))}, 1, ContextShard(layout, 0))
+    with pytest.raises(ValueError, match=f"'tokens' has sequences of 18: must be a multiple of {divisor} with"):
+        odd.micro_batch(0)

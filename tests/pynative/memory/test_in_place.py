@@ -1,0 +1,36 @@
+"""Writing in place: every type into every type, beside neighbours in flat memory."""
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from parallel_core.buffers import Span
+from pynative.distributed.flat_memory import FlatMemory
+from pynative.memory import in_place
+from tests.support.kernels import tensor, values
+
+TYPES = ["float32", "float16", "bfloat16"]
+
+
+@pytest.mark.parametrize("source", TYPES)
+@pytest.mark.parametrize("target", TYPES)
+def test_a_part_of_flat_memory(target, source):
+    """Assigned, then added to, rounded once to the memory's type; what lies beside it stays."""
+    memory = FlatMemory([Span(0, 6)], target)
+    whole, part = memory.view(0, (6,)), memory.view(1, (2, 2))
+    given = tensor(np.array([[1 / 3, 2.0], [-5.5, 1e-3]], np.float32), getattr(mindspore, source))
+    in_place.assign(part, given)
+    expected = tensor(values(given), getattr(mindspore, target))
+    np.testing.assert_array_equal(values(part), values(expected))
+    in_place.assign_add(part, given)
+    total = tensor(values(expected) + values(given), getattr(mindspore, target))
+    np.testing.assert_array_equal(values(part), values(total))
+    np.testing.assert_array_equal(values(whole), [0, *values(part).reshape(-1), 0])
+
+
+def test_a_copy_is_not_written_to():
+    """MindSpore gives the memory of a view as a copy: what is written there would be lost."""
+    view = Tensor(np.zeros((2, 3), np.float16)).swapaxes(0, 1)
+    with pytest.raises(AssertionError, match="a view of another tensor"):
+        in_place.assign(view, Tensor(np.ones((3, 2), np.float16)))

@@ -82,7 +82,7 @@ FLOORS = {
         {"buffers", "initial_values", "recompute", "sampling", "sizes", "system"},
         {"context", "schedules"},
         {"config"},
-        {"attention", "batch", "moe", "optimizer", "topology"},
+        {"attention", "batch", "moe", "optimizer", "topology", "trace"},
         {"blocks", "data", "step_figures"},
         {"checkpoint", "costs"},
         {"start_lines"},

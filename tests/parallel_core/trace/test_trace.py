@@ -1,0 +1,42 @@
+"""A trace's file and its sums."""
+
+import pytest
+
+from parallel_core.trace import Kind, Span, chrome_json, read_chrome, summary
+
+STEP = [
+    Span(1, Kind.STEP, "step 3", 10.0, 10.0, 3),
+    Span(1, Kind.DATA, "data", 10.0, 1.0, 3),
+    Span(1, Kind.WAITING, "recv", 11.0, 2.0, 3, "pp"),
+    Span(1, Kind.MOVING, "recv", 13.0, 0.5, 3, "pp"),
+    Span(1, Kind.FORWARD, "F0", 13.5, 3.0, 3),
+    Span(1, Kind.WAITING, "all_reduce", 14.0, 1.0, 3, "tp"),
+    Span(1, Kind.MOVING, "all_reduce", 15.0, 0.5, 3, "tp"),
+    Span(1, Kind.COLLECTIVE, "reduce_scatter", 14.0, 5.0, 3, "dp"),
+    Span(1, Kind.OPTIMIZER, "optimizer", 16.5, 3.0, 3),
+]
+
+
+def test_sums_of_a_step():
+    """A wait inside a forward is no computing, one for another stage is the bubble, what is under way costs nothing."""
+    (found,) = summary(STEP)
+    assert (found.rank, found.step, found.total) == (1, 3, 10.0)
+    assert (found.data, found.bubble, found.messages, found.computing) == pytest.approx((1.0, 2.0, 2.0, 4.5))
+    assert found.unknown == pytest.approx(0.5) and found.bubble_share == pytest.approx(0.2)
+
+
+def test_the_file_has_every_span(tmp_path):
+    """Times count from the first span; names of ranks and lanes are events of their own."""
+    path = tmp_path / "trace.json"
+    path.write_text(chrome_json(STEP, plan={"bubble": 0.1}))
+    read = read_chrome(path)
+    assert summary(read)[0].computing == pytest.approx(4.5)
+    assert sorted(read) == sorted(span._replace(start=span.start - 10.0) for span in STEP)
+
+
+def test_another_file_is_refused(tmp_path):
+    path = tmp_path / "trace.json"
+    for text in ("[1]", '{"traceEvents": [{"ph": "X"}]}', "{"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"trace\.json"):
+            read_chrome(path)

@@ -26,6 +26,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sizes import HYBRID, RING, ULYSSES
 
 Ranges = tuple[range, ...]
@@ -45,7 +46,7 @@ def cut(ranges: Sequence[range], start: int, stop: int) -> Ranges:
     return tuple(runs)
 
 
-def as_array(ranges: Ranges) -> np.ndarray:
+def as_array(ranges: Ranges) -> Array:
     """The positions one by one, int32 [s]."""
     return np.concatenate([np.arange(run.start, run.stop, dtype=np.int32) for run in ranges])
 
@@ -95,11 +96,11 @@ class ContextLayout:
         length = seq_length // self.size
         return cut(self.ring_positions(seq_length, place), inside * length, (inside + 1) * length)
 
-    def order(self, seq_length: int) -> np.ndarray:
+    def order(self, seq_length: int) -> Array:
         """The ranks' positions one after another: whole[order] is the ranks' shards, in the order of the ranks."""
         return as_array(tuple(run for rank in range(self.size) for run in self.positions(seq_length, rank)))
 
-    def to_whole(self, shards: np.ndarray, axis: int = 0) -> np.ndarray:
+    def to_whole(self, shards: Array, axis: int = 0) -> Array:
         """The ranks' shards one after another along `axis` -> the sequence in its own order."""
         return shards.take(np.argsort(self.order(shards.shape[axis])), axis)
 

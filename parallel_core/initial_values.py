@@ -10,6 +10,7 @@ from math import prod
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import Box, Place, ShardSpec
 
 _WORDS_PER_COUNTER = 4
@@ -25,7 +26,7 @@ def _stream(seed: int, name: str, first_word: int) -> tuple[np.random.Philox, in
     return generator, skip
 
 
-def standard_normal(seed: int, name: str, start: int, stop: int) -> np.ndarray:
+def standard_normal(seed: int, name: str, start: int, stop: int) -> Array:
     """Elements start..stop-1 of a parameter's standard normal stream, float32, by the Box-Muller transform."""
     values = np.empty(stop - start, np.float32)
     for first in range(start, stop, _BLOCK):
@@ -39,7 +40,7 @@ def standard_normal(seed: int, name: str, start: int, stop: int) -> np.ndarray:
     return values
 
 
-def _box_of_normals(seed: int, spec: ShardSpec, box: Box) -> np.ndarray:
+def _box_of_normals(seed: int, spec: ShardSpec, box: Box) -> Array:
     """The part of a parameter's standard normal values in a box, computed from the rows that the box touches."""
     if not spec.shape:
         return standard_normal(seed, spec.name, 0, 1).reshape(())
@@ -54,7 +55,7 @@ class Normal:
 
     std: float
 
-    def shard(self, seed: int, place: Place) -> np.ndarray:
+    def shard(self, seed: int, place: Place) -> Array:
         """The values of a rank's shard, float32; the same numbers however the parameter is cut."""
         values = np.empty(place.shape, np.float32)
         for box in place.boxes:
@@ -68,7 +69,7 @@ class Constant:
 
     value: float
 
-    def shard(self, seed: int, place: Place) -> np.ndarray:
+    def shard(self, seed: int, place: Place) -> Array:
         """The values of a rank's shard, float32."""
         return np.full(place.shape, self.value, np.float32)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from parallel_core.findings import ConfigError, Finding
+from parallel_core.numerics.dtypes import Array
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Sampling:
         """The draws of the text of this number in a batch: they depend on no other text."""
         return np.random.Generator(np.random.Philox(self.seed).jumped(text))
 
-    def next_token(self, logits: np.ndarray, generator: np.random.Generator, text: Sequence[int] = ()) -> int:
+    def next_token(self, logits: Array, generator: np.random.Generator, text: Sequence[int] = ()) -> int:
         """logits float32 [v] behind the tokens of `text` -> a token."""
         if self.repetition_penalty != 1.0:
             logits = self._penalized(logits, text)
@@ -70,14 +71,14 @@ class Sampling:
             probabilities /= probabilities.sum()
         return int(generator.choice(order, p=probabilities))
 
-    def _penalized(self, logits: np.ndarray, text: Sequence[int]) -> np.ndarray:
+    def _penalized(self, logits: Array, text: Sequence[int]) -> Array:
         said, penalty = np.unique(np.asarray(text, np.int64)), np.float32(self.repetition_penalty)
         logits = logits.copy()
         logits[said] = np.where(logits[said] > 0, logits[said] / penalty, logits[said] * penalty)
         return logits
 
 
-def log_probability(logits: np.ndarray, token: int) -> float:
+def log_probability(logits: Array, token: int) -> float:
     """Natural logarithm of a token's probability in softmax(logits [v]): the model's own, however tokens are drawn."""
     shifted = logits - logits.max()
     return float(shifted[token] - np.log(np.exp(shifted).sum(dtype=np.float64)))

@@ -14,6 +14,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
+
 Coordinates: TypeAlias = Mapping[str, tuple[int, int]]
 """Kind of group -> (this rank's place in its group, number of ranks of the group). A kind that is absent has one rank.
 `Topology.coordinates` gives those of any rank, `parallel_state.get_coordinates` this process's."""
@@ -136,7 +138,7 @@ class Place:
         """Local elements."""
         return prod(self.shape)
 
-    def cut(self, whole: np.ndarray) -> np.ndarray:
+    def cut(self, whole: Array) -> Array:
         """The shard of a whole array; a view where it is one box."""
         if whole.shape != self.spec.shape:
             raise ValueError(f"parameter {self.spec.name}: expected shape {self.spec.shape}, got {whole.shape}")
@@ -147,7 +149,7 @@ class Place:
             shard[box.in_shard] = whole[box.in_whole]
         return shard
 
-    def put(self, shard: np.ndarray, whole: np.ndarray) -> None:
+    def put(self, shard: Array, whole: Array) -> None:
         """Write a shard to where it is in the whole array."""
         assert shard.shape == self.shape and whole.shape == self.spec.shape, (self, shard.shape, whole.shape)
         for box in self.boxes:
@@ -167,9 +169,9 @@ def place(spec: ShardSpec, coordinates: Coordinates) -> Place:
     return Place(spec, shape, tuple(boxes))
 
 
-def merge(shards: Iterable[tuple[Place, np.ndarray]]) -> np.ndarray:
+def merge(shards: Iterable[tuple[Place, Array]]) -> Array:
     """The whole array from shards that cover it."""
-    whole: np.ndarray | None = None
+    whole: Array | None = None
     for part, shard in shards:
         whole = np.empty(part.spec.shape, shard.dtype) if whole is None else whole
         part.put(shard, whole)

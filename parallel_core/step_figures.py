@@ -17,6 +17,7 @@ import numpy as np
 from parallel_core.config import ModelConfig
 from parallel_core.config.moe import BALANCING_LOSSES
 from parallel_core.moe.routing import beyond_capacity
+from parallel_core.numerics.dtypes import Array
 
 TOKENS_CHOSEN = "tokens_chosen"
 """[layers, E]: how many of a layer's choices fell on each expert, before tokens are dropped."""
@@ -40,10 +41,10 @@ class Figure:
     layers: int = 0
     """Of a loss by layer: by how many layers its sum is divided to be logged. As in Megatron those are the decoder's
     layers of experts and all depths of multi-token prediction, dense ones too."""
-    counted: Callable[[np.ndarray], np.ndarray] = np.asarray
+    counted: Callable[[Array], Array] = np.asarray
     """From the array that a cell reports of a micro-batch to the one that is summed."""
 
-    def logged(self, value: np.ndarray) -> float:
+    def logged(self, value: Array) -> float:
         """One number: the mean over `layers`, or the value itself where it isn't by layer."""
         return float(value.sum()) / max(self.layers, 1)
 
@@ -109,12 +110,12 @@ def router_losses(config: ModelConfig) -> Iterator[str]:
         yield Z_LOSS
 
 
-def logged(config: ModelConfig, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+def logged(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:
     """The losses among a step's values as numbers, by Megatron's names."""
     return {figure.name: figure.logged(values[figure.name]) for figure in figures_of(config) if figure.is_loss}
 
 
-def logged_by_layer(config: ModelConfig, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+def logged_by_layer(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:
     """The routers' losses of each layer that has experts, by Megatron's names: layers count from 0."""
     return {
         f"moe/{figure.name}_layer_{layer}": float(values[figure.name][layer])
@@ -124,12 +125,12 @@ def logged_by_layer(config: ModelConfig, values: Mapping[str, np.ndarray]) -> di
     }
 
 
-def to_vector(figures: Sequence[Figure], values: Mapping[str, np.ndarray]) -> list[float]:
+def to_vector(figures: Sequence[Figure], values: Mapping[str, Array]) -> list[float]:
     """All values one after the other."""
     return [number for figure in figures for number in values[figure.name].ravel().tolist()]
 
 
-def from_vector(figures: Sequence[Figure], vector: Sequence[float], parts: int) -> dict[str, np.ndarray]:
+def from_vector(figures: Sequence[Figure], vector: Sequence[float], parts: int) -> dict[str, Array]:
     """Values by name, losses divided by `parts`, the number of micro-batches of all replicas."""
     ends = np.cumsum([0] + [prod(figure.shape) for figure in figures]).tolist()
     arrays = (np.array(vector[start:end], np.float64) for start, end in pairwise(ends))

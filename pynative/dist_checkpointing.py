@@ -34,7 +34,7 @@ class _Run:
     optimizer: FlatOptimizer | None
     scheduler: OptimizerParamScheduler | None
     iteration: int = 0
-    callbacks: tuple = ()
+    callbacks: tuple[Any, ...] = ()
     callback_states: dict[str, dict[str, Any]] = field(default_factory=dict)
     run_id: str = _THIS_PROCESS
     resumed_from: Path | None = None

@@ -17,6 +17,7 @@ from mindspore import Tensor, from_numpy
 
 from parallel_core.attention.rotary import Rotary
 from parallel_core.attention.score_form import ScoreForm
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.memory.arrays import array_type
 
@@ -32,7 +33,7 @@ class LayerCache:
         self.slots = slots
         self.kept: list[Tensor] = []
 
-    def write(self, rows: Sequence[Tensor], positions: np.ndarray, lengths: np.ndarray) -> None:
+    def write(self, rows: Sequence[Tensor], positions: Array, lengths: Array) -> None:
         """Take over tensors [s, b, ...] of tokens at positions int32 [s, b]; lengths [b]: of the texts with them."""
         if not self.kept:
             self.kept = [_zeros((self.slots, *row.shape[1:]), row) for row in rows]
@@ -40,7 +41,7 @@ class LayerCache:
         slots = np.where(stay, positions % self.slots, -1).astype(np.int32)
         self.kept = [kernels.write_slots(kept, row, slots) for kept, row in zip(self.kept, rows, strict=True)]
 
-    def ages(self, lengths: np.ndarray) -> np.ndarray:
+    def ages(self, lengths: Array) -> Array:
         """By how many positions the tokens in the slots come before each text's last one, int32 [slots in use, b];
         negative where there is none. lengths [b]: of the texts."""
         last = lengths.astype(np.int32) - 1
@@ -67,9 +68,9 @@ class Cache:
         self.lengths = np.zeros(0, np.int32)
         """int32 [b]: tokens of each text, those of the forward under way included."""
         self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
-        self._ages: dict[int, np.ndarray] = {}
+        self._ages: dict[int, Array] = {}
 
-    def begin(self, lengths: np.ndarray) -> None:
+    def begin(self, lengths: Array) -> None:
         """A forward begins, of texts [b] with so many tokens: of all of them or, behind another one, of the last."""
         first, self.lengths = not self.lengths.size, lengths.astype(np.int32)
         self.positions = _first_positions(self.lengths) if first else self.lengths[None] - 1
@@ -88,7 +89,7 @@ class Cache:
         self.layers[layer].write(rows, self.positions, self.lengths)
         return [kept[: len(self.ages(layer))] for kept in self.layers[layer].kept] if self.continues else rows
 
-    def ages(self, layer: int) -> np.ndarray:
+    def ages(self, layer: int) -> Array:
         """See `LayerCache.ages`: the same array for all layers that keep equally much."""
         own = self.layers[layer]
         if own.slots not in self._ages:
@@ -103,7 +104,7 @@ class Cache:
         return self._angles[rotary]
 
 
-def _first_positions(lengths: np.ndarray) -> np.ndarray:
+def _first_positions(lengths: Array) -> Array:
     return np.repeat(np.arange(lengths.max(), dtype=np.int32)[:, None], len(lengths), axis=1)
 
 

@@ -15,6 +15,7 @@ from mindspore import Parameter, Tensor, nn
 
 from parallel_core.buffers import Stretch
 from parallel_core.initial_values import Constant, Normal
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import Place, ShardSpec, place
 from pynative import parallel_state
 from pynative.memory import in_place
@@ -107,7 +108,7 @@ def set_main_param(parameter: Parameter, view: Tensor | None, of: Tensor | None 
     parameter.meta.rounded_from_main = of
 
 
-def as_type(values: np.ndarray, dtype: ms.Type) -> Tensor:
+def as_type(values: Array, dtype: ms.Type) -> Tensor:
     """A tensor of this type over float32 values."""
     tensor = Tensor.from_numpy(values)
     return tensor if dtype == ms.float32 else tensor.astype(dtype)
@@ -162,12 +163,12 @@ def settled(parameters: list[Parameter]) -> list[Parameter]:
     return parameters
 
 
-def write(tensor: Tensor, values: np.ndarray) -> None:
+def write(tensor: Tensor, values: Array) -> None:
     """Overwrite a tensor in place, rounding to its type."""
     in_place.assign(tensor, Tensor.from_numpy(np.ascontiguousarray(values, np.float32)))
 
 
-def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
+def write_parameter(parameter: Parameter, values: Array) -> None:
     """Overwrite a parameter in place; its float32 copy, if it has one, then holds the rounded values too."""
     write(parameter, values)
     parameter.meta.keep()

@@ -15,6 +15,7 @@ import numpy as np
 from mindspore import Tensor
 
 from parallel_core.numerics.averaging import Averaging, MicroBatchWeight, Weight
+from parallel_core.numerics.dtypes import Array
 from parallel_core.step_figures import Figure, from_vector, to_vector
 from pynative.tape import autograd
 
@@ -24,7 +25,7 @@ class _Added(NamedTuple):
     layer: int | None
     share: float
 
-    def read(self, figure: Figure) -> np.ndarray:
+    def read(self, figure: Figure) -> Array:
         value = self.value if isinstance(self.value, float) else np.squeeze(self.value.asnumpy())
         return figure.counted(np.asarray(value)) * self.share
 
@@ -40,7 +41,7 @@ class StepFigures:
     def __init__(self, figures: Sequence[Figure], averaging: Averaging) -> None:
         self.figures, self.averaging = figures, averaging
         self._added: dict[str, list[_Added]] = {figure.name: [] for figure in figures}
-        self._running: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
+        self._running: dict[tuple[str, int], tuple[Array, int]] = {}
 
     def add(self, name: str, value: Tensor | float, layer: int | None = None, share: float = 1.0) -> None:
         """Report `share` of a figure, which is this rank's; of one by layer that of a layer, by its number from 1."""
@@ -49,7 +50,7 @@ class StepFigures:
                 _Added(value if isinstance(value, float) else autograd.detached(value), layer, share)
             )
 
-    def running_mean(self, name: str, layer: int, value: np.ndarray) -> np.ndarray:
+    def running_mean(self, name: str, layer: int, value: Array) -> Array:
         """Of what was given here so far in this step, this value included."""
         total, count = self._running.get((name, layer), (np.zeros_like(value), 0))
         self._running[name, layer] = total + value, count + 1
@@ -63,7 +64,7 @@ class StepFigures:
                 values[figure.name][... if one.layer is None else one.layer - 1] += one.read(figure)
         return to_vector(self.figures, values)
 
-    def whole(self, vector: Sequence[float]) -> dict[str, np.ndarray]:
+    def whole(self, vector: Sequence[float]) -> dict[str, Array]:
         """The job's figures, of the sum of all ranks' vectors."""
         return from_vector(self.figures, vector, self.averaging.micro_batches * self.averaging.replicas)
 

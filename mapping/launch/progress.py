@@ -17,7 +17,7 @@ def train_iters(command: Sequence[str]) -> int | None:
     return int(counts[-1]) if counts and counts[-1].isdigit() else None
 
 
-def progress_line(found: re.Match, total: int | None, width: int) -> str:
+def progress_line(found: re.Match[str], total: int | None, width: int) -> str:
     """A bar, step, loss, tokens per second and estimated time left, in at most `width` columns."""
     step, loss, tokens_per_second, time_left = found.groups()
     parts = [f"step {step}", f"loss {float(loss):.4f}", f"{float(tokens_per_second):,.0f} tokens/s", f"ETA {time_left}"]

@@ -71,7 +71,7 @@ def start(command: Sequence[str], ends_with_parent: bool) -> int:
     return TERMINATED if told else of_shell(code)
 
 
-def _interrupt(process: subprocess.Popen) -> None:
+def _interrupt(process: subprocess.Popen[str]) -> None:
     """Until it ends, pass Ctrl-C on to msrun: Python may lose a signal in the middle of an import."""
     while True:
         with suppress(subprocess.TimeoutExpired):

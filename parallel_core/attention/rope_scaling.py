@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
+
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
     from parallel_core.config.families import RopeScalingConfig
@@ -20,7 +22,7 @@ ORIGINAL_LENGTHS = {"llama3": LLAMA3_ORIGINAL_LENGTH, "yarn": YARN_ORIGINAL_LENG
 """Megatron's, where none is given."""
 
 
-def stretched(frequencies: np.ndarray, config: ModelConfig) -> tuple[np.ndarray, float]:
+def stretched(frequencies: Array, config: ModelConfig) -> tuple[Array, float]:
     """The frequencies as the configuration stretches them, and what cosines and sines are multiplied with."""
     scaling = config.rope_scaling
     match scaling.type:
@@ -38,7 +40,7 @@ def stretched(frequencies: np.ndarray, config: ModelConfig) -> tuple[np.ndarray,
     return frequencies, 1.0
 
 
-def llama3(frequencies: np.ndarray, scaling: RopeScalingConfig) -> np.ndarray:
+def llama3(frequencies: Array, scaling: RopeScalingConfig) -> Array:
     """Llama 3.1's: long wavelengths are stretched by the factor, short ones left, those between blended.
 
     "The Llama 3 Herd of Models" (2024), by Megatron's constants.
@@ -49,12 +51,12 @@ def llama3(frequencies: np.ndarray, scaling: RopeScalingConfig) -> np.ndarray:
     return _blended(frequencies, np.clip(share_kept, 0.0, 1.0), scaling.factor)
 
 
-def _blended(frequencies: np.ndarray, kept: np.ndarray, factor: float) -> np.ndarray:
+def _blended(frequencies: Array, kept: Array, factor: float) -> Array:
     """The share `kept` of each frequency as it is, the rest stretched by the factor."""
     return (frequencies * (kept + (1.0 - kept) / factor)).astype(frequencies.dtype)
 
 
-def yarn(frequencies: np.ndarray, scaling: RopeScalingConfig, base: float, factor: float) -> np.ndarray:
+def yarn(frequencies: Array, scaling: RopeScalingConfig, base: float, factor: float) -> Array:
     """YaRN's (Peng et al., 2023): pairs that turn more than beta_fast times over the original length are left, those
     that turn less than beta_slow times are stretched, those between blended by their number."""
     length = scaling.original_max_position_embeddings or YARN_ORIGINAL_LENGTH
@@ -75,9 +77,7 @@ def yarn_magnitude(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def longrope(
-    frequencies: np.ndarray, scaling: RopeScalingConfig, length: int, longest: int
-) -> tuple[np.ndarray, float]:
+def longrope(frequencies: Array, scaling: RopeScalingConfig, length: int, longest: int) -> tuple[Array, float]:
     """LongRoPE's (Ding et al., 2024): a divisor of each pair's frequency, of two lists by the length of the sequences.
 
     Where no magnitude is given, sqrt(1 + ln(longest / original) / ln(original)).
@@ -93,7 +93,7 @@ def longrope(
     return frequencies / np.array(divisors, frequencies.dtype), magnitude
 
 
-def dynamic(frequencies: np.ndarray, factor: float, lengths: float) -> np.ndarray:
+def dynamic(frequencies: Array, factor: float, lengths: float) -> Array:
     """Dynamic NTK scaling: sequences of `lengths` times the original length have a base that is larger by
     (factor x lengths - (factor - 1))^(r / (r - 2)); those within it have the model's own."""
     pairs = len(frequencies)

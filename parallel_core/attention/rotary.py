@@ -12,12 +12,13 @@ import numpy as np
 
 from parallel_core.attention.rope_scaling import stretched
 from parallel_core.context import Ranges
+from parallel_core.numerics.dtypes import Array
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
 
 
-def inverse_frequencies(head_size: int, percent: float = 1.0, base: float = 10000.0) -> np.ndarray:
+def inverse_frequencies(head_size: int, percent: float = 1.0, base: float = 10000.0) -> Array:
     """base^(-2i/r) for i < r/2, r = d x percent: radians a position, float32 [r/2]."""
     width = int(head_size * percent)
     return 1.0 / np.float32(base) ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))
@@ -56,7 +57,7 @@ class Rotary:
         scale = 1.0 / (config.rotary_seq_len_interpolation_factor or 1.0)
         return cls(tuple(frequencies.tolist()), scale, interleaved, magnitude)
 
-    def tables(self, positions: Ranges) -> tuple[np.ndarray, np.ndarray]:
+    def tables(self, positions: Ranges) -> tuple[Array, Array]:
         """Cosine and sine of the angles of these positions, float32 [s, r] each."""
         numbers = np.concatenate([np.arange(run.start, run.stop, dtype=np.float32) for run in positions])
         frequencies = np.array(self.inverse_frequencies, np.float32)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
+from parallel_core.numerics.dtypes import Array
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -43,15 +43,15 @@ class ScoreForm:
         """Whether scores are not the scaled products alone."""
         return self.soft_cap is not None or self.slopes is not None
 
-    def sees_all(self, queries: np.ndarray, keys: np.ndarray) -> bool:
+    def sees_all(self, queries: Array, keys: Array) -> bool:
         """Whether all of these keys are within the window of all queries; both are ascending positions."""
         return self.window is None or keys[0] >= queries[-1] - self.window
 
-    def sees_nothing(self, queries: np.ndarray, keys: np.ndarray) -> bool:
+    def sees_nothing(self, queries: Array, keys: Array) -> bool:
         """Whether all of these keys lie before the window of every query."""
         return self.window is not None and keys[-1] < queries[0] - self.window
 
-    def before_window(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def before_window(self, queries: Array, keys: Array) -> Array:
         """Bool [q, k]: the key lies before the query's window."""
         assert self.window is not None
         return keys < queries[:, None] - self.window

@@ -3,6 +3,8 @@
 b rows, s length of a sequence.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +19,7 @@ def starts_after(is_end: NDArray[np.bool_]) -> Starts:
     return np.maximum.accumulate(starts, axis=-1)
 
 
-def wrong_starts(starts: NDArray[np.integer]) -> NDArray[np.bool_]:
+def wrong_starts(starts: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
     """[b, s] bool: the number is neither the position's own nor the one before's."""
     wrong = starts != np.arange(starts.shape[-1])
     wrong[:, 1:] &= starts[:, 1:] != starts[:, :-1]

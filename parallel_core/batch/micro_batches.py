@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from parallel_core.context import ContextLayout, Ranges
+from parallel_core.numerics.dtypes import Array
 
 ENTRIES = ("tokens", "labels", "loss_mask", "attention_mask", "position_ids")
 """Megatron's, in the order in which its scripts unpack them."""
@@ -32,14 +33,14 @@ QUERY_AXES = {ATTENTION_MASK: 2, DOCUMENT_STARTS: 1}
 class Entry:
     """One array [b, ...] of a batch."""
 
-    array: np.ndarray
-    whole: np.ndarray | None = None
+    array: Array
+    whole: Array | None = None
     """Where `array` has a context-parallel rank's shards: the whole sequences that they were cut of."""
-    row_tokens: np.ndarray | None = None
+    row_tokens: Array | None = None
     """Of labels and loss mask: how many tokens of each row's whole sequence count, float64 [b]."""
 
     @classmethod
-    def of(cls, name: str, array: np.ndarray) -> Entry:
+    def of(cls, name: str, array: Array) -> Entry:
         """A batch's entry with whole sequences."""
         if name == LOSS_MASK:
             return cls(array, row_tokens=array.sum(tuple(range(1, array.ndim)), dtype=np.float64))
@@ -48,7 +49,7 @@ class Entry:
         return cls(array)
 
     @property
-    def sequences(self) -> np.ndarray:
+    def sequences(self) -> Array:
         """Whole ones, where they are known."""
         return self.array if self.whole is None else self.whole
 
@@ -64,7 +65,7 @@ class Entry:
     def with_rows(self, rows: int) -> Entry:
         """Zeros behind its own rows, up to so many."""
 
-        def filled(part: np.ndarray) -> np.ndarray:
+        def filled(part: Array) -> Array:
             return np.concatenate([part, np.zeros((rows - len(part), *part.shape[1:]), part.dtype)])
 
         whole, tokens = (None if part is None else filled(part) for part in (self.whole, self.row_tokens))
@@ -84,7 +85,7 @@ def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
     return {**batch, **{name: entry.with_rows(rows) for name, entry in short.items()}}
 
 
-def tokens_ahead(sequences: np.ndarray, places: int) -> np.ndarray:
+def tokens_ahead(sequences: Array, places: int) -> Array:
     """Sequences [b, s] of what stands so many places further on, 0 beyond their end."""
     ahead = np.zeros_like(sequences)
     kept = max(sequences.shape[1] - places, 0)
@@ -99,7 +100,7 @@ class ContextShard:
     layout: ContextLayout
     rank: int
 
-    def sequence(self, array: np.ndarray, name: str = "array") -> np.ndarray:
+    def sequence(self, array: Array, name: str = "array") -> Array:
         """[b, s, ...] -> the rank's positions; ValueError where s does not divide."""
         length, divisor = array.shape[1], self.layout.divisor
         if length % divisor:
@@ -109,7 +110,7 @@ class ContextShard:
             )
         return _take(array, self.layout.positions(length, self.rank), 1)
 
-    def queries(self, array: np.ndarray, name: str = ATTENTION_MASK) -> np.ndarray:
+    def queries(self, array: Array, name: str = ATTENTION_MASK) -> Array:
         """Attention mask [b or 1, 1, s, s], or document starts [b, s] -> of the queries that meet in the rank's
         attention, with all keys.
 
@@ -127,7 +128,7 @@ class ContextShard:
         return replace(entry, array=cut_out(entry.array, name), whole=entry.array)
 
 
-def _take(array: np.ndarray, positions: Ranges, axis: int) -> np.ndarray:
+def _take(array: Array, positions: Ranges, axis: int) -> Array:
     """The elements of `array` at these positions along an axis."""
     before = (slice(None),) * axis
     return np.concatenate([array[(*before, slice(run.start, run.stop))] for run in positions], axis)

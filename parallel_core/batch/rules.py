@@ -25,6 +25,7 @@ from parallel_core.batch.micro_batches import (
     Entry,
 )
 from parallel_core.config import AllConfig
+from parallel_core.numerics.dtypes import Array
 
 IDS = (TOKENS, LABELS, POSITION_IDS)
 CHECKED = (*ENTRIES, DOCUMENT_STARTS)
@@ -110,7 +111,7 @@ class BatchRules:
             elif parts == 1:
                 yield from _wrong_starts(name, array)
 
-    def _wrong_shape(self, name: str, array: np.ndarray, length: int, parts: int) -> Iterator[str]:
+    def _wrong_shape(self, name: str, array: Array, length: int, parts: int) -> Iterator[str]:
         rows = (len(array),)
         wanted = (*rows, 1, length, length) if name == ATTENTION_MASK else (*rows, length // parts)
         if array.shape == wanted or (name in QUERY_AXES and parts > 1):
@@ -121,16 +122,14 @@ class BatchRules:
         cut = f", 1/{parts} of it is this rank's: get_batch_on_this_cp_rank cuts whole sequences" if parts > 1 else ""
         yield f"{name} has shape {list(array.shape)}, must have {list(wanted)}: {why}{cut}"
 
-    def _wrong_values(self, name: str, array: np.ndarray, batch: Mapping[str, Any]) -> Iterator[str]:
+    def _wrong_values(self, name: str, array: Array, batch: Mapping[str, Any]) -> Iterator[str]:
         if name in IDS:
             yield from self._outside(name, array, batch)
         elif name == LOSS_MASK and not (array.min() >= 0 and array.max() < np.inf):
             wrong = ~((array >= 0) & (array < np.inf))
             yield f"{_first(name, array, wrong)}: must be a number from 0 on, by which the token's loss is multiplied"
 
-    def _outside(
-        self, name: str, ids: np.ndarray, batch: Mapping[str, Any], spared: Sequence[int] = ()
-    ) -> Iterator[str]:
+    def _outside(self, name: str, ids: Array, batch: Mapping[str, Any], spared: Sequence[int] = ()) -> Iterator[str]:
         """An id that its table does not have; labels need none that are `spared` or whose loss mask is 0."""
         size, flag = (self.positions, MAX_POSITIONS) if name == POSITION_IDS else (self.vocabulary, VOCABULARY)
         unsigned = ids.view(f"u{ids.itemsize}")  # in which negative ones are large
@@ -165,20 +164,20 @@ def _no_array(name: str, value: Any) -> Iterator[str]:
         yield f"{name} is a {full}: must be a numpy array or a MindSpore tensor, of rows"
 
 
-def _wrong_type(name: str, array: np.ndarray) -> Iterator[str]:
+def _wrong_type(name: str, array: Array) -> Iterator[str]:
     if name in (*IDS, DOCUMENT_STARTS) and array.dtype not in (np.int32, np.int64):
         yield f"{name} is {array.dtype}: must be int32 or int64"
     elif name == ATTENTION_MASK and array.dtype != bool:
         yield f"{name} is {array.dtype}: must be bool, True where a score is left out"
 
 
-def _wrong_starts(name: str, starts: np.ndarray) -> Iterator[str]:
+def _wrong_starts(name: str, starts: Array) -> Iterator[str]:
     wrong = wrong_starts(starts)
     if wrong.any():
         yield f"{_first(name, starts, wrong)}: must be its document's first position: its own, or the one before's"
 
 
-def _first(name: str, array: np.ndarray, wrong: np.ndarray) -> str:
+def _first(name: str, array: Array, wrong: Array) -> str:
     """The first wrong element: its place and value."""
     place = np.unravel_index(int(wrong.argmax()), wrong.shape)
     return f"{name}[{', '.join(map(str, place))}] is {array[place]}"

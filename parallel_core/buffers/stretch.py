@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from parallel_core.buffers.layout import Entry, Span
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import Box, Place
 
 Corner: TypeAlias = tuple[int, ...]
@@ -68,7 +69,7 @@ class Stretch:
         row = prod(self.whole.shape[1:])
         return self.start % row == self.stop % row == 0
 
-    def to_array(self, values: np.ndarray) -> np.ndarray:
+    def to_array(self, values: Array) -> Array:
         """Its elements, a vector, as the array that `place` describes; zero where it has none. A view if it can be: of
         what a span of a buffer owns, all but its first and its last parameter are whole."""
         if self._is_whole_rows:
@@ -77,7 +78,7 @@ class Stretch:
         self._run_of(rows)[...] = values
         return np.array(rows[inside])
 
-    def to_vector(self, array: np.ndarray) -> np.ndarray:
+    def to_vector(self, array: Array) -> Array:
         """Its elements from the array that `place` describes."""
         if self._is_whole_rows:
             return array.reshape(-1)
@@ -85,7 +86,7 @@ class Stretch:
         rows[inside] = array
         return self._run_of(rows)
 
-    def _empty_rows(self, dtype: np.dtype) -> tuple[np.ndarray, tuple[slice, ...]]:
+    def _empty_rows(self, dtype: np.dtype[Any]) -> tuple[Array, tuple[slice, ...]]:
         """All rows that it touches, and where in them `place` lies."""
         first, last = self._rows
         low, high = self._corners
@@ -94,7 +95,7 @@ class Stretch:
         inside = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, origin, strict=False))
         return np.zeros(shape, dtype), inside
 
-    def _run_of(self, rows: np.ndarray) -> np.ndarray:
+    def _run_of(self, rows: Array) -> Array:
         before = self._rows[0] * prod(self.whole.shape[1:])
         return rows.reshape(-1)[self.start - before : self.stop - before]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from parallel_core.checkpoint.layout import cover_problem, overlap
-from parallel_core.numerics.dtypes import DTYPES
+from parallel_core.numerics.dtypes import DTYPES, Array
 from parallel_core.sharding import Box
 
 NUMPY = {name: dtype.numpy for name, dtype in DTYPES.items()} | {"float64": "float64"}
@@ -31,7 +31,7 @@ class LazyTensor:
     shape: tuple[int, ...]
     dtype: str
     """A name of DTYPES, or of a type that only other tools' files have."""
-    load: Callable[[], np.ndarray]
+    load: Callable[[], Array]
     """Gives an array of this shape with the values' bits: those of bfloat16 as uint16."""
 
     @property
@@ -39,13 +39,13 @@ class LazyTensor:
         """Bytes of the values."""
         return prod(self.shape) * np.dtype(NUMPY[self.dtype]).itemsize
 
-    def read(self) -> np.ndarray:
+    def read(self) -> Array:
         """The values' bits."""
         array = self.load()
         assert array.shape == self.shape, (array.shape, self.shape)
         return array
 
-    def widened(self) -> np.ndarray:
+    def widened(self) -> Array:
         """The values as float32, exactly; those that are no floats as they are."""
         array = self.read()
         if self.dtype == "bfloat16":
@@ -56,7 +56,7 @@ class LazyTensor:
         """The part at `box`, which lies at the part's origin."""
         return LazyTensor(box.shape, self.dtype, lambda: self.read()[box.in_whole])
 
-    def changed(self, shape: tuple[int, ...], change: Callable[[np.ndarray], np.ndarray]) -> LazyTensor:
+    def changed(self, shape: tuple[int, ...], change: Callable[[Array], Array]) -> LazyTensor:
         """What `change` makes of the values, of shape `shape`."""
         return LazyTensor(shape, self.dtype, lambda: change(self.read()))
 
@@ -76,7 +76,7 @@ class LazyTensor:
     def with_length(self, length: int) -> LazyTensor:
         """Cut off or filled with zeros along the first axis."""
 
-        def change(array: np.ndarray) -> np.ndarray:
+        def change(array: Array) -> Array:
             out = np.zeros((length, *array.shape[1:]), array.dtype)
             out[: len(array)] = array[:length]
             return out
@@ -92,7 +92,7 @@ class LazyTensor:
         )
 
 
-def of_array(array: np.ndarray, dtype: str | None = None) -> LazyTensor:
+def of_array(array: Array, dtype: str | None = None) -> LazyTensor:
     """A tensor that is in memory."""
     return LazyTensor(array.shape, dtype or str(array.dtype), lambda: array)
 
@@ -147,7 +147,7 @@ def same_bits(one: LazyTensor, other: LazyTensor) -> bool:
 _BLOCK = 1 << 24
 
 
-def equal_bits(one: np.ndarray, other: np.ndarray) -> bool:
+def equal_bits(one: Array, other: Array) -> bool:
     """Whether two arrays of the same shape and type have the same bits; in blocks, for comparing makes a byte of each
     byte."""
     left, right = bytes_of(one), bytes_of(other)
@@ -155,7 +155,7 @@ def equal_bits(one: np.ndarray, other: np.ndarray) -> bool:
     return all(np.array_equal(left[start : start + _BLOCK], right[start : start + _BLOCK]) for start in starts)
 
 
-def bytes_of(array: np.ndarray) -> np.ndarray:
+def bytes_of(array: Array) -> Array:
     """The bytes of an array, in order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
@@ -182,7 +182,7 @@ def assembled(shape: tuple[int, ...], dtype: str, pieces: Iterable[tuple[Box, La
     return Assembled(shape, dtype, lambda: _assemble(found, whole, dtype), found)
 
 
-def _assemble(pieces: Iterable[tuple[Box, LazyTensor]], wanted: Box, dtype: str) -> np.ndarray:
+def _assemble(pieces: Iterable[tuple[Box, LazyTensor]], wanted: Box, dtype: str) -> Array:
     target = Box(wanted.start, wanted.shape, (0,) * len(wanted.shape))
     whole = np.empty(wanted.shape, NUMPY[dtype])
     for box, tensor in pieces:
@@ -196,12 +196,12 @@ def _box(slices: Sequence[slice]) -> Box:
     return Box(tuple(s.start for s in slices), tuple(s.stop - s.start for s in slices), (0,) * len(slices))
 
 
-def to_bfloat16(values: np.ndarray) -> np.ndarray:
+def to_bfloat16(values: Array) -> Array:
     """The bits of float32 values rounded to bfloat16, halves to even."""
     bits = values.view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
 
-def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+def from_bfloat16(bits: Array) -> Array:
     """float32 of the same values, of which bfloat16 is the upper half."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -18,7 +18,7 @@ import numpy as np
 
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.tensor_file import FileRecord, TensorFile, as_lazy, bits_of, write_blocks, write_tensors
-from parallel_core.numerics.dtypes import DTYPES
+from parallel_core.numerics.dtypes import DTYPES, Array
 from parallel_core.system.protobuf import entry, fields, opening
 
 SUFFIX = ".ckpt"
@@ -28,7 +28,7 @@ _CHECKSUM = b"crc_num"
 _TYPES = {dtype.mindspore: dtype for dtype in DTYPES.values()}
 
 
-def write_mindspore(path: Path, tensors: Mapping[str, np.ndarray | LazyTensor]) -> FileRecord:
+def write_mindspore(path: Path, tensors: Mapping[str, Array | LazyTensor]) -> FileRecord:
     """Write MindSpore's file and bring it to the disk; tensors that are not in memory are read one by one."""
     return write_blocks(path, _blocks(as_lazy(tensors)))
 
@@ -88,11 +88,11 @@ class MindSporeFile(TensorFile):
         return bytes(self._map[start:stop]).decode()
 
     @cached_property
-    def _map(self) -> np.ndarray:
+    def _map(self) -> Array:
         empty = not self.path.stat().st_size  # nothing cannot be mapped
         return np.zeros(0, np.uint8) if empty else np.memmap(self.path, np.uint8, mode="r").view(np.ndarray)
 
-    def _data(self, begin: int, end: int) -> np.ndarray:
+    def _data(self, begin: int, end: int) -> Array:
         parts = [np.zeros(0, np.uint8)]
         for index in range(bisect_right(self._starts, begin) - 1, bisect_left(self._starts, end)):
             content = self._contents[index][max(0, begin - self._starts[index]) : end - self._starts[index]]
@@ -117,6 +117,6 @@ def open_tensors(path: Path) -> TensorFile:
     return MindSporeFile(path) if path.suffix == SUFFIX else TensorFile(path)
 
 
-def write_by_name(path: Path, tensors: Mapping[str, np.ndarray | LazyTensor]) -> FileRecord:
+def write_by_name(path: Path, tensors: Mapping[str, Array | LazyTensor]) -> FileRecord:
     """Write a file of the kind that its name says."""
     return (write_mindspore if path.suffix == SUFFIX else write_tensors)(path, tensors)

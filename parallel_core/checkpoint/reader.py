@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-import numpy as np
-
 from parallel_core.checkpoint.layout import Copy, overlap
 from parallel_core.checkpoint.manifest import Manifest, Shard, StoredTensor
 from parallel_core.checkpoint.mindspore_file import open_tensors
@@ -14,7 +12,7 @@ from parallel_core.checkpoint.networks import differences
 from parallel_core.checkpoint.tensor_file import damage
 from parallel_core.config import AllConfig
 from parallel_core.config.serialise import config_for_inference
-from parallel_core.numerics.dtypes import FLOATS
+from parallel_core.numerics.dtypes import FLOATS, Array
 from parallel_core.sharding import Box, Place, ShardSpec
 
 _WIDENED = (*FLOATS, "float64")
@@ -124,7 +122,7 @@ class CheckpointReader:
         said = self.manifest.tensors[name].dtype
         return None if dtype == said else f"{file.path}: {name} is {dtype}, the manifest says {said}"
 
-    def read(self, name: str, place: Place, out: np.ndarray) -> np.ndarray:
+    def read(self, name: str, place: Place, out: Array) -> Array:
         """A rank's shard of a tensor, from whatever layout it was written in.
 
         It is written into `out`, of the shard's shape. Padding that the checkpoint lacks stays as it is there.

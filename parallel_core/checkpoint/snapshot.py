@@ -15,6 +15,7 @@ import numpy as np
 from parallel_core.checkpoint.lazy import NUMPY, LazyTensor, of_array
 from parallel_core.checkpoint.tensor_file import as_lazy
 from parallel_core.checkpoint.writer import LocalTensor
+from parallel_core.numerics.dtypes import Array
 
 PIECE = 8 << 20
 """Bytes that are copied at once, without Python's lock; who waits for another's copy waits for no more than this."""
@@ -27,17 +28,17 @@ class HostMemory:
     """
 
     def __init__(self) -> None:
-        self._arrays: dict[str, np.ndarray] = {}
+        self._arrays: dict[str, Array] = {}
         self._lock = threading.Lock()
 
-    def hold(self, tensors: Mapping[str, LocalTensor]) -> dict[str, np.ndarray]:
+    def hold(self, tensors: Mapping[str, LocalTensor]) -> dict[str, Array]:
         """Memory for these tensors, and for no other; nobody touches it any more."""
         wanted = as_lazy({name: tensor.values for name, tensor in tensors.items()})
         with self._lock:
             self._arrays = {name: self._fitting(name, tensor) for name, tensor in wanted.items()}
         return self._arrays
 
-    def _fitting(self, name: str, tensor: LazyTensor) -> np.ndarray:
+    def _fitting(self, name: str, tensor: LazyTensor) -> Array:
         shape, kind = tensor.shape, np.dtype(NUMPY[tensor.dtype])
         held = self._arrays.get(name)
         if held is not None and (held.shape, held.dtype) == (shape, kind):
@@ -86,7 +87,7 @@ class Snapshot:
         with self._changed:
             self._changed.wait_for(lambda: self.is_complete)
 
-    def _take(self) -> tuple[np.ndarray, np.ndarray] | None:
+    def _take(self) -> tuple[Array, Array] | None:
         with self._changed:
             pair = next(self._left, None)
             self._is_through = pair is None
@@ -99,13 +100,13 @@ class Snapshot:
             self._changed.notify_all()
 
 
-def _pairs(tensors: list[tuple[LazyTensor, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _pairs(tensors: list[tuple[LazyTensor, Array]]) -> Iterator[tuple[Array, Array]]:
     """Memory to copy to and to copy from, piece by piece."""
     for source, target in tensors:
         yield from zip(_pieces(target), _pieces(source.read()), strict=True)
 
 
-def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+def _pieces(array: Array) -> Iterator[Array]:
     """The bytes of an array that lies in one run, in pieces."""
     flat = array.reshape(-1).view(np.uint8)
     return (flat[start : start + PIECE] for start in range(0, flat.size, PIECE))

@@ -22,7 +22,7 @@ import numpy as np
 
 from parallel_core.checkpoint.direct_file import BLOCK, DirectFile
 from parallel_core.checkpoint.lazy import FLOAT8, NUMPY, LazyTensor, bytes_of, from_bfloat16, in_file, of_array
-from parallel_core.numerics.dtypes import DTYPES
+from parallel_core.numerics.dtypes import DTYPES, Array
 from parallel_core.system.files import parse_json
 
 _TYPES = {dtype.safetensors: name for name, dtype in DTYPES.items()} | {"F8_E4M3": FLOAT8}
@@ -43,7 +43,7 @@ class FileRecord:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, np.ndarray | LazyTensor], metadata: Mapping[str, str] | None = None
+    path: Path, tensors: Mapping[str, Array | LazyTensor], metadata: Mapping[str, str] | None = None
 ) -> FileRecord:
     """Write a safetensors file and bring it to the disk; tensors that are not in memory are read one by one."""
     lazy = as_lazy(tensors)
@@ -51,7 +51,7 @@ def write_tensors(
     return write_blocks(path, chain([("", _header(lazy, metadata))], values))
 
 
-def as_lazy(tensors: Mapping[str, np.ndarray | LazyTensor]) -> dict[str, LazyTensor]:
+def as_lazy(tensors: Mapping[str, Array | LazyTensor]) -> dict[str, LazyTensor]:
     """All tensors alike, whether they are in memory or not."""
     return {name: value if isinstance(value, LazyTensor) else of_array(value) for name, value in tensors.items()}
 
@@ -97,7 +97,7 @@ def _fetch_ahead(path: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
-def bits_of(array: np.ndarray) -> Any:
+def bits_of(array: Array) -> Any:
     """The bytes of an array, in order, to be written."""
     return bytes_of(array).data
 
@@ -178,10 +178,10 @@ class TensorFile:
             return crc32(file.read(self._data_start))
 
     @cached_property
-    def _map(self) -> np.ndarray:
+    def _map(self) -> Array:
         return np.memmap(self.path, np.uint8, mode="r", offset=self._data_start)
 
-    def _data(self, begin: int, end: int) -> np.ndarray:
+    def _data(self, begin: int, end: int) -> Array:
         return self._map[begin:end] if begin < end else np.zeros(0, np.uint8)  # nothing cannot be mapped
 
     @property
@@ -215,7 +215,7 @@ class TensorFile:
         dtype, shape, begin, _ = self._place(name)
         return in_file(self.path, self._data_start + begin, shape, dtype)
 
-    def array(self, name: str) -> np.ndarray:
+    def array(self, name: str) -> Array:
         """A view of a tensor, bfloat16 as float32; bytes are read from the disk when they are touched."""
         dtype, shape, begin, end = self._place(name)
         kind = DTYPES[dtype].numpy

@@ -10,12 +10,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest, Run, Shard, StoredTensor, merge_tensors, tensor_from
 from parallel_core.checkpoint.mindspore_file import SUFFIX, write_by_name
 from parallel_core.checkpoint.tensor_file import FileRecord
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import INSTANCES_OF_STATES, MODEL_KINDS, Coordinates, Place, ShardSpec, is_counted
 from parallel_core.topology import Topology
 
@@ -27,7 +26,7 @@ class LocalTensor(NamedTuple):
     """This rank's shard of a tensor."""
 
     place: Place
-    values: np.ndarray | LazyTensor
+    values: Array | LazyTensor
 
 
 def writers(topology: Topology, *, sharded: bool = False) -> dict[int, str]:

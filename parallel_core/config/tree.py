@@ -18,7 +18,7 @@ class Option(NamedTuple):
     """A field that a flag fills."""
 
     path: str
-    field: Field
+    field: Field[Any]
     type: Any
 
     @property

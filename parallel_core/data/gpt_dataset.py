@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,9 @@ from parallel_core.data.dataset_config import GPTDatasetConfig, Split
 from parallel_core.data.gpt_index import IndexRequest, cached_gpt_index
 from parallel_core.data.indexed_dataset import IndexedDataset
 from parallel_core.data.tokenizers import Facts, MegatronTokenizer
+from parallel_core.numerics.dtypes import Array
 
-Sample = dict[str, np.ndarray]
+Sample = dict[str, Array]
 """tokens [s] int32, labels [s] int32, position_ids [s] int32, loss_mask [s] float32 (1 counts), and, where
 `reset_attention_mask` asks for it, document_starts [s] int32 (the first position of each one's document)."""
 
@@ -28,7 +29,7 @@ class Sequences(Protocol):
     def sequence_lengths(self) -> NDArray[np.int32]:
         """[n] tokens in each sequence."""
 
-    def get(self, i: int, offset: int = 0, length: int | None = None) -> NDArray[np.number]:
+    def get(self, i: int, offset: int = 0, length: int | None = None) -> NDArray[np.number[Any]]:
         """`length` tokens (None: all that are left) of sequence `i` from token `offset`."""
 
 
@@ -153,7 +154,7 @@ class MockSequences:
         # Megatron's lengths. Its ids reach 4095 whatever the vocabulary; ours start over at the end of a smaller one.
         self.sequence_lengths = np.random.default_rng(seed=0).integers(1, 4096, size=100_000, dtype=np.int32)
 
-    def get(self, i: int, offset: int = 0, length: int | None = None) -> NDArray[np.number]:
+    def get(self, i: int, offset: int = 0, length: int | None = None) -> NDArray[np.number[Any]]:
         """`length` tokens (None: all that are left) of sequence `i` from token `offset`."""
         whole = int(self.sequence_lengths[i])
         end = whole if length is None else offset + length

@@ -7,6 +7,7 @@ samples are shuffled once more. One random state does both, so an index is a fun
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +44,9 @@ class GPTIndex:
 
     document_index: NDArray[np.int32]
     """[epochs * d] sequences of the file in the order they are read."""
-    sample_index: NDArray[np.integer]
+    sample_index: NDArray[np.integer[Any]]
     """[samples + 1, 2] where each sample begins: position in `document_index`, and token in that sequence."""
-    shuffle_index: NDArray[np.integer]
+    shuffle_index: NDArray[np.integer[Any]]
     """[samples] order in which samples are given out."""
 
 
@@ -91,7 +92,7 @@ def _shuffled_epochs(
     return np.concatenate(parts)
 
 
-def _shuffled_ranges(bounds: list[int], random: np.random.RandomState) -> NDArray[np.integer]:
+def _shuffled_ranges(bounds: list[int], random: np.random.RandomState) -> NDArray[np.integer[Any]]:
     dtype = np.uint32 if bounds[-1] < np.iinfo(np.uint32).max - 1 else np.int64
     parts = [np.arange(begin, end, dtype=dtype) for begin, end in pairwise(bounds)]
     for part in parts:
@@ -99,7 +100,7 @@ def _shuffled_ranges(bounds: list[int], random: np.random.RandomState) -> NDArra
     return np.concatenate(parts)
 
 
-def build_sample_index(request: IndexRequest, document_index: NDArray[np.int32]) -> NDArray[np.integer]:
+def build_sample_index(request: IndexRequest, document_index: NDArray[np.int32]) -> NDArray[np.integer[Any]]:
     """[samples + 1, 2] where each sample begins: position in `document_index`, and token in that sequence.
 
     Sample k ends with the token numbered k * s + extra (from 1), which lies in the first sequence whose cumulative
@@ -123,7 +124,7 @@ def build_sample_index(request: IndexRequest, document_index: NDArray[np.int32])
     return index
 
 
-def _index_type(document_index: NDArray[np.int32], lengths: NDArray[np.int64]) -> type[np.signedinteger]:
+def _index_type(document_index: NDArray[np.int32], lengths: NDArray[np.int64]) -> type[np.signedinteger[Any]]:
     largest = max(len(document_index), int(lengths.max(initial=0)))
     return np.int32 if largest <= np.iinfo(np.int32).max else np.int64
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from parallel_core.system.files import replacing
 
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, Array]
 
 
 def fingerprint(parts: dict[str, Any]) -> str:
@@ -38,7 +39,7 @@ def cached(folder: str | Path | None, stem: str, names: tuple[str, ...], build: 
     return {name: _load(path) for name, path in paths.items()}
 
 
-def _load(path: Path) -> np.ndarray:
+def _load(path: Path) -> Array:
     try:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, OSError, EOFError) as error:

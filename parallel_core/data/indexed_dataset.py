@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from parallel_core.system.files import ReplacingFile, replacing
 
-TOKEN_TYPES: dict[int, type[np.number]] = {
+TOKEN_TYPES: dict[int, type[np.number[Any]]] = {
     1: np.uint8,
     2: np.int8,
     3: np.int16,
@@ -51,7 +52,7 @@ def idx_path(prefix: str | Path) -> Path:
     return Path(f"{prefix}.idx")
 
 
-def smallest_token_type(vocab_size: int) -> type[np.number]:
+def smallest_token_type(vocab_size: int) -> type[np.number[Any]]:
     """uint16 where every id fits (Megatron's limit of 65500 leaves some room), else int32."""
     return np.uint16 if vocab_size < 65500 else np.int32
 
@@ -60,7 +61,7 @@ def smallest_token_type(vocab_size: int) -> type[np.number]:
 class Index:
     """What an `.idx` file says; letters as in the head of this file."""
 
-    token_type: np.dtype
+    token_type: np.dtype[Any]
     sequence_lengths: NDArray[np.int32]
     """[n], in tokens."""
     sequence_pointers: NDArray[np.int64]
@@ -155,11 +156,11 @@ class IndexedDataset:
         """Number of sequences."""
         return len(self._index.sequence_lengths)
 
-    def __getitem__(self, i: int) -> NDArray[np.number]:
+    def __getitem__(self, i: int) -> NDArray[np.number[Any]]:
         """The tokens of sequence `i`."""
         return self.get(i)
 
-    def get(self, i: int, offset: int = 0, length: int | None = None) -> NDArray[np.number]:
+    def get(self, i: int, offset: int = 0, length: int | None = None) -> NDArray[np.number[Any]]:
         """`length` tokens (None: all that are left) of sequence `i` from token `offset`: a read-only view."""
         whole = int(self._index.sequence_lengths[i])
         if length is None:
@@ -170,12 +171,12 @@ class IndexedDataset:
         return self._tokens[start : start + length]
 
     @property
-    def tokens(self) -> NDArray[np.number]:
+    def tokens(self) -> NDArray[np.number[Any]]:
         """Every token of the file, in file order."""
         return self._tokens
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> np.dtype[Any]:
         """Type of the stored tokens."""
         return self._index.token_type
 

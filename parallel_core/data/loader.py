@@ -8,8 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from parallel_core.data.sampler import MegatronPretrainingRandomSampler, MegatronPretrainingSampler, endless
+from parallel_core.numerics.dtypes import Array
 
-Batch = dict[str, np.ndarray]
+Batch = dict[str, Array]
 """The arrays of a sample, stacked: each has a first axis of rows."""
 
 

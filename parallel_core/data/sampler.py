@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
+
 
 class _Sampler:
     """What both samplers are told, and checked for."""
@@ -113,12 +115,12 @@ class MegatronPretrainingRandomSampler(_Sampler):
             self.consumed_samples += self.micro_batch_times_data_parallel_size
             yield order[number * self.micro_batch_size : (number + 1) * self.micro_batch_size].tolist()
 
-    def _order_by_shard(self) -> np.ndarray:
+    def _order_by_shard(self) -> Array:
         samples = self.total_samples // self.micro_batch_times_data_parallel_size * self.micro_batch_size
         used = self.consumed_samples % self.active_total_samples // self.data_parallel_size
         return random_permutation(samples, seed=self.epoch)[used:] + self.data_parallel_rank * samples
 
-    def _order_of_all(self) -> np.ndarray:
+    def _order_of_all(self) -> Array:
         # Whole micro-batches only, and the ranks take turns sample by sample.
         samples = self.total_samples // self.micro_batch_size * self.micro_batch_size
         used = self.consumed_samples % self.active_total_samples
@@ -131,7 +133,7 @@ def endless(sampler: MegatronPretrainingRandomSampler) -> Iterator[list[int]]:
         yield from sampler
 
 
-def random_permutation(number: int, seed: int) -> np.ndarray:
+def random_permutation(number: int, seed: int) -> Array:
     """The permutation of 0 ... number - 1 that torch.randperm gives after manual_seed(seed), int64 [number].
 
     Both draw 32 bits at a time from a Mersenne twister, and exchange element i with one from i on.

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
+
 Hot = tuple[int, ...]
 """Numbers of experts, ascending."""
 
@@ -19,7 +21,7 @@ def first_hot(count: int) -> Hot:
     return tuple(range(count))
 
 
-def hottest(tokens: np.ndarray, count: int) -> Hot:
+def hottest(tokens: Array, count: int) -> Hot:
     """The experts that got most of tokens [E]; of equal ones the first."""
     return tuple(sorted(np.argsort(-tokens, kind="stable")[:count].tolist()))
 
@@ -31,7 +33,7 @@ def is_revised(step: int, update_step: int) -> bool:
     return (is_power_of_two and step <= update_step) or step % update_step == 0
 
 
-def capacities(capacity: int, cold_share: float, hot: Hot, experts: int) -> np.ndarray:
+def capacities(capacity: int, cold_share: float, hot: Hot, experts: int) -> Array:
     """int64 [E]: rows that each expert takes: C if it is hot, else int(C c)."""
     rows = np.full(experts, int(capacity * cold_share))
     rows[list(hot)] = capacity
@@ -44,7 +46,7 @@ class Slots(NamedTuple):
     An owner's slots are its own E/e experts and then, of S = E/e + H, one for a copy of each hot expert.
     """
 
-    number: np.ndarray
+    number: Array
     """int32 [E]: the slot of each expert."""
     total: int
     """e S."""
@@ -68,10 +70,10 @@ class Slots(NamedTuple):
         """Whether there are slots for copies."""
         return self.total > len(self.number)
 
-    def of(self, experts: np.ndarray) -> np.ndarray:
+    def of(self, experts: Array) -> Array:
         """The slots of experts; -1 stays."""
         return self.number[experts] if experts.min(initial=0) >= 0 else np.where(experts < 0, -1, self.number[experts])
 
-    def rows(self, of_experts: np.ndarray) -> np.ndarray:
+    def rows(self, of_experts: Array) -> Array:
         """int64 [e S]: rows for each slot from rows [E] for each expert."""
         return np.bincount(self.number, of_experts, self.total).astype(np.int64)

@@ -10,23 +10,25 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
+
 NONE = -1
 
 
 class Copies(NamedTuple):
     """Rows copied into a list, and where the copies of each are: to sum those is the transpose of copying."""
 
-    sources: np.ndarray
+    sources: Array
     """int32 [r]: the row that each row of the list is a copy of, -1 for a row of zeros."""
-    places: np.ndarray
+    places: Array
     """int32 [rows, copies]: where in the list each row's copies are, -1 for a copy that there is not."""
 
     @staticmethod
-    def of(sources: np.ndarray, rows: int, most: int) -> Copies:
+    def of(sources: Array, rows: int, most: int) -> Copies:
         """Of `rows` rows, none of which is copied more than `most` times."""
         at = np.flatnonzero(sources != NONE)
-        copied: np.ndarray = sources[at]
-        number: np.ndarray | int = 0
+        copied: Array = sources[at]
+        number: Array | int = 0
         if most > 1:
             order = np.argsort(copied, kind="stable")
             at, copied = at[order], copied[order]
@@ -48,13 +50,13 @@ class Copies(NamedTuple):
 class SortedChoices(NamedTuple):
     """The choices of a rank's tokens, by expert."""
 
-    choices: np.ndarray
+    choices: Array
     """[r]: numbers of choices (token k + j), all of expert 0, then all of expert 1, ..., each in the tokens' order."""
-    counts: np.ndarray
+    counts: Array
     """int64 [E]: choices of each expert."""
 
 
-def sorted_by_expert(experts: np.ndarray, num_experts: int, rows: np.ndarray | None = None) -> SortedChoices:
+def sorted_by_expert(experts: Array, num_experts: int, rows: Array | None = None) -> SortedChoices:
     """experts [T, k], -1 where a choice was dropped; with `rows` [E] each expert has so many rows, some of them -1.
 
     The sort is stable and of small integers, for which numpy counts instead of comparing.
@@ -69,21 +71,21 @@ def sorted_by_expert(experts: np.ndarray, num_experts: int, rows: np.ndarray | N
     return SortedChoices(_padded(choices, counts, rows), rows)
 
 
-def _padded(values: np.ndarray, counts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _padded(values: Array, counts: Array, rows: Array) -> np.ndarray:
     """Values of so many rows of each expert, counts [E]: -1 behind them where it has more, rows [E]."""
     padded = np.full(rows.sum(), NONE, values.dtype)
     padded[np.arange(len(values)) + np.repeat(_starts(rows) - _starts(counts), counts)] = values
     return padded
 
 
-def one_row_at_least(counts: np.ndarray) -> tuple[Copies, np.ndarray]:
+def one_row_at_least(counts: Array) -> tuple[Copies, Array]:
     """Rows of each expert, counts [E] -> the same rows with one of zeros for every expert that has none, and their
     numbers [E]."""
     rows, filled = int(counts.sum()), np.maximum(counts, 1)
     return Copies.of(_padded(np.arange(rows), counts, filled), rows, 1), filled
 
 
-def _starts(counts: np.ndarray) -> np.ndarray:
+def _starts(counts: Array) -> Array:
     return np.cumsum(counts) - counts
 
 
@@ -96,9 +98,9 @@ def of_experts(chosen: SortedChoices, first: int, count: int) -> SortedChoices:
 class Sent(NamedTuple):
     """What a rank sends to the others of its group."""
 
-    choices: np.ndarray
+    choices: Array
     """[r]: numbers of choices in the order in which their rows leave."""
-    counts: np.ndarray
+    counts: Array
     """int64 [n, m]: rows for each expert of each rank."""
 
 
@@ -112,7 +114,7 @@ def addressed(chosen: SortedChoices, ranks: int, shards: int) -> Sent:
     return Sent(np.concatenate([rows for rows in of_owner for _ in range(shards)]), counts)
 
 
-def by_expert(received: np.ndarray) -> np.ndarray:
+def by_expert(received: Array) -> Array:
     """int32 [r]: the rows that came, rank by rank and of each rank expert by expert, in the order of their experts.
 
     received [n, m]: rows for each of this rank's experts from each rank.
@@ -122,7 +124,7 @@ def by_expert(received: np.ndarray) -> np.ndarray:
     return (np.arange(lengths.sum()) + np.repeat(starts - _starts(lengths), lengths)).astype(np.int32)
 
 
-def inverse(order: np.ndarray) -> np.ndarray:
+def inverse(order: Array) -> Array:
     """The permutation that undoes one."""
     back = np.empty_like(order)
     back[order] = np.arange(len(order), dtype=order.dtype)

@@ -6,7 +6,7 @@ i x global batch samples, and with a warm-up from 0 the first update has learnin
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _DECAY_STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
 
@@ -129,7 +129,7 @@ class OptimizerParamScheduler:
         """What a checkpoint keeps."""
         return dict(vars(self))
 
-    def load_state_dict(self, state: dict, *, override: bool = False) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, override: bool = False) -> None:
         """Take the count of samples, and unless `override` everything else too, from a checkpoint.
 
         `override` is --override-opt-param-scheduler: the command line's schedule stays, at the checkpoint's position.

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import zip_longest
+from typing import Any
 
 from parallel_core.schedules.actions import Action, Exchange
 
@@ -12,8 +13,8 @@ Way = tuple[int, int]
 
 def sends_match_receives(schedule: Sequence[Sequence[Action]]) -> None:
     """Raise AssertionError unless each stage receives from each other what that sends, in the same order."""
-    sent: defaultdict[Way, list] = defaultdict(list)
-    received: defaultdict[Way, list] = defaultdict(list)
+    sent: defaultdict[Way, list[Any]] = defaultdict(list)
+    received: defaultdict[Way, list[Any]] = defaultdict(list)
     for stage, exchanges in enumerate(_exchanges(schedule)):
         for exchange in exchanges:
             for t in exchange.sends:

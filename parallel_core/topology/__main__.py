@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from parallel_core.sizes import CONTEXT_PARALLEL_ALGORITHMS, RANK_ORDERS, RING
 from parallel_core.system.command_line import command_line
@@ -57,7 +58,7 @@ def groups_of(topology: Topology, rank: int) -> dict[str, list[int]]:
     return {kind: list(topology.group(kind, rank)) for kind in KINDS if topology.is_member(kind, rank)}
 
 
-def summary(topology: Topology) -> dict[str, dict]:
+def summary(topology: Topology) -> dict[str, dict[str, Any]]:
     """Kind -> how many groups, of how many ranks, and the first of them."""
     table = {kind: topology.groups(kind) for kind in KINDS}
     return {
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         topology = _topology(options)
-        answer: dict = summary(topology) if options.rank is None else groups_of(topology, options.rank)
+        answer: dict[str, Any] = summary(topology) if options.rank is None else groups_of(topology, options.rank)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -4,7 +4,11 @@ The leftmost axis of the order varies fastest, as in Megatron: with tensor-paral
 tensor-parallel group. A group is named by the axes along which its members differ: "tp", "dp-cp", "tp-pp".
 """
 
+from typing import Any
+
 import numpy as np
+
+from parallel_core.numerics.dtypes import Array
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 
@@ -28,7 +32,7 @@ class RankGrid:
         shape = [self.sizes[axis] for axis in reversed(self.axes)]
         self._ranks = np.arange(int(np.prod(shape))).reshape(shape)
 
-    def groups(self, name: str) -> np.ndarray:
+    def groups(self, name: str) -> Array:
         """All groups of a kind: `[number of groups, ranks of a group]`, members in grid order, fastest axis first."""
         inner = self._positions(name)
         outer = [position for position in range(self._ranks.ndim) if position not in inner]
@@ -37,7 +41,7 @@ class RankGrid:
 
     def group_of(self, name: str, rank: int) -> tuple[int, ...]:
         """The ranks of the one group of this kind that holds `rank`."""
-        index: list = list(np.unravel_index(rank, self._ranks.shape))
+        index: list[Any] = list(np.unravel_index(rank, self._ranks.shape))
         for position in self._positions(name):
             index[position] = slice(None)
         return tuple(self._ranks[tuple(index)].reshape(-1).tolist())

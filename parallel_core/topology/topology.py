@@ -9,10 +9,9 @@ from itertools import chain
 from numbers import Integral
 from typing import NamedTuple
 
-import numpy as np
-
 from parallel_core.context import ContextLayout
 from parallel_core.findings import ConfigError, Finding
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sizes import (
     RANK_ORDERS,
     expert_copies_are_whole,
@@ -150,7 +149,7 @@ class Topology:
         }
         return RankGrid(self.order, sizes)
 
-    def groups(self, kind: str) -> np.ndarray:
+    def groups(self, kind: str) -> Array:
         """All groups of one of `KINDS`: [number of groups, ranks of a group]."""
         where = KINDS[kind]
         if where.grid == "special":
@@ -179,50 +178,50 @@ class Topology:
         return {kind: (ranks.index(rank), len(ranks)) for kind, ranks in groups.items()}
 
     @cached_property
-    def _blocks(self) -> np.ndarray:
+    def _blocks(self) -> Array:
         """[context-parallel groups, places in the ring, neighbours that exchange heads]."""
         layout = ContextLayout.of(self.context_parallel_size, self.context_parallel_algo, self.ulysses_degree_in_cp)
         return self.dense.groups("cp").reshape(-1, layout.ring, layout.ulysses)
 
     @cached_property
-    def _ulysses_groups(self) -> np.ndarray:
+    def _ulysses_groups(self) -> Array:
         return _rows(self._blocks)
 
     @cached_property
-    def _ring_groups(self) -> np.ndarray:
+    def _ring_groups(self) -> Array:
         return _rows(self._blocks.swapaxes(1, 2))
 
-    def _instances(self, kind: str) -> np.ndarray:
+    def _instances(self, kind: str) -> Array:
         """[groups of replicas, instances of the distributed optimizer's state, replicas of an instance]."""
         replicas = self.groups(kind)
         return replicas.reshape(len(replicas), self.num_distributed_optimizer_instances, -1)
 
     @cached_property
-    def _intra_dp_cp_groups(self) -> np.ndarray:
+    def _intra_dp_cp_groups(self) -> Array:
         return _rows(self._instances("dp-cp"))
 
     @cached_property
-    def _inter_dp_cp_groups(self) -> np.ndarray:
+    def _inter_dp_cp_groups(self) -> Array:
         return _rows(self._instances("dp-cp").swapaxes(1, 2))
 
     @cached_property
-    def _intra_expert_dp_groups(self) -> np.ndarray:
+    def _intra_expert_dp_groups(self) -> Array:
         return _rows(self._instances("expert-dp"))
 
     @cached_property
-    def _inter_expert_dp_groups(self) -> np.ndarray:
+    def _inter_expert_dp_groups(self) -> Array:
         return _rows(self._instances("expert-dp").swapaxes(1, 2))
 
     @cached_property
-    def _embedding_groups(self) -> np.ndarray:
+    def _embedding_groups(self) -> Array:
         pipelines = self.dense.groups("pp")
         return pipelines[:, [0, -1]] if pipelines.shape[1] > 1 else pipelines
 
     @cached_property
-    def _position_embedding_groups(self) -> np.ndarray:
+    def _position_embedding_groups(self) -> Array:
         return self.dense.groups("pp")[:, :1]
 
 
-def _rows(groups: np.ndarray) -> np.ndarray:
+def _rows(groups: Array) -> Array:
     """[..., ranks of a group] as [number of groups, ranks of a group]."""
     return groups.reshape(-1, groups.shape[-1])

@@ -9,6 +9,7 @@ from mindspore import Parameter, Tensor
 from parallel_core.buffers import Stretch
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.writer import LocalTensor, is_state_written, is_written
+from parallel_core.numerics.dtypes import Array
 from pynative import parallel_state
 from pynative.checkpointing.optimizer_state import optimizer_tensors
 from pynative.checkpointing.state import RunState
@@ -78,12 +79,12 @@ def _may_change_in_a_forward(meta: ParameterMeta) -> bool:
     return meta.initial is None and meta.main_grad is None
 
 
-def _values_of_now(memory: Tensor) -> Callable[[], np.ndarray]:
+def _values_of_now(memory: Tensor) -> Callable[[], Array]:
     array = np.array(memory.asnumpy())
     return lambda: array
 
 
-def _reading(memory: Tensor) -> Callable[[], np.ndarray]:
+def _reading(memory: Tensor) -> Callable[[], Array]:
     """What gives a tensor's values: on a CPU its own memory, which numpy can read in any thread; elsewhere a copy."""
     if mindspore.get_context("device_target") != "CPU":
         return memory.asnumpy

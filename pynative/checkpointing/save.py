@@ -231,7 +231,7 @@ def _topology() -> dict[str, int]:
     return {name: size for name, size in sizes.items() if isinstance(size, int)}
 
 
-def _config(config: AllConfig) -> dict:
+def _config(config: AllConfig) -> dict[str, Any]:
     """The configuration; the tokenizer's files by their absolute path, for a reader that is started elsewhere."""
     sections = config.to_dict()
     files = {name: sections["dataset_config"][name] for name in TOKENIZER_FILES}

@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn
 
 from parallel_core.buffers import Stretch
 from parallel_core.checkpoint.writer import is_state_written, is_written, writers
-from parallel_core.numerics.dtypes import FLOATS
+from parallel_core.numerics.dtypes import FLOATS, Array
 from parallel_core.sharding import Box, Place, ShardSpec
 from pynative import parallel_state
 from pynative.checkpointing.agreement import agree
@@ -19,11 +19,11 @@ from pynative.collectives import Group
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.parameter import name_parameters, place_of, settled, type_name, whole_parameters, write_parameter
 
-Shards: TypeAlias = "dict[str, tuple[Place, np.ndarray]]"
+Shards: TypeAlias = "dict[str, tuple[Place, Array]]"
 """By global name: which part of a parameter, and its values."""
 
 
-def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, np.ndarray]) -> None:
+def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, Array]) -> None:
     """Fill a model from whole arrays, the same on all ranks; each rank takes its stage's names and its shards.
 
     Raises ValueError, before anything is written, that lists all names of only one side and all shapes that differ.
@@ -37,7 +37,7 @@ def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, np.ndarray]
         write_parameter(parameter, place_of(parameter).cut(arrays[parameter.meta.spec.name]))
 
 
-def _problem(spec: ShardSpec, arrays: Mapping[str, np.ndarray]) -> str | None:
+def _problem(spec: ShardSpec, arrays: Mapping[str, Array]) -> str | None:
     if spec.name not in arrays:
         return f"{spec.name}: the model has it, the table does not"
     if arrays[spec.name].shape != spec.shape:
@@ -49,12 +49,12 @@ def _value(parameter: Parameter) -> Tensor:
     return parameter
 
 
-def _array(tensor: Tensor) -> np.ndarray:
+def _array(tensor: Tensor) -> Array:
     """Its values; those of a 16-bit type as float32, because numpy lacks one of the two."""
     return (tensor.astype(ms.float32) if type_name(tensor.dtype) in FLOATS else tensor).asnumpy()
 
 
-def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -> dict[str, np.ndarray] | None:
+def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -> dict[str, Array] | None:
     """Every weight, or what `of` gives for it in its shape, whole, by global name; None except on rank 0.
 
     Values of 16-bit types come as float32. All ranks call this. A shard that several ranks hold comes from the first of
@@ -69,7 +69,7 @@ def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -
     return gather_shards(own, writers(parallel_state.get_topology()))
 
 
-def gather_gradients(buffers: ParamAndGradBuffers) -> dict[str, np.ndarray] | None:
+def gather_gradients(buffers: ParamAndGradBuffers) -> dict[str, Array] | None:
     """The reduced gradient of every parameter, whole, by global name; None except on rank 0. All ranks call this; each
     brings what it owns."""
     coordinates, sharded = parallel_state.get_coordinates(), buffers.is_sharded
@@ -82,7 +82,7 @@ def gather_gradients(buffers: ParamAndGradBuffers) -> dict[str, np.ndarray] | No
     return gather_shards(own, writers(parallel_state.get_topology(), sharded=sharded))
 
 
-def gather_shards(own: Shards, sources: Collection[int]) -> dict[str, np.ndarray] | None:
+def gather_shards(own: Shards, sources: Collection[int]) -> dict[str, Array] | None:
     """Whole arrays by name from the parts that the ranks `sources` (rank 0 among them) have, each part one rank's; None
     except on rank 0. All ranks call this."""
     world = parallel_state.get_world_group()
@@ -90,7 +90,7 @@ def gather_shards(own: Shards, sources: Collection[int]) -> dict[str, np.ndarray
         if world.rank in sources:
             _send_shards(own, world)
         return None
-    whole: dict[str, np.ndarray] = {}
+    whole: dict[str, Array] = {}
     _put(whole, own)
     for source in sources:
         if source > 0:
@@ -98,7 +98,7 @@ def gather_shards(own: Shards, sources: Collection[int]) -> dict[str, np.ndarray
     return whole
 
 
-def _put(whole: dict[str, np.ndarray], shards: Shards) -> None:
+def _put(whole: dict[str, Array], shards: Shards) -> None:
     for name, (part, values) in shards.items():
         part.put(values, whole.setdefault(name, np.empty(part.spec.shape, values.dtype)))
 

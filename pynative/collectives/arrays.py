@@ -5,13 +5,13 @@ once, so that every rank gets the same bits.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.numerics.dtypes import DTYPES
+from parallel_core.numerics.dtypes import DTYPES, Array
 from pynative.dtypes import BFLOAT16
 from pynative.memory.rounding import convert, sum_into, widened
 
@@ -21,7 +21,7 @@ class Kind(NamedTuple):
 
     name: str
     type: object
-    storage: np.dtype
+    storage: np.dtype[Any]
 
 
 KINDS = {
@@ -32,7 +32,7 @@ KINDS = {
     )
 }
 
-REDUCTIONS: dict[str, Callable] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 """`numpy.add` of bools is the logical or."""
 
 
@@ -44,18 +44,18 @@ def kind_of(dtype) -> Kind:
     return kind
 
 
-def to_numpy(x: Tensor, kind: Kind) -> np.ndarray:
+def to_numpy(x: Tensor, kind: Kind) -> Array:
     """The tensor's own memory (a copy if it is not contiguous), bfloat16 as uint16."""
     array = x.asnumpy()
     return array.view(np.uint16) if kind.name == "bfloat16" else array
 
 
-def to_tensor(array: np.ndarray, kind: Kind) -> Tensor:
+def to_tensor(array: Array, kind: Kind) -> Tensor:
     """A tensor over a contiguous array's memory."""
     return ms.from_numpy(array.view(BFLOAT16) if kind.name == "bfloat16" else array)
 
 
-def writable(x: Tensor, kind: Kind) -> np.ndarray:
+def writable(x: Tensor, kind: Kind) -> Array:
     """The tensor's own memory, to be written. Raises ValueError for a view: MindSpore hands out copies of those."""
     array = to_numpy(x, kind)
     if array.__array_interface__["data"][0] != x.data_ptr():
@@ -63,7 +63,7 @@ def writable(x: Tensor, kind: Kind) -> np.ndarray:
     return array
 
 
-def reduce_into(target: np.ndarray, parts: Sequence[np.ndarray], op: str, kind: Kind) -> None:
+def reduce_into(target: Array, parts: Sequence[Array], op: str, kind: Kind) -> None:
     """target = parts[0] op parts[1] op ..., in that order; `target` may be the first of the parts."""
     with np.errstate(over="ignore", invalid="ignore"):
         if kind.name not in ("float16", "bfloat16"):
@@ -78,7 +78,7 @@ def reduce_into(target: np.ndarray, parts: Sequence[np.ndarray], op: str, kind: 
             convert(wide[0], total)
 
 
-def _fold(target: np.ndarray, parts: Sequence[np.ndarray], op: str) -> None:
+def _fold(target: Array, parts: Sequence[Array], op: str) -> None:
     reduce = REDUCTIONS[op]
     reduce(parts[0], parts[1], out=target)
     for part in parts[2:]:

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
+
 
 class Span(NamedTuple):
     """Entries [start, stop) of a flat array."""
@@ -23,14 +25,14 @@ def window(part: Span, k: int, largest: int) -> Span:
     return Span(min(part.start + k * largest, part.stop), min(part.start + (k + 1) * largest, part.stop))
 
 
-def split_axis(array: np.ndarray, axis: int, size: int) -> np.ndarray:
+def split_axis(array: Array, axis: int, size: int) -> Array:
     """`size` equal parts along `axis`, one after the other, flat."""
     if axis:
         array = np.concatenate(np.split(array, size, axis), axis=None)
     return array.reshape(-1)
 
 
-def join_axis(parts: np.ndarray, shape: Sequence[int], axis: int) -> np.ndarray:
+def join_axis(parts: Array, shape: Sequence[int], axis: int) -> Array:
     """Undo `split_axis`: row i of `parts` holds rank i's array of that shape."""
     if axis == 0:
         return parts.reshape(len(parts) * shape[0], *shape[1:])

@@ -8,6 +8,7 @@ from mindspore import Tensor
 from parallel_core.batch import micro_batches as batch
 from parallel_core.batch.micro_batches import LABELS, LOSS_MASK, ContextShard, Entry
 from parallel_core.context import ContextLayout
+from parallel_core.numerics.dtypes import Array
 from pynative import parallel_state
 
 
@@ -39,7 +40,7 @@ def to_tensor(entry: Any) -> Any:
     return tensor
 
 
-def host_array(tensor: Tensor) -> np.ndarray:
+def host_array(tensor: Tensor) -> Array:
     """The values of a batch's tensor, without asking the device where `to_tensor` made it."""
     made_of: Entry | None = getattr(tensor, "batch_entry", None)
     return tensor.asnumpy() if made_of is None else made_of.array
@@ -58,13 +59,13 @@ def mask_ahead(loss_mask: Tensor | None, labels: Tensor, places: int) -> Tensor:
     return _shard_of(LOSS_MASK, batch.tokens_ahead(mask, places))
 
 
-def _whole(tensor: Tensor) -> np.ndarray:
+def _whole(tensor: Tensor) -> Array:
     """[b, whole s]: what the shards were cut of, where that is known, or what the group's ranks have."""
     made_of: Entry | None = getattr(tensor, "batch_entry", None)
     return whole_sequence(tensor) if made_of is None or made_of.whole is None else made_of.whole
 
 
-def _shard_of(name: str, whole: np.ndarray) -> Tensor:
+def _shard_of(name: str, whole: Array) -> Tensor:
     return to_tensor(context_shard().entry(name, Entry.of(name, whole)))
 
 
@@ -89,7 +90,7 @@ def get_batch_on_this_cp_rank(batch: dict[str, Any]) -> dict[str, Any]:
     return {name: to_tensor(shard.entry(name, entry)) for name, entry in entries.items()}
 
 
-def whole_sequence(tensor: Tensor) -> np.ndarray:
+def whole_sequence(tensor: Tensor) -> Array:
     """[b, s], a shard of each sequence -> [b, whole s], gathered over the context-parallel group."""
     shards = parallel_state.get_context_parallel_group().all_gather(tensor, axis=1)
     return context_shard().layout.to_whole(shards.asnumpy(), axis=1)

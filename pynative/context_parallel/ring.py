@@ -7,11 +7,11 @@ and a key's head, e of a value's, r members.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 from mindspore import Tensor
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.context import ContextLayout, cut, ring_block
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.collectives import Group, Recv, Send
 from pynative.kernels.block import Partial, Scores
@@ -104,7 +104,7 @@ def ring_attention(
     scale: float,
     causal: bool = True,
     mask: Tensor | None = None,
-    first_keys: np.ndarray | None = None,
+    first_keys: Array | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
     head_offset: int = 0,

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
 from parallel_core.buffers import Span
+from parallel_core.numerics.dtypes import Array
 
-Allocate = Callable[[int, np.dtype], np.ndarray]
+Allocate = Callable[[int, np.dtype[Any]], Array]
 """(elements, type) -> zeros in memory of the host."""
 
 
-def in_host_memory(size: int, dtype: np.dtype) -> np.ndarray:
+def in_host_memory(size: int, dtype: np.dtype[Any]) -> Array:
     """Zeros there."""
     return np.zeros(size, dtype)
 
@@ -40,7 +41,7 @@ class FlatMemory:
     def __init__(self, spans: Sequence[Span], dtype: str = "float32", allocate: Allocate | None = None) -> None:
         """allocate: who makes the memory, which then is the host's, instead."""
         self.spans, self.dtype = tuple(spans), dtype
-        self._memory: np.ndarray | Tensor
+        self._memory: Array | Tensor
         if allocate is not None or ms.get_context("device_target") == "CPU":
             self._memory = (allocate or np.zeros)(self.size, Tensor([0], getattr(ms, dtype)).asnumpy().dtype)
         else:

@@ -9,6 +9,7 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from parallel_core.buffers import Entry, Span, Stretch, overlaps
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import SHARDS_OF_STATES
 from pynative import kernels, parallel_state
 from pynative.collectives import Completed, Group, Work
@@ -46,7 +47,7 @@ class _Slot:
 
     def _is_vacant(self) -> bool:
         """Whether nobody wrote there since it was vacated."""
-        on_host: np.ndarray | None = getattr(self.memory, "host_memory", None)
+        on_host: Array | None = getattr(self.memory, "host_memory", None)
         if on_host is None:
             return bool((self.memory.astype(mindspore.float32) == NOT_HERE).all())
         return bool((bits(on_host) == bits(np.array(NOT_HERE, on_host.dtype))).all())

@@ -17,6 +17,7 @@ from parallel_core.checkpoint.convert.reader import open_checkpoint
 from parallel_core.config import AllConfig, ParallelConfig
 from parallel_core.config.serialise import config_for_inference
 from parallel_core.findings import exit_code
+from parallel_core.numerics.dtypes import Array
 from parallel_core.system.command_line import command_line
 from pynative.checkpointing import load_model
 from pynative.tape.autograd import no_grad
@@ -29,7 +30,7 @@ def config_in_float32(directory: Path) -> AllConfig:
     return config_for_inference(open_checkpoint(directory, optimizer=False).manifest.config, dtype="float32")
 
 
-def logits_of(directory: Path, ids: np.ndarray) -> np.ndarray:
+def logits_of(directory: Path, ids: Array) -> Array:
     """Logits [b, s, v] of `ids` [b, s], float32; v has what pads the vocabulary. The process is set up already."""
     model = GPTModel(config_in_float32(directory).model_config, parallel_output=False)
     load_model(directory, model)

@@ -13,6 +13,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.context import SequenceLayout
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels, parallel_state
 from pynative.collectives import Group
 from pynative.generation.host_layers import Decoder
@@ -43,7 +44,7 @@ class Forward:
         self.cache = Cache(min(longest, self.window)) if caches else None
         self._decoder: Decoder | None = None
 
-    def __call__(self, texts: Texts) -> np.ndarray | None:
+    def __call__(self, texts: Texts) -> Array | None:
         """float32 [b, ids of the tokenizer], the same on all ranks of the last stage; None on the others."""
         lengths = np.array([len(text) for text in texts], np.int32)
         if self.cache is not None and lengths.max() > self.cache.capacity:
@@ -54,7 +55,7 @@ class Forward:
             self.cache.begin(lengths)
             return self._through([text[-1:] for text in texts] if self.cache.continues else texts)
 
-    def _through(self, texts: Texts) -> np.ndarray | None:
+    def _through(self, texts: Texts) -> Array | None:
         """Hidden states of these tokens go through the stages."""
         longest = max(map(len, texts))
         # Sequence parallelism cuts the window into equal shards; what fills it comes after all that is seen.
@@ -89,7 +90,7 @@ class Forward:
         on_host = kernels.active() == "host" and parallel_state.get_tensor_model_parallel_world_size() == 1
         return on_host and self.config.residual_dtype == "float32" and Decoder.can(self.model)
 
-    def _decoded(self, tokens: np.ndarray, group: Group) -> np.ndarray | None:
+    def _decoded(self, tokens: Array, group: Group) -> Array | None:
         """The same by `Decoder`, tokens int32 [b]."""
         assert self._decoder is not None
         hidden_states = self._decoder(tokens)
@@ -103,7 +104,7 @@ class Forward:
         rows = (shape[1] // self.shards, shape[0], self.config.hidden_size)
         return group.recv(rows, type_of(self.config.residual_dtype), group.rank - 1)
 
-    def _logits(self, hidden_states: Tensor, last: np.ndarray) -> np.ndarray:
+    def _logits(self, hidden_states: Tensor, last: Array) -> Array:
         """Of the tokens at places last [b] of their texts."""
         texts = len(last)
         if self.shards == 1:  # those alone go through the head

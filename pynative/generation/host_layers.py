@@ -14,6 +14,7 @@ from mindspore import Parameter, from_numpy, nn
 
 from parallel_core.attention.rotary import Rotary
 from parallel_core.attention.score_form import ScoreForm
+from parallel_core.numerics.dtypes import Array
 from pynative.generation.host_products import Product
 from pynative.kernels.host.cache import attend, bias_of
 from pynative.kernels.host.engine import ENGINE
@@ -26,7 +27,6 @@ from pynative.transformer.embedding import Embedding
 from pynative.transformer.layer import ParallelTransformerLayer
 from pynative.transformer.norm import LayerNorm
 
-Array = np.ndarray
 Part = Callable[[Array], Array]
 """[b, h] -> [b, h]; a norm of any size."""
 

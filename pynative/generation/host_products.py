@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.process import blas_has_all_threads
 from pynative.kernels.host.threads import thread_count
 
@@ -26,12 +27,12 @@ FEW = 8
 class Product:
     """x [b, i] -> x W^T + bias [b, o], float32, for a weight [o, i] and a bias [o], whose memory it reads."""
 
-    def __init__(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
+    def __init__(self, weight: Array, bias: Array | None = None) -> None:
         self.weight, self.bias = weight, bias
         self.cut = len(weight) // BLOCK * BLOCK
         self.blocks = weight[: self.cut].reshape(-1, BLOCK, weight.shape[1]).transpose(0, 2, 1)
 
-    def __call__(self, x: np.ndarray) -> np.ndarray:
+    def __call__(self, x: Array) -> Array:
         if 1 < len(x) <= min(FEW // thread_count(), SMALL // (BLOCK * x.shape[1])):
             y = self._by_blocks(x)
         else:
@@ -39,7 +40,7 @@ class Product:
                 y = np.ascontiguousarray(np.matmul(self.weight, np.ascontiguousarray(x.T)).T)
         return y if self.bias is None else y + self.bias
 
-    def _by_blocks(self, x: np.ndarray) -> np.ndarray:
+    def _by_blocks(self, x: Array) -> Array:
         y = np.empty((len(x), len(self.weight)), np.float32)
         np.matmul(x, self.blocks, out=y[:, : self.cut].reshape(len(x), -1, BLOCK).swapaxes(0, 1))
         np.matmul(x, self.weight[self.cut :].T, out=y[:, self.cut :])

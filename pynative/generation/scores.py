@@ -12,6 +12,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.data.questions import Task
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sampling import log_probability
 from pynative import kernels, parallel_state
 from pynative.generation.checks import check, check_alike
@@ -29,7 +30,7 @@ class _Answers(Forward):
         self._places = np.concatenate(places)
         self._texts = np.repeat(np.arange(len(tasks)), [len(task.answer) for task in tasks])
 
-    def _logits(self, hidden_states: Tensor, last: np.ndarray) -> np.ndarray:
+    def _logits(self, hidden_states: Tensor, last: Array) -> Array:
         """[tokens of all answers, ids of the tokenizer]."""
         places, texts = self._places, self._texts
         if self.shards == 1:  # those alone go through the head
@@ -40,7 +41,7 @@ class _Answers(Forward):
         return logits[places, texts, : self.config.unpadded_vocab_size]
 
 
-def answer_logprobs(model: nn.Cell, tasks: Sequence[Task]) -> list[np.ndarray]:
+def answer_logprobs(model: nn.Cell, tasks: Sequence[Task]) -> list[Array]:
     """For each task the natural logarithm of the probability of every token of its answer, behind the prompt and the
     tokens before: float32 [tokens of the answer]. Ranks that share a model call this alike and get the same."""
     check(model, [task.prompt for task in tasks], 1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from mindspore import Tensor, nn
 
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sampling import Sampling, log_probability
 from pynative import parallel_state
 from pynative.generation.checks import check, check_alike
@@ -114,8 +115,8 @@ def inference(model: nn.Cell) -> Iterator[None]:
 
 
 def _drawn(
-    logits: np.ndarray | None, texts: Sequence[Text], generators: Sequence[np.random.Generator], sampling: Sampling
-) -> np.ndarray:
+    logits: Array | None, texts: Sequence[Text], generators: Sequence[np.random.Generator], sampling: Sampling
+) -> Array:
     """float32 [b, 2], each text's token and the logarithm of its probability: the last stage's, on all stages."""
     drawn = np.zeros((len(texts), 2), np.float32)
     if logits is not None:

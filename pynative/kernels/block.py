@@ -15,6 +15,7 @@ from mindspore import Tensor
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.context import Ranges, cut
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.dropout import Key, attention_dropout_mask
 
 
@@ -38,7 +39,7 @@ class Scores:
     key_positions: Ranges
     seq_length: int
     """Keys of the whole sequence."""
-    first_keys: np.ndarray | None = None
+    first_keys: Array | None = None
     """Int32 [b, s]: the position of the first key that a query sees, not decreasing. Its last columns are the block's.
     None: the first of all."""
     chosen: Tensor | None = None
@@ -59,7 +60,7 @@ class Scores:
         return self.mask is not None or self.chosen is not None or self.first_keys is not None
 
     @property
-    def block_first_keys(self) -> np.ndarray | None:
+    def block_first_keys(self) -> Array | None:
         """`first_keys` of the block's queries."""
         return None if self.first_keys is None else self.first_keys[:, -self.queries :]
 
@@ -79,7 +80,7 @@ class Scores:
             return False
         return self.form.window is None or first >= self.query_positions[-1].stop - 1 - self.form.window
 
-    def slopes(self, heads: int) -> np.ndarray:
+    def slopes(self, heads: int) -> Array:
         """ALiBi's, of this rank's `heads` heads, float32."""
         assert self.form.slopes is not None
         return np.array(self.form.slopes[self.head_offset : self.head_offset + heads], np.float32)
@@ -94,7 +95,7 @@ class Scores:
         """How many keys the block has."""
         return sum(map(len, self.key_positions))
 
-    def dropout_mask(self, batch: int, head: int, rows: slice) -> np.ndarray | None:
+    def dropout_mask(self, batch: int, head: int, rows: slice) -> Array | None:
         """Float32 mask [rows, keys] of this rank's head number `head`; None without dropout."""
         if not self.dropout_rate:
             return None
@@ -107,7 +108,7 @@ class Scores:
         return _joined([mask[:, run.start : run.stop] for run in self.key_positions], axis=1)
 
 
-def _joined(arrays: list[np.ndarray], axis: int) -> np.ndarray:
+def _joined(arrays: list[Array], axis: int) -> Array:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
 
 

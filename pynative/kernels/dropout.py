@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from parallel_core.context import Ranges
+from parallel_core.numerics.dtypes import Array
 
 Key = tuple[int, ...]
 Rows = Ranges
@@ -27,7 +28,7 @@ def quantized_rate(rate: float) -> float:
     return min(round(rate * _LEVELS), _LEVELS - 1) / _LEVELS
 
 
-def dropout_mask(key: Key, shape: tuple[int, ...], rate: float, rows: slice | None = None) -> np.ndarray:
+def dropout_mask(key: Key, shape: tuple[int, ...], rate: float, rows: slice | None = None) -> Array:
     """Float32 mask of `shape`: 0 where dropped, else 1 / (1 - rate), so that x * mask keeps x's expectation.
 
     `rows` selects some of the mask's rows (all leading axes counted as one); the result is then [rows, last axis].
@@ -38,7 +39,7 @@ def dropout_mask(key: Key, shape: tuple[int, ...], rate: float, rows: slice | No
     return mask if rows is not None else mask.reshape(shape)
 
 
-def _fill(mask: np.ndarray, key: Key, first: int, rate: float) -> None:
+def _fill(mask: Array, key: Key, first: int, rate: float) -> None:
     """Write rows `first` and following of a mask as wide as `mask`."""
     count, columns = mask.shape
     words_per_row = -(-columns // _DECIDED_BY_A_WORD)
@@ -57,11 +58,11 @@ class Dropout:
     key: Key
     positions: Rows | None = None
 
-    def mask(self, shape: tuple[int, ...]) -> np.ndarray:
+    def mask(self, shape: tuple[int, ...]) -> Array:
         """The mask of a tensor of this shape."""
         return self.rows(shape, 0, math.prod(shape[:-1])).reshape(shape)
 
-    def rows(self, shape: tuple[int, ...], start: int, stop: int) -> np.ndarray:
+    def rows(self, shape: tuple[int, ...], start: int, stop: int) -> Array:
         """[stop - start, h]: the mask of some rows of the tensor, all leading axes counted as one."""
         mask = np.empty((stop - start, shape[-1]), np.float32)
         per_position = math.prod(shape[1:-1])
@@ -84,6 +85,6 @@ class Dropout:
 
 def attention_dropout_mask(
     key: Key, batch: int, head: int, shape: tuple[int, int], rate: float, rows: slice | None = None
-) -> np.ndarray:
+) -> Array:
     """The mask of one head's probabilities [s, s]; `head` counts over all ranks, so cutting heads changes nothing."""
     return dropout_mask((*key, batch, head), shape, rate, rows)

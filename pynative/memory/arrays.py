@@ -8,6 +8,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.numerics.dtypes import Array
 from pynative.dtypes import BFLOAT16
 
 _TYPES = {
@@ -20,12 +21,12 @@ _memory_at = (ctypes.c_char * sys.maxsize).from_address
 """Memory from an address on; how much of it is an array's, the array's shape says."""
 
 
-def array_type(dtype: mindspore.Type) -> np.dtype:
+def array_type(dtype: mindspore.Type) -> np.dtype[Any]:
     """numpy's name of a type."""
     return _TYPES[id(dtype)]
 
 
-def array_of(tensor: Tensor) -> np.ndarray:
+def array_of(tensor: Tensor) -> Array:
     """The tensor's memory. `asnumpy` takes four times as long, and operators are given many tensors."""
     dtype = _TYPES.get(id(tensor.dtype))
     if dtype is None or not tensor.is_contiguous() or not tensor.size:

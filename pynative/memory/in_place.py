@@ -6,9 +6,9 @@ the time, and rounds once.
 """
 
 import mindspore
-import numpy as np
 from mindspore import Tensor, ops
 
+from parallel_core.numerics.dtypes import Array
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import put, widened
 
@@ -31,7 +31,7 @@ def assign_add(target: Tensor, source: Tensor) -> None:
         put(widened(_values(source)), memory, accumulate=True)
 
 
-def _values(source: Tensor) -> np.ndarray:
+def _values(source: Tensor) -> Array:
     return array_of(source) if source.device == "CPU" else source.asnumpy()
 
 
@@ -51,12 +51,12 @@ def _as(source: Tensor, target: Tensor) -> Tensor:
     return source if source.dtype is target.dtype else ops.cast(source, target.dtype)
 
 
-def _host_memory(target: Tensor) -> np.ndarray | None:
+def _host_memory(target: Tensor) -> Array | None:
     """Where numpy is to write; None where MindSpore's own operators can.
 
     They cannot from a device into what is known to be the host's (`FlatMemory`), nor in 16 bits on a CPU.
     """
-    known: np.ndarray | None = getattr(target, "host_memory", None)
+    known: Array | None = getattr(target, "host_memory", None)
     if known is not None or not _is_narrow(target) or mindspore.get_context("device_target") != "CPU":
         return known
     array = target.asnumpy()

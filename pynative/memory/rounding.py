@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.dtypes import BFLOAT16
 from pynative.onednn import primitives
 from pynative.onednn.arrays import layout_of
@@ -17,7 +18,7 @@ FEW = 1 << 15
 """Entries below which numpy is as fast as a call of oneDNN."""
 
 
-def widened(array: np.ndarray) -> np.ndarray:
+def widened(array: Array) -> Array:
     """The values as float32: the array itself when that is what it holds, else a copy."""
     if array.dtype == np.float32:
         return array
@@ -26,7 +27,7 @@ def widened(array: np.ndarray) -> np.ndarray:
     return out
 
 
-def convert(source: np.ndarray, out: np.ndarray) -> None:
+def convert(source: Array, out: Array) -> None:
     """out = source, of one shape, whatever the two types."""
     types = source.dtype, out.dtype
     if types == (BFLOAT16, np.float32):
@@ -39,7 +40,7 @@ def convert(source: np.ndarray, out: np.ndarray) -> None:
         np.copyto(out, source, casting="unsafe")
 
 
-def _reordered(source: np.ndarray, out: np.ndarray) -> bool:
+def _reordered(source: Array, out: Array) -> bool:
     """Convert with oneDNN; False where that has no fast way or is not worth a call."""
     if source.size < FEW:
         return False
@@ -48,14 +49,14 @@ def _reordered(source: np.ndarray, out: np.ndarray) -> bool:
     return _executed(primitives.reorder(layout_of(source), layout_of(out)), source, out)
 
 
-def _executed(primitive: primitives.Primitive | None, *arrays: np.ndarray) -> bool:
+def _executed(primitive: primitives.Primitive | None, *arrays: Array) -> bool:
     if primitive is None:
         return False
     primitive(*arrays)
     return True
 
 
-def _round_bits(values: np.ndarray, out: np.ndarray) -> None:
+def _round_bits(values: Array, out: Array) -> None:
     bits, out_bits = values.view(np.uint32), out.view(np.uint16)
     rounded = bits >> np.uint32(16)
     rounded &= np.uint32(1)
@@ -68,7 +69,7 @@ def _round_bits(values: np.ndarray, out: np.ndarray) -> None:
         out_bits[not_a_number] = (bits[not_a_number] >> np.uint32(16)) | np.uint32(0x40)
 
 
-def sum_into(out: np.ndarray, parts: Sequence[np.ndarray]) -> None:
+def sum_into(out: Array, parts: Sequence[Array]) -> None:
     """out = parts[0] + parts[1] + ... in that order, of one type and shape, summed in float32 and rounded once.
 
     out may be the first of the parts.
@@ -84,23 +85,23 @@ def sum_into(out: np.ndarray, parts: Sequence[np.ndarray]) -> None:
     fill(out, result)
 
 
-def float32_for(out: np.ndarray) -> np.ndarray:
+def float32_for(out: Array) -> Array:
     """Where to compute what `out` is to hold: `out` itself when it is float32, else new memory."""
     return out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
 
 
-def bits(array: np.ndarray) -> np.ndarray:
+def bits(array: Array) -> Array:
     """The same memory as unsigned integers, which numpy fills and compares many times as fast as bfloat16."""
     return array.view(f"u{array.itemsize}")
 
 
-def fill(out: np.ndarray, result: np.ndarray) -> None:
+def fill(out: Array, result: Array) -> None:
     """Round into `out` what was computed in `float32_for(out)`."""
     if result is not out:
         convert(result, out)
 
 
-def put(values: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
+def put(values: Array, out: Array, accumulate: bool) -> None:
     """float32 values into `out`, or added to what it holds; rounded once."""
     if not accumulate:
         convert(values, out)

@@ -19,6 +19,7 @@ from parallel_core.config.moe import BALANCING_LOSSES
 from parallel_core.moe import routing
 from parallel_core.moe.routing import RoutingRule, Tokens
 from parallel_core.numerics.averaging import MicroBatchWeight
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels, parallel_state
 from pynative.collectives import Group
 from pynative.step_figures import StepFigures, current, seed
@@ -30,7 +31,7 @@ class _Loss(NamedTuple):
 
     name: str
     coefficient: float
-    weights: np.ndarray
+    weights: Array
     """[b, E] or [1, E]."""
     replicas: int = 1
     """Whose sum the loss is, already."""
@@ -70,7 +71,7 @@ class RouterLosses:
         z_weight = routing.z_weight((self.config.moe_z_loss_coeff or 0.0) * start, of_all)
         return kernels.with_router_losses(logits, weights, z_weight, self.rule)
 
-    def _of_load(self, load: np.ndarray, of_all: int, group: Group) -> list[_Loss]:
+    def _of_load(self, load: Array, of_all: int, group: Group) -> list[_Loss]:
         """Of a micro-batch's load, and of each sequence's, load [b, E] of this rank's tokens."""
         kinds = {kind: c for kind, c in self.config.balancing_losses.items() if kind != "global_aux_loss"}
         if not kinds:
@@ -103,7 +104,7 @@ class RouterLosses:
                 found.append(_Loss(name, coefficient, routing.group_weights(load, tokens, share, number)))
         return found
 
-    def _of_all_replicas(self, load: np.ndarray, tokens: int, figures: StepFigures | None) -> list[_Loss]:
+    def _of_all_replicas(self, load: Array, tokens: int, figures: StepFigures | None) -> list[_Loss]:
         """Of the mean load of this step's micro-batches so far on all replicas (Qiu et al., "Demons in the Detail",
         2025)."""
         coefficient = self.config.balancing_losses.get("global_aux_loss")
@@ -117,7 +118,7 @@ class RouterLosses:
         name, replicas = BALANCING_LOSSES["global_aux_loss"], parallel_state.get_data_parallel_world_size()
         return [_Loss(name, coefficient, weights, replicas)]
 
-    def _report(self, figures: StepFigures | None, losses: list[_Loss], sums: np.ndarray, z_loss: float) -> None:
+    def _report(self, figures: StepFigures | None, losses: list[_Loss], sums: Array, z_loss: float) -> None:
         """Each rank its share."""
         if figures is None:
             return
@@ -127,12 +128,12 @@ class RouterLosses:
         figures.add(step_figures.Z_LOSS, z_loss, self.layer_number, share)
 
 
-def _sum(load: np.ndarray, group: Group) -> np.ndarray:
+def _sum(load: Array, group: Group) -> Array:
     """The ranks' counts together, float64; they travel as integers, of which float32 has all up to 2^24 only."""
     if group.size > 1:
         load = group.all_reduce(Tensor.from_numpy(np.ascontiguousarray(load, np.int32))).asnumpy()
     return load.astype(np.float64)
 
 
-def _tensor(values: np.ndarray) -> Tensor:
+def _tensor(values: Array) -> Tensor:
     return Tensor.from_numpy(np.ascontiguousarray(values, np.float32))

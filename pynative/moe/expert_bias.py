@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from mindspore import Tensor, nn
 
+from parallel_core.numerics.dtypes import Array
 from parallel_core.step_figures import TOKENS_ROUTED
 from pynative.memory import in_place
 from pynative.moe.router import TopKRouter
@@ -23,7 +24,7 @@ class ExpertBiases:
         self.biases = [bias for _, bias in biased]
         self._moved = [(router, bias) for router, bias in biased if router.moves_bias]
 
-    def update(self, figures: Mapping[str, np.ndarray]) -> None:
+    def update(self, figures: Mapping[str, Array]) -> None:
         """Move each by its rate, down where an expert got more than the mean of what a step's tokens were routed to,
         and up where it got less; once a step, whether or not its update is made."""
         for router, bias in self._moved:

@@ -19,6 +19,7 @@ from parallel_core.buffers import Span
 from parallel_core.config import ModelConfig, MoEConfig
 from parallel_core.moe import hot_experts
 from parallel_core.moe.hot_experts import Hot, Slots, hottest, is_revised
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import ShardSpec
 from parallel_core.step_figures import TOKENS_CHOSEN
 from pynative import kernels, parallel_state
@@ -119,7 +120,7 @@ class HotExperts:
         copies = moe.hot_expert_num if self._group.size > 1 else 0
         self._copies = [Copy(self._own[0]) for _ in range(copies)]
 
-    def capacities(self, capacity: int) -> np.ndarray:
+    def capacities(self, capacity: int) -> Array:
         """int64 [E]: what each expert takes where an even share of tokens, times the factor, is `capacity`."""
         return hot_experts.capacities(capacity, self._cold_share, self.hot, self._count)
 
@@ -152,7 +153,7 @@ class HotExpertLayers:
         cells = [cell for chunk in model for _, cell in chunk.cells_and_names()]
         self._layers = [layer for cell in cells if (layer := getattr(cell, "hot_experts", None)) is not None]
         self._count, self._update_step = moe.hot_expert_num, moe.hot_expert_update_step
-        self._tokens: np.ndarray | None = None
+        self._tokens: Array | None = None
         self.chosen: dict[int, Hot] = {}
         """Of all stages' layers, by their numbers: what was chosen so far."""
 
@@ -170,7 +171,7 @@ class HotExpertLayers:
         for layer in self._layers:
             layer.remove(train)
 
-    def update(self, figures: Mapping[str, np.ndarray]) -> None:
+    def update(self, figures: Mapping[str, Array]) -> None:
         """After the backward of a training step, choose anew if it is one to do so, by the tokens that all ranks'
         routers sent to each expert."""
         self._tokens = figures.get(TOKENS_CHOSEN)

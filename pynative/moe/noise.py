@@ -5,6 +5,7 @@ from mindspore import Tensor
 
 from parallel_core.context import Ranges
 from parallel_core.moe.routing import Noise
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.dropout import Key
 from pynative.tape.autograd import Function
 from pynative.tensor_parallel.random import get_rng_tracer
@@ -13,7 +14,7 @@ JITTER, FORCED_LOGITS, FIRST_DRAW, SECOND_DRAW = 3, 4, 5, 6
 """Places of a router's random numbers among those of a layer."""
 
 
-def uniform(key: Key, shape: tuple[int, int, int], positions: Ranges) -> np.ndarray:
+def uniform(key: Key, shape: tuple[int, int, int], positions: Ranges) -> Array:
     """[s, b, n] float64 in (0, 1]: those of the given positions of the sequence."""
     _, batch, width = shape
     words = batch * width

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont  # MindSpore's own dependency
 
+from parallel_core.numerics.dtypes import Array
 from parallel_core.system.command_line import command_line
 
 LEFT, TOP, WIDTH, HEIGHT = 80, 40, 640, 360
@@ -19,7 +20,7 @@ LEFT, TOP, WIDTH, HEIGHT = 80, 40, 640, 360
 _FILE = re.compile(r"layer-(\d+)_(\d+)\.npy")
 
 
-def counts_of_layer(directory: Path, layer: int) -> tuple[np.ndarray, np.ndarray]:
+def counts_of_layer(directory: Path, layer: int) -> tuple[Array, Array]:
     """(steps [n], tokens [n, E]) of a layer, in the order of steps, from everywhere below a directory.
 
     A run that is resumed writes to a directory of its own, named by its time: of a step that several have, the last
@@ -35,12 +36,12 @@ def counts_of_layer(directory: Path, layer: int) -> tuple[np.ndarray, np.ndarray
     return np.array(steps), np.array(counts)
 
 
-def hottest(counts: np.ndarray, number: int) -> list[int]:
+def hottest(counts: Array, number: int) -> list[int]:
     """The experts of the last step that got most tokens, most first."""
     return np.argsort(-counts[-1], kind="stable")[:number].tolist()
 
 
-def _areas(steps: np.ndarray, counts: np.ndarray) -> Iterator[list[tuple[float, float]]]:
+def _areas(steps: Array, counts: Array) -> Iterator[list[tuple[float, float]]]:
     """The corners of a band of the chart for each expert, on top of those before it."""
     span, highest = max(int(steps[-1] - steps[0]), 1), max(counts.sum(axis=1).max(), 1)
     x = LEFT + WIDTH * (steps - steps[0]) / span
@@ -53,7 +54,7 @@ def _areas(steps: np.ndarray, counts: np.ndarray) -> Iterator[list[tuple[float, 
         yield lower + upper[::-1]
 
 
-def draw(layer: int, steps: np.ndarray, counts: np.ndarray) -> Image.Image:
+def draw(layer: int, steps: Array, counts: Array) -> Image.Image:
     """The picture of a layer."""
     bottom, right = TOP + HEIGHT, LEFT + WIDTH
     picture = Image.new("RGB", (right + 30, bottom + 50), "white")

@@ -12,6 +12,7 @@ from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.moe.routing import RoutingRule, get_capacity
+from parallel_core.numerics.dtypes import Array
 from parallel_core.step_figures import TOKENS_BEYOND, TOKENS_CHOSEN, TOKENS_ROUTED
 from pynative import kernels, parallel_state
 from pynative.key_value_cache import is_generating
@@ -50,7 +51,7 @@ class TopKRouter(nn.Cell):
         self.copies = 1 if self.outside.cuts_sequence else parallel_state.get_tensor_model_parallel_world_size()
         self.dtype = self.moe.moe_router_dtype and type_of(ROUTER_DTYPES[self.moe.moe_router_dtype])
         sharing = "tp-cp" if self.outside.cuts_sequence else "cp"
-        self.capacities: Callable[[int], np.ndarray] | None = None
+        self.capacities: Callable[[int], Array] | None = None
         """From the capacity to that of each expert, where they differ."""
         self.losses = RouterLosses(config, layer_number, sharing, self.copies)
 

@@ -8,6 +8,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from parallel_core.moe.token_dispatch import NONE
+from parallel_core.numerics.dtypes import Array
 
 
 class Routing(NamedTuple):
@@ -17,7 +18,7 @@ class Routing(NamedTuple):
     """[T, k] float32, recorded: the weight of each choice's result; 0 where it was dropped."""
     experts: Tensor
     """[T, k] int32, global numbers of experts; -1 where a choice was dropped."""
-    capacity: int | np.ndarray | None = None
+    capacity: int | Array | None = None
     """The most rows that an expert, or int64 [E] each, keeps of this rank's tokens; none: all."""
 
     @classmethod

@@ -23,6 +23,7 @@ from parallel_core.config import ModelConfig
 from parallel_core.moe import token_dispatch
 from parallel_core.moe.hot_experts import Slots
 from parallel_core.moe.token_dispatch import Copies
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels, parallel_state
 from pynative.collectives import Group
 from pynative.moe.routing import Routing
@@ -67,7 +68,7 @@ class AllToAllRoute(Route):
     """Rows to each rank."""
     received: Sequence[int]
     """Rows from each rank."""
-    order: np.ndarray | None
+    order: Array | None
     """The rows that came, in the order of the experts; none: they are."""
 
     def start(self, x: Tensor) -> Callable[[], Tensor]:
@@ -104,7 +105,7 @@ class Dispatched(NamedTuple):
     """[r, h], sorted by expert; recorded."""
     probs: Tensor
     """[r] float32, the weight of each row's result; recorded."""
-    counts: np.ndarray
+    counts: Array
     """int64 [m]: rows of each expert."""
     route: Route
 
@@ -148,7 +149,7 @@ class MoETokenDispatcher(ABC):
         return DISPATCHERS[config.moe_config.moe_token_dispatcher_type](len(own), own, config)
 
     @abstractmethod
-    def routes(self, experts: np.ndarray, rows: np.ndarray | None, shape: tuple[int, ...]) -> Planned:
+    def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> Planned:
         """The plan for choices [T, k] of tokens `shape` = [s, b, h]; rows: of each slot, if padded."""
 
     def dispatch(self, hidden: Tensor, routing: Routing) -> Dispatched:
@@ -218,7 +219,7 @@ class Planned(NamedTuple):
     tokens: Route
     choices: Route
     """Of the choices' probabilities."""
-    counts: np.ndarray
+    counts: Array
     """int64 [m]: rows for each of this rank's experts."""
 
 
@@ -228,7 +229,7 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
     Messages beside the rows': unless all know how many there are, because every expert is padded, the ranks tell.
     """
 
-    def routes(self, experts: np.ndarray, rows: np.ndarray | None, shape: tuple[int, ...]) -> Planned:
+    def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> Planned:
         chosen = token_dispatch.sorted_by_expert(experts, self.slots.total, rows)
         sent = token_dispatch.addressed(chosen, self.group.size, self.shards)
         are_known = rows is not None and not self.slots.has_copies
@@ -245,7 +246,7 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         )
         return _planned(route, shape, experts.shape[1], received.sum(0))
 
-    def _exchanged(self, counts: np.ndarray) -> np.ndarray:
+    def _exchanged(self, counts: Array) -> Array:
         """What the ranks send to each other's experts: counts [n, m] to each -> [n, m] from each."""
         if self.group.size == 1:
             return counts
@@ -256,7 +257,7 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
 class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
     """Every rank of the group gets all tokens; results come back by a reduce-scatter."""
 
-    def routes(self, experts: np.ndarray, rows: np.ndarray | None, shape: tuple[int, ...]) -> Planned:
+    def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> Planned:
         size = self.slots.total * self.shards // self.group.size
         gathered = self.group.all_gather(Tensor.from_numpy(np.ascontiguousarray(experts))).asnumpy()
         chosen = token_dispatch.sorted_by_expert(gathered, self.slots.total)
@@ -265,7 +266,7 @@ class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
         return _planned(route, (self.group.size * shape[0], *shape[1:]), gathered.shape[1], own.counts)
 
 
-def _planned(choices: Route, shape: tuple[int, ...], times: int, counts: np.ndarray) -> Planned:
+def _planned(choices: Route, shape: tuple[int, ...], times: int, counts: Array) -> Planned:
     """Tokens go as their choices do."""
     tokens = replace(choices, copies=choices.copies.of_rows(times), shape=shape, row=shape[-1:])
     return Planned(tokens, choices, counts)

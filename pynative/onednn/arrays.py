@@ -1,13 +1,13 @@
 """Numpy's arrays as oneDNN sees them."""
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.dtypes import BFLOAT16
 from pynative.onednn.library import Layout, Type, dense, layout
-
-Array = np.ndarray
 
 TYPES = {np.dtype(np.float32): Type.FLOAT32, np.dtype(np.float16): Type.FLOAT16, BFLOAT16: Type.BFLOAT16}
 
@@ -22,7 +22,7 @@ def layout_of(array: Array) -> Layout:
 
 
 @lru_cache(KEPT)
-def _layout(dtype: np.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
+def _layout(dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
     return layout(TYPES[dtype], shape, tuple(stride // dtype.itemsize for stride in strides))
 
 
@@ -32,5 +32,5 @@ def row_layout(vector: Array) -> Layout:
 
 
 @lru_cache(KEPT)
-def _row_layout(dtype: np.dtype, columns: int) -> Layout:
+def _row_layout(dtype: np.dtype[Any], columns: int) -> Layout:
     return dense(TYPES[dtype], 1, columns)

@@ -3,8 +3,7 @@
 import ctypes
 from typing import Any
 
-import numpy as np
-
+from parallel_core.numerics.dtypes import Array
 from pynative.onednn.library import OneDnnError, Type, address_of, dense, function, library, once
 from pynative.onednn.primitives import product
 
@@ -33,7 +32,7 @@ ROWS = 128
 larger copies leave holes between the tensors of a training step: 1% more memory with 256 rows, none with these."""
 
 
-def transposed_product(left: np.ndarray, right: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
+def transposed_product(left: Array, right: Array, out: Array, accumulate: bool) -> None:
     """out float32 [m, n] = left^T right of bfloat16 left [k, m], right [k, n]; `accumulate`: that is added to out.
 
     Rows may have gaps between them, but not within.

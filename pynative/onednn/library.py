@@ -19,6 +19,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
+
 Handle = ctypes.c_void_p
 
 
@@ -194,7 +196,7 @@ class Layout:
     descriptor: Handle
 
 
-_layouts: WeakValueDictionary[tuple, Layout] = WeakValueDictionary()
+_layouts: WeakValueDictionary[tuple[Any, ...], Layout] = WeakValueDictionary()
 
 
 def layout(kind: Type, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
@@ -224,7 +226,7 @@ _DATA = object.__basicsize__
 _word_at = ctypes.c_size_t.from_address
 
 
-def address_of(array: np.ndarray) -> int:
+def address_of(array: Array) -> int:
     """Where an array's first entry is; `array.ctypes.data` takes eight times as long."""
     return _word_at(id(array) + _DATA).value
 
@@ -239,7 +241,7 @@ class _Thread(threading.local):
     def stream(self) -> Handle:
         return made("stream_create", engine(), _IN_ORDER)
 
-    def scratch_of(self, size: int) -> np.ndarray:
+    def scratch_of(self, size: int) -> Array:
         """At least so many bytes, which the thread's primitives use in turn."""
         if self.scratch.size < size:
             self.scratch = np.empty(size, np.uint8)
@@ -291,7 +293,7 @@ class Primitive:
         let_go(self, "primitive_destroy", [self._handle])
         let_go(self, "primitive_desc_destroy", [described] if forward is None else [described, forward])
 
-    def __call__(self, *arrays: np.ndarray) -> None:
+    def __call__(self, *arrays: Array) -> None:
         """Execute on the arrays' memory."""
         arguments = self._own.get(get_ident()) or self._arguments()
         if self._scratch_bytes:

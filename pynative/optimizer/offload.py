@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import mindspore
 import numpy as np
@@ -17,6 +18,7 @@ from mindspore import Tensor
 
 from parallel_core.config.gradient import GradientConfig
 from parallel_core.config.offload import OffloadConfig
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.distributed.flat_memory import Allocate, in_host_memory
 from pynative.memory import in_place
@@ -36,7 +38,7 @@ class InFiles:
         except OSError as error:
             raise ValueError(f"--nvme-path {directory}: cannot be written to: {error}") from error
 
-    def __call__(self, size: int, dtype: np.dtype) -> np.ndarray:
+    def __call__(self, size: int, dtype: np.dtype[Any]) -> Array:
         with tempfile.TemporaryFile(dir=self._directory) as file:
             wanted = max(1, size * dtype.itemsize)
             try:

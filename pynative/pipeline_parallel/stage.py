@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -46,7 +46,9 @@ class ForwardStep(Protocol):
     is_of_a_script: bool
     """Whether a function of the script draws them."""
 
-    def begin(self, data_iterator: Iterator | None, model: nn.CellList, micro_batches: int, rules: BatchRules) -> None:
+    def begin(
+        self, data_iterator: Iterator[Any] | None, model: nn.CellList, micro_batches: int, rules: BatchRules
+    ) -> None:
         """Start a step of so many micro-batches of a stage with these chunks, whose data keep the rules."""
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:

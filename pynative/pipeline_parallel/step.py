@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -11,6 +11,7 @@ from mindspore import Tensor, nn
 from parallel_core.batch.rules import BatchRules
 from parallel_core.config import AllConfig
 from parallel_core.numerics.averaging import Averaging
+from parallel_core.numerics.dtypes import Array
 from parallel_core.numerics.loss_scale import LossScaler
 from parallel_core.schedules import GENERATORS, Backward, WeightGrad, communicate, forward_only
 from parallel_core.schedules.actions import Compute
@@ -33,7 +34,7 @@ class GlobalLoss(NamedTuple):
     """What it is divided by to be reported: tokens, or micro-batches where a script reports their means."""
     tokens: float
     """How many tokens count."""
-    figures: dict[str, np.ndarray]
+    figures: dict[str, Array]
     """What the cells reported of a training step, by the names of `parallel_core.step_figures`."""
 
     @property
@@ -80,7 +81,11 @@ class PipelineStep:
         set_step_position(StepPosition(get_step_position().iteration, of_all_replicas, chunk))
 
     def run(
-        self, forward_step: ForwardStep, data_iterator: Iterator | None, train: bool, micro_batches: int | None = None
+        self,
+        forward_step: ForwardStep,
+        data_iterator: Iterator[Any] | None,
+        train: bool,
+        micro_batches: int | None = None,
     ) -> GlobalLoss:
         """Every micro-batch of a step: gradients into the buffer when training, and the loss.
 

@@ -11,11 +11,12 @@ from mindspore import Tensor
 
 from parallel_core.batch.documents import dense_mask
 from parallel_core.batch.micro_batches import ATTENTION_MASK, DOCUMENT_STARTS, ENTRIES, Entry
+from parallel_core.numerics.dtypes import Array
 from pynative import parallel_state
 from pynative.context_parallel.batch import entry_of, to_tensor
 from pynative.memory.arrays import array_type
 
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, Array]
 
 
 def broadcast_item(item: Mapping[str, Any] | None) -> Arrays:
@@ -37,7 +38,7 @@ def broadcast_item(item: Mapping[str, Any] | None) -> Arrays:
     return dict(_unpacked(received, sizes[0])) if group.rank else arrays
 
 
-def _unpacked(received: np.ndarray, start: int) -> Iterator[tuple[str, np.ndarray]]:
+def _unpacked(received: Array, start: int) -> Iterator[tuple[str, Array]]:
     """The arrays of a message of bytes, which begins with their names, types and shapes."""
     for name, kind, shape in json.loads(received[:start].tobytes()):
         stop = start + math.prod(shape) * np.dtype(kind).itemsize
@@ -54,7 +55,7 @@ def broadcast_data(keys: Sequence[str], data: Mapping[str, Any] | None, datatype
     return {key: to_tensor(Entry.of(key, item[key].astype(array_type(datatype), copy=False))) for key in keys}
 
 
-def get_batch_on_this_tp_rank(data_iterator: Iterator | None) -> dict[str, Tensor | None]:
+def get_batch_on_this_tp_rank(data_iterator: Iterator[Any] | None) -> dict[str, Tensor | None]:
     """Megatron's: the next item of the group's first rank, on all its ranks: tokens, labels, loss_mask, attention_mask,
     position_ids, in this order; None for what the item lacks. `data_iterator` may be None on the other ranks.
 

@@ -27,7 +27,7 @@ def refuse(mistakes: Iterable[str]) -> None:
 
 
 @cache
-def _arguments(construct: Callable) -> Mapping[str, inspect.Parameter]:
+def _arguments(construct: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Of a class's `construct`, by name."""
     return dict(list(inspect.signature(construct).parameters.items())[1:])
 
@@ -89,7 +89,7 @@ class CheckedCalls:
         fix = "return (loss, {name: loss}), or sum the losses of logits"
         refuse([f"forward_step_func: {rule}; {fix}"] * (self._gave_a_mean and rules.context_parallel_size > 1))
 
-    def _check(self, chunk: nn.Cell, values: tuple, named: dict[str, Any]) -> None:
+    def _check(self, chunk: nn.Cell, values: tuple[Any, ...], named: dict[str, Any]) -> None:
         if self._rules is None:
             return
         arguments = _arguments(type(chunk).construct)

@@ -70,7 +70,7 @@ def _pass_over(dataset: Sized, config: AllConfig, item: int) -> int:
     return (samples if data.drop_remainder else samples + item - 1) // item * item or sys.maxsize
 
 
-def _rounds(loader: Iterable) -> Iterator:
+def _rounds(loader: Iterable[Any]) -> Iterator[Any]:
     """The loader over and over; a MindSpore dataset as dicts of tensors."""
     while True:
         count = 0
@@ -84,7 +84,7 @@ def _rounds(loader: Iterable) -> Iterator:
             )
 
 
-def endless(loader: Iterable, skip: int = 0) -> Iterator:
+def endless(loader: Iterable[Any], skip: int = 0) -> Iterator[Any]:
     """An iterator that starts a loader again at its end, after dropping the first `skip` items."""
     rounds = _rounds(loader)
     for _ in range(skip):
@@ -92,13 +92,13 @@ def endless(loader: Iterable, skip: int = 0) -> Iterator:
     return rounds
 
 
-def _opened(loader: Iterable | None, skip: int, is_sent: bool) -> Iterator | None:
+def _opened(loader: Iterable[Any] | None, skip: int, is_sent: bool) -> Iterator[Any] | None:
     """A loader's items without end, after the first `skip`; is_sent: those of the first tensor-parallel rank."""
     items = None if loader is None else endless(loader, skip)
     return _sent_by_the_first(items) if is_sent else items
 
 
-def _sent_by_the_first(items: Iterator | None) -> Iterator:
+def _sent_by_the_first(items: Iterator[Any] | None) -> Iterator:
     """The items that the first rank of the tensor-parallel group draws, on each of its ranks."""
     while True:
         yield broadcast_item(None if items is None else next(items))
@@ -108,8 +108,8 @@ def _sent_by_the_first(items: Iterator | None) -> Iterator:
 class RunData:
     """A run's data on this rank; None where another rank draws for it."""
 
-    train: Iterator | None
-    valid: Iterator | None
+    train: Iterator[Any] | None
+    valid: Iterator[Any] | None
     is_evaluated: bool
     """Whether there are validation data."""
     samples_per_epoch: int | None
@@ -124,9 +124,9 @@ class DataSources:
     of a pipeline none. A function of the script that draws has to broadcast them then; otherwise that is done here.
     """
 
-    provider: Callable | None
-    train_data_loader: Iterable | None
-    valid_data_loader: Iterable | None
+    provider: Callable[..., Any] | None
+    train_data_loader: Iterable[Any] | None
+    valid_data_loader: Iterable[Any] | None
 
     @property
     def loader_name(self) -> str:
@@ -180,7 +180,7 @@ class DataSources:
 
     def _loaders(
         self, config: AllConfig, draws: int, consumed_samples: int
-    ) -> tuple[Iterable | None, Iterable | None, int | None]:
+    ) -> tuple[Iterable[Any] | None, Iterable | None, int | None]:
         """For training and validation, where this rank has any, and the samples of an epoch, where they are known."""
         train, valid = (_in_draws(given, draws) for given in (self.train_data_loader, self.valid_data_loader))
         most = config.dataset_config.max_train_samples
@@ -201,7 +201,7 @@ class DataSources:
         return train, valid, epoch
 
 
-def _in_draws(loader: Iterable | None, draws: int) -> Iterable | None:
+def _in_draws(loader: Iterable[Any] | None, draws: int) -> Iterable | None:
     """Our own loader of steps gives its micro-batches one by one to a function that draws so."""
     return loader.in_micro_batches() if draws > 1 and isinstance(loader, StepLoader) else loader
 

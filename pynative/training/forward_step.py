@@ -38,13 +38,13 @@ class BatchedForwardStep:
 
     draws = 1
 
-    def __init__(self, get_batch_func: Callable[[Iterator | None], dict[str, Any]] | None = None) -> None:
+    def __init__(self, get_batch_func: Callable[[Iterator[Any] | None], dict[str, Any]] | None = None) -> None:
         self.get_batch_func = get_batch_func
         self.is_of_a_script = get_batch_func is not None
-        self._unread: Iterator | None = None
+        self._unread: Iterator[Any] | None = None
 
     def begin(
-        self, data_iterator: Iterator | None, model: Sequence[nn.Cell], micro_batches: int, rules: BatchRules
+        self, data_iterator: Iterator[Any] | None, model: Sequence[nn.Cell], micro_batches: int, rules: BatchRules
     ) -> None:
         """Fetch a step's batch, for all chunks of the stage. ValueError if it is not as `rules` has it."""
         unread = unread_by_all(model)
@@ -61,7 +61,7 @@ class BatchedForwardStep:
         refuse([*wrong_names(model, given, unread_entries), *rules.mistakes(entries, micro_batches)])
         self.batch = StepBatch(entries, micro_batches, context_shard())
 
-    def _next(self, data_iterator: Iterator | None) -> dict[str, Any]:
+    def _next(self, data_iterator: Iterator[Any] | None) -> dict[str, Any]:
         if data_iterator is self._unread or data_iterator is None:
             return {}
         item = next(data_iterator)
@@ -86,13 +86,13 @@ class MegatronForwardStep:
 
     is_of_a_script = True
 
-    def __init__(self, forward_step_func: Callable, micro_batches: int) -> None:
+    def __init__(self, forward_step_func: Callable[..., Any], micro_batches: int) -> None:
         self.forward_step_func, self.draws = forward_step_func, micro_batches
         self._calls = CheckedCalls()
 
     def begin(
         self,
-        data_iterator: Iterator | list[Iterator | None] | None,
+        data_iterator: Iterator[Any] | list[Iterator | None] | None,
         model: Sequence[nn.Cell],
         micro_batches: int,
         rules: BatchRules,
@@ -113,7 +113,7 @@ class MegatronForwardStep:
             output, loss_func = self.forward_step_func(self.data_iterators[chunk], model)
         return output, lambda result: self._loss(loss_func(result))
 
-    def _loss(self, returned: tuple) -> MicroBatchLoss:
+    def _loss(self, returned: tuple[Any, ...]) -> MicroBatchLoss:
         loss = _micro_batch_loss(returned)
         if not loss.weight.is_mean:
             self._calls.check_sum(self._rules)
@@ -133,7 +133,7 @@ class MegatronForwardStep:
         return {name: to_tensor(entry) for name, entry in entries.items()}
 
 
-def _micro_batch_loss(returned: tuple) -> MicroBatchLoss:
+def _micro_batch_loss(returned: tuple[Any, ...]) -> MicroBatchLoss:
     """What Megatron's loss functions return."""
     match returned:
         case (loss, dict(report)):

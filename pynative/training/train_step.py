@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from mindspore import nn
 
 from parallel_core.config import AllConfig, ModelConfig, ParallelConfig, TrainingConfig
+from parallel_core.numerics.dtypes import Array
 from parallel_core.numerics.loss_scale import LossScaler
 from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from pynative.distributed.finalize_model_grads import finalize_model_grads
@@ -49,7 +49,7 @@ class StepResult:
     """Of the global batch."""
     decoupled_lr: float = 0.0
     """Used by this update for embedding and output layer."""
-    figures: Mapping[str, np.ndarray] = field(default_factory=dict)
+    figures: Mapping[str, Array] = field(default_factory=dict)
     """What the cells reported, by the names of `parallel_core.step_figures`."""
 
 
@@ -107,7 +107,7 @@ class TrainOneStepCell:
 
     def step(
         self,
-        data_iterator: Iterator | None,
+        data_iterator: Iterator[Any] | None,
         before_update: Callable[[float], None] | None = None,
         micro_batches: int | None = None,
     ) -> StepResult:
@@ -143,7 +143,7 @@ class TrainOneStepCell:
             rates.decoupled_lr, loss.figures,
         )  # fmt: skip
 
-    def evaluate(self, data_iterator: Iterator | None, batches: int) -> float:
+    def evaluate(self, data_iterator: Iterator[Any] | None, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""
         set_training(self.model, False)
         with self.hot_experts.replicated(train=False):

@@ -143,7 +143,7 @@ def _callbacks(config: AllConfig, data: RunData, more: Sequence[Callback]) -> li
     return callbacks
 
 
-def _train(state: TrainingState, data_iterator: Iterator | None, callbacks: Sequence[Callback]) -> None:
+def _train(state: TrainingState, data_iterator: Iterator[Any] | None, callbacks: Sequence[Callback]) -> None:
     """The loop: steps until --train-iters, callbacks around them."""
     training, sizes, unit = state.config.training_config, state.config.batch_sizes, micro_batch_of_all(state.config)
     _resume(state, callbacks)
@@ -217,7 +217,7 @@ def _refuse(
 
 
 def _step_cell(
-    model: nn.CellList, config: AllConfig, forward_step_func: Callable | None, get_batch_func: Callable | None
+    model: nn.CellList, config: AllConfig, forward_step_func: Callable[..., Any] | None, get_batch_func: Callable | None
 ) -> TrainOneStepCell:
     """Gradients, optimizer, schedule and forward step around a model."""
     for line in offload_lines(config.training_config.offload, config.training_config.gradient):
@@ -231,18 +231,18 @@ def _step_cell(
 
 
 def pretrain(
-    train_valid_test_datasets_provider: Callable | None,
+    train_valid_test_datasets_provider: Callable[..., Any] | None,
     model_provider_func: Callable[..., nn.Cell],
     model_type: Any = None,
-    forward_step_func: Callable | None = None,
+    forward_step_func: Callable[..., Any] | None = None,
     process_non_loss_data_func: None = None,
     extra_args_provider: Any = None,
     args_defaults: dict[str, Any] | None = None,
     *,
     all_config: AllConfig,
-    train_data_loader: Iterable | None = None,
-    valid_data_loader: Iterable | None = None,
-    get_batch_func: Callable[[Iterator | None], dict[str, Any]] | None = None,
+    train_data_loader: Iterable[Any] | None = None,
+    valid_data_loader: Iterable[Any] | None = None,
+    get_batch_func: Callable[[Iterator[Any] | None], dict[str, Any]] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingState:
     """Train.
@@ -314,13 +314,13 @@ def _run(state: TrainingState, sources: DataSources, callbacks: Sequence[Callbac
 
 def train(
     train_one_step_cell: TrainOneStepCell,
-    train_dataloader: Iterable,
+    train_dataloader: Iterable[Any],
     training_config: TrainingConfig,
-    val_dataloader: Iterable | None = None,
+    val_dataloader: Iterable[Any] | None = None,
     metrics: None = None,
     evaluation_func: None = None,
     resume_dict: None = None,
-    get_batch_func: Callable[[Iterator | None], dict[str, Any]] | None = None,
+    get_batch_func: Callable[[Iterator[Any] | None], dict[str, Any]] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingState:
     """The loop of `pretrain` around a step cell that a script has built: log, evaluation, checkpoints, callbacks.

@@ -5,11 +5,11 @@ s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tenso
 
 import enum
 
-import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels, key_value_cache, parallel_state
 from pynative.context_parallel.attention import context_parallel_attention
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
@@ -52,7 +52,7 @@ class CoreAttention(nn.Cell):
         key: Tensor,
         value: Tensor,
         attention_mask: Tensor | None = None,
-        document_starts: np.ndarray | None = None,
+        document_starts: Array | None = None,
     ) -> Tensor:
         """q [s, b, n/t, d], k [s, b, g/t, d], v [s, b, g/t, e], mask [b, 1, s, s] (True: left out) or None ->
         [s, b, n/t x e].
@@ -123,7 +123,7 @@ class ParallelAttention(nn.Cell):
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
-        document_starts: np.ndarray | None = None,
+        document_starts: Array | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added)."""
         rows, _ = self.linear_qkv(hidden_states)

@@ -5,6 +5,7 @@ from mindspore import Tensor, nn
 
 from parallel_core.batch.documents import dense_mask, starts_after
 from parallel_core.batch.micro_batches import DOCUMENT_STARTS
+from parallel_core.numerics.dtypes import Array
 from pynative.context_parallel.batch import context_shard, whole_sequence
 
 
@@ -36,7 +37,7 @@ class EosMask(nn.Cell):
         positions, starts = self._whole(input_ids)
         return self._own(positions), _tensor(context_shard().queries(starts, DOCUMENT_STARTS))
 
-    def _whole(self, input_ids: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    def _whole(self, input_ids: Tensor) -> tuple[Array, Array]:
         """Positions and document starts of whole sequences."""
         ids = whole_sequence(input_ids)
         if ids.shape != (self.batch_size, self.seq_len):
@@ -46,9 +47,9 @@ class EosMask(nn.Cell):
         return positions - starts if self.reset_position_ids else positions, starts
 
     @staticmethod
-    def _own(positions: np.ndarray) -> Tensor:
+    def _own(positions: Array) -> Tensor:
         return _tensor(context_shard().sequence(positions))
 
 
-def _tensor(array: np.ndarray) -> Tensor:
+def _tensor(array: Array) -> Tensor:
     return Tensor.from_numpy(np.ascontiguousarray(array))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.tape import autograd
 from pynative.transformer.embedding import Embedding
@@ -69,7 +69,7 @@ class TransformerLanguageModel(nn.Cell):
         tokens: Tensor | None,
         position_ids: Tensor | None,
         attention_mask: Tensor | None,
-        document_starts: np.ndarray | None = None,
+        document_starts: Array | None = None,
         **unused: None,
     ) -> Tensor:
         """tokens, position_ids [b, s], attention_mask [b, 1, s, s] (True: left out) or None for causal, document_starts
@@ -81,7 +81,7 @@ class TransformerLanguageModel(nn.Cell):
         return self.decoder(hidden_states, attention_mask, document_starts)
 
     def predict_further(
-        self, hidden_states: Tensor, tokens: Tensor, *masking: Tensor | np.ndarray | None
+        self, hidden_states: Tensor, tokens: Tensor, *masking: Tensor | Array | None
     ) -> tuple[Tensor, list[Tensor]]:
         """The hidden states [s, b, h] for the output layer: those that the decoder gave, and of each depth."""
         if self.mtp is None:

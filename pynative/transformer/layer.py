@@ -2,11 +2,11 @@
 
 import enum
 
-import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.moe.moe_layer import MoELayer
 from pynative.tensor_parallel.mappings import Boundary
@@ -79,7 +79,7 @@ class ParallelTransformerLayer(nn.Cell):
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
-        document_starts: np.ndarray | None = None,
+        document_starts: Array | None = None,
     ) -> Tensor:
         """[s, b, h] -> [s, b, h]; with sequence parallelism s is the length of this rank's shard. The others: see
         `CoreAttention`."""

@@ -6,11 +6,11 @@ and keys, e of values.
 
 import enum
 
-import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels, key_value_cache, parallel_state
 from pynative.tensor_parallel.layers import ColumnParallelLinear, DuplicatedLinear, RowParallelLinear
 from pynative.tensor_parallel.mappings import Boundary
@@ -67,7 +67,7 @@ class MLASelfAttention(nn.Cell):
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
-        document_starts: np.ndarray | None = None,
+        document_starts: Array | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added)."""
         for_queries, for_keys = fork_made_again(hidden_states)
@@ -80,7 +80,7 @@ class MLASelfAttention(nn.Cell):
     def _attended(
         self,
         heads: tuple[Tensor, ...],
-        masking: tuple[Tensor | None, np.ndarray | None],
+        masking: tuple[Tensor | None, Array | None],
         hidden_states: Tensor,
         query_latent: Tensor,
     ) -> Tensor:

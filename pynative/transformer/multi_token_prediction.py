@@ -9,12 +9,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.numerics import averaging
+from parallel_core.numerics.dtypes import Array
 from parallel_core.step_figures import mtp_loss
 from pynative import kernels, parallel_state, step_figures
 from pynative.context_parallel.batch import counted_tokens, mask_ahead, tokens_ahead
@@ -65,11 +65,11 @@ class MultiTokenPredictionLayer(nn.Cell):
         apply_to_layer(self.transformer_layer, block.recompute.layers[0], block.recompute.smallest_offloaded)
         self._run = computed_again(self._through, block.recompute) if block.is_computed_again else self._through
 
-    def construct(self, embeddings: Tensor, hidden_states: Tensor, *masking: Tensor | np.ndarray | None) -> Tensor:
+    def construct(self, embeddings: Tensor, hidden_states: Tensor, *masking: Tensor | Array | None) -> Tensor:
         """Both [s, b, h], with sequence parallelism [s/t, b, h] -> the same; masking: see the decoder's layers."""
         return self.final_layernorm(self._run(embeddings, hidden_states, *masking))
 
-    def _through(self, embeddings: Tensor, hidden_states: Tensor, *masking: Tensor | np.ndarray | None) -> Tensor:
+    def _through(self, embeddings: Tensor, hidden_states: Tensor, *masking: Tensor | Array | None) -> Tensor:
         normed = (self.enorm(embeddings), self.hnorm(hidden_states))
         joined = kernels.join_features(*(kernels.cast(x, self.compute_dtype) for x in normed))
         projected = self.eh_proj.boundary.scatter(self.eh_proj(joined)[0])
@@ -99,7 +99,7 @@ class MultiTokenPrediction(nn.Cell):
         hidden_states: Tensor,
         tokens: Tensor,
         embedding: Embedding | None,
-        *masking: Tensor | np.ndarray | None,
+        *masking: Tensor | Array | None,
     ) -> list[Tensor]:
         """The decoder's hidden states [s, b, h] and tokens [b, s] -> each depth's hidden states [s, b, h]."""
         states: list[Tensor] = []

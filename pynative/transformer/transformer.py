@@ -2,11 +2,11 @@
 
 import enum
 
-import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.blocks import chunk_of
 from parallel_core.config import ModelConfig
+from parallel_core.numerics.dtypes import Array
 from parallel_core.recompute import ChunkRecompute
 from pynative import parallel_state
 from pynative.transformer.enums import AttnMaskType
@@ -66,7 +66,7 @@ class ParallelTransformer(nn.Cell):
         self,
         hidden_states: Tensor | None,
         attention_mask: Tensor | None = None,
-        document_starts: np.ndarray | None = None,
+        document_starts: Array | None = None,
     ) -> Tensor:
         """[s, b, h] -> [s, b, h]."""
         if not self.pre_process:

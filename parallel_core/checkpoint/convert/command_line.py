@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from parallel_core.checkpoint.convert import formats, logits
 from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES
@@ -44,7 +45,7 @@ def parser(description: str | None = None) -> argparse.ArgumentParser:
     return made
 
 
-_TARGETS: dict[tuple[str, ...], dict[str, dict]] = {
+_TARGETS: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {
     ("native", "megatron"): {
         "--make-vocab-size-divisible-by": {
             "type": _size,

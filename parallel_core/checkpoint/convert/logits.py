@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from parallel_core.checkpoint.convert.model import VOCABULARY, Model
+from parallel_core.numerics.dtypes import Array
 
 ENGINE = "pynative.generation.checkpoint_logits"
 MOST_BYTES = 2 << 30
@@ -74,7 +75,7 @@ def _longest(model: Model) -> int:
     return longest
 
 
-def _computed(prompt: list[int], seconds: float, *folders: Path) -> list[np.ndarray]:
+def _computed(prompt: list[int], seconds: float, *folders: Path) -> list[Array]:
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "logits.npz"
         command = [sys.executable, "-m", ENGINE, "--out", str(out), "--ids", ",".join(map(str, prompt))]

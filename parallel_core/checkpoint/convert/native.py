@@ -23,6 +23,7 @@ from parallel_core.config import LoraConfig
 from parallel_core.config.optimizer import ADAM
 from parallel_core.config.serialise import config_of, model_of, put, values_of
 from parallel_core.config.tree import OF_MODEL, OPTIONS, PUBLIC
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import ShardSpec, place
 from parallel_core.system.files import plain_file
 
@@ -81,7 +82,7 @@ def merged(weights: Mapping[str, LazyTensor], lora: LoraConfig) -> dict[str, Laz
     return found
 
 
-def _with_adapter(a: LazyTensor, b: LazyTensor, scale: float, weight: LazyTensor) -> np.ndarray:
+def _with_adapter(a: LazyTensor, b: LazyTensor, scale: float, weight: LazyTensor) -> Array:
     values = weight.widened() + np.float32(scale) * (b.widened() @ a.widened())
     return to_bfloat16(values) if weight.dtype == "bfloat16" else values.astype(NUMPY[weight.dtype])
 

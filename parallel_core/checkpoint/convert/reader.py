@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.checksums import damages
@@ -15,6 +13,7 @@ from parallel_core.checkpoint.convert.native import run_of
 from parallel_core.checkpoint.layout import overlap
 from parallel_core.checkpoint.manifest import Manifest, StoredTensor
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import Box, Place
 
 
@@ -51,7 +50,7 @@ class ConvertedReader(CheckpointReader):
     def _storage_problem(self, name: str, tensor: StoredTensor) -> str | None:
         return None
 
-    def read(self, name: str, place: Place, out: np.ndarray) -> np.ndarray:
+    def read(self, name: str, place: Place, out: Array) -> Array:
         """A rank's shard of a tensor, written into `out`. Padding that the checkpoint lacks stays as it is there."""
         tensor = self._tensors[name]
         origin = (0,) * len(tensor.shape)

@@ -14,6 +14,7 @@ import numpy as np
 
 from parallel_core.checkpoint.lazy import NUMPY, LazyTensor, in_file
 from parallel_core.checkpoint.torch_files.pickles import Storage, read_pickle
+from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import Box
 from parallel_core.system.files import regular
 
@@ -154,7 +155,7 @@ class _Reader:
         if (first + span) * kind.itemsize > storage.size or prod(shape) > max(span, 1):
             raise ValueError(f"{self.path}: a tensor of shape {shape} does not fit into its storage")
 
-        def load() -> np.ndarray:
+        def load() -> Array:
             flat = np.fromfile(storage.path, kind, span, offset=storage.offset + first * kind.itemsize)
             steps = tuple(step * kind.itemsize for step in strides)
             return np.lib.stride_tricks.as_strided(flat, shape, steps) if span else flat.reshape(shape)

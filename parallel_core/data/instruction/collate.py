@@ -9,8 +9,9 @@ import numpy as np
 
 from parallel_core.data.instruction.encoding import IGNORED
 from parallel_core.data.instruction.samples import Sample
+from parallel_core.numerics.dtypes import Array
 
-Batch = dict[str, np.ndarray]
+Batch = dict[str, Array]
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ class Collator:
             batch["document_starts"] = np.stack([self._starts(sample, length) for sample in samples])
         return batch
 
-    def _filled(self, array: np.ndarray, length: int, filling: int) -> np.ndarray:
+    def _filled(self, array: Array, length: int, filling: int) -> Array:
         missing = length - len(array)
         return np.pad(array, (missing, 0) if self.left else (0, missing), constant_values=filling).astype(np.int32)
 
-    def _starts(self, sample: Sample, length: int) -> np.ndarray:
+    def _starts(self, sample: Sample, length: int) -> Array:
         """Padding in front is a document a token; behind, it is one document."""
         number = len(sample["input_ids"])
         starts = sample.get("document_starts", np.zeros(number, np.int32))

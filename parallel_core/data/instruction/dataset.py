@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from parallel_core.data.instruction.collate import Batch, Collator
 from parallel_core.data.instruction.samples import Conversations, Sample, SampleRules, sampled
+from parallel_core.numerics.dtypes import Array
 
 
 class InstructionDataset:
@@ -16,7 +15,7 @@ class InstructionDataset:
     def __init__(
         self,
         conversations: Conversations,
-        order: np.ndarray,
+        order: Array,
         rules: SampleRules,
         collator: Collator,
         samples_per_epoch: int,

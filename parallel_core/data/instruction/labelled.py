@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from parallel_core.data.instruction.encoding import IGNORED
+from parallel_core.numerics.dtypes import Array
 
 
 class LabelledDataset:
@@ -23,7 +24,7 @@ class LabelledDataset:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, number: int) -> dict[str, np.ndarray]:
+    def __getitem__(self, number: int) -> dict[str, Array]:
         """tokens, labels, loss_mask, position_ids and, where conversations are kept apart, document_starts [s]."""
         text = self.dataset[number]["tokens"].astype(np.int32)
         tokens, labels = text[: self.seq_length], text[self.seq_length :]

@@ -14,6 +14,7 @@ from parallel_core.data.dataset_config import GPTDatasetConfig, Split
 from parallel_core.data.instruction.encoding import IGNORED
 from parallel_core.data.instruction.records import BadRecord, Row, UnreadableRecord, read_records
 from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.numerics.dtypes import Array
 
 Message = dict[str, str]
 ROLES = ("system", "user", "tool", "assistant")
@@ -211,7 +212,7 @@ class SFTDataset:
         ends = [tokenizer.eod] if form.appends_eod and ids[-1] != tokenizer.eod else []
         return ids + ends, targets + ends
 
-    def __getitem__(self, number: int) -> dict[str, np.ndarray]:
+    def __getitem__(self, number: int) -> dict[str, Array]:
         """tokens, labels, loss_mask, position_ids and document_starts [s], as training reads them."""
         sample = self.packed(number)
         labels = sample["labels"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ class Encoder:
         return Encoded(parts, len(documents), tokens, wrong, block.end, block.bytes_read)
 
     @property
-    def token_type(self) -> type[np.number]:
+    def token_type(self) -> type[np.number[Any]]:
         """Of the data set."""
         return smallest_token_type(self.tokenizer.vocab_size)
 
@@ -104,7 +104,7 @@ class Encoder:
         return made
 
 
-def _part(documents: list[Sequences], token_type: type[np.number]) -> Part:
+def _part(documents: list[Sequences], token_type: type[np.number[Any]]) -> Part:
     sequences = [sequence for document in documents for sequence in document]
     lengths = np.array([len(sequence) for sequence in sequences], np.int32)
     ids = np.fromiter(chain.from_iterable(sequences), np.int64, int(lengths.sum(dtype=np.int64)))

@@ -11,6 +11,7 @@ import numpy as np
 from parallel_core.data.indexed_dataset import IndexedDataset, bin_path, smallest_token_type
 from parallel_core.data.instruction.preprocess import data_set
 from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.numerics.dtypes import Array
 
 _SHOWN = 400
 """Characters, or 64 ids, of a sample."""
@@ -88,7 +89,7 @@ def _chosen(tokens: IndexedDataset, samples: int) -> Sequence[int]:
     return [number * len(tokens) // samples for number in range(min(samples, len(tokens)))] if samples > 0 else []
 
 
-def _shown(ids: np.ndarray, tokenizer: MegatronTokenizer | None) -> str:
+def _shown(ids: Array, tokenizer: MegatronTokenizer | None) -> str:
     if tokenizer is None:
         return " ".join(map(str, ids[:64].tolist())) + (" ..." if len(ids) > 64 else "")
     try:
@@ -110,7 +111,7 @@ def _text(ids: list[int], tokenizer: MegatronTokenizer) -> str:
     )
 
 
-def _turns(ids: np.ndarray, labels: np.ndarray, tokenizer: MegatronTokenizer | None) -> Iterator[str]:
+def _turns(ids: Array, labels: Array, tokenizer: MegatronTokenizer | None) -> Iterator[str]:
     """Stretches of tokens that count, and of those that don't. Each is predicted by the token before it, so that the
     first of a sample never counts."""
     counts = labels != _NOT_LEARNT

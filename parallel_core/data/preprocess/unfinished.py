@@ -129,7 +129,7 @@ class Unfinished:
         if not self._manifest.is_file():
             shutil.rmtree(self.folder)
 
-    def complete(self, token_type: type[np.number]) -> None:
+    def complete(self, token_type: type[np.number[Any]]) -> None:
         """Make the indices; nothing more will be added."""
         self.save()
         for which in range(len(self.prefixes)):
@@ -152,7 +152,7 @@ class Unfinished:
         """Tokens added are dropped when the files are closed."""
         self._manifest.unlink(missing_ok=True)
 
-    def _joined(self, which: int, token_type: type[np.number]) -> Index:
+    def _joined(self, which: int, token_type: type[np.number[Any]]) -> Index:
         """The streams of a data set one after the other, in the first one's file."""
         with self._path(which, 0, "bin").open("ab") as tokens:
             for rest in range(1, self.partitions):

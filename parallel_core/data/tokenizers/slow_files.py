@@ -163,7 +163,9 @@ def _extra_ids(folder: Path, config: Mapping[str, Any]) -> list[str]:
     return [f"<extra_id_{index}>" for index in reversed(range(number))]
 
 
-def _pieces(model: SentencePieceModel, unk_id: int, byte_fallback: bool, more: list[str] | None = None) -> dict:
+def _pieces(
+    model: SentencePieceModel, unk_id: int, byte_fallback: bool, more: list[str] | None = None
+) -> dict[str, Any]:
     """The model, with tokens that stand behind its pieces."""
     scored = [*zip(model.pieces, model.scores, strict=True), *((token, 0.0) for token in more or ())]
     if model.is_unigram:

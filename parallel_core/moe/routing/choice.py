@@ -4,9 +4,10 @@ import numpy as np
 
 from parallel_core.moe.routing.rule import RoutingRule
 from parallel_core.moe.routing.weights import scores
+from parallel_core.numerics.dtypes import Array
 
 
-def best(values: np.ndarray, count: int) -> np.ndarray:
+def best(values: Array, count: int) -> Array:
     """[T, count] int32: columns of the largest values of each row, largest first; of equal ones the first.
 
     For few columns this is several times as fast as a partition.
@@ -20,7 +21,7 @@ def best(values: np.ndarray, count: int) -> np.ndarray:
     return chosen
 
 
-def within_best_groups(values: np.ndarray, rule: RoutingRule) -> np.ndarray:
+def within_best_groups(values: Array, rule: RoutingRule) -> Array:
     """[T, E]: -inf outside of the best groups; a group is as good as the sum of its best few experts."""
     if not rule.group_topk:
         return values
@@ -32,13 +33,13 @@ def within_best_groups(values: np.ndarray, rule: RoutingRule) -> np.ndarray:
     return np.where(allowed, grouped, -np.inf).reshape(values.shape)
 
 
-def choose(logits: np.ndarray, rule: RoutingRule, bias: np.ndarray | None = None) -> np.ndarray:
+def choose(logits: Array, rule: RoutingRule, bias: Array | None = None) -> Array:
     """[T, k] int32: the experts with the highest scores, to which `bias` [E] is added for the choice alone."""
     values = scores(logits, rule)
     return best(within_best_groups(values if bias is None else values + bias, rule), rule.topk)
 
 
-def sinkhorn(cost: np.ndarray, tolerance: float = 1e-4) -> np.ndarray:
+def sinkhorn(cost: Array, tolerance: float = 1e-4) -> Array:
     """[T, E]: exp(cost) with rows and columns scaled in turns until each row has the same sum, and each column
     (Sinkhorn and Knopp, 1967; BASE layers, Lewis et al., 2021)."""
     cost, epsilon = np.exp(cost), np.asarray(1e-8, cost.dtype)

@@ -12,9 +12,10 @@ import numpy as np
 
 from parallel_core.moe.routing.rule import RoutingRule
 from parallel_core.moe.routing.weights import normalized_scores, sigmoid, softmax, softmax_gradient
+from parallel_core.numerics.dtypes import Array
 
 
-def load_of_sequences(experts: np.ndarray, batch: int, number: int, groups: int | None = None) -> np.ndarray:
+def load_of_sequences(experts: Array, batch: int, number: int, groups: int | None = None) -> Array:
     """[b, E] float32: how many of each sequence's choices [s b, k] fell on an expert; -1 is none.
 
     groups: [b, G] instead: how many of its tokens go to an expert of the group.
@@ -37,13 +38,13 @@ class Tokens(NamedTuple):
     """Losses that are averaged."""
 
 
-def balance_weights(load: np.ndarray, tokens: Tokens, topk: int) -> np.ndarray:
+def balance_weights(load: Array, tokens: Tokens, topk: int) -> Array:
     """The weights of E / (k T^2) sum_e(load_e sum_t p_te) for load [..., E] of T tokens; averaged over sequences."""
     number = load.shape[-1]
     return load * (number / (topk * float(tokens.number) ** 2 * tokens.sequences))
 
 
-def group_weights(load: np.ndarray, tokens: Tokens, share: float, number: int) -> np.ndarray:
+def group_weights(load: Array, tokens: Tokens, share: float, number: int) -> Array:
     """[..., E]: the weights of sum_g(f_g P_g) for the load [..., G] of groups of experts: P_g is the mean over tokens
     of the group's scores, f_g its part of the load, 1 where that is even: load / (share T) (DeepSeek-V2, 2024,
     section 2.2.3)."""
@@ -56,13 +57,13 @@ def z_weight(coefficient: float, tokens: int) -> float:
     return coefficient / tokens
 
 
-def log_sum_exp(logits: np.ndarray) -> np.ndarray:
+def log_sum_exp(logits: Array) -> Array:
     """[T]: log(sum_e(exp(logits_te)))."""
     highest = logits.max(axis=-1)
     return highest + np.log(np.exp(logits - highest[:, None]).sum(axis=-1))
 
 
-def loss_gradient(logits: np.ndarray, weights: np.ndarray | None, z_weight: float, rule: RoutingRule) -> np.ndarray:
+def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: RoutingRule) -> Array:
     """[T, E]: the logits' gradient of sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2), with weights w [T, E].
 
     A normalized sigmoid's gradient is a softmax's times 1 - sigmoid.

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from parallel_core.moe.routing.weights import softmax
+from parallel_core.numerics.dtypes import Array
 
 
 @dataclass(frozen=True)
 class Noise:
     """Uniform numbers in (0, 1]."""
 
-    draws: np.ndarray
+    draws: Array
     """[2, T, E], for each of the two experts."""
-    thirds: np.ndarray
+    thirds: Array
     """[2, T]."""
 
 
@@ -27,17 +28,17 @@ class Noise:
 class Draw:
     """One expert of each token."""
 
-    experts: np.ndarray
+    experts: Array
     """[T]."""
-    gates: np.ndarray
+    gates: Array
     """[T, E]: what it was drawn by."""
-    multiplier: np.ndarray
+    multiplier: Array
     """[T]: its probability."""
-    weights: np.ndarray
+    weights: Array
     """[T]: what the expert's output is multiplied with."""
 
 
-def _draw(logits: np.ndarray, taken: np.ndarray, jitter: float, noise: Noise | None, turn: int) -> Draw:
+def _draw(logits: Array, taken: Array, jitter: float, noise: Noise | None, turn: int) -> Draw:
     """Draw among experts that are not `taken` [T, E]; without noise the best."""
     rows, left = np.arange(len(logits)), np.where(taken, -np.inf, logits)
     highest = left.max(axis=1, keepdims=True)
@@ -53,7 +54,7 @@ def _draw(logits: np.ndarray, taken: np.ndarray, jitter: float, noise: Noise | N
     return Draw(experts, gates, multiplier, multiplier * np.where(whole, 1.0, 1.0 / 3.0).astype(gates.dtype))
 
 
-def sample(logits: np.ndarray, jitter: float, noise: Noise | None) -> tuple[Draw, Draw]:
+def sample(logits: Array, jitter: float, noise: Noise | None) -> tuple[Draw, Draw]:
     """The first and second expert of each token; without noise, as in an evaluation, the two best."""
     taken = np.zeros(logits.shape, bool)
     first = _draw(logits, taken, jitter, noise, 0)
@@ -61,7 +62,7 @@ def sample(logits: np.ndarray, jitter: float, noise: Noise | None) -> tuple[Draw
     return first, _draw(logits, taken, jitter, noise, 1)
 
 
-def sampled_gradient(draw: Draw, gradient: np.ndarray) -> np.ndarray:
+def sampled_gradient(draw: Draw, gradient: Array) -> Array:
     """[T, E]: the logits' gradient, of that of the weights [T]."""
     upstream = gradient * draw.multiplier
     result = -draw.gates * upstream[:, None]

@@ -3,33 +3,34 @@
 import numpy as np
 
 from parallel_core.moe.routing.rule import EPSILON, RoutingRule
+from parallel_core.numerics.dtypes import Array
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
+def softmax(logits: Array) -> Array:
     """Over the last axis."""
     result = np.exp(logits - logits.max(axis=-1, keepdims=True))
     result /= result.sum(axis=-1, keepdims=True)
     return result
 
 
-def softmax_gradient(probabilities: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def softmax_gradient(probabilities: Array, gradient: Array) -> Array:
     """The logits' gradient, of that of their softmax."""
     return probabilities * (gradient - np.sum(gradient * probabilities, axis=-1, keepdims=True))
 
 
-def sigmoid(logits: np.ndarray) -> np.ndarray:
+def sigmoid(logits: Array) -> Array:
     """1 / (1 + exp(-x))."""
     return 1.0 / (1.0 + np.exp(-logits))
 
 
-def scores(logits: np.ndarray, rule: RoutingRule) -> np.ndarray:
+def scores(logits: Array, rule: RoutingRule) -> Array:
     """[T, E]: what experts are chosen by, and weighed with: scores, or the logits where only the chosen are scored."""
     if rule.sigmoid:
         return sigmoid(logits)
     return softmax(logits) if rule.pre_softmax else logits
 
 
-def normalized_scores(logits: np.ndarray, rule: RoutingRule) -> np.ndarray:
+def normalized_scores(logits: Array, rule: RoutingRule) -> Array:
     """[T, E]: what balancing losses take for probabilities: scores of all experts that sum to one."""
     if not rule.sigmoid:
         return softmax(logits)
@@ -37,7 +38,7 @@ def normalized_scores(logits: np.ndarray, rule: RoutingRule) -> np.ndarray:
     return values / (values.sum(axis=-1, keepdims=True) + EPSILON)
 
 
-def probabilities(logits: np.ndarray, experts: np.ndarray, rule: RoutingRule) -> np.ndarray:
+def probabilities(logits: Array, experts: Array, rule: RoutingRule) -> Array:
     """[T, k]: the weights of the chosen experts [T, k]."""
     chosen = np.take_along_axis(scores(logits, rule), experts, axis=-1)
     if not rule.scores_all:
@@ -47,9 +48,7 @@ def probabilities(logits: np.ndarray, experts: np.ndarray, rule: RoutingRule) ->
     return chosen if rule.scale == 1.0 else chosen * np.asarray(rule.scale, chosen.dtype)
 
 
-def probabilities_gradient(
-    logits: np.ndarray, experts: np.ndarray, rule: RoutingRule, gradient: np.ndarray
-) -> np.ndarray:
+def probabilities_gradient(logits: Array, experts: Array, rule: RoutingRule, gradient: Array) -> Array:
     """[T, E]: the logits' gradient, of that of the weights [T, k]."""
     gradient = gradient if rule.scale == 1.0 else gradient * np.asarray(rule.scale, gradient.dtype)
     result, values = np.zeros(logits.shape, logits.dtype), scores(logits, rule)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from parallel_core.system.processes import machine
 from pynative.collectives.errors import PeerLate, PeerLost
@@ -176,7 +177,7 @@ def _check(world_size: int, member: Member, address: Address, present: Iterable[
         raise ValueError(problem)
 
 
-def _tell(connections: Iterable[socket.socket], message: dict) -> None:
+def _tell(connections: Iterable[socket.socket], message: dict[str, Any]) -> None:
     for connection in connections:
         with contextlib.suppress(OSError):  # it ended: whoever needs it will see that
             send(connection, message)

@@ -4,18 +4,19 @@ import hmac
 import json
 import socket
 import struct
+from typing import Any
 
 LARGEST_MESSAGE = 4 << 20
 _LENGTH = struct.Struct("<I")
 
 
-def send(connection: socket.socket, message: dict) -> None:
+def send(connection: socket.socket, message: dict[str, Any]) -> None:
     """Raises OSError."""
     raw = json.dumps(message).encode()
     connection.sendall(_LENGTH.pack(len(raw)) + raw)
 
 
-def receive(connection: socket.socket) -> dict:
+def receive(connection: socket.socket) -> dict[str, Any]:
     """Raises OSError if the connection ended or nothing came in time, ValueError for what is no message."""
     (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if size > LARGEST_MESSAGE:

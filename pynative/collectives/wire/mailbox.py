@@ -9,9 +9,11 @@ Readers on other hosts have copies of the channel, which `network.py` keeps up t
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.collectives.wire.arena import CACHE_LINE_WORDS, PAGE, Arena, ChannelLayout, key_of, order_memory
 from pynative.collectives.wire.network import NOTHING, Network
 
@@ -44,7 +46,7 @@ class Outbox:
         self._base = arena.allocate(self._key, layout.size(len(readers)))
         self._local = [rank for rank in readers if rank not in network.peers]
         self._remote = [rank for rank in readers if rank in network.peers]
-        self._written: dict[int | None, tuple[int, np.ndarray]] = {}
+        self._written: dict[int | None, tuple[int, Array]] = {}
         for i, rank in enumerate(readers):
             network.await_consumed(rank, self._key, self._consumed(i))
 
@@ -53,7 +55,7 @@ class Outbox:
         needed = self.posted - self.layout.slots + 1
         return [(rank, self._consumed(i), needed) for i, rank in enumerate(self.readers)] if needed > 0 else []
 
-    def payload(self, dtype: np.dtype, count: int, start: int = 0, reader: int | None = None) -> np.ndarray:
+    def payload(self, dtype: np.dtype[Any], count: int, start: int = 0, reader: int | None = None) -> Array:
         """`count` entries of the next post's payload, from byte `start` of it, to be written before `post`.
 
         They are for all readers, or for the global rank `reader` alone; each reader has one such part.
@@ -139,7 +141,7 @@ class Inbox:
         order_memory()
         return self.layout.header(self._base, self._readers, self.consumed)
 
-    def view(self, dtype: np.dtype, count: int, start: int = 0) -> np.ndarray:
+    def view(self, dtype: np.dtype[Any], count: int, start: int = 0) -> Array:
         """`count` entries of the arrived post's payload, from byte `start` of it; valid until `give_back`."""
         return view(self.arena, self.header() + PAGE + start, dtype, count)
 
@@ -192,6 +194,6 @@ class Channels:
         return Inbox(self.arena, name, writer, readers, layout, self._ring)
 
 
-def view(arena: Arena, offset: int, dtype: np.dtype, count: int) -> np.ndarray:
+def view(arena: Arena, offset: int, dtype: np.dtype[Any], count: int) -> Array:
     """`count` entries of the arena at a byte offset."""
     return np.ndarray(count, dtype, arena.memory, offset)

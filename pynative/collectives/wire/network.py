@@ -15,9 +15,11 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.collectives.wire.arena import PAGE, Arena, ChannelLayout, order_memory
 
 POST, CONSUMED, FAILURE, GOODBYE = range(1, 5)
@@ -78,7 +80,7 @@ class Network:
         self._consumed_words[rank, key] = word
 
     def post(
-        self, rank: int, key: int, layout: ChannelLayout, number: int, header: bytes, start: int, payload: np.ndarray
+        self, rank: int, key: int, layout: ChannelLayout, number: int, header: bytes, start: int, payload: Array
     ) -> None:
         """Send post `number` of this rank's channel `key`: its header, and its payload from byte `start`."""
         self._send(rank, POST, key, number, header, payload, start, layout.slots, layout.slot_bytes)
@@ -99,7 +101,7 @@ class Network:
         key: int = 0,
         number: int = 0,
         header: bytes = b"",
-        payload: np.ndarray = NOTHING,
+        payload: Array = NOTHING,
         start: int = 0,
         slots: int = 0,
         slot_bytes: int = 0,
@@ -206,7 +208,7 @@ def _configure(connection: socket.socket, timeout: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", seconds, 0))
 
 
-def _send_all(connection: socket.socket, parts: Sequence) -> None:
+def _send_all(connection: socket.socket, parts: Sequence[Any]) -> None:
     """One call sends it all, unless the kernel's buffer is full."""
     views = [memoryview(part).cast("B") for part in parts if len(part)]
     while views:

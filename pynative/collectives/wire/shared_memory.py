@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.numerics.dtypes import Array
 from pynative.collectives.arrays import Kind, reduce_into, to_numpy, to_tensor, writable
 from pynative.collectives.checked import CheckedGroup, Waits
 from pynative.collectives.engine import Engine, Steps
@@ -59,7 +60,7 @@ class SharedMemoryGroup(CheckedGroup):
 
         return steps()
 
-    def _reduce_whole(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> Waits:
+    def _reduce_whole(self, call: Call, source: Array, target: Array, op: str, kind: Kind) -> Waits:
         yield from self._room(self._out)
         mine = self._out.payload(source.dtype, source.size)
         mine[...] = source
@@ -69,7 +70,7 @@ class SharedMemoryGroup(CheckedGroup):
         reduce_into(target, parts, op, kind)
         self._give_back()
 
-    def _reduce_blocks(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> Waits:
+    def _reduce_blocks(self, call: Call, source: Array, target: Array, op: str, kind: Kind) -> Waits:
         """Block k is cut in one part a rank. Parts of block k + 1 are posted before block k is read, to keep all busy.
 
         In place is safe: a block is read into the outbox before any of it is written.
@@ -91,14 +92,14 @@ class SharedMemoryGroup(CheckedGroup):
         starts = [min(block.start + i * length, block.stop) for i in range(self.size + 1)]
         return [Span(starts[i], starts[i + 1]) for i in range(self.size)]
 
-    def _post_parts(self, source: np.ndarray, parts: Sequence[Span], header: bytes) -> Waits:
+    def _post_parts(self, source: Array, parts: Sequence[Span], header: bytes) -> Waits:
         yield from self._room(self._out)
         for i in self.peers:
             part = source[parts[i].start : parts[i].stop]
             self._out.payload(part.dtype, part.size, self._place(i), self.ranks[i])[...] = part
         self._out.post(header)
 
-    def _sum_parts(self, own: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> None:
+    def _sum_parts(self, own: Array, target: Array, op: str, kind: Kind) -> None:
         """target = the reduction, in group order, of this rank's `own` part and what the peers posted for it."""
         parts = [
             own if i == self.rank else self._in[i].view(own.dtype, own.size, self._mine_from(i))
@@ -107,14 +108,14 @@ class SharedMemoryGroup(CheckedGroup):
         reduce_into(target, parts, op, kind)
         self._give_back()
 
-    def _post_sum(self, own: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> Waits:
+    def _post_sum(self, own: Array, target: Array, op: str, kind: Kind) -> Waits:
         yield from self._room(self._out)
         total = self._out.payload(own.dtype, own.size)
         self._sum_parts(own, total, op, kind)
         self._out.post()
         np.copyto(target, total)
 
-    def _read_sums(self, target: np.ndarray, parts: Sequence[Span]) -> Waits:
+    def _read_sums(self, target: Array, parts: Sequence[Span]) -> Waits:
         yield from self._arrivals_of_all()
         for i, inbox in self._in.items():
             start, stop = parts[i]
@@ -134,7 +135,7 @@ class SharedMemoryGroup(CheckedGroup):
 
         return steps()
 
-    def _reduce_parts(self, call: Call, source: np.ndarray, target: np.ndarray, op: str, kind: Kind) -> Waits:
+    def _reduce_parts(self, call: Call, source: Array, target: Array, op: str, kind: Kind) -> Waits:
         count = target.size
         todo = spans(count, self._room_for_each // source.itemsize)
         for k in range(len(todo) + AHEAD):
@@ -158,7 +159,7 @@ class SharedMemoryGroup(CheckedGroup):
 
         return steps()
 
-    def _gather_rows(self, call: Call, source: np.ndarray, target: np.ndarray) -> Waits:
+    def _gather_rows(self, call: Call, source: Array, target: Array) -> Waits:
         target[self.rank] = source
         todo = spans(source.size, COLLECTIVE.slot_bytes // source.itemsize)
         for k in range(len(todo) + AHEAD):

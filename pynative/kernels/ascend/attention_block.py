@@ -6,6 +6,8 @@ explicit masks, the edges of windows, caps, ALiBi and head sizes that it does no
 numbers are those of every other device.
 """
 
+from typing import Any
+
 import mindspore
 from mindspore import Tensor, ops
 from mindspore.ops.auto_generate import FlashAttentionScore, FlashAttentionScoreGrad
@@ -50,7 +52,7 @@ def _mask_of(scores: Scores) -> Tensor | None:
     return causal_mask(COMPRESSED_MASK_SIZE) if scores.causal else None
 
 
-def _settings(heads: int, scores: Scores) -> dict:
+def _settings(heads: int, scores: Scores) -> dict[str, Any]:
     mode = LEFT_UP_CAUSAL if scores.causal else DENSE_MASK
     return {"head_num": heads, "scale_value": scores.scale, "input_layout": "SBH", "sparse_mode": mode}
 

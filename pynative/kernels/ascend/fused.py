@@ -6,11 +6,11 @@ The signatures are those of MindSpore 2.10.
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from mindspore import Tensor, ops
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.batch.documents import ends_in_rows, wrong_starts
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.ascend import always as unswitched
 from pynative.kernels.ascend.attention_block import (
     BAND,
@@ -96,7 +96,7 @@ def flash_attention(input_layout: str) -> Operator:
 
     def attention(
         q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-        first_keys: np.ndarray | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
+        first_keys: Array | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
         head_offset: int = 0, form: ScoreForm = PLAIN,
     ) -> Tensor:  # fmt: skip
         is_masked = mask is not None or not causal
@@ -114,7 +114,7 @@ def flash_attention(input_layout: str) -> Operator:
     return attention
 
 
-def _can_mask(is_masked: bool, window: int | None, first_keys: np.ndarray | None) -> bool:
+def _can_mask(is_masked: bool, window: int | None, first_keys: Array | None) -> bool:
     """Whether the kernel takes these together: of a mask, a band and documents only one."""
     if first_keys is None:
         return window is None or not is_masked
@@ -123,7 +123,7 @@ def _can_mask(is_masked: bool, window: int | None, first_keys: np.ndarray | None
     return len(ends_in_rows(first_keys)) <= MAXIMUM_DOCUMENTS
 
 
-def _documents(first_keys: np.ndarray) -> dict[str, Any]:
+def _documents(first_keys: Array) -> dict[str, Any]:
     """The kernel's arguments for causal order within documents, all samples' one behind the other."""
     ends = ends_in_rows(first_keys)
     return {

@@ -1,10 +1,10 @@
 # mypy: disable-error-code=empty-body
 """Contract of the operators of attention."""
 
-import numpy as np
 from mindspore import Tensor
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 
@@ -42,7 +42,7 @@ def attention(
     scale: float,
     causal: bool = True,
     mask: Tensor | None = None,
-    first_keys: np.ndarray | None = None,
+    first_keys: Array | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
     head_offset: int = 0,

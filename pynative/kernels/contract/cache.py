@@ -1,13 +1,13 @@
 # mypy: disable-error-code=empty-body
 """Contract of the operators of a key/value cache: [slots, b, ...], of each text of a batch some earlier tokens."""
 
-import numpy as np
 from mindspore import Tensor
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm
+from parallel_core.numerics.dtypes import Array
 
 
-def write_slots(cache: Tensor, rows: Tensor, slots: np.ndarray) -> Tensor:
+def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
     """cache [S, b, ...] with rows [s, b, ...] at slots int32 [s, b], each in its text's; -1: a row is left out.
 
     The cache itself may be written to, and is used no more. Not recorded.
@@ -15,7 +15,7 @@ def write_slots(cache: Tensor, rows: Tensor, slots: np.ndarray) -> Tensor:
 
 
 def cached_attention(
-    q: Tensor, k: Tensor, v: Tensor, ages: np.ndarray, *, scale: float, head_offset: int = 0, form: ScoreForm = PLAIN
+    q: Tensor, k: Tensor, v: Tensor, ages: Array, *, scale: float, head_offset: int = 0, form: ScoreForm = PLAIN
 ) -> Tensor:
     """`attention` of one query of each text, q [1, b, n, d], with a cache k [S, b, g, d], v [S, b, g, e] ->
     [1, b, n * e].

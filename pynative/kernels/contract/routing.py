@@ -1,10 +1,10 @@
 # mypy: disable-error-code=empty-body
 """Contract of the operators of a router. T = s b tokens, E experts, k chosen ones, G groups of experts."""
 
-import numpy as np
 from mindspore import Tensor
 
 from parallel_core.moe.routing import Noise, RoutingRule
+from parallel_core.numerics.dtypes import Array
 
 
 def choose_experts(logits: Tensor, rule: RoutingRule, bias: Tensor | None = None, balanced: bool = False) -> Tensor:
@@ -23,7 +23,7 @@ def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[
 
 
 def drop_over_capacity(
-    probs: Tensor, experts: Tensor, capacity: int | np.ndarray, by_position: bool
+    probs: Tensor, experts: Tensor, capacity: int | Array, by_position: bool
 ) -> tuple[Tensor, Tensor]:
     """(probs, experts) [T, k] with 0 and -1 where an expert takes the token no more: of more than `capacity` it keeps
     those of the largest probability or, by_position, the first. capacity: of every expert, or of each [E]."""

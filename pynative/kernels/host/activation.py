@@ -8,20 +8,21 @@ from mindspore import Tensor, from_numpy
 
 from parallel_core.attention.fused_rows import GATED_PARTS
 from parallel_core.numerics.activations import GATES
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import add_summed_gradient, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.tape.autograd import Function
 
 
-def _forward(name: str, x: np.ndarray, bias: np.ndarray | None, y: np.ndarray) -> None:
+def _forward(name: str, x: Array, bias: Array | None, y: Array) -> None:
     def block(start: int, stop: int) -> None:
         ENGINE.activation(name, x[start:stop], bias, y[start:stop])
 
     run(block, row_blocks(len(x), x.shape[1] * 4))
 
 
-def _backward(name: str, x: np.ndarray, bias: np.ndarray | None, dy: np.ndarray, dx: np.ndarray) -> np.ndarray | None:
+def _backward(name: str, x: Array, bias: Array | None, dy: Array, dx: np.ndarray) -> np.ndarray | None:
     """Fill dx; return its sum over rows, the gradient of the bias."""
     blocks = row_blocks(len(x), x.shape[1] * 4)
     sums = None if bias is None else np.empty((len(blocks), x.shape[1]), np.float32)

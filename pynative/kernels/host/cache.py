@@ -4,18 +4,19 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm
+from parallel_core.numerics.dtypes import Array
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import bits, convert, widened
 
 
-def write_slots(cache: Tensor, rows: Tensor, slots: np.ndarray) -> Tensor:
+def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
     place, text = np.nonzero(slots >= 0)
     bits(array_of(cache))[slots[place, text], text] = bits(array_of(rows))[place, text]
     return cache
 
 
 def cached_attention(
-    q: Tensor, k: Tensor, v: Tensor, ages: np.ndarray, *, scale: float, head_offset: int = 0, form: ScoreForm = PLAIN
+    q: Tensor, k: Tensor, v: Tensor, ages: Array, *, scale: float, head_offset: int = 0, form: ScoreForm = PLAIN
 ) -> Tensor:
     queries = array_of(q)
     keys, values = (widened(array_of(x)[: len(ages)]) for x in (k, v))
@@ -25,7 +26,7 @@ def cached_attention(
     return from_numpy(result)
 
 
-def bias_of(ages: np.ndarray, form: ScoreForm, head_offset: int, heads: int) -> np.ndarray | None:
+def bias_of(ages: Array, form: ScoreForm, head_offset: int, heads: int) -> Array | None:
     """Terms added to a query's scores: ALiBi's, and -inf for keys that it does not see. Float32 [b, 1, S], with ALiBi
     [b, n, S]; None where it is 0 everywhere."""
     hidden = ages < 0
@@ -41,8 +42,8 @@ def bias_of(ages: np.ndarray, form: ScoreForm, head_offset: int, heads: int) -> 
 
 
 def attend(
-    queries: np.ndarray, keys: np.ndarray, values: np.ndarray, bias: np.ndarray | None, scale: float, cap: float | None
-) -> np.ndarray:
+    queries: Array, keys: Array, values: Array, bias: np.ndarray | None, scale: float, cap: float | None
+) -> Array:
     """queries [b, n, d], keys [S, b, g, d], values [S, b, g, e], float32, and `bias_of` -> [b, n, e]."""
     batch, heads, size = queries.shape
     groups = keys.shape[2]

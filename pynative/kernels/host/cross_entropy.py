@@ -1,8 +1,11 @@
 """The parts of a vocabulary-parallel cross entropy between which the caller's collectives go, on the host."""
 
+from typing import Any
+
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import as_float32, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
@@ -10,11 +13,11 @@ from pynative.memory.arrays import array_of
 from pynative.memory.rounding import widened
 from pynative.tape.autograd import Function
 
-_overflow_shows: np.errstate = np.errstate(over="ignore", invalid="ignore")
+_overflow_shows: "np.errstate[Any]" = np.errstate(over="ignore", invalid="ignore")
 """Infinite logits give losses and gradients that are no numbers, which is how the training loop learns of them."""
 
 
-def _columns(target: np.ndarray, first_id: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+def _columns(target: Array, first_id: int, width: int) -> tuple[Array, Array]:
     """(rows whose target is among this rank's columns, those columns)."""
     local = target.reshape(-1) - first_id
     rows = np.flatnonzero((local >= 0) & (local < width))

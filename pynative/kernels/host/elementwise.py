@@ -2,22 +2,24 @@
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import rows_of
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.memory.arrays import array_of, array_type
 from pynative.memory.rounding import convert, fill, float32_for, widened
 from pynative.tape.autograd import Function
 
-Compute = Callable[[slice, np.ndarray], np.ndarray]
+Compute = Callable[[slice, Array], Array]
 """(rows, memory for them in float32, which may be used) -> these rows of the result in float32."""
 
 
-def _by_rows(compute: Compute, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
+def _by_rows(compute: Compute, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
     """The tensor of this shape and type that is computed a block of rows at a time, each element rounded once."""
     rows = np.empty((prod(shape[:-1]), prod(shape[-1:])), dtype)
 
@@ -94,14 +96,14 @@ class _SoftCap(Function):
         (x,) = ctx.saved_tensors
         rows, dy_rows = rows_of(x), rows_of(dy)
 
-        def gradient(span: slice, out: np.ndarray) -> np.ndarray:
+        def gradient(span: slice, out: Array) -> Array:
             np.square(_saturation(rows[span], ctx.cap, out), out=out)
             return np.multiply(np.subtract(1, out, out=out), widened(dy_rows[span]), out=out)
 
         return _by_rows(gradient, dy.shape, dy_rows.dtype), None
 
 
-def _saturation(x: np.ndarray, cap: float, out: np.ndarray) -> np.ndarray:
+def _saturation(x: Array, cap: float, out: Array) -> Array:
     """tanh(x / cap), in `out`."""
     return np.tanh(np.divide(widened(x), np.float32(cap), out=out), out=out)
 

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import delivered, gradient_memory, rows_of
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.memory.arrays import array_of
@@ -12,7 +13,7 @@ from pynative.memory.rounding import bits, widened
 from pynative.tape.autograd import Function, add_weight_gradient
 
 
-def _gather(table: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+def _gather(table: Array, rows: Array, out: Array) -> None:
     """out[i] = table[rows[i]], zeros where rows[i] is outside of the table."""
     table, out = bits(table), bits(out)
 
@@ -25,7 +26,7 @@ def _gather(table: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     run(block, row_blocks(len(rows), table.shape[1] * 4))
 
 
-def _scatter_sum(rows: np.ndarray, gradients: np.ndarray, out: np.ndarray, accumulate: bool) -> None:
+def _scatter_sum(rows: Array, gradients: Array, out: Array, accumulate: bool) -> None:
     """out[j] = sum of gradients[i] with rows[i] == j, ids outside of out left aside; `accumulate`: added to out.
 
     Equal ids are brought together by a stable sort and summed in one reduceat: np.add.at is many times slower.
@@ -62,7 +63,7 @@ class _Embedding(Function):
         return None, add_weight_gradient(ctx.weight, partial(_weight_gradient, ctx.rows, dy, ctx.weight)), None
 
 
-def _weight_gradient(rows: np.ndarray, dy: Tensor, weight: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
+def _weight_gradient(rows: Array, dy: Tensor, weight: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
     gradient = gradient_memory(out, weight.shape, array_of(weight).dtype)
     _scatter_sum(rows, rows_of(dy), gradient, accumulate)
     return delivered(gradient, out)

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.numerics.dtypes import Array
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import convert, widened
 
 
-def _repeated(x: np.ndarray, times: int) -> np.ndarray:
+def _repeated(x: Array, times: int) -> Array:
     return x if times == 1 else np.repeat(x, times, axis=2)
 
 
@@ -30,7 +31,7 @@ def unpack_heads(
     return tuple(_summed(chunk, shape, t) for chunk, shape, t in zip(chunks, shapes, times, strict=True))
 
 
-def _summed(chunk: np.ndarray, shape: tuple[int, ...], times: int) -> Tensor:
+def _summed(chunk: Array, shape: tuple[int, ...], times: int) -> Tensor:
     """[parts, s, b, w] -> [s, b, *shape], every `times` neighbouring heads added up."""
     heads = chunk.transpose(1, 2, 0, 3).reshape(*chunk.shape[1:3], shape[0], times, *shape[1:])
     if times == 1:

@@ -8,6 +8,7 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from parallel_core.numerics.activations import GATES
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import add_summed_gradient, delivered, gradient_memory, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import matmul_spans, row_blocks, run
@@ -27,13 +28,13 @@ SAME_ROWS = 32
 of rows in every step, and oneDNN makes a primitive for each shape, which takes as long as a tenth of a step."""
 
 
-def _filled(rows: np.ndarray) -> np.ndarray:
+def _filled(rows: Array) -> Array:
     filled = np.zeros((SAME_ROWS, rows.shape[1]), rows.dtype)
     filled[: len(rows)] = rows
     return filled
 
 
-def _rows_times(rows: np.ndarray, weight: np.ndarray, out: np.ndarray) -> None:
+def _rows_times(rows: Array, weight: Array, out: Array) -> None:
     """out [r, c] = rows [r, k] weight [k, c]."""
     whole = len(rows) - len(rows) % SAME_ROWS
     if whole:
@@ -44,7 +45,7 @@ def _rows_times(rows: np.ndarray, weight: np.ndarray, out: np.ndarray) -> None:
         out[whole:] = rest[: len(rows) - whole]
 
 
-def _sum_over_rows(left: np.ndarray, right: np.ndarray, out: np.ndarray, accumulated: bool) -> None:
+def _sum_over_rows(left: Array, right: Array, out: Array, accumulated: bool) -> None:
     """out [o, i] = left [r, o]^T right [r, i], or added to it. A 16-bit sum is rounded once, so it stays in one."""
     whole = len(left) - len(left) % SAME_ROWS if out.dtype == np.float32 else len(left)
     if whole:
@@ -53,7 +54,7 @@ def _sum_over_rows(left: np.ndarray, right: np.ndarray, out: np.ndarray, accumul
         ENGINE.matmul(_filled(left[whole:]).T, _filled(right[whole:]), out, None, accumulated or whole > 0)
 
 
-def _by_weight(x: Tensor, weights: Sequence[np.ndarray], counts: Sequence[int]) -> Tensor:
+def _by_weight(x: Tensor, weights: Sequence[Array], counts: Sequence[int]) -> Tensor:
     """Each row of x [R, k] times its group's [k, c]; threads share out spans of rows."""
     rows = rows_of(x)
     y = np.empty((len(rows), weights[0].shape[1]), rows.dtype)
@@ -159,7 +160,7 @@ class _WeightedActivation(Function):
         return from_numpy(dx), from_numpy(of_factors), None
 
 
-def _activated(name: str, rows: np.ndarray, out: np.ndarray) -> np.ndarray:
+def _activated(name: str, rows: Array, out: Array) -> Array:
     """activation(rows) in float32, in `out` where that has this type."""
     activated = out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
     ENGINE.activation(name, widened(rows), None, activated)
@@ -226,13 +227,13 @@ class _SigmoidGate(Function):
         return from_numpy(own_dy.reshape(y.shape)), from_numpy(dx.reshape(x.shape)), of_weight
 
 
-def _gate_of(x: Tensor, weight: Tensor) -> np.ndarray:
+def _gate_of(x: Tensor, weight: Tensor) -> Array:
     """sigmoid(x weight^T) of each row, float32; written so that exp does not overflow."""
     logits = widened(rows_of(x)) @ widened(array_of(weight))[0]
     return 0.5 * (1 + np.tanh(0.5 * logits))
 
 
-def _put_gate_gradient(slope: np.ndarray, x: Tensor, weight: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
+def _put_gate_gradient(slope: Array, x: Tensor, weight: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
     memory = gradient_memory(out, weight.shape, array_of(weight).dtype)
     put((slope @ widened(rows_of(x)))[None], memory, accumulate)
     return delivered(memory, out)

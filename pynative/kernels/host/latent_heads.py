@@ -5,13 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import rows_of
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import convert, widened
 from pynative.tape.autograd import Function
-
-Array = np.ndarray
 
 
 def _copied(pairs: Sequence[tuple[Array, Array]], row_bytes: int) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import array_or_none, delivered, gradient_memory, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import matmul_spans, row_blocks, run
@@ -10,9 +11,7 @@ from pynative.memory.arrays import array_of
 from pynative.memory.rounding import put
 
 
-def _product(
-    left: np.ndarray, right: np.ndarray, out: np.ndarray, bias: np.ndarray | None = None, accumulate: bool = False
-) -> None:
+def _product(left: Array, right: Array, out: Array, bias: np.ndarray | None = None, accumulate: bool = False) -> None:
     """`ENGINE.matmul`, each thread computing a span of rows; float64, which no engine has, is numpy's."""
     if left.dtype == np.float64:
         product = left @ right if bias is None else left @ right + bias
@@ -25,7 +24,7 @@ def _product(
     run(span, matmul_spans(len(left), left.shape[0] * left.shape[1] * right.shape[1]))
 
 
-def _sum_of_rows(x: np.ndarray) -> np.ndarray:
+def _sum_of_rows(x: Array) -> Array:
     """[columns] float32: the engine sums each block, pairwise summation the blocks."""
     blocks = row_blocks(len(x), x.shape[1] * 4)
     sums = np.empty((len(blocks), x.shape[1]), np.float32)

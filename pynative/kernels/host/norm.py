@@ -6,27 +6,28 @@ Saved for backward: the input and two numbers a row, one for RMS norm.
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import add_summed_gradient, as_float32, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.memory.arrays import array_of
 from pynative.tape.autograd import Function
 
-Statistics = tuple[np.ndarray, np.ndarray | None]
+Statistics = tuple[Array, Array | None]
 """Of each row 1/deviation [r] and, for layer norm, its mean [r]."""
 
 
-def _scale(weight: Tensor, zero_centered: bool) -> np.ndarray:
+def _scale(weight: Tensor, zero_centered: bool) -> Array:
     values = as_float32(weight)
     return values + np.float32(1) if zero_centered else values
 
 
-def _part(array: np.ndarray | None, start: int, stop: int) -> np.ndarray | None:
+def _part(array: Array | None, start: int, stop: int) -> Array | None:
     return None if array is None else array[start:stop]
 
 
 def _forward(
-    x: np.ndarray, scale: np.ndarray, shift: np.ndarray | None, epsilon: float, y: np.ndarray, statistics: Statistics
+    x: Array, scale: Array, shift: Array | None, epsilon: float, y: np.ndarray, statistics: Statistics
 ) -> None:
     inverse, mean = statistics
 
@@ -37,9 +38,7 @@ def _forward(
     run(block, row_blocks(len(x), x.shape[1] * 4))
 
 
-def _backward(
-    dy: np.ndarray, x: np.ndarray, scale: np.ndarray, statistics: Statistics, dx: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _backward(dy: Array, x: Array, scale: Array, statistics: Statistics, dx: np.ndarray) -> tuple[Array, Array]:
     """Fill dx; return the gradients of scale and, for layer norm, shift."""
     blocks, (inverse, mean) = row_blocks(len(x), x.shape[1] * 4), statistics
     scale_sums, shift_sums = np.zeros((2, len(blocks), x.shape[1]), np.float32)

@@ -6,6 +6,7 @@ from math import sqrt
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.contract.flat_buffers import AdamStep, Formula
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.engine.interface import AdamwStep
@@ -45,7 +46,7 @@ def _factors(settings: AdamStep) -> AdamwStep:
     )
 
 
-def _penalized(grad: np.ndarray, param: np.ndarray, settings: AdamStep) -> np.ndarray:
+def _penalized(grad: Array, param: Array, settings: AdamStep) -> Array:
     """The gradient as the engine takes it."""
     if not settings.penalty:
         return widened(grad)
@@ -60,7 +61,7 @@ def adam_(
 ) -> None:  # fmt: skip
     factors = _factors(settings)
 
-    def update(p: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, rounded: np.ndarray | None) -> None:
+    def update(p: Array, g: Array, m: Array, v: np.ndarray, rounded: np.ndarray | None) -> None:
         average, square = widened(m), widened(v)
         ENGINE.adamw(p, _penalized(g, p, settings), average, square, factors)
         fill(m, average)
@@ -75,7 +76,7 @@ def update_(
     formula: Formula, param: Tensor, grad: Tensor, moments: Sequence[Tensor], grad_scale: float = 1.0,
     model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    def update(p: np.ndarray, g: np.ndarray, rounded: np.ndarray | None, *kept: np.ndarray) -> None:
+    def update(p: Array, g: Array, rounded: Array | None, *kept: np.ndarray) -> None:
         updated = formula(np, p, widened(g) * np.float32(grad_scale), *map(widened, kept))
         for place, value in zip((p, *kept), updated, strict=True):
             convert(value, place)
@@ -86,7 +87,7 @@ def update_(
 
 
 def combine_(x: Tensor, y: Tensor, x_factor: float, y_factor: float, model_param: Tensor | None = None) -> None:
-    def update(part: np.ndarray, other: np.ndarray, rounded: np.ndarray | None) -> None:
+    def update(part: Array, other: Array, rounded: Array | None) -> None:
         total = widened(other) * np.float32(y_factor)
         if x_factor:
             total += widened(part) * np.float32(x_factor)
@@ -98,7 +99,7 @@ def combine_(x: Tensor, y: Tensor, x_factor: float, y_factor: float, model_param
 
 
 def clamp_(x: Tensor, limit: float) -> None:
-    def update(part: np.ndarray) -> None:
+    def update(part: Array) -> None:
         put(np.clip(widened(part), np.float32(-limit), np.float32(limit)), part, accumulate=False)
 
     _in_chunks(update, x)
@@ -118,21 +119,21 @@ def squared_norm(x: Tensor) -> float:
 
 
 def add_(x: Tensor, y: Tensor) -> None:
-    def update(part: np.ndarray, other: np.ndarray) -> None:
+    def update(part: Array, other: Array) -> None:
         put(widened(other), part, accumulate=True)
 
     _in_chunks(update, x, y)
 
 
 def scale_(x: Tensor, factor: float) -> None:
-    def update(part: np.ndarray) -> None:
+    def update(part: Array) -> None:
         put(widened(part) * np.float32(factor), part, accumulate=False)
 
     _in_chunks(update, x)
 
 
 def fill_(x: Tensor, value: float) -> None:
-    def update(part: np.ndarray) -> None:
+    def update(part: Array) -> None:
         bits(part).fill(bits(np.array(value, part.dtype)).item())
 
     _in_chunks(update, x)

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.dropout import Dropout, Key, Rows
 from pynative.kernels.host.arrays import add_summed_gradient, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
@@ -14,7 +15,7 @@ from pynative.memory.arrays import array_of
 from pynative.memory.rounding import fill, float32_for
 from pynative.tape.autograd import Function
 
-Masks = Callable[[int, int], np.ndarray]
+Masks = Callable[[int, int], Array]
 """(start, stop) -> the mask of these rows."""
 
 
@@ -22,11 +23,11 @@ def _masks(dropout: Dropout, shape: tuple[int, ...]) -> Masks | None:
     return partial(dropout.rows, shape) if dropout.rate else None
 
 
-def _part(array: np.ndarray | None, start: int, stop: int) -> np.ndarray | None:
+def _part(array: Array | None, start: int, stop: int) -> Array | None:
     return None if array is None else array[start:stop]
 
 
-def _forward(x: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None, masks: Masks | None) -> np.ndarray:
+def _forward(x: Array, bias: Array | None, residual: Array | None, masks: Masks | None) -> np.ndarray:
     """[r, h] of the residual's type, which may be longer than x's."""
     y = np.empty(x.shape, x.dtype if residual is None else residual.dtype)
 
@@ -38,7 +39,7 @@ def _forward(x: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None
     return y
 
 
-def _backward(dy: np.ndarray, dx: np.ndarray, masks: Masks | None, biased: bool) -> np.ndarray | None:
+def _backward(dy: Array, dx: Array, masks: Masks | None, biased: bool) -> Array | None:
     """Fill dx unless it is dy itself; return its sum over rows where there is a bias."""
     blocks = row_blocks(len(dy), dy.shape[1] * 4)
     sums = np.empty((len(blocks), dy.shape[1]), np.float32) if biased else None

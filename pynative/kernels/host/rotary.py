@@ -7,6 +7,7 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from parallel_core.attention.fused_rows import heads_of_group
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import as_float32
 from pynative.kernels.host.threads import row_blocks, run, spans
 from pynative.memory.arrays import array_of
@@ -17,7 +18,7 @@ BLOCK_BYTES = 256 * 1024
 """Of elements that are rotated at a time: several passes, which the second level of the cache is to serve."""
 
 
-def _group_parts(qkv: np.ndarray, layout: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _group_parts(qkv: Array, layout: tuple[int, int, int]) -> tuple[Array, Array, np.ndarray]:
     """Views of qkv [..., g*(m+2)*d] as q [r, g, m], k [r, g, 1], v [r, g, 1]; m query heads a group."""
     groups, heads_per_group, head_size = layout
     q, k, v = heads_of_group(heads_per_group)
@@ -25,7 +26,7 @@ def _group_parts(qkv: np.ndarray, layout: tuple[int, int, int]) -> tuple[np.ndar
     return grouped[:, :, :q], grouped[:, :, q : q + k], grouped[:, :, q + k :]
 
 
-def _whole_heads(array: np.ndarray, head_size: int) -> np.ndarray:
+def _whole_heads(array: Array, head_size: int) -> Array:
     """A view whose entries are whole heads: numpy copies one at once, three times as fast as its numbers."""
     return array.reshape(-1).view(f"V{head_size * array.itemsize}")
 
@@ -48,7 +49,7 @@ class _SplitQkv(Function):
         return from_numpy(merged), None, None, None
 
 
-def _copy(sources: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
+def _copy(sources: Sequence[Array], outs: Sequence[Array]) -> None:
     """Each source [r, ...] into its out, in blocks of rows."""
 
     def block(start: int, stop: int) -> None:
@@ -76,9 +77,7 @@ def _pair(rotated: int, interleaved: bool) -> tuple[slice, slice]:
     return slice(0, rotated // 2), slice(rotated // 2, rotated)
 
 
-def _factors(
-    cos: np.ndarray, sin: np.ndarray, head_size: int, planes: tuple[slice, slice], inverse: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def _factors(cos: Array, sin: Array, head_size: int, planes: tuple[slice, slice], inverse: bool) -> tuple[Array, Array]:
     """What an element and the other of its plane are multiplied with, each [..., d]; elements that pass have 1 and 0.
 
     y1 = x1 cos1 - x2 sin1, y2 = x2 cos2 + x1 sin2; `inverse` has the transpose, which is the gradient.
@@ -91,7 +90,7 @@ def _factors(
     return own, other
 
 
-def _rotate(x: np.ndarray, angles: tuple[np.ndarray, np.ndarray], setting: Setting, inverse: bool) -> np.ndarray:
+def _rotate(x: Array, angles: tuple[Array, Array], setting: Setting, inverse: bool) -> np.ndarray:
     """Of x [s, b, n, d] the elements from the start on times their factors, plus those elements exchanged within planes
     times theirs."""
     cos, sin = angles

@@ -7,6 +7,7 @@ from mindspore import Tensor, from_numpy
 
 from parallel_core.moe import routing
 from parallel_core.moe.routing import Noise, RoutingRule
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import array_or_none, as_float32, rows_of
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.memory.arrays import array_of
@@ -14,7 +15,7 @@ from pynative.memory.rounding import convert, widened
 from pynative.tape.autograd import Function
 
 
-def _by_blocks(logits: np.ndarray, out: np.ndarray, compute: Callable[..., np.ndarray], *others: np.ndarray) -> None:
+def _by_blocks(logits: Array, out: Array, compute: Callable[..., Array], *others: np.ndarray) -> None:
     """out = compute(logits, *others), all of them rows, the logits widened a block at a time."""
 
     def block(start: int, stop: int) -> None:
@@ -47,7 +48,7 @@ class _Probabilities(Function):
         rows = rows_of(logits)
         gradient = np.empty(rows.shape, rows.dtype)
 
-        def compute(x: np.ndarray, chosen: np.ndarray, upstream: np.ndarray) -> np.ndarray:
+        def compute(x: Array, chosen: Array, upstream: Array) -> np.ndarray:
             return routing.probabilities_gradient(x, chosen, rule, upstream)
 
         _by_blocks(rows, gradient, compute, array_of(experts), as_float32(dprobs))
@@ -91,7 +92,7 @@ class _Dropped(Function):
 
 
 def drop_over_capacity(
-    probs: Tensor, experts: Tensor, capacity: int | np.ndarray, by_position: bool
+    probs: Tensor, experts: Tensor, capacity: int | Array, by_position: bool
 ) -> tuple[Tensor, Tensor]:
     return _Dropped.apply(probs, experts, capacity, by_position)
 

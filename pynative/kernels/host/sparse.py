@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.block import Scores
 from pynative.kernels.host.arrays import array_or_none
 from pynative.kernels.host.attention import attend
@@ -22,8 +23,6 @@ QUERIES = 64
 
 EPSILON = np.float32(1e-10)
 """Is added to probabilities before their logarithm, as in Megatron."""
-
-Array = np.ndarray
 
 
 def _blocks(queries: range, batch: int) -> list[tuple[int, range]]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from queue import SimpleQueue
 from threading import Thread
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def _forget_workers() -> None:
 os.register_at_fork(after_in_child=_forget_workers)
 
 
-def _drain(work: Callable[..., None], tasks: Iterable[tuple]) -> None:
+def _drain(work: Callable[..., None], tasks: Iterable[tuple[Any, ...]]) -> None:
     """Overflow to inf and 1/inf are part of sigmoid written with exp, so numpy is not to report them.
 
     That is `np.errstate(all="ignore")`, which takes longer than a small operator's arithmetic.
@@ -90,7 +91,7 @@ def _drain(work: Callable[..., None], tasks: Iterable[tuple]) -> None:
             np.seterrobj(before)
 
 
-def run(work: Callable[..., None], tasks: Sequence[tuple]) -> None:
+def run(work: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> None:
     """Call `work(*task)` for every task; tasks are taken in order by whichever thread is free."""
     helpers = min(_threads, len(tasks)) - 1
     if helpers <= 0:

@@ -8,6 +8,7 @@ from mindspore import Tensor, from_numpy, ops
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.context import Ranges, as_array
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key, attention_dropout_mask
 from pynative.kernels.ops.elementwise import cast, shaped, soft_cap, soft_cap_slope
@@ -170,7 +171,7 @@ def _by_position(x: Tensor, rows: int) -> Tensor:
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-    first_keys: np.ndarray | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
+    first_keys: Array | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
     head_offset: int = 0, form: ScoreForm = PLAIN,
 ) -> Tensor:  # fmt: skip
     scores = Scores(

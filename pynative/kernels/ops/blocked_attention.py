@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import mindspore
-import numpy as np
 from mindspore import Tensor, ops
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 from pynative.kernels.ops.attention import attention_block, attention_block_gradient
@@ -93,7 +93,7 @@ class _BlockedAttention(Function):
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-    first_keys: np.ndarray | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
+    first_keys: Array | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
     head_offset: int = 0, form: ScoreForm = PLAIN,
 ) -> Tensor:  # fmt: skip
     whole = Scores(

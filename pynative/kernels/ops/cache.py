@@ -5,13 +5,14 @@ import numpy as np
 from mindspore import Tensor, from_numpy, ops
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.ops.elementwise import cast, soft_cap
 
 _product = ops.BatchMatMul()
 _product_with_transposed = ops.BatchMatMul(transpose_b=True)
 
 
-def write_slots(cache: Tensor, rows: Tensor, slots: np.ndarray) -> Tensor:
+def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
     place, text = (x.astype(np.int32) for x in np.nonzero(slots >= 0))
     into = from_numpy(np.stack((slots[place, text], text), -1).astype(np.int32))
     values = ops.gather_nd(rows, from_numpy(np.stack((place, text), -1)))
@@ -19,7 +20,7 @@ def write_slots(cache: Tensor, rows: Tensor, slots: np.ndarray) -> Tensor:
 
 
 def cached_attention(
-    q: Tensor, k: Tensor, v: Tensor, ages: np.ndarray, *, scale: float, head_offset: int = 0, form: ScoreForm = PLAIN
+    q: Tensor, k: Tensor, v: Tensor, ages: Array, *, scale: float, head_offset: int = 0, form: ScoreForm = PLAIN
 ) -> Tensor:
     batch, heads, size = q.shape[1:]
     keys, values = (x[: len(ages)].transpose(1, 2, 0, 3) for x in (k, v))

@@ -1,11 +1,14 @@
 """The operators of a router, of MindSpore operators; what they choose by is float32."""
 
+from typing import Any
+
 import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
 from parallel_core.moe.routing import Noise, RoutingRule
 from parallel_core.moe.routing.rule import EPSILON
+from parallel_core.numerics.dtypes import Array
 from pynative.tape.autograd import Function, detached
 
 FLOAT32, INT32 = mindspore.float32, mindspore.int32
@@ -83,7 +86,7 @@ def routing_probabilities(logits: Tensor, experts: Tensor, rule: RoutingRule) ->
     return chosen if rule.scale == 1.0 else chosen * rule.scale
 
 
-def _draw(rows: Tensor, left: Tensor, jitter: float, draws: Tensor | None, thirds: Tensor | None) -> tuple:
+def _draw(rows: Tensor, left: Tensor, jitter: float, draws: Tensor | None, thirds: Tensor | None) -> tuple[Any, ...]:
     """(weights [T, 1], experts [T, 1]) of one draw among the experts whose logit `left` is finite."""
     highest = left.max(axis=1, keepdims=True)
     far = (highest - rows) / ops.maximum(ops.abs(rows), highest) > 2 * jitter
@@ -112,7 +115,7 @@ def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[
 
 
 def drop_over_capacity(
-    probs: Tensor, experts: Tensor, capacity: int | np.ndarray, by_position: bool
+    probs: Tensor, experts: Tensor, capacity: int | Array, by_position: bool
 ) -> tuple[Tensor, Tensor]:
     tokens, number = experts.shape[0], int(experts.max().asnumpy()) + 1
     capacities = np.minimum(capacity if np.ndim(capacity) else np.full(number, capacity), tokens)[:number]

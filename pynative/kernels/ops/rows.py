@@ -4,10 +4,11 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.ops.elementwise import cast
 
 
-def gather_rows(x: Tensor, sources: np.ndarray, row: tuple[int, ...]) -> Tensor:
+def gather_rows(x: Tensor, sources: Array, row: tuple[int, ...]) -> Tensor:
     if not (x.size and sources.size):
         return ops.zeros((len(sources), *row), x.dtype)
     x = x.reshape(-1, *row)
@@ -17,7 +18,7 @@ def gather_rows(x: Tensor, sources: np.ndarray, row: tuple[int, ...]) -> Tensor:
     return ops.gather(x, Tensor.from_numpy(np.ascontiguousarray(sources, np.int32)), 0)
 
 
-def sum_rows(x: Tensor, places: np.ndarray, shape: tuple[int, ...]) -> Tensor:
+def sum_rows(x: Tensor, places: Array, shape: tuple[int, ...]) -> Tensor:
     count, addends = places.shape
     row = tuple(x.shape[1:])
     if addends == 1:

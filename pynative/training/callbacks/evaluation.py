@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from pynative import parallel_state
 from pynative.startup.log import log
@@ -29,7 +30,7 @@ class EvaluationCallback(Callback):
             evaluate(state, self.data.valid, self.batches)
 
 
-def evaluate(state: TrainingState, data_iterator: Iterator | None, batches: int) -> None:
+def evaluate(state: TrainingState, data_iterator: Iterator[Any] | None, batches: int) -> None:
     """Log the loss over so many global batches."""
     loss = state.step_cell.evaluate(data_iterator, batches)
     state.metrics["validation_loss"] = loss

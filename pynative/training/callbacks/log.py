@@ -3,6 +3,7 @@
 import resource
 import time
 from collections import deque
+from typing import Any
 
 import mindspore as ms
 
@@ -88,7 +89,7 @@ class LogCallback(Callback):
         }
 
 
-def _line(metrics: dict, skipped: int, losses: dict[str, float]) -> str:
+def _line(metrics: dict[str, Any], skipped: int, losses: dict[str, float]) -> str:
     eta = time.strftime("%H:%M:%S", time.gmtime(metrics["eta_seconds"]))
     days = f"{int(metrics['eta_seconds'] // 86400)}d " if metrics["eta_seconds"] >= 86400 else ""
     asked_for = "".join(f"{name}: {metrics[key]:g}, " for key, name in _ASKED_FOR.items() if key in metrics)

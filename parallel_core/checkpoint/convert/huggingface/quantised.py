@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from parallel_core.checkpoint.lazy import FLOAT8, LazyTensor, to_bfloat16
+from parallel_core.numerics.dtypes import Array
 
 _SCALE = "_scale_inv"
 
@@ -55,7 +56,7 @@ def _multiplied(name: str, tensor: LazyTensor, scales: LazyTensor, block: tuple[
             f"{rows} x {columns} want a matrix of {FLOAT8} and {list(wanted)}"
         )
 
-    def load() -> np.ndarray:
+    def load() -> Array:
         bits, factors = tensor.read(), scales.widened().astype(np.float32)
         out = np.empty(tensor.shape, np.uint16)
         for number, of_columns in enumerate(factors):
@@ -66,7 +67,7 @@ def _multiplied(name: str, tensor: LazyTensor, scales: LazyTensor, block: tuple[
     return LazyTensor(tensor.shape, "bfloat16", load)
 
 
-def _values() -> np.ndarray:
+def _values() -> Array:
     """float32 of each pattern of bits."""
     bits = np.arange(256)
     exponent, mantissa = bits >> 3 & 15, bits & 7

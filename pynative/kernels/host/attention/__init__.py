@@ -1,9 +1,12 @@
 """Scaled dot-product attention on the host: the operators; what they compute, `forward` and `backward` say."""
 
+from typing import Any
+
 import numpy as np
 from mindspore import Tensor, from_numpy
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 from pynative.kernels.host.attention.backward import attention_backward
@@ -13,7 +16,7 @@ from pynative.memory.arrays import array_of
 from pynative.tape.autograd import Function
 
 
-def _forward(heads: Heads, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _forward(heads: Heads, dtype: np.dtype[Any]) -> tuple[Array, Array, Array]:
     """out [s, b, n, e] of this type, maximum and inverse sum [b, n, s] float32."""
     length, batch, count, _ = heads.query_shape
     out = np.empty(heads.out_shape, dtype)
@@ -44,7 +47,7 @@ class _Attention(Function):
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-    first_keys: np.ndarray | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
+    first_keys: Array | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
     head_offset: int = 0, form: ScoreForm = PLAIN,
 ) -> Tensor:  # fmt: skip
     scores = Scores(
@@ -76,7 +79,7 @@ def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Pa
     return partial
 
 
-def _merge(partial: Partial, out: np.ndarray, maximum: np.ndarray, inverse_sum: np.ndarray) -> None:
+def _merge(partial: Partial, out: Array, maximum: Array, inverse_sum: Array) -> None:
     """Add a block's result to that of its queries, the last ones of `partial`, in place."""
     queries = maximum.shape[-1]
     old_out = array_of(partial.out)[-queries:].reshape(out.shape)

@@ -7,14 +7,13 @@ of a tile are computed again; with D = rowsum(dout * out), and c P the dropout m
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.attention.forward import exponentials
 from pynative.kernels.host.attention.heads import Block, Heads, as_products, row_stacks, stacks
 from pynative.kernels.host.attention.masks import keep, ones_where
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run
 from pynative.memory.rounding import fill, widened
-
-Array = np.ndarray
 
 
 def attention_backward(

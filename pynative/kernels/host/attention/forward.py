@@ -7,9 +7,11 @@ that it will not do, the block is computed again with the rows' maxima.
 """
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.attention.heads import Block, Heads, row_stacks, stacks
 from pynative.kernels.host.attention.masks import MASKED_SCORE, keep
 from pynative.kernels.host.engine import ENGINE
@@ -20,7 +22,7 @@ SMALLEST_SUM, LARGEST_SUM = 2.0**-40, 2.0**60
 """Between these a row's sum of exp(s) has all its digits, and so has what is multiplied with it."""
 
 
-def attention_forward(heads: Heads, out: np.ndarray, maximum: np.ndarray, inverse_sum: np.ndarray) -> None:
+def attention_forward(heads: Heads, out: Array, maximum: Array, inverse_sum: Array) -> None:
     """Fill out [s, b, n, e] of any type, and float32 maximum (of each row, or 0) and inverse_sum, 1/l, [b, n, s]."""
     outs = stacks(out, heads.groups)
     maxima, inverse_sums = (row_stacks(array, heads.groups) for array in (maximum, inverse_sum))
@@ -47,7 +49,7 @@ def _last_first(block: tuple[slice, slice]) -> tuple[int, int]:
     return -rows.start, span.start
 
 
-def _weighted_values(block: Block, maximum: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _weighted_values(block: Block, maximum: Array | None) -> tuple[Array, Array]:
     """(e v [j, q, e], the sums l of e [j, 1, q]), float32."""
     (count, rows, _), width = block.queries.shape, block.values.shape[2]
     values, total = np.empty((count, rows, width), np.float32), np.empty((count, 1, rows), np.float32)
@@ -65,7 +67,7 @@ def _weighted_values(block: Block, maximum: np.ndarray | None) -> tuple[np.ndarr
     return values, total
 
 
-def _by_maximum(block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _by_maximum(block: Block) -> tuple[Array, Array, Array]:
     """(m [j, 1, q], e v, l) with the rows' largest scores as m.
 
     A row that sees none of the block's keys has values of 0, and m so low and l such that it counts for nothing beside
@@ -80,7 +82,7 @@ def _by_maximum(block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def exponentials(
-    block: Block, keys: slice, out: np.ndarray, maximum: np.ndarray | None, inverse_sum: np.ndarray | None = None
+    block: Block, keys: slice, out: Array, maximum: Array | None, inverse_sum: Array | None = None
 ) -> None:
     """Fill a tile [j, k, q] with exp(s - maximum) * inverse_sum; both [j, 1, q]."""
     scores, diagonal, near = block.heads.scores, block.diagonal(keys), block.near(keys)
@@ -95,7 +97,7 @@ def exponentials(
         keep(out, near, out)
 
 
-def _maximum(block: Block) -> np.ndarray:
+def _maximum(block: Block) -> Array:
     """Each row's largest score, float32 [j, 1, q]."""
     count, rows, _ = block.queries.shape
     largest = np.full((count, 1, rows), -np.inf, np.float32)
@@ -113,7 +115,7 @@ def _maximum(block: Block) -> np.ndarray:
     return largest
 
 
-def _scores(block: Block, keys: slice) -> np.ndarray:
+def _scores(block: Block, keys: slice) -> Array:
     """A tile [j, k, q] of scores before anything is left out, float32."""
     count, rows, _ = block.queries.shape
     scores = np.empty((count, keys.stop - keys.start, rows), np.float32)
@@ -128,6 +130,6 @@ def _scores(block: Block, keys: slice) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _ones(count: int, dtype: np.dtype) -> np.ndarray:
+def _ones(count: int, dtype: np.dtype[Any]) -> Array:
     """A row [1, 1, count] that sums what it is multiplied with."""
     return np.ones((1, 1, count), dtype)

@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from parallel_core.context import as_array
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.block import Scores
 from pynative.kernels.dropout import quantized_rate
 from pynative.kernels.host.attention.masks import bits_of, columns, limits_of, shown_to, triangle
@@ -35,20 +36,20 @@ SHARED = 64 * 1024
 """Scores of a tile of all heads from which on two threads are to have something to do."""
 
 
-def stacks(array: np.ndarray, groups: int) -> list[np.ndarray]:
+def stacks(array: Array, groups: int) -> list[Array]:
     """Views [j, s, d] of heads [s, b, n, d], one for each of a group's query heads."""
     length, batch, heads, size = array.shape
     grouped = array.reshape(length, batch * groups, heads // groups, size)
     return list(grouped.transpose(2, 1, 0, 3))
 
 
-def row_stacks(statistic: np.ndarray, groups: int) -> list[np.ndarray]:
+def row_stacks(statistic: Array, groups: int) -> list[Array]:
     """Views [j, s] of numbers of each row [b, n, s], in the order of `stacks`."""
     batch, heads, length = statistic.shape
     return list(statistic.reshape(batch * groups, heads // groups, length).swapaxes(0, 1))
 
 
-def as_products(array: np.ndarray) -> np.ndarray:
+def as_products(array: Array) -> Array:
     """The array in the type in which the engine multiplies."""
     return array if ENGINE.product_type(array.dtype) == array.dtype else widened(array)
 
@@ -56,7 +57,7 @@ def as_products(array: np.ndarray) -> np.ndarray:
 class Heads:
     """Queries [s, b, n, d], keys [s', b, g, d] and values [s', b, g, e] of one type, and what decides about scores."""
 
-    def __init__(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, scores: Scores) -> None:
+    def __init__(self, q: Array, k: Array, v: Array, scores: Scores) -> None:
         self.scores, self.groups = scores, k.shape[2]
         self.queries = stacks(as_products(q), self.groups)
         (self.keys,), (self.values,) = (stacks(as_products(array), self.groups) for array in (k, v))
@@ -98,13 +99,13 @@ class Heads:
             runs += runs % 2
         return -(-count // runs)
 
-    def tile_memory(self) -> np.ndarray:
+    def tile_memory(self) -> Array:
         """Room for the largest tile."""
         heads = self.spans[0].stop - self.spans[0].start
         return np.empty(heads * min(self.query_shape[0], QUERIES) * min(self.key_shape[0], KEYS), self.dtype)
 
 
-def document_blocks(first_keys: np.ndarray, positions: np.ndarray) -> list[slice]:
+def document_blocks(first_keys: Array, positions: Array) -> list[slice]:
     """Queries [q] in blocks that documents begin with and end with, so that a document costs what it costs alone; short
     ones that fit into a block share it. first_keys, positions: of each query the first key that it sees, and its own.
     """
@@ -155,12 +156,12 @@ class Block:
             oldest = max(oldest, int(np.searchsorted(self.heads.key_positions, self.first_keys[0])))
         return oldest
 
-    def _first_keys(self) -> np.ndarray | None:
+    def _first_keys(self) -> Array | None:
         """[q], of each query's document."""
         of_samples = self.heads.first_keys
         return None if of_samples is None else of_samples[self.heads.sample(self.span), self.rows]
 
-    def _before(self, positions: np.ndarray) -> np.ndarray | None:
+    def _before(self, positions: Array) -> Array | None:
         """Bool [q, k] of keys at these positions that lie before a query's window or document; None: none does."""
         form, hidden = self.heads.scores.form, None
         if not form.sees_all(self.positions, positions):
@@ -170,35 +171,35 @@ class Block:
             hidden = earlier if hidden is None else hidden | earlier
         return hidden
 
-    def shaped(self, memory: np.ndarray, keys: slice) -> np.ndarray:
+    def shaped(self, memory: Array, keys: slice) -> Array:
         """A tile [j, k, q] at the start of this memory."""
         shape = (len(self.queries), keys.stop - keys.start, self.queries.shape[1])
         return memory[: shape[0] * shape[1] * shape[2]].reshape(shape)
 
-    def limits(self, keys: slice) -> np.ndarray | None:
+    def limits(self, keys: slice) -> Array | None:
         """Upper limits [1, k, q] of a tile's scores, where a mask or chosen keys are given."""
         return None if self._hidden is None else limits_of(self._hidden[None, :, keys])
 
-    def shown(self, keys: slice) -> np.ndarray | None:
+    def shown(self, keys: slice) -> Array | None:
         """Bits [k, q] of a tile, set where the mask or the chosen keys that are given hide nothing."""
         if self._hidden is None:
             return None
         return bits_of(np.logical_not(self._hidden[:, keys].T), self.keys.itemsize)
 
-    def diagonal(self, keys: slice) -> tuple[slice, np.ndarray] | None:
+    def diagonal(self, keys: slice) -> tuple[slice, Array] | None:
         """The tile's keys at the diagonal, if it has them, and bits [k, q], set where the query may see the key."""
         if not self.heads.causal or keys.stop <= self.rows.start:
             return None
         first = self.rows.start - keys.start
         return slice(first, keys.stop - keys.start), triangle(keys.stop - self.rows.start, self.keys.itemsize)
 
-    def near(self, keys: slice) -> np.ndarray | None:
+    def near(self, keys: slice) -> Array | None:
         """Bits [k, q] of a tile, set where the key is in the query's window and document; None: all are, or a mask
         says it."""
         hidden = None if self.heads.scores.mask is not None else self._before(self.heads.key_positions[keys])
         return None if hidden is None else bits_of(~hidden.T, self.keys.itemsize)
 
-    def bias(self, keys: slice) -> np.ndarray | None:
+    def bias(self, keys: slice) -> Array | None:
         """ALiBi's [j, k, q] of a tile, float32; None without."""
         scores, groups = self.heads.scores, self.heads.groups
         if scores.form.slopes is None:
@@ -208,11 +209,11 @@ class Block:
         distances = (self.heads.key_positions[keys, None] - self.positions).astype(np.float32)
         return scores.slopes(groups * per_group)[numbers, None, None] * distances
 
-    def dropout(self, keys: slice) -> np.ndarray | None:
+    def dropout(self, keys: slice) -> Array | None:
         """Bits [j, k, q] of a tile, set where dropout keeps a probability; None without dropout."""
         return None if self._dropout is None else self._dropout[:, keys]
 
-    def _dropout_bits(self) -> np.ndarray:
+    def _dropout_bits(self) -> Array:
         per_group, masks = len(self.heads.queries), []
         for index in range(self.span.start, self.span.stop):
             batch, group = divmod(index, self.heads.groups)
@@ -221,7 +222,7 @@ class Block:
             masks.append((mask != 0).T)
         return bits_of(np.stack(masks), self.keys.itemsize)
 
-    def _hidden_scores(self) -> np.ndarray | None:
+    def _hidden_scores(self) -> Array | None:
         """Of the given mask, or of what was not chosen, the block's rows, bool [q, k]."""
         mask, scores, batch = self.heads.scores.mask, self.heads.scores, self.heads.sample(self.span)
         if scores.chosen is not None:

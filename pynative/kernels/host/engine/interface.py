@@ -9,11 +9,11 @@ Letters: r rows of a block, c columns, f features of an activation's input, h hi
 their queries, k of their keys, d size of a query's and a key's head, e of a value's.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-Array = np.ndarray
+from parallel_core.numerics.dtypes import Array
 
 
 class AdamwStep(NamedTuple):
@@ -85,7 +85,7 @@ class Engine(Protocol):
     ) -> None:
         """dx [r, f] from dy of the shape of `out`; bias_gradient float32 [f], unless None: the sum of dx's rows."""
 
-    def product_type(self, dtype: np.dtype) -> np.dtype:
+    def product_type(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         """The type in which products of arrays of this type are multiplied: itself, or float32 where that is faster.
 
         What is multiplied more than once is best brought to it first.

@@ -1,5 +1,7 @@
 """The engine that is always there: numpy and its BLAS, in place where it can be, nothing kept."""
 
+from typing import Any
+
 import numpy as np
 
 from pynative.kernels.host.engine.numpy_engine import (
@@ -33,5 +35,5 @@ class NumpyEngine:
     adamw = staticmethod(optimizer.adamw)
 
     @staticmethod
-    def product_type(dtype: np.dtype) -> np.dtype:
+    def product_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
         return np.dtype(np.float32)

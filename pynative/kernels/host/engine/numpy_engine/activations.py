@@ -10,9 +10,8 @@ from math import pi, sqrt
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.memory.rounding import fill, float32_for, widened
-
-Array = np.ndarray
 
 _ONE, _HALF = np.float32(1), np.float32(0.5)
 _TANH_SLOPE = np.float32(2 * sqrt(2 / pi))

@@ -2,9 +2,8 @@
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.memory.rounding import fill, float32_for, widened
-
-Array = np.ndarray
 
 
 def logit_statistics(x: Array, maximum: Array, total: Array) -> None:

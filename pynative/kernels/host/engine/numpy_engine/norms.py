@@ -9,9 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.memory.rounding import fill, float32_for, widened
-
-Array = np.ndarray
 
 
 @lru_cache(maxsize=64)

@@ -2,9 +2,8 @@
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.engine.interface import AdamwStep
-
-Array = np.ndarray
 
 
 def adamw(param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, step: AdamwStep) -> None:

@@ -2,9 +2,8 @@
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.memory.rounding import fill, float32_for, put, widened
-
-Array = np.ndarray
 
 BIAS_BYTES = 1024 * 1024
 """Of a result to which a bias is added at a time."""

@@ -2,10 +2,9 @@
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.engine.numpy_engine.products import matmul
 from pynative.memory.rounding import fill, float32_for, widened
-
-Array = np.ndarray
 
 
 def score_exponentials(

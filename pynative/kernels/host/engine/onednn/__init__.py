@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from parallel_core.system.blas import cpu_flags, multiplies_bfloat16
 from pynative.dtypes import BFLOAT16
 from pynative.kernels.host.engine.interface import AdamwStep
@@ -13,7 +15,7 @@ from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 from pynative.kernels.host.engine.onednn import activations, cross_entropy, optimizer, scores, sums
 from pynative.memory.rounding import convert, put, widened
 from pynative.onednn import gemm, primitives
-from pynative.onednn.arrays import Array, layout_of, row_layout
+from pynative.onednn.arrays import layout_of, row_layout
 from pynative.onednn.library import library
 from pynative.onednn.primitives import SUM
 
@@ -121,7 +123,7 @@ class OneDnnEngine(NumpyEngine):
             NumpyEngine.adamw(param, grad, exp_avg, exp_avg_sq, step)
 
     @staticmethod
-    def product_type(dtype: np.dtype) -> np.dtype:
+    def product_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
         return dtype if dtype == BFLOAT16 and BFLOAT16_PRODUCTS else NumpyEngine.product_type(dtype)
 
     @staticmethod

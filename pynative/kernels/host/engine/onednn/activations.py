@@ -5,9 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from parallel_core.numerics.activations import GATES
+from parallel_core.numerics.dtypes import Array
 from pynative.memory.rounding import convert, fill, widened
 from pynative.onednn import primitives
-from pynative.onednn.arrays import Array, layout_of, row_layout
+from pynative.onednn.arrays import layout_of, row_layout
 from pynative.onednn.library import Algorithm
 from pynative.onednn.primitives import Eltwise, Primitive
 

@@ -5,9 +5,10 @@ What changes from step to step comes in as arrays of one entry, so that primitiv
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.onednn import primitives
-from pynative.onednn.arrays import Array, row_layout
+from pynative.onednn.arrays import row_layout
 from pynative.onednn.library import Algorithm
 from pynative.onednn.primitives import Binary, Eltwise, Sum
 

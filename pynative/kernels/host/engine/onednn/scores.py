@@ -5,8 +5,9 @@ for any number of heads at once (numbers of a row only for one head; otherwise i
 times slower). It has the same condition on what it writes: one tile after another, without gaps.
 """
 
+from parallel_core.numerics.dtypes import Array
 from pynative.onednn import primitives
-from pynative.onednn.arrays import Array, layout_of
+from pynative.onednn.arrays import layout_of
 from pynative.onednn.library import Algorithm
 from pynative.onednn.primitives import Binary, Eltwise, PostOp, Primitive
 

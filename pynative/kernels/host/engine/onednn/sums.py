@@ -1,7 +1,8 @@
 """Sums of arrays by one of oneDNN's binary primitives and what it does to its result."""
 
+from parallel_core.numerics.dtypes import Array
 from pynative.onednn import primitives
-from pynative.onednn.arrays import Array, layout_of, row_layout
+from pynative.onednn.arrays import layout_of, row_layout
 from pynative.onednn.library import Algorithm, Layout
 from pynative.onednn.primitives import Binary
 

@@ -78,7 +78,8 @@ FLOORS = {
         {"__main__"},
     ),
     "parallel_core": (
-        {"batch_sizes", "findings", "messages", "numerics", "partition", "sharding", "strictness"},
+        {"batch_sizes", "findings", "messages", "numerics", "strictness"},
+        {"partition", "sharding"},
         {"buffers", "initial_values", "recompute", "sampling", "sizes", "system"},
         {"context", "schedules"},
         {"config"},

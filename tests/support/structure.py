@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +31,7 @@ def imports(file: Path, known: Iterable[str]) -> set[str]:
     return found & set(known)
 
 
+@cache
 def import_graph() -> dict[str, set[str]]:
     """Module -> the modules it imports."""
     named = modules()

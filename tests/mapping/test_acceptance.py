@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 
 import pytest
@@ -10,13 +9,13 @@ import pytest
 from mapping import init_configs_from_args
 from mapping.reading import read
 from parallel_core.config.base import Unknown
-from tests.support.assets import asset
+from tests.support.assets import recorded
 from tests.support.mapping.acceptance import SLICES, stops_of
 
 
 @pytest.fixture(scope="module")
 def scripts():
-    return json.loads(asset("megatron_flags/scripts.json").read_text())["scripts"]
+    return recorded("megatron_flags/scripts.json.xz")["scripts"]
 
 
 @pytest.fixture(scope="module")

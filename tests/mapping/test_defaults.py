@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,13 +13,13 @@ from mapping.flags import BY_NAME, ROWS
 from mapping.readers.yaml_file import values_of
 from mapping.reading import read
 from parallel_core.config.tree import OPTIONS, PUBLIC
-from tests.support.assets import asset
+from tests.support.assets import asset, recorded
 from tests.support.mapping.lines import line
 from tests.support.mapping.yaml_files import MEGATRON, nested, sections
 
 STOCK = asset("megatron_flags/gpt_config.yaml")
-FACTS = json.loads(asset("megatron_flags/flags.json").read_text())["flags"]
-FIELDS = json.loads(asset("megatron_flags/transformer_config.json").read_text())
+FACTS = recorded("megatron_flags/flags.json.xz")["flags"]
+FIELDS = recorded("megatron_flags/transformer_config.json")
 
 BASES = {
     "dense": "",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 
 import pytest
@@ -12,7 +11,7 @@ from mapping.flags import BY_NAME, IGNORED, MAPPED, REFUSED, ROWS
 from mapping.flags.with_option import WITHOUT_FLAG
 from parallel_core.config.no_effect.always import ALWAYS
 from parallel_core.config.tree import OPTIONS
-from tests.support.assets import asset
+from tests.support.assets import recorded
 
 NO_FIELD = {"--yaml-cfg", "--deepspeed-config"}
 
@@ -69,7 +68,7 @@ def test_refused_values_are_among_the_choices():
 @pytest.fixture(scope="module")
 def facts():
     by_flag = defaultdict(list)
-    for fact in json.loads(asset("megatron_flags/flags.json").read_text())["flags"]:
+    for fact in recorded("megatron_flags/flags.json.xz")["flags"]:
         by_flag[fact["flag"]].append(fact)
     return by_flag
 

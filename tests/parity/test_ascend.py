@@ -15,9 +15,9 @@ from parallel_core.costs import memory
 from tests.parity.test_goldens import LAYOUTS, check, script, until
 from tests.support.ascend.stack import ascend_job
 from tests.support.ascend.streams import Posted, check_order
-from tests.support.assets import asset
 from tests.support.distributed import run
 from tests.support.engine import config_of
+from tests.support.goldens import golden
 
 ROWS = [("gpt2", "cp2 ulysses"), ("llama", "tp2 sp"), ("llama", "cp2 ring")]
 """Curves and gradients: every kind of operator and of collective that a float32 run has."""
@@ -61,7 +61,7 @@ def train(carrier, case: str, out: str, flags: list[str]) -> list[Posted]:
 def replay(name: str, layout: str, out: Path, more: str = "") -> None:
     """Train the case on doubles; ranks that wait for each other for ever are an error."""
     world, layout_flags = LAYOUTS[layout]
-    case = asset(f"golden/{name}")
+    case = golden(name)
     asked = f"{layout_flags} --device-target Ascend --use-flash-attn {FUSED[name]} {more}"
     posted = run(world, train, str(case), str(out), [*script().case_flags(case), *asked.split()])
     check_order(posted)
@@ -71,7 +71,7 @@ def replay(name: str, layout: str, out: Path, more: str = "") -> None:
 @pytest.mark.parametrize(("name", "layout", "steps"), TURNS)
 def test_the_ascend_stack_replays_megatrons_curve(name, layout, steps, tmp_path):
     replay(name, layout, tmp_path, until(steps))
-    check(name, script().compare(asset(f"golden/{name}"), tmp_path), tmp_path, steps)
+    check(name, script().compare(golden(name), tmp_path), tmp_path, steps)
 
 
 def offloaded(carrier, case: str, out: str, flags: list[str]) -> list[int]:
@@ -98,7 +98,7 @@ def offloaded(carrier, case: str, out: str, flags: list[str]) -> list[int]:
 def test_what_lies_in_host_memory_on_an_ascend(name, flags, memories, tmp_path):
     """A whole run with optimizer states, weights, or both there: the curve is Megatron's, and the bytes are the
     prediction's."""
-    case = asset(f"golden/{name}")
+    case = golden(name)
     asked = f"{flags} --device-target Ascend --use-flash-attn {FUSED[name]} --exit-interval 2"
     found = run(2, offloaded, str(case), str(tmp_path), [*script().case_flags(case), *asked.split()])
     assert all(len(sizes) == memories for sizes in found)
@@ -111,9 +111,7 @@ def test_what_lies_in_host_memory_on_an_ascend(name, flags, memories, tmp_path):
 def test_the_ascend_stacks_first_steps_are_megatrons(name, layout, steps, tmp_path):
     """In float16 the same steps are skipped."""
     replay(name, layout, tmp_path, f"--exit-interval {steps}")
-    ours, theirs = (
-        json.loads((folder / "curve.json").read_text())[:steps] for folder in (tmp_path, asset(f"golden/{name}"))
-    )
+    ours, theirs = (json.loads((folder / "curve.json").read_text())[:steps] for folder in (tmp_path, golden(name)))
     (losses, expected), (norms, expected_norms) = (
         [np.array([row[column] for row in rows], np.float64) for rows in (ours, theirs)]
         for column in ("lm_loss", "grad_norm")

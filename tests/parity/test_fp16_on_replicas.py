@@ -4,15 +4,15 @@ import json
 import math
 
 from tests.parity.test_goldens import script, train
-from tests.support.assets import asset
 from tests.support.distributed import run
+from tests.support.goldens import golden
 
 SKIPPED = [1, 2, 3, 9, 10, 14, 16, 21]
 """Iterations that Megatron-Core 0.16.1 skips on two replicas of this case."""
 
 
 def test_steps_are_skipped_where_megatron_skips(tmp_path):
-    case, tool = asset("golden/gpt2_fp16"), script()
+    case, tool = golden("gpt2_fp16"), script()
     run(2, train, str(case), str(tmp_path), tool.case_flags(case))
     norms = [step["grad_norm"] for step in json.loads((tmp_path / tool.OUR_CURVE).read_text())]
     overflowed = [norm is None or not math.isfinite(norm) for norm in norms]

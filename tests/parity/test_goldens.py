@@ -16,9 +16,9 @@ import pytest
 
 from tests.parity.replay import SCRIPT
 from tests.parity.samples import check_samples
-from tests.support.assets import asset
 from tests.support.distributed import run
 from tests.support.engine import config_of, job
+from tests.support.goldens import golden
 
 OVERLAP = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 20000"
 LAYOUTS = {
@@ -224,7 +224,7 @@ def train(backend, case: str, out: str, flags: list[str]) -> None:
 def replay(name: str, layout: str, flags: str, out: Path) -> dict:
     """How far a replay is from the recorded run."""
     world, layout_flags = LAYOUTS[layout]
-    case, tool = asset(f"golden/{name}"), script()
+    case, tool = golden(name), script()
     flags_of_run = [*tool.case_flags(case), *layout_flags.split(), *flags.split()]
     run(world, train, str(case), str(out), flags_of_run)
     return tool.compare(case, out)
@@ -258,12 +258,12 @@ def check(name: str, figures: dict, out: Path, steps: int | None) -> None:
     if name in WHOLE and not steps:
         assert figures["max_abs_final_weight"] < 1e-3, figures
         check_updates(name, out)
-    check_samples(asset(f"golden/{name}"), out, to_the_end=not steps)
+    check_samples(golden(name), out, to_the_end=not steps)
 
 
 def check_updates(name: str, out: Path) -> None:
     """What 20 updates did to each parameter, relative in the L2 norm: measured 4e-4 for biases of keys, else 3e-5."""
-    case = asset(f"golden/{name}")
+    case = golden(name)
     initial, theirs, ours = (np.load(file) for file in (case / "weights.npz", case / FINAL, out / FINAL))
     for key in theirs:
         error = np.linalg.norm(ours[key] - theirs[key]) / np.linalg.norm(theirs[key] - initial[key])
@@ -306,7 +306,7 @@ def test_first_steps_in_bfloat16_of_mindspores_operators(tmp_path):
     """On a CPU, where they are widened: within the distance of Megatron-Core's own layouts from each other."""
     replay("llama_bf16", "1 rank", f"--kernels ops --exit-interval {FEW_STEPS}", tmp_path)
     ours, theirs = (
-        json.loads((folder / "curve.json").read_text())[:FEW_STEPS] for folder in (tmp_path, asset("golden/llama_bf16"))
+        json.loads((folder / "curve.json").read_text())[:FEW_STEPS] for folder in (tmp_path, golden("llama_bf16"))
     )
     assert len(ours) == FEW_STEPS
     for column, tolerance in (("lm_loss", 5e-5), ("grad_norm", 1e-3)):

@@ -7,7 +7,7 @@ import sys
 
 from pynative.startup.launch import quiet_environment
 from tests.parity import replay
-from tests.support.assets import asset
+from tests.support.goldens import golden
 
 FIGURES = {
     "case",
@@ -30,7 +30,7 @@ def test_a_case_of_ones_own(tmp_path):
     case = tmp_path / "my run"
     case.mkdir()
     for name in ("config.json", "weights.npz", "tokens.npy", "curve.json"):
-        shutil.copy(asset("golden/llama") / name, case)
+        shutil.copy(golden("llama") / name, case)
     command = [sys.executable, replay.__file__, str(case), "--nproc", "2", "--tensor-model-parallel-size", "2"]
     done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,6 +1,9 @@
 """Where the checkout and the recorded data of the tests are."""
 
+import json
+import lzma
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout."""
@@ -14,3 +17,9 @@ def asset(path: str) -> Path:
     if not found.exists():
         raise FileNotFoundError(f"{found}: tests/assets/README.md says what belongs there")
     return found
+
+
+def recorded(path: str) -> Any:
+    """The content of a JSON file of tests/assets, which is compressed if its name ends with .xz."""
+    content = asset(path).read_bytes()
+    return json.loads(lzma.decompress(content) if path.endswith(".xz") else content)

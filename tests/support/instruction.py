@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tarfile
 from functools import cache
 from pathlib import Path
@@ -11,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from tests.support.assets import asset
+from tests.support.assets import asset, recorded
 
-CASES: dict[str, dict[str, dict]] = json.loads(asset("instruction/cases.json").read_bytes())
+CASES: dict[str, dict[str, dict]] = recorded("instruction/cases.json.xz")
 """preprocess, dataset and sft -> case -> what was recorded; files and arrays as hashes."""
 
 

@@ -1,7 +1,6 @@
 """Small tokenizers, and what the programs that know their formats make of texts with them: tests/assets/tokenizers."""
 
 import json
-import lzma
 import shutil
 import tarfile
 from functools import cache
@@ -11,20 +10,20 @@ from typing import Any
 from parallel_core.data.tokenizers import TokenizerOptions
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
 from parallel_core.system.command_line import command_line
-from tests.support.assets import asset
+from tests.support.assets import asset, recorded
 
 
 @cache
 def records() -> dict[str, Any]:
     """`texts` and `surrogates` (name to text), and `cases` (name to record)."""
-    return json.loads(lzma.decompress(asset("tokenizers/records.json.xz").read_bytes()))
+    return recorded("tokenizers/records.json.xz")
 
 
 @cache
 def slow_folders() -> dict[str, Any]:
     """Folders without tokenizer.json by name: `files` (name to a tokenizer's file), `json` (name to content), and what
     transformers 4.57.1 makes of the texts with them."""
-    return json.loads(lzma.decompress(asset("tokenizers/slow_folders.json.xz").read_bytes()))
+    return recorded("tokenizers/slow_folders.json.xz")
 
 
 def make_slow_folder(name: str, tokenizers: Path, folder: Path) -> Path:

@@ -10,7 +10,6 @@ is a guess: such a script starts if it does at some multiple of it. `--as-record
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections import Counter
@@ -21,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from mapping.reading import read, stops
-from tests.support.assets import asset
+from tests.support.assets import asset, recorded
 
 Script = dict[str, Any]
 
@@ -65,12 +64,12 @@ def stops_of(script: Script, as_recorded: bool = False) -> list[str]:
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scripts", type=Path, nargs="?", default=asset("megatron_flags/scripts.json"))
+    parser.add_argument("scripts", type=Path, nargs="?", default=asset("megatron_flags/scripts.json.xz"))
     parser.add_argument("--slice", choices=SLICES, default="all", help="list what stops the scripts of this slice")
     parser.add_argument("--as-recorded", action="store_true", help="at the recorded world sizes, guessed ones too")
     parser.add_argument("--verbose", action="store_true", help="name every script that does not start")
     options = parser.parse_args(argv)
-    scripts = json.loads(options.scripts.read_text())["scripts"]
+    scripts = recorded(str(options.scripts.resolve()))["scripts"]
     stopped_by = {script["id"]: stops_of(script, options.as_recorded) for script in scripts}
     for name, belongs in SLICES.items():
         ids = [script["id"] for script in scripts if belongs(script)]

@@ -17,9 +17,9 @@ from parallel_core.checkpoint.convert.reader import holds_checkpoint, open_check
 from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors
 from parallel_core.checkpoint.torch_files.archive import read_archive
-from tests.support.assets import asset
 from tests.support.checkpoint_cases import CASES, digests, facts, state_digests, unpack
 from tests.support.damage import flip
+from tests.support.goldens import golden
 
 WITHOUT_A_FAMILY = {
     "torch_dist/moe_mixed_ep2",
@@ -65,7 +65,7 @@ def _narrow(name: str, array: np.ndarray) -> np.ndarray:
 def test_further_tokens_travel(tmp_path):
     """DeepSeek-V3's kind of model, its layer behind the decoder and the copy of the embedding beside it included: as
     Megatron's files of a pipeline, and as HuggingFace's."""
-    case = asset("golden/deepseek")
+    case = golden("deepseek")
     args = json.loads((case / "config.json").read_text())["resolved_args"]
     args |= {"padded_vocab_size": 512, "moe_shared_expert_intermediate_size": 24}  # HuggingFace counts it in experts
     weights = {name: of_array(_narrow(name, array)) for name, array in np.load(case / "weights.npz").items()}

@@ -1,4 +1,4 @@
-# ruff: noqa: F401 - the names are what the engine calls as `kernels.linear_forward(...)`.
+# ruff: noqa: F403 - the names are what the engine calls as `kernels.linear_forward(...)`.
 """Kernels: the operators that a GPT model is made of, one name each, several implementations.
 
 `host` computes with numpy inside `autograd.Function` (the default on a CPU), `ops` with MindSpore operators, `ascend`
@@ -12,87 +12,28 @@ implementation forever.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import mindspore
 
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from pynative.kernels import selection
 from pynative.kernels.contract import CONTRACT
-from pynative.kernels.contract.attention import (
-    as_heads,
-    attention,
-    attention_block,
-    attention_block_gradient,
-    latent_keys_values,
-    rotary,
-    split_qkv,
-)
-from pynative.kernels.contract.cache import cached_attention, write_slots
-from pynative.kernels.contract.elementwise import cast, scale, soft_cap
-from pynative.kernels.contract.exchange import (
-    chunk,
-    pack_heads,
-    place_columns,
-    sequence_first,
-    take_columns,
-    unpack_heads,
-)
-from pynative.kernels.contract.experts import (
-    add_grouped_bias,
-    grouped_linear_forward,
-    grouped_linear_input_gradient,
-    grouped_linear_weight_gradient,
-    join_rows,
-    sigmoid_gate,
-    split_rows,
-    weighted_activation,
-)
-from pynative.kernels.contract.flat_buffers import (
-    adam_,
-    add_,
-    clamp_,
-    combine_,
-    fill_,
-    scale_,
-    squared_norm,
-    update_,
-)
-from pynative.kernels.contract.layer import (
-    bias_activation,
-    bias_dropout_add,
-    dropout,
-    fork,
-    join_features,
-    layer_norm,
-    rms_norm,
-    split_features,
-)
-from pynative.kernels.contract.linear import (
-    bias_gradient,
-    linear_forward,
-    linear_input_gradient,
-    linear_weight_gradient,
-)
-from pynative.kernels.contract.routing import (
-    choose_experts,
-    drop_over_capacity,
-    load_of_experts,
-    router_statistics,
-    routing_probabilities,
-    sample_experts,
-    with_router_losses,
-)
-from pynative.kernels.contract.rows import gather_rows, sum_rows
-from pynative.kernels.contract.sparse import attention_target, choose_keys, indexer_gradient, sparse_attention
-from pynative.kernels.contract.vocabulary import (
-    cross_entropy_addends,
-    cross_entropy_gradient,
-    cross_entropy_loss,
-    embedding,
-    masked_mean,
-    softmax_statistics,
-)
 from pynative.kernels.host import process
+
+if TYPE_CHECKING:  # the names that `_select` gives a value
+    from pynative.kernels.contract.attention import *
+    from pynative.kernels.contract.cache import *
+    from pynative.kernels.contract.elementwise import *
+    from pynative.kernels.contract.exchange import *
+    from pynative.kernels.contract.experts import *
+    from pynative.kernels.contract.flat_buffers import *
+    from pynative.kernels.contract.layer import *
+    from pynative.kernels.contract.linear import *
+    from pynative.kernels.contract.routing import *
+    from pynative.kernels.contract.rows import *
+    from pynative.kernels.contract.sparse import *
+    from pynative.kernels.contract.vocabulary import *
 
 _selected: str
 

@@ -1,12 +1,13 @@
 """Which function an operator is: ordered stacks of layers of implementations, the first layer that has it wins.
 
-A layer is a module with a table `OPERATORS`. A stack may begin with one whose operators are switched by flags: fused
-kernels of a device, or on a CPU forms that keep little memory; its module has `forms(input_layout)`, a table too.
+A layer is a module with a table `OPERATORS`. It may have a function `forms(input_layout)` too, a table of operators
+that flags switch on: fused kernels of a device, or on a CPU forms that keep little memory.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 
 from parallel_core.config.fused import FusedOperators
 from pynative.kernels.contract import CONTRACT
@@ -18,26 +19,26 @@ class Stack:
     """Names of modules below `pynative.kernels`."""
 
     layers: tuple[str, ...]
-    forms: str | None = None
-    """The module of the forms that flags switch on."""
 
     def tables(self, fused: FusedOperators) -> list[Table]:
         """The layers' operators, those that are switched on in front."""
-        layers = [_module(layer).OPERATORS for layer in self.layers]
-        if self.forms is None:
-            return layers
-        forms: Table = _module(self.forms).forms(fused.input_layout)
-        return [{name: form for name, form in forms.items() if fused.has(name)}, *layers]
+        tables = []
+        for layer in map(_module, self.layers):
+            if hasattr(layer, "forms"):
+                switched: Table = layer.forms(fused.input_layout)
+                tables.append({name: form for name, form in switched.items() if fused.has(name)})
+            tables.append(layer.OPERATORS)
+        return tables
 
 
-def _module(name: str):
+def _module(name: str) -> ModuleType:
     return import_module(f"pynative.kernels.{name}")
 
 
 STACKS: dict[tuple[str, str], Stack] = {
-    ("host", "CPU"): Stack(layers=("host",)),
-    ("ops", "CPU"): Stack(layers=("ops.widened",), forms="ops.frugal"),
-    ("ops", "Ascend"): Stack(layers=("ascend", "ops"), forms="ascend.fused"),
+    ("host", "CPU"): Stack(("host",)),
+    ("ops", "CPU"): Stack(("ops.widened",)),
+    ("ops", "Ascend"): Stack(("ascend", "ops")),
 }
 """(implementation, device) -> its stack. A device's first implementation is its default."""
 

@@ -1,16 +1,12 @@
-"""What an Ascend has operators of its own for, in front of `ops`; `fused.py` has those that flags switch on."""
+"""What an Ascend has operators of its own for, in front of `ops`, and those that flags switch on."""
 
-from pynative.kernels.ascend import always, attention_block, grouped_matmul
-from pynative.kernels.contract.table import table
+from pynative.kernels.ascend import always, attention_block, fused, grouped_matmul
+from pynative.kernels.contract import bodies_in
+from pynative.kernels.contract.table import Table
 
-OPERATORS = table(
-    always.layer_norm,
-    always.bias_activation,
-    always.weighted_activation,
-    always.adam_,
-    attention_block.attention_block,
-    attention_block.attention_block_gradient,
-    grouped_matmul.grouped_linear_forward,
-    grouped_matmul.grouped_linear_input_gradient,
-    grouped_matmul.grouped_linear_weight_gradient,
-)
+OPERATORS = bodies_in(always, attention_block, grouped_matmul)
+
+
+def forms(input_layout: str) -> Table:
+    """The fused forms; the layout is what the attention kernel reads."""
+    return {"attention": fused.flash_attention(input_layout), **bodies_in(fused)}

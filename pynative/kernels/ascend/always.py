@@ -11,7 +11,7 @@ from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.kernels.ops import optimizer as composed
 from pynative.kernels.ops.activation import ACTIVATIONS, activated
 from pynative.kernels.ops.experts import weighted
-from pynative.kernels.ops.norm import scale as norm_scale
+from pynative.kernels.ops.norm import norm_scale
 from pynative.memory import in_place
 
 _adamw = AdamW()

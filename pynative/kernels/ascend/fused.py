@@ -20,13 +20,13 @@ from pynative.kernels.ascend.attention_block import (
     fits,
     with_width,
 )
-from pynative.kernels.contract.table import Operator, Table, table
+from pynative.kernels.contract.table import Operator
 from pynative.kernels.dropout import Key
 from pynative.kernels.ops import blocked_attention
 from pynative.kernels.ops import rotary as composed_rotary
 from pynative.kernels.ops.attention import causal_mask
 from pynative.kernels.ops.experts import weighted
-from pynative.kernels.ops.norm import scale as norm_scale
+from pynative.kernels.ops.norm import norm_scale
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
@@ -142,8 +142,3 @@ def _masking(mask: Tensor | None, causal: bool, window: int | None) -> dict[str,
     if window is None:
         return {"attn_mask": triangle, "sparse_mode": LEFT_UP_CAUSAL}
     return {"attn_mask": triangle, "sparse_mode": BAND, "pre_tokens": window, "next_tokens": 0}
-
-
-def forms(input_layout: str) -> Table:
-    """The fused forms; the layout is what the attention kernel reads."""
-    return table(flash_attention(input_layout), rotary, bias_activation, weighted_activation, rms_norm)

@@ -6,8 +6,11 @@ Activations are [s, b, ...] tensors of float32, float16 or bfloat16. Operators a
 otherwise; gradients of parameters go where `autograd.add_weight_gradient` puts them. Dropout keys are tuples of
 non-negative integers (`dropout.py`).
 
-The functions here are signatures: their text is the specification, the bodies are those of `host`, `ops` and `ascend`.
+The public functions of these modules are the operators: a signature, whose text is the specification. A body is the
+function of the same name in a module of `host`, `ops` or `ascend`; a test compares its arguments with the contract's.
 """
+
+from types import ModuleType
 
 from pynative.kernels.contract import (
     attention,
@@ -23,72 +26,19 @@ from pynative.kernels.contract import (
     sparse,
     vocabulary,
 )
-from pynative.kernels.contract.table import Table, table
+from pynative.kernels.contract.table import Table, written_in
 
-CONTRACT: Table = table(
-    linear.linear_forward,
-    linear.linear_input_gradient,
-    linear.linear_weight_gradient,
-    linear.bias_gradient,
-    elementwise.cast,
-    elementwise.scale,
-    elementwise.soft_cap,
-    layer.layer_norm,
-    layer.rms_norm,
-    layer.bias_activation,
-    layer.split_features,
-    layer.fork,
-    layer.join_features,
-    layer.bias_dropout_add,
-    layer.dropout,
-    attention.split_qkv,
-    attention.rotary,
-    attention.as_heads,
-    attention.latent_keys_values,
-    attention.attention,
-    attention.attention_block,
-    attention.attention_block_gradient,
-    cache.write_slots,
-    cache.cached_attention,
-    sparse.choose_keys,
-    sparse.sparse_attention,
-    sparse.attention_target,
-    sparse.indexer_gradient,
-    exchange.chunk,
-    exchange.sequence_first,
-    exchange.take_columns,
-    exchange.place_columns,
-    exchange.pack_heads,
-    exchange.unpack_heads,
-    rows.gather_rows,
-    rows.sum_rows,
-    experts.grouped_linear_forward,
-    experts.grouped_linear_input_gradient,
-    experts.grouped_linear_weight_gradient,
-    experts.add_grouped_bias,
-    experts.weighted_activation,
-    experts.split_rows,
-    experts.join_rows,
-    experts.sigmoid_gate,
-    vocabulary.embedding,
-    vocabulary.softmax_statistics,
-    vocabulary.cross_entropy_addends,
-    vocabulary.cross_entropy_loss,
-    vocabulary.cross_entropy_gradient,
-    vocabulary.masked_mean,
-    routing.choose_experts,
-    routing.routing_probabilities,
-    routing.sample_experts,
-    routing.drop_over_capacity,
-    routing.load_of_experts,
-    routing.router_statistics,
-    routing.with_router_losses,
-    flat_buffers.adam_,
-    flat_buffers.update_,
-    flat_buffers.combine_,
-    flat_buffers.clamp_,
-    flat_buffers.squared_norm,
-    flat_buffers.add_,
-    flat_buffers.scale_,
-    flat_buffers.fill_,
-)
+_MODULES = (
+    linear, elementwise, layer, attention, cache, sparse, exchange, rows, experts, vocabulary, routing, flat_buffers
+)  # fmt: skip
+
+CONTRACT: Table = {name: operator for module in _MODULES for name, operator in written_in(module).items()}
+"""Every operator by its name."""
+
+
+def bodies_in(*modules: ModuleType) -> Table:
+    """The operators that are written in these modules, each once."""
+    found = [(name, body) for module in modules for name, body in written_in(module).items() if name in CONTRACT]
+    bodies = dict(found)
+    assert len(bodies) == len(found), f"written twice: {sorted(name for name, body in found if bodies[name] != body)}"
+    return bodies

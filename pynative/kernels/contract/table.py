@@ -1,12 +1,15 @@
 """Tables of operators by name."""
 
 from collections.abc import Callable
+from inspect import isfunction
+from types import ModuleType
 from typing import Any
 
 Operator = Callable[..., Any]
 Table = dict[str, Operator]
 
 
-def table(*operators: Operator) -> Table:
-    """The operators by their own names, which are those of the contract."""
-    return {operator.__name__: operator for operator in operators}
+def written_in(module: ModuleType) -> Table:
+    """The module's public functions by their names, without what it imports."""
+    functions = ((name, f) for name, f in vars(module).items() if isfunction(f) and not name.startswith("_"))
+    return {name: f for name, f in functions if f.__module__ == module.__name__}

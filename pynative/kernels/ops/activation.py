@@ -9,7 +9,7 @@ from mindspore.ops.auto_generate.gen_ops_prim import SiLUGrad
 from mindspore.ops.operations._grad_ops import GeLUGrad
 
 from parallel_core.numerics.activations import GATES
-from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 from pynative.kernels.ops.linear import bias_gradient
 from pynative.tape.autograd import Function, add_weight_gradient
 
@@ -103,5 +103,6 @@ class _BiasActivation(Function):
         return cast(dx, x.dtype), of_bias, None
 
 
+@widened_on_cpu("x")
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     return _BiasActivation.apply(x, bias, activation)

@@ -11,7 +11,7 @@ from parallel_core.context import Ranges, as_array
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key, attention_dropout_mask
-from pynative.kernels.ops.elementwise import cast, shaped, soft_cap, soft_cap_slope
+from pynative.kernels.ops.elementwise import cast, shaped, soft_cap, soft_cap_slope, widened_on_cpu
 from pynative.tape.autograd import Function
 
 MASKED_SCORE = -10000.0
@@ -169,6 +169,7 @@ def _by_position(x: Tensor, rows: int) -> Tensor:
     return shaped(x, batch, groups * length // rows, rows, size).permute(2, 0, 1, 3)
 
 
+@widened_on_cpu("q")
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
     first_keys: Array | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,

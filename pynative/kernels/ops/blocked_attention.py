@@ -14,7 +14,7 @@ from parallel_core.numerics.dtypes import Array
 from pynative.kernels.block import Partial, Scores
 from pynative.kernels.dropout import Key
 from pynative.kernels.ops.attention import attention_block, attention_block_gradient
-from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 from pynative.tape.autograd import Function
 
 QUERY_BLOCK = 256
@@ -91,6 +91,7 @@ class _BlockedAttention(Function):
         return dq, dk, dv, None
 
 
+@widened_on_cpu("q")
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
     first_keys: Array | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,

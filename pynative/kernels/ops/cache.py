@@ -6,12 +6,13 @@ from mindspore import Tensor, from_numpy, ops
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.numerics.dtypes import Array
-from pynative.kernels.ops.elementwise import cast, soft_cap
+from pynative.kernels.ops.elementwise import cast, soft_cap, widened_on_cpu
 
 _product = ops.BatchMatMul()
 _product_with_transposed = ops.BatchMatMul(transpose_b=True)
 
 
+@widened_on_cpu("cache")
 def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
     place, text = (x.astype(np.int32) for x in np.nonzero(slots >= 0))
     into = from_numpy(np.stack((slots[place, text], text), -1).astype(np.int32))
@@ -19,6 +20,7 @@ def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
     return ops.tensor_scatter_update(cache, into, values)
 
 
+@widened_on_cpu("q")
 def cached_attention(
     q: Tensor, k: Tensor, v: Tensor, ages: Array, *, scale: float, head_offset: int = 0, form: ScoreForm = PLAIN
 ) -> Tensor:

@@ -3,10 +3,29 @@
 A cast or a reshape that does nothing takes time, too.
 """
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import mindspore
 from mindspore import Tensor, ops
 
 FLOAT32 = mindspore.float32
+
+TYPE_GIVERS: dict[Callable[..., Any], tuple[str, ...]] = {}
+"""Operators that a CPU has no kernel or no gradient of in 16 bits, and the arguments whose type their results have, of
+those that are given the first (`widened.py`)."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def widened_on_cpu(*type_givers: str) -> Callable[[F], F]:
+    """Marks an operator as one of `TYPE_GIVERS`."""
+
+    def mark(operator: F) -> F:
+        TYPE_GIVERS[operator] = type_givers
+        return operator
+
+    return mark
 
 
 def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:

@@ -5,7 +5,7 @@ from functools import partial
 import mindspore
 from mindspore import Tensor, ops
 
-from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 from pynative.kernels.ops.linear import delivered
 from pynative.tape.autograd import Function, add_weight_gradient
 
@@ -37,5 +37,6 @@ def _weight_gradient(ctx, dy: Tensor, out: Tensor | None, accumulate: bool) -> T
     return delivered(ops.unsorted_segment_sum(rows, ctx.row, ctx.weight.shape[0]), out, accumulate)
 
 
+@widened_on_cpu("weight")
 def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
     return _Embedding.apply(weight, ids, first_id)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 from mindspore import Tensor, ops
 
+from pynative.kernels.ops.elementwise import widened_on_cpu
+
 
 def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor:
     repeated = [x if t == 1 else ops.cat([x.expand_dims(3)] * t, 3) for x, t in zip(xs, times, strict=True)]
@@ -13,6 +15,7 @@ def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor
     return packed.reshape(-1, *packed.shape[2:])
 
 
+@widened_on_cpu("packed")
 def unpack_heads(
     packed: Tensor, parts: int, shapes: Sequence[tuple[int, ...]], times: Sequence[int]
 ) -> tuple[Tensor, ...]:

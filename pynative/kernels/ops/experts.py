@@ -7,6 +7,7 @@ from mindspore import Tensor, ops
 
 from pynative.kernels.contract.table import Operator
 from pynative.kernels.ops.activation import bias_activation
+from pynative.kernels.ops.elementwise import widened_on_cpu
 from pynative.kernels.ops.linear import delivered, linear_forward, linear_input_gradient, linear_weight_gradient
 from pynative.tape.autograd import Function
 
@@ -58,14 +59,17 @@ def _by_group(
     return joined([product(rows, weight) for rows, weight in zip(parts(x, counts), weights, strict=True)])
 
 
+@widened_on_cpu("x")
 def grouped_linear_forward(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
     return _by_group(linear_forward, x, weights, counts)
 
 
+@widened_on_cpu("dy")
 def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
     return _by_group(linear_input_gradient, dy, weights, counts)
 
 
+@widened_on_cpu("dy")
 def grouped_linear_weight_gradient(
     dy: Tensor, x: Tensor, counts: Sequence[int], out: Sequence[Tensor | None], accumulate: Sequence[bool]
 ) -> list[Tensor]:
@@ -90,6 +94,7 @@ def _column(factors: Tensor, like: Tensor) -> Tensor:
     return ops.cast(factors.expand_dims(-1), like.dtype)
 
 
+@widened_on_cpu("y")
 def add_grouped_bias(
     y: Tensor, biases: Sequence[Tensor], counts: Sequence[int], factors: Tensor | None = None
 ) -> Tensor:
@@ -101,6 +106,7 @@ def add_grouped_bias(
     return y + (added if factors is None else added * _column(factors, added))
 
 
+@widened_on_cpu("x")
 def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
     return weighted(bias_activation, x, factors, activation)
 
@@ -111,5 +117,6 @@ def weighted(operator: Operator, x: Tensor, factors: Tensor, activation: str) ->
     return activated * _column(factors, activated)
 
 
+@widened_on_cpu("y")
 def sigmoid_gate(y: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     return y * ops.sigmoid((x * weight[0]).sum(axis=-1, keepdims=True))

@@ -2,6 +2,7 @@
 
 from mindspore import Tensor, ops
 
+from pynative.kernels.ops.elementwise import widened_on_cpu
 from pynative.tape.autograd import Function
 
 
@@ -40,5 +41,6 @@ class _LatentKeysValues(Function):
         return rows.reshape(*rows.shape[:2], -1), shared.sum(axis=2, keepdims=True), None, None
 
 
+@widened_on_cpu("rows")
 def latent_keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -> tuple[Tensor, Tensor]:
     return _LatentKeysValues.apply(rows, key, heads, value_size)

@@ -2,7 +2,7 @@
 
 from mindspore import Tensor, ops
 
-from pynative.kernels.ops.elementwise import shaped
+from pynative.kernels.ops.elementwise import shaped, widened_on_cpu
 from pynative.memory import in_place
 
 # The transpose flags avoid the copies that transposing a tensor first would make.
@@ -42,17 +42,21 @@ def _sum_of_rows(dy: Tensor) -> Tensor:
     return _rows(dy).sum(axis=0)
 
 
+@widened_on_cpu("x")
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _forward(x, weight, bias)
 
 
+@widened_on_cpu("dy")
 def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
     return _input_gradient(dy, weight)
 
 
+@widened_on_cpu("dy")
 def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
     return delivered(_weight_gradient(dy, x), out, accumulate)
 
 
+@widened_on_cpu("dy")
 def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
     return delivered(_sum_of_rows(dy), out, accumulate)

@@ -7,7 +7,7 @@ import mindspore
 from mindspore import Tensor, ops
 from mindspore.ops.auto_generate import LayerNormGrad
 
-from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 from pynative.kernels.ops.linear import delivered
 from pynative.tape.autograd import Function, add_weight_gradient, add_weight_gradients
 
@@ -46,13 +46,14 @@ class _LayerNorm(Function):
         return dx, *add_weight_gradients(ctx.parameters, gradients), None
 
 
-def scale(weight: Tensor, zero_centered: bool) -> Tensor:
+def norm_scale(weight: Tensor, zero_centered: bool) -> Tensor:
     """The factor a norm multiplies with: the weight, or in float32 the weight plus 1."""
     return cast(weight, FLOAT32) + 1 if zero_centered else weight
 
 
+@widened_on_cpu("x")
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
-    wide, factor, shift = (cast(each, FLOAT32) for each in (x, scale(weight, zero_centered), bias))
+    wide, factor, shift = (cast(each, FLOAT32) for each in (x, norm_scale(weight, zero_centered), bias))
     return cast(_LayerNorm.apply(wide, factor, shift, epsilon), x.dtype)
 
 
@@ -60,7 +61,7 @@ def _rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) ->
     """(the normalized rows, 1 / their root mean square)."""
     wide = cast(x, FLOAT32)
     inverse = ops.rsqrt(ops.mean(ops.square(wide), -1, True) + epsilon)
-    return cast(wide * inverse * scale(weight, zero_centered), x.dtype), inverse
+    return cast(wide * inverse * norm_scale(weight, zero_centered), x.dtype), inverse
 
 
 def _rms_norm_gradient(
@@ -69,7 +70,7 @@ def _rms_norm_gradient(
     """With r = 1 / sqrt(mean(x^2) + epsilon), x^ = x r and g = dy weight:
     dx = r (g - x^ mean(g x^)), dweight = sum dy x^."""
     dy, normalized = cast(dy, FLOAT32), cast(x, FLOAT32) * inverse
-    share = dy * scale(weight, zero_centered)
+    share = dy * norm_scale(weight, zero_centered)
     dx = inverse * (share - normalized * ops.mean(share * normalized, -1, True))
     return cast(dx, x.dtype), (dy * normalized).reshape(-1, x.shape[-1]).sum(axis=0)
 
@@ -88,5 +89,6 @@ class _RmsNorm(Function):
         return dx, add_weight_gradient(ctx.weight, partial(delivered, of_weight)), None, None
 
 
+@widened_on_cpu("x")
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
     return _RmsNorm.apply(x, weight, epsilon, zero_centered)

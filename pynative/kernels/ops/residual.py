@@ -5,7 +5,7 @@ from functools import partial
 from mindspore import Tensor, from_numpy, ops
 
 from pynative.kernels.dropout import Dropout, Key, Rows
-from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 from pynative.kernels.ops.linear import bias_gradient
 from pynative.tape.autograd import Function, add_weight_gradient
 
@@ -37,6 +37,7 @@ class _BiasDropoutAdd(Function):
         return cast(branch, ctx.dtype), of_bias, None if ctx.residual_dtype is None else dy, None
 
 
+@widened_on_cpu("residual", "x")
 def bias_dropout_add(
     x: Tensor,
     bias: Tensor | None,
@@ -48,6 +49,7 @@ def bias_dropout_add(
     return _BiasDropoutAdd.apply(x, bias, residual, _mask(x, rate, key or (), rows))
 
 
+@widened_on_cpu("x")
 def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
     return bias_dropout_add(x, None, None, rate, key, rows) if rate else x
 

@@ -3,7 +3,7 @@
 from mindspore import Tensor, ops
 
 from parallel_core.attention.fused_rows import heads_of_group
-from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 from pynative.tape.autograd import Function
 
 
@@ -34,6 +34,7 @@ class _SplitQkv(Function):
         return _joined(dq, dk, dv, ctx.groups), None, None, None
 
 
+@widened_on_cpu("qkv")
 def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
     return _SplitQkv.apply(qkv, groups, heads_of_group(heads_per_group), head_size)
 
@@ -78,5 +79,6 @@ class _Rotary(Function):
         return _rotate(dy, *ctx.setting, True), None, None, None, None
 
 
+@widened_on_cpu("x")
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
     return _Rotary.apply(x, cos, sin, interleaved, start)

@@ -5,9 +5,10 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from parallel_core.numerics.dtypes import Array
-from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 
 
+@widened_on_cpu("x")
 def gather_rows(x: Tensor, sources: Array, row: tuple[int, ...]) -> Tensor:
     if not (x.size and sources.size):
         return ops.zeros((len(sources), *row), x.dtype)
@@ -18,6 +19,7 @@ def gather_rows(x: Tensor, sources: Array, row: tuple[int, ...]) -> Tensor:
     return ops.gather(x, Tensor.from_numpy(np.ascontiguousarray(sources, np.int32)), 0)
 
 
+@widened_on_cpu("x")
 def sum_rows(x: Tensor, places: Array, shape: tuple[int, ...]) -> Tensor:
     count, addends = places.shape
     row = tuple(x.shape[1:])

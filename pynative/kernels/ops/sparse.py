@@ -8,7 +8,7 @@ from mindspore import Tensor, from_numpy, ops
 
 from pynative.kernels.block import Scores
 from pynative.kernels.ops.blocked_attention import attend, query_blocks, shown_to
-from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 
 EPSILON = 1e-10
 """Is added to probabilities before their logarithm, as in Megatron."""
@@ -93,6 +93,7 @@ def _best(scores: Tensor, topk: int) -> Tensor:
     return ops.cat((positions, ops.full((batch, queries, topk - count), -1, dtype=INT32)), -1)
 
 
+@widened_on_cpu("q")
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:
     return attend(q, k, v, Scores.of_chosen(len(q), scale, chosen))
 

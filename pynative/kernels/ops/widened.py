@@ -11,9 +11,11 @@ from typing import Any
 
 import mindspore
 
+from pynative.kernels.contract import bodies_in
 from pynative.kernels.contract.table import Operator, Table
 from pynative.kernels.ops import OPERATORS as COMPOSED
-from pynative.kernels.ops.elementwise import cast
+from pynative.kernels.ops import blocked_attention
+from pynative.kernels.ops.elementwise import TYPE_GIVERS, cast
 
 FLOAT16, BFLOAT16 = mindspore.float16, mindspore.bfloat16
 
@@ -58,40 +60,15 @@ def _wide(x: Any) -> Any:
     return cast(x, mindspore.float32) if _is_narrow(x) else x
 
 
-TYPE_GIVERS = {
-    "linear_forward": ("x",),
-    "linear_input_gradient": ("dy",),
-    "linear_weight_gradient": ("dy",),
-    "bias_gradient": ("dy",),
-    "layer_norm": ("x",),
-    "rms_norm": ("x",),
-    "bias_activation": ("x",),
-    "bias_dropout_add": ("residual", "x"),
-    "dropout": ("x",),
-    "split_qkv": ("qkv",),
-    "rotary": ("x",),
-    "latent_keys_values": ("rows",),
-    "attention": ("q",),
-    "write_slots": ("cache",),
-    "cached_attention": ("q",),
-    "sparse_attention": ("q",),
-    "unpack_heads": ("packed",),
-    "gather_rows": ("x",),
-    "sum_rows": ("x",),
-    "embedding": ("weight",),
-    "grouped_linear_forward": ("x",),
-    "grouped_linear_input_gradient": ("dy",),
-    "grouped_linear_weight_gradient": ("dy",),
-    "add_grouped_bias": ("y",),
-    "weighted_activation": ("x",),
-    "sigmoid_gate": ("y",),
-}
-"""Operators that a CPU has no kernel or no gradient of in 16 bits, and what decides about their results' type."""
-
-
 def of(table: Table) -> Table:
     """The table with what has to be widened; the others compute in float32 by themselves, or only move values."""
-    return {name: widened(f, *TYPE_GIVERS[name]) if name in TYPE_GIVERS else f for name, f in table.items()}
+    return {name: widened(f, *TYPE_GIVERS[f]) if f in TYPE_GIVERS else f for name, f in table.items()}
 
 
 OPERATORS = of(COMPOSED)
+
+
+def forms(input_layout: str) -> Table:
+    """Attention that keeps little for its backward: what a CPU has for a fused one. The others that an Ascend has fused
+    kernels of keep as little in their composed form. The layout is a fused operator's, which a CPU has not."""
+    return of(bodies_in(blocked_attention))

@@ -78,7 +78,7 @@ def trials_that_differ(call, dtype: mindspore.Type = mindspore.float32, trials: 
 
 
 def test_every_operator_is_tried():
-    assert list(CALLS) == list(CONTRACT)
+    assert set(CALLS) == set(CONTRACT)
 
 
 @pytest.mark.parametrize(("engine", "dtype", "trials"), SETTINGS, indirect=["engine"], ids=["float32", "bf16", "numpy"])

@@ -15,6 +15,7 @@ from pynative import kernels, key_value_cache, parallel_state
 from pynative.tensor_parallel.layers import ColumnParallelLinear, DuplicatedLinear, RowParallelLinear
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.recompute import fork_made_again
+from pynative.transformer.absorbed_projections import AbsorbedProjections
 from pynative.transformer.attention import CoreAttention
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.norm import norm_of
@@ -86,7 +87,8 @@ class MLASelfAttention(nn.Cell):
     ) -> Tensor:
         """[s, b, n/t x e]. An indexer looks at what queries, keys and values are made of."""
         if not isinstance(self.core_attention, DSAttention):
-            return self.core_attention(*heads, *masking)
+            absorbed, attended = self._absorbed(), self.core_attention(*heads, *masking)
+            return attended if absorbed is None else absorbed.values(attended)
         if any(given is not None for given in masking):
             raise ValueError("sparse attention knows the causal order alone: leave masks and document starts out")
         return self.core_attention(*heads, hidden_states, query_latent)
@@ -100,16 +102,30 @@ class MLASelfAttention(nn.Cell):
 
     def project_up(self, query_latent: Tensor, latent: Tensor, rotary_key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The latents as they lie outside of the tensor-parallel region, the rotary key [s, b, r] as inside -> q and k
-        [s, b, n/t, p + r], v [s, b, n/t, e]."""
+        [s, b, n/t, p + r], v [s, b, n/t, e]. For a token behind others that a cache has: see `AbsorbedProjections`."""
         cos, sin = angles(self.rotary, self.boundary.inside().positions(rotary_key.shape[0]))
         rows, _ = self.linear_q(query_latent)
         query = kernels.rotary(kernels.as_heads(rows, self.heads), cos, sin, True, self.rotary_start)
         shared = kernels.rotary(kernels.as_heads(rotary_key, 1), cos, sin, True)
         cache = key_value_cache.current()
         if cache is not None:
-            latent, shared = cache.keep(self.core_attention.layer_number, self.core_attention.form, latent, shared)
+            joined = kernels.join_features(kernels.as_heads(latent, 1), shared)
+            (kept,) = cache.keep(self.core_attention.layer_number, self.core_attention.form, joined)
+            absorbed = self._absorbed()
+            if absorbed is not None:
+                return absorbed.query(query), kept, kept
+            latent, shared = kernels.split_features(kept, self.latent_widths)
+            latent = latent.reshape(*latent.shape[:2], -1)
         rows, _ = self.linear_kv_up_proj(latent)
         return query, *kernels.latent_keys_values(rows, shared, self.heads, self.value_size)
+
+    def _absorbed(self) -> AbsorbedProjections | None:
+        """None: keys and values are made, for training, a first forward, or an adapter on their projection."""
+        cache, linear = key_value_cache.current(), self.linear_kv_up_proj
+        if cache is None or not cache.continues or linear.adapter is not None or linear.bias is not None:
+            return None
+        weight = kernels.cast(linear.weight, linear.compute_dtype)
+        return AbsorbedProjections(weight, self.heads, self.value_size, self.latent_widths)
 
 
 def _linear_of(

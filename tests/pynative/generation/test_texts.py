@@ -149,13 +149,17 @@ def batch(backend, flags: str, prompts: list[list[int]], asked: dict) -> list[li
         return [text.new for text in texts]
 
 
+LATENT = (
+    "--multi-latent-attention --q-lora-rank 12 --kv-lora-rank 8 --qk-head-dim 8 --qk-pos-emb-head-dim 4 --v-head-dim 8 "
+    "--position-embedding-type rope"
+)
 KINDS = {
     "window": "--sliding-window 4",
     "alibi": "--position-embedding-type alibi",
     "rotary": "--position-embedding-type rope --rotary-percent 0.5 --rotary-interleaved",
     "norms": "--qk-layernorm --normalization RMSNorm --group-query-attention --num-query-groups 2 --swiglu",
-    "latent": "--multi-latent-attention --q-lora-rank 12 --kv-lora-rank 8 --qk-head-dim 8 --qk-pos-emb-head-dim 4 "
-    "--v-head-dim 8 --position-embedding-type rope",
+    "latent": LATENT,
+    "latent with adapters": f"{LATENT} --lora-target-modules linear_kv_up_proj --lora-r 2",
     "capacity": "--num-experts 4 --moe-router-topk 2 --moe-expert-capacity-factor 0.5",
     "further": "--mtp-num-layers 1 --position-embedding-type rope",
 }
@@ -166,6 +170,30 @@ def test_a_cache_changes_nothing(flags):
     """Whatever kind of layers a model has; the last tokens are said beyond --seq-length, without a cache."""
     cached, whole = run(1, continuations, flags, [GREEDY, GREEDY | {"use_cache": False}])[0]
     assert cached == whole and len(set(cached)) > 1
+
+
+def heads_of_keys(backend) -> list[int]:
+    """Of each forward of a layer."""
+    from pynative.transformer.multi_latent_attention import MLASelfAttention
+
+    heads, project_up = [], MLASelfAttention.project_up
+
+    def recorded_heads(self, *latents):
+        query, key, value = project_up(self, *latents)
+        heads.append(key.shape[2])
+        return query, key, value
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MLASelfAttention, "project_up", recorded_heads)
+        continuations(backend, f"{LATENT} --num-layers 1", [GREEDY])
+    return heads
+
+
+def test_latent_attention_makes_no_keys_of_cached_tokens():
+    """The first forward makes them of the prompt; a token behind others meets the latents, one head for all; beyond the
+    cache's 16 tokens texts are computed whole."""
+    made = run(1, heads_of_keys)[0]
+    assert made == [made[0], *[1] * (16 - len(PROMPT)), *[made[0]] * (len(PROMPT) + 4 - 1)] and made[0] > 1
 
 
 def fails(backend) -> tuple[bool, bool]:

@@ -70,6 +70,8 @@ class InstructionOptions:
     seed: int = 1234
     workers: int = 1
     on_bad_record: str = "reference"
+    restart: bool = False
+    """Begin anew where a run was stopped."""
 
     @property
     def handler(self) -> Handler:

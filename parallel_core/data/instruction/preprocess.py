@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
@@ -18,12 +20,18 @@ from parallel_core.data.instruction.handlers import HANDLERS
 from parallel_core.data.instruction.mixing import Source, checked_probabilities, interleaved, listed_sources
 from parallel_core.data.instruction.options import InstructionOptions
 from parallel_core.data.instruction.packing import Sample, packed
-from parallel_core.data.instruction.records import BadRecord, Report, UnreadableRecord, read_records
+from parallel_core.data.instruction.records import BadRecord, Report, UnreadableRecord, read_records, record_files
 from parallel_core.data.instruction.setting import Sequences, Setting
 from parallel_core.data.instruction.templates import OWN_TEMPLATE, load_template
 from parallel_core.data.instruction.tokens import tokens_for
-from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.data.preprocess.encoding import Part, part_of
+from parallel_core.data.preprocess.progress_bar import ProgressBar
+from parallel_core.data.preprocess.unfinished import Unfinished, stamps, tokenizer_stamps, unfinished
+from parallel_core.data.tokenizers import MegatronTokenizer, TokenizerOptions, build_tokenizer
 from parallel_core.data.workers import in_workers
+
+_BLOCK = 256
+"""Records after which a stopped run goes on."""
 
 Document = dict[str, list[list[int]] | None]
 """Data set -> its sequences of one record; none: the data set has no such document."""
@@ -34,6 +42,8 @@ class _Item(NamedTuple):
 
     place: str
     content: Any
+    bytes_read: int
+    """Of all input up to here."""
 
 
 def data_set(prefix: Path, key: str) -> str:
@@ -41,32 +51,62 @@ def data_set(prefix: Path, key: str) -> str:
     return f"{prefix}_{key}_document"
 
 
-def preprocess_instructions(options: InstructionOptions, tokenizer: MegatronTokenizer) -> Report:
+@dataclass(frozen=True)
+class Progress:
+    """Records that are encoded."""
+
+    items: int = 0
+    """Conversations and rows, those that were then left out among them."""
+    documents: int = 0
+    report: Report = field(default_factory=Report)
+    """What became of them."""
+
+    @classmethod
+    def of(cls, content: dict[str, Any], report: Report) -> Progress:
+        """As `content` says; of a run that begins with this report."""
+        counts = {name: content.get(name, 0) for name in ("items", "documents")}
+        return cls(**counts, report=replace(report, **content.get("report", {})))
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"items": self.items, "documents": self.documents, "report": vars(self.report)}
+
+
+def preprocess_instructions(options: InstructionOptions, flags: TokenizerOptions, log: TextIO | None = None) -> Report:
     """Write the data sets that a handler makes of `--input`: int32, one document a record.
 
-    Raises ValueError for input that cannot be read, or holds nothing to train on; then nothing is written.
+    log: gets the progress; by default the error stream.
+    Raises ValueError for input that cannot be read, or holds nothing to train on; then there is no new data set.
     """
-    setting = _setting(options, tokenizer)
-    report = Report(options.on_bad_record)
-    documents = _encoded(_items(options, report), setting, options, report)
-    if options.pack:
-        documents = _in_packs(documents, setting, options, report)
-    with ExitStack() as stack:
-        builders = {
-            key: stack.enter_context(IndexedDatasetBuilder(data_set(options.prefix, key), np.int32))
-            for key in options.keys
-        }
-        number = 0
-        for number, (_, document) in enumerate(documents, start=1):  # noqa: B007
-            for key, builder in builders.items():
-                parts = document[key]
-                if parts is not None:
-                    builder.add_document([token for part in parts for token in part], [len(part) for part in parts])
-        if not number:
-            raise ValueError("\n".join(["--input has no record that can be trained on", *report.lines()]))
-        for builder in builders.values():
-            builder.finalize()
-    return report
+    setting, sources = _setting(options, build_tokenizer(flags)), _sources(options)
+    files = [file for source in sources for file in record_files(source.path)]
+    reading = Report(options.on_bad_record)
+    items = _items(sources, options, reading)
+    prefixes = [data_set(options.prefix, key) for key in options.keys]
+    made_from = _made_from(options, files) | tokenizer_stamps(flags)
+    with unfinished(options.prefix, prefixes, 1, made_from, options.restart) as run:
+        done = Progress.of(run.progress, Report(options.on_bad_record))
+        if not run.is_complete:
+            bar = ProgressBar(sum(file.stat().st_size for file in files), log or sys.stderr, done.documents)
+            with closing(bar):
+                done = _encode(run, done, items, setting, options, bar)
+            report = reading.with_more(done.report)
+            if not done.documents:
+                run.forget()
+                raise ValueError("\n".join(["--input has no record that can be trained on", *report.lines()]))
+            if options.pack:
+                _write_packs(run, setting, options)
+                run.forget()
+                return report
+            run.complete(np.int32)
+        run.publish()
+        return reading.with_more(done.report)
+
+
+def _made_from(options: InstructionOptions, files: list[Path]) -> dict[str, object]:
+    given = {name: str(value) for name, value in asdict(options).items() if name not in ("workers", "restart")}
+    return {"flags": given, "--input": stamps(files), "--prompt-type-path": stamps([options.prompt_type_path])}
 
 
 def _setting(options: InstructionOptions, tokenizer: MegatronTokenizer) -> Setting:
@@ -94,21 +134,29 @@ def _sources(options: InstructionOptions) -> list[Source]:
     return [Source(Path(options.input), handler.converter, columns)]
 
 
-def _items(options: InstructionOptions, report: Report) -> Iterator[_Item]:
-    sources = _sources(options)
+def _items(sources: list[Source], options: InstructionOptions, report: Report) -> Iterator[_Item]:
     probabilities = checked_probabilities(options.interleave_probs, len(sources))
     aligned = [_aligned(source, options, report) for source in sources]
     if options.mix_strategy == "concat" or len(sources) == 1:
-        for items in aligned:
-            yield from items
+        before = 0
+        for source, items in zip(sources, aligned, strict=True):
+            for item in items:
+                yield item._replace(bytes_read=before + item.bytes_read)
+            before += _size(source)
         return
     lists = [list(items) for items in aligned]
     empty = [str(source.path) for source, items in zip(sources, lists, strict=True) if not items]
     if empty:
         raise ValueError(f"--mix-strategy {options.mix_strategy}: {empty[0]} has no record that can be trained on")
     until_all = options.mix_strategy == "interleave_over"
-    for which, number in interleaved([len(items) for items in lists], probabilities, options.seed, until_all):
-        yield lists[which][number]
+    order = list(interleaved([len(items) for items in lists], probabilities, options.seed, until_all))
+    size = sum(map(_size, sources))
+    for place, (which, number) in enumerate(order, start=1):
+        yield lists[which][number]._replace(bytes_read=size * place // len(order))
+
+
+def _size(source: Source) -> int:
+    return sum(file.stat().st_size for file in record_files(source.path))
 
 
 def _aligned(source: Source, options: InstructionOptions, report: Report) -> Iterator[_Item]:
@@ -127,7 +175,7 @@ def _aligned(source: Source, options: InstructionOptions, report: Report) -> Ite
             continue
         doubt = content.doubt if isinstance(content, Conversation) else ""
         if not doubt or report.is_written(record.place, doubt):
-            yield _Item(record.place, content)
+            yield _Item(record.place, content, record.bytes_read)
     if missing:
         raise ValueError(f"--map-keys: no record has {', '.join(sorted(missing))}; name columns that {source.path} has")
 
@@ -138,35 +186,80 @@ class _Encoder:
     def __init__(self, handler_name: str, setting: Setting) -> None:
         self.handler_name, self.setting = handler_name, setting
 
-    def __call__(self, item: _Item) -> tuple[str, Sequences | BadRecord]:
+    def __call__(self, item: _Item) -> tuple[_Item, Sequences | BadRecord]:
+        rest = item._replace(content=None)
         try:
-            return item.place, HANDLERS[self.handler_name].encode(item.content, self.setting)
+            return rest, HANDLERS[self.handler_name].encode(item.content, self.setting)
         except BadRecord as error:
-            return item.place, error
+            return rest, error
 
 
-def _encoded(
-    items: Iterable[_Item], setting: Setting, options: InstructionOptions, report: Report
-) -> Iterator[tuple[str, Document]]:
-    """Place and sequences of each record, without those that are too long."""
-    most = None if options.pack else options.seq_length
-    for place, sequences in in_workers(_Encoder(options.handler_name, setting), items, options.workers):
-        if isinstance(sequences, BadRecord):
-            report.left_out_for(place, sequences)
-        elif not any(sequences.values()):
-            report.left_out_for(place, BadRecord("no text"))
-        else:
-            too_long = _too_long(sequences, most)
-            for length in too_long.values():
-                report.left_out_for(place, _longer(length, most))
-            report.written += max(map(len, sequences.values())) - len(too_long)
-            yield (
-                place,
-                {
-                    key: [part for number, part in enumerate(parts) if number not in too_long] if parts else None
-                    for key, parts in sequences.items()
-                },
-            )
+def _encode(
+    run: Unfinished,
+    done: Progress,
+    items: Iterator[_Item],
+    setting: Setting,
+    options: InstructionOptions,
+    bar: ProgressBar,
+) -> Progress:
+    """Add the documents of all items that no earlier run has encoded."""
+    if run.is_resumed:
+        print(f"going on behind {done.documents} documents that an earlier run has written", file=bar.stream)
+    encoder = _Encoder(options.handler_name, setting)
+    work = in_workers(encoder, islice(items, done.items, None), options.workers)
+    with closing(work):  # type: ignore[type-var]
+        while block := list(islice(work, _BLOCK)):
+            report = Report(options.on_bad_record)
+            made = [_document(item.place, sequences, options, report) for item, sequences in block]
+            documents = [document for document in made if document is not None]
+            done = Progress(done.items + len(block), done.documents + len(documents), done.report.with_more(report))
+            run.add([_stream(documents, key) for key in options.keys], done.content)
+            bar.show(done.documents, block[-1][0].bytes_read)
+    return done
+
+
+def _stream(documents: list[Document], key: str) -> Part:
+    return part_of([parts for document in documents if (parts := document[key]) is not None], np.int32)
+
+
+def _document(
+    place: str, sequences: Sequences | BadRecord, options: InstructionOptions, report: Report
+) -> Document | None:
+    """What is written of a record; None: it is left out, which the report says."""
+    wrong = _wrong(sequences, options)
+    if wrong is not None:
+        report.left_out_for(place, wrong)
+        return None
+    assert not isinstance(sequences, BadRecord)
+    if options.pack:
+        report.written += 1
+        return {key: [parts[0][: _room(options)]] for key, parts in sequences.items()}
+    too_long = _too_long(sequences, options.seq_length)
+    for length in too_long.values():
+        report.left_out_for(place, _longer(length, options))
+    report.written += max(map(len, sequences.values())) - len(too_long)
+    return {
+        key: [part for number, part in enumerate(parts) if number not in too_long] if parts else None
+        for key, parts in sequences.items()
+    }
+
+
+def _wrong(sequences: Sequences | BadRecord, options: InstructionOptions) -> BadRecord | None:
+    """Why nothing is written of a record."""
+    if isinstance(sequences, BadRecord):
+        return sequences
+    if not any(sequences.values()):
+        return BadRecord("no text")
+    # The end of a conversation that does not fit into a pack goes with --neat-pack; without it the whole does.
+    if options.pack and not options.neat_pack and (length := len(sequences["input_ids"][0])) > _room(options):
+        return _longer(length, options)
+    return None
+
+
+def _room(options: InstructionOptions) -> int:
+    """Tokens of a pack."""
+    assert options.seq_length is not None, "--pack needs --seq-length"
+    return options.seq_length - 1
 
 
 def _too_long(sequences: Sequences, most: int | None) -> dict[int, int]:
@@ -177,24 +270,25 @@ def _too_long(sequences: Sequences, most: int | None) -> dict[int, int]:
     return {number: length for number, length in sorted(lengths) if length >= most}
 
 
-def _longer(length: int, most: int | None) -> BadRecord:
-    return BadRecord(f"too long: {length} tokens, --seq-length {most} takes fewer")
+def _longer(length: int, options: InstructionOptions) -> BadRecord:
+    return BadRecord(f"too long: {length} tokens, --seq-length {options.seq_length} takes fewer")
 
 
-def _in_packs(
-    documents: Iterable[tuple[str, Document]], setting: Setting, options: InstructionOptions, report: Report
-) -> Iterator[tuple[str, Document]]:
-    """Several conversations in a document. Of those that are too long the end goes with --neat-pack, else the whole."""
-    most = options.seq_length
-    assert most is not None
-    samples: list[Sample] = []
-    for place, document in documents:
-        sample = {key: parts[0] for key, parts in document.items() if parts}
-        length = len(sample["input_ids"])
-        if length >= most and not options.neat_pack:
-            report.written -= 1
-            report.left_out_for(place, _longer(length, most))
-            continue
-        samples.append({key: part[: most - 1] for key, part in sample.items()})
-    for sample in packed(samples, most, setting.tokens.pad, options.neat_pack):
-        yield "", {key: [part] for key, part in sample.items()}
+def _write_packs(run: Unfinished, setting: Setting, options: InstructionOptions) -> None:
+    """The data sets, of the samples that the run has encoded."""
+    by_key = {key: run.documents(which) for which, key in enumerate(options.keys)}
+    samples: list[Sample] = [
+        {key: parts[0] for key, parts in zip(by_key, document, strict=True)}
+        for document in zip(*by_key.values(), strict=True)
+    ]
+    packs = packed(samples, _room(options) + 1, setting.tokens.pad, options.neat_pack)
+    with ExitStack() as stack:
+        builders = {
+            key: stack.enter_context(IndexedDatasetBuilder(data_set(options.prefix, key), np.int32))
+            for key in options.keys
+        }
+        for pack in packs:
+            for key, builder in builders.items():
+                builder.add_document(pack[key], [len(pack[key])])
+        for builder in builders.values():
+            builder.finalize()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,8 @@ class Record:
     place: str
     """Such as "data.jsonl, line 3"."""
     row: Row | UnreadableRecord
+    bytes_read: int
+    """Of the files as they lie on the disk, up to here."""
 
 
 ON_BAD_RECORD = {
@@ -52,27 +53,31 @@ class Report:
     """Place and reason of each record that was left out."""
     doubtful: list[str] = field(default_factory=list)
     """Those of each that was written all the same."""
-    kinds: Counter[str] = field(default_factory=Counter)
-    """Reasons without the values, and how often."""
 
     def left_out_for(self, place: str, error: BadRecord) -> None:
-        """Count a record that is left out. Raises ValueError if that must not be."""
+        """Count a record that is left out. Raises ValueError if it must not be."""
         is_broken = isinstance(error, UnreadableRecord) and self.on_bad_record != "skip"
         if is_broken or self.on_bad_record == "stop":
             raise ValueError(f"{place}: {error}; repair it, or leave such records out with --on-bad-record skip")
-        self._note(self.left_out, place, str(error))
+        self.left_out.append(f"{place}: {error}")
 
     def is_written(self, place: str, doubt: str) -> bool:
         """Count a doubtful record; whether it is written all the same."""
         if self.on_bad_record != "reference":
             self.left_out_for(place, BadRecord(doubt))
             return False
-        self._note(self.doubtful, place, doubt)
+        self.doubtful.append(f"{place}: {doubt}")
         return True
 
-    def _note(self, notes: list[str], place: str, reason: str) -> None:
-        notes.append(f"{place}: {reason}")
-        self.kinds[reason.split(":")[0]] += 1
+    def with_more(self, later: Report) -> Report:
+        """This and what came of it later."""
+        return Report(
+            self.on_bad_record,
+            self.read + later.read,
+            self.written + later.written,
+            self.left_out + later.left_out,
+            self.doubtful + later.doubtful,
+        )
 
     def lines(self, most: int = 20) -> list[str]:
         """The report as text; of many records only the first are named."""
@@ -86,8 +91,8 @@ class Report:
         return found
 
 
-def read_records(path: str | Path) -> Iterator[Record]:
-    """The records of a file, or of all files of a folder in the order of their names.
+def record_files(path: str | Path) -> list[Path]:
+    """The file, or all files of a folder in the order of their names.
 
     Raises ValueError for what does not exist, is empty, or is of no kind that is known.
     """
@@ -102,15 +107,23 @@ def read_records(path: str | Path) -> Iterator[Record]:
         raise ValueError(
             f"--input {path}: {unknown[0]} is of no kind that is read; give {', '.join(READERS)}, also as .gz or .zst"
         )
-    for file in files:
-        yield from READERS[kind(file)](file)
+    return files
+
+
+def read_records(path: str | Path) -> Iterator[Record]:
+    """The records of `record_files`."""
+    before = 0
+    for file in record_files(path):
+        for record in READERS[kind(file)](file):
+            yield replace(record, bytes_read=before + record.bytes_read)
+        before += file.stat().st_size
 
 
 def _json_lines(file: Path) -> Iterator[Record]:
-    with opened(file) as (lines, _):
+    with opened(file) as (lines, raw):
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield Record(f"{file.name}, line {number}", parse_row(line))
+                yield Record(f"{file.name}, line {number}", parse_row(line), raw.tell())
 
 
 def _json(file: Path) -> Iterator[Record]:
@@ -126,24 +139,27 @@ def _json(file: Path) -> Iterator[Record]:
         json.dumps(rows, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ValueError(f"--input {file}: is no JSON ({error}); repair it") from error
+    size = file.stat().st_size
     for number, row in enumerate(rows, start=1):
-        yield Record(f"{file.name}, record {number}", _checked(row))
+        yield Record(f"{file.name}, record {number}", _checked(row), size * number // len(rows))
 
 
 def _text_lines(file: Path) -> Iterator[Record]:
-    with opened(file) as (lines, _):
+    with opened(file) as (lines, raw):
         for number, line in enumerate(lines, start=1):
-            yield Record(f"{file.name}, line {number}", {"text": line.decode(errors="replace").rstrip("\r\n")})
+            text = line.decode(errors="replace").rstrip("\r\n")
+            yield Record(f"{file.name}, line {number}", {"text": text}, raw.tell())
 
 
 def _parquet(file: Path) -> Iterator[Record]:
     arrow, parquet = (package(name, "parquet", ".parquet") for name in ("pyarrow", "pyarrow.parquet"))
-    number = 0
+    number, size = 0, file.stat().st_size
     try:
-        for batch in parquet.ParquetFile(file).iter_batches():
+        table = parquet.ParquetFile(file)
+        for batch in table.iter_batches():
             for row in batch.to_pylist():
                 number += 1
-                yield Record(f"{file.name}, record {number}", row)
+                yield Record(f"{file.name}, record {number}", row, size * number // table.metadata.num_rows)
     except arrow.ArrowInvalid as error:
         raise ValueError(f"--input {file}: is no parquet file ({error}); repair it") from error
 

@@ -45,9 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
-        print(
-            "stopped" if name or _has_handler(args) else "stopped; the same command goes on from here", file=sys.stderr
-        )
+        print("stopped" if name else "stopped; the same command goes on from here", file=sys.stderr)
         return _INTERRUPTED
     return 0
 
@@ -78,13 +76,8 @@ def _preprocess_command() -> _Command:
     return parser, _preprocess
 
 
-def _has_handler(args: argparse.Namespace) -> bool:
-    """Whether the flags are MindSpeed-LLM's."""
-    return bool(args.handler_name) or args.tokenizer_type == "PretrainedFromHF"
-
-
 def _preprocess(args: argparse.Namespace) -> None:
-    if _has_handler(args):
+    if args.handler_name or args.tokenizer_type == "PretrainedFromHF":  # the flags are MindSpeed-LLM's
         _preprocess_instructions(args)
         return
     refused = [f"--{name.replace('_', '-')}: {why}" for name, why in _REFUSED_OF_TEXT.items() if getattr(args, name)]
@@ -112,7 +105,7 @@ def _preprocess(args: argparse.Namespace) -> None:
 def _preprocess_instructions(args: argparse.Namespace) -> None:
     """With a handler of MindSpeed-LLM's, and what became of the records."""
     options = InstructionOptions.of(args)
-    print("\n".join(preprocess_instructions(options, build_tokenizer(tokenizer_options(args))).lines()))
+    print("\n".join(preprocess_instructions(options, tokenizer_options(args)).lines()))
     is_packed = options.prefix != options.output_prefix
     path = options.output_prefix if is_packed else data_set(options.prefix, options.keys[0])
     print(f"written: {'--is-instruction-dataset ' if is_packed else ''}--data-path {path}")

@@ -62,7 +62,9 @@ class Encoder:
                 found[number] = (place, texts)
         documents = self._tokenized(found, wrong)
         parts = [
-            _part([doc[key] for number, doc in documents.items() if number % self.partitions == rest], self.token_type)
+            part_of(
+                [doc[key] for number, doc in documents.items() if number % self.partitions == rest], self.token_type
+            )
             for key in self.keys
             for rest in range(self.partitions)
         ]
@@ -104,7 +106,7 @@ class Encoder:
         return made
 
 
-def _part(documents: list[Sequences], token_type: type[np.number[Any]]) -> Part:
+def part_of(documents: list[Sequences], token_type: type[np.number[Any]]) -> Part:
     sequences = [sequence for document in documents for sequence in document]
     lengths = np.array([len(sequence) for sequence in sequences], np.int32)
     ids = np.fromiter(chain.from_iterable(sequences), np.int64, int(lengths.sum(dtype=np.int64)))

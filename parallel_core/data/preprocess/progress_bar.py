@@ -23,7 +23,7 @@ class ProgressBar:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """total: bytes of all input. documents, bytes_read: what was done before; rates are of the rest."""
-        self._total, self._stream, self._clock = max(1, total), stream, clock
+        self._total, self.stream, self._clock = max(1, total), stream, clock
         self._is_terminal = stream.isatty()
         self._started = self._shown = clock()
         self._before = documents, bytes_read
@@ -50,15 +50,15 @@ class ProgressBar:
         return f"{share:4.0%}{bar} {rates}"[: _COLUMNS - 1]
 
     def _write(self, line: str) -> None:
-        self._stream.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
-        self._stream.flush()
+        self.stream.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
+        self.stream.flush()
         self._is_open = self._is_terminal
 
     def close(self) -> None:
         """Leave the line of a terminal."""
         if self._is_open:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            self.stream.write("\r\x1b[K")
+            self.stream.flush()
 
 
 def _duration(seconds: float) -> str:

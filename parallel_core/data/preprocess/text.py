@@ -3,22 +3,52 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from parallel_core.data.instruction.preprocess import data_set
-from parallel_core.data.preprocess.encoding import Encoder
-from parallel_core.data.preprocess.inputs import blocks, input_files
+from parallel_core.data.preprocess.encoding import Encoded, Encoder
+from parallel_core.data.preprocess.inputs import BEGINNING, Position, blocks, input_files
 from parallel_core.data.preprocess.progress_bar import ProgressBar
-from parallel_core.data.preprocess.unfinished import Progress, Unfinished, unfinished
+from parallel_core.data.preprocess.unfinished import Unfinished, stamps, tokenizer_stamps, unfinished
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
 from parallel_core.data.workers import in_workers
 
-_SAVED_EVERY = 30.0
-"""Seconds of work that are lost at most when a run is killed."""
+_NAMED = 20
+"""Wrong records of which place and reason are kept."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Parts that are complete."""
+
+    position: Position = BEGINNING
+    documents: int = 0
+    tokens: tuple[int, ...] = ()
+    """Of each key."""
+    left_out: int = 0
+    wrong: tuple[str, ...] = ()
+    """Place and reason of the first records that were left out."""
+    bytes_read: int = 0
+
+    def after(self, encoded: Encoded) -> Progress:
+        """With one block more."""
+        return Progress(
+            encoded.end,
+            self.documents + encoded.documents,
+            tuple(old + new for old, new in zip(self.tokens or [0] * len(encoded.tokens), encoded.tokens, strict=True)),
+            self.left_out + len(encoded.wrong),
+            (*self.wrong, *encoded.wrong)[:_NAMED],
+            encoded.bytes_read,
+        )
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> Progress:
+        """As `asdict` wrote it."""
+        lists = {name: tuple(content.get(name, ())) for name in ("tokens", "wrong")}
+        return cls(**{**content, **lists, "position": Position(**content.get("position", {}))})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,24 +91,13 @@ class TextOptions:
 
     def made_from(self, files: list[Path]) -> dict[str, object]:
         """All that the data sets depend on, as JSON has it."""
-        tokenizer = asdict(self.tokenizer)
-        named = [Path(value) for value in tokenizer.values() if isinstance(value, str) and Path(value).exists()]
-        of_tokenizer = [file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
         return {
-            "--input": [_stamp(file) for file in files],
+            "--input": stamps(files),
             "--json-keys": list(self.json_keys),
             "--append-eod": self.append_eod,
             "--partitions": self.streams,
-            "tokenizer flags": {
-                name: list(value) if isinstance(value, tuple) else value for name, value in tokenizer.items()
-            },
-            "tokenizer": [_stamp(file) for file in of_tokenizer],
+            **tokenizer_stamps(self.tokenizer),
         }
-
-
-def _stamp(file: Path) -> list[object]:
-    found = file.stat()
-    return [str(file), found.st_size, found.st_mtime_ns]
 
 
 def preprocess_text(options: TextOptions, log: TextIO | None = None) -> Progress:
@@ -95,21 +114,21 @@ def preprocess_text(options: TextOptions, log: TextIO | None = None) -> Progress
     made_from = options.made_from(files)
     with unfinished(options.output_prefix, options.prefixes, options.streams, made_from, options.restart) as run:
         if not run.is_complete:
-            _encode(run, files, encoder, options, log or sys.stderr)
-            empty = [key for key, count in zip(options.json_keys, run.progress.tokens, strict=False) if not count]
-            if empty or not run.progress.tokens:
+            done = _encode(run, files, encoder, options, log or sys.stderr)
+            empty = [key for key, count in zip(options.json_keys, done.tokens, strict=False) if not count]
+            if empty or not done.tokens:
                 keys = ", ".join(empty or options.json_keys)
-                wrong = "".join(f"\n  {wrong}" for wrong in run.progress.wrong)
+                wrong = "".join(f"\n  {wrong}" for wrong in done.wrong)
                 run.forget()
                 raise ValueError(f"--input {options.input} has no text under {keys}: there is nothing to write{wrong}")
             run.complete(encoder.token_type)
         run.publish()
-        return run.progress
+        return Progress.of(run.progress)
 
 
-def _encode(run: Unfinished, files: list[Path], encoder: Encoder, options: TextOptions, log: TextIO) -> None:
+def _encode(run: Unfinished, files: list[Path], encoder: Encoder, options: TextOptions, log: TextIO) -> Progress:
     """Add all that is left of the input."""
-    saved, start = time.monotonic(), run.progress
+    done = start = Progress.of(run.progress)
     bar = ProgressBar(sum(file.stat().st_size for file in files), log, start.documents, start.bytes_read)
     if run.is_resumed:
         print(f"going on behind {start.documents} documents that an earlier run has written", file=log)
@@ -121,8 +140,7 @@ def _encode(run: Unfinished, files: list[Path], encoder: Encoder, options: TextO
                 raise ValueError(
                     f"--input {encoded.wrong[0]}{more}; repair it, or leave such records out with --on-bad-record skip"
                 )
-            run.add(encoded)
-            bar.show(run.progress.documents, run.progress.bytes_read)
-            if time.monotonic() - saved > _SAVED_EVERY:
-                run.save()
-                saved = time.monotonic()
+            done = done.after(encoded)
+            run.add(encoded.parts, asdict(done))
+            bar.show(done.documents, done.bytes_read)
+    return done

@@ -10,57 +10,25 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from parallel_core.data.indexed_dataset import Index, bin_path, idx_path
-from parallel_core.data.preprocess.encoding import Encoded, Part
-from parallel_core.data.preprocess.inputs import BEGINNING, Position
+from parallel_core.data.preprocess.encoding import Part
+from parallel_core.data.tokenizers import TokenizerOptions
 from parallel_core.system.files import parse_json, replacing
 
-_NAMED = 20
-"""Wrong records of which place and reason are kept."""
+_SAVED_EVERY = 30.0
+"""Seconds of work that are lost at most when a run is killed."""
 _STREAM = {"bin": np.uint8, "lengths": np.int32, "sequences": np.int32}
 """File of a stream of documents -> its entries: tokens, tokens of each sequence, sequences of each document."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Parts that are complete."""
-
-    position: Position = BEGINNING
-    documents: int = 0
-    tokens: tuple[int, ...] = ()
-    """Of each key."""
-    left_out: int = 0
-    wrong: tuple[str, ...] = ()
-    """Place and reason of the first records that were left out."""
-    sizes: tuple[int, ...] = ()
-    """Bytes of each file that is written."""
-    bytes_read: int = 0
-
-    def after(self, encoded: Encoded, sizes: Sequence[int]) -> Progress:
-        """With one block more."""
-        return Progress(
-            encoded.end,
-            self.documents + encoded.documents,
-            tuple(old + new for old, new in zip(self.tokens or [0] * len(encoded.tokens), encoded.tokens, strict=True)),
-            self.left_out + len(encoded.wrong),
-            (*self.wrong, *encoded.wrong)[:_NAMED],
-            tuple(sizes),
-            encoded.bytes_read,
-        )
-
-    @classmethod
-    def of(cls, content: dict[str, Any]) -> Progress:
-        """As `asdict` wrote it."""
-        lists = {name: tuple(content[name]) for name in ("tokens", "wrong", "sizes")}
-        return cls(**{**content, **lists, "position": Position(**content["position"])})
 
 
 class Unfinished:
@@ -68,8 +36,13 @@ class Unfinished:
 
     def __init__(self, folder: Path, prefixes: Sequence[str], partitions: int, made_from: dict[str, Any]) -> None:
         self.folder, self.prefixes, self.partitions, self._made_from = folder, prefixes, partitions, made_from
-        self.progress, self.is_resumed, self.is_complete = Progress(), False, False
+        self.progress: dict[str, Any] = {}
+        """What the caller says of the parts that are complete, as JSON has it."""
+        self._sizes: list[int] = []
+        """Bytes of each file that are complete."""
+        self.is_resumed, self.is_complete = False, False
         self._files: list[BinaryIO] = []
+        self._saved = time.monotonic()
 
     @property
     def _manifest(self) -> Path:
@@ -87,9 +60,9 @@ class Unfinished:
         if self._manifest.is_file():
             found = parse_json(self._manifest.read_bytes(), self._manifest)
             self._check(found.get("made_from", {}))
-            self.progress, self.is_resumed = Progress.of(found["progress"]), True
+            self.progress, self._sizes, self.is_resumed = found["progress"], found["sizes"], True
             self.is_complete = found["is_complete"]
-        for path, size in zip(self._paths(), self.progress.sizes or [0] * len(self._paths()), strict=True):
+        for path, size in zip(self._paths(), self._sizes or [0] * len(self._paths()), strict=True):
             if self.is_complete:
                 break
             file = path.open("a+b")
@@ -107,11 +80,13 @@ class Unfinished:
                 "anew with --restart"
             )
 
-    def add(self, encoded: Encoded) -> None:
-        """Write a block behind what is there."""
-        for number, content in enumerate(_contents(encoded.parts)):
+    def add(self, parts: Sequence[Part], progress: dict[str, Any]) -> None:
+        """Write a part of each stream behind what is there; what the progress is with them."""
+        for number, content in enumerate(_contents(parts)):
             self._files[number].write(content)
-        self.progress = self.progress.after(encoded, [file.tell() for file in self._files])
+        self.progress, self._sizes = progress, [file.tell() for file in self._files]
+        if time.monotonic() - self._saved > _SAVED_EVERY:
+            self.save()
 
     def save(self) -> None:
         """From now on, what was added stays when the process is killed."""
@@ -119,8 +94,9 @@ class Unfinished:
             file.flush()
             os.fsync(file.fileno())
         with replacing(self._manifest) as file:
-            content = {"made_from": self._made_from, "is_complete": self.is_complete, "progress": asdict(self.progress)}
-            file.write(json.dumps(content).encode())
+            content = {"made_from": self._made_from, "is_complete": self.is_complete}
+            file.write(json.dumps(content | {"progress": self.progress, "sizes": self._sizes}).encode())
+        self._saved = time.monotonic()
 
     def close(self) -> None:
         """Close the files; they stay if there is a manifest."""
@@ -152,6 +128,15 @@ class Unfinished:
         """Tokens added are dropped when the files are closed."""
         self._manifest.unlink(missing_ok=True)
 
+    def documents(self, which: int) -> list[list[list[int]]]:
+        """The documents of a data set of int32 and one stream, each a list of sequences."""
+        for file in self._files:
+            file.flush()
+        tokens, lengths, sequences = (np.fromfile(self._path(which, 0, ending), np.int32) for ending in _STREAM)
+        ids = iter(tokens.tolist())
+        parts = iter([list(islice(ids, length)) for length in lengths.tolist()])
+        return [list(islice(parts, count)) for count in sequences.tolist()]
+
     def _joined(self, which: int, token_type: type[np.number[Any]]) -> Index:
         """The streams of a data set one after the other, in the first one's file."""
         with self._path(which, 0, "bin").open("ab") as tokens:
@@ -170,6 +155,20 @@ class Unfinished:
 def _contents(parts: Sequence[Part]) -> Iterator[bytes]:
     for part in parts:
         yield from (part.tokens, part.lengths.tobytes(), part.sequences.tobytes())
+
+
+def stamps(files: Sequence[Path]) -> list[list[object]]:
+    """Name, size and time of each: whether they are the same."""
+    return [[str(file), (found := file.stat()).st_size, found.st_mtime_ns] for file in files]
+
+
+def tokenizer_stamps(options: TokenizerOptions) -> dict[str, object]:
+    """All that ids depend on, as JSON has it."""
+    flags = asdict(options)
+    named = [Path(value) for value in flags.values() if isinstance(value, str) and Path(value).exists()]
+    files = [file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()}
+    return {"tokenizer flags": listed, "tokenizer": stamps(files)}
 
 
 @contextmanager
@@ -194,7 +193,7 @@ def unfinished(
             run.open()
             yield run
         except KeyboardInterrupt:
-            if run.progress.position != BEGINNING:
+            if run.progress:
                 run.save()
             raise
         finally:

@@ -12,7 +12,7 @@ from parallel_core.data.instruction.options import InstructionOptions
 from parallel_core.data.instruction.preprocess import preprocess_instructions
 from parallel_core.data.instruction.records import read_records
 from parallel_core.data.instruction.templates import TABLE, load_table
-from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
+from parallel_core.data.tokenizers import TokenizerOptions
 from tests.support.instruction import inputs
 
 HANDLERS = {
@@ -30,9 +30,7 @@ WRONG = (None, 7, True, "", "x", [], {}, [[]], [None], [{}], [3], {"a": 1}, [["q
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return build_tokenizer(
-        TokenizerOptions("PretrainedFromHF", tokenizer_model=str(inputs() / "tokenizers" / "hf_qwen2"))
-    )
+    return TokenizerOptions("PretrainedFromHF", tokenizer_model=str(inputs() / "tokenizers" / "hf_qwen2"))
 
 
 def damaged(value, draw):

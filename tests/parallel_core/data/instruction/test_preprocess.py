@@ -2,11 +2,14 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from parallel_core.data.indexed_dataset import IndexedDataset
+from parallel_core.data.instruction import preprocess
 from parallel_core.data.preprocess.command_line import main
+from parallel_core.data.preprocess.unfinished import Unfinished
 from tests.support.instruction import CASES, flags, hashed_files, inputs
 
 RECORDED = CASES["preprocess"]
@@ -141,3 +144,50 @@ def test_contradictions_come_all_at_once(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([*alpaca(tmp_path, [GOOD]), "--handler-name", "PPOAlpacaStyleInstructionHandler"])
     assert "PPOAlpacaStyleInstructionHandler: writes prompts without answers" in capsys.readouterr().err
+
+
+STOPPED = ["alpaca.qwen", *(name for name in ("neat_pack.qwen", "pack.qwen") if name in RECORDED)]
+
+
+@pytest.mark.parametrize("name", STOPPED)
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_stopped_run_goes_on_to_the_same_files(name, after, tmp_path, monkeypatch, capsys):
+    """Behind the blocks that were written; its report is that of a run that nothing stops."""
+    monkeypatch.setattr(preprocess, "_BLOCK", 2)
+    (tmp_path / "whole").mkdir()
+    main(flags(RECORDED[name], tmp_path / "whole"))
+    expected = capsys.readouterr().out.splitlines()[:-1]
+    add, added = Unfinished.add, []
+
+    def stopped(self, parts, progress):
+        if len(added) == after:
+            raise KeyboardInterrupt
+        added.append(progress["items"])
+        add(self, parts, progress)
+
+    (tmp_path / "out").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(Unfinished, "add", stopped)
+        assert main(flags(RECORDED[name], tmp_path / "out")) == 130
+    assert not list((tmp_path / "out").glob("data*")) and "goes on from here" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*flags(RECORDED[name], tmp_path / "out"), "--max-samples", "3"])
+    assert "with other flags; give what was given then, or begin anew with --restart" in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setattr(Unfinished, "add", lambda self, *given: added.append(given[1]["items"]) or add(self, *given))
+        assert main(flags(RECORDED[name], tmp_path / "out")) == 0
+    assert added[after] > added[after - 1] == 2 * after
+    assert capsys.readouterr().out.splitlines()[:-1] == expected
+    assert hashed_files(tmp_path / "out") == RECORDED[name]["files"]
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_progress_is_of_the_bytes_of_all_input(tmp_path, monkeypatch):
+    """Whatever kind of file, packed or not: up to its end."""
+    shown = []
+    monkeypatch.setattr(preprocess.ProgressBar, "show", lambda bar, documents, read: shown.append((documents, read)))
+    monkeypatch.setattr(preprocess, "_BLOCK", 2)
+    main(flags(RECORDED["alpaca.qwen"], tmp_path))
+    given = flags(RECORDED["alpaca.qwen"], tmp_path)
+    size = Path(given[given.index("--input") + 1]).stat().st_size
+    assert len(shown) > 2 and shown == sorted(shown) and size * 0.9 < shown[-1][1] <= size

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from parallel_core.data.indexed_dataset import IndexedDataset, bin_path, idx_path
-from parallel_core.data.preprocess import inputs, text
+from parallel_core.data.preprocess import inputs, text, unfinished
 from parallel_core.data.preprocess.text import TextOptions, preprocess_text
 from parallel_core.data.preprocess.unfinished import Unfinished
 from parallel_core.data.tokenizers import TokenizerOptions
@@ -53,14 +53,14 @@ def stop_after(monkeypatch, number: int, error: type[BaseException], saved_every
     """Raise when block `number` is to be added."""
     add, calls = Unfinished.add, []
 
-    def counted(self, encoded):
+    def counted(self, *given):
         calls.append(0)
         if len(calls) > number:
             raise error
-        add(self, encoded)
+        add(self, *given)
 
     monkeypatch.setattr(Unfinished, "add", counted)
-    monkeypatch.setattr(text, "_SAVED_EVERY", saved_every)
+    monkeypatch.setattr(unfinished, "_SAVED_EVERY", saved_every)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -173,7 +173,7 @@ def test_a_full_disk_is_an_error_that_leaves_no_data_set(tmp_path, monkeypatch, 
 
 KILLED = """
 import multiprocessing, os, signal, sys
-from parallel_core.data.preprocess import command_line, text, unfinished
+from parallel_core.data.preprocess import command_line, unfinished
 
 def save(self, save=unfinished.Unfinished.save):
     save(self)
@@ -181,7 +181,7 @@ def save(self, save=unfinished.Unfinished.save):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    text._SAVED_EVERY = 0
+    unfinished._SAVED_EVERY = 0
     unfinished.Unfinished.save = save
     command_line.main(sys.argv[1:])
 """

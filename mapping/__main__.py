@@ -1,30 +1,74 @@
-"""`python -m mapping COMMAND ...`: the project's commands."""
+"""The one entry point: `megatron-pynative COMMAND ...`, from a clone `python -m mapping COMMAND ...`."""
 
 from __future__ import annotations
 
 import runpy
 import sys
+from typing import NamedTuple
+
+from parallel_core.system.command_line import program
+
+
+class Command(NamedTuple):
+    """A command: the module that is run, which a command alone imports, a sentence, and an example of its arguments."""
+
+    module: str
+    does: str
+    example: str
+
 
 COMMANDS = {
-    "evaluate": ("pynative.generation.evaluate", "loss and exact matches of answers in a held file"),
-    "generate": ("pynative.generation", "texts from a checkpoint"),
-    "tokenize": ("parallel_core.data.tokenizers.tokenize", "ids of texts, and facts about a vocabulary"),
+    "launch": Command("mapping.launch", "run a Megatron launch script as it is, with msrun", "pretrain_llama.sh 7B"),
+    "explain": Command(
+        "mapping.explain",
+        "say how each flag is handled, and whether the run starts",
+        "--world-size 8 -- --num-layers 32",
+    ),
+    "preprocess": Command(
+        "parallel_core.data.preprocess",
+        "turn text or conversations into .bin/.idx files",
+        "--input text.jsonl --output-prefix data/text --tokenizer-type HuggingFaceTokenizer --tokenizer-model MODEL",
+    ),
+    "tokenize": Command(
+        "parallel_core.data.tokenizers.tokenize",
+        "print the ids of texts, and facts about a vocabulary",
+        "--tokenizer-type HuggingFaceTokenizer --tokenizer-model MODEL text.jsonl",
+    ),
+    "convert": Command(
+        "parallel_core.checkpoint.convert",
+        "convert a checkpoint from or to HuggingFace and Megatron-LM",
+        "--input MODEL --output native",
+    ),
+    "inspect": Command("mapping.inspect", "show the contents of a checkpoint or of a data set", "output"),
+    "generate": Command("pynative.generation", "generate text from a checkpoint", "--load output --prompt 'def '"),
+    "evaluate": Command(
+        "pynative.generation.evaluate",
+        "measure loss and exact matches on a held-out file",
+        "--load output --task-data-path held.jsonl",
+    ),
+    "completion": Command("mapping.completion", "print a completion script for bash or zsh", "bash"),
 }
-"""Name -> the module that is run, which a command alone imports, and what it gives."""
+
+
+def usage() -> str:
+    """Every command with its sentence, and how to get its options."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {command.does}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [f"usage: {program()} COMMAND ...", "", *lines, "", f"{program()} COMMAND --help prints a command's options."]
+    )
 
 
 def main() -> None:
     """Run the command that the command line names, with the rest of it."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if name in COMMANDS:
-        sys.argv[:2] = [f"python -m mapping {name}"]
-        runpy.run_module(COMMANDS[name][0], run_name="__main__", alter_sys=False)
-        return
-    lines = [f"  {command:<12} {words}" for command, (_, words) in COMMANDS.items()]
-    text = "\n".join(["usage: python -m mapping COMMAND ...", "", *lines, "", "COMMAND --help says its options."])
-    if name not in ("-h", "--help"):
-        raise SystemExit(f"error: {name} is no command; choose one of {', '.join(COMMANDS)}")
-    print(text)
+    if name in ("-h", "--help"):
+        print(usage())
+    elif name not in COMMANDS:
+        raise SystemExit(f"error: {name}: is no command; choose one of {', '.join(COMMANDS)}")
+    else:
+        sys.argv[:2] = [sys.argv[0]]
+        runpy.run_module(COMMANDS[name].module, run_name="__main__", alter_sys=False)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""What became of every flag: `python -m mapping.explain [--json] [--world-size N] [--check-files] -- ARGUMENTS`.
+"""Say how each flag of a script is handled: `python -m mapping explain [OPTIONS] -- THE SCRIPT'S ARGUMENTS`.
 
-The last lines say `starts`, or each error that stops the run. Before them stands the memory that a rank of each
-pipeline stage needs. Needs no device and no MindSpore. Exit code 0 if the run starts, 1 if something stops it. `--doc`
-writes the reference of all flags instead.
+It prints `starts`, or each error that stops the run; the memory of a rank of each pipeline stage; then the flags that
+are ignored, with the reason, and those that act, with the option and its value. It needs no device and no MindSpore.
+Exit code 0 if the run starts, 1 if something stops it.
+
+    python -m mapping explain --world-size 16 -- --tensor-model-parallel-size 8 --num-layers 32
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown
 from parallel_core.config.tree import PUBLIC, path_of
 from parallel_core.findings import Finding
-from parallel_core.system.command_line import command_line, reader_may_leave
+from parallel_core.system.command_line import command_line, program, reader_may_leave
 
 
 @dataclass
@@ -80,18 +82,28 @@ def _plain(finding: Finding) -> dict[str, Any]:
     return {**finding._asdict(), "value": None if finding.value is None else str(finding.value)}
 
 
-def as_text(reading: Reading) -> str:
-    """The whole answer, for people."""
-    rows = [_columns(outcome) for outcome in outcomes(reading)]
-    width = max((len(flag) for _, flag, _ in rows), default=0)
-    lines = [f"{status:8} {flag:{min(width, 60)}} {rest}" for status, flag, rest in rows]
-    for name, section in reading.config.to_dict().items():
-        lines += ["", f"{name}:", *(f"  {field}: {value}" for field, value in section.items())]
+COLOURS = {"error": 31, REFUSED: 31, IGNORED: 33, "note": 33, "starts": 32}
+"""First word of a line -> its colour on a terminal (ECMA-48)."""
+
+
+def as_text(reading: Reading, verbose: bool = False) -> str:
+    """The whole answer, for people: the verdict, memory, notes, the flags, and with `verbose` the configuration."""
     found = stops(reading)
+    lines = [*(f"error: {finding}" for finding in found)] or ["starts"]
+    lines += [] if found else ["", *memory_as_lines(reading.config)]
     lines += ["", *(f"note: {note}" for note in reading.notes)] if reading.notes else []
-    if not found:
-        lines += ["", *memory_as_lines(reading.config)]
-    return "\n".join([*lines, "", *([f"error: {finding}" for finding in found] or ["starts"])])
+    rows = sorted(map(_columns, outcomes(reading)), key=lambda row: (REFUSED, IGNORED, MAPPED).index(row[0]))
+    width = max((len(flag) for _, flag, _ in rows), default=0)
+    lines += ["", *(f"{status:8} {flag:{min(width, 60)}} {rest}" for status, flag, rest in rows)]
+    for name, section in reading.config.to_dict().items() if verbose else ():
+        lines += ["", f"{name}:", *(f"  {field}: {value}" for field, value in section.items())]
+    return "\n".join(lines)
+
+
+def coloured(line: str) -> str:
+    """The line with its first word coloured, if that has a colour."""
+    word = line.partition(" ")[0].rstrip(":")
+    return f"\33[{COLOURS[word]}m{word}\33[0m{line[len(word) :]}" if word in COLOURS else line
 
 
 def _columns(outcome: Outcome) -> tuple[str, str, str]:
@@ -115,10 +127,11 @@ def write_reference(path: Path = Path("docs/flags.md")) -> int:
 
 def main(argv: Sequence[str]) -> int:
     split = argv.index("--") if "--" in argv else len(argv)
-    parser = command_line(__doc__, "python -m mapping.explain")
+    parser = command_line(__doc__, program("explain"), "%(prog)s [OPTIONS] -- THE SCRIPT'S ARGUMENTS")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--world-size", type=int, help="processes of the job; default: what the environment says")
     parser.add_argument("--check-files", action="store_true", help="look at tokenizer, data and checkpoint files too")
+    parser.add_argument("--verbose", action="store_true", help="print the whole configuration as well")
     parser.add_argument("--doc", action="store_true", help="write the reference of all flags to docs/flags.md")
     options, others = parser.parse_known_args(argv[:split])
     if others or not (options.doc or "--" in argv):
@@ -129,7 +142,8 @@ def main(argv: Sequence[str]) -> int:
         return write_reference()
     reading = read(argv[split + 1 :], world_size=options.world_size, check_files=options.check_files)
     with reader_may_leave():
-        print(as_json(reading) if options.json else as_text(reading))
+        answer = as_json(reading) if options.json else as_text(reading, options.verbose)
+        print("\n".join(map(coloured, answer.split("\n"))) if sys.stdout.isatty() and not options.json else answer)
     return 1 if stops(reading) else 0
 
 

@@ -15,7 +15,7 @@ from parallel_core.system.command_line import command_line
 HEADER = """# Flags
 
 Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, and what becomes of it. Written by
-`python -m mapping.explain --doc`; do not edit.
+`python -m mapping explain --doc`; do not edit.
 
 - **mapped**: it acts, with Megatron's meaning.
 - **ignored**: it cannot change the result.

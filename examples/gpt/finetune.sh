@@ -65,7 +65,7 @@ TRAINING_ARGS=(
 
 if [ "${NODE_RANK:-0}" = 0 ]; then                        # several hosts share OUTPUT: the master's data are everybody's
     mkdir -p "$OUTPUT/data"
-    python -m parallel_core.data.preprocess \
+    python -m mapping preprocess \
         --input "$DATA" \
         --output-prefix "$OUTPUT/data/conversations" \
         --handler-name AlpacaStyleInstructionHandler \
@@ -84,5 +84,5 @@ PROMPT='' bash "$HERE/pretrain_gpt.sh" \
 if [ "${NODE_RANK:-0}" != 0 ]; then exit; fi
 echo "> $QUESTION"
 python "$HERE/generate.py" --load "$OUTPUT" "${TEMPLATE_ARGS[@]}" --chat --prompt "$QUESTION" --max-new-tokens 100
-python -m parallel_core.checkpoint.convert --input "$OUTPUT" --output "$OUTPUT/huggingface" --to hf --tokenizer-model "$MODEL"
+python -m mapping convert --input "$OUTPUT" --output "$OUTPUT/huggingface" --to hf --tokenizer-model "$MODEL"
 echo "Talk to it: python -m mapping generate --load $OUTPUT/huggingface ${TEMPLATE_ARGS[*]} --chat"

@@ -81,7 +81,7 @@ train_or_plan() {
             --tensor-model-parallel-size "$TP" --pipeline-model-parallel-size "$PP" --context-parallel-size "$CP"
         )
         export PYTHONPATH="$HERE/../..${PYTHONPATH:+:$PYTHONPATH}"
-        exec python -m mapping.explain --world-size "$WORLD" -- \
+        exec python -m mapping explain --world-size "$WORLD" -- \
             "${grid[@]}" "${tokenizer[@]}" "${model[@]}" "${training[@]}" "$@"
     fi
     export TP PP CP NPROC="${NPROC:-$WORLD}"

@@ -1,9 +1,9 @@
 """Start a Megatron launch script with msrun in place of its launcher.
 
-    python -m mapping.launch SCRIPT.sh [ARGUMENTS]            run the script
-    python -m mapping.launch --print SCRIPT.sh [ARGUMENTS]    only print the msrun command
-    python -m mapping.launch msrun|torchrun|deepspeed ...     one launch, without a script
-    python -m mapping.launch --check msrun ...                only check its flags and files
+    python -m mapping launch SCRIPT.sh [ARGUMENTS]            run the script
+    python -m mapping launch --print SCRIPT.sh [ARGUMENTS]    only print the msrun command
+    python -m mapping launch msrun|torchrun|deepspeed ...     one launch, without a script
+    python -m mapping launch --check msrun ...                only check its flags and files
 
 The script is run by bash, as ever: all its commands run, its conditions and loops decide, `mkdir`, `rm` and calls of
 python included. Only torchrun, deepspeed, srun, msrun and `python -m torch.distributed.run` (or `.launch`) are found as
@@ -26,12 +26,12 @@ from mapping.launch.begin import How, begin
 from mapping.launch.launchers import LAUNCHERS
 from mapping.launch.script import run
 from mapping.launch.stand_in import end, launched_by
-from parallel_core.system.command_line import command_line
+from parallel_core.system.command_line import command_line, program
 
 
 def main(argv: Sequence[str]) -> int:
     parser = command_line(
-        __doc__, "python -m mapping.launch", "%(prog)s [--print | --check] [--program FILE.py] SCRIPT.sh [ARGUMENTS]"
+        __doc__, program("launch"), "%(prog)s [--print | --check] [--program FILE.py] SCRIPT.sh [ARGUMENTS]"
     )
     parser.add_argument(
         "--print", action="store_true", help="print the msrun command of the first launch, train nothing"
@@ -47,8 +47,8 @@ def main(argv: Sequence[str]) -> int:
         "command", nargs=argparse.REMAINDER, help="the script with its arguments, or a launcher's command"
     )
     options = parser.parse_args(argv)
-    program = options.program and os.path.abspath(options.program)
-    how = How(options.print, options.check, program, options.end_with_parent)
+    replacement = options.program and os.path.abspath(options.program)
+    how = How(options.print, options.check, replacement, options.end_with_parent)
     if not options.command:
         parser.error("SCRIPT.sh: must be given")
     first, *rest = options.command

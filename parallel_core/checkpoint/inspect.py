@@ -1,4 +1,4 @@
-"""`python -m parallel_core.checkpoint.inspect DIR [--check] [--npz FILE] [--optimizer-npz FILE]`.
+"""`python -m mapping inspect DIR [--check] [--npz FILE] [--optimizer-npz FILE]`.
 
 What is in a checkpoint, ours, HuggingFace's or Megatron-LM's: parameters, shapes, types, shards, sizes.
 """
@@ -19,7 +19,7 @@ from parallel_core.checkpoint.convert.checksums import damages, unverified
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor
 from parallel_core.findings import exit_code
-from parallel_core.system.command_line import command_line
+from parallel_core.system.command_line import command_line, program
 from parallel_core.system.files import replacing
 
 RECORDED_AS = {"main_param": "fp32_param"}
@@ -28,7 +28,7 @@ RECORDED_AS = {"main_param": "fp32_param"}
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = command_line(__doc__, "python -m parallel_core.checkpoint.inspect")
+    made = command_line(__doc__, program("inspect"))
     made.add_argument("directory", type=Path, help="a checkpoint's folder, or what --save was")
     made.add_argument("--from", dest="source", choices=("auto", *formats.KINDS), default="auto", help="of which tool")
     made.add_argument("--ckpt-step", type=int, help="this iteration instead of the latest")

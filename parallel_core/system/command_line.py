@@ -7,8 +7,18 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+DISTRIBUTION = "megatron-pynative"
+"""The name of the console script, which is the one that pip installs."""
 
 _NOT_SAID = (None, argparse.SUPPRESS)
+
+
+def program(command: str = "") -> str:
+    """A command as it was called: by the console script, or from a clone by `python -m mapping`."""
+    name = DISTRIBUTION if Path(sys.argv[0]).name == DISTRIBUTION else "python -m mapping"
+    return f"{name} {command}".strip()
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

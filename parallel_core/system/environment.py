@@ -36,4 +36,4 @@ def other_launchers(environment: Mapping[str, str] = os.environ) -> Iterator[Fin
     size = environment.get("WORLD_SIZE", "1")
     if "MS_ROLE" not in environment and ("TORCHELASTIC_RUN_ID" in environment or size not in ("", "1")):
         rule = "processes of torchrun, deepspeed or the like do not find each other in MindSpore"
-        yield Finding("WORLD_SIZE", size, rule, "put `python -m mapping.launch` before that command: msrun starts them")
+        yield Finding("WORLD_SIZE", size, rule, "put `python -m mapping launch` before that command: msrun starts them")

@@ -19,7 +19,7 @@ from parallel_core.data.tokenizers import MegatronTokenizer, has_tokenizer
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags
 from parallel_core.findings import ConfigError, Finding
 from parallel_core.sampling import Sampling
-from parallel_core.system.command_line import command_line
+from parallel_core.system.command_line import command_line, program
 from parallel_core.system.devices import is_on_cpu
 from pynative.generation.load import config_of
 from pynative.generation.texts import Asked
@@ -45,9 +45,9 @@ LAYOUT = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--e
 TOKENIZER = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "tokenizer_kwargs")
 
 
-def parse(argv: list[str] | None, program: str | None = None) -> argparse.Namespace:
+def parse(argv: list[str] | None, called: str | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = command_line(DESCRIPTION, program)
+    parser = command_line(DESCRIPTION, called or program("generate"))
     parser.add_argument("--load", type=Path, required=True, help="the checkpoint")
     given = parser.add_mutually_exclusive_group()
     given.add_argument("--prompt", help="the text to continue, with --chat what is asked")

@@ -21,7 +21,7 @@ from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, load_t
 from parallel_core.data.questions import FLAG, Task, Writer, read_questions
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.findings import ConfigError, Finding
-from parallel_core.system.command_line import command_line, reader_may_leave
+from parallel_core.system.command_line import command_line, program, reader_may_leave
 from pynative import parallel_state
 from pynative.generation.command import add_model_flags, configured, ends_of
 from pynative.generation.load import loaded
@@ -51,9 +51,9 @@ class Given:
     """The greedy continuation: until its end, or one token beyond the longest answer of its batch."""
 
 
-def parse(argv: list[str] | None, program: str | None = None) -> Namespace:
+def parse(argv: list[str] | None, called: str | None = None) -> Namespace:
     """The command line."""
-    parser = command_line(DESCRIPTION, program)
+    parser = command_line(DESCRIPTION, called or program("evaluate"))
     parser.add_argument("--load", type=Path, required=True, help="the checkpoint")
     parser.add_argument(FLAG, type=Path, required=True, help="the file of questions and answers")
     written = parser.add_mutually_exclusive_group()
@@ -140,10 +140,10 @@ def show(given: Sequence[Given], as_json: bool) -> None:
     print(f"exact matches {whole['exact_match']:.2%}")
 
 
-def main(argv: list[str] | None = None, program: str | None = None) -> None:
+def main(argv: list[str] | None = None, called: str | None = None) -> None:
     """The command: exit code 1 with what was wrong in a line."""
     logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output has the result alone
-    options = parse(argv, program)
+    options = parse(argv, called)
     try:
         given = evaluate(options)
     except (ValueError, OSError) as error:

@@ -106,7 +106,7 @@ class Trainer:
         "model": "a network is made for every stage; give a function that makes it as model_provider_func",
         "wrapper": "the step is made of all_config, whose loss_scaler and clip_grad say what the wrapper says",
         "optimizers": "the optimizer is made of all_config, whose optimizer_type names it",
-        "tokenizer": "training reads ids; a file of ids is written by `python -m parallel_core.data.preprocess`",
+        "tokenizer": "training reads ids; a file of ids is written by `python -m mapping preprocess`",
     }
     """Arguments of the earlier system's -> what to give."""
 

@@ -46,8 +46,8 @@ def flags_of(recipe: str, folder: Path, **sizes: str) -> tuple[int, list[str]]:
     script = ROOT / "examples" / "gpt" / f"{recipe}.sh"
     done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True, check=True)
     words = done.stdout.splitlines()
-    assert words[:3] == ["-m", "mapping.explain", "--world-size"] and words[4] == "--"
-    return int(words[3]), words[5:]
+    assert words[:4] == ["-m", "mapping", "explain", "--world-size"] and words[5] == "--"
+    return int(words[4]), words[6:]
 
 
 def parameters(config: AllConfig) -> dict[str, int]:

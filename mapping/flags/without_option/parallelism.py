@@ -85,7 +85,7 @@ FLAGS = group(
         """,
     ),
     refused(
-        "choose the sizes yourself; python -m mapping.explain shows what they lead to",
+        "choose the sizes yourself; python -m mapping explain shows what they lead to",
         """
         --auto-settings --auto-settings-work-dir=str --auto-settings-ranks=int:8 --auto-settings-log-level=str:info
         --target-nnodes=int:1 --nnodes=int:1 --nproc-per-node=int:1 --auto-settings-type=str:mixed --prof-file=str

@@ -1,4 +1,4 @@
-"""`python -m parallel_core.checkpoint.convert --input DIR --output DIR [--to native|hf|megatron]`.
+"""`python -m mapping convert --input DIR --output DIR [--to native|hf|megatron]`.
 
 From HuggingFace's, Megatron-LM's and our checkpoints to any of them, one tensor in memory at a time. The source is held
 against its checksums first. What was written is read again before it gets its name: it must be the same network, bit by

@@ -1,4 +1,4 @@
-"""The command line of `python -m parallel_core.checkpoint.convert`."""
+"""The command line of `python -m mapping convert`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from parallel_core.checkpoint.convert import formats, logits
 from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES
 from parallel_core.findings import Finding
-from parallel_core.system.command_line import command_line
+from parallel_core.system.command_line import command_line, program
 
 
 def _size(text: str) -> int:
@@ -22,7 +22,7 @@ def _size(text: str) -> int:
 
 def parser(description: str | None = None) -> argparse.ArgumentParser:
     """What can be said."""
-    made = command_line(description, "python -m parallel_core.checkpoint.convert")
+    made = command_line(description, program("convert"))
     made.add_argument("--input", type=Path, required=True, help="a checkpoint's folder, or what --save was")
     made.add_argument("--output", type=Path, required=True, help="a new folder; of our format also one that --save was")
     made.add_argument("--from", dest="source", choices=("auto", *formats.KINDS), default="auto", help="of which tool")

@@ -1,13 +1,13 @@
 """Turn text into Megatron's `.bin`/`.idx` files.
 
-    python -m parallel_core.data.preprocess --input FILE|DIR|PATTERN --output-prefix PREFIX \\
+    python -m mapping preprocess --input FILE|DIR|PATTERN --output-prefix PREFIX \\
         --tokenizer-type HuggingFaceTokenizer --tokenizer-model FOLDER --append-eod --workers 4
 
 writes `PREFIX_text_document.bin` and `.idx`: train with `--data-path PREFIX_text_document`. With `--handler-name`, or
 `--tokenizer-type PretrainedFromHF`, it takes MindSpeed-LLM's flags and writes what its `preprocess_data.py` writes.
 
-    python -m parallel_core.data.preprocess merge --help        several data sets in one
-    python -m parallel_core.data.preprocess inspect --help      what is in a data set
+    python -m mapping preprocess merge --help        several data sets in one
+    python -m mapping preprocess inspect --help      what is in a data set
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from parallel_core.data.preprocess.merge import merge, prefixes_in
 from parallel_core.data.preprocess.text import TextOptions, preprocess_text
 from parallel_core.data.tokenizers import build_tokenizer
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
-from parallel_core.system.command_line import command_line
+from parallel_core.system.command_line import command_line, program
 
-_PROGRAM = "python -m parallel_core.data.preprocess"
+_PROGRAM = program("preprocess")
 _REFUSED_OF_TEXT = {
     "split_sentences": "sentences are not split; give lists of them as the text: each becomes a sequence",
     "find_optimal_num_workers": "nothing is tried; give --workers as many as there are cores",

@@ -16,7 +16,7 @@ from typing import Any
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
 from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.data.tokenizers.registry import build_tokenizer, facts, padded_vocab_size, training_vocab_size
-from parallel_core.system.command_line import command_line, reader_may_leave
+from parallel_core.system.command_line import command_line, program, reader_may_leave
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -69,7 +69,7 @@ def _behind_a_list(args: argparse.Namespace) -> Path | None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Command line."""
-    parser = command_line(__doc__, "python -m mapping tokenize")
+    parser = command_line(__doc__, program("tokenize"))
     parser.add_argument("file", type=Path, nargs="?", help='{"text": ...} in each line', metavar="FILE.jsonl")
     parser.add_argument("--info", action="store_true", help="print size and special ids of the vocabulary instead")
     add_tokenizer_flags(parser)

@@ -58,7 +58,7 @@ def test_the_first_import_says_it(tmp_path):
 def test_torchrun_is_named(environment, is_named):
     """Its processes would each wait for msrun's."""
     found = [str(finding) for finding in other_launchers(environment)]
-    assert (len(found) == 1 and "`python -m mapping.launch`" in found[0]) if is_named else not found
+    assert (len(found) == 1 and "`python -m mapping launch`" in found[0]) if is_named else not found
 
 
 def test_a_script_that_torchrun_started_ends_at_once():

@@ -78,7 +78,7 @@ def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[st
                 return states
     raise ValueError(
         f"{folder}: the order of its flat optimizer states was not found: layers that are not known here, or damage, "
-        f"which `python -m parallel_core.checkpoint.inspect {folder} --check` would tell; {REMEDY}"
+        f"which `python -m mapping inspect {folder} --check` would tell; {REMEDY}"
     )
 
 

@@ -9,7 +9,7 @@ from parallel_core.data.preprocess.command_line import main
 from tests.support.assets import ROOT
 from tests.support.tokenizer_records import unpack
 
-COMMAND = "python -m parallel_core.data.preprocess "
+COMMAND = "python -m mapping preprocess "
 
 
 def test_the_commands_of_the_page_run_as_shown(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,22 @@
+"""`python -m mapping inspect PATH`: of a checkpoint's folder, or of a data set by its prefix, whichever is there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show a data set if one of the words is the prefix of one, else a checkpoint; the exit code."""
+    if any(not word.startswith("-") and Path(f"{word}.idx").is_file() for word in argv):
+        from parallel_core.data.preprocess.command_line import main as of_data
+
+        return of_data(["inspect", *argv])
+    from parallel_core.checkpoint.inspect import main as of_checkpoint
+
+    return of_checkpoint(list(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from mapping.__main__ import COMMANDS
+from mapping.commands import COMMANDS
 from mapping.flags import BY_NAME
 from parallel_core.system.command_line import DISTRIBUTION, command_line, program
 

@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from mapping.__main__ import COMMANDS, main, usage
+from mapping.__main__ import main, usage
+from mapping.commands import COMMANDS
 from mapping.completion import script
 from mapping.inspect import main as inspect
 from parallel_core.data.indexed_dataset import IndexedDatasetBuilder

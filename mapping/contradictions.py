@@ -44,6 +44,7 @@ def _is_replaced(args: Any, entry: Given, others: Sequence[Given]) -> bool:
 
 def _fields(args: Any, *without: Given) -> dict[str, Any]:
     """Values of the fields with some arguments at their default."""
-    defaults = {entry.row.dest: entry.row.default for entry in without}
-    fields = field_values(Namespace(**{**vars(args), **defaults}), look_at_files=False)
+    changed = Namespace()
+    vars(changed).update(vars(args) | {entry.row.dest: entry.row.default for entry in without})
+    fields = field_values(changed, look_at_files=False)
     return {path: value for path, value in fields.items() if not isinstance(value, Unknown)}

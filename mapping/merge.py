@@ -42,6 +42,9 @@ from parallel_core.findings import Finding
 _DEST = {row.target: row.dest for row in reversed(COPIED)}
 """Path of a field that is copied -> the argument of its own flag."""
 
+_DEFAULTS = {row.dest: row.default for row in reversed(ROWS)}
+"""Argument -> its default; of several rows the first one's."""
+
 _SHOWN = {
     **_DEST,
     path_of("model_config.vocab_size"): "padded_vocab_size",
@@ -219,13 +222,11 @@ def _argument(entry: Given) -> str:
 
 def _arguments(sources: Sources, given: Sequence[Given]) -> Namespace:
     """Every argument: its default, or what was given; of several values the last."""
-    values: dict[str, Any] = {}
-    for row in ROWS:
-        values.setdefault(row.dest, row.default)
-    values |= sources.extra
-    values |= {_argument(entry): entry.value for entry in given if _argument(entry)}
-    values |= {row.dest: Unknown() for row in sources.unread}
-    return Namespace(**values, rank=sources.rank)
+    args = Namespace(rank=sources.rank)
+    vars(args).update({**_DEFAULTS, **sources.extra})
+    vars(args).update((_argument(entry), entry.value) for entry in given if _argument(entry))
+    vars(args).update((row.dest, Unknown()) for row in sources.unread)
+    return args
 
 
 _WORLD = path_of("world_size")

@@ -26,7 +26,8 @@ class _Reader:
         self.given = given
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._args, name, getattr(self._args, _NAMES_ELSEWHERE.get(name, ""), None))
+        found = vars(self._args)
+        return found[name] if name in found else found.get(_NAMES_ELSEWHERE.get(name, ""))
 
 
 def field_values(args: Namespace, look_at_files: bool = True, given: Collection[str] = ()) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from sys import float_info
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -58,8 +58,10 @@ def complain(findings: Iterable[Finding]) -> None:
 def judge(rules: Iterable[Any], subject: Any) -> Iterator[Finding]:
     """What the rules (functions that yield findings) say of `subject`, as far as it is known."""
     for rule in rules:
-        with suppress(Unjudged):
+        try:
             yield from (finding for finding in rule(subject) if not isinstance(finding.value, Unknown))
+        except Unjudged:
+            continue
 
 
 def option(
@@ -120,6 +122,11 @@ _IN_RANGE = {
 def types_of(cls: Any) -> dict[str, Any]:
     """Name -> annotated type of a config class's fields."""
     return get_type_hints(cls)
+
+
+@cache
+def _options_of(cls: Any) -> tuple[Field[Any], ...]:
+    return tuple(entry for entry in fields(cls) if "flag" in entry.metadata)
 
 
 def has_type(value: Any, hint: Any) -> bool:
@@ -202,10 +209,9 @@ class Config:
     def _wrong_fields(self) -> Iterator[Finding]:
         cls: Any = type(self)
         hints = types_of(cls)
-        for entry in fields(self):
+        for entry in _options_of(cls):
             value = getattr(self, entry.name)
-            left_to_derive = value is None and entry.default is None
-            if "flag" not in entry.metadata or isinstance(value, Unknown) or left_to_derive:
+            if value is entry.default or isinstance(value, Unknown):
                 continue
             rule = _broken_rule(entry.metadata, hints[entry.name], value)
             if rule:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
+from functools import cache
 from typing import Any, get_origin
 
 from parallel_core.config.all import AllConfig
@@ -80,11 +81,15 @@ def build(values: Mapping[str, Any]) -> AllConfig:
     return config
 
 
+@cache
+def _fields(path: str) -> dict[str, Field[Any]]:
+    """Those of a section, by their paths."""
+    return {f"{path}.{entry.name}": entry for entry in fields(SECTIONS[path])}  # type: ignore[arg-type]
+
+
 def _section(path: str, values: Mapping[str, Any]) -> Config:
-    cls = SECTIONS[path]
     given: dict[str, Any] = {}
-    for entry in fields(cls):
-        inner = f"{path}.{entry.name}"
+    for inner, entry in _fields(path).items():
         if inner in SECTIONS:
             given[entry.name] = _section(inner, values)
         elif inner in values:
@@ -92,7 +97,7 @@ def _section(path: str, values: Mapping[str, Any]) -> Config:
         elif inner in OPTIONS and entry.default is MISSING and entry.default_factory is MISSING:
             complain([Finding(FLAG_OF[inner], None, "must be given", entry.metadata["missing"])])
             given[entry.name] = Unknown()
-    return cls(**given)
+    return SECTIONS[path](**given)
 
 
 def config_of(settings: Mapping[str, Mapping[str, Any]]) -> AllConfig:

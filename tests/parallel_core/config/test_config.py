@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import MISSING, fields
 from operator import attrgetter
 
 import pytest
@@ -20,7 +21,8 @@ from parallel_core.config import (
     TrainingConfig,
     TransformerConfig,
 )
-from parallel_core.config.tree import PUBLIC
+from parallel_core.config.base import _broken_rule, types_of
+from parallel_core.config.tree import PUBLIC, SECTIONS
 
 
 def model(**changes) -> ModelConfig:
@@ -174,3 +176,11 @@ def test_public_paths_lead_to_the_same_values():
     config = AllConfig(model_config=model())
     for path, public in PUBLIC.items():
         assert attrgetter(public)(config) == attrgetter(path)(config), public
+
+
+def test_defaults_keep_their_options_own_rules():
+    """A config does not look at values that are left at their default."""
+    for cls in set(SECTIONS.values()):
+        for entry in fields(cls):
+            if "flag" in entry.metadata and entry.default not in (MISSING, None):
+                assert _broken_rule(entry.metadata, types_of(cls)[entry.name], entry.default) is None, entry.name

@@ -21,11 +21,11 @@ from mapping.flags.with_option.training import STRATEGIES
 from mapping.given import Given
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown, judge
-from parallel_core.config.no_effect.training import IN_FLOAT32
 from parallel_core.config.optimizer import BY_ANY_NAME, SHARING_NAMES
 from parallel_core.config.tree import path_of
 from parallel_core.costs import stage_parameters
 from parallel_core.findings import Finding, Setting, shown
+from parallel_core.no_effect.training import IN_FLOAT32
 
 
 def _refuses(row: Flag, part: Any) -> bool:

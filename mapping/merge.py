@@ -28,16 +28,16 @@ from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.naming import as_given
 from mapping.readers import checkpoint
 from mapping.readers.deepspeed import Auto, resolved
-from parallel_core.blocks import adapter_findings
+from parallel_core.blocks import adapter_findings, recompute_findings
 from parallel_core.checkpoint.load_folder import load_findings
 from parallel_core.checkpoint.save_folder import save_findings
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unjudged, Unknown, gather_findings, judge
-from parallel_core.config.no_effect import beyond_the_stages, without_effect
 from parallel_core.config.serialise import build
 from parallel_core.config.tree import OPTIONS, path_of
 from parallel_core.data.epochs import length_of_training
 from parallel_core.findings import Finding
+from parallel_core.no_effect import beyond_the_stages, without_effect
 
 _DEST = {row.target: row.dest for row in reversed(COPIED)}
 """Path of a field that is copied -> the argument of its own flag."""
@@ -146,7 +146,7 @@ def resolve(sources: Sources) -> Reading:
         files += judge([partial(unreadable, check_files=sources.check_files)], args)
     of_config += judge([partial(replicas_are_averaged, yaml), partial(demands_are_met, yaml)], config)
     if not (findings or of_config):
-        of_config += judge([spared_parameters_are_there, adapter_findings], config)
+        of_config += judge([spared_parameters_are_there, adapter_findings, recompute_findings], config)
     scales = judge([partial(scales_have_a_type, strong)], config)
     found = [*findings, *length.findings, *of_config, *open_ends, *files, *scales]
     found = as_given(found, given)

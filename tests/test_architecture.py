@@ -85,7 +85,8 @@ FLOORS = {
         {"config"},
         {"attention", "batch", "moe", "optimizer", "topology", "trace"},
         {"blocks", "data", "step_figures"},
-        {"checkpoint", "costs"},
+        {"costs", "no_effect"},
+        {"checkpoint"},
         {"start_lines"},
     ),
     "pynative": (

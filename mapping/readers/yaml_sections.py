@@ -14,10 +14,10 @@ from mapping.readers.keys import nearest, unknown
 from mapping.readers.meaning import Meaning, Placed, Said, WrongPart, to
 from mapping.readers.runner_keys import BY_DEFAULT
 from parallel_core.config.base import has_type, type_name
-from parallel_core.config.no_effect.always import ALWAYS
 from parallel_core.config.serialise import leaves
 from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS, SHOWN, path_of
 from parallel_core.findings import Finding
+from parallel_core.no_effect.always import ALWAYS
 
 
 def _is_copied(row: Flag) -> bool:

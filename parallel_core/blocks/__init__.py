@@ -12,6 +12,7 @@ from parallel_core.blocks.dispatch import Dispatch
 from parallel_core.blocks.embedding import Embedding, EmbeddingTable
 from parallel_core.blocks.experts import Expert, ExpertLinear, Experts, SharedExperts
 from parallel_core.blocks.head import CrossEntropy, output_layer
+from parallel_core.blocks.kinds import FEED_FORWARDS, MIXERS, Kind
 from parallel_core.blocks.language_model import (
     Chunk,
     chunk_of,
@@ -21,19 +22,26 @@ from parallel_core.blocks.language_model import (
     stage_chunks,
 )
 from parallel_core.blocks.latent_attention import LatentAttention
-from parallel_core.blocks.layer import Layer
+from parallel_core.blocks.layer import LAYERS, AnyLayer, Layer, layer_of
+from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.mlp import MLP, BiasActivation
 from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction, MultiTokenPredictionLayer
 from parallel_core.blocks.norm import Norm
+from parallel_core.blocks.recompute_rules import recompute_findings
 from parallel_core.blocks.router import Router
 from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
+from parallel_core.blocks.sublayer import Sublayer
 
 __all__ = [
+    "FEED_FORWARDS",
+    "LAYERS",
+    "MIXERS",
     "MLP",
     "Adapter",
+    "AnyLayer",
     "Attention",
     "BiasActivation",
     "Block",
@@ -47,8 +55,10 @@ __all__ = [
     "ExpertLinear",
     "Experts",
     "Indexer",
+    "Kind",
     "LatentAttention",
     "Layer",
+    "LayerStack",
     "Linear",
     "MicroBatch",
     "MoELayer",
@@ -59,12 +69,15 @@ __all__ = [
     "Router",
     "SharedExperts",
     "SparseAttention",
+    "Sublayer",
     "adapter_findings",
     "blocks_within",
     "chunk_of",
     "further_layers",
+    "layer_of",
     "model_chunks",
     "output_layer",
+    "recompute_findings",
     "recompute_lines",
     "stage_chunks",
 ]

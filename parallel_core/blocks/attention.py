@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import lcm, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from parallel_core.attention.fused_rows import QueryKeyValueRows
 from parallel_core.attention.rotary import Rotary
@@ -17,7 +17,9 @@ from parallel_core.blocks.block import Block
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch
 from parallel_core.blocks.norm import Norm
+from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.messages import Message, message
+from parallel_core.recompute import Part
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -62,6 +64,12 @@ class CoreAttention(Block):
         width = self.heads // micro_batch.tensor * self.query_key_size + groups
         return micro_batch.tokens * width * micro_batch.item_size
 
+    def part(self) -> Part:
+        """As a part of its layer, which keeps queries, keys and values."""
+        aliases = "attention.flash_attention", "self_attention.core_attention.flash_attention"
+        path = "core_attention"
+        return Part(path, holders=(path,), input_bytes=self.input_bytes, flag="core_attn", aliases=aliases)
+
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         yield from self._ulysses(micro_batch)
         yield from self._ring(micro_batch)
@@ -98,7 +106,7 @@ class CoreAttention(Block):
 
 
 @dataclass(frozen=True)
-class Attention(Block):
+class Attention(Sublayer):
     """linear_qkv -> head norms -> rotation -> core attention -> linear_proj.
 
     linear_qkv's rows are grouped by key/value group: its n/g query heads, its key head, its value head.
@@ -110,6 +118,8 @@ class Attention(Block):
     core_attention: CoreAttention
     linear_proj: Linear
     rotary: Rotary | None
+
+    collectives: ClassVar[tuple[str, ...]] = ("linear_qkv", "linear_proj")
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> Attention:
@@ -130,8 +140,11 @@ class Attention(Block):
 
     @property
     def first_linears(self) -> tuple[str, ...]:
-        """Names of the linears that have the input of all; the first of them that needs it keeps it."""
         return ("linear_qkv",)
+
+    def parts(self) -> tuple[Part, ...]:
+        whole = Part("", holders=self.first_linears, begins=True, aliases=("attention",))
+        return whole, self.core_attention.part()
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """What core attention puts out it keeps itself, whether linear_proj needs it or not."""

@@ -56,6 +56,12 @@ class Block:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}  # type: ignore[arg-type]
         return {name: value for name, value in values.items() if isinstance(value, Block)}
 
+    def at(self, path: str) -> Block:
+        """The block at a path within this one."""
+        first, _, rest = path.partition(".")
+        inner = self.submodules()[first]
+        return inner.at(rest) if rest else inner
+
     def parameters(self) -> dict[str, ParameterSpec]:
         """Name within the block -> parameter, in the model's order."""
         inner = {name: block.parameters() for name, block in self.submodules().items()}

@@ -10,14 +10,14 @@ from parallel_core.blocks.adapters import adapted
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.embedding import Embedding, SharedEmbedding
 from parallel_core.blocks.head import CrossEntropy, output_layer
-from parallel_core.blocks.layer import Layer
+from parallel_core.blocks.layer import AnyLayer, layer_of
 from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 from parallel_core.blocks.norm import Norm
 from parallel_core.partition import chunk_layers
-from parallel_core.recompute import NORMS, ChunkRecompute, LayerKind, LayerRecompute, RecomputePlan
+from parallel_core.recompute import ChunkRecompute, RecomputePlan
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -30,6 +30,9 @@ class Decoder(Block):
     layers: LayerStack
     final_layernorm: Norm | None
 
+
+Numbered = tuple[tuple[int, AnyLayer], ...]
+"""Layers by their global numbers, 0-based."""
 
 _OF_HEAD = ("output_layer", "loss")
 
@@ -108,52 +111,51 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
 def further_layers(config: ModelConfig) -> MultiTokenPrediction | None:
     """What the last chunk has for multi-token prediction. How much of it is computed again is said as of layers behind
     the stage's own."""
-    found = MultiTokenPrediction.of(config, _without_outputs(_recompute_of_depths(config), config))
+    found = MultiTokenPrediction.of(config, _dropping_outputs(_recompute_of_depths(config), _depths(config), config))
     return found and adapted(found, config, "mtp")
+
+
+def _depths(config: ModelConfig) -> list[AnyLayer]:
+    return [layer_of(config, config.num_layers - 1)] * config.multi_token_prediction.depths
 
 
 def _recompute_of_depths(config: ModelConfig) -> ChunkRecompute:
     plan = _recompute_plan(config)
-    row = plan.counts[-1]
-    stage = plan.chunk(len(row) - 1, len(plan.counts) - 1)
-    layers = stage.layers[row[-1] - config.multi_token_prediction.depths :]
-    return _on_this_rank(stage, ((config.num_layers - 1, asked) for asked in layers), config)
+    last, stage = len(plan.counts) - 1, len(plan.counts[-1]) - 1
+    depths = _depths(config)
+    first = plan.counts[last][stage] - len(depths)
+    layers = (plan.layer(stage, last, first + i, depth.parts()) for i, depth in enumerate(depths))
+    return _on_this_rank(plan.of_layers(layers), config)
 
 
-def _on_this_rank(
-    plan: ChunkRecompute, layers: Iterable[tuple[int, LayerRecompute]], config: ModelConfig
-) -> ChunkRecompute:
-    """The plan of some of a chunk's layers, by their numbers. With sequence parallelism the input of a group of layers
-    is a rank's own already."""
-    slices_inputs = plan.slices_inputs and not config.parallel_config.sequence_parallel
-    latent = config.multi_latent_attention.enabled
-    there = (asked.of_layer(LayerKind.of(config.moe_config, latent, number)) for number, asked in layers)
-    return replace(plan, layers=tuple(there), slices_inputs=slices_inputs)
+def _on_this_rank(plan: ChunkRecompute, config: ModelConfig) -> ChunkRecompute:
+    """With sequence parallelism the input of a group of layers is a rank's own already."""
+    return replace(plan, slices_inputs=plan.slices_inputs and not config.parallel_config.sequence_parallel)
 
 
-def _without_outputs(plan: ChunkRecompute, config: ModelConfig) -> ChunkRecompute:
+def _dropping_outputs(plan: ChunkRecompute, layers: Iterable[AnyLayer], config: ModelConfig) -> ChunkRecompute:
     """The plan where outputs of norms and activations are not kept. A norm's that is the residual stream, too, is kept
     in any case."""
     if not config.parallel_config.drops_outputs:
         return plan
-    kept = NORMS if config.apply_residual_connection_post_norm else ()
-    return replace(plan, layers=tuple(layer.dropping_outputs(kept) for layer in plan.layers))
+    norms, both = not config.apply_residual_connection_post_norm, zip(plan.layers, layers, strict=True)
+    return replace(plan, layers=tuple(asked.dropping_outputs(layer.parts(), norms) for asked, layer in both))
 
 
 def _layers(config: ModelConfig, stage: int, chunk: int) -> LayerStack:
-    numbers, recompute = _recompute_of_layers(config, stage, chunk)
-    layers = tuple((number, Layer.of(config, number)) for number in numbers)
-    return LayerStack(layers, _without_outputs(recompute, config))
+    layers, recompute = _recompute_of_layers(config, stage, chunk)
+    return LayerStack(layers, _dropping_outputs(recompute, (layer for _, layer in layers), config))
 
 
-def _recompute_of_layers(config: ModelConfig, stage: int, chunk: int) -> tuple[list[int], ChunkRecompute]:
-    """The numbers of a chunk's layers, and their plan. Layers of --noop-layers are left out: they only take up a
+def _recompute_of_layers(config: ModelConfig, stage: int, chunk: int) -> tuple[Numbered, ChunkRecompute]:
+    """A chunk's layers by their numbers, and their plan. Layers of --noop-layers are left out: they only take up a
     number."""
-    parallel = config.parallel_config
-    plan, numbers = _recompute_plan(config).chunk(stage, chunk), chunk_layers(config, parallel)[chunk][stage]
+    parallel, plan = config.parallel_config, _recompute_plan(config)
+    numbers = chunk_layers(config, parallel)[chunk][stage]
     there = [i for i, number in enumerate(numbers) if number not in (parallel.noop_layers or ())]
-    recompute = _on_this_rank(plan, ((numbers[i], plan.layers[i]) for i in there), config)
-    return [numbers[i] for i in there], recompute
+    layers = tuple((numbers[i], layer_of(config, numbers[i])) for i in there)
+    asked = (plan.layer(stage, chunk, i, layer.parts()) for i, (_, layer) in zip(there, layers, strict=True))
+    return layers, _on_this_rank(plan.of_layers(asked), config)
 
 
 def _recompute_plan(config: ModelConfig) -> RecomputePlan:
@@ -170,8 +172,8 @@ def recompute_lines(config: ModelConfig) -> Iterator[str]:
     yield from plan.log_lines()
     for chunk, row in enumerate(plan.counts):
         for stage in range(len(row)):
-            numbers, recompute = _recompute_of_layers(config, stage, chunk)
-            yield from plan.layer_lines(zip(numbers, recompute.layers, strict=True))
+            layers, recompute = _recompute_of_layers(config, stage, chunk)
+            yield from plan.layer_lines(zip((number for number, _ in layers), recompute.layers, strict=True))
     yield from plan.layer_lines(enumerate(_recompute_of_depths(config).layers, config.num_layers))
 
 

@@ -5,7 +5,7 @@ s sequence, b batch, h hidden, n heads; of each head p plain and r rotary channe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING
@@ -14,19 +14,48 @@ from parallel_core.attention.rope_scaling import yarn_magnitude
 from parallel_core.attention.rotary import Rotary
 from parallel_core.attention.score_form import ScoreForm
 from parallel_core.blocks.attention import CoreAttention
-from parallel_core.blocks.block import Block
+from parallel_core.blocks.block import join
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
+from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.messages import Message
+from parallel_core.recompute import Again, Part, Sizes
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
 
 
 @dataclass(frozen=True)
-class LatentAttention(Block):
+class UpProjections(Part):
+    """Up projections and rotation: queries, keys and values, their results, are dropped. The latents, which their
+    linears keep in any case, and the rotary key stay."""
+
+    rotary_size: int = 0
+
+    def kept(self, kept: Sizes, normed: int, micro_batch: MicroBatch, asked: Collection[str]) -> Sizes:
+        """What Ulysses exchanged the results for core attention keeps nevertheless, unless that is run again, too."""
+        (core,), attention = self.feeds, self.path.rpartition(".")[0]
+        is_dropped = micro_batch.context.ulysses == 1 or core in asked
+        return {
+            **kept,
+            **dict.fromkeys(self.holders[:1], normed),
+            **dict.fromkeys(self.holders[1:], 0),
+            core: kept[core] - is_dropped * self._results(micro_batch),
+            join(attention, "rotary_key"): micro_batch.tokens * self.rotary_size * micro_batch.item_size,
+        }
+
+    def _results(self, micro_batch: MicroBatch) -> int:
+        assert self.input_bytes is not None
+        return self.input_bytes(micro_batch)
+
+    def kept_by_second_run(self, kept: Sizes, micro_batch: MicroBatch) -> int:
+        return self._results(micro_batch)
+
+
+@dataclass(frozen=True)
+class LatentAttention(Sublayer):
     """Queries: linear_q_proj or, compressed, linear_q_down_proj -> q_layernorm -> linear_q_up_proj. Keys and values:
     linear_kv_down_proj -> [latent, one rotary key for all heads], latent -> kv_layernorm -> linear_kv_up_proj.
 
@@ -71,13 +100,19 @@ class LatentAttention(Block):
 
     @property
     def first_linears(self) -> tuple[str, ...]:
-        """Names of the linears that have the input of all; the first of them that needs it keeps it."""
         return "linear_q_down_proj" if self.linear_q_proj is None else "linear_q_proj", "linear_kv_down_proj"
 
-    @property
-    def up_projections(self) -> tuple[str, str]:
-        """Names of the linears that make heads."""
-        return "linear_q_up_proj" if self.linear_q_proj is None else "linear_q_proj", "linear_kv_up_proj"
+    def parts(self) -> tuple[Part, ...]:
+        """Queries that are not compressed are made of the hidden states themselves."""
+        begins, core = self.linear_q_proj is not None, self.core_attention
+        of_queries = "linear_q_proj" if begins else "linear_q_up_proj"
+        up_projections = UpProjections(
+            "up_projections", Again.OUTPUTS, (of_queries, "linear_kv_up_proj"), self.first_linears if begins else (),
+            ("core_attention",), begins, core.input_bytes, "mla_up_proj", ("latent.up_projections",),
+            rotary_size=self.rotary_size,
+        )  # fmt: skip
+        whole = Part("", holders=self.first_linears, begins=True, aliases=("attention",))
+        return whole, up_projections, core.part()
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """The rotary key is used by all heads: it enters the region, and its gradient is summed over the ranks."""

@@ -3,48 +3,119 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from parallel_core.blocks.attention import Attention
-from parallel_core.blocks.block import Block
-from parallel_core.blocks.latent_attention import LatentAttention
-from parallel_core.blocks.mlp import MLP
-from parallel_core.blocks.moe_layer import MoELayer
+from parallel_core.blocks.block import Block, join
+from parallel_core.blocks.kinds import FEED_FORWARDS, MIXERS, Kind, made
+from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
+from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.recompute import Again, LayerParts, Part
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
 
 
-@dataclass(frozen=True)
-class Layer(Block):
-    """x + attention(norm(x)), then x + mlp(norm(x)); with sandwich norm each result is normed before it is added."""
+class Branch(NamedTuple):
+    """A sublayer and its norms, by their names in the layer: x + norm_after(sublayer(norm(x)))."""
 
-    input_layernorm: Norm
-    self_attention: Attention | LatentAttention
-    pre_mlp_layernorm: Norm
-    mlp: MLP | MoELayer
-    post_attention_layernorm: Norm | None = None
-    post_mlp_layernorm: Norm | None = None
+    norm: str
+    sublayer: str
+    norm_after: str
+    place: int
+    """Of its dropout mask among the layer's; 0 is attention's own."""
+    mixes: bool
+    """Whether the sublayer mixes positions, and so is given masks and where documents begin."""
+    earlier_norm: str | None = None
+    """The name by which the earlier system's lists know the norm."""
+
+
+class AnyLayer(Block):
+    """What every kind of layer says: how wide the residual stream is, and which parts may run again."""
 
     @property
     def hidden_size(self) -> int:
         """Of the residual stream."""
-        return self.input_layernorm.size
+        raise NotImplementedError
+
+    def parts(self) -> LayerParts:
+        """Its parts, and its tensor-parallel collectives."""
+        raise NotImplementedError
+
+    def input_bytes(self, micro_batch: MicroBatch) -> int:
+        """What a layer receives: the residual stream."""
+        return micro_batch.tokens_between * self.hidden_size * micro_batch.residual_item_size
+
+
+@dataclass(frozen=True)
+class Layer(AnyLayer):
+    """x + attention(norm(x)), then x + mlp(norm(x)); with sandwich norm each result is normed before it is added. Of a
+    hybrid stack a layer may have one of the two."""
+
+    input_layernorm: Norm | None
+    self_attention: Sublayer | None
+    pre_mlp_layernorm: Norm | None
+    mlp: Sublayer | None
+    post_attention_layernorm: Norm | None = None
+    post_mlp_layernorm: Norm | None = None
+
+    BRANCHES: ClassVar[tuple[Branch, ...]] = (
+        Branch("input_layernorm", "self_attention", "post_attention_layernorm", 1, True, "attention_norm"),
+        Branch("pre_mlp_layernorm", "mlp", "post_mlp_layernorm", 2, False, "ffn_norm"),
+    )
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """Those that this layer has."""
+        return tuple(branch for branch in self.BRANCHES if getattr(self, branch.sublayer) is not None)
+
+    @property
+    def hidden_size(self) -> int:
+        return getattr(self, self.branches[0].norm).size
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> Layer:
-        """The configuration's layer of this global number, 0-based; layers need not be alike. Those that come after the
-        decoder's are as its last."""
-        attention = LatentAttention if config.multi_latent_attention.enabled else Attention
-        number = min(number, config.num_layers - 1)
-        norm, self_attention, mlp = Norm.of(config), attention.of(config, number), _feed_forward(config, number)
-        if not config.use_sandwich_norm:
-            return cls(norm, self_attention, norm, mlp)
-        after_attention = Norm.of_branch_output(config, config.attn_post_norm_scale)
-        after_mlp = Norm.of_branch_output(config, config.ffn_post_norm_scale)
-        return cls(norm, self_attention, norm, mlp, after_attention, after_mlp)
+        """The configuration's layer of this global number, 0-based; layers need not be alike."""
+        mixer, feed_forward = made(MIXERS, config, number), made(FEED_FORWARDS, config, number)
+        sandwiched = config.use_sandwich_norm
+        return cls(
+            Norm.of(config) if mixer else None,
+            mixer,
+            Norm.of(config) if feed_forward else None,
+            feed_forward,
+            Norm.of_branch_output(config, config.attn_post_norm_scale) if mixer and sandwiched else None,
+            Norm.of_branch_output(config, config.ffn_post_norm_scale) if feed_forward and sandwiched else None,
+        )
+
+    def parts(self) -> LayerParts:
+        """Of each branch the norm, whose output the sublayer's first linears keep, and what the sublayer says."""
+        parts: list[Part] = []
+        collectives, linear_after = [], {}
+        for branch in self.branches:
+            sublayer: Sublayer = getattr(self, branch.sublayer)
+            first = tuple(join(branch.sublayer, name) for name in sublayer.first_linears)
+            parts.append(_norm_part(branch, first))
+            called = sublayer.called or branch.sublayer
+            parts += [part.within(branch.sublayer, called, branch.norm if first else None) for part in sublayer.parts()]
+            collectives += [join(branch.sublayer, name) for name in sublayer.collectives]
+            if {*first} & {*collectives}:
+                linear_after[branch.norm] = first[0]
+        return LayerParts(tuple(parts), frozenset(collectives), linear_after)
 
 
-def _feed_forward(config: ModelConfig, number: int) -> MLP | MoELayer:
-    return MoELayer.of(config) if config.moe_config.has_experts(number) else MLP.of(config)
+def _norm_part(branch: Branch, feeds: tuple[str, ...]) -> Part:
+    aliases = [branch.earlier_norm] if branch.earlier_norm else []
+    aliases += [f"{name}.norm" for name in (branch.norm, *aliases)]
+    return Part(
+        branch.norm, Again.OUTPUT, (branch.norm,), feeds=feeds, flag="layernorm", aliases=tuple(aliases),
+        unasked=True, name=branch.norm,
+    )  # fmt: skip
+
+
+LAYERS: list[Kind[AnyLayer]] = [Kind("transformer layer", Layer.of)]
+"""Of each layer the first one that applies."""
+
+
+def layer_of(config: ModelConfig, number: int) -> AnyLayer:
+    """The configuration's layer of this global number, 0-based."""
+    return made(LAYERS, config, number)

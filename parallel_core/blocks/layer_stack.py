@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parallel_core.blocks.block import Block, join
-from parallel_core.blocks.layer import Layer
+from parallel_core.blocks.layer import AnyLayer
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.recomputed import (
-    input_bytes,
     input_messages,
     kept_by_second_run,
     kept_of_group,
@@ -24,7 +23,7 @@ from parallel_core.recompute import ChunkRecompute
 class LayerStack(Block):
     """Layers under their global numbers, 0-based."""
 
-    layers: tuple[tuple[int, Layer], ...]
+    layers: tuple[tuple[int, AnyLayer], ...]
     recompute: ChunkRecompute
 
     def submodules(self) -> dict[str, Block]:
@@ -42,7 +41,7 @@ class LayerStack(Block):
             return {str(number): kept_of_group(self._of(group), micro_batch, asked, slices)}
         return {join(str(number), name): size for name, size in kept_of_layer(layer, micro_batch, asked).items()}
 
-    def _of(self, group: range) -> list[Layer]:
+    def _of(self, group: range) -> list[AnyLayer]:
         return [layer for _, layer in self.layers[group.start : group.stop]]
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
@@ -62,7 +61,7 @@ class LayerStack(Block):
             layer, asked = self.layers[group.start][1], self.recompute.layers[group.start]
             before += sum(self._kept_of(group, micro_batch).values())
             again = kept_by_second_run(self._of(group), micro_batch, asked, self.recompute.slices_inputs)
-            most = max(most, before + again + 2 * input_bytes(layer, micro_batch)) if again else most
+            most = max(most, before + again + 2 * layer.input_bytes(micro_batch)) if again else most
         return most
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:

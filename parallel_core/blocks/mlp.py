@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.numerics.activations import ACTIVATIONS
+from parallel_core.recompute import Again, Part
 
 if TYPE_CHECKING:
     from typing import Self
@@ -30,12 +32,32 @@ class BiasActivation(Block):
 
 
 @dataclass(frozen=True)
-class MLP(Block):
+class MLP(Sublayer):
     """linear_fc2(activation(linear_fc1(x)))."""
 
     linear_fc1: Linear
     activation: BiasActivation
     linear_fc2: Linear
+
+    collectives: ClassVar[tuple[str, ...]] = ("linear_fc1", "linear_fc2")
+
+    @property
+    def first_linears(self) -> tuple[str, ...]:
+        return ("linear_fc1",)
+
+    def parts(self) -> tuple[Part, ...]:
+        """What the first linear gives is kept by the activation alone, so the two are run again together."""
+        first, activation, second = ("linear_fc1",), "activation", ("linear_fc2",)
+        of_gate, of_up = "feed_forward.w1", "feed_forward.w3"
+        activations = f"{of_gate}.activation.silu", "feed_forward.mul", "mlp.activation_func.silu", "mlp.mul"
+        return (
+            Part("", holders=first, begins=True, flag="mlp", aliases=("feed_forward",)),
+            Part(
+                *first, runs=(*first, activation), holders=first, feeds=second, begins=True,
+                aliases=(f"{of_gate}.matmul", f"{of_up}.matmul"),
+            ),
+            Part(activation, Again.OUTPUT, feeds=second, aliases=activations, unasked=True),
+        )  # fmt: skip
 
     @classmethod
     def of(cls, config: ModelConfig, size: int | None = None) -> Self:

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from parallel_core.blocks.block import Block
 from parallel_core.blocks.dispatch import Dispatch
 from parallel_core.blocks.experts import Experts, SharedExperts
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.router import Router
+from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.recompute import Again, Part
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
 
 
 @dataclass(frozen=True)
-class MoELayer(Block):
+class MoELayer(Sublayer):
     """combine(experts(dispatch(x, router(x)))) + shared_experts(x)."""
 
     router: Router
     dispatch: Dispatch
     experts: Experts
     shared_experts: SharedExperts | None
+
+    called: ClassVar[str | None] = "moe"
+    """Nobody who names the feed-forward block of dense layers means it."""
+
+    def parts(self) -> tuple[Part, ...]:
+        """Router and dispatch keep the input as well, so that nothing is won by making the norm's output again."""
+        activation, shared = "experts.activation", "shared_experts"
+        parts = (
+            Part("", holders=("router",), begins=True, flag="moe"),
+            Part(activation, Again.OUTPUT, feeds=("experts.linear_fc2",), flag="moe_act"),
+            Part(shared, holders=(f"{shared}.linear_fc1",), flag="shared_experts"),
+        )
+        return parts if self.shared_experts is not None else parts[:-1]
 
     @classmethod
     def of(cls, config: ModelConfig) -> MoELayer:

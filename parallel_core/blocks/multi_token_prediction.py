@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from parallel_core.blocks.block import Block, ParametersOf
 from parallel_core.blocks.embedding import Embedding
 from parallel_core.blocks.head import CrossEntropy, output_layer
-from parallel_core.blocks.layer import Layer
+from parallel_core.blocks.layer import AnyLayer, layer_of
 from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
-from parallel_core.blocks.recomputed import input_bytes, input_messages, input_parts
+from parallel_core.blocks.recomputed import input_messages, input_parts
 from parallel_core.messages import Message
 from parallel_core.recompute import ChunkRecompute
 
@@ -44,7 +44,7 @@ class MultiTokenPredictionLayer(Block):
     enorm: Norm
     hnorm: Norm
     eh_proj: Linear
-    transformer_layer: Layer
+    transformer_layer: AnyLayer
     final_layernorm: Norm
     recompute: ChunkRecompute
     """Of the one layer; if that is computed again whole, what comes before it is too."""
@@ -56,7 +56,7 @@ class MultiTokenPredictionLayer(Block):
         eh_proj = Linear.column(config, 2 * size, size, bias=False)
         has_own = config.multi_token_prediction.own_ends > 0
         embedding = Embedding.of(config).own.parameters_alone if has_own else None
-        return cls(embedding, norm, norm, eh_proj, Layer.of(config, config.num_layers - 1), norm, recompute)
+        return cls(embedding, norm, norm, eh_proj, layer_of(config, config.num_layers - 1), norm, recompute)
 
     @property
     def is_computed_again(self) -> bool:
@@ -107,7 +107,7 @@ class MultiTokenPredictionLayer(Block):
         if not self.is_computed_again:
             again = self._stack.bytes_in_backward(micro_batch)
             return again and again + before - sum(self._kept_of_layer(micro_batch).values())
-        layer, whole = self.transformer_layer, input_bytes(self.transformer_layer, micro_batch)
+        layer, whole = self.transformer_layer, self.transformer_layer.input_bytes(micro_batch)
         again = sum(self._kept_of_projection(micro_batch).values()) + sum(layer.kept_bytes(micro_batch).values())
         has_inputs = input_parts(layer, micro_batch, self.recompute.slices_inputs) == 1
         return before + again + 2 * whole - 2 * whole * has_inputs
@@ -119,11 +119,11 @@ class MultiTokenPredictionLayer(Block):
     def _input(self, micro_batch: MicroBatch) -> int:
         """Of one of the two inputs, what a rank keeps if the depth is computed again."""
         layer, slices = self.transformer_layer, self.recompute.slices_inputs
-        return input_bytes(layer, micro_batch) // input_parts(layer, micro_batch, slices)
+        return layer.input_bytes(micro_batch) // input_parts(layer, micro_batch, slices)
 
     def _shared_with_head(self, micro_batch: MicroBatch) -> int:
         same = micro_batch.dtype == micro_batch.residual_dtype
-        return input_bytes(self.transformer_layer, micro_batch) if same else 0
+        return self.transformer_layer.input_bytes(micro_batch) if same else 0
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
         """Of what is kept, bytes that lie in host memory where the device has memory of its own."""

@@ -1,7 +1,7 @@
 """Whether two configurations describe the same network, beyond what names and shapes of parameters tell.
 
-An option says whether it is of the network (`option(of=...)`), and `config/no_effect` beside what it does nothing.
-Here stands how settings that are written differently mean the same.
+An option says whether it is of the network (`option(of=...)`), and `parallel_core/no_effect` beside what it does
+nothing. Here stands how settings that are written differently mean the same.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from parallel_core.attention.rope_scaling import ORIGINAL_LENGTHS
 from parallel_core.config import AllConfig, SlidingWindowConfig
 from parallel_core.config.moe import SPARSE_MIXER
-from parallel_core.config.no_effect import without_effect
 from parallel_core.config.tree import FLAG_OF, OF_NETWORK
 from parallel_core.findings import shown
 from parallel_core.moe.routing import RoutingRule
+from parallel_core.no_effect import without_effect
 
 
 class Difference(NamedTuple):

@@ -9,22 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 from parallel_core.findings import Finding
 from parallel_core.recompute import tables
-from parallel_core.recompute.modules import (
-    ACTIVATION,
-    DEFAULT_COMMUNICATION,
-    DEFAULT_SELECT,
-    FIRST_LINEAR,
-    LINEAR_AFTER,
-    MEGATRON_MODULES,
-    MODULES,
-    NORMS,
-    OUTPUT_DROPPED,
-    LayerKind,
-    matching,
-    outermost,
-    rest_of_layer,
-)
-from parallel_core.recompute.offload import WHOLE_LAYER, OffloadSettings, offloaded_modules
+from parallel_core.recompute.offload import OffloadSettings, offloaded_modules
+from parallel_core.recompute.parts import Again, LayerParts, Part, is_within
 from parallel_core.recompute.tables import Table, as_logged
 
 
@@ -54,48 +40,43 @@ class LayerRecompute(NamedTuple):
     """What is computed again of one layer."""
 
     full: bool = False
-    modules: tuple[str, ...] = ()
-    """Paths within the layer; none of them lies in another."""
+    parts: tuple[Part, ...] = ()
+    """None of them lies in another."""
     kept_collectives: frozenset[str] = frozenset()
     """Linears whose tensor-parallel collectives are not run again: what they gave is kept."""
     offloaded: tuple[str, ...] = ()
     """Paths within the layer of modules that keep what they keep in host memory."""
-    droppable: tuple[str, ...] = ()
-    """Modules whose output may be made again although nobody asked for it: none of those that are asked for."""
+    droppable: tuple[Part, ...] = ()
+    """Parts whose output may be made again although nobody asked for it: none of those that are asked for."""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The names of the parts."""
+        return tuple(part.name for part in self.parts)
 
     @property
     def is_asked_for(self) -> bool:
         """Whether the user wants anything of this layer computed again, or offloaded."""
-        return self.full or bool({*self.modules} - {*self.droppable} or self.offloaded)
+        return self.full or bool(self.offloaded) or any(part not in self.droppable for part in self.parts)
 
-    def dropping_outputs(self, kept: Iterable[str] = ()) -> LayerRecompute:
+    def dropping_outputs(self, there: LayerParts, norms: bool) -> LayerRecompute:
         """The same where norms and an activation together take a hundredth of a layer's time, while their outputs are a
-        third of what it keeps; without those of the modules `kept`."""
-        dropped = {*self.droppable} - {*kept}
-        return self._replace(modules=outermost({*self.modules, *dropped}))
-
-    def of_layer(self, kind: LayerKind) -> LayerRecompute:
-        """What of it such a layer has. What the norm before experts gives is kept by router and dispatch as well, so
-        that nothing is won by making it again."""
-        absent = {*MODULES} - {*kind.modules}
-        if kind.has_experts:
-            absent |= {LINEAR_AFTER["pre_mlp_layernorm"], "mlp.linear_fc2", "pre_mlp_layernorm"}
-        modules, droppable = (
-            tuple(module for module in named if module not in absent) for named in (self.modules, self.droppable)
-        )
-        kept = self.kept_collectives - absent
-        return self._replace(modules=modules, droppable=droppable, kept_collectives=kept)
+        third of what it keeps; `norms`: those of norms, too."""
+        dropped = {part.name for part in self.droppable if norms or part.flag != NORMS}
+        return self._replace(parts=there.outermost({*self.modules, *dropped}))
 
     def offloads(self, path: str) -> bool:
         """Whether what a module keeps lies in host memory."""
-        return any(module == WHOLE_LAYER or f"{path}.".startswith(f"{module}.") for module in self.offloaded)
+        return any(is_within(path, module) for module in self.offloaded)
 
     @property
-    def without_output(self) -> frozenset[str]:
-        """Those of `modules` whose result is dropped as well. The first linear of a feed-forward block is computed
-        again together with the activation, whose result it is then."""
-        dropped = OUTPUT_DROPPED.intersection(self.modules)
-        return dropped | {FIRST_LINEAR} if {FIRST_LINEAR, *ACTIVATION} <= {*self.modules} else dropped
+    def ways(self) -> dict[str, Again]:
+        """Path of each part -> how it runs. One whose output another part makes again drops that as well."""
+        made_again = {path for part in self.parts if part.again is Again.OUTPUT for path in part.feeds}
+        return {
+            part.path: Again.WITHOUT_OUTPUT if not part.again and made_again.intersection(part.feeds) else part.again
+            for part in self.parts
+        }
 
 
 @dataclass(frozen=True)
@@ -133,6 +114,8 @@ class RecomputePlan:
     """Whole layers; these beat modules."""
     select: dict[str, Table]
     """Pattern of modules -> layers."""
+    flagged: dict[str, Table]
+    """Value of --recompute-modules -> layers."""
     communication: dict[str, Table]
     """Pattern of modules whose collectives are run again -> layers."""
     select_exclude: dict[str, Table]
@@ -161,7 +144,8 @@ class RecomputePlan:
         return cls(
             counts,
             tables.table_of(settings.recompute, counts) if by_stage else _full(settings, counts),
-            {**(select if by_stage else {}), **_select(settings, counts)},
+            {**(select if by_stage else {}), **_activations(settings, counts)},
+            _flagged(settings, counts),
             communication,
             select_exclude,
             communication_exclude,
@@ -173,28 +157,30 @@ class RecomputePlan:
             by_stage=by_stage,
         )
 
-    def chunk(self, stage: int, chunk: int) -> ChunkRecompute:
-        """Of one of a stage's chunks."""
-        layers = tuple(self._layer(stage, chunk, index) for index in range(self.counts[chunk][stage]))
-        return ChunkRecompute(layers, self.group_size, self.slices_inputs, self.smallest_offloaded)
+    def of_layers(self, layers: Iterable[LayerRecompute]) -> ChunkRecompute:
+        """Of layers of one chunk."""
+        return ChunkRecompute(tuple(layers), self.group_size, self.slices_inputs, self.smallest_offloaded)
 
-    def _layer(self, stage: int, chunk: int, index: int) -> LayerRecompute:
-        def named(patterns: dict[str, Table]) -> set[str]:
+    def layer(self, stage: int, chunk: int, index: int, there: LayerParts) -> LayerRecompute:
+        """Of a stage's chunk's `index`-th layer, which has these parts."""
+
+        def named(patterns: dict[str, Table], of_name: Callable[[str], set[str]] = there.matching) -> set[str]:
             here = (pattern for pattern, table in patterns.items() if index < table[chunk][stage])
-            return {module for pattern in here for module in matching(pattern)}
+            return {name for pattern in here for name in of_name(pattern)}
 
         whole, left_out = index < self.full[chunk][stage], named(self.select_exclude)
         full = whole and not left_out
-        modules = rest_of_layer(left_out) if whole else outermost(named(self.select) - left_out)
-        modules = () if full else modules
+        asked = named(self.select) | named(self.flagged, there.flagged)
+        parts = () if full else there.rest(left_out) if whole else there.outermost(asked - left_out)
         kept = frozenset[str]()
-        if not self.runs_collectives_again and (full or modules):
+        if not self.runs_collectives_again and (full or parts):
             again = named(self.communication) - named(self.communication_exclude)
-            kept = COLLECTIVES - {LINEAR_AFTER[norm] for norm in again & LINEAR_AFTER.keys()}
+            kept = there.collectives - {there.linear_after[norm] for norm in again & there.linear_after.keys()}
         if whole:
-            return LayerRecompute(full, modules, kept)
-        droppable = tuple(module for module in (*NORMS, *ACTIVATION) if module not in {*left_out, *modules})
-        return LayerRecompute(full, modules, kept, self.offload(index), droppable)
+            return LayerRecompute(full, parts, kept)
+        taken = left_out | {part.name for part in parts}
+        droppable = tuple(part for part in there.parts if part.unasked and part.name not in taken)
+        return LayerRecompute(full, parts, kept, self.offload(index), droppable)
 
     def log_lines(self) -> Iterator[str]:
         """The normalised tables, if the user wrote any."""
@@ -219,10 +205,13 @@ class RecomputePlan:
                 yield f"Set select recompute on at layer {number}: {', '.join(layer.modules)}"
 
 
-COLLECTIVES = frozenset({"self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2"})
-"""The modules of a layer that have tensor-parallel collectives."""
+NORMS, ACTIVATION = "layernorm", r"mlp\.activation"
+"""Of --recompute-norm, as --recompute-modules says it; of --recompute-activation-function, as a pattern."""
 
-PATTERNS = {"select_recompute": DEFAULT_SELECT, "select_comm_recompute": DEFAULT_COMMUNICATION}
+PATTERNS = {
+    "select_recompute": (r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu"),
+    "select_comm_recompute": (r".*\.norm",),
+}
 """Settings with patterns -> those that stand for none given."""
 
 BY_STAGE = ("recompute", "select_recompute", "select_comm_recompute")
@@ -245,33 +234,35 @@ def _first(settings: RecomputeSettings, layers: int, counts: Table) -> Table:
     return tables.first_of(layers, counts)
 
 
-def _select(settings: RecomputeSettings, counts: Table) -> dict[str, Table]:
-    """Modules by Megatron's and MindSpeed's flags. MindSpeed counts layers after the whole ones."""
+def _flagged(settings: RecomputeSettings, counts: Table) -> dict[str, Table]:
+    """Modules by Megatron's and MindSpeed's flags."""
     chosen: dict[str, Table] = {}
     if settings.recompute_granularity == "selective":
-        for name in settings.recompute_modules or ("core_attn",):
-            chosen |= dict.fromkeys(map(_pattern, MEGATRON_MODULES.get(name, ())), tables.all_of(counts))
-    full = (settings.recompute_num_layers or 0) if settings.recompute_granularity == "full" else 0
-    for asked, layers, modules in (
-        (settings.recompute_activation_function, settings.recompute_activation_function_num_layers, ACTIVATION),
-        (settings.recompute_norm, settings.recompute_norm_num_layers, NORMS),
-        (settings.recompute_mla_up_proj, None, MEGATRON_MODULES["mla_up_proj"]),
-    ):
-        if asked:
-            table = tables.all_of(counts) if layers is None else _first(settings, full + layers, counts)
-            chosen |= dict.fromkeys(map(_pattern, modules), table)
+        chosen |= dict.fromkeys(settings.recompute_modules or ("core_attn",), tables.all_of(counts))
+    if settings.recompute_norm:
+        chosen[NORMS] = _after_whole(settings, settings.recompute_norm_num_layers, counts)
+    if settings.recompute_mla_up_proj:
+        chosen["mla_up_proj"] = tables.all_of(counts)
     return chosen
 
 
-def _pattern(path: str) -> str:
-    return path.replace(".", r"\.")
+def _activations(settings: RecomputeSettings, counts: Table) -> dict[str, Table]:
+    if not settings.recompute_activation_function:
+        return {}
+    return {ACTIVATION: _after_whole(settings, settings.recompute_activation_function_num_layers, counts)}
+
+
+def _after_whole(settings: RecomputeSettings, layers: int | None, counts: Table) -> Table:
+    """MindSpeed counts layers after the whole ones; all, if it counts none."""
+    full = (settings.recompute_num_layers or 0) if settings.recompute_granularity == "full" else 0
+    return tables.all_of(counts) if layers is None else _first(settings, full + layers, counts)
 
 
 def wrong_settings(
-    settings: RecomputeSettings, counts: Table, flags: dict[str, str], modules: tuple[str, ...]
+    settings: RecomputeSettings, counts: Table, flags: dict[str, str], there: LayerParts
 ) -> Iterator[Finding]:
-    """What is wrong with the lists by stage; `flags` are the names of the settings, `modules` what the model's layers
-    have."""
+    """What is wrong with the lists by stage; `flags` are the names of the settings, `there` the parts of the model's
+    layers."""
     for name in (*BY_STAGE, *(f"{pattern}_exclude" for pattern in PATTERNS)):
         value = getattr(settings, name)
         try:
@@ -282,16 +273,17 @@ def wrong_settings(
         except ValueError as error:
             yield Finding(flags[name], value, str(error), "change it")
             continue
-        there = tuple(LINEAR_AFTER) if name.startswith("select_comm") else modules
+        parts = there.parts
+        if name.startswith("select_comm"):
+            parts = tuple(part for part in parts if part.flag == NORMS)
         for pattern in found if by_pattern else ():
-            yield from _unknown_pattern(flags[name], pattern, there)
+            yield from _unknown_pattern(flags[name], pattern, LayerParts(parts))
 
 
-def _unknown_pattern(flag: str, pattern: str, there: tuple[str, ...]) -> Iterator[Finding]:
+def _unknown_pattern(flag: str, pattern: str, there: LayerParts) -> Iterator[Finding]:
     try:
-        rule = (
-            None if {*matching(pattern)} & {*there} else f"matches no module; those of a layer are {', '.join(there)}"
-        )
+        names = ", ".join(part.name for part in there.parts)
+        rule = None if there.matching(pattern) else f"matches no module; those of a layer are {names}"
     except ValueError as error:
         rule = str(error)
     if rule:

@@ -15,12 +15,14 @@ from mindspore import Tensor, nn
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.moe.token_dispatch import one_row_at_least
+from parallel_core.recompute import CellRecompute
 from pynative import kernels, parallel_state
 from pynative.moe.rows import copied_rows
 from pynative.parameter import make_parameter
 from pynative.tape.autograd import Function, add_weight_gradients
 from pynative.tensor_parallel.linear import AdapterOfLinear
 from pynative.tensor_parallel.recompute import fork_made_again, made_again
+from pynative.tensor_parallel.run_part import NOTHING, run_part
 
 Counts = Sequence[int]
 """Rows of each expert, in the order of the rows."""
@@ -103,8 +105,15 @@ class Experts(nn.Cell):
         submodules: what they are, by default what the configuration says.
     """
 
-    def __init__(self, num_local_experts: int, config: ModelConfig, submodules: blocks.Experts | None = None) -> None:
+    def __init__(
+        self,
+        num_local_experts: int,
+        config: ModelConfig,
+        submodules: blocks.Experts | None = None,
+        recomputed: CellRecompute = NOTHING,
+    ) -> None:
         super().__init__()
+        self.recomputed = recomputed
         block = blocks.Experts.of(config) if submodules is None else submodules
         self.safe_tokens = config.moe_config.enable_gmm_safe_tokens
         self.operator = block.expert.activation.operator
@@ -136,12 +145,12 @@ class Experts(nn.Cell):
         intermediate = _product(first, tokens, counts)
         if first[0].bias is not None:
             intermediate = kernels.add_grouped_bias(intermediate, [linear.bias for linear in first], counts)
-        output = _product(second, self.activate(intermediate, probs), counts)
+        output = _product(second, run_part(self, "activation", self._activate, intermediate, probs), counts)
         if second[0].bias is not None and self.adds_bias:
             output = kernels.add_grouped_bias(output, [linear.bias for linear in second], counts, probs)
         return output
 
-    def activate(self, intermediate: Tensor, probs: Tensor) -> Tensor:
+    def _activate(self, intermediate: Tensor, probs: Tensor) -> Tensor:
         """[R, f/t'], gated 2 f/t', and probabilities [R] -> [R, f/t']."""
         return kernels.weighted_activation(intermediate, probs, self.operator)
 
@@ -170,7 +179,7 @@ class GroupedMLP(Experts):
         return copied_rows(self.through(self.experts, tokens, probs, rows.tolist()), filled.undone)
 
 
-def experts_of(config: ModelConfig, block: blocks.Experts) -> SequentialMLP | GroupedMLP:
+def experts_of(config: ModelConfig, block: blocks.Experts, recomputed: CellRecompute) -> SequentialMLP | GroupedMLP:
     """By --moe-grouped-gemm."""
     kind = GroupedMLP if config.moe_config.moe_grouped_gemm else SequentialMLP
-    return kind(len(block.local(0)), config, block)
+    return kind(len(block.local(0)), config, block, recomputed)

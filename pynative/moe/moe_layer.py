@@ -9,6 +9,7 @@ from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from parallel_core.recompute import CellRecompute
 from pynative import kernels
 from pynative.moe.experts import experts_of
 from pynative.moe.hot_experts import HotExperts
@@ -16,6 +17,7 @@ from pynative.moe.router import TopKRouter
 from pynative.moe.shared_experts import SharedExperts
 from pynative.moe.token_dispatcher import Dispatched, MoETokenDispatcher
 from pynative.parameter import type_of
+from pynative.tensor_parallel.run_part import NOTHING, LayerSettings, run_part
 
 
 class MoELayer(nn.Cell):
@@ -27,21 +29,33 @@ class MoELayer(nn.Cell):
     """
 
     def __init__(
-        self, config: ModelConfig, submodules: blocks.MoELayer | None = None, layer_number: int | None = None
+        self,
+        config: ModelConfig,
+        submodules: blocks.MoELayer | None = None,
+        layer_number: int | None = None,
+        recomputed: CellRecompute = NOTHING,
     ) -> None:
         super().__init__()
+        self.recomputed = recomputed
         block = blocks.MoELayer.of(config) if submodules is None else submodules
         layer_number = 1 if layer_number is None else layer_number
         self.compute_dtype = type_of(config.compute_dtype)
         self.router = TopKRouter(config, layer_number)
         self.token_dispatcher = MoETokenDispatcher.of(config)
-        self.experts = experts_of(config, block.experts)
+        self.experts = experts_of(config, block.experts, recomputed.within("experts"))
         self.hot_experts: HotExperts | None = None
         if config.moe_config.hot_expert_num:
             self.hot_experts = HotExperts(config, layer_number, self.experts, self.token_dispatcher)
             self.router.capacities = self.hot_experts.capacities
-        self.shared_experts = None if block.shared_experts is None else SharedExperts(config, block.shared_experts)
+        shared = block.shared_experts
+        inner = recomputed.within("shared_experts")
+        self.shared_experts = None if shared is None else SharedExperts(config, shared, inner)
         self.overlaps_shared = config.moe_config.moe_shared_expert_overlap
+
+    @classmethod
+    def of(cls, block: blocks.MoELayer, settings: LayerSettings) -> MoELayer:
+        """The cell of a layer's block."""
+        return cls(settings.config, block, settings.layer_number, settings.recomputed)
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added: none)."""
@@ -56,9 +70,9 @@ class MoELayer(nn.Cell):
         hidden_states, for_all = kernels.fork(hidden_states)
         if self.overlaps_shared:
             on_its_way = self._sent(hidden_states)
-            shared, _ = self.shared_experts(for_all)
+            shared, _ = run_part(self, "shared_experts", self.shared_experts, for_all)
         else:
-            shared, _ = self.shared_experts(for_all)
+            shared, _ = run_part(self, "shared_experts", self.shared_experts, for_all)
             on_its_way = self._sent(hidden_states)
         return kernels.bias_dropout_add(shared, None, self._computed(on_its_way)), None
 

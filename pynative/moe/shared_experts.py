@@ -6,17 +6,24 @@ from mindspore import Tensor
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from parallel_core.recompute import CellRecompute
 from pynative import kernels
 from pynative.parameter import make_parameter
 from pynative.tensor_parallel.mlp import ParallelMLP
+from pynative.tensor_parallel.run_part import NOTHING
 
 
 class SharedExperts(ParallelMLP):
     """mlp(x), with --moe-shared-expert-gate times sigmoid(x gate_weight^T)."""
 
-    def __init__(self, config: ModelConfig, block: blocks.SharedExperts | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        block: blocks.SharedExperts | None = None,
+        recomputed: CellRecompute = NOTHING,
+    ) -> None:
         block = blocks.SharedExperts.of(config) if block is None else block
-        super().__init__(config, block)
+        super().__init__(config, block, recomputed)
         self.gate_weight = None if block.gate is None else make_parameter(*block.gate)
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:

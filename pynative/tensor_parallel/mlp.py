@@ -1,31 +1,49 @@
 """The feed-forward half of a layer: h -> f -> h with an activation between, or a gated one."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from parallel_core.recompute import CellRecompute
 from pynative import kernels
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+from pynative.tensor_parallel.run_part import NOTHING, LayerSettings, keep_collectives, run_part
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class ParallelMLP(nn.Cell):
     """linear_fc2(activation(linear_fc1(x))), cut by columns then by rows; gated, linear_fc1 has [gate; up]."""
 
-    def __init__(self, config: ModelConfig, block: blocks.MLP | None = None) -> None:
+    def __init__(
+        self, config: ModelConfig, block: blocks.MLP | None = None, recomputed: CellRecompute = NOTHING
+    ) -> None:
         super().__init__()
+        self.recomputed = recomputed
         block = blocks.MLP.of(config) if block is None else block
         self.operator = block.activation.operator
         self.linear_fc1 = ColumnParallelLinear.of(block.linear_fc1, config=config, skip_bias_add=True)
         self.linear_fc2 = RowParallelLinear.of(block.linear_fc2, config=config)
+        keep_collectives(self)
+
+    @classmethod
+    def of(cls, block: blocks.MLP, settings: LayerSettings) -> Self:
+        """The cell of a layer's block."""
+        return cls(settings.config, block, settings.recomputed)
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added)."""
-        return self.linear_fc2(self.expand(hidden_states))
+        return self.linear_fc2(run_part(self, "linear_fc1", self._expand, hidden_states))
 
-    def expand(self, hidden_states: Tensor) -> Tensor:
+    def _expand(self, hidden_states: Tensor) -> Tensor:
         """[s, b, h] -> [s, b, f/t], activated."""
-        return self.activate(*self.linear_fc1(hidden_states))
+        return run_part(self, "activation", self._activate, *self.linear_fc1(hidden_states))
 
-    def activate(self, intermediate: Tensor, bias: Tensor | None) -> Tensor:
+    def _activate(self, intermediate: Tensor, bias: Tensor | None) -> Tensor:
         """[s, b, f/t], gated 2 f/t, and a bias -> [s, b, f/t]."""
         return kernels.bias_activation(intermediate, bias, self.operator)

@@ -12,7 +12,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from parallel_core.blocks import adapter_findings, recompute_lines
+from parallel_core.blocks import adapter_findings, recompute_findings, recompute_lines
 from parallel_core.checkpoint.commit import METRICS
 from parallel_core.checkpoint.convert.huggingface.write import huggingface_findings
 from parallel_core.checkpoint.save_folder import save_findings
@@ -29,6 +29,7 @@ from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.startup.log import log, warn
 from pynative.step_position import StepPosition, set_step_position
 from pynative.tape.layer_events import LayerEvents
+from pynative.tensor_parallel.offload import offload_notice
 from pynative.training.callbacks import (
     Callback,
     CheckpointCallback,
@@ -58,7 +59,6 @@ from pynative.training.parallel_training_reducer import ParallelTrainingReducer
 from pynative.training.start import say_start
 from pynative.training.train_step import TrainOneStepCell
 from pynative.training.utils import set_parallel_context, set_seed
-from pynative.transformer.offload import offload_notice
 from pynative.transformer.transformer import unused_recompute_notice
 
 __all__ = [
@@ -201,6 +201,7 @@ def _refuse(
     findings = [
         *huggingface_findings(config),
         *adapter_findings(config),
+        *recompute_findings(config),
         *required_to_train(config),
         *save_findings(config),
     ]

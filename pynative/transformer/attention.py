@@ -3,6 +3,8 @@
 s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tensor-parallel size.
 """
 
+from __future__ import annotations
+
 import enum
 
 from mindspore import Tensor, nn
@@ -10,6 +12,7 @@ from mindspore import Tensor, nn
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
+from parallel_core.recompute import CellRecompute
 from pynative import kernels, key_value_cache, parallel_state
 from pynative.context_parallel.attention import context_parallel_attention
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
@@ -17,6 +20,7 @@ from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.query_groups import take_shared_group
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.tensor_parallel.recompute import left_out
+from pynative.tensor_parallel.run_part import NOTHING, LayerSettings, keep_collectives, run_part
 from pynative.transformer.enums import AttnMaskType, is_causal
 from pynative.transformer.norm import norm_of
 from pynative.transformer.rope import angles
@@ -36,7 +40,7 @@ class CoreAttention(nn.Cell):
         block: blocks.CoreAttention | None = None,
     ) -> None:
         super().__init__()
-        block = blocks.Layer.of(config, layer_number - 1).self_attention.core_attention if block is None else block
+        block = blocks.Attention.of(config, layer_number - 1).core_attention if block is None else block
         self.layer_number = layer_number
         self.causal = is_causal(attn_mask_type)
         self.scale, self.form = block.scale, block.form
@@ -104,8 +108,10 @@ class ParallelAttention(nn.Cell):
         layer_number: int,
         attn_mask_type: enum.Enum = AttnMaskType.causal,
         block: blocks.Attention | None = None,
+        recomputed: CellRecompute = NOTHING,
     ) -> None:
         super().__init__()
+        self.recomputed = recomputed
         self.group = parallel_state.get_tensor_model_parallel_group()
         block = blocks.Attention.of(config, layer_number - 1) if block is None else block
         core = block.core_attention
@@ -118,6 +124,13 @@ class ParallelAttention(nn.Cell):
         self.region = Boundary.of(config).inside()
         self.core_attention = CoreAttention(config, layer_number, attn_mask_type, core)
         self.linear_proj = RowParallelLinear.of(block.linear_proj, config=config)
+        keep_collectives(self)
+
+    @classmethod
+    def of(cls, block: blocks.Attention, settings: LayerSettings) -> ParallelAttention:
+        """The cell of a layer's block."""
+        mask_type = settings.attn_mask_type or AttnMaskType.causal
+        return cls(settings.config, settings.layer_number, mask_type, block, settings.recomputed)
 
     def construct(
         self,
@@ -126,7 +139,7 @@ class ParallelAttention(nn.Cell):
         document_starts: Array | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added)."""
-        rows, _ = self.linear_qkv(hidden_states)
+        rows, _ = run_part(self, "linear_qkv", self.linear_qkv, hidden_states)
         qkv = take_shared_group(rows, self.group, self.heads, self.groups, self.head_size)
         query, key, value = kernels.split_qkv(qkv, self.local_groups, self.heads_per_group, self.head_size)
         if self.q_layernorm is not None and self.k_layernorm is not None:
@@ -138,4 +151,5 @@ class ParallelAttention(nn.Cell):
         cache = key_value_cache.current()
         if cache is not None:
             key, value = cache.keep(self.core_attention.layer_number, self.core_attention.form, key, value)
-        return self.linear_proj(self.core_attention(query, key, value, attention_mask, document_starts))
+        out = run_part(self, "core_attention", self.core_attention, query, key, value, attention_mask, document_starts)
+        return run_part(self, "linear_proj", self.linear_proj, out)

@@ -1,28 +1,23 @@
 """One transformer layer: attention and feed-forward, each normed before and added to the residual stream."""
 
+from __future__ import annotations
+
 import enum
+from collections.abc import Callable
+from typing import Any
 
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
+from parallel_core.recompute import CellRecompute
 from pynative import kernels
-from pynative.moe.moe_layer import MoELayer
 from pynative.tensor_parallel.mappings import Boundary
-from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.tensor_parallel.random import get_rng_tracer
-from pynative.transformer.attention import ParallelAttention
+from pynative.tensor_parallel.run_part import NOTHING, LayerSettings, run_part
 from pynative.transformer.enums import AttnMaskType
-from pynative.transformer.multi_latent_attention import MLASelfAttention
-from pynative.transformer.norm import norm_of
-
-AFTER_ATTENTION, AFTER_MLP = 1, 2
-"""Places of the hidden dropout masks among a layer's dropout masks."""
-
-
-ATTENTIONS = {blocks.Attention: ParallelAttention, blocks.LatentAttention: MLASelfAttention}
-"""Block -> its cell."""
+from pynative.transformer.kinds import cell_of
 
 
 class ParallelTransformerLayer(nn.Cell):
@@ -40,28 +35,35 @@ class ParallelTransformerLayer(nn.Cell):
         layer_number: int,
         self_attn_mask_type: enum.Enum = AttnMaskType.causal,
         block: blocks.Layer | None = None,
+        recomputed: CellRecompute = NOTHING,
     ) -> None:
         super().__init__()
+        block = blocks.Layer.of(config, layer_number - 1) if block is None else block
         self.boundary = Boundary.of(config)
-        self.layer_number = layer_number
+        self.layer_number, self.recomputed = layer_number, recomputed
         self.hidden_dropout = config.hidden_dropout_rate
         self.residual_scale = config.scales.residual
         self.residual_after_norm = config.apply_residual_connection_post_norm
-        block = blocks.Layer.of(config, layer_number - 1) if block is None else block
-        self.input_layernorm = norm_of(block.input_layernorm, config)
-        attention = ATTENTIONS[type(block.self_attention)]
-        self.self_attention = attention(config, layer_number, self_attn_mask_type, block.self_attention)
-        self.pre_mlp_layernorm = norm_of(block.pre_mlp_layernorm, config)
-        self.mlp = _feed_forward(config, layer_number, block.mlp)
-        self.post_attention_layernorm = norm_of(block.post_attention_layernorm, config)
-        self.post_mlp_layernorm = norm_of(block.post_mlp_layernorm, config)
+        self.branches = block.branches
+        settings = LayerSettings(config, layer_number, self_attn_mask_type, recomputed)
+        for name, part in block.submodules().items():
+            setattr(self, name, cell_of(part, settings.within(name)))
 
-    def _part(self, hidden_states: Tensor, norm: nn.Cell) -> tuple[Tensor, Tensor]:
+    @classmethod
+    def of(cls, block: blocks.Layer, settings: LayerSettings) -> ParallelTransformerLayer:
+        """The cell of a stack's block."""
+        mask_type = settings.attn_mask_type or AttnMaskType.causal
+        return cls(settings.config, settings.layer_number, mask_type, block, settings.recomputed)
+
+    def _part(self, hidden_states: Tensor, norm: str) -> tuple[Tensor, Tensor]:
         """What goes into the branch, and what by it."""
         if self.residual_after_norm:
-            return kernels.fork(norm(hidden_states))
+            return kernels.fork(self._normed(hidden_states, norm))
         branch, residual = kernels.fork(hidden_states)
-        return norm(branch), residual
+        return self._normed(branch, norm), residual
+
+    def _normed(self, hidden_states: Tensor, norm: str) -> Tensor:
+        return run_part(self, norm, getattr(self, norm), hidden_states)
 
     def _join(self, result: tuple[Tensor, Tensor | None], residual: Tensor, norm: nn.Cell | None, place: int) -> Tensor:
         """residual + dropout(scale x norm(output + bias))."""
@@ -83,12 +85,19 @@ class ParallelTransformerLayer(nn.Cell):
     ) -> Tensor:
         """[s, b, h] -> [s, b, h]; with sequence parallelism s is the length of this rank's shard. The others: see
         `CoreAttention`."""
-        normed, residual = self._part(hidden_states, self.input_layernorm)
-        attended = self.self_attention(normed, attention_mask, document_starts)
-        hidden_states = self._join(attended, residual, self.post_attention_layernorm, AFTER_ATTENTION)
-        normed, residual = self._part(hidden_states, self.pre_mlp_layernorm)
-        return self._join(self.mlp(normed), residual, self.post_mlp_layernorm, AFTER_MLP)
+        return run_part(self, "", self._through, hidden_states, attention_mask, document_starts)
+
+    def _through(self, hidden_states: Tensor, *masking: Tensor | Array | None) -> Tensor:
+        for branch in self.branches:
+            normed, residual = self._part(hidden_states, branch.norm)
+            inputs = (normed, *masking) if branch.mixes else (normed,)
+            result = run_part(self, branch.sublayer, getattr(self, branch.sublayer), *inputs)
+            norm_after = getattr(self, branch.norm_after, None)
+            hidden_states = self._join(result, residual, norm_after, branch.place)
+        return hidden_states
 
 
-def _feed_forward(config: ModelConfig, layer_number: int, block: blocks.MLP | blocks.MoELayer) -> nn.Cell:
-    return ParallelMLP(config, block) if isinstance(block, blocks.MLP) else MoELayer(config, block, layer_number)
+LAYERS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
+    blocks.Layer: ParallelTransformerLayer.of,
+}
+"""Block of a kind of layer -> its cell, whose construct takes (hidden states, attention mask, document starts)."""

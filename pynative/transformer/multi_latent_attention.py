@@ -4,6 +4,8 @@ s sequence, b batch, h hidden, n heads, t tensor-parallel size; of each head p p
 and keys, e of values.
 """
 
+from __future__ import annotations
+
 import enum
 
 from mindspore import Tensor, nn
@@ -11,10 +13,12 @@ from mindspore import Tensor, nn
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
+from parallel_core.recompute import CellRecompute
 from pynative import kernels, key_value_cache, parallel_state
 from pynative.tensor_parallel.layers import ColumnParallelLinear, DuplicatedLinear, RowParallelLinear
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.recompute import fork_made_again
+from pynative.tensor_parallel.run_part import NOTHING, LayerSettings, run_part
 from pynative.transformer.absorbed_projections import AbsorbedProjections
 from pynative.transformer.attention import CoreAttention
 from pynative.transformer.enums import AttnMaskType
@@ -36,8 +40,10 @@ class MLASelfAttention(nn.Cell):
         layer_number: int,
         attn_mask_type: enum.Enum = AttnMaskType.causal,
         block: blocks.LatentAttention | None = None,
+        recomputed: CellRecompute = NOTHING,
     ) -> None:
         super().__init__()
+        self.recomputed = recomputed
         block = blocks.LatentAttention.of(config, layer_number - 1) if block is None else block
         core = block.core_attention
         self.boundary = Boundary.of(config)
@@ -59,6 +65,12 @@ class MLASelfAttention(nn.Cell):
         )
         self.linear_proj = RowParallelLinear.of(block.linear_proj, config=config)
 
+    @classmethod
+    def of(cls, block: blocks.LatentAttention, settings: LayerSettings) -> MLASelfAttention:
+        """The cell of a layer's block."""
+        mask_type = settings.attn_mask_type or AttnMaskType.causal
+        return cls(settings.config, settings.layer_number, mask_type, block, settings.recomputed)
+
     @property
     def linear_q(self) -> nn.Cell:
         """The linear that gives the heads of queries."""
@@ -75,8 +87,10 @@ class MLASelfAttention(nn.Cell):
         query_latent = self.compress_query(for_queries)
         latent, rotary_key = kernels.split_features(self.linear_kv_down_proj(for_keys)[0], self.latent_widths)
         latent = latent if self.kv_layernorm is None else self.kv_layernorm(latent)
-        heads = self.project_up(query_latent, latent, self.boundary.entered(rotary_key))
-        return self.linear_proj(self._attended(heads, (attention_mask, document_starts), hidden_states, query_latent))
+        rotary_key = self.boundary.entered(rotary_key)
+        heads = run_part(self, "up_projections", self.project_up, query_latent, latent, rotary_key)
+        out = self._attended(heads, (attention_mask, document_starts), hidden_states, query_latent)
+        return run_part(self, "linear_proj", self.linear_proj, out)
 
     def _attended(
         self,
@@ -87,11 +101,14 @@ class MLASelfAttention(nn.Cell):
     ) -> Tensor:
         """[s, b, n/t x e]. An indexer looks at what queries, keys and values are made of."""
         if not isinstance(self.core_attention, DSAttention):
-            absorbed, attended = self._absorbed(), self.core_attention(*heads, *masking)
+            absorbed, attended = (
+                self._absorbed(),
+                run_part(self, "core_attention", self.core_attention, *heads, *masking),
+            )
             return attended if absorbed is None else absorbed.values(attended)
         if any(given is not None for given in masking):
             raise ValueError("sparse attention knows the causal order alone: leave masks and document starts out")
-        return self.core_attention(*heads, hidden_states, query_latent)
+        return run_part(self, "core_attention", self.core_attention, *heads, hidden_states, query_latent)
 
     def compress_query(self, hidden_states: Tensor) -> Tensor:
         """The latent of the queries; where they are not compressed, the hidden states themselves."""

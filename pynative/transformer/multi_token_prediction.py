@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from mindspore import Tensor, nn
 
@@ -15,17 +16,19 @@ from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.numerics import averaging
 from parallel_core.numerics.dtypes import Array
+from parallel_core.recompute import CellRecompute
 from parallel_core.step_figures import mtp_loss
 from pynative import kernels, parallel_state, step_figures
 from pynative.context_parallel.batch import counted_tokens, mask_ahead, tokens_ahead
 from pynative.parameter import type_of
 from pynative.tape.autograd import Function, detached
 from pynative.tensor_parallel.layers import ColumnParallelLinear
+from pynative.tensor_parallel.recompute import checkpoint
+from pynative.tensor_parallel.run_part import LayerSettings
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
-from pynative.transformer.layer import ParallelTransformerLayer
+from pynative.transformer.layer import LAYERS
 from pynative.transformer.norm import get_norm
-from pynative.transformer.recompute import apply_to_layer, computed_again
 
 
 class OwnEmbedding(Embedding):
@@ -59,11 +62,12 @@ class MultiTokenPredictionLayer(nn.Cell):
         self.enorm, self.hnorm = get_norm(config), get_norm(config)
         self.eh_proj = ColumnParallelLinear.of(block.eh_proj, config, gather_output=True)
         self.eh_proj.observable = True
-        layer = block.transformer_layer
-        self.transformer_layer = ParallelTransformerLayer(config, layer_number, self_attn_mask_type, layer)
+        layer, plan = block.transformer_layer, block.recompute
+        recomputed = CellRecompute.of(plan.layers[0], plan.smallest_offloaded)
+        settings = LayerSettings(config, layer_number, self_attn_mask_type, recomputed)
+        self.transformer_layer = LAYERS[type(layer)](layer, settings)
         self.final_layernorm = get_norm(config)
-        apply_to_layer(self.transformer_layer, block.recompute.layers[0], block.recompute.smallest_offloaded)
-        self._run = computed_again(self._through, block.recompute) if block.is_computed_again else self._through
+        self._run = partial(checkpoint, self._through, plan.slices_inputs) if block.is_computed_again else self._through
 
     def construct(self, embeddings: Tensor, hidden_states: Tensor, *masking: Tensor | Array | None) -> Tensor:
         """Both [s, b, h], with sequence parallelism [s/t, b, h] -> the same; masking: see the decoder's layers."""

@@ -1,34 +1,54 @@
 """The stack of layers of one chunk of a pipeline stage."""
 
+from __future__ import annotations
+
 import enum
+from collections.abc import Sequence
+from functools import partial
 
 from mindspore import Tensor, nn
 
+from parallel_core import blocks
 from parallel_core.blocks import chunk_of
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
-from parallel_core.recompute import ChunkRecompute
+from parallel_core.recompute import CellRecompute
 from pynative import parallel_state
+from pynative.tensor_parallel.recompute import checkpoint
+from pynative.tensor_parallel.run_part import LayerSettings
 from pynative.transformer.enums import AttnMaskType
-from pynative.transformer.layer import ParallelTransformerLayer
+from pynative.transformer.layer import LAYERS
 from pynative.transformer.norm import get_norm
-from pynative.transformer.recompute import runs_of
 
 
 class LayerStack(nn.Cell):
     """Layers under their global numbers, so that a parameter's path is its global name on every stage."""
 
-    def __init__(self, layers: dict[int, nn.Cell], recompute: ChunkRecompute) -> None:
+    def __init__(self, block: blocks.LayerStack, config: ModelConfig, attn_mask_type: enum.Enum) -> None:
         super().__init__()
-        for number, layer in layers.items():
-            self.insert_child_to_cell(str(number), layer)
-        self._runs = runs_of(list(layers.values()), recompute)
+        self._plan = plan = block.recompute
+        for (number, layer), asked in zip(block.layers, plan.layers, strict=True):
+            recomputed = CellRecompute.of(asked, plan.smallest_offloaded)
+            settings = LayerSettings(config, number + 1, attn_mask_type, recomputed)
+            self.insert_child_to_cell(str(number), LAYERS[type(layer)](layer, settings))
+        layers = list(self.cells())
+        self._groups = [(layers[group.start : group.stop], plan.layers[group.start].full) for group in plan.groups()]
 
-    def construct(self, hidden_states: Tensor, *context) -> Tensor:
-        """Each layer on the result of the one before."""
-        for run in self._runs:
-            hidden_states = run(hidden_states, *context)
+    def construct(self, hidden_states: Tensor, *context: Tensor | Array | None) -> Tensor:
+        """Each layer on the result of the one before; a group that is recomputed whole together."""
+        for layers, recomputed in self._groups:
+            through = partial(_through, layers)
+            if recomputed:
+                hidden_states = checkpoint(through, self._plan.slices_inputs, hidden_states, *context)
+            else:
+                hidden_states = through(hidden_states, *context)
         return hidden_states
+
+
+def _through(layers: Sequence[nn.Cell], hidden_states: Tensor, *context: Tensor | Array | None) -> Tensor:
+    for layer in layers:
+        hidden_states = layer(hidden_states, *context)
+    return hidden_states
 
 
 class ParallelTransformer(nn.Cell):
@@ -51,10 +71,7 @@ class ParallelTransformer(nn.Cell):
         stage = parallel_state.get_pipeline_model_parallel_rank()
         chunk = parallel_state.get_virtual_pipeline_model_parallel_rank() or 0
         stack = chunk_of(config, stage, chunk).decoder.layers
-        self.layers = LayerStack(
-            {n: ParallelTransformerLayer(config, n + 1, self_attn_mask_type, block) for n, block in stack.layers},
-            stack.recompute,
-        )
+        self.layers = LayerStack(stack, config, self_attn_mask_type)
         wanted = config.use_final_norm if post_norm is None else post_norm
         self.final_layernorm = get_norm(config) if post_process and wanted else None
 

@@ -5,7 +5,7 @@ import pytest
 from mapping.explain import outcomes
 from mapping.flags import BY_NAME, IGNORED, MAPPED
 from mapping.flags import ROWS as FLAGS
-from parallel_core.config.no_effect import ROWS
+from parallel_core.no_effect import ROWS
 from tests.support.mapping.lines import reading
 
 WHOLE = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"

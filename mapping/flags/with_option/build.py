@@ -8,8 +8,8 @@ from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from mapping.flags.flag import IGNORED, Flag, attribute, switched_off, value
-from parallel_core.config.no_effect.always import ALWAYS
 from parallel_core.config.tree import OPTIONS, SECTIONS, Option, path_of
+from parallel_core.no_effect.always import ALWAYS
 
 Change = Mapping[str, Any]
 """What differs in a row from what its option says."""

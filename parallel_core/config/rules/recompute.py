@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parallel_core.config.recompute import LISTED
-from parallel_core.config.rules.moe import layer_pattern_fits
-from parallel_core.config.rules.pipeline import has_too_many_stages
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
-from parallel_core.partition import chunk_counts
-from parallel_core.recompute import BY_STAGE, MEGATRON_MODULES, LayerKind, modules_of, wrong_offload, wrong_settings
+from parallel_core.recompute import BY_STAGE, wrong_offload
 
 
 def recompute_is_whole(config: Sections) -> Iterator[Finding]:
@@ -63,48 +60,6 @@ def recompute_has_one_notation(config: Sections) -> Iterator[Finding]:
         )
 
 
-def recompute_modules_exist(config: Sections) -> Iterator[Finding]:
-    """Of experts and latent attention where the model has these; one that has none has the modules of a dense layer."""
-    model, experts = config.model_config, config.moe_config.num_experts is not None
-    there = {*MEGATRON_MODULES} - (set() if experts else {"moe_act", "moe", "shared_experts"})
-    there -= {"shared_experts"} if config.moe_config.moe_shared_expert_intermediate_size is None else set()
-    there -= set() if model.multi_latent_attention.enabled else {"mla_up_proj"}
-    for module in config.recompute_config.recompute_modules or ():
-        if module not in there:
-            rule = f"is no module of this model, which has {', '.join(sorted(there))}"
-            yield Finding("--recompute-modules", module, rule, "leave it out")
-
-
-def latent_attention_has_no_first_linear(config: Sections) -> Iterator[Finding]:
-    """It has no linear_qkv, which two settings name."""
-    recompute = config.recompute_config
-    if not config.model_config.multi_latent_attention.enabled:
-        return
-    rule = "does not go with --multi-latent-attention, whose linears are others"
-    if not recompute.mp_comm_recompute:
-        yield Finding("--no-mp-comm-recompute", None, rule, "leave one of them out")
-    if recompute.fine_grained_activation_offloading and "qkv_linear" in recompute.offload_modules:
-        yield Finding("--offload-modules", "qkv_linear", rule, "leave it out")
-
-
-def recompute_lists_fit(config: Sections) -> Iterator[Finding]:
-    """Lists by stage are judged where the layers of the stages are right themselves."""
-    recompute, layers = config.recompute_config, config.model_config.num_layers
-    if all(getattr(recompute, name) is None for name in LISTED) or has_too_many_stages(config):
-        return
-    counts = chunk_counts(layers, config.parallel_config)
-    if sum(map(sum, counts)) != layers or any(layer_pattern_fits(config)):
-        return
-    yield from wrong_settings(recompute, counts, FLAGS, _modules_of_layers(config))
-
-
-def _modules_of_layers(config: Sections) -> tuple[str, ...]:
-    moe, latent = config.moe_config, config.model_config.multi_latent_attention.enabled
-    numbers = range(config.model_config.num_layers)
-    there = (number for number in numbers if number not in (config.parallel_config.noop_layers or ()))
-    return modules_of(LayerKind.of(moe, latent, number) for number in there)
-
-
 def recomputed_norms_feed_linears(config: Sections) -> Iterator[Finding]:
     model, recompute = config.model_config, config.recompute_config
     if not model.apply_residual_connection_post_norm:
@@ -128,7 +83,4 @@ RULES = (
     recompute_is_whole,
     recompute_covers_layers,
     recompute_has_one_notation,
-    recompute_modules_exist,
-    recompute_lists_fit,
-    latent_attention_has_no_first_linear,
 )

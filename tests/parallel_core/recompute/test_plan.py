@@ -4,18 +4,35 @@ import re
 
 import pytest
 
+from parallel_core.blocks import layer_of
 from parallel_core.config.recompute import RecomputeConfig
-from parallel_core.recompute import UP_PROJECTIONS, LayerKind, RecomputePlan, matching, modules_of, wrong_settings
+from parallel_core.recompute import ChunkRecompute, LayerParts, RecomputePlan, wrong_settings
 from tests.support.assets import asset
+from tests.support.engine import TINY, config_of
+from tests.support.families import FAMILIES
 
 COUNTS = [[4, 5, 5, 5, 5], [5, 5, 5, 5, 4]]
 NORMS, ACTIVATION, CORE = ("input_layernorm", "pre_mlp_layernorm"), ("mlp.activation",), "self_attention.core_attention"
 
-DENSE, EXPERTS, LATENT = LayerKind(), LayerKind(has_experts=True), LayerKind(has_latent_attention=True)
+UP_PROJECTIONS = "self_attention.up_projections"
+
+
+def parts_of(family: str) -> LayerParts:
+    """Of the first layer of a model."""
+    return layer_of(config_of(f"{TINY} {FAMILIES[family]}", 1).model_config, 0).parts()
+
+
+DENSE, EXPERTS, LATENT = parts_of("gpt"), parts_of("experts"), parts_of("latent attention")
 
 
 def plan(counts=COUNTS, **settings) -> RecomputePlan:
     return RecomputePlan.of(RecomputeConfig(**settings), counts)
+
+
+def in_chunk(plan: RecomputePlan, stage: int, chunk: int, there: LayerParts = DENSE) -> ChunkRecompute:
+    """The plan of one of a stage's chunks, of layers that all have these parts."""
+    layers = range(plan.counts[chunk][stage])
+    return plan.of_layers(plan.layer(stage, chunk, index, there) for index in layers)
 
 
 def test_the_documented_example_is_logged_character_for_character():
@@ -32,14 +49,14 @@ def test_the_documented_example_is_logged_character_for_character():
     documented = re.findall(r"^INFO - (Formative .*)$", asset("documents/001.md").read_text(), re.MULTILINE)
     assert len(documented) == 3
     assert list(example.log_lines()) == documented
-    layers = [layer.of_layer(DENSE) for layer in example.chunk(0, 1).layers]
+    layers = in_chunk(example, 0, 1).layers
     assert list(example.layer_lines(enumerate(layers, 24))) == ["Set full recompute at layer 24"] + [
         f"Set select recompute on at layer {n}: mlp.linear_fc1, mlp.activation" for n in (25,)
     ] + [f"Set select recompute on at layer {n}: mlp.activation" for n in (26, 27, 28)]
 
 
 def test_nothing_asked_for_is_nothing():
-    assert not any(layer.full or layer.modules for layer in plan().chunk(2, 1).layers)
+    assert not any(layer.full or layer.modules for layer in in_chunk(plan(), 2, 1).layers)
     assert list(plan().log_lines()) == []
 
 
@@ -65,9 +82,9 @@ def test_whole_layers_by_flags(settings, full):
 
 def test_uniform_layers_go_in_groups_of_a_chunk():
     settings = plan(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=2)
-    assert settings.chunk(0, 1).groups() == [range(0, 2), range(2, 4), range(4, 5)]
+    assert in_chunk(settings, 0, 1).groups() == [range(0, 2), range(2, 4), range(4, 5)]
     block = plan(recompute_granularity="full", recompute_method="block", recompute_num_layers=2)
-    assert block.chunk(0, 0).groups() == [range(n, n + 1) for n in range(4)]
+    assert in_chunk(block, 0, 0).groups() == [range(n, n + 1) for n in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +97,7 @@ def test_uniform_layers_go_in_groups_of_a_chunk():
 )
 def test_selected_modules(settings, modules):
     chosen = plan(recompute_granularity="selective", **settings)
-    assert {layer.modules for layer in chosen.chunk(3, 0).layers} == {modules}
+    assert {layer.modules for layer in in_chunk(chosen, 3, 0).layers} == {modules}
 
 
 def test_activations_are_counted_after_whole_layers():
@@ -93,7 +110,7 @@ def test_activations_are_counted_after_whole_layers():
         recompute_activation_function_num_layers=2,
         recompute_norm=True,
     )
-    layers = settings.chunk(0, 0).layers
+    layers = in_chunk(settings, 0, 0).layers
     assert [layer.full for layer in layers] == [True, False, False, False]
     both = ("input_layernorm", "pre_mlp_layernorm", "mlp.activation")
     assert [layer.modules for layer in layers] == [(), both, both, NORMS]
@@ -103,14 +120,14 @@ def test_up_projections_by_either_flag():
     """MindSpeed's flag says what Megatron's module does."""
     by_flag = plan(recompute_mla_up_proj=True)
     by_module = plan(recompute_granularity="selective", recompute_modules=["mla_up_proj"])
-    layers = by_flag.chunk(1, 1).layers
-    assert layers == by_module.chunk(1, 1).layers
-    assert {layer.of_layer(LATENT).modules for layer in layers} == {(UP_PROJECTIONS,)}
+    layers = in_chunk(by_flag, 1, 1, LATENT).layers
+    assert layers == in_chunk(by_module, 1, 1, LATENT).layers
+    assert {layer.modules for layer in layers} == {(UP_PROJECTIONS,)}
 
 
 def test_excluded_modules_are_kept():
     settings = plan([[2]], select_recompute=["mlp.*", r".*\.core_attention"], select_recompute_exclude={"mlp": [1]})
-    assert [layer.modules for layer in settings.chunk(0, 0).layers] == [(CORE,), (CORE, "mlp")]
+    assert [layer.modules for layer in in_chunk(settings, 0, 0).layers] == [(CORE,), (CORE, "mlp")]
 
 
 ALL_BUT_MLP = ("input_layernorm", "self_attention", "pre_mlp_layernorm")
@@ -128,7 +145,7 @@ ALL_BUT_MLP = ("input_layernorm", "self_attention", "pre_mlp_layernorm")
 def test_of_a_whole_layer_all_but_the_excluded_modules_are_computed_again(excluded, modules):
     """The second layer has no exclusion and stays whole, the third is none of them."""
     settings = plan([[3]], recompute=[2], select_recompute_exclude={excluded: [1]})
-    first, second, third = (layer.of_layer(DENSE) for layer in settings.chunk(0, 0).layers)
+    first, second, third = in_chunk(settings, 0, 0).layers
     assert not first.full and first.modules == modules
     assert second.full and not second.modules and not third.full and not third.modules
 
@@ -137,19 +154,17 @@ def test_up_projections_lie_in_the_attention():
     """Of a whole layer that keeps their results core attention is run again, not the attention; who asks for both the
     attention and them asks for the attention."""
     asked = plan([[1]], recompute=[1], select_recompute_exclude=[r"latent\.up_projections"])
-    (layer,) = (layer.of_layer(LATENT) for layer in asked.chunk(0, 0).layers)
+    (layer,) = in_chunk(asked, 0, 0, LATENT).layers
     assert not layer.full and layer.modules == ("input_layernorm", CORE, "pre_mlp_layernorm", "mlp")
     both = plan([[1]], select_recompute=["self_attention", r"latent\.up_projections"])
-    assert both.chunk(0, 0).layers[0].of_layer(LATENT).modules == ("self_attention",)
+    assert in_chunk(both, 0, 0, LATENT).layers[0].modules == ("self_attention",)
 
 
 def test_of_a_layer_only_what_it_has_is_named():
     """A pattern may be about layers of another kind."""
     asked = plan([[1]], select_recompute=["mlp", "moe", r"latent\.up_projections"])
-    (layer,) = asked.chunk(0, 0).layers
-    assert layer.of_layer(DENSE).modules == ("mlp",)
-    assert layer.of_layer(EXPERTS).modules == ("moe",)
-    assert layer.of_layer(LATENT).modules == (UP_PROJECTIONS, "mlp")
+    for there, modules in ((DENSE, ("mlp",)), (EXPERTS, ("moe",)), (LATENT, (UP_PROJECTIONS, "mlp"))):
+        assert in_chunk(asked, 0, 0, there).layers[0].modules == modules
 
 
 @pytest.mark.parametrize("pattern", ["moe", r"moe\.shared_experts", r"latent\.up_projections"])
@@ -157,18 +172,18 @@ def test_a_pattern_that_names_nothing_of_the_model_is_refused(pattern):
     """With the modules that there are; another kind of layer has it."""
     flags = {name: f"--{name}" for name in vars(RecomputeConfig())}
     settings = RecomputeConfig(select_recompute=[pattern], select_recompute_exclude=[pattern])
-    found = list(wrong_settings(settings, COUNTS, flags, modules_of([DENSE])))
+    found = list(wrong_settings(settings, COUNTS, flags, DENSE))
     assert [finding.flag for finding in found] == ["--select_recompute", "--select_recompute_exclude"]
     for finding in found:
         assert finding.rule.endswith("pre_mlp_layernorm, mlp, mlp.linear_fc1, mlp.activation")
-    assert not list(wrong_settings(settings, COUNTS, flags, modules_of([DENSE, LayerKind(True, True, True)])))
+    assert not list(wrong_settings(settings, COUNTS, flags, LayerParts.of_all([DENSE, EXPERTS, LATENT])))
 
 
 def test_collectives_are_kept_where_nothing_asks_for_them():
     whole = {"recompute": [2]}
-    assert plan([[2]], **whole).chunk(0, 0).layers[0].kept_collectives == frozenset()
+    assert in_chunk(plan([[2]], **whole), 0, 0).layers[0].kept_collectives == frozenset()
     kept = plan([[2]], mp_comm_recompute=False, select_comm_recompute={r"ffn_norm\.norm": [1]}, **whole)
-    first, second = (layer.kept_collectives for layer in kept.chunk(0, 0).layers)
+    first, second = (layer.kept_collectives for layer in in_chunk(kept, 0, 0).layers)
     assert second - first == {"mlp.linear_fc1"}
     assert len(second) == 4
 
@@ -186,7 +201,7 @@ def test_collectives_are_kept_where_nothing_asks_for_them():
     ],
 )
 def test_patterns_match_whole_names(pattern, modules):
-    assert matching(pattern) == modules
+    assert DENSE.matching(pattern) == {*modules}
 
 
 @pytest.mark.parametrize(
@@ -205,6 +220,6 @@ def test_patterns_match_whole_names(pattern, modules):
 )
 def test_wrong_settings_are_named(settings, says):
     flags = {name: f"--{name}" for name in vars(RecomputeConfig())}
-    (finding,) = wrong_settings(RecomputeConfig(**settings), COUNTS, flags, DENSE.modules)
+    (finding,) = wrong_settings(RecomputeConfig(**settings), COUNTS, flags, DENSE)
     assert finding.flag == f"--{next(iter(settings))}"
     assert says in finding.rule

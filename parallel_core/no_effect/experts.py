@@ -5,7 +5,7 @@ from __future__ import annotations
 from parallel_core.config.all import AllConfig
 from parallel_core.config.moe import BALANCING_LOSSES, SPARSE_MIXER, MoEConfig
 from parallel_core.config.moe_monitors import MoEMonitorConfig
-from parallel_core.config.no_effect.row import Idle, below, needs
+from parallel_core.no_effect.row import Idle, below, needs
 
 
 def _routes_in_its_own_way(config: AllConfig) -> bool:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.base import Unjudged
-from parallel_core.config.no_effect import experts, layout, network, recompute, training
+from parallel_core.no_effect import experts, layout, network, recompute, training
 
 __all__ = ["ROWS", "beyond_the_stages", "without_effect"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parallel_core.config.all import AllConfig
-from parallel_core.config.no_effect.row import Idle, needs
+from parallel_core.no_effect.row import Idle, needs
 
 
 def _has_one_stage(config: AllConfig) -> bool:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from parallel_core.blocks import layer_of
 from parallel_core.config.all import AllConfig
-from parallel_core.config.no_effect.row import Idle, below, needs
 from parallel_core.config.recompute import LISTED, RecomputeConfig
 from parallel_core.config.tree import FLAG_OF, OPTIONS, path_of
+from parallel_core.no_effect.row import Idle, below, needs
 from parallel_core.partition import chunk_counts, chunk_layers
-from parallel_core.recompute import LayerKind, RecomputePlan, beyond
+from parallel_core.recompute import RecomputePlan, beyond
 
 
 def _groups_no_layers(config: AllConfig) -> bool:
@@ -23,18 +24,18 @@ def _groups_no_layers(config: AllConfig) -> bool:
 
 def _computed_again(config: AllConfig, settings: RecomputeConfig) -> list[Any]:
     """Recomputed modules, and those whose results lie in host memory, layer by layer; with what a CPU drops unasked."""
-    parallel, latent = config.parallel_config, config.model_config.multi_latent_attention.enabled
-    numbers = chunk_layers(config.model_config, parallel)
+    parallel, numbers = config.parallel_config, chunk_layers(config.model_config, config.parallel_config)
     plan = RecomputePlan.of(settings, [[len(layers) for layers in row] for row in numbers])
     is_cut = parallel.tensor_model_parallel_size > 1
     slices = is_cut and plan.slices_inputs and not parallel.sequence_parallel
     found = []
     for chunk, row in enumerate(numbers):
         for stage, layers in enumerate(row):
-            for number, asked in zip(layers, plan.chunk(stage, chunk).layers, strict=True):
-                layer = asked.of_layer(LayerKind.of(config.moe_config, latent, number))
+            for index, number in enumerate(layers):
+                there = layer_of(config.model_config, number).parts()
+                layer = plan.layer(stage, chunk, index, there)
                 if parallel.is_on_cpu and parallel.drops_outputs_on_cpu:
-                    layer = layer.dropping_outputs()
+                    layer = layer.dropping_outputs(there, norms=True)
                 kept = is_cut and layer.kept_collectives
                 offloaded = (plan.smallest_offloaded, *layer.offloaded) if layer.offloaded else ()
                 found.append((layer.full, {*layer.modules}, kept, offloaded, layer.full and slices))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.families import RopeScalingConfig
-from parallel_core.config.no_effect.row import Idle, below, needs
+from parallel_core.no_effect.row import Idle, below, needs
 
 
 def _has_no_tanh_gelu(config: AllConfig) -> bool:

@@ -7,11 +7,12 @@ are in host memory already: there nothing is done, which the log says.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor
 
 from parallel_core.config.recompute import RecomputeConfig
 
@@ -47,16 +48,11 @@ def _unpack(saved: Tensor | _OnHost) -> Tensor:
     return saved.back() if isinstance(saved, _OnHost) else saved
 
 
-def offload(cell: nn.Cell, smallest: int) -> None:
-    """Have a cell's operators keep in host memory what they save: tensors of at least `smallest` elements."""
-    construct, parameters = cell.construct, list(cell.get_parameters())
-
-    def offloaded(*args: Any) -> Any:
-        weights = frozenset(parameter.data_ptr() for parameter in parameters)
-        with ms.saved_tensors_hooks(partial(_pack, weights, smallest), _unpack):
-            return construct(*args)
-
-    cell.construct = offloaded
+def offloading(parameters: Iterable[Parameter], smallest: int) -> AbstractContextManager[None]:
+    """Within the block operators keep in host memory what they save, of tensors of at least `smallest` elements;
+    parameters stay."""
+    weights = frozenset(parameter.data_ptr() for parameter in parameters)
+    return ms.saved_tensors_hooks(partial(_pack, weights, smallest), _unpack)
 
 
 def offload_notice(config: RecomputeConfig) -> str | None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.instruction import InstructionConfig
-from parallel_core.config.no_effect.row import Idle, below, needs
 from parallel_core.config.optimizer import RULES
 from parallel_core.config.precision import PrecisionConfig
 from parallel_core.config.profiler import ProfilerConfig
 from parallel_core.config.update_rules.rule import UpdateRule
+from parallel_core.no_effect.row import Idle, below, needs
 
 
 def _has_no_warm_up(config: AllConfig) -> bool:

@@ -1,0 +1,56 @@
+"""The kinds of sublayers, and which of them a layer has: registered here, and known to nobody else by their names.
+
+A new kind is a block (`Sublayer`), a `Kind` in one of these tables, and a cell for the block in
+`pynative.transformer.kinds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from parallel_core.blocks.attention import Attention
+from parallel_core.blocks.latent_attention import LatentAttention
+from parallel_core.blocks.mlp import MLP
+from parallel_core.blocks.moe_layer import MoELayer
+from parallel_core.blocks.sublayer import Sublayer
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Kind(Generic[Made]):
+    """One kind of sublayer, or of layer."""
+
+    name: str
+    of: Callable[[ModelConfig, int], Made]
+    """(configuration, global number of the layer, 0-based) -> the block; of a layer without such a sublayer, none."""
+    applies: Callable[[ModelConfig, int], bool] = lambda config, number: True
+    """Whether the configuration's layer of this number is of the kind."""
+
+
+MIXERS: list[Kind[Sublayer | None]] = [
+    Kind("latent attention", LatentAttention.of, lambda config, number: config.multi_latent_attention.enabled),
+    Kind("attention", Attention.of),
+]
+"""Of each layer the first one that applies."""
+
+FEED_FORWARDS: list[Kind[Sublayer | None]] = [
+    Kind(
+        "experts",
+        lambda config, number: MoELayer.of(config),
+        lambda config, number: config.moe_config.has_experts(number),
+    ),
+    Kind("dense", lambda config, number: MLP.of(config)),
+]
+
+
+def made(kinds: Sequence[Kind[Made]], config: ModelConfig, number: int) -> Made:
+    """The block of the first kind that applies to the layer of this global number, 0-based. Layers that come after the
+    decoder's are as its last."""
+    number = min(number, config.num_layers - 1)
+    return next(kind for kind in kinds if kind.applies(config, number)).of(config, number)

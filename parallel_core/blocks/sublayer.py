@@ -1,0 +1,27 @@
+"""A sublayer: what stands between a norm of the residual stream and the addition to it, such as attention."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from parallel_core.blocks.block import Block
+from parallel_core.recompute import Part
+
+
+class Sublayer(Block):
+    """A mixer of positions, or a feed-forward block: from normed hidden states to what is added to the residual."""
+
+    called: ClassVar[str | None] = None
+    """The name by which users ask for its parts, if it is not that of its place in the layer."""
+    collectives: ClassVar[tuple[str, ...]] = ()
+    """Its linears whose tensor-parallel collectives need not run again (--no-mp-comm-recompute)."""
+
+    @property
+    def first_linears(self) -> tuple[str, ...]:
+        """The linears that alone have its input; the first of them that needs it keeps it. Where others have it, too:
+        none."""
+        return ()
+
+    def parts(self) -> tuple[Part, ...]:
+        """What may run again: the whole, and what lies in it, in their order."""
+        return (Part("", holders=self.first_linears, begins=True),)

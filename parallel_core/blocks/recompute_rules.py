@@ -10,12 +10,10 @@ from parallel_core.config.recompute import LISTED
 from parallel_core.config.rules.recompute import FLAGS
 from parallel_core.findings import Finding
 from parallel_core.partition import chunk_counts
-from parallel_core.recompute import LayerParts, wrong_settings
+from parallel_core.recompute import LayerParts, is_within, wrong_settings
 
 if TYPE_CHECKING:
     from parallel_core.config import AllConfig
-
-QKV = "self_attention.linear_qkv"
 
 
 def recompute_findings(config: AllConfig) -> Iterator[Finding]:
@@ -29,17 +27,18 @@ def recompute_findings(config: AllConfig) -> Iterator[Finding]:
     if any(getattr(recompute, name) is not None for name in LISTED):
         counts = chunk_counts(config.model_config.num_layers, config.parallel_config)
         yield from wrong_settings(recompute, counts, FLAGS, together)
-    if any(layer.matching("self_attention") and QKV not in layer.collectives for layer in layers):
-        yield from _names_linear_qkv(config)
-
-
-def _names_linear_qkv(config: AllConfig) -> Iterator[Finding]:
-    """Two settings do, which some attention does not have."""
-    recompute, rule = config.recompute_config, "needs linear_qkv, and attention of this model has other linears"
-    if not recompute.mp_comm_recompute:
+    if not recompute.mp_comm_recompute and not all(map(_names_collectives, layers)):
+        rule = "does not go with latent attention, whose collectives always run again"
         yield Finding("--no-mp-comm-recompute", None, rule, "leave one of them out")
     if recompute.fine_grained_activation_offloading and "qkv_linear" in recompute.offload_modules:
-        yield Finding("--offload-modules", "qkv_linear", rule, "leave it out")
+        if not any("self_attention.linear_qkv" in layer.collectives for layer in layers):
+            rule = "is no module of this model, whose attention has other linears"
+            yield Finding("--offload-modules", "qkv_linear", rule, "leave it out")
+
+
+def _names_collectives(layer: LayerParts) -> bool:
+    """Whether a layer's mixer, if it has one, says which linears have collectives."""
+    return not layer.matching("self_attention") or any(is_within(path, "self_attention") for path in layer.collectives)
 
 
 def _parts_of_layers(config: AllConfig) -> list[LayerParts]:

@@ -30,10 +30,10 @@ def recompute_findings(config: AllConfig) -> Iterator[Finding]:
     if not recompute.mp_comm_recompute and not all(map(_names_collectives, layers)):
         rule = "does not go with latent attention, whose collectives always run again"
         yield Finding("--no-mp-comm-recompute", None, rule, "leave one of them out")
-    if recompute.fine_grained_activation_offloading and "qkv_linear" in recompute.offload_modules:
-        if not any("self_attention.linear_qkv" in layer.collectives for layer in layers):
-            rule = "is no module of this model, whose attention has other linears"
-            yield Finding("--offload-modules", "qkv_linear", rule, "leave it out")
+    asked = recompute.fine_grained_activation_offloading and "qkv_linear" in recompute.offload_modules
+    if asked and not any("self_attention.linear_qkv" in layer.collectives for layer in layers):
+        rule = "is no module of this model, whose attention has other linears"
+        yield Finding("--offload-modules", "qkv_linear", rule, "leave it out")
 
 
 def _names_collectives(layer: LayerParts) -> bool:

@@ -161,11 +161,16 @@ class Decoder:
         return y if cap is None else np.float32(cap) * np.tanh(y / np.float32(cap))
 
     def _layer(self, cell: nn.Cell) -> Part:
-        attention, feed_forward = self._attention(cell.self_attention), self._feed_forward(cell.mlp)
-        before = norm(cell.input_layernorm), norm(cell.pre_mlp_layernorm)
-        behind = norm(cell.post_attention_layernorm), norm(cell.post_mlp_layernorm)
         scale, after_norm = np.float32(cell.residual_scale), cell.residual_after_norm
-        halves = list(zip(before, (attention, feed_forward), behind, strict=True))
+        parts = ((branch, getattr(cell, branch.sublayer)) for branch in cell.branches)
+        halves = [
+            (
+                norm(getattr(cell, branch.norm)),
+                self._attention(part) if branch.mixes else self._feed_forward(part),
+                norm(getattr(cell, branch.norm_after, None)),
+            )
+            for branch, part in parts
+        ]
 
         def layer(x: Array) -> Array:
             for first, part, last in halves:

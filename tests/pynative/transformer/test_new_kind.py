@@ -132,8 +132,12 @@ def test_recomputation_changes_no_bit_and_keeps_less():
 
 def test_it_is_saved_and_loaded_at_another_layout(tmp_path):
     """By its own names, the cut gain as well."""
-    saved = run(2, trained, f"{FLAGS} {STEPS} --tensor-model-parallel-size 2 --save {tmp_path} --save-interval 2")[0]
-    loaded = run(1, trained, f"{FLAGS} {STEPS} --load {tmp_path} --train-iters 3")[0]
+    saved = run(
+        2,
+        trained,
+        f"{FLAGS} {STEPS} --tensor-model-parallel-size 2 --save {tmp_path} --save-interval 2 --lr-decay-iters 3",
+    )[0]
+    loaded = run(1, trained, f"{FLAGS} {STEPS} --load {tmp_path} --train-iters 3 --lr-decay-iters 3")[0]
     names = {name for name in loaded.initial if "layers.2.self_attention" in name}
     assert {name.rpartition("self_attention.")[2] for name in names} == {"in_proj.weight", "out_proj.weight", "gain"}
     for name, array in saved.final.items():

@@ -47,7 +47,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     """Run one setting in this process, its first step for warming up."""
     from benchmarks.throughput import RandomTokens
     from mapping import init_configs_from_args, initialize_megatron
-    from parallel_core.costs import peak_kept_bytes
+    from parallel_core.costs import StagePlan, peak_kept_bytes
     from pynative.training.callbacks import Callback
     from pynative.training.callbacks.log import peak_memory_mb
     from pynative.training.data import build_pretraining_data_loader
@@ -56,7 +56,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
 
     config = init_configs_from_args(initialize_megatron(argv=megatron_flags(options, options.only)))
     rows = RandomTokens(options.vocab, options.seq, (options.steps + 1) * options.mbs)
-    found: dict[str, float] = {"predicted_mb": peak_kept_bytes(config, 0) / 2**20}
+    found: dict[str, float] = {"predicted_mb": peak_kept_bytes(StagePlan(config, 0)) / 2**20}
 
     class Meter(Callback):
         def on_train_begin(self, state) -> None:

@@ -23,7 +23,7 @@ from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown, judge
 from parallel_core.config.optimizer import BY_ANY_NAME, SHARING_NAMES
 from parallel_core.config.tree import path_of
-from parallel_core.costs import stage_parameters
+from parallel_core.costs import StagePlan
 from parallel_core.findings import Finding, Setting, shown
 from parallel_core.no_effect.training import IN_FLOAT32
 
@@ -239,7 +239,7 @@ def spared_parameters_are_there(config: AllConfig) -> Iterator[Finding]:
     """Whether the model has a parameter for each name of --no-weight-decay-params."""
     ends = config.optimizer_config.no_weight_decay_params or []
     stages = range(config.parallel_config.pipeline_model_parallel_size if ends else 0)
-    names = [spec.name for stage in stages for spec in stage_parameters(config, stage)]
+    names = [spec.name for stage in stages for spec in StagePlan(config, stage).parameters]
     missing = [end for end in ends if not any(name.endswith(end) for name in names)]
     if missing:
         rule, fix = "no parameter's name ends so", f"give ends of names such as {names[-1]}"

@@ -11,7 +11,7 @@ import psutil
 
 from parallel_core.config import AllConfig, ParallelConfig
 from parallel_core.config.base import Unjudged
-from parallel_core.costs import MemoryBytes, memory
+from parallel_core.costs import MemoryBytes, StagePlan, memory
 from parallel_core.findings import Finding
 from parallel_core.system.devices import has_ascend
 
@@ -21,7 +21,9 @@ COLUMNS = [field.name for field in fields(MemoryBytes)]
 def memory_of_stages(config: AllConfig) -> list[MemoryBytes]:
     """Of each stage; nothing where a size is not known yet, such as the vocabulary's that a tokenizer's files say."""
     try:
-        return [memory(config, stage) for stage in range(config.parallel_config.pipeline_model_parallel_size)]
+        return [
+            memory(StagePlan(config, stage)) for stage in range(config.parallel_config.pipeline_model_parallel_size)
+        ]
     except Unjudged:
         return []
 

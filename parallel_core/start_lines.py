@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parallel_core.config import AllConfig
-from parallel_core.costs import MemoryBytes, memory
+from parallel_core.costs import MemoryBytes, StagePlan, memory
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def start_lines(
     yield data_line(config, source)
     yield precision_line(config)
     if is_planned:
-        yield memory_line(memory(config, stage))
+        yield memory_line(memory(StagePlan(config, stage)))
 
 
 def layout_line(config: AllConfig, rank: int) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from parallel_core.blocks import MicroBatch, stage_chunks
+from parallel_core.blocks import MicroBatch
+from parallel_core.costs.stage import StagePlan
 from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, WeightGrad, communicate
 from parallel_core.schedules.actions import Action, Compute
 
@@ -14,36 +15,47 @@ if TYPE_CHECKING:
     from parallel_core.config import AllConfig, ModelConfig
 
 
-def kept_bytes(config: ModelConfig, stage: int) -> list[int]:
+def kept_bytes(plan: StagePlan) -> list[int]:
     """Of one micro-batch, for each of a stage's chunks; how many are in flight is the schedule's."""
-    micro_batch = MicroBatch.of(config)
-    return [sum(chunk.kept_bytes(micro_batch).values()) for chunk in stage_chunks(config, stage)]
+    return [sum(chunk.kept_bytes(plan.micro_batch).values()) for chunk in plan.chunks]
 
 
-def peak_kept_bytes(config: AllConfig, stage: int, *, on_device: bool = False) -> int:
+def peak_kept_bytes(plan: StagePlan, *, on_device: bool = False) -> int:
     """The most that a stage keeps at once under its schedule: every micro-batch in flight, what parts that are run
     again keep until their backward is through, and hidden states on their way between stages.
 
     What one operator needs while it computes is not counted. on_device: without what is offloaded to host memory.
     """
-    model = config.model_config
-    chunks, micro_batch = stage_chunks(model, stage), MicroBatch.of(model)
-    kept, in_backward = kept_bytes(model, stage), [chunk.bytes_in_backward(micro_batch) for chunk in chunks]
+    config, chunks, micro_batch = plan.config, plan.chunks, plan.micro_batch
+    kept, in_backward = kept_bytes(plan), [chunk.bytes_in_backward(micro_batch) for chunk in chunks]
     if on_device:
         offloaded = [chunk.offloaded_bytes(micro_batch) for chunk in chunks]
         kept, in_backward = ([a - b for a, b in zip(sizes, offloaded, strict=True)] for sizes in (kept, in_backward))
-    parallel, micro_batches = config.parallel_config, config.dataset_config.micro_batch_num
+    parallel = config.parallel_config
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
     stages = parallel.pipeline_model_parallel_size
-    actions = _schedule(parallel.schedule_name, stages, micro_batches, len(chunks), group_size)[stage]
+    micro_batches = enough_micro_batches(config)
+    actions = _schedule(parallel.schedule_name, stages, micro_batches, len(chunks), group_size)[plan.stage]
     last = WeightGrad if any(isinstance(action, WeightGrad) for action in actions) else Backward
-    hidden_states, now, peak = _hidden_states(micro_batch, model), 0, 0
+    hidden_states, now, peak = _hidden_states(micro_batch, config.model_config), 0, 0
     for action, messages in _with_messages(actions):
         now += kept[action.chunk] * isinstance(action, Forward)
         again = (in_backward[action.chunk] - kept[action.chunk]) * isinstance(action, Backward)
         peak = max(peak, now + again + messages * hidden_states)
         now -= kept[action.chunk] * isinstance(action, last)
     return peak
+
+
+def enough_micro_batches(config: AllConfig) -> int:
+    """As many of a step's micro-batches as show a schedule's warm-up, steady state and drain: more repeat the steady
+    state, and need no more memory. GPipe keeps all of them."""
+    parallel, micro_batches = config.parallel_config, config.dataset_config.micro_batch_num
+    if parallel.schedule_name == "gpipe":
+        return micro_batches
+    stages = parallel.pipeline_model_parallel_size
+    group = parallel.microbatch_group_size_per_virtual_pipeline_stage or stages
+    enough = 3 * max(group, stages)
+    return micro_batches if micro_batches <= enough + group else enough + (micro_batches - enough) % group
 
 
 @lru_cache(maxsize=1)

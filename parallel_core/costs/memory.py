@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from parallel_core.buffers import BufferPlan, Residence, SlotPlan, Span, offloaded, overlaps
 from parallel_core.costs.activations import peak_kept_bytes
-from parallel_core.costs.parameters import frozen_bytes, stage_residences
+from parallel_core.costs.stage import StagePlan
 from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.optimizer import PlannedState, plan_states
 
@@ -41,21 +41,21 @@ class MemoryBytes:
         return self.parameters + self.gradients + self.optimizer_states + self.activations - elsewhere
 
 
-def memory(config: AllConfig, stage: int) -> MemoryBytes:
+def memory(plan: StagePlan) -> MemoryBytes:
     """What each rank of a pipeline stage allocates."""
     gradients = states = states_elsewhere = parameters_elsewhere = 0
-    parameters = frozen_bytes(config, stage)
-    for plan, kept in stage_residences(config, stage):
-        parameters += DTYPES[plan.parameter_type].bytes * _elements(kept.parameters, kept.parameter_slots)
-        gradients += DTYPES[plan.gradient_type].bytes * _elements(kept.gradients, kept.gradient_slots)
-        planned = plan_states(plan, kept.owned, config.optimizer_config).values()
+    config, parameters = plan.config, plan.frozen_bytes
+    for buffer, kept in plan.residences:
+        parameters += DTYPES[buffer.parameter_type].bytes * _elements(kept.parameters, kept.parameter_slots)
+        gradients += DTYPES[buffer.gradient_type].bytes * _elements(kept.gradients, kept.gradient_slots)
+        planned = plan_states(buffer, kept.owned, config.optimizer_config).values()
         states += sum(state.bytes for state in planned)
-        states_elsewhere += _bytes_elsewhere(planned, _offloaded(config, plan, kept))
+        states_elsewhere += _bytes_elsewhere(planned, _offloaded(config, buffer, kept))
         if config.training_config.gradient.cpu_offload_params:
             cut = overlaps(kept.parameters, [*kept.parameter_slots.cells])
-            parameters_elsewhere += DTYPES[plan.parameter_type].bytes * sum(span.size for span in cut)
-    activations = peak_kept_bytes(config, stage)
-    on_host = activations - peak_kept_bytes(config, stage, on_device=True)
+            parameters_elsewhere += DTYPES[buffer.parameter_type].bytes * sum(span.size for span in cut)
+    activations = peak_kept_bytes(plan)
+    on_host = activations - peak_kept_bytes(plan, on_device=True)
     return MemoryBytes(parameters, gradients, states, states_elsewhere, parameters_elsewhere, activations, on_host)
 
 

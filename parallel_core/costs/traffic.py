@@ -24,12 +24,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
 
-from parallel_core.blocks import Experts, MicroBatch, blocks_within, stage_chunks
+from parallel_core.blocks import Experts, blocks_within
 from parallel_core.blocks.micro_batch import FLOAT32, INT32
 from parallel_core.buffers import SlotPlan, Span, gathered, micro_batch_visits, plan_gathers, plan_reductions
-from parallel_core.costs.parameters import stage_coordinates, stage_residences
+from parallel_core.costs.stage import StagePlan
 from parallel_core.costs.updates import updates
 from parallel_core.messages import BYTES_SENT, Message, message
 from parallel_core.moe.hot_experts import first_hot
@@ -37,31 +36,27 @@ from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.sharding import MODEL_GROUPS, MODEL_KINDS, SHARDS_OF_STATES, place
 from parallel_core.step_figures import figures_of
 
-if TYPE_CHECKING:
-    from parallel_core.config import AllConfig
-
-
 OTHER_SUMS = {"tp": "partial gradients", "expert-tp": "partial gradients", "embedding": "tied embedding"}
 """Kind of group -> what of gradients is summed over it; over the others, what replicas have."""
 
 
-def pipeline(config: AllConfig, stage: int) -> Iterator[Message]:
+def pipeline(plan: StagePlan) -> Iterator[Message]:
     """Of a micro-batch, hidden states to the next chunk and gradients to the one before; the very last and very first
     have none. With --variable-seq-lengths each goes after a message with its three sizes."""
-    parallel, micro_batch = config.parallel_config, MicroBatch.of(config.model_config)
+    parallel, micro_batch, model = plan.config.parallel_config, plan.micro_batch, plan.config.model_config
     stages, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size or 1
-    hidden_states = micro_batch.tokens_between * config.model_config.hidden_size * micro_batch.residual_item_size
+    hidden_states = micro_batch.tokens_between * model.hidden_size * micro_batch.residual_item_size
     for size in [hidden_states] + [3 * INT32] * parallel.variable_seq_lengths:
         for backward, end in ((False, stages - 1), (True, 0)):
             for one in message("pp", "send", size, stages, "pipeline", backward):
-                yield one.times(chunks - (stage == end))
+                yield one.times(chunks - (plan.stage == end))
 
 
-def gradients(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:
+def gradients(plan: StagePlan) -> Iterator[Message]:
     """Over the replicas; over tensor parallelism partial sums; over the first and last stage a tied embedding's. With
     the distributed optimizer, of a rank's own part; and after the update the gathers of parameters."""
-    coordinates, residences = stage_coordinates(config, stage, replica), stage_residences(config, stage)
-    plans, sharded = [plan for plan, _ in residences], config.training_config.gradient.shards_states
+    config, coordinates, residences = plan.config, plan.coordinates, plan.residences
+    plans, sharded = plan.buffers, config.training_config.gradient.shards_states
     micro_batches = config.dataset_config.micro_batch_num
     for one in plan_reductions(plans, coordinates, sharded=sharded):
         what = OTHER_SUMS.get(one.over, "gradients")
@@ -71,7 +66,7 @@ def gradients(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Messa
         is_transient = one.span in residences[one.buffer][1].gradient_slots.cells
         times = micro_batches if is_transient and one.operation == "reduce_scatter" else 1
         yield from _repeated(times, message(one.over, one.operation, size, coordinates[one.over][1], what))
-    gathers = [_gathers_of_cells(config, stage, residence.parameter_slots) for _, residence in residences]
+    gathers = [_gathers_of_cells(plan, residence.parameter_slots) for _, residence in residences]
     for one in plan_gathers(plans, coordinates, sharded=sharded):
         members = coordinates[one.over][1]
         size = one.span.size // members * DTYPES[plans[one.buffer].parameter_type].bytes
@@ -83,25 +78,24 @@ def _repeated(times: int, messages: Iterable[Message]) -> Iterator[Message]:
     return (one.times(times) for one in messages)
 
 
-def _gathers_of_cells(config: AllConfig, stage: int, slots: SlotPlan) -> dict[Span, int]:
+def _gathers_of_cells(plan: StagePlan, slots: SlotPlan) -> dict[Span, int]:
     """How often the parameters of each transient bucket are gathered in a step."""
     bucket_of = {cell: bucket for bucket, cell in slots.cells.items()}
     cells, recomputed = 0, []
-    for chunk in stage_chunks(config.model_config, stage):
+    for chunk in plan.chunks:
         recomputed += [range(group.start + cells, group.stop + cells) for group in chunk.recomputed_cells()]
         cells += len(chunk.cells())
-    visits = micro_batch_visits(cells, recomputed) * config.dataset_config.micro_batch_num
+    visits = micro_batch_visits(cells, recomputed) * plan.config.dataset_config.micro_batch_num
     found = Counter(gathered(visits, {cell: slots.slots[bucket] for cell, bucket in bucket_of.items()}))
     return {bucket_of[cell]: times for cell, times in found.items()}
 
 
-def hot_copies(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:
+def hot_copies(plan: StagePlan) -> Iterator[Message]:
     """Of each layer's hot experts, those of the first steps: the weights from their owner, the sums of the copies'
     gradients."""
-    coordinates, moe = stage_coordinates(config, stage, replica), config.model_config.moe_config
-    rank, owners = coordinates["ep"]
-    chunks = stage_chunks(config.model_config, stage)
-    for block in (block for chunk in chunks for block in blocks_within(chunk, Experts)):
+    config, coordinates = plan.config, plan.coordinates
+    moe, (rank, owners) = config.model_config.moe_config, coordinates["ep"]
+    for block in (block for chunk in plan.chunks for block in blocks_within(chunk, Experts)):
         specs = list(block.expert.parameters().values())
         size = sum(prod(place(spec.shard, coordinates).shape) for spec in specs)
         kept_as, summed_as = specs[0].dtype, config.training_config.gradient.type_for(specs[0].dtype)
@@ -111,20 +105,21 @@ def hot_copies(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Mess
             yield from message("ep", "all_reduce", size * DTYPES[summed_as].bytes, owners, "hot experts", True)
 
 
-def reports(config: AllConfig) -> Iterator[Message]:
+def reports(plan: StagePlan) -> Iterator[Message]:
     """The gradient's norm, with a loss scaler whether it is finite, and the loss with its numbers of tokens and what
     layers report beside it, each in two parts."""
-    parallel = config.parallel_config
-    yield from _gradient_norm(config)
+    config, parallel = plan.config, plan.config.parallel_config
+    yield from _gradient_norm(plan)
     if config.training_config.precision.make_loss_scaler() is not None:
         yield from message("world", "all_reduce", FLOAT32, parallel.world_size, "overflow")
     numbers = 3 + sum(prod(figure.shape) for figure in figures_of(config.model_config))
     yield from message("world", "all_reduce", 2 * numbers * FLOAT32, parallel.world_size, "loss report")
 
 
-def _gradient_norm(config: AllConfig) -> Iterator[Message]:
+def _gradient_norm(plan: StagePlan) -> Iterator[Message]:
     """Over what one replica of the model lies on; experts apart, where that is of other ranks."""
-    coordinates, stages = stage_coordinates(config, 0), config.parallel_config.pipeline_model_parallel_size
+    config, coordinates = plan.config, plan.coordinates
+    stages = config.parallel_config.pipeline_model_parallel_size
     ranks = {kind: prod(coordinates[axis][1] for axis in axes) for kind, axes in MODEL_KINDS.items()}
     apart = coordinates["ep"][1] > 1 or coordinates["expert-tp"][1] != coordinates["tp"][1]
     for kind in MODEL_GROUPS if apart else ("dp-cp",):
@@ -134,26 +129,26 @@ def _gradient_norm(config: AllConfig) -> Iterator[Message]:
         yield from message(MODEL_GROUPS[kind], "all_reduce", FLOAT32, ranks[kind] * stages, "gradient norm")
 
 
-def step(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:
+def step(plan: StagePlan) -> Iterator[Message]:
     """Everything of one training step on one stage."""
-    micro_batch, count = MicroBatch.of(config.model_config), config.dataset_config.micro_batch_num
-    for chunk in stage_chunks(config.model_config, stage):
-        yield from (one.times(count) for one in chunk.messages(micro_batch))
-    yield from (one.times(count) for one in pipeline(config, stage))
-    yield from gradients(config, stage, replica)
-    if config.parallel_config.expert_model_parallel_size > 1:
-        yield from hot_copies(config, stage, replica)
-    yield from updates(config, stage, replica)
-    yield from reports(config)
+    count = plan.config.dataset_config.micro_batch_num
+    for chunk in plan.chunks:
+        yield from (one.times(count) for one in chunk.messages(plan.micro_batch))
+    yield from (one.times(count) for one in pipeline(plan))
+    yield from gradients(plan)
+    if plan.config.parallel_config.expert_model_parallel_size > 1:
+        yield from hot_copies(plan)
+    yield from updates(plan)
+    yield from reports(plan)
 
 
-def step_traffic(config: AllConfig, stage: int, replica: int = 0) -> list[Message]:
+def step_traffic(plan: StagePlan) -> list[Message]:
     """What a rank of a stage sends in one training step; equal messages are one entry. The few numbers that
     --log-params-norm and its like sum where a line is logged are not among them.
 
     The replicas send the same, but with the distributed optimizer, where each sums its own part of partial gradients.
     """
     counts: Counter[Message] = Counter()
-    for one in step(config, stage, replica):
+    for one in step(plan):
         counts[replace(one, calls=1)] += one.calls
     return [one.times(calls) for one, calls in counts.items() if calls]

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from parallel_core.costs.parameters import stage_buffers, stage_coordinates
+from parallel_core.costs.stage import StagePlan
 from parallel_core.messages import Message, message
 from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.optimizer import update_rule
 from parallel_core.sharding import SHARDS_OF_STATES
 
-if TYPE_CHECKING:
-    from parallel_core.config import AllConfig
 
-
-def updates(config: AllConfig, stage: int, replica: int = 0) -> Iterator[Message]:
+def updates(plan: StagePlan) -> Iterator[Message]:
     """Of each such parameter of a stage: directions that slices of the distributed optimizer cut are put together;
     then come the messages of its rule."""
-    optimizer, sharded = config.optimizer_config, config.training_config.gradient.shards_states
-    coordinates = stage_coordinates(config, stage, replica)
-    for plan in stage_buffers(config, stage):
-        over = SHARDS_OF_STATES[plan.replicas]
+    optimizer, sharded = plan.config.optimizer_config, plan.config.training_config.gradient.shards_states
+    coordinates = plan.coordinates
+    for buffer in plan.buffers:
+        over = SHARDS_OF_STATES[buffer.replicas]
         rank, members = coordinates[over] if sharded else (0, 1)
-        for entry in plan.entries:
+        for entry in buffer.entries:
             rule = update_rule(entry.spec, optimizer)
             if rule.is_elementwise:
                 continue
-            owners, size = plan.owners(entry.span, members), entry.place.size * DTYPES["float32"].bytes
+            owners, size = buffer.owners(entry.span, members), entry.place.size * DTYPES["float32"].bytes
             if len(owners) > 1:
                 yield from message(over, "all_reduce", size, members, "direction of a matrix")
             if rank in owners:

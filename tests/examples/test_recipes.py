@@ -10,7 +10,7 @@ import pytest
 
 from mapping.reading import read
 from parallel_core.config import AllConfig
-from parallel_core.costs import memory, stage_parameters
+from parallel_core.costs import StagePlan, memory
 from tests.support.assets import ROOT
 from tests.support.distributed import run
 from tests.support.public_scripts import train_script
@@ -53,7 +53,9 @@ def flags_of(recipe: str, folder: Path, **sizes: str) -> tuple[int, list[str]]:
 def parameters(config: AllConfig) -> dict[str, int]:
     """Name -> size of each of the whole model's, once; of experts, of which a rank has its share, all."""
     parallel = config.parallel_config
-    specs = [spec for stage in range(parallel.pipeline_model_parallel_size) for spec in stage_parameters(config, stage)]
+    specs = [
+        spec for stage in range(parallel.pipeline_model_parallel_size) for spec in StagePlan(config, stage).parameters
+    ]
     ranks = parallel.expert_model_parallel_size
     return {spec.name: prod(spec.shape) * (ranks if "ep" in spec.distinct_over else 1) for spec in specs}
 
@@ -70,7 +72,7 @@ def test_a_published_size_is_planned(recipe, tmp_path):
     last_layer = sum(size for name, size in sizes.items() if name.startswith("decoder.layers.60."))
     assert further == (last_layer and last_layer + 2 * 7168**2 + 3 * 7168) * (recipe == "deepseek_v3")
     stages = range(reading.config.parallel_config.pipeline_model_parallel_size)
-    assert all(0 < memory(reading.config, stage).total < MOST_MEMORY for stage in stages)
+    assert all(0 < memory(StagePlan(reading.config, stage)).total < MOST_MEMORY for stage in stages)
 
 
 @pytest.mark.parametrize("recipe", PUBLISHED)

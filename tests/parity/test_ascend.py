@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from parallel_core.costs import memory
+from parallel_core.costs import StagePlan, memory
 from tests.parity.test_goldens import LAYOUTS, check, script, until
 from tests.support.ascend.stack import ascend_job
 from tests.support.ascend.streams import Posted, check_order
@@ -89,7 +89,7 @@ def offloaded(carrier, case: str, out: str, flags: list[str]) -> list[int]:
     config = config_of(flags, carrier.world_size)
     with patch.object(FlatMemory, "__init__", noted), ascend_job(carrier, config):
         script().run_case(Path(case), Path(out), config)
-    expected = memory(config, 0)
+    expected = memory(StagePlan(config, 0))
     assert sum(made) == expected.offloaded_states + expected.offloaded_parameters, (made, expected)
     return made
 

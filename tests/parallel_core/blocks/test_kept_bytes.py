@@ -9,7 +9,7 @@ import pytest
 
 from parallel_core.blocks import Layer, MicroBatch, stage_chunks
 from parallel_core.blocks.recomputed import kept_by_second_run
-from parallel_core.costs import kept_bytes
+from parallel_core.costs import StagePlan, kept_bytes
 from tests.support.distributed import run
 from tests.support.engine import config_of, job
 from tests.support.families import FAMILIES
@@ -153,10 +153,11 @@ def test_kept_bytes_are_those_that_a_forward_leaves(layout, model, types):
     """To the byte, on every rank."""
     world, options = LAYOUTS[layout]
     flags = f"{SIZES} {FAMILIES[model]} {options} {types}"
-    config = config_of(flags, world).model_config
+    config = config_of(flags, world)
     for rank, found in enumerate(run(world, measured, flags)):
         stage = rank if layout == "pp2" else 0
-        assert found == sum(kept_bytes(config, stage)), (rank, found, kept_bytes(config, stage))
+        expected = kept_bytes(StagePlan(config, stage))
+        assert found == sum(expected), (rank, found, expected)
 
 
 FULL = "--recompute-granularity full --recompute-method"
@@ -201,11 +202,12 @@ def test_less_is_kept_of_what_is_computed_again(layout, model, recompute):
     world, options = LAYOUTS[layout]
     flags = f"{SIZES} {FAMILIES[model]} {options}"
     even = EVEN if EVEN in recompute else ""
-    plain, config = (config_of(f"{flags} {more}", world).model_config for more in (even, recompute))
+    plain, config = (config_of(f"{flags} {more}", world) for more in (even, recompute))
     for rank, found in enumerate(run(world, measured, f"{flags} {recompute}")):
         stage = rank if layout == "pp2" else 0
-        assert found == sum(kept_bytes(config, stage)), (rank, found, kept_bytes(config, stage))
-        assert found < sum(kept_bytes(plain, stage))
+        expected = kept_bytes(StagePlan(config, stage))
+        assert found == sum(expected), (rank, found, expected)
+        assert found < sum(kept_bytes(StagePlan(plain, stage)))
 
 
 OF_MLP = "--recompute-granularity selective --recompute-modules mlp"

@@ -5,8 +5,7 @@ from math import prod
 import pytest
 
 from parallel_core.blocks import stage_chunks
-from parallel_core.costs import buffer_elements, stage_parameters
-from parallel_core.costs.parameters import stage_coordinates
+from parallel_core.costs import StagePlan
 from parallel_core.sharding import place
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
@@ -48,7 +47,7 @@ def built(backend, flags: str) -> tuple[list, int]:
 
 def expected(config, stage: int) -> list:
     """The same from the blocks."""
-    coordinates = stage_coordinates(config, stage)
+    coordinates = StagePlan(config, stage).coordinates
     named = [item for chunk in stage_chunks(config.model_config, stage) for item in chunk.parameters().items()]
     return [
         (spec.shard.named(name), spec.initial, spec.dtype, place(spec.shard, coordinates).shape) for name, spec in named
@@ -65,12 +64,12 @@ def test_a_model_has_the_parameters_of_its_blocks(model, layout):
     for rank, (parameters, size) in enumerate(run(world, built, flags)):
         stage = rank if layout == "pp2" else 0
         assert parameters == expected(config, stage)
-        assert buffer_elements(config, stage) == size
+        assert StagePlan(config, stage).buffer_elements == size
 
 
 def count(flags: str, stage: int = 0) -> int:
     """Parameters of a stage, whole."""
-    return sum(prod(spec.shape) for spec in stage_parameters(config_of(flags, 8), stage))
+    return sum(prod(spec.shape) for spec in StagePlan(config_of(flags, 8), stage).parameters)
 
 
 def test_published_models_have_their_published_sizes():

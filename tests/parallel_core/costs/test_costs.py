@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_core.blocks import Layer, MicroBatch
-from parallel_core.costs import forward_flops_per_token, step_traffic, training_flops
+from parallel_core.costs import StagePlan, forward_flops_per_token, step_traffic, training_flops
 from parallel_core.topology import KINDS, Topology
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
@@ -76,7 +76,7 @@ def predicted(flags: str, world_size: int, rank: int) -> dict:
     )
     calls, sent = Counter(), Counter()
     replica = topology.group("dp-cp", rank).index(rank)
-    for message in step_traffic(config, topology.dense.coordinate("pp", rank), replica):
+    for message in step_traffic(StagePlan(config, topology.dense.coordinate("pp", rank), replica)):
         ranks = tuple(range(world_size)) if message.kind == "world" else topology.group(message.kind, rank)
         calls[ranks, message.operation] += message.calls
         sent[ranks, message.operation] += message.calls * message.bytes
@@ -235,14 +235,14 @@ def test_the_papers_figures():
 def test_every_message_names_what_launches_it():
     """So that a step's traffic can be read: a path in the model, or what belongs to no module."""
     config = config_of(f"{TINY} {TP2_SP} {PP2} {RING2} --global-batch-size 8", 8)
-    first, last = ({message.what for message in step_traffic(config, stage)} for stage in (0, 1))
+    first, last = ({message.what for message in step_traffic(StagePlan(config, stage))} for stage in (0, 1))
     layer = {"self_attention.linear_qkv", "self_attention.core_attention", "self_attention.linear_proj"}
     layer |= {"mlp.linear_fc1", "mlp.linear_fc2"}
     common = {"pipeline", "gradients", "partial gradients", "tied embedding", "gradient norm", "loss report"}
     common |= {f"decoder.layers.{module}" for module in layer}
     assert first == common | {"embedding"}
     assert last == common | {"output_layer", "loss", "loss.mean"}
-    assert np.all([message.bytes > 0 for message in step_traffic(config, 0)])
+    assert np.all([message.bytes > 0 for message in step_traffic(StagePlan(config, 0))])
 
 
 def test_backward_messages_are_known():

@@ -6,11 +6,16 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from parallel_core.costs import MemoryBytes, memory, peak_kept_bytes
+from parallel_core.costs import MemoryBytes, StagePlan, memory, peak_kept_bytes
 from tests.parallel_core.blocks.test_kept_bytes import ALLOCATIONS_OF_NUMPY, SIZES
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 from tests.support.families import FAMILIES
+
+
+def memory_of(flags: str, ranks: int = 1) -> MemoryBytes:
+    """Of the first stage."""
+    return memory(StagePlan(config_of(flags, ranks), 0))
 
 
 class Rows:
@@ -95,7 +100,7 @@ def test_the_most_that_a_stage_keeps(world, model, layout):
     config = config_of(flags, world)
     for rank, found in enumerate(run(world, peak_of_a_step, flags)):
         stage = rank * config.parallel_config.pipeline_model_parallel_size // world
-        predicted = peak_kept_bytes(config, stage)
+        predicted = peak_kept_bytes(StagePlan(config, stage))
         assert predicted == pytest.approx(found, rel=0.02), rank
 
 
@@ -103,20 +108,20 @@ def test_what_is_offloaded_is_not_on_the_device():
     """Without recomputation what n of four layers keep is n times what one keeps; without any, nothing."""
     flags = f"{SIZES} --global-batch-size 8"
     none, one, all_four = (
-        memory(config_of(f"{flags} --cpu-offloading-num-layers {n}", 1), 0).offloaded_activations for n in (0, 1, 4)
+        memory_of(f"{flags} --cpu-offloading-num-layers {n}").offloaded_activations for n in (0, 1, 4)
     )
     config = config_of(flags, 1)
     assert none == 0 < one
-    assert all_four == 4 * one < peak_kept_bytes(config, 0)
-    swapped = memory(config_of(f"{flags} --swap-attention", 1), 0)
+    assert all_four == 4 * one < peak_kept_bytes(StagePlan(config, 0))
+    swapped = memory_of(f"{flags} --swap-attention")
     assert 0 < swapped.offloaded_activations < all_four
-    assert swapped.total == memory(config, 0).total - swapped.offloaded_activations
+    assert swapped.total == memory(StagePlan(config, 0)).total - swapped.offloaded_activations
 
 
 def test_weights_that_lie_elsewhere_are_not_on_the_device():
     """What a rank keeps of cut weights; the slots and what is whole stay."""
     flags = f"{SIZES} --global-batch-size 8 --zero-stage 3 --untie-embeddings-and-output-weights"
-    on_device, elsewhere = (memory(config_of(f"{flags} {more}", 2), 0) for more in ("", "--cpu-offload-params"))
+    on_device, elsewhere = (memory_of(f"{flags} {more}", 2) for more in ("", "--cpu-offload-params"))
     assert on_device.offloaded_parameters == 0 < elsewhere.offloaded_parameters < elsewhere.parameters
     assert elsewhere.total + elsewhere.offloaded_parameters == on_device.total
 
@@ -125,8 +130,8 @@ def test_weights_that_lie_elsewhere_are_not_on_the_device():
 def test_states_that_lie_elsewhere_are_not_on_the_device(where):
     """All of them; half of them but for the parameter at which they are cut; with a fraction of 0 none."""
     flags = f"{SIZES} --bf16 --global-batch-size 8"
-    on_device = memory(config_of(flags, 1), 0)
-    found = [memory(config_of(f"{flags} {where} --optimizer-offload-fraction {f}", 1), 0) for f in (0, 0.5, 1)]
+    on_device = memory_of(flags)
+    found = [memory_of(f"{flags} {where} --optimizer-offload-fraction {f}") for f in (0, 0.5, 1)]
     assert [of.optimizer_states for of in found] == 3 * [on_device.optimizer_states]
     assert [of.total + of.offloaded_states for of in found] == 3 * [on_device.total]
     none, half, whole = (of.offloaded_states for of in found)
@@ -181,7 +186,7 @@ def test_every_byte_of_parameters_gradients_and_states_is_predicted(world, flags
     config = config_of(flags, world)
     stages = config.parallel_config.pipeline_model_parallel_size
     for rank, found in enumerate(run(world, allocated, flags)):
-        needed = memory(config, rank * stages // world)
+        needed = memory(StagePlan(config, rank * stages // world))
         assert needed.parameters + needed.gradients + needed.optimizer_states == found, rank
 
 
@@ -190,7 +195,7 @@ def of_a_large_model(flags: str, world: int) -> tuple[int, MemoryBytes]:
     sizes = "--num-layers 4 --hidden-size 4096 --num-attention-heads 32 --vocab-size 32000"
     config = config_of(f"{TINY} {sizes} --padded-vocab-size 32000 --global-batch-size 64 {flags}", world)
     weights = 4 * (12 * 4096**2 + 13 * 4096) + (32000 + 16) * 4096 + 2 * 4096
-    return weights, memory(config, 0)
+    return weights, memory(StagePlan(config, 0))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
+from parallel_core.costs import StagePlan
 from parallel_core.costs.memory import memory
-from parallel_core.costs.parameters import stage_parameters, stage_residences
 from parallel_core.optimizer import plan_states, treatment
 from tests.support.engine import TINY, config_of
 
@@ -14,7 +14,7 @@ MODEL = f"{TINY} --untie-embeddings-and-output-weights --qk-layernorm"
 
 def treated(flags: str) -> dict[str, tuple]:
     config = config_of(f"{MODEL} {flags}", 1)
-    specs = stage_parameters(config, 0)
+    specs = StagePlan(config, 0).parameters
     found = {spec.name: treatment(spec, config.optimizer_config) for spec in specs}
     return {name: (t.rule, t.is_decayed, t.has_decoupled_lr) for name, t in found.items()}
 
@@ -67,11 +67,11 @@ def test_bytes_of_states(flags, matrix, other):
     for shared, world in (("", 1), ("--use-distributed-optimizer", 2)):
         config = config_of(f"{MODEL} --global-batch-size 4 {flags} {shared}", world)
         wanted = 0
-        for plan, kept in stage_residences(config, 0):
+        for plan, kept in StagePlan(config, 0).residences:
             for entry, run in plan.entries_in(kept.owned):
                 is_matrix = len(entry.spec.shape) == 2 and entry.spec.role is None
                 wanted += run.size * (matrix if is_matrix else other)
             states = plan_states(plan, kept.owned, config.optimizer_config)
             assert all(span.size for state in states.values() for span in state.spans)
-        padding = memory(config, 0).optimizer_states - wanted
+        padding = memory(StagePlan(config, 0)).optimizer_states - wanted
         assert 0 <= padding < 0.05 * wanted

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parallel_core.costs.parameters import stage_residences
+from parallel_core.costs import StagePlan
 from parallel_core.numerics.dtypes import DTYPES
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of
@@ -90,7 +90,7 @@ def test_bytes_are_the_plans(stage, types):
     config, found = config_of(flags, 2), run(2, allocated, flags)
     memories, states = zip(*found, strict=True)
     planned, planned_states, whole, slots = [], [], 0, 0
-    for plan, kept in stage_residences(config, 0):
+    for plan, kept in StagePlan(config, 0).residences:
         of_parameter, of_gradient = DTYPES[plan.parameter_type].bytes, DTYPES[plan.gradient_type].bytes
         planned.append(
             of_parameter * (sum(span.size for span in kept.parameters) + kept.parameter_slots.size)

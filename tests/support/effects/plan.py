@@ -8,8 +8,7 @@ import numpy as np
 from mapping.memory import memory_of_stages
 from parallel_core.blocks import recompute_lines, stage_chunks
 from parallel_core.config import AllConfig, ConfigError
-from parallel_core.costs import training_flops
-from parallel_core.costs.parameters import stage_buffers, stage_parameters
+from parallel_core.costs import StagePlan, training_flops
 from parallel_core.costs.traffic import step_traffic
 from parallel_core.numerics.lr_schedule import Rates
 from parallel_core.optimizer.treatment import Treatment, treatment
@@ -27,7 +26,7 @@ def _stages(config: AllConfig) -> range:
 
 
 def _treatments(config: AllConfig) -> list[Treatment]:
-    specs = (spec for stage in _stages(config) for spec in stage_parameters(config, stage))
+    specs = (spec for stage in _stages(config) for spec in StagePlan(config, stage).parameters)
     return [treatment(spec, config.optimizer_config) for spec in specs]
 
 
@@ -40,9 +39,9 @@ PARTS: dict[str, Callable[[AllConfig], Any]] = {
     "recompute": lambda config: [*recompute_lines(config.model_config)],
     "FLOPs": lambda config: training_flops(config.model_config, 1),
     "updates": _treatments,
-    "buffers": lambda config: [stage_buffers(config, stage) for stage in _stages(config)],
+    "buffers": lambda config: [StagePlan(config, stage).buffers for stage in _stages(config)],
     "memory": memory_of_stages,
-    "traffic": lambda config: [step_traffic(config, stage) for stage in _stages(config)],
+    "traffic": lambda config: [step_traffic(StagePlan(config, stage)) for stage in _stages(config)],
 }
 """By name, cheap ones first."""
 

@@ -1,0 +1,157 @@
+"""One rank of a pipeline stage as the plan has it: chunks, named parameters, flat buffers. Every figure reads this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from parallel_core.blocks import Chunk, MicroBatch, ParameterSpec, stage_chunks
+from parallel_core.buffers import BufferPlan, Cell, Residence, plan_buffers, plan_residence
+from parallel_core.numerics.dtypes import DTYPES
+from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordinates, ShardSpec, place
+
+if TYPE_CHECKING:
+    from parallel_core.config import AllConfig
+
+
+class StageParameter(NamedTuple):
+    """A parameter of a stage."""
+
+    shard: ShardSpec
+    """Under its global name."""
+    spec: ParameterSpec
+    chunk: int
+
+
+@dataclass(frozen=True, eq=False)
+class StagePlan:
+    """Everything that costs ask of a stage; each answer is computed once."""
+
+    config: AllConfig
+    stage: int
+    replica: int = 0
+    """The rank's place among those with the same dense parameters, of which it is the first tensor-parallel rank."""
+
+    @cached_property
+    def chunks(self) -> list[Chunk]:
+        """The stage's chunks, in the order in which a micro-batch goes through them."""
+        return stage_chunks(self.config.model_config, self.stage)
+
+    @cached_property
+    def micro_batch(self) -> MicroBatch:
+        """Sizes that all blocks share."""
+        return MicroBatch.of(self.config.model_config)
+
+    @cached_property
+    def named(self) -> list[StageParameter]:
+        """All parameters, chunk after chunk; a last stage's copy of a tied embedding included."""
+        return [
+            StageParameter(spec.shard.named(name), spec, number)
+            for number, chunk in enumerate(self.chunks)
+            for name, spec in chunk.parameters().items()
+        ]
+
+    @property
+    def parameters(self) -> list[ShardSpec]:
+        """Their specs."""
+        return [parameter.shard for parameter in self.named]
+
+    @cached_property
+    def trained(self) -> list[StageParameter]:
+        """Those that receive a gradient."""
+        return [parameter for parameter in self.named if self.config.lora_config.trains(parameter.shard)]
+
+    @property
+    def frozen_bytes(self) -> int:
+        """Bytes of the parameters that are not trained, and so lie in no buffer."""
+        trains = self.config.lora_config.trains
+        frozen = (parameter for parameter in self.named if not trains(parameter.shard))
+        return sum(
+            place(parameter.shard, self.coordinates).size * DTYPES[parameter.spec.dtype].bytes for parameter in frozen
+        )
+
+    @cached_property
+    def coordinates(self) -> Coordinates:
+        """The rank in the groups that its buffers are laid out for."""
+        parallel = self.config.parallel_config
+        tensor, stages = parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size
+        replicas = parallel.data_parallel_size * parallel.context_parallel_size
+        expert_tensor, experts = parallel.expert_tensor_parallel_size, parallel.expert_model_parallel_size
+        position, copies = self.replica * tensor, max(1, replicas * tensor // (expert_tensor * experts))
+        return {
+            "tp": (0, tensor),
+            "pp": (self.stage, stages),
+            "dp": (0, parallel.data_parallel_size),
+            "expert-tp": (position % expert_tensor, expert_tensor),
+            "ep": (position // expert_tensor % experts, experts),
+            **self._of_replicas("dp-cp", self.replica, replicas),
+            **self._of_replicas("expert-dp", position // (expert_tensor * experts), copies),
+            "embedding": (min(self.stage, 1), min(stages, 2)),
+        }
+
+    def _of_replicas(self, kind: str, position: int, count: int) -> Coordinates:
+        """Among those with the same parameters, and in the instances of the distributed optimizer's state."""
+        instances = self.config.training_config.gradient.num_distributed_optimizer_instances
+        of_instance = max(1, count // instances)
+        return {
+            kind: (position, count),
+            SHARDS_OF_STATES[kind]: (position % of_instance, of_instance),
+            INSTANCES_OF_STATES[kind]: (position // of_instance, instances),
+        }
+
+    @cached_property
+    def cell_count(self) -> int:
+        """Cells that work one after the other on the stage."""
+        return sum(len(chunk.cells()) for chunk in self.chunks)
+
+    @cached_property
+    def cells(self) -> list[Cell | None]:
+        """The cell of each trained parameter. A copy of the embedding is the head's."""
+        trains = self.config.lora_config.trains
+        return [cell for cell, named in zip(self._cells_of_all(), self.named, strict=True) if trains(named.shard)]
+
+    def _cells_of_all(self) -> Iterator[Cell | None]:
+        before = 0
+        for chunk in self.chunks:
+            counts = [len(cell.parameters()) for cell in chunk.cells()]
+            for number, count in enumerate(counts):
+                yield from [before + number] * count
+            before += len(counts)
+            yield from [before - 1] * (len(chunk.parameters()) - sum(counts))
+
+    @cached_property
+    def buffers(self) -> list[BufferPlan]:
+        """The flat buffers that a rank's trained parameters and their gradients lie in."""
+        gradient, keys = self.config.training_config.gradient, None
+        if gradient.zero_stage >= 2:
+            keys = self.cells
+        elif gradient.overlap_grad_reduce:
+            keys = [parameter.chunk for parameter in self.trained]
+        placed = [(place(parameter.shard, self.coordinates), parameter.spec.dtype) for parameter in self.trained]
+        return plan_buffers(placed, gradient.type_for, gradient.bucket_rule(self.coordinates), keys)
+
+    @cached_property
+    def residences(self) -> list[tuple[BufferPlan, Residence]]:
+        """The same, with the part of each that a rank keeps, and which slots the rest has while it is needed."""
+        zero = self.config.training_config.gradient.zero
+        return [
+            (plan, plan_residence(plan, self.cells, self.cell_count, self.coordinates, *zero)) for plan in self.buffers
+        ]
+
+    @property
+    def buffer_elements(self) -> int:
+        """Elements of the flat buffers that a rank's parameters (or gradients) lie in."""
+        return sum(plan.size for plan in self.buffers)
+
+    @cached_property
+    def shape(self) -> list[Chunk]:
+        """The chunks without their layers' numbers: equal for stages that differ in those alone."""
+        return [_without_numbers(chunk) for chunk in self.chunks]
+
+
+def _without_numbers(chunk: Chunk) -> Chunk:
+    stack = chunk.decoder.layers
+    bare = replace(stack, layers=tuple((0, layer) for _, layer in stack.layers))
+    return replace(chunk, decoder=replace(chunk.decoder, layers=bare))

@@ -19,7 +19,7 @@ setup(
     python_requires=">=3.10,<3.13",
     entry_points={"console_scripts": ["megatron-pynative = mapping.__main__:main"]},
     packages=find_packages(include=["mapping*", "parallel_core*", "pynative*"]),
-    package_data={"": ["py.typed"], "parallel_core": ["data/instruction/*.json"]},
+    package_data={"": ["py.typed"], "parallel_core": ["data/instruction/*.json", "planner/devices/*.yaml"]},
     # MindSpore's wheel is built against NumPy 1.x and its tensors break under 2.x, which its own metadata doesn't say.
     install_requires=["mindspore==2.10.*", "numpy>=1.26,<2", "psutil", "pyyaml"],
     extras_require={

@@ -20,6 +20,11 @@ COMMANDS = {
         "say how each flag is handled, and whether the run starts",
         "--world-size 8 -- --num-layers 32",
     ),
+    "plan": Command(
+        "mapping.plan",
+        "predict memory, step time and the best layout of a run",
+        "--world-size 64 --device A100 -- --num-layers 32",
+    ),
     "preprocess": Command(
         "parallel_core.data.preprocess",
         "turn text or conversations into .bin/.idx files",

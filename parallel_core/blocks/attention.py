@@ -19,6 +19,7 @@ from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.messages import Message, message
+from parallel_core.operations import Operation, attention, elementwise
 from parallel_core.recompute import Part
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ class CoreAttention(Block):
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         """Of the whole s x s square, not the causal half, as Megatron's figures have it (Narayanan et al., 2021)."""
         return 2.0 * tokens * seq_length * self.heads * (self.query_key_size + self.value_size)
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        tokens, length = micro_batch.tokens, micro_batch.seq_length
+        moved = sum(self._widths(micro_batch)) * tokens * micro_batch.item_size
+        flops, scores = self.forward_flops(tokens, length), float(tokens * length * self.heads)
+        yield attention(flops / micro_batch.tensor, moved, scores / micro_batch.tensor)
 
     def local_groups(self, tensor: int) -> int:
         """Key/value heads of one of t tensor-parallel ranks; ranks that share one have it each."""
@@ -145,6 +152,12 @@ class Attention(Sublayer):
     def parts(self) -> tuple[Part, ...]:
         whole = Part("", holders=self.first_linears, begins=True, aliases=("attention",))
         return whole, self.core_attention.part()
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        yield from super().operations(micro_batch)
+        if self.rotary is not None:
+            turned = 2 * self.core_attention.input_bytes(micro_batch)
+            yield elementwise(turned, turned, 2).within("rotary")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """What core attention puts out it keeps itself, whether linear_proj needs it or not."""

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
+from parallel_core.operations import PRODUCTS, Operation, Work
 from parallel_core.sharding import ShardSpec
 
 Kind = TypeVar("Kind")
@@ -78,6 +79,19 @@ class Block:
         """Part of `forward_flops`: products with weights that are not trained, of which backward computes one gradient
         instead of two."""
         return sum(block.frozen_flops(tokens) for block in self.submodules().values())
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        """What a rank's device computes in one micro-batch. Products of a block's own that it does not describe further
+        are counted as they are in `forward_flops`, cut evenly over the tensor-parallel ranks."""
+        tokens, length = micro_batch.tokens, micro_batch.seq_length
+        own = self.forward_flops(tokens, length)
+        for name, block in self.submodules().items():
+            own -= block.forward_flops(tokens, length)
+            for one in block.operations(micro_batch):
+                yield one.within(name)
+        if own > 1e-6 * tokens:
+            work = Work(own / micro_batch.tensor, 0.0, 1)
+            yield Operation(PRODUCTS, work, work, work)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """What each rank sends forward and backward in one micro-batch."""

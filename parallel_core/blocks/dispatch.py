@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.micro_batch import FLOAT32, INT32, MicroBatch
 from parallel_core.messages import Message, message
+from parallel_core.operations import Operation, elementwise
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -57,6 +58,12 @@ class Dispatch(Block):
             moe.hot_expert_num if parallel.expert_model_parallel_size > 1 else 0,
             moe.cold_token_percent,
         )
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        """Rows are copied in the order of their experts, again when they have arrived, and both ways back."""
+        rows = micro_batch.tokens // micro_batch.tensor * self.choices * self.shards
+        copied = 2 * rows * self.hidden_size * micro_batch.item_size
+        yield elementwise(4 * copied, 4 * copied, 8)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Where tensor-parallel ranks have the same tokens, each sends its part; the parts are gathered after."""

@@ -11,6 +11,7 @@ from parallel_core.blocks.micro_batch import INT32, MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
+from parallel_core.operations import Operation, elementwise
 from parallel_core.sharding import Cut, Role, ShardSpec
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ class EmbeddingTable(Block):
         shape = (self.rows, self.hidden_size)
         shard = ShardSpec(shape=shape, cuts=self.cuts, shared_over=self.shared_over, role=self.role)
         return {"weight": ParameterSpec(shard, self.initial, self.dtype)}
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        """Rows are copied; backward adds their gradients to the table's."""
+        copied = 2 * micro_batch.tokens * self.hidden_size * micro_batch.item_size
+        yield elementwise(copied, 2 * copied, 2)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """The ids."""
@@ -125,6 +131,9 @@ class SharedEmbedding(Block):
     uses it counts that."""
 
     word_embeddings: EmbeddingTable
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        return iter(())
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         return {}

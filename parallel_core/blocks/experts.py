@@ -16,6 +16,7 @@ from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_region
 from parallel_core.blocks.mlp import MLP, BiasActivation
 from parallel_core.initial_values import Normal
 from parallel_core.messages import Message
+from parallel_core.operations import Operation, elementwise, product
 from parallel_core.sharding import ShardSpec
 
 if TYPE_CHECKING:
@@ -99,6 +100,19 @@ class Experts(Block):
 
     def frozen_flops(self, tokens: int) -> float:
         return self.expert.frozen_flops(tokens * self.topk)
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        """Each local expert's products with its share of the rows; the activation of all."""
+        rows, count, item_size = self.rows(micro_batch), len(self.local(0)), micro_batch.item_size
+        first, second, shards = self.expert.linear_fc1, self.expert.linear_fc2, self.expert_tensor
+        for linear, inner, columns in (
+            (first, first.input_size, first.output_size // shards),
+            (second, second.input_size // shards, second.output_size),
+        ):
+            yield product(rows / count, inner, columns, item_size, count=count, trains=not linear.frozen)
+        before = rows * first.output_size // shards * item_size
+        after = rows * second.input_size // shards * item_size
+        yield elementwise(before + after, 2 * before + after).within("activation")
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """None: shards of an expert get the same tokens; what they give is summed on its way back (`Dispatch`)."""

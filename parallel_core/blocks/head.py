@@ -10,6 +10,7 @@ from parallel_core.blocks.block import Block
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import FLOAT32, INT32, MicroBatch
 from parallel_core.messages import Message, message
+from parallel_core.operations import Operation, elementwise
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
@@ -27,6 +28,11 @@ class CrossEntropy(Block):
     """The loss of each token over a vocabulary that is cut over the tensor-parallel ranks, and their mean."""
 
     vocab_size: int
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        """Reads the logits twice; backward turns them into their gradient."""
+        logits = micro_batch.tokens * (self.vocab_size // micro_batch.tensor) * FLOAT32
+        yield elementwise(2 * logits, 2 * logits, 4)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Each token's largest logit; then its sum of exponentials and the target's logit. Over the ranks that share

@@ -21,6 +21,7 @@ from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.messages import Message
+from parallel_core.operations import Operation, elementwise
 from parallel_core.recompute import Again, Part, Sizes
 
 if TYPE_CHECKING:
@@ -113,6 +114,12 @@ class LatentAttention(Sublayer):
         )  # fmt: skip
         whole = Part("", holders=self.first_linears, begins=True, aliases=("attention",))
         return whole, up_projections, core.part()
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        """Beside its parts: queries and keys are put together of their plain and their rotary channels."""
+        yield from super().operations(micro_batch)
+        joined = 4 * self.core_attention.input_bytes(micro_batch)
+        yield elementwise(joined, joined, 6).within("rotary")
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """The rotary key is used by all heads: it enters the region, and its gradient is summed over the ranks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -10,6 +11,7 @@ from parallel_core.blocks.kinds import FEED_FORWARDS, MIXERS, Kind, made
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.operations import Operation, elementwise
 from parallel_core.recompute import Again, LayerParts, Part
 
 if TYPE_CHECKING:
@@ -72,6 +74,13 @@ class Layer(AnyLayer):
     @property
     def hidden_size(self) -> int:
         return getattr(self, self.branches[0].norm).size
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        """Beside its parts: two additions to the residual stream."""
+        yield from super().operations(micro_batch)
+        stream = micro_batch.tokens_between * self.hidden_size * micro_batch.residual_item_size
+        for branch in self.branches:
+            yield elementwise(3 * stream, 2 * stream).within(f"{branch.sublayer}.residual")
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> Layer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parallel_core.blocks.block import Block, join
 from parallel_core.blocks.layer import AnyLayer
@@ -14,8 +14,10 @@ from parallel_core.blocks.recomputed import (
     kept_of_group,
     kept_of_layer,
     messages_run_again,
+    runs_again,
 )
 from parallel_core.messages import Message
+from parallel_core.operations import Operation
 from parallel_core.recompute import ChunkRecompute
 
 
@@ -63,6 +65,12 @@ class LayerStack(Block):
             again = kept_by_second_run(self._of(group), micro_batch, asked, self.recompute.slices_inputs)
             most = max(most, before + again + 2 * layer.input_bytes(micro_batch)) if again else most
         return most
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        """Without the layers' numbers; marked where the backward computes the forward again."""
+        for (_, layer), asked in zip(self.layers, self.recompute.layers, strict=True):
+            for one in layer.operations(micro_batch):
+                yield replace(one, runs_again=runs_again(asked, one.name))
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Without the layers' numbers, so that equal messages can be counted together."""

@@ -13,6 +13,7 @@ from parallel_core.blocks.block import Block, ParameterSpec, join
 from parallel_core.blocks.micro_batch import MicroBatch, between_regions
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
+from parallel_core.operations import Operation, product
 from parallel_core.sharding import Cut, Role, ShardSpec
 
 if TYPE_CHECKING:
@@ -105,6 +106,15 @@ class Linear(Block):
 
     def _flops(self, tokens: int) -> float:
         return 2.0 * tokens * self.input_size * self.output_size
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        tensor = 1 if self.cut_axis is None else micro_batch.tensor
+        rows = micro_batch.tokens_between if self.cut_axis is None else micro_batch.tokens
+        inner, columns = self.input_size, self.output_size
+        sizes = (inner // tensor, columns) if self.cut_axis == ROWS else (inner, columns // tensor)
+        yield product(rows, *sizes, micro_batch.item_size, trains=not self.frozen)
+        if self.adapter is not None:
+            yield from (one.within("adapter") for one in self.adapter.operations(micro_batch))
 
     @property
     def keeps_input(self) -> bool:

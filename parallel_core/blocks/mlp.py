@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,6 +11,7 @@ from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.numerics.activations import ACTIVATIONS
+from parallel_core.operations import Operation, elementwise
 from parallel_core.recompute import Again, Part
 
 if TYPE_CHECKING:
@@ -26,6 +28,14 @@ class BiasActivation(Block):
     """The activation's name among the operators."""
     features: int
     """Of its input."""
+    gated: bool = False
+    """Whether the result has half as many."""
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        """Reads its input and writes its result; backward reads both and their gradient's, and writes one."""
+        before = micro_batch.tokens * (self.features // micro_batch.tensor) * micro_batch.item_size
+        after = before // (1 + self.gated)
+        yield elementwise(before + after, 2 * before + after)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         return {"": micro_batch.tokens * (self.features // micro_batch.tensor) * micro_batch.item_size}
@@ -68,6 +78,6 @@ class MLP(Sublayer):
         operator = activation.operator if fused else activation.without_fusion or activation.operator
         return cls(
             Linear.column(config, config.hidden_size, size * parts, bias=bias, parts=parts),
-            BiasActivation(operator, size * parts),
+            BiasActivation(operator, size * parts, activation.gated),
             Linear.row(config, size, bias=bias),
         )

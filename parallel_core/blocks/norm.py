@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_regions
 from parallel_core.initial_values import Constant
+from parallel_core.operations import Operation, elementwise
 from parallel_core.sharding import Role, ShardSpec
 
 if TYPE_CHECKING:
@@ -71,13 +73,20 @@ class Norm(Block):
         bias = ParameterSpec(shard, Constant(0.0), self.dtype)
         return {"weight": weight, "bias": bias} if self.centred else {"weight": weight}
 
+    def _rows(self, micro_batch: MicroBatch) -> int:
+        """Rows that a rank norms: tokens, or heads of tokens."""
+        if self.heads is None:
+            return micro_batch.tokens_between
+        return micro_batch.tokens * max(1, self.heads // micro_batch.tensor)
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        """Reads its input and writes its result; backward reads the input and a gradient, and writes one."""
+        size = self._rows(micro_batch) * self.size * micro_batch.item_size
+        yield elementwise(2 * size, 3 * size, 1)
+
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """The input, and of each row the deviation, with a mean the mean too, in float32."""
-        if self.heads is None:
-            rows = micro_batch.tokens_between
-        else:
-            rows = micro_batch.tokens * max(1, self.heads // micro_batch.tensor)
         of_residual = self.heads is None and not self.of_branch
         item_size = micro_batch.residual_item_size if of_residual else micro_batch.item_size
         statistics = (1 + self.centred) * FLOAT32
-        return {"": rows * (self.size * item_size + statistics)}
+        return {"": self._rows(micro_batch) * (self.size * item_size + statistics)}

@@ -67,9 +67,13 @@ def input_parts(layer: AnyLayer, micro_batch: MicroBatch, slices: bool) -> int:
 def messages_run_again(layer: Block, micro_batch: MicroBatch, asked: LayerRecompute) -> Iterator[Message]:
     """The collectives of the forward pass that the second run of a layer's parts repeats, in the backward pass."""
     for one in layer.messages(micro_batch):
-        repeated = asked.full or any(part.covers(one.what) for part in asked.parts)
-        if repeated and not one.backward and one.what not in asked.kept_collectives:
+        if runs_again(asked, one.what) and not one.backward and one.what not in asked.kept_collectives:
             yield replace(one, backward=True)
+
+
+def runs_again(asked: LayerRecompute, path: str) -> bool:
+    """Whether the backward computes what stands at a path in the layer again."""
+    return asked.full or any(part.covers(path) for part in asked.parts)
 
 
 def input_messages(layer: AnyLayer, micro_batch: MicroBatch, slices: bool) -> Iterator[Message]:

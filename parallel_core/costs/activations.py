@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from parallel_core.blocks import MicroBatch
 from parallel_core.costs.stage import StagePlan
@@ -26,24 +26,38 @@ def peak_kept_bytes(plan: StagePlan, *, on_device: bool = False) -> int:
 
     What one operator needs while it computes is not counted. on_device: without what is offloaded to host memory.
     """
-    config, chunks, micro_batch = plan.config, plan.chunks, plan.micro_batch
-    kept, in_backward = kept_bytes(plan), [chunk.bytes_in_backward(micro_batch) for chunk in chunks]
+    kept, in_backward = kept_bytes(plan), [chunk.bytes_in_backward(plan.micro_batch) for chunk in plan.chunks]
     if on_device:
-        offloaded = [chunk.offloaded_bytes(micro_batch) for chunk in chunks]
+        offloaded = [chunk.offloaded_bytes(plan.micro_batch) for chunk in plan.chunks]
         kept, in_backward = ([a - b for a, b in zip(sizes, offloaded, strict=True)] for sizes in (kept, in_backward))
+    return max((moment.kept + moment.again for moment in moments(plan, kept, in_backward)), default=0)
+
+
+class Moment(NamedTuple):
+    """Bytes that a stage keeps while it runs one computation."""
+
+    action: Compute
+    kept: int
+    """Of all micro-batches in flight, and of messages."""
+    again: int
+    """Beside them what the second run of parts keeps."""
+
+
+def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) -> Iterator[Moment]:
+    """The stage's computations in order. kept, in_backward: of a micro-batch in each chunk, bytes that it keeps from
+    its forward, and the most while its backward runs."""
+    config, chunks = plan.config, plan.chunks
     parallel = config.parallel_config
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
-    stages = parallel.pipeline_model_parallel_size
-    micro_batches = enough_micro_batches(config)
+    stages, micro_batches = parallel.pipeline_model_parallel_size, enough_micro_batches(config)
     actions = _schedule(parallel.schedule_name, stages, micro_batches, len(chunks), group_size)[plan.stage]
     last = WeightGrad if any(isinstance(action, WeightGrad) for action in actions) else Backward
-    hidden_states, now, peak = _hidden_states(micro_batch, config.model_config), 0, 0
+    hidden_states, now = _hidden_states(plan.micro_batch, config.model_config), 0
     for action, messages in _with_messages(actions):
         now += kept[action.chunk] * isinstance(action, Forward)
         again = (in_backward[action.chunk] - kept[action.chunk]) * isinstance(action, Backward)
-        peak = max(peak, now + again + messages * hidden_states)
+        yield Moment(action, now + messages * hidden_states, again)
         now -= kept[action.chunk] * isinstance(action, last)
-    return peak
 
 
 def enough_micro_batches(config: AllConfig) -> int:
@@ -54,7 +68,7 @@ def enough_micro_batches(config: AllConfig) -> int:
         return micro_batches
     stages = parallel.pipeline_model_parallel_size
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage or stages
-    enough = 3 * max(group, stages)
+    enough = 2 * max(group, stages)
     return micro_batches if micro_batches <= enough + group else enough + (micro_batches - enough) % group
 
 

@@ -4,14 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad
 from parallel_core.schedules.check import kept
 from parallel_core.schedules.dataflow import producer
 
-Time = int | Fraction
-"""In any unit; sums and comparisons are exact."""
+Time = int | Fraction | float
+"""In any unit; sums and comparisons are exact, but of floats."""
+
+
+class Durations(Protocol):
+    """How long computations take, and messages between stages."""
+
+    @property
+    def transfer(self) -> Time:
+        """From the end of a computation to the earliest start of what needs its result on another stage."""
+
+    def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
+        """How long `action` takes; `split` if weight gradients are actions of their own."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ class Times:
                 whole = self.weight
         if self.shares is not None:
             return whole * self.shares[action.chunk][stage]
-        return whole if chunks == 1 else Fraction(whole, chunks)
+        return whole if chunks == 1 else Fraction(whole) / chunks
 
 
 class Span(NamedTuple):
@@ -86,7 +97,7 @@ class Timeline:
         return [(span.start, count) for span, count in zip(spans, kept([s.action for s in spans]), strict=True)]
 
 
-def simulate(computes: Sequence[Sequence[Compute]], times: Times | None = None, chunks: int = 1) -> Timeline:
+def simulate(computes: Sequence[Sequence[Compute]], times: Durations | None = None, chunks: int = 1) -> Timeline:
     """Run each stage's list in order, each action as soon as the stage is free and its input has arrived.
 
     Raises AssertionError if stages wait for each other for ever.
@@ -102,7 +113,7 @@ def simulate(computes: Sequence[Sequence[Compute]], times: Times | None = None, 
 class _Play:
     """All stages, each as far as its inputs let it."""
 
-    def __init__(self, computes: Sequence[Sequence[Compute]], times: Times, chunks: int) -> None:
+    def __init__(self, computes: Sequence[Sequence[Compute]], times: Durations, chunks: int) -> None:
         self._computes, self._times, self._chunks = computes, times, chunks
         self._split = any(isinstance(action, WeightGrad) for actions in computes for action in actions)
         self._made: list[dict[Compute, Time]] = [{} for _ in computes]

@@ -1,0 +1,73 @@
+"""Operations as values: how much arithmetic and how many bytes of memory one rank's device has to do for a block.
+
+m rows (tokens), k inner size, n columns of a product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from parallel_core.numerics.dtypes import DTYPES
+
+FLOAT32 = DTYPES["float32"].bytes
+
+PRODUCTS, ATTENTION, ELEMENTWISE = "products", "attention", "elementwise"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One pass over an operation's data."""
+
+    flops: float = 0.0
+    """A multiply-add counts as two."""
+    bytes: float = 0.0
+    """Read from and written to the device's memory."""
+    launches: int = 0
+    """Kernels that the host starts."""
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.flops + other.flops, self.bytes + other.bytes, self.launches + other.launches)
+
+
+NOTHING = Work()
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of one micro-batch on one rank, and its gradients."""
+
+    kind: str
+    """PRODUCTS, ATTENTION (scores and their sums of values) or ELEMENTWISE."""
+    forward: Work
+    backward: Work
+    """The gradient of the input."""
+    weight: Work = NOTHING
+    """The gradient of the weight, which no other operation waits for."""
+    name: str = ""
+    """The path of its block, without layer numbers."""
+    runs_again: bool = False
+    """Whether the backward computes the forward again."""
+    scores: float = 0.0
+    """Of attention: elements of its matrix of scores, which a device without a fused operator writes to memory."""
+
+    def within(self, module: str) -> Operation:
+        """The same, as a part of `module`."""
+        return replace(self, name=f"{module}.{self.name}" if self.name else module)
+
+
+def product(m: float, k: int, n: int, item_size: int, *, count: int = 1, trains: bool = True) -> Operation:
+    """y [m, n] = x [m, k] w [n, k]^T, `count` times with other weights, whose gradients are added up in float32."""
+    flops, elements = 2.0 * count * m * k * n, count * (m * k + k * n + m * n)
+    forward = Work(flops, elements * item_size, 1)
+    gradient = Work(flops, count * (m * (k + n) * item_size + 2 * k * n * FLOAT32), 1) if trains else NOTHING
+    return Operation(PRODUCTS, forward, forward, gradient)
+
+
+def elementwise(forward: float, backward: float, launches: int = 1) -> Operation:
+    """Bytes of a sweep over activations, and of its gradient's."""
+    return Operation(ELEMENTWISE, Work(0.0, forward, launches), Work(0.0, backward, launches))
+
+
+def attention(flops: float, bytes_moved: float, scores: float) -> Operation:
+    """Scores and values. Backward multiplies five times for the two of the forward (Dao et al., 2022)."""
+    return Operation(ATTENTION, Work(flops, bytes_moved, 1), Work(2.5 * flops, 2 * bytes_moved, 2), scores=scores)

@@ -1,0 +1,10 @@
+"""Will it fit, how fast, which layout: predictions of a run from its configuration and a description of the device.
+
+Memory and time are sums of named parts with ranges, over the values that the engine executes: blocks, schedules,
+buffers, messages. Needs no device.
+"""
+
+from parallel_core.planner.device import Device, find_device
+from parallel_core.planner.plan import Plan
+
+__all__ = ["Device", "Plan", "find_device"]

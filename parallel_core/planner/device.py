@@ -1,0 +1,200 @@
+"""A kind of device as data: published peaks, links, and the calibration that says how much of them a program reaches.
+
+A device is a YAML file; those of `devices/` go by name. `like` names another one, of which a file changes some keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from parallel_core.findings import ConfigError, Finding
+
+FOLDER = Path(__file__).parent / "devices"
+ENGINES = ("megatron", "pynative")
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects two devices."""
+
+    bandwidth: float
+    """Bytes a second that a device sends, published."""
+    latency: float
+    """Seconds until the first byte of a message arrives."""
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Largest relative errors that a prediction had beside measured runs."""
+
+    memory: float
+    time: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fractions of the published peaks that programs reach, one set for a kind of device."""
+
+    products: float
+    """Of the peak, by a large product; small ones are slower because they move bytes and are launched."""
+    attention: float
+    """Of the peak, by the fused operator, counted with half of the square where the mask is causal."""
+    elementwise: float
+    """Of the memory's bandwidth."""
+    inside_share: float
+    """Of the links' bandwidth inside a node."""
+    between_share: float
+    """Of that between nodes."""
+    congestion: float
+    """Bandwidth between n nodes falls as (n/2)^-congestion: switches are shared."""
+    launch: float
+    """Seconds that the host takes to start an operation."""
+    ranges: Ranges
+    source: str
+    """Where these come from."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One kind of device in nodes of several."""
+
+    names: tuple[str, ...]
+    memory_bytes: float
+    reserved_bytes: float
+    """Memory that the runtime keeps for itself."""
+    peak_flops: Mapping[str, float]
+    """Type -> floating-point operations a second, dense."""
+    bandwidth: float
+    """Bytes a second of the device's memory."""
+    devices_per_node: int
+    inside: Link
+    between: Link
+    engine: str
+    """The program that is assumed to run there, which keeps its own activations and buffers."""
+    fuses_attention: bool
+    """Whether attention keeps no matrix of scores without --use-flash-attn, too."""
+    calibration: Calibration
+    assumed: tuple[str, ...] = ()
+    """Keys of the calibration that nobody has measured."""
+
+    @property
+    def name(self) -> str:
+        """The first of its names."""
+        return self.names[0]
+
+    def peak(self, dtype: str) -> float:
+        """Of a type, or of the widest type if this one is not published."""
+        return self.peak_flops.get(dtype, self.peak_flops["float32"])
+
+
+def known_devices() -> dict[str, Path]:
+    """Name in lower case -> file."""
+    return {name.lower(): path for path in sorted(FOLDER.glob("*.yaml")) for name in (*_yaml(path)["names"], path.stem)}
+
+
+def find_device(named: str) -> Device:
+    """The device of a name, or of a file. Raises ConfigError."""
+    path = Path(named)
+    if path.suffix in (".yaml", ".yml", ".json"):
+        return load_device(path)
+    known = known_devices()
+    if named.lower() not in known:
+        choices = ", ".join(sorted(_yaml(path)["names"][0] for path in {*known.values()}))
+        raise ConfigError([Finding("--device", named, "is no known device", f"choose {choices}, or give a .yaml file")])
+    return load_device(known[named.lower()])
+
+
+def load_device(path: Path) -> Device:
+    """The device that a file describes. Raises ConfigError with everything that is wrong with it."""
+    try:
+        content = _with_like(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError([Finding("--device", path, f"cannot be read ({error})", "give a device file")]) from error
+    findings = [*_faults(content, Device, "", str(path))]
+    if findings:
+        raise ConfigError(findings)
+    parts = {"inside": Link(**content["inside"]), "between": Link(**content["between"])}
+    calibration = dict(content["calibration"])
+    calibration["ranges"] = Ranges(**calibration["ranges"])
+    lists = {"names": tuple(content["names"]), "assumed": tuple(content.get("assumed", ()))}
+    return Device(**{**content, **parts, **lists, "calibration": Calibration(**calibration)})
+
+
+def _with_like(path: Path) -> dict[str, Any]:
+    """A file's keys over those of the device that it is like."""
+    content = dict(_yaml(path))
+    like = content.pop("like", None)
+    if like is None:
+        return content
+    if str(like).lower() not in known_devices():
+        raise ValueError(f"like {like}: no such device")
+    base = _with_like(known_devices()[str(like).lower()])
+    merged = {**base, **content}
+    return merged | {
+        key: {**base[key], **content[key]}
+        for key in ("inside", "between", "calibration")
+        if isinstance(content.get(key), dict) and isinstance(base.get(key), dict)
+    }
+
+
+@cache
+def _yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"is no YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError("is no table of keys")
+    return content
+
+
+_INNER: dict[str, Any] = {"inside": Link, "between": Link, "calibration": Calibration, "ranges": Ranges}
+_OTHERS = {"names": list, "assumed": list, "peak_flops": dict, "engine": str, "source": str, "fuses_attention": bool}
+_OPTIONAL = ("assumed",)
+
+
+def _faults(content: Any, kind: Any, prefix: str, source: str) -> Iterator[Finding]:
+    """Keys that are missing, unknown, or of another type, in one table of a file."""
+    if not isinstance(content, dict):
+        yield Finding(prefix.rstrip("."), content, "must be a table of keys", "write one", source)
+        return
+    known = [field.name for field in fields(kind)]
+    for key in content:
+        if key not in known:
+            yield Finding(f"{prefix}{key}", None, "is no key of a device", f"use {', '.join(known)}", source)
+    for key in known:
+        value = content.get(key)
+        if key not in content:
+            if key not in _OPTIONAL:
+                yield Finding(f"{prefix}{key}", None, "is missing", "add it", source)
+        elif key in _INNER:
+            yield from _faults(value, _INNER[key], f"{prefix}{key}.", source)
+        elif key in _OTHERS:
+            if not isinstance(value, _OTHERS[key]):
+                yield Finding(f"{prefix}{key}", value, f"must be a {_OTHERS[key].__name__}", "change it", source)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != value:
+            yield Finding(f"{prefix}{key}", value, "must be a number, at least 0", "change it", source)
+    yield from _wrong_values(content, prefix, source)
+
+
+def _wrong_values(content: dict[str, Any], prefix: str, source: str) -> Iterator[Finding]:
+    if content.get("engine") not in (*ENGINES, None):
+        yield Finding("engine", content["engine"], "is no engine", f"choose one of {', '.join(ENGINES)}", source)
+    peaks = content.get("peak_flops")
+    if isinstance(peaks, dict) and not (peaks.get("float32") and all(_is_positive(peak) for peak in peaks.values())):
+        yield Finding("peak_flops", None, "must give numbers above 0, float32's among them", "change it", source)
+    for key in ("bandwidth", "memory_bytes", "devices_per_node", *("products", "attention", "elementwise")):
+        if key in content and not _is_positive(content[key]):
+            yield Finding(f"{prefix}{key}", content[key], "must be above 0", "raise it", source)
+    if prefix == "" and not content.get("names"):
+        yield Finding("names", None, "must have at least one name", "add one", source)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0

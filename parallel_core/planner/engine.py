@@ -1,0 +1,172 @@
+"""The program that a plan is of: tensors that it keeps, and buffers that it has, beside those that blocks describe.
+
+`megatron` is Megatron-Core on Transformer Engine; `pynative` is this project's own engine. u is a micro-batch's hidden
+states on one rank, T its tokens, k the experts of a token, f an expert's width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from parallel_core.blocks import Chunk, MicroBatch, blocks_within
+from parallel_core.blocks.attention import CoreAttention
+from parallel_core.blocks.experts import Experts
+from parallel_core.blocks.latent_attention import LatentAttention
+from parallel_core.blocks.layer import AnyLayer
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.micro_batch import FLOAT32
+from parallel_core.blocks.mlp import MLP
+from parallel_core.blocks.recomputed import runs_again
+from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.planner.device import Device
+from parallel_core.recompute import LayerRecompute
+
+if TYPE_CHECKING:
+    from parallel_core.config import AllConfig
+
+MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What differs from one program to another."""
+
+    writes_scores: bool
+    """Whether attention keeps its matrix of scores."""
+    attention_dropout: bool
+    hidden_dropout: bool
+    has_weight_gradients: bool
+    """Whether a weight's gradient has a buffer beside its place among the gradients: Transformer Engine keeps one for
+    each shape of a weight, and the output layer makes one in each backward."""
+    gathers_into_buffer: bool
+    """Whether gathered hidden states lie in a buffer that is never freed (sequence parallelism)."""
+    keeps_ring_output_narrow: bool
+    """Whether ring attention keeps its second copy of the output in the type of activations, not in float32."""
+    workspace: float
+    """Bytes of the products' library, constants and such."""
+    allocator_share: float
+    """Memory that the allocator holds and cannot use, as a part of what is allocated."""
+
+    def weight_gradient_buffers(self, chunks: Sequence[Chunk], micro_batch: MicroBatch) -> float:
+        """One for each shape of a linear's weight in the layers."""
+        if not self.has_weight_gradients:
+            return 0.0
+        shapes = {shape for chunk in chunks for shape in _layer_shapes(chunk, micro_batch)}
+        return float(sum(rows * columns for rows, columns in shapes) * micro_batch.item_size)
+
+    def kept_beside(self, chunk: Chunk, micro_batch: MicroBatch) -> int:
+        """Of a micro-batch, beside the blocks' `kept_bytes`; nothing of what runs again."""
+        return sum(
+            size
+            for layer, asked in _layers(chunk)
+            for name, size in self._of_layer(layer, micro_batch)
+            if not runs_again(asked, name)
+        )
+
+    def kept_by_second_run(self, chunk: Chunk, micro_batch: MicroBatch) -> int:
+        """The most that one layer's second run keeps beside `bytes_in_backward`."""
+        found = (
+            sum(size for name, size in self._of_layer(layer, micro_batch) if runs_again(asked, name))
+            for layer, asked in _layers(chunk)
+        )
+        return max(found, default=0)
+
+    def _of_layer(self, layer: AnyLayer, micro_batch: MicroBatch) -> Iterator[tuple[str, int]]:
+        for name, sublayer in layer.submodules().items():
+            if not isinstance(sublayer, Sublayer):
+                continue
+            for core in blocks_within(sublayer, CoreAttention):
+                yield f"{name}.core_attention", self._of_attention(core, sublayer, micro_batch)
+            if self.hidden_dropout:
+                yield f"{name}.dropout", micro_batch.tokens_between * layer.hidden_size
+
+    def _of_attention(self, core: CoreAttention, sublayer: Sublayer, micro_batch: MicroBatch) -> int:
+        """Scores with their dropout's mask and result; of a ring the narrower output; of latent attention the plain
+        channels of the keys, which are copied to be joined with the rotary ones."""
+        rows, found = micro_batch.tokens * (core.heads // micro_batch.tensor), 0
+        if self.writes_scores:
+            of_dropout = self.attention_dropout * (1 + micro_batch.item_size)
+            found += rows * micro_batch.seq_length * (micro_batch.item_size + of_dropout)
+        if self.keeps_ring_output_narrow and micro_batch.context.ring > 1:
+            found += rows * core.value_size * (micro_batch.item_size - FLOAT32)
+        if isinstance(sublayer, LatentAttention) and self.has_weight_gradients:
+            found += rows * (core.query_key_size - sublayer.rotary_size) * micro_batch.item_size
+        return found
+
+    def transients(self, chunk: Chunk, micro_batch: MicroBatch) -> dict[str, float]:
+        """Parts that exist in a backward alone, by whichever is larger: the output layer's or a layer's, of which the
+        logits are free by then."""
+        logits = chunk.kept_bytes(micro_batch).get("loss", 0)
+        of_head = self._of_head(chunk, micro_batch)
+        of_layers = max((self._of_backward(layer, micro_batch) for _, layer in chunk.decoder.layers.layers), default=0)
+        if sum(of_head.values()) >= of_layers - logits:
+            return of_head
+        return {"gradients of activations": of_layers - logits}
+
+    def _of_head(self, chunk: Chunk, micro_batch: MicroBatch) -> dict[str, float]:
+        linear = chunk.output_layer
+        if linear is None:
+            return {}
+        between = micro_batch.tokens_between * linear.input_size * micro_batch.item_size
+        whole = micro_batch.tokens * linear.input_size * micro_batch.item_size
+        gathered = whole if self.gathers_into_buffer and micro_batch.sequence.tensor > 1 else 0
+        weight = linear.input_size * linear.output_size // micro_batch.tensor * micro_batch.item_size
+        own = weight * self.has_weight_gradients
+        return {"output weight's gradient": own, "gathered": gathered, "gradients of activations": between + whole}
+
+    def _of_backward(self, layer: AnyLayer, micro_batch: MicroBatch) -> float:
+        """The residual's gradient u and that of what goes into the activation; of experts 2 T k rows of hidden states
+        and those inside them."""
+        stream = micro_batch.tokens_between * layer.hidden_size * micro_batch.item_size
+        inside = [micro_batch.tokens * mlp.linear_fc1.output_size // micro_batch.tensor for mlp in _dense(layer)]
+        for experts in blocks_within(layer, Experts):
+            first, second = experts.expert.linear_fc1, experts.expert.linear_fc2
+            widths = (first.output_size + second.input_size) // experts.expert_tensor
+            inside.append(experts.rows(micro_batch) * (2 * layer.hidden_size + widths))
+        return stream + max(inside, default=0) * micro_batch.item_size
+
+
+def _layers(chunk: Chunk) -> Iterator[tuple[AnyLayer, LayerRecompute]]:
+    stack = chunk.decoder.layers
+    for (_, layer), asked in zip(stack.layers, stack.recompute.layers, strict=True):
+        yield layer, asked
+
+
+def _dense(layer: AnyLayer) -> Iterator[MLP]:
+    return (block for block in layer.submodules().values() if isinstance(block, MLP))
+
+
+def _layer_shapes(chunk: Chunk, micro_batch: MicroBatch) -> Iterator[tuple[int, int]]:
+    """Rows and columns of a rank's shard of each linear's weight."""
+    for _, layer in chunk.decoder.layers.layers:
+        for linear in blocks_within(layer, Linear):
+            yield _local(linear, micro_batch.tensor)
+        for experts in blocks_within(layer, Experts):
+            for linear in (experts.expert.linear_fc1, experts.expert.linear_fc2):
+                yield _local(linear, experts.expert_tensor)
+
+
+def _local(linear: Linear, tensor: int) -> tuple[int, int]:
+    rows, columns = linear.output_size, linear.input_size
+    if linear.cut_axis is None:
+        return rows, columns
+    return (rows // tensor, columns) if linear.is_column else (rows, columns // tensor)
+
+
+def engine_of(device: Device, config: AllConfig) -> Engine:
+    """The device's engine under a run's options."""
+    model = config.model_config
+    is_megatron = device.engine == "megatron"
+    fused = device.fuses_attention or model.use_flash_attention or not is_megatron
+    return Engine(
+        writes_scores=not fused,
+        attention_dropout=model.attention_dropout_rate > 0,
+        hidden_dropout=is_megatron and model.hidden_dropout_rate > 0,
+        has_weight_gradients=is_megatron,
+        gathers_into_buffer=is_megatron,
+        keeps_ring_output_narrow=is_megatron,
+        workspace=(50 if is_megatron else 0) * MEBIBYTE,
+        allocator_share=0.05 if is_megatron else 0.02,
+    )

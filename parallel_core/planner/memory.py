@@ -1,0 +1,97 @@
+"""Memory of a stage by named parts: the plan's buffers and activations, and what the assumed engine has beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallel_core.costs import MemoryBytes, StagePlan
+from parallel_core.costs.activations import Moment, moments
+from parallel_core.planner.device import Device
+from parallel_core.planner.engine import Engine, engine_of
+from parallel_core.schedules import Backward
+from parallel_core.schedules.draw import LOOKS
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Of one rank of a stage, when it needs most."""
+
+    parts: dict[str, float]
+    """Name -> bytes; together they are what the program allocates."""
+    error: float
+    """Largest relative error of such predictions beside measured runs."""
+    reserved: float
+    """Beside them: memory that the runtime keeps, and what its allocator cannot use."""
+    when: str
+    """The moment of the peak."""
+
+    @property
+    def total(self) -> float:
+        """Allocated bytes."""
+        return sum(self.parts.values())
+
+    @property
+    def low(self) -> float:
+        """The least that is to be expected."""
+        return self.total * (1 - self.error)
+
+    @property
+    def high(self) -> float:
+        """The most that is to be expected."""
+        return self.total * (1 + self.error)
+
+    @property
+    def needed(self) -> float:
+        """Bytes that the device must have, at the most."""
+        return self.high + self.reserved
+
+
+def stage_memory(plan: StagePlan, fixed: MemoryBytes, device: Device) -> StageMemory:
+    """The parts of a stage's memory on a device; `fixed` says those of its buffers."""
+    engine = engine_of(device, plan.config)
+    offloaded = {
+        "weights": fixed.offloaded_parameters,
+        "optimizer": fixed.offloaded_states,
+    }
+    parts: dict[str, float] = {
+        "weights": fixed.parameters - offloaded["weights"],
+        "gradients": fixed.gradients,
+        "optimizer": fixed.optimizer_states - offloaded["optimizer"],
+        "weight-gradient buffers": engine.weight_gradient_buffers(plan.chunks, plan.micro_batch),
+        "workspace": engine.workspace,
+    }
+    peak, transients = _peak(plan, engine)
+    logits = sum(chunk.kept_bytes(plan.micro_batch).get("loss", 0) for chunk in plan.chunks)
+    parts |= {"activations": peak.kept - logits, "logits": logits, "recomputed": peak.again}
+    parts |= transients
+    total = sum(parts.values())
+    reserved = device.reserved_bytes + engine.allocator_share * total
+    return StageMemory(parts, device.calibration.ranges.memory, reserved, _words(plan, peak))
+
+
+def _peak(plan: StagePlan, engine: Engine) -> tuple[Moment, dict[str, float]]:
+    """The moment at which a stage needs most, and the transient parts of it."""
+    micro_batch, elsewhere = plan.micro_batch, [chunk.offloaded_bytes(plan.micro_batch) for chunk in plan.chunks]
+    extra = [engine.kept_beside(chunk, micro_batch) for chunk in plan.chunks]
+    kept = [sum(c.kept_bytes(micro_batch).values()) for c in plan.chunks]
+    again = [chunk.bytes_in_backward(micro_batch) for chunk in plan.chunks]
+    beside = [engine.kept_by_second_run(chunk, micro_batch) for chunk in plan.chunks]
+    on_device = [a + b - c for a, b, c in zip(kept, extra, elsewhere, strict=True)]
+    in_backward = [
+        own + max(0, second - first) + more
+        for own, second, first, more in zip(on_device, again, kept, beside, strict=True)
+    ]
+    transients = [engine.transients(chunk, micro_batch) for chunk in plan.chunks]
+
+    def needs(moment: Moment) -> float:
+        found = transients[moment.action.chunk] if isinstance(moment.action, Backward) else {}
+        return moment.kept + moment.again + sum(found.values())
+
+    peak = max(moments(plan, on_device, in_backward), key=needs)
+    return peak, transients[peak.action.chunk] if isinstance(peak.action, Backward) else {}
+
+
+def _words(plan: StagePlan, moment: Moment) -> str:
+    kind = LOOKS[type(moment.action)].name
+    chunk = f" of chunk {moment.action.chunk}" if len(plan.chunks) > 1 else ""
+    return f"stage {plan.stage}, micro-batch {moment.action.micro_batch}'s {kind}{chunk}"

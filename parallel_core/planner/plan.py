@@ -1,0 +1,171 @@
+"""A plan: will a run fit, how long does a step take and of what, on a device and without one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from parallel_core.costs import MemoryBytes, StagePlan, memory, training_flops
+from parallel_core.costs.traffic import step_traffic
+from parallel_core.numerics.dtypes import DTYPES
+from parallel_core.planner.device import Device
+from parallel_core.planner.engine import engine_of
+from parallel_core.planner.memory import StageMemory, stage_memory
+from parallel_core.planner.placement import Placement, topology_of
+from parallel_core.planner.speed import Speed, message_part
+from parallel_core.planner.step import StepTime, step_time
+
+if TYPE_CHECKING:
+    from parallel_core.config import AllConfig
+
+SECONDS_OF_DAY = 86400.0
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything that is predicted of one run."""
+
+    config: AllConfig = field(repr=False)
+    device: Device
+    refused: tuple[str, ...] = ()
+    """Flags that training refuses, although they change nothing here."""
+    assumed: tuple[str, ...] = ()
+    """Values that were not given."""
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Groups of ranks on the device's nodes."""
+        return Placement(topology_of(self.config.parallel_config), self.device.devices_per_node)
+
+    @cached_property
+    def stages(self) -> list[StagePlan]:
+        """One value for each stage."""
+        count = self.config.parallel_config.pipeline_model_parallel_size
+        return [StagePlan(self.config, stage) for stage in range(count)]
+
+    @cached_property
+    def _models(self) -> list[StagePlan]:
+        """Of each stage the first one whose chunks differ in the numbers of their layers alone."""
+        distinct: list[StagePlan] = []
+        for plan in self.stages:
+            if not any(plan.shape == other.shape for other in distinct):
+                distinct.append(plan)
+        return [next(other for other in distinct if other.shape == plan.shape) for plan in self.stages]
+
+    @cached_property
+    def _owned(self) -> list[MemoryBytes]:
+        found = {number: memory(plan) for number, plan in {id(plan): plan for plan in self._models}.items()}
+        return [found[id(plan)] for plan in self._models]
+
+    @cached_property
+    def memory(self) -> list[StageMemory]:
+        """Of a rank of each stage."""
+        pairs = zip(self.stages, self._owned, strict=True)
+        return [stage_memory(plan, owned, self.device) for plan, owned in pairs]
+
+    @cached_property
+    def fullest(self) -> int:
+        """The stage that needs most memory."""
+        return max(range(len(self.memory)), key=lambda stage: self.memory[stage].needed)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage has room on its device, at the upper end of its range."""
+        return self.memory[self.fullest].needed <= self.device.memory_bytes
+
+    @cached_property
+    def step(self) -> StepTime:
+        """Seconds of a step."""
+        model, engine = self.config.model_config, engine_of(self.device, self.config)
+        dtype = model.compute_dtype
+        speed = Speed(
+            self.device, dtype, self.placement, engine.writes_scores, engine.attention_dropout, DTYPES[dtype].bytes
+        )
+        return step_time(self._models, self._owned, speed)
+
+    @property
+    def samples(self) -> int:
+        """Sequences of a step."""
+        return self.config.batch_sizes.final
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the whole job."""
+        return self.samples * self.config.model_config.seq_length / self.step.total
+
+    @property
+    def flops_per_device(self) -> float:
+        """Floating-point operations a second of the model, without what is computed again."""
+        whole = training_flops(self.config.model_config, self.samples)
+        return whole / self.config.parallel_config.world_size / self.step.total
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs as a part of the peak (Chowdhery et al., "PaLM", 2022)."""
+        return self.flops_per_device / self.device.peak(self.config.model_config.compute_dtype)
+
+    @property
+    def hfu(self) -> float:
+        """The same of everything that is computed."""
+        return self.step.flops_per_device / self.step.total / self.device.peak(self.config.model_config.compute_dtype)
+
+    @property
+    def days(self) -> float | None:
+        """Of --train-iters steps."""
+        steps = self.config.training_config.training_iters
+        return steps * self.step.total / SECONDS_OF_DAY if steps else None
+
+    @cached_property
+    def traffic(self) -> dict[str, float]:
+        """Part of the step's messages -> bytes that a rank of the first stage sends."""
+        found: Counter[str] = Counter()
+        for one in step_traffic(self.stages[0]):
+            found[message_part(one.kind)] += one.bytes * one.calls
+        return dict(found)
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """Doubts about the layout."""
+        return [*self.refused, *_warnings(self)]
+
+    @property
+    def assumptions(self) -> list[str]:
+        """Everything that was not measured or not given, and how far it can be trusted."""
+        device, calibration = self.device, self.device.calibration
+        errors = f"memory within {calibration.ranges.memory:.0%}, time within {calibration.ranges.time:.0%}"
+        program = {"megatron": "Megatron-Core on Transformer Engine", "pynative": "this program"}[device.engine]
+        found = [*self.assumed, f"{device.name} runs {program}; calibrated by {calibration.source}: {errors}"]
+        if device.assumed:
+            found.append(f"nobody has measured these of {device.name}: {', '.join(device.assumed)}")
+        if self.config.model_config.moe_config.num_experts:
+            found.append("every expert gets as many tokens as the others")
+        return found
+
+
+def _warnings(plan: Plan) -> Iterator[str]:
+    parallel, moe = plan.config.parallel_config, plan.config.model_config.moe_config
+    work = plan.step.work
+    if len(work) > 1 and min(work) < 0.8 * max(work):
+        slowest = plan.step.slowest
+        yield (
+            f"uneven stages: stage {slowest} computes {max(work):.3g} s, stage {work.index(min(work))} "
+            f"{min(work):.3g} s; move layers with --decoder-first-pipeline-num-layers or "
+            "--decoder-last-pipeline-num-layers"
+        )
+    members, per_node = plan.placement.group("tp")
+    if members > per_node:
+        yield (
+            f"--tensor-model-parallel-size {members}: groups reach over nodes of {plan.device.devices_per_node} "
+            "devices; use pipeline or data parallelism there"
+        )
+    if moe.num_experts:
+        data, model = plan.config.dataset_config, plan.config.model_config
+        tokens = data.batch_size * model.seq_length // parallel.context_parallel_size
+        rows = tokens * moe.moe_router_topk * parallel.expert_model_parallel_size / moe.num_experts
+        if rows < 256:
+            yield f"experts starve: {rows:.0f} rows for each in a micro-batch; raise --micro-batch-size"
+    if plan.step.bubble_fraction > 0.2:
+        yield f"the bubble takes {plan.step.bubble_fraction:.0%} of the pipeline's time; use more micro-batches"

@@ -1,0 +1,77 @@
+"""A plan in lines for people: the verdict first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from parallel_core.planner.memory import StageMemory
+from parallel_core.planner.plan import Plan
+
+GIBIBYTE = 2**30
+
+
+def lines(plan: Plan) -> Iterator[str]:
+    """The whole answer."""
+    yield verdict(plan)
+    yield ""
+    yield from _memory(plan)
+    yield ""
+    yield from _step(plan)
+    for title, found in (("warnings", plan.warnings), ("assumptions", plan.assumptions)):
+        if found:
+            yield ""
+            yield f"{title}:"
+            yield from (f"  {line}" for line in found)
+
+
+def verdict(plan: Plan) -> str:
+    """Whether it fits, and by how much."""
+    stage = plan.memory[plan.fullest]
+    words = "fits" if plan.fits else "does not fit"
+    return (
+        f"{words} {_gib(plan.device.memory_bytes)} of {plan.device.name}: "
+        f"{_gib(stage.total)} +- {_gib(stage.high - stage.total)} and {_gib(stage.reserved)} reserved, in {stage.when}"
+    )
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    yield "memory of a rank, in GiB:"
+    names = [name for name in plan.memory[plan.fullest].parts if any(stage.parts.get(name) for stage in plan.memory)]
+    yield "  " + "".join([f"{'stages':10}", *(f"{name:>{len(name) + 3}}" for name in names), f"{'total':>8}   range"])
+
+    def rounded(stage: StageMemory) -> tuple[float, ...]:
+        return tuple(round(stage.parts.get(name, 0.0) / GIBIBYTE, 3) for name in names)
+
+    for _, run in groupby(enumerate(plan.memory), key=lambda numbered: rounded(numbered[1])):
+        numbered = list(run)
+        first, last, stage = numbered[0][0], numbered[-1][0], numbered[0][1]
+        label = str(first) if first == last else f"{first} - {last}"
+        cells = (f"{stage.parts.get(name, 0.0) / GIBIBYTE:>{len(name) + 3}.2f}" for name in names)
+        total = f"{stage.total / GIBIBYTE:8.2f}   {stage.low / GIBIBYTE:.2f} - {stage.high / GIBIBYTE:.2f}"
+        yield "  " + "".join([f"{label:10}", *cells, total])
+
+
+def _step(plan: Plan) -> Iterator[str]:
+    step, low, high = plan.step, plan.step.low, plan.step.high
+    yield f"a step takes {step.total:.4g} s ({low:.4g} - {high:.4g}), stage {step.slowest} being the slowest:"
+    for name, seconds in sorted(step.parts.items(), key=lambda part: -part[1]):
+        if seconds:
+            yield f"  {name:18} {seconds:10.4g} s  {seconds / step.total:6.1%}"
+    for name, seconds in step.hidden.items():
+        if seconds:
+            yield f"  {name:18} {seconds:10.4g} s  hidden beside computation"
+    spread = step.error
+    speed = (
+        f"{plan.tokens_per_second:,.0f} tokens/s +- {spread:.0%}, {plan.flops_per_device / 1e12:,.1f} TFLOP/s a device"
+    )
+    yield f"  {speed}"
+    yield f"  MFU {plan.mfu:.1%}, of all that is computed {plan.hfu:.1%}; bubble {step.bubble_fraction:.1%}"
+    days, world = plan.days, plan.config.parallel_config.world_size
+    if days is not None:
+        steps = plan.config.training_config.training_iters
+        yield f"  {steps:,} steps: {days:,.2f} days +- {spread:.0%}, {days * 24 * world:,.0f} device-hours"
+
+
+def _gib(number: float) -> str:
+    return f"{number / GIBIBYTE:,.1f} GiB"

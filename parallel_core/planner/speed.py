@@ -1,0 +1,96 @@
+"""Seconds that a device takes for operations, and its links for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, log2
+
+from parallel_core.messages import Message
+from parallel_core.operations import ATTENTION, ELEMENTWISE, PRODUCTS, Operation, Work
+from parallel_core.planner.device import Device
+from parallel_core.planner.placement import Placement
+
+LAUNCHES, CAUSAL = "launches", 0.5
+SCORE_SWEEPS = {False: 4, True: 7}
+"""Whether scores are dropped -> how often a pass without a fused operator reads or writes the matrix of scores: the
+product, softmax and its mask, and the second product; with dropout its reading, result and mask."""
+MESSAGES = {
+    "tp": "tensor parallel",
+    "expert-tp": "tensor parallel",
+    "tp-cp": "tensor parallel",
+    "cp": "context parallel",
+    "cp-ring": "context parallel",
+    "cp-ulysses": "context parallel",
+    "tp-ep": "expert parallel",
+    "ep": "expert parallel",
+    "pp": "pipeline",
+}
+"""Kind of group -> part of a step's time; all others are data parallelism's."""
+
+
+def message_part(kind: str) -> str:
+    """The part of a step's time that messages over a kind of group are."""
+    return MESSAGES.get(kind, "data parallel")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A device with a type to compute in, and the groups of a job on its nodes."""
+
+    device: Device
+    dtype: str
+    placement: Placement
+    writes_scores: bool
+    drops_scores: bool
+    item_size: int
+
+    @cached_property
+    def _rate(self) -> dict[str, float]:
+        calibration, peak = self.device.calibration, self.device.peak(self.dtype)
+        fused = calibration.products if self.writes_scores else calibration.attention / CAUSAL
+        return {PRODUCTS: peak * calibration.products, ATTENTION: peak * fused, ELEMENTWISE: peak}
+
+    @cached_property
+    def bytes_per_second(self) -> float:
+        """Of the device's memory, as sweeps reach it."""
+        return self.device.bandwidth * self.device.calibration.elementwise
+
+    def seconds(self, kind: str, work: Work) -> float:
+        """Of one operation's pass: its arithmetic, then its bytes."""
+        return work.flops / self._rate[kind] + work.bytes / self.bytes_per_second
+
+    def by_part(self, operations: Iterable[tuple[Operation, Work]], messages: dict[str, float]) -> dict[str, float]:
+        """Kind -> seconds of passes, with the exposed messages beside them; what the host takes longer to start all
+        that is LAUNCHES."""
+        found, launches = dict.fromkeys((PRODUCTS, ATTENTION, ELEMENTWISE), 0.0), 0
+        for operation, work in operations:
+            found[operation.kind] += self.seconds(operation.kind, work)
+            launches += work.launches
+            if self.writes_scores and operation.kind == ATTENTION and work.launches:
+                sweeps = SCORE_SWEEPS[self.drops_scores] * operation.scores * self.item_size
+                found[ELEMENTWISE] += sweeps * work.launches / self.bytes_per_second
+                launches += 4 * work.launches
+        found |= messages
+        return {**found, LAUNCHES: max(0.0, launches * self.device.calibration.launch - sum(found.values()))}
+
+    def message(self, one: Message) -> float:
+        """Seconds of all calls of a message."""
+        members, per_node = self.placement.group(one.kind)
+        if members < 2:
+            return 0.0
+        device, calibration = self.device, self.device.calibration
+        inside = device.inside.bandwidth * calibration.inside_share
+        between = device.between.bandwidth * calibration.between_share
+        if one.operation == "send":
+            link, bandwidth = (device.inside, inside) if per_node > 1 else (device.between, between)
+            return one.calls * (link.latency + one.bytes / bandwidth)
+        rounds = ceil(log2(members)) * (2 if one.operation == "all_reduce" else 1)
+        if members <= per_node:
+            return one.calls * (rounds * device.inside.latency + one.bytes / inside)
+        between *= max(1.0, members / per_node / 2) ** -calibration.congestion
+        if one.operation == "all_to_all":
+            away = one.bytes * (members - per_node) / max(1, members - 1)
+            return one.calls * (rounds * device.between.latency + max(away / between, (one.bytes - away) / inside))
+        return one.calls * (rounds * device.between.latency + one.bytes / min(inside, between * per_node))

@@ -1,0 +1,214 @@
+"""Seconds of a training step by named parts: computation, exposed and hidden messages, the bubble, the update."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from parallel_core.blocks import Chunk
+from parallel_core.costs import MemoryBytes, StagePlan
+from parallel_core.costs.activations import enough_micro_batches
+from parallel_core.costs.traffic import gradients, hot_copies, pipeline, reports
+from parallel_core.messages import Message
+from parallel_core.operations import ATTENTION, ELEMENTWISE, PRODUCTS, Operation, Work
+from parallel_core.planner.speed import LAUNCHES, Speed, message_part
+from parallel_core.schedules import GENERATORS, Backward, Forward
+from parallel_core.schedules.actions import Compute
+from parallel_core.schedules.simulate import Timeline, simulate
+
+TENSOR, PIPELINE, DATA = "tensor parallel", "pipeline", "data parallel"
+COMPUTED = (PRODUCTS, ATTENTION, ELEMENTWISE, LAUNCHES)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds of one micro-batch in one chunk, by part."""
+
+    forward: dict[str, float]
+    backward: dict[str, float]
+    """Without `weight`."""
+    weight: dict[str, float]
+    hidden: dict[str, float]
+    """Messages that run while something is computed."""
+    flops: float
+    """Operations of all passes."""
+
+    @cached_property
+    def totals(self) -> tuple[float, float, float]:
+        """Of forward, backward and weight."""
+        return sum(self.forward.values()), sum(self.backward.values()), sum(self.weight.values())
+
+    @property
+    def parts(self) -> Counter[str]:
+        """Of all passes."""
+        return _sum((self.forward, self.backward, self.weight))
+
+
+def _sum(tables: Iterable[dict[str, float]]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for table in tables:
+        for name, value in table.items():
+            found[name] += value  # type: ignore[assignment]
+    return found
+
+
+def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
+    """A chunk's passes on a device. Messages of tensor parallelism run beside products of weight gradients, as far as
+    these last: as many bytes as the forward's, all-reduces or gathers and scatters of column-parallel linears."""
+    operations = list(chunk.operations(plan.micro_batch))
+    messages = list(chunk.messages(plan.micro_batch))
+    sent = _seconds(speed, (one for one in messages if not one.backward))
+    sent_back = _seconds(speed, (one for one in messages if one.backward))
+    weight = speed.by_part(((one, one.weight) for one in operations), {})
+    hidden = min(sent.get(TENSOR, 0.0), sent_back.get(TENSOR, 0.0), sum(weight.values()))
+    sent_back[TENSOR] = sent_back.get(TENSOR, 0.0) - hidden
+    forward = speed.by_part(((one, one.forward) for one in operations), sent)
+    backward = speed.by_part(_backward(operations), sent_back)
+    flops = sum(one.forward.flops * (1 + one.runs_again) + one.backward.flops + one.weight.flops for one in operations)
+    return Passes(forward, backward, weight, {TENSOR: hidden}, flops)
+
+
+def _backward(operations: Iterable[Operation]) -> Iterator[tuple[Operation, Work]]:
+    for one in operations:
+        yield one, one.backward
+        if one.runs_again:
+            yield one, one.forward
+
+
+def _seconds(speed: Speed, messages: Iterable[Message]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for one in messages:
+        part = message_part(one.kind)
+        found[part] = found.get(part, 0.0) + speed.message(one)
+    return found
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Durations of each chunk of each stage, for the simulator."""
+
+    passes: Sequence[Sequence[Passes]]
+    """[stage][chunk]."""
+    transfer: float
+
+    def of(self, action: Compute, stage: int, chunks: int, split: bool) -> float:
+        """Seconds of a computation."""
+        forward, backward, weight = self.passes[stage][action.chunk].totals
+        if isinstance(action, Forward):
+            return forward
+        if isinstance(action, Backward):
+            return backward + (0.0 if split else weight)
+        return weight
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one training step."""
+
+    parts: dict[str, float]
+    """Name -> seconds in which nothing else of these goes on; together they are the step."""
+    hidden: dict[str, float]
+    """Messages that run beside computation."""
+    error: float
+    flops_per_device: float
+    """That a device computes in a step, on average."""
+    slowest: int
+    """The stage whose computation the others wait for."""
+    work: tuple[float, ...]
+    """Seconds that each stage is busy with micro-batches."""
+    timeline: Timeline = field(repr=False)
+    """Of a step of few micro-batches."""
+    times: StageTimes = field(repr=False)
+
+    @property
+    def total(self) -> float:
+        """The whole step."""
+        return sum(self.parts.values())
+
+    @property
+    def low(self) -> float:
+        """The least that is to be expected."""
+        return self.total * (1 - self.error)
+
+    @property
+    def high(self) -> float:
+        """The most that is to be expected."""
+        return self.total * (1 + self.error)
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Of the time that the pipeline takes, the part in which its slowest stage waits for others."""
+        whole = max(self.work) + self.parts["bubble"] + self.parts[PIPELINE]
+        return self.parts["bubble"] / whole if whole else 0.0
+
+
+def step_time(plans: Sequence[StagePlan], owned: Sequence[MemoryBytes], speed: Speed) -> StepTime:
+    """The step of a pipeline; `owned` says what each stage's update reads and writes. Equal stages share a value."""
+    config, distinct = plans[0].config, {id(plan): plan for plan in plans}
+    made = {number: [passes_of(chunk, plan, speed) for chunk in plan.chunks] for number, plan in distinct.items()}
+    passes = [made[id(plan)] for plan in plans]
+    micro_batches, chunks = config.dataset_config.micro_batch_num, len(passes[0])
+    work = [micro_batches * sum(sum(one.totals) for one in row) for row in passes]
+    slowest = max(range(len(work)), key=work.__getitem__)
+    transfer = _transfer(plans[0], speed)
+    times = StageTimes(passes, transfer)
+    timeline, length = _length(plans[0], times, chunks, work[slowest] / micro_batches)
+    without = length - _messages_on_the_way(timeline, transfer)
+    parts: Counter[str] = Counter()
+    for one in passes[slowest]:
+        parts.update({name: micro_batches * seconds for name, seconds in one.parts.items()})  # type: ignore[arg-type]
+    after, hidden = _after(plans, owned, passes, speed)
+    hidden[TENSOR] = micro_batches * sum(one.hidden[TENSOR] for one in passes[slowest])
+    rounding = without - work[slowest]
+    found = {**parts, "bubble": max(0.0, rounding), PIPELINE: max(0.0, length - without), **after}
+    flops = micro_batches * sum(one.flops for row in passes for one in row) / len(plans)
+    error = speed.device.calibration.ranges.time
+    return StepTime(found, hidden, error, flops, slowest, tuple(work), timeline, times)
+
+
+def _messages_on_the_way(timeline: Timeline, transfer: float) -> float:
+    """Seconds that the step is longer because of messages between stages: there and back through the pipeline."""
+    chunks = 1 + max(span.action.chunk for span in timeline.spans[0])
+    return 2 * (len(timeline.spans) * chunks - 1) * transfer
+
+
+def _transfer(plan: StagePlan, speed: Speed) -> float:
+    """Seconds from one stage to the next."""
+    sent = [speed.message(one) / one.calls for one in pipeline(plan) if one.calls]
+    return max(sent, default=0.0)
+
+
+def _length(plan: StagePlan, times: StageTimes, chunks: int, period: float) -> tuple[Timeline, float]:
+    """A timeline of as many micro-batches as show the schedule, and the seconds of all: further ones repeat the steady
+    state, in which the slowest stage never waits."""
+    config = plan.config
+    parallel, few = config.parallel_config, enough_micro_batches(config)
+    group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
+    computes = GENERATORS[parallel.schedule_name](parallel.pipeline_model_parallel_size, few, chunks, group_size)
+    timeline = simulate(computes, times, chunks)
+    return timeline, float(timeline.length) + (config.dataset_config.micro_batch_num - few) * period
+
+
+def _after(
+    plans: Sequence[StagePlan], owned: Sequence[MemoryBytes], passes: Sequence[Sequence[Passes]], speed: Speed
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Sums of gradients, the update and the gathers of parameters, of the stage that takes longest."""
+    found = []
+    distinct = {id(each[0]): each for each in zip(plans, owned, passes, strict=True)}
+    for plan, memory, row in distinct.values():
+        gradient, optimizer = plan.config.training_config.gradient, plan.config.optimizer_config
+        sent = [(one, speed.message(one)) for one in gradients(plan)]
+        reduced = sum(seconds for one, seconds in sent if one.what != "parameters")
+        gathered = sum(seconds for one, seconds in sent if one.what == "parameters")
+        beside_backward = sum(sum(one.totals[1:]) for one in row) * gradient.overlaps_on(plan.coordinates)
+        beside_forward = sum(one.totals[0] for one in row) * optimizer.overlap_param_gather
+        hidden = min(reduced, 0.9 * beside_backward) + min(gathered, 0.9 * beside_forward)
+        others = [*hot_copies(plan)] if plan.config.parallel_config.expert_model_parallel_size > 1 else []
+        others += reports(plan)
+        exposed = reduced + gathered - hidden + sum(speed.message(one) for one in others)
+        swept = 2 * memory.optimizer_states + 3 * memory.gradients + memory.parameters
+        found.append((exposed, swept / speed.bytes_per_second, hidden))
+    exposed, update, hidden = max(found, key=lambda each: each[0] + each[1])
+    return {DATA: exposed, "optimizer": update}, {DATA: hidden}

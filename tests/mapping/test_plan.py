@@ -1,0 +1,100 @@
+"""`python -m mapping plan`: the object for programs and its schema, the lines for people, errors."""
+
+from __future__ import annotations
+
+import json
+import types
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+
+import pytest
+
+from mapping.plan import main
+from parallel_core.planner.answer import Answer
+
+FLAGS = (
+    "--num-layers 16 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 "
+    "--tokenizer-type NullTokenizer --vocab-size 51199 --mock-data --micro-batch-size 1 --global-batch-size 512 "
+    "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --train-iters 500 --lr 1e-4 --bf16"
+)
+
+
+def fits_type(value: Any, hint: Any) -> bool:
+    """Whether a value of JSON is of an annotated type: a table has all keys of its class and no others."""
+    if is_typeddict(hint):
+        hints = get_type_hints(hint)
+        return (
+            isinstance(value, dict)
+            and value.keys() == hints.keys()
+            and all(fits_type(value[key], hints[key]) for key in hints)
+        )
+    if get_origin(hint) is types.UnionType:
+        return any(fits_type(value, part) for part in get_args(hint))
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(fits_type(entry, get_args(hint)[0]) for entry in value)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(fits_type(entry, get_args(hint)[1]) for entry in value.values())
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def run(capsys: pytest.CaptureFixture[str], *options: str, flags: str = FLAGS) -> tuple[int, str, str]:
+    """Exit code, output, errors."""
+    code = main([*options, "--", *flags.split()])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+@pytest.mark.parametrize("more", ["", "--num-experts 8 --expert-model-parallel-size 4 --moe-router-topk 2"])
+def test_the_object_for_programs(capsys, more):
+    """Keys and types are the schema's; parts add up; ranges enclose."""
+    options = ["--world-size", "1024", "--device", "A100", "--json"]
+    code, out, _ = run(capsys, *options, flags=f"{FLAGS} {more}")
+    found = json.loads(out)
+    assert fits_type(found, Answer)
+    assert found["fits"] == (code == 0)
+    assert len(found["memory"]["stages"]) == 4
+    for stage in found["memory"]["stages"]:
+        assert sum(stage["parts"].values()) == stage["total_bytes"]
+        assert stage["low_bytes"] < stage["total_bytes"] < stage["high_bytes"]
+    step = found["step_seconds"]
+    assert step["total"] == pytest.approx(sum(step["parts"].values()))
+    assert step["low"] < step["total"] < step["high"]
+    assert 0 < found["mfu"] <= found["hfu"] < 1 and 0 < found["bubble_fraction"] < 1
+    assert found["run"]["days"] == pytest.approx(500 * step["total"] / 86400)
+
+
+def test_the_lines_for_people(capsys):
+    """The verdict comes first, and each number has its range."""
+    code, out, _ = run(capsys, "--world-size", "16", "--device", "B200")
+    first = out.splitlines()[0]
+    assert code == 0 and first.startswith("fits 177.9 GiB of B200-SXM: ") and "+-" in first and "stage 0" in first
+    code, out, _ = run(capsys, "--world-size", "8", "--device", "A100", flags=f"{FLAGS} --micro-batch-size 64")
+    assert code == 1 and out.startswith("does not fit")
+
+
+def test_a_refused_flag_is_a_warning(capsys):
+    """Training refuses it; the plan can be made nevertheless, and says so."""
+    _, out, _ = run(capsys, "--world-size", "8", "--device", "A100", flags=f"{FLAGS} --no-such-flag")
+    assert "training refuses --no-such-flag" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "words"),
+    [
+        ("--device abacus", "", "--device abacus: is no known device"),
+        ("--device A100", "--num-attention-heads 15", "--num-attention-heads 15"),
+        ("--device A100 --world-size 12", "", "12"),
+    ],
+)
+def test_errors(capsys, options, more, words):
+    """They say flag, value and rule, and nothing is planned."""
+    code, out, err = run(capsys, *options.split(), flags=f"{FLAGS} {more}")
+    assert code == 2 and out == "" and words in err
+
+
+def test_a_vocabulary_that_only_files_say_is_assumed(capsys):
+    """And listed among the assumptions."""
+    flags = FLAGS.replace("NullTokenizer --vocab-size 51199", "HuggingFaceTokenizer --tokenizer-model nowhere")
+    code, out, _ = run(capsys, "--world-size", "8", "--device", "A100", flags=flags)
+    assert code == 0 and "--padded-vocab-size 131072 is assumed" in out

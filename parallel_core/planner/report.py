@@ -61,11 +61,8 @@ def _step(plan: Plan) -> Iterator[str]:
     for name, seconds in step.hidden.items():
         if seconds:
             yield f"  {name:18} {seconds:10.4g} s  hidden beside computation"
-    spread = step.error
-    speed = (
-        f"{plan.tokens_per_second:,.0f} tokens/s +- {spread:.0%}, {plan.flops_per_device / 1e12:,.1f} TFLOP/s a device"
-    )
-    yield f"  {speed}"
+    spread, tflops = step.error, plan.flops_per_device / 1e12
+    yield f"  {plan.tokens_per_second:,.0f} tokens/s +- {spread:.0%}, {tflops:,.1f} TFLOP/s a device"
     yield f"  MFU {plan.mfu:.1%}, of all that is computed {plan.hfu:.1%}; bubble {step.bubble_fraction:.1%}"
     days, world = plan.days, plan.config.parallel_config.world_size
     if days is not None:

@@ -22,7 +22,7 @@ from parallel_core.config import AllConfig, ConfigError
 from parallel_core.config.base import complain, gather_findings
 from parallel_core.config.serialise import build
 from parallel_core.findings import Finding
-from parallel_core.system.command_line import reader_may_leave
+from parallel_core.system.command_line import ends_quietly
 from parallel_core.system.environment import other_launchers
 
 GRACE_SECONDS = 3.0
@@ -168,7 +168,7 @@ def initialize_megatron(
     if "--help" in (sys.argv[1:] if argv is None else argv):
         from mapping.flag_reference import help_text
 
-        with reader_may_leave():
+        with ends_quietly():
             print(help_text())
         raise SystemExit(0)
     with exit_on_mistakes():

@@ -27,7 +27,7 @@ from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown
 from parallel_core.config.tree import PUBLIC, path_of
 from parallel_core.findings import Finding
-from parallel_core.system.command_line import command_line, program, reader_may_leave
+from parallel_core.system.command_line import command_line, ends_quietly, program
 
 
 @dataclass
@@ -141,7 +141,7 @@ def main(argv: Sequence[str]) -> int:
     if options.doc:
         return write_reference()
     reading = read(argv[split + 1 :], world_size=options.world_size, check_files=options.check_files)
-    with reader_may_leave():
+    with ends_quietly():
         answer = as_json(reading) if options.json else as_text(reading, options.verbose)
         print("\n".join(map(coloured, answer.split("\n"))) if sys.stdout.isatty() and not options.json else answer)
     return 1 if stops(reading) else 0

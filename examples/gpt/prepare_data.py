@@ -26,7 +26,7 @@ from parallel_core.data.instruction.preprocess import data_set
 from parallel_core.data.preprocess.inputs import read_documents
 from parallel_core.data.preprocess.text import TextOptions, preprocess_text
 from parallel_core.data.tokenizers import TokenizerOptions, facts
-from parallel_core.system.command_line import command_line
+from parallel_core.system.command_line import command_line, ends_quietly
 from parallel_core.system.files import replacing
 
 VOCABULARY = Path(__file__).resolve().parent / "vocab"
@@ -173,7 +173,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Command line; a user's mistake exits with status 2."""
     parser, args = parse_arguments(arguments)
     try:
-        prefix = prepare(args)
+        with ends_quietly():
+            prefix = prepare(args)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     print(f"train on it with --data-path {prefix}")

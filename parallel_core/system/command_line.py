@@ -43,12 +43,18 @@ def command_line(
     )
 
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as a shell has it."""
+
+
 @contextmanager
-def reader_may_leave() -> Iterator[None]:
-    """Inside, standard output may be closed by its reader, as `| head` does: the rest is not printed, and that is no
-    error."""
+def ends_quietly() -> Iterator[None]:
+    """Inside, Ctrl-C ends the process without a traceback. And standard output may be closed by its reader, as `| head`
+    does: the rest is not printed, and that is no error."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None

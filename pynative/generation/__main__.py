@@ -16,7 +16,7 @@ from parallel_core.data.from_config import tokenizer_of
 from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.prompts import Prompt
 from parallel_core.data.tokenizers import MegatronTokenizer
-from parallel_core.system.command_line import reader_may_leave
+from parallel_core.system.command_line import ends_quietly
 from pynative import parallel_state
 from pynative.generation.command import asked_of, configured, ends_of, parse, prompts_of, template_of
 from pynative.generation.decoded import Decoded
@@ -104,7 +104,7 @@ def main(argv: list[str] | None = None, program: str | None = None) -> None:
     """The command: exit code 1 with what was wrong in a line."""
     logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output has the texts alone
     try:
-        with reader_may_leave():
+        with ends_quietly():
             run(argv, program)
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None

@@ -21,7 +21,7 @@ from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, load_t
 from parallel_core.data.questions import FLAG, Task, Writer, read_questions
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.findings import ConfigError, Finding
-from parallel_core.system.command_line import command_line, program, reader_may_leave
+from parallel_core.system.command_line import command_line, ends_quietly, program
 from pynative import parallel_state
 from pynative.generation.command import add_model_flags, configured, ends_of
 from pynative.generation.load import loaded
@@ -150,7 +150,7 @@ def main(argv: list[str] | None = None, called: str | None = None) -> None:
         raise SystemExit(f"error: {error}") from None
     if parallel_state.get_global_rank() != 0:
         return
-    with reader_may_leave():
+    with ends_quietly():
         show(given, options.json)
 
 

@@ -94,3 +94,15 @@ def test_runs_from_any_folder_without_mindspore(tmp_path):
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout.endswith("train on it with --data-path p_text_document\n")
+
+
+def test_ctrl_c_is_no_traceback(prepare_data, tmp_path, monkeypatch):
+    """The code is a shell's for it, and nothing stays."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepare_data, "preprocess_text", interrupted)
+    with pytest.raises(SystemExit) as end:
+        prepare_data.main(["--output-prefix", str(tmp_path / "a"), "--max-megabytes", "0.1"])
+    assert end.value.code == 130 and end.value.__suppress_context__ and not list(tmp_path.iterdir())

@@ -24,14 +24,13 @@ from parallel_core.data.preprocess.merge import merge, prefixes_in
 from parallel_core.data.preprocess.text import TextOptions, preprocess_text
 from parallel_core.data.tokenizers import build_tokenizer
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
-from parallel_core.system.command_line import command_line, program
+from parallel_core.system.command_line import INTERRUPTED, command_line, program
 
 _PROGRAM = program("preprocess")
 _REFUSED_OF_TEXT = {
     "split_sentences": "sentences are not split; give lists of them as the text: each becomes a sequence",
     "find_optimal_num_workers": "nothing is tried; give --workers as many as there are cores",
 }
-_INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     except KeyboardInterrupt:
         print("stopped" if name else "stopped; the same command goes on from here", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
     return 0
 
 

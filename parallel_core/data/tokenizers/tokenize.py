@@ -16,7 +16,7 @@ from typing import Any
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
 from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.data.tokenizers.registry import build_tokenizer, facts, padded_vocab_size, training_vocab_size
-from parallel_core.system.command_line import command_line, program, reader_may_leave
+from parallel_core.system.command_line import command_line, ends_quietly, program
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         options = tokenizer_options(args)
         sizes = (args.padded_vocab_size, args.make_vocab_size_divisible_by, args.tensor_model_parallel_size)
-        with reader_may_leave():
+        with ends_quietly():
             for line in [info(options, *sizes)] if args.info else tokenized(args.file, options):
                 print(json.dumps(line))
     except ValueError as error:

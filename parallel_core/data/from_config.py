@@ -31,26 +31,14 @@ def tokenizer_options(config: AllConfig) -> TokenizerOptions:
     kind = data.tokenizer_type or MOCK_TOKENIZER
     # NullTokenizer adds an id for the end of a document to the ids it is told of.
     adds = kind == MOCK_TOKENIZER and settings.null_tokenizer_eod_id is None
-    special = settings.tokenizer_special_tokens
-    return TokenizerOptions(
-        kind,
+    return TokenizerOptions.of(
+        settings,
+        tokenizer_type=kind,
         tokenizer_model=data.tokenizer_model,
         vocab_file=data.vocab_file,
         merge_file=data.merge_file,
         vocab_size=vocab_size - adds,
-        vocab_extra_ids=settings.vocab_extra_ids,
-        tokenizer_special_tokens=None if special is None else tuple(special),
-        legacy_tokenizer=settings.legacy_tokenizer,
-        tokenizer_hf_include_special_tokens=settings.tokenizer_hf_include_special_tokens,
-        tokenizer_kwargs=tuple(data.tokenizer_kwargs or ()),
-        trust_remote_code=settings.trust_remote_code,
-        tiktoken_pattern=settings.tiktoken_pattern,
-        tiktoken_num_special_tokens=settings.tiktoken_num_special_tokens,
-        tokenizer_sentencepiece_legacy=settings.tokenizer_sentencepiece_legacy,
-        tokenizer_sentencepiece_ignore_extra_whitespaces=settings.tokenizer_sentencepiece_ignore_extra_whitespaces,
-        null_tokenizer_eod_id=settings.null_tokenizer_eod_id,
-        null_tokenizer_pad_id=settings.null_tokenizer_pad_id,
-        sft_tokenizer_prompt_format=settings.sft_tokenizer_prompt_format,
+        tokenizer_kwargs=data.tokenizer_kwargs,
     )
 
 

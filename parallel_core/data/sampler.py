@@ -5,60 +5,51 @@ one rank's part of it, a list of micro_batch_size sample numbers.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from parallel_core.numerics.dtypes import Array
 
 
+@dataclass
 class _Sampler:
     """What both samplers are told, and checked for."""
 
-    def __init__(
-        self,
-        total_samples: int,
-        consumed_samples: int,
-        micro_batch_size: int,
-        data_parallel_rank: int,
-        data_parallel_size: int,
-    ) -> None:
-        if total_samples <= 0:
+    total_samples: int
+    consumed_samples: int
+    """Counted over all ranks, and epochs: the first one comes after them."""
+    micro_batch_size: int
+    data_parallel_rank: int
+    data_parallel_size: int
+
+    def __post_init__(self) -> None:
+        if self.total_samples <= 0:
             raise ValueError("there is no sample to train on: give more data (--data-path) or a larger share (--split)")
-        if micro_batch_size <= 0:
-            raise ValueError(f"--micro-batch-size {micro_batch_size} must be positive")
-        assert 0 <= data_parallel_rank < data_parallel_size
-        self.total_samples = total_samples
-        self.consumed_samples = consumed_samples
-        self.micro_batch_size = micro_batch_size
-        self.data_parallel_rank = data_parallel_rank
-        self.data_parallel_size = data_parallel_size
-        self.micro_batch_times_data_parallel_size = micro_batch_size * data_parallel_size
+        if self.micro_batch_size <= 0:
+            raise ValueError(f"--micro-batch-size {self.micro_batch_size} must be positive")
+        assert 0 <= self.data_parallel_rank < self.data_parallel_size
+        self.micro_batch_times_data_parallel_size = self.micro_batch_size * self.data_parallel_size
 
     def __len__(self) -> int:
         """Number of samples in the data, as Megatron has it (not of micro-batches)."""
         return self.total_samples
 
 
+@dataclass
 class MegatronPretrainingSampler(_Sampler):
     """In the data's own order (`--dataloader-type single`); an iteration gives what is left of one pass."""
 
-    def __init__(
-        self,
-        total_samples: int,
-        consumed_samples: int,
-        micro_batch_size: int,
-        data_parallel_rank: int,
-        data_parallel_size: int,
-        drop_last: bool = True,
-    ) -> None:
-        """Start after `consumed_samples`, counted over all ranks; `drop_last`: leave out an incomplete micro-batch."""
-        super().__init__(total_samples, consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
-        if consumed_samples >= total_samples:
+    drop_last: bool = True
+    """Leave out an incomplete micro-batch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.consumed_samples >= self.total_samples:
             raise ValueError(
-                f"all {total_samples} samples have been used ({consumed_samples} consumed): train on more data, or "
-                "again on the same with --dataloader-type cyclic"
+                f"all {self.total_samples} samples have been used ({self.consumed_samples} consumed): train on more "
+                "data, or again on the same with --dataloader-type cyclic"
             )
-        self.drop_last = drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
         step = self.micro_batch_times_data_parallel_size
@@ -71,35 +62,26 @@ class MegatronPretrainingSampler(_Sampler):
             yield list(range(first, min(first + self.micro_batch_size, self.total_samples)))
 
 
+@dataclass
 class MegatronPretrainingRandomSampler(_Sampler):
-    """In a new random order each epoch, for ever (`--dataloader-type cyclic`); an iteration gives one epoch.
+    """In a new random order each epoch, for ever (`--dataloader-type cyclic`); an iteration gives one epoch."""
 
-    `data_sharding`: each rank has a fixed part of the data, else all ranks share all of it.
-    """
+    data_sharding: bool
+    """Each rank has a fixed part of the data, else all ranks share all of it."""
 
-    def __init__(
-        self,
-        total_samples: int,
-        consumed_samples: int,
-        micro_batch_size: int,
-        data_parallel_rank: int,
-        data_parallel_size: int,
-        data_sharding: bool,
-    ) -> None:
-        """Start after `consumed_samples`, counted over all ranks and epochs."""
-        super().__init__(total_samples, consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
-        self.data_sharding = data_sharding
-        self.active_total_samples = total_samples - total_samples % self.micro_batch_times_data_parallel_size
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        step = self.micro_batch_times_data_parallel_size
+        self.active_total_samples = self.total_samples - self.total_samples % step
         if not self.active_total_samples:
             raise ValueError(
-                f"{total_samples} samples are fewer than one micro-batch on each rank "
-                f"({self.micro_batch_times_data_parallel_size}): give more data or a smaller --micro-batch-size"
+                f"{self.total_samples} samples are fewer than one micro-batch on each rank ({step}): give more data or "
+                "a smaller --micro-batch-size"
             )
-        if consumed_samples % self.micro_batch_times_data_parallel_size:
+        if self.consumed_samples % step:
             raise ValueError(
-                f"{consumed_samples} consumed samples are not a whole number of global micro-batches of "
-                f"{self.micro_batch_times_data_parallel_size}: go on with the micro-batch and data-parallel size of "
-                "the run so far"
+                f"{self.consumed_samples} consumed samples are not a whole number of global micro-batches of {step}: "
+                "go on with the micro-batch and data-parallel size of the run so far"
             )
 
     @property

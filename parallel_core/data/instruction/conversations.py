@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parallel_core.data.instruction.columns import Columns
-from parallel_core.data.instruction.records import BadRecord, Row
+from parallel_core.data.instruction.records import BadRecord, Row, text_under
 
 Message = dict[str, Any]
 """role (user, assistant, system, observation, function), content, and what OpenAI's format has besides."""
@@ -50,7 +50,7 @@ def of_alpaca(row: Row, columns: Columns) -> Conversation:
         for turn in _history(row, columns)
         for role, text in zip(("user", "assistant"), turn, strict=True)
     ]
-    parts = [_text(row, name) for name in (columns.prompt, columns.query) if name and row.get(name)]
+    parts = [text_under(row, name) for name in (columns.prompt, columns.query) if name and row.get(name)]
     prompt.append({"role": "user", "content": "\n".join(parts)})
     output = row.get(columns.response) if columns.response else None
     if output is None or output == []:
@@ -65,13 +65,13 @@ def of_alpaca(row: Row, columns: Columns) -> Conversation:
         doubt = f"the answer is empty: {columns.response!r}"
     elif not parts:
         doubt = f"the question is empty: {columns.prompt!r}"
-    system = _text(row, columns.system) if columns.system and row.get(columns.system) else ""
+    system = text_under(row, columns.system) if columns.system and row.get(columns.system) else ""
     return Conversation(prompt, [_answer(text) for text in answers], system, doubt=doubt, row=row)
 
 
 def of_alpaca_pair(row: Row, columns: Columns) -> Conversation:
     """As Alpaca's, with a chosen and a rejected answer."""
-    answers = [_text(row, columns.chosen), _text(row, columns.rejected)]
+    answers = [text_under(row, columns.chosen), text_under(row, columns.rejected)]
     alone = of_alpaca({**row, str(columns.response): "."}, columns)
     return Conversation(alone.prompt, [_answer(text) for text in answers], alone.system, doubt=alone.doubt, row=row)
 
@@ -160,13 +160,6 @@ def _finished(prompt: list[Message], answers: list[Message], system: str, tools:
 
 def _answer(text: str) -> Message:
     return {"role": "assistant", "content": text}
-
-
-def _text(row: Row, name: str | None) -> str:
-    value = row.get(str(name))
-    if not isinstance(value, str):
-        raise BadRecord(f"{name!r} must be a text: is {value!r}"[:200])
-    return value
 
 
 def _checked(content: Any, place: int) -> str:

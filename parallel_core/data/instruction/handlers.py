@@ -20,8 +20,8 @@ from parallel_core.data.instruction.columns import (
 )
 from parallel_core.data.instruction.conversations import Conversation
 from parallel_core.data.instruction.encoding import IGNORED, joined
-from parallel_core.data.instruction.records import BadRecord
-from parallel_core.data.instruction.setting import Sequences, Setting
+from parallel_core.data.instruction.records import BadRecord, text_under
+from parallel_core.data.instruction.setting import Sequences, Setting, labelled
 
 INSTRUCTION_KEYS = ("input_ids", "attention_mask", "labels")
 PAIR_KEYS = ("chosen_input_ids", "chosen_labels", "rejected_input_ids", "rejected_labels")
@@ -58,7 +58,7 @@ def _with_eod(ids: list[int], labels: list[int], setting: Setting) -> Sequences:
         raise BadRecord("no token: the conversation is empty")
     if setting.append_eod:
         ids, labels = [*ids, setting.eod], [*labels, setting.eod]
-    return {"input_ids": [ids], "attention_mask": [[1] * len(ids)], "labels": [labels]}
+    return labelled(ids, labels)
 
 
 def pair(conversation: Conversation, setting: Setting) -> Sequences:
@@ -82,9 +82,7 @@ def reward(conversation: Conversation, setting: Setting) -> Sequences:
     ids = [token for turn in turns[:-1] for part in turn for token in part] + turns[-1][0]
     written: Sequences = {"input_ids": [ids], "attention_mask": [[1] * len(ids)]}
     for key in setting.additional_keys:
-        text = conversation.responses[-1]["content"] if key == "labels" else conversation.row.get(key)
-        if not isinstance(text, str):
-            raise BadRecord(f"{key!r} must be a text: is {text!r}"[:200])
+        text = text_under({**conversation.row, "labels": conversation.responses[-1]["content"]}, key)
         written[key] = [setting.tokens.tokenizer.encode(text)]
     return written
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from parallel_core.data.instruction.encoding import IGNORED
-from parallel_core.data.instruction.records import BadRecord, Row
-from parallel_core.data.instruction.setting import Sequences, Setting
+from parallel_core.data.instruction.records import BadRecord, Row, text_under
+from parallel_core.data.instruction.setting import Sequences, Setting, labelled
 from parallel_core.data.instruction.tool_texts import TEXTS
 
 INSTRUCTION, RESPONSE = "### Instruction:", "### Response:"
@@ -19,7 +18,7 @@ Turn = tuple[str, str]
 
 def pretrain(row: Row, setting: Setting) -> Sequences:
     """The text under each key; none where it is empty."""
-    return {key: _running(text(row, key), setting, setting.pad_to_multiple_of) for key in setting.json_keys}
+    return {key: _running(text_under(row, key), setting, setting.pad_to_multiple_of) for key in setting.json_keys}
 
 
 def alpaca_pretrain(row: Row, setting: Setting) -> Sequences:
@@ -39,7 +38,7 @@ def sharegpt_pretrain(row: Row, setting: Setting) -> Sequences:
 
 def stack_overflow(row: Row, setting: Setting) -> Sequences:
     """A question about Python with its answer as running text."""
-    title, question, answer = (text(row, key) for key in ("title", "question_body", "answer_body"))
+    title, question, answer = (text_under(row, key) for key in ("title", "question_body", "answer_body"))
     whole = f"In python, {title}\n### Question:\n{question}\n### Response:\n{answer}\n"
     return {"text": _running(whole, setting, setting.pad_to_multiple_of)}
 
@@ -67,27 +66,27 @@ def _running(content: str, setting: Setting, multiple: int = 1) -> list[list[int
 
 def general(row: Row, setting: Setting) -> Sequences:
     """`instruction` and `input` are asked, `output` is answered."""
-    asked = f"{text(row, 'instruction')}\n{text(row, 'input')}"
-    return _prompted([(INSTRUCTION, asked), (RESPONSE, text(row, "output"))], setting)
+    asked = f"{text_under(row, 'instruction')}\n{text_under(row, 'input')}"
+    return _prompted([(INSTRUCTION, asked), (RESPONSE, text_under(row, "output"))], setting)
 
 
 def leetcode(row: Row, setting: Setting) -> Sequences:
     """A problem is asked, code with its explanation is answered."""
-    asked = text(row, "code_with_problem").split("```", maxsplit=1)[0].strip()
-    answer = f"{text(row, 'code_only')}\n{text(row, 'explanation_only')}"
+    asked = text_under(row, "code_with_problem").split("```", maxsplit=1)[0].strip()
+    answer = f"{text_under(row, 'code_only')}\n{text_under(row, 'explanation_only')}"
     return _prompted([(INSTRUCTION, asked), (RESPONSE, answer)], setting)
 
 
 def belle(row: Row, setting: Setting) -> Sequences:
     """Turns that `Human:` and `Assistant:` begin within one text; `output` answers the last."""
     turns: list[Turn] = []
-    for part in filter(None, text(row, "instruction").split("Human:")):
+    for part in filter(None, text_under(row, "instruction").split("Human:")):
         asked, *answered = part.split("Assistant:")
         turns += [(INSTRUCTION, asked.strip()), (RESPONSE, answered[0].strip())] if answered else []
         turns += [] if answered else [(RESPONSE, asked.strip())]
     if not turns:
         raise BadRecord("no turns: 'instruction' is empty")
-    return _prompted([*turns[:-1], (RESPONSE, text(row, "output").strip())], setting)
+    return _prompted([*turns[:-1], (RESPONSE, text_under(row, "output").strip())], setting)
 
 
 def moss(row: Row, setting: Setting) -> Sequences:
@@ -109,8 +108,7 @@ def moss_turns(row: Row, setting: Setting) -> Sequences:
         question, answer = (tokenizer.encode(part, special=True) for part in (asked, answered))
         ids += [BAICHUAN_USER, *question, BAICHUAN_ASSISTANT, *answer]
         labels += [eos, *[IGNORED] * len(question), IGNORED, *answer]
-    ids, labels = [*ids, eos], [*labels, eos]
-    return {"input_ids": [ids], "attention_mask": [[1] * len(ids)], "labels": [labels]}
+    return labelled([*ids, eos], [*labels, eos])
 
 
 def _moss_turns(row: Row) -> list[tuple[str, str]]:
@@ -122,8 +120,8 @@ def _moss_turns(row: Row) -> list[tuple[str, str]]:
         raise BadRecord("'chat' has a turn without 'Human' and 'MOSS'")
     return [
         (
-            text(turn, "Human").replace("<eoh>", "").replace("<|Human|>: ", "").strip(),
-            text(turn, "MOSS").replace("<|MOSS|>:", "").replace("<eom>", "").strip(),
+            text_under(turn, "Human").replace("<eoh>", "").replace("<|Human|>: ", "").strip(),
+            text_under(turn, "MOSS").replace("<|MOSS|>:", "").replace("<eom>", "").strip(),
         )
         for turn in turns
     ]
@@ -137,13 +135,4 @@ def _prompted(turns: Sequence[Turn], setting: Setting, append_eod: bool | None =
     masked = len(encode(whole.rsplit(RESPONSE, maxsplit=1)[0] + RESPONSE + "\n", special=True))
     end = [setting.eod] if (setting.append_eod if append_eod is None else append_eod) else []
     ids += end
-    labels = [IGNORED] * masked + ids[masked:]
-    return {"input_ids": [ids], "attention_mask": [[1] * len(ids)], "labels": [labels]}
-
-
-def text(row: Any, key: str) -> str:
-    """The text under a key. Raises BadRecord if there is none."""
-    value = row.get(key)
-    if not isinstance(value, str):
-        raise BadRecord(f"{key!r} must be a text: is {value!r}"[:200])
-    return value
+    return labelled(ids, [IGNORED] * masked + ids[masked:])

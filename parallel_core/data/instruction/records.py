@@ -91,6 +91,14 @@ class Report:
         return found
 
 
+def text_under(row: Row, key: str | None) -> str:
+    """The text under a key. Raises BadRecord if there is none."""
+    value = row.get(str(key))
+    if not isinstance(value, str):
+        raise BadRecord(f"{key!r} must be a text: is {value!r}"[:200])
+    return value
+
+
 def record_files(path: str | Path) -> list[Path]:
     """The file, or all files of a folder in the order of their names.
 

@@ -30,3 +30,8 @@ class Setting:
     def eod(self) -> int:
         """Behind each sample."""
         return self.tokens.eos
+
+
+def labelled(ids: list[int], labels: list[int]) -> Sequences:
+    """The three data sets of one conversation."""
+    return {"input_ids": [ids], "attention_mask": [[1] * len(ids)], "labels": [labels]}

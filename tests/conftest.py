@@ -1,16 +1,35 @@
 """Settings of all tests."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import fast
 from tests.support.assets import ROOT
 from tests.support.leftovers import contents
 
 # What depends on how fast a machine is fails at random on a busy one.
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no clock")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fast tests alone are held to be so."""
+    if fast.is_alone(config):
+        fast.keep_fast()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of fast tests alone: folders that have none."""
+    return True if fast.is_alone(config) and not fast.concerns(collection_path) else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests are fast by where they lie."""
+    if fast.is_fast(item):
+        item.add_marker("fast")
 
 
 @pytest.fixture(scope="session", autouse=True)

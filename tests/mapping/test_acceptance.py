@@ -12,6 +12,8 @@ from parallel_core.config.base import Unknown
 from tests.support.assets import recorded
 from tests.support.mapping.acceptance import SLICES, stops_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def scripts():

@@ -177,6 +177,7 @@ def test_it_says_where_the_scripts_arguments_go(capsys, argv):
     assert ended.value.code == 2 and "come after --" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_starts_without_mindspore_and_fast():
     """Half a second of a processor's time, with room for a slower one; MindSpore alone would take longer."""
     code = (

@@ -14,6 +14,8 @@ from tests.support.distributed import run
 from tests.support.engine import config_of, job
 from tests.support.families import FAMILIES
 
+pytestmark = pytest.mark.slow
+
 SIZES = (
     "--num-layers 4 --hidden-size 64 --num-attention-heads 8 --seq-length 128 --max-position-embeddings 128 "
     "--micro-batch-size 2 --train-iters 1 --lr 1e-3 --vocab-size 500 --padded-vocab-size 512 --eval-iters 0 "

@@ -7,7 +7,6 @@ import pytest
 
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer, facts, has_tokenizer
 from parallel_core.data.tokenizers import library as libraries
-from pynative.generation.command import tokenizer_of
 from tests.support.tokenizer_records import make_slow_folder, options_of, records, slow_folders, unpack
 
 
@@ -70,7 +69,10 @@ def test_a_folder_that_is_read_otherwise_is_named(changed, words, folders, tmp_p
             use(options(folder))
 
 
+@pytest.mark.slow
 def test_generation_takes_such_a_folders_tokenizer(folders, tmp_path):
+    from pynative.generation.command import tokenizer_of
+
     folder = make_slow_folder("qwen2", folders, tmp_path / "qwen2")
     given = {"load": folder, "patch_tokenizer_type": None}
     assert tokenizer_of(Namespace(**given))["tokenizer_type"] == "HuggingFaceTokenizer"

@@ -22,6 +22,8 @@ from mapping.launch.launchers import LAUNCHERS
 from mapping.launch.start import without_noise
 from tests.support.assets import ROOT
 
+pytestmark = pytest.mark.slow
+
 FLAGS = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 --lr 1e-3 "
     "--micro-batch-size 1 --train-iters 2 --mock-data --tokenizer-type NullTokenizer --vocab-size 99"

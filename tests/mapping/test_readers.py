@@ -7,6 +7,8 @@ from parallel_core.no_effect.always import ALWAYS
 from tests.support.mapping.readers import ANY, is_read, reads
 from tests.support.mapping.variations import COMPANY, effect
 
+pytestmark = pytest.mark.slow
+
 NAMES = {name: row for row in ROWS if row.status == MAPPED and row.target for name in (row.name, *row.aliases)}
 TARGETS = {row.target: name for name, row in NAMES.items()}
 READ = reads()

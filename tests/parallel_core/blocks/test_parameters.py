@@ -54,6 +54,7 @@ def expected(config, stage: int) -> list:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_model_has_the_parameters_of_its_blocks(model, layout):

@@ -96,6 +96,7 @@ for iteration in range(1, 10**6):
 """
 
 
+@pytest.mark.slow
 def test_sigkill_during_saves_leaves_what_the_tracker_names(tmp_path):
     """A writer that saves without pause is killed at random moments; what it reported as saved is never lost."""
     pause = np.random.default_rng(0)

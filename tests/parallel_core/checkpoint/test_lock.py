@@ -107,6 +107,7 @@ def test_a_silent_holder_elsewhere_has_ended(tmp_path, quick, content):
         assert lock.holder(tmp_path).is_this
 
 
+@pytest.mark.slow
 def test_of_many_that_take_over_at_once_one_does(tmp_path):
     """All find the same stale file."""
     for trial in range(5):

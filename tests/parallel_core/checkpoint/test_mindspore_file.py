@@ -26,6 +26,7 @@ def written(tmp_path):
         return tmp_path / "network_rank_0-0_2.ckpt", write_mindspore(tmp_path / "network_rank_0-0_2.ckpt", tensors)
 
 
+@pytest.mark.slow
 def test_mindspore_reads_what_is_written(written):
     """Types, shapes and values; large tensors come in several entries."""
     import mindspore as ms
@@ -38,6 +39,7 @@ def test_mindspore_reads_what_is_written(written):
     np.testing.assert_array_equal(found["brain"].astype(ms.float32).asnumpy(), [1, -2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crc_check", [False, True])
 def test_what_mindspore_writes_is_read(tmp_path, crc_check):
     """With the checksum that it can append and without."""

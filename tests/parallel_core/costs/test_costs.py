@@ -157,6 +157,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "layout", "family"), LAYOUTS)
 def test_every_byte_of_a_step_is_predicted(world, layout, family):
     """Calls and bytes of each group and operation on each rank: no call that no formula has, error 0."""
@@ -179,6 +180,7 @@ ZERO = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "layout", "family"), ZERO)
 def test_zero_sends_what_is_predicted(world, layout, family):
     """Gradients in every micro-batch, weights for each cell whose slot holds another's."""
@@ -205,6 +207,7 @@ RECOMPUTED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "layout", "recompute"), RECOMPUTED)
 def test_what_is_sent_again_is_predicted(world, layout, recompute):
     """Error 0, with whole layers and parts of them computed again, and their collectives run again or kept."""

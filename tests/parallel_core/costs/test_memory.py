@@ -93,6 +93,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "model", "layout"), LAYOUTS)
 def test_the_most_that_a_stage_keeps(world, model, layout):
     """Over all micro-batches of a schedule: within 2%."""
@@ -179,6 +180,7 @@ TRAINED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "flags"), TRAINED)
 def test_every_byte_of_parameters_gradients_and_states_is_predicted(world, flags):
     """Error 0, on every rank."""

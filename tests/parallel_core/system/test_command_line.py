@@ -69,6 +69,7 @@ def test_defaults_and_choices_are_shown():
         parser.parse_args(["--siz", "1"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["examples/gpt/pretrain_gpt.py", "examples/gpt/plot_loss.py"])
 def test_a_script_has_help_without_mindspore(script):
     code = (

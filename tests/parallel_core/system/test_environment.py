@@ -35,6 +35,7 @@ def test_what_is_installed_here_works():
     assert [*unfit_versions()] == []
 
 
+@pytest.mark.slow
 def test_the_first_import_says_it(tmp_path):
     """A NumPy that calls itself 2: the error is one of the versions, not of tensors."""
     (tmp_path / "numpy-2.3.1.dist-info").mkdir()
@@ -61,6 +62,7 @@ def test_torchrun_is_named(environment, is_named):
     assert (len(found) == 1 and "`python -m mapping launch`" in found[0]) if is_named else not found
 
 
+@pytest.mark.slow
 def test_a_script_that_torchrun_started_ends_at_once():
     """With a line, not with the traceback of a device."""
     environment = {**os.environ, "WORLD_SIZE": "2", "RANK": "0", "PYTHONPATH": str(ROOT)}

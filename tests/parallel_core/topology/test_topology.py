@@ -258,6 +258,7 @@ def test_instances_of_the_distributed_optimizer_are_runs_of_the_replicas():
 LARGE = "--world-size 10240 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --context-parallel-size 4"
 
 
+@pytest.mark.slow
 def test_any_rank_of_ten_thousand_in_under_a_second():
     """The command as users call it, interpreter included; its groups hold the rank and have the sizes asked for."""
     command = [sys.executable, "-m", "parallel_core.topology", *LARGE.split(), "--rank", "4711", "--json"]

@@ -187,6 +187,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_taken_up(tmp_path):
     """Killed behind the first save, with two workers, whose processes end with it."""
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"{i % 1000} " * 200}) + "\n" for i in range(4000)))

@@ -25,6 +25,7 @@ def refusal(capsys, *arguments) -> str:
     return capsys.readouterr().err.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_line_for_each(folders, tmp_path):
     """As the project's command, in a process of its own: the recorded ids and texts of all lines."""
     texts, record = records()["texts"], records()["cases"]["hf_llama.mindspeed"]["encode"]
@@ -38,6 +39,7 @@ def test_the_command_prints_a_line_for_each(folders, tmp_path):
     assert [json.loads(line) for line in done.stdout.splitlines()] == wanted and len(wanted) > 60
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_error(tmp_path):
     """As `| head` does, before more lines than a pipe holds are printed."""
     (tmp_path / "in.jsonl").write_text('{"text": "1"}\n' * 10_000)

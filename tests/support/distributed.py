@@ -6,7 +6,8 @@
     def test_sum():
         assert run(2, body, 3) == [6, 6]
 
-Ranks are processes that are started once for each world size, wait idle between calls and end with pytest.
+Ranks are processes that are started once, wait idle between calls and end with pytest. Those of a small job are the
+first of a larger one's: each keeps a connection for every world size.
 Arguments and results are pickled. If any rank raises, the error of the rank that raised first is raised here with its
 traceback, and the ranks connect anew for the next call.
 """
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
@@ -36,7 +38,9 @@ SECONDARY = ("PeerLost", "PeerLate", "PeerFailed")
 """Errors that only tell of another rank's error."""
 
 _open = contextlib.ExitStack()
-_pools: dict[tuple[int, str, bool], "Pool"] = {}
+_pools: dict[tuple[int, bool], "Pool"] = {}
+_processes: defaultdict[int, list["Worker"]] = defaultdict(list)
+"""Ranks in order: of all jobs of one host by 0, of jobs of two by world size."""
 
 
 def run(
@@ -74,8 +78,9 @@ def outcomes(
 def pool(world_size: int, between_hosts: bool = False) -> "Pool":
     """The pool of processes for a world size, started if need be."""
     key = (world_size, between_hosts)
-    if key not in _pools or not _pools[key].alive():
+    if key not in _pools:
         _pools[key] = Pool(world_size, _two_hosts() if between_hosts else ())
+    _pools[key].start()
     return _pools[key]
 
 
@@ -142,24 +147,34 @@ class Pool:
     """The processes of one world size, on one host or two."""
 
     def __init__(self, world_size: int, hosts: Sequence[two_hosts.Host] = ()):
+        self.world_size = world_size
+        self.hosts = hosts
         self.job = 0
-        environments = [_environment(rank, world_size, hosts) for rank in range(world_size)]
-        prefixes = [hosts[rank * len(hosts) // world_size].prefix if hosts else () for rank in range(world_size)]
-        self.workers = [Worker(rank, environments[rank], prefixes[rank]) for rank in range(world_size)]
+        self.processes = _processes[world_size if hosts else 0]
 
-    def alive(self) -> bool:
-        """Whether every rank's process runs."""
-        return bool(self.workers) and all(worker.process.poll() is None for worker in self.workers)
+    @property
+    def workers(self) -> list[Worker]:
+        """Its ranks, in order."""
+        return self.processes[: self.world_size]
+
+    def start(self) -> None:
+        """Start the ranks that do not run yet; if one has ended, which all its peers notice, all anew."""
+        if any(worker.process.poll() is not None for worker in self.processes):
+            self.stop()
+        for rank in range(len(self.processes), self.world_size):
+            prefix = self.hosts[rank * len(self.hosts) // self.world_size].prefix if self.hosts else ()
+            self.processes.append(Worker(rank, _environment(rank, self.hosts), prefix))
 
     def run(self, function: Callable, args: tuple, kwargs: dict, timeout: float) -> list[Any]:
         """See `outcomes`."""
-        address = f"tests-{os.getpid()}-{id(self)}-{self.job}"
-        order = pickle.dumps((address, function.__module__, function.__qualname__, args, kwargs))
+        address = f"tests-{self.workers[0].process.pid}-{self.world_size}-{self.job}"
+        call = pickle.dumps((function.__module__, function.__qualname__, args, kwargs))
+        order = pickle.dumps((address, self.world_size, call))
         for worker in self.workers:
             worker.connection.send_bytes(order)
         answers = self._collect(timeout)
         if any(isinstance(answer, Failed) for answer in answers):
-            self._disconnect()
+            self.job += 1  # a new connection
         return answers
 
     def _collect(self, timeout: float) -> list[Any]:
@@ -192,17 +207,10 @@ class Pool:
         ranks = [worker.rank for worker in silent]
         raise RankFailed(f"rank(s) {ranks} did not answer in {timeout:.0f} s\n" + "\n".join(stories))
 
-    def _disconnect(self) -> None:
-        """Start over: a new connection, or new processes where one has ended."""
-        self.job += 1
-        if not self.alive():
-            self.stop()
-
     def stop(self) -> None:
-        """Kill all ranks; the next `run` starts others."""
-        for worker in self.workers:
-            worker.stop()
-        self.workers = []
+        """Kill all ranks, those of other world sizes too; the next `run` starts others."""
+        while self.processes:
+            self.processes.pop().stop()
 
 
 class Failed:
@@ -234,10 +242,10 @@ def _first_cause(failed: list[Failed]) -> BaseException:
     return error
 
 
-def _environment(rank: int, world_size: int, hosts: Sequence[two_hosts.Host]) -> dict[str, str]:
+def _environment(rank: int, hosts: Sequence[two_hosts.Host]) -> dict[str, str]:
     threads = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     threads |= {two_hosts.MASTER_VARIABLE: hosts[0].address} if hosts else {}
-    return threads | {"RANK_ID": str(rank), "RANK_SIZE": str(world_size), "GLOG_v": "3", "PYTHONPATH": str(ROOT)}
+    return threads | {"RANK_ID": str(rank), "GLOG_v": "3", "PYTHONPATH": str(ROOT)}
 
 
 @atexit.register
@@ -245,5 +253,4 @@ def stop_all() -> None:
     """Kill the ranks of all pools."""
     for each in _pools.values():
         each.stop()
-    _pools.clear()
     _open.close()

@@ -36,36 +36,38 @@ def main(descriptor: int, parent: int) -> None:
 
 
 class Seat:
-    """This rank's connection, kept from call to call until something fails."""
+    """This rank's connections by world size, each kept from call to call until something fails."""
 
     def __init__(self) -> None:
-        self.address = ""
-        self.backend: Any = None
+        self.connections: dict[int, tuple[str, Any]] = {}
 
     def answer(self, order: bytes) -> bytes:
         """The pickled result of an order, or a Failed."""
+        address, world_size, call = pickle.loads(order)
+        os.environ["RANK_SIZE"] = str(world_size)
         try:
-            address, module, name, args, kwargs = pickle.loads(order)
+            module, name, args, kwargs = pickle.loads(call)
             function: Any = importlib.import_module(module)
             for part in name.split("."):
                 function = getattr(function, part)
-            return pickle.dumps(function(self._connected(address), *args, **kwargs))
+            return pickle.dumps(function(self._connected(address, world_size), *args, **kwargs))
         except BaseException as error:
             failed = self._failure(error)
-            if self.backend is not None:
-                self.backend.fail(error)
+            if world_size in self.connections:
+                self.connections[world_size][1].fail(error)
             return pickle.dumps(failed)
 
-    def _connected(self, address: str):
+    def _connected(self, address: str, world_size: int) -> Any:
         from pynative.collectives import connect
 
-        if address != self.address:
-            if self.backend is not None:
+        known, backend = self.connections.get(world_size, ("", None))
+        if address != known:
+            if backend is not None:
                 with contextlib.suppress(RuntimeError):
-                    self.backend.close()
-            self.backend = connect(address=job_address(address), timeout_minutes=1.5)
-            self.address = address
-        return self.backend
+                    backend.close()
+            backend = connect(address=job_address(address), timeout_minutes=1.5)
+            self.connections[world_size] = address, backend
+        return backend
 
     def _failure(self, error: BaseException) -> Failed:
         try:

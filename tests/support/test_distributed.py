@@ -61,3 +61,17 @@ def test_a_silent_rank_is_reported_with_its_stack():
     with pytest.raises(RankFailed, match=r"rank\(s\) \[1\] did not answer(.|\n)*sleep_on_rank_one"):
         run(2, sleep_on_rank_one, timeout=4.0)
     assert run(2, rank_and_sum, 5) == [(0, 11), (1, 11)]
+
+
+def world_size_of_environment(backend):
+    return backend.world_size, int(os.environ["RANK_SIZE"]), os.getpid()
+
+
+def test_a_small_jobs_ranks_are_the_first_of_a_larger_ones():
+    """One process for each rank, whatever the world size; a rank that dies is missed by all of them."""
+    alone, pair, again = (run(size, world_size_of_environment) for size in (1, 2, 1))
+    assert [answer[:2] for answer in alone + pair] == [(1, 1), (2, 2), (2, 2)]
+    assert alone == again and alone[0][2] == pair[0][2]
+    with pytest.raises(RankFailed):
+        run(2, die_on_rank_one)
+    assert run(1, world_size_of_environment)[0][2] not in {answer[2] for answer in pair}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support import goldens
+from tests.support.assets import ROOT
 
 
 @pytest.fixture
@@ -38,3 +39,8 @@ def test_a_case_is_unpacked_beside_what_it_has(case, tmp_path_factory):
     found = goldens.unpack(case, tmp_path_factory.mktemp("unpacked") / "case")
     assert sorted(np.load(found / goldens.WHOLE).files) == ["matrix", "norm", "rounded"]
     assert json.loads((found / "config.json").read_text())["resolved_args"]["seed"] == 77
+
+
+def test_assets_stay_small():
+    """A clone has them all: at most 20 MB."""
+    assert sum(file.stat().st_size for file in (ROOT / "tests" / "assets").rglob("*")) < 20e6

@@ -47,4 +47,6 @@ def refuse(event: str, arguments: tuple[Any, ...]) -> None:
 
 def keep_fast() -> None:
     """From now on, in this process."""
+    import numpy.testing  # noqa: F401 - which starts a process when it is imported
+
     sys.addaudithook(refuse)

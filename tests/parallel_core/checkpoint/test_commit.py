@@ -31,6 +31,7 @@ def _value(root: Path) -> float:
     return float(values.flat[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("iteration", [2, 1], ids=["new iteration", "iteration that exists"])
 def test_a_death_at_any_step_leaves_a_whole_checkpoint(tmp_path, iteration):
     """The latest is the old one or the new one, cleaning up keeps it, and the next save succeeds and tidies up."""

@@ -62,6 +62,7 @@ def test_large_models_are_skipped_with_a_reason(tmp_path):
     assert "4.0 GiB" in logits.skipped(model) and "--logits yes" in logits.skipped(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["auto", "yes"])
 def test_an_engine_that_takes_too_long_is_stopped(asked, monkeypatch, tmp_path):
     """What was written is whole; whoever asked for the logits gets nothing without them."""
@@ -77,6 +78,7 @@ def test_an_engine_that_takes_too_long_is_stopped(asked, monkeypatch, tmp_path):
     assert (tmp_path / "ours").exists() == (asked == "auto")
 
 
+@pytest.mark.slow
 def test_a_setting_that_changes_the_network_shows(tmp_path):
     """The engine itself: the same weights with another base of rotary positions."""
     source = unpack(LLAMA, tmp_path)

@@ -20,7 +20,7 @@ from parallel_core.findings import ConfigError, Finding
 from parallel_core.planner import Plan, find_device
 from parallel_core.planner.answer import answer
 from parallel_core.planner.report import lines
-from parallel_core.system.command_line import command_line, reader_may_leave
+from parallel_core.system.command_line import command_line, ends_quietly
 
 ASSUMED_VOCABULARY = "131072"
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         print("\n".join(f"error: {line}" for line in error.errors), file=sys.stderr)
         return 2
-    with reader_may_leave():
+    with ends_quietly():
         print(json.dumps(answer(plan), indent=1) if options.json else "\n".join(lines(plan)))
     return 0 if plan.fits else 1
 

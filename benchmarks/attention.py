@@ -22,6 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel_core.system.command_line import command_line
+from pynative.kernels.block import AttentionRule
 
 HEADS, HEAD_SIZE = 8, 64
 PRODUCTS = {"forward": 2, "backward": 5}
@@ -78,7 +79,7 @@ def ours(length: int, batch: int, precision: str, documents: int = 1) -> tuple[P
 
     def forward() -> None:
         with recording():
-            results.append(kernels.attention(*inputs, scale=HEAD_SIZE**-0.5, first_keys=starts))
+            results.append(kernels.attention(*inputs, AttentionRule(scale=HEAD_SIZE**-0.5, first_keys=starts)))
 
     def there_and_back() -> None:
         backward([results.pop()], [gradient])

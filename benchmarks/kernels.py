@@ -28,6 +28,7 @@ from parallel_core.context import SequenceLayout
 from parallel_core.system.command_line import command_line
 from pynative import kernels
 from pynative.collectives import Completed
+from pynative.kernels.block import AttentionRule
 from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.tape.autograd import backward, leaf, recording, take_gradient
 from pynative.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
@@ -95,10 +96,10 @@ def cases() -> list[Case]:
         *(_activation(name, wide) for name in ("gelu_tanh", "gelu_erf", "swiglu", "squared_relu")),
         Case("split_qkv", lambda x: kernels.split_qkv(x, HEADS, 1, HEAD_SIZE), (normal(SEQUENCE, BATCH, 3 * HIDDEN),)),
         Case("rotary", lambda x: kernels.rotary(x, angles, angles), (heads[0],)),
-        Case("attention", lambda q, k, v: kernels.attention(q, k, v, scale=scale), tuple(heads), square),
+        Case("attention", lambda q, k, v: kernels.attention(q, k, v, AttentionRule(scale=scale)), tuple(heads), square),
         Case(
             "attention_dropout",
-            lambda q, k, v: kernels.attention(q, k, v, scale=scale, dropout_rate=0.1, dropout_key=key),
+            lambda q, k, v: kernels.attention(q, k, v, AttentionRule(scale=scale, dropout_rate=0.1, dropout_key=key)),
             tuple(heads),
             square,
         ),

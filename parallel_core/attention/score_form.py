@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from parallel_core.numerics.dtypes import Array
 
@@ -42,6 +45,12 @@ class ScoreForm:
     def changes_scores(self) -> bool:
         """Whether scores are not the scaled products alone."""
         return self.soft_cap is not None or self.slopes is not None
+
+    def bias(self, heads: Sequence[int], distances: Array) -> Array:
+        """Float32 [n, ...]: what is added to the scores of these heads, counted among all ranks'. distances [...]: each
+        key's position less the query's."""
+        slopes = np.array(self.slopes, np.float32)[list(heads)]
+        return slopes.reshape(-1, *[1] * distances.ndim) * distances.astype(np.float32)
 
     def sees_all(self, queries: Array, keys: Array) -> bool:
         """Whether all of these keys are within the window of all queries; both are ascending positions."""

@@ -3,33 +3,27 @@
 Either may be in a group of one, where it does nothing: the three algorithms are two functions and two group sizes.
 """
 
-from typing import Any
+from dataclasses import replace
 
 from mindspore import Tensor
 
 from pynative.collectives import Group
 from pynative.context_parallel.ring import ring_attention
 from pynative.context_parallel.ulysses import heads_to_sequence, sequence_to_heads
+from pynative.kernels.block import AttentionRule
 
 
 def context_parallel_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    ulysses_group: Group,
-    ring_group: Group,
-    *,
-    head_offset: int = 0,
-    **setting: Any,
+    q: Tensor, k: Tensor, v: Tensor, ulysses_group: Group, ring_group: Group, rule: AttentionRule
 ) -> Tensor:
     """`kernels.attention` of the whole sequence: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e].
 
-    s is the length of this rank's shard of it (`parallel_core.context`). mask: bool [b or 1, 1, rows, whole sequence],
-    the rows that `ContextShard.queries` leaves, as of first_keys, int32 [b, rows]. head_offset: number of the rank's
-    first head among all tensor-parallel ranks'.
-    setting: the other keyword arguments of `kernels.attention`, as they are.
+    s is the length of this rank's shard of it (`parallel_core.context`). Of the rule the mask, bool [b or 1, 1, rows,
+    whole sequence], and the first keys, int32 [b, rows], have the rows that `ContextShard.queries` leaves; head_offset
+    is the number of the rank's first head among all tensor-parallel ranks'.
     The messages are those of `sequence_to_heads`, `ring_attention` and `heads_to_sequence`.
     """
-    first_head = head_offset + ulysses_group.rank * (q.shape[2] // ulysses_group.size)
+    first_head = rule.head_offset + ulysses_group.rank * (q.shape[2] // ulysses_group.size)
     heads = sequence_to_heads(q, k, v, ulysses_group)
-    return heads_to_sequence(ring_attention(*heads, ring_group, head_offset=first_head, **setting), ulysses_group)
+    out = ring_attention(*heads, ring_group, replace(rule, head_offset=first_head))
+    return heads_to_sequence(out, ulysses_group)

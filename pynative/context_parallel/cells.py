@@ -12,6 +12,7 @@ from pynative import parallel_state
 from pynative.collectives import Group
 from pynative.context_parallel.ring import ring_attention
 from pynative.context_parallel.ulysses import heads_to_sequence, sequence_to_heads
+from pynative.kernels.block import AttentionRule
 
 UNBOUNDED = 2147483647
 _MASK_TYPES = ("causal", "full", "user_defined")
@@ -82,8 +83,8 @@ class RingAttention(nn.Cell):
         if self.use_mqa and keys.shape[2] != 1:
             raise ValueError(f"RingAttention: use_mqa, but keys have {keys.shape[2]} heads")
         group, causal = parallel_state.get_context_parallel_group_for_hybrid_ring(), attn_mask_type == "causal"
-        out = ring_attention(queries, keys, values, group, scale=self.scale_value, causal=causal, mask=attn_mask)
-        return self._turned(out)
+        rule = AttentionRule(scale=self.scale_value, causal=causal, mask=attn_mask)
+        return self._turned(ring_attention(queries, keys, values, group, rule))
 
     def _heads(self, x: Tensor, size: int) -> Tensor:
         """[s, b, heads, size]."""

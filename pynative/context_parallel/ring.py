@@ -9,13 +9,10 @@ from dataclasses import dataclass, replace
 
 from mindspore import Tensor
 
-from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.context import ContextLayout, cut, ring_block
-from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.collectives import Group, Recv, Send
-from pynative.kernels.block import Partial, Scores
-from pynative.kernels.dropout import Key
+from pynative.kernels.block import AttentionRule, Partial, Scores
 from pynative.tape.autograd import Function
 
 Tensors = Sequence[Tensor]
@@ -53,7 +50,7 @@ class _Ring:
     def block(self, source: int) -> Scores:
         """The scores with the keys of member `source`."""
         layout, length = ContextLayout(ring=self.group.size), self.scores.queries
-        rectangle = ring_block(self.group.rank, source, self.scores.causal)
+        rectangle = ring_block(self.group.rank, source, self.scores.is_causal)
         queries, keys = (chunks * length // 2 for chunks in (rectangle.query_chunks, rectangle.key_chunks))
         return replace(
             self.scores,
@@ -95,27 +92,12 @@ def _add(totals: Tensors, others: Tensors) -> None:
         kernels.add_(total, other)
 
 
-def ring_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    group: Group,
-    *,
-    scale: float,
-    causal: bool = True,
-    mask: Tensor | None = None,
-    first_keys: Array | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: Key | None = None,
-    head_offset: int = 0,
-    form: ScoreForm = PLAIN,
-) -> Tensor:
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Group, rule: AttentionRule) -> Tensor:
     """`kernels.attention` of a sequence of r s positions, of which member j holds the chunks j and 2r - 1 - j of 2r.
 
-    q [s, b, n, d], k [s, b, g, d], v [s, b, g, e], mask bool [b or 1, 1, s, r s]: this member's rows, columns in the
-    sequence's own order; given, every score is computed. Without it and with `causal`, half of the scores are left
-    out; first_keys int32 [b, s], in the sequence's own numbers, leave out more. In a group of one this is
-    `kernels.attention` itself.
+    q [s, b, n, d], k [s, b, g, d], v [s, b, g, e]. A mask is bool [b or 1, 1, s, r s]: this member's rows, columns in
+    the sequence's own order; given, every score is computed. A rule that is causal leaves half of them out; first keys,
+    int32 [b, s] in the sequence's own numbers, leave out more. In a group of one this is `kernels.attention` itself.
 
     Messages of one call: forward, r - 1 sends of the keys and of the values, s b g d and s b g e elements; backward,
     r - 1 sends of the same again and r - 1 of their gradients in float32. Every send is posted before the block that it
@@ -123,15 +105,7 @@ def ring_attention(
     repeated to the bit.
     """
     if group.size == 1:
-        return kernels.attention(
-            q, k, v, scale=scale, causal=causal, mask=mask, first_keys=first_keys,
-            dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset, form=form,
-        )  # fmt: skip
+        return kernels.attention(q, k, v, rule)
     length = len(q) * group.size
     local = ContextLayout(ring=group.size).ring_positions(length, group.rank)
-    scores = Scores(
-        scale=scale, causal=causal and mask is None, mask=mask,
-        dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset, form=form,
-        query_positions=local, key_positions=local, seq_length=length, first_keys=first_keys,
-    )  # fmt: skip
-    return _RingAttention.apply(q, k, v, _Ring(group, scores))
+    return _RingAttention.apply(q, k, v, _Ring(group, Scores.of(rule, local, local, length)))

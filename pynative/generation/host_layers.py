@@ -13,9 +13,9 @@ import numpy as np
 from mindspore import Parameter, from_numpy, nn
 
 from parallel_core.attention.rotary import Rotary
-from parallel_core.attention.score_form import ScoreForm
 from parallel_core.numerics.dtypes import Array
 from pynative.generation.host_products import Product
+from pynative.kernels.block import AttentionRule
 from pynative.kernels.host.cache import attend, bias_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run
@@ -97,14 +97,14 @@ class Step:
 
     def __init__(self, cache: Cache) -> None:
         self.cache, self.texts = cache, np.arange(len(cache.lengths))
-        self._biases: dict[tuple[int, ScoreForm], Array | None] = {}
+        self._biases: dict[tuple[int, AttentionRule], Array | None] = {}
         self._turned: dict[Rotary, Turned] = {}
 
-    def bias(self, layer: int, form: ScoreForm, heads: int) -> Array | None:
+    def bias(self, layer: int, rule: AttentionRule, heads: int) -> Array | None:
         """See `bias_of`."""
-        key = self.cache.layers[layer].slots, form
+        key = self.cache.layers[layer].slots, rule
         if key not in self._biases:
-            self._biases[key] = bias_of(self.cache.ages(layer), form, 0, heads)
+            self._biases[key] = bias_of(self.cache.ages(layer), rule, heads)
         return self._biases[key]
 
     def turn(self, rotary: Rotary, x: Array) -> None:
@@ -190,7 +190,7 @@ class Decoder:
         core = cell.core_attention
         groups, heads, size, number = cell.groups, cell.heads, cell.head_size, core.layer_number
         norms = norm(cell.q_layernorm), norm(cell.k_layernorm)
-        scale, form, cap, rotary = core.scale, core.form, core.form.soft_cap, cell.rotary
+        rule, rotary = core.rule, cell.rotary
 
         def attention(x: Array) -> Array:
             rows = into(x).reshape(len(x), groups, -1, size)
@@ -200,9 +200,9 @@ class Decoder:
             if rotary is not None:
                 self.step.turn(rotary, rows[:, :, :-1])
             keys, values = self._kept(number, rows[:, :, -2], rows[:, :, -1])
-            bias = self.step.bias(number, form, heads)
+            bias = self.step.bias(number, rule, heads)
             queries = rows[:, :, :-2].reshape(len(x), heads, size)
-            return out(attend(queries, keys, values, bias, scale, cap).reshape(len(x), -1))
+            return out(attend(queries, keys, values, bias, rule).reshape(len(x), -1))
 
         return attention
 

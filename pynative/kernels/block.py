@@ -20,39 +20,51 @@ from pynative.kernels.dropout import Key, attention_dropout_mask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores:
-    """What decides about a block of scores besides its queries and keys."""
+class AttentionRule:
+    """Which attention: what decides about a sequence's scores besides its queries and keys."""
 
     scale: float
-    causal: bool
-    """Scores above the diagonal, which starts at the first query and key, are left out (without `mask`)."""
-    mask: Tensor | None
-    """Bool [b or 1, 1, s, s]: True = masked. Its last rows are the block's, its columns the whole sequence's."""
-    dropout_rate: float
-    dropout_key: Key
-    head_offset: int
-    """Number of the first head among all ranks' heads, for dropout and ALiBi."""
+    causal: bool = True
+    """Keys after a query are left out; a mask that is given decides instead."""
+    mask: Tensor | None = None
+    """Bool [b or 1, 1, s, s]: True = masked. Its last rows are a block's, its columns the whole sequence's."""
+    first_keys: Array | None = None
+    """Int32 [b, s] on the host: of each query the position of the first key that it sees, at most its own. They never
+    decrease along a row, and act beside all the others. A block's are the last columns. None: the first of all."""
     form: ScoreForm = PLAIN
-    """What the model makes of scores; a window acts beside `causal` and beside `mask`."""
+    """What the model makes of scaled scores before they are masked; its window acts beside `causal` and `mask`."""
+    dropout_rate: float = 0.0
+    dropout_key: Key = ()
+    head_offset: int = 0
+    """Number of the first head among all ranks' heads, for dropout and ALiBi."""
+    chosen: Tensor | None = None
+    """Int32 [b, s, k]: each query's keys, by their positions, in a block that is a whole sequence; None: all."""
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the order of positions alone leaves later keys out."""
+        return self.causal and self.mask is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores(AttentionRule):
+    """A block of scores, and what decides about it."""
+
     query_positions: Ranges
     """Where the block's queries stand in the sequence: dropout masks are functions of the place."""
     key_positions: Ranges
     seq_length: int
     """Keys of the whole sequence."""
-    first_keys: Array | None = None
-    """Int32 [b, s]: the position of the first key that a query sees, not decreasing. Its last columns are the block's.
-    None: the first of all."""
-    chosen: Tensor | None = None
-    """Int32 [b, s, k]: each query's keys, by their positions, in a block that is a whole sequence; None: all."""
 
     @classmethod
-    def of_chosen(cls, length: int, scale: float, chosen: Tensor) -> Self:
-        """Of a sequence, causal, with chosen keys alone."""
-        whole = (range(length),)
-        return cls(
-            scale=scale, causal=True, mask=None, dropout_rate=0.0, dropout_key=(), head_offset=0, chosen=chosen,
-            query_positions=whole, key_positions=whole, seq_length=length,
-        )  # fmt: skip
+    def of(cls, rule: AttentionRule, queries: Ranges, keys: Ranges, seq_length: int) -> Self:
+        """The rule's, of the queries and keys at these positions."""
+        return cls(**vars(rule), query_positions=queries, key_positions=keys, seq_length=seq_length)
+
+    @classmethod
+    def whole(cls, rule: AttentionRule, q: Tensor, k: Tensor) -> Self:
+        """Those of all queries [s, ...] with all keys [s', ...]."""
+        return cls.of(rule, (range(len(q)),), (range(len(k)),), len(k))
 
     @property
     def differs_by_sample(self) -> bool:
@@ -80,10 +92,9 @@ class Scores:
             return False
         return self.form.window is None or first >= self.query_positions[-1].stop - 1 - self.form.window
 
-    def slopes(self, heads: int) -> Array:
-        """ALiBi's, of this rank's `heads` heads, float32."""
-        assert self.form.slopes is not None
-        return np.array(self.form.slopes[self.head_offset : self.head_offset + heads], np.float32)
+    def heads(self, count: int) -> range:
+        """The numbers of this rank's `count` heads among all ranks'."""
+        return range(self.head_offset, self.head_offset + count)
 
     @property
     def queries(self) -> int:

@@ -6,6 +6,7 @@ s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tenso
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
 
 from mindspore import Tensor, nn
 
@@ -15,6 +16,7 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.recompute import CellRecompute
 from pynative import kernels, key_value_cache, parallel_state
 from pynative.context_parallel.attention import context_parallel_attention
+from pynative.kernels.block import AttentionRule
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.query_groups import take_shared_group
@@ -42,11 +44,14 @@ class CoreAttention(nn.Cell):
         super().__init__()
         block = blocks.Attention.of(config, layer_number - 1).core_attention if block is None else block
         self.layer_number = layer_number
-        self.causal = is_causal(attn_mask_type)
-        self.scale, self.form = block.scale, block.form
         self.dropout_rate = config.attention_dropout_rate
         size = parallel_state.get_tensor_model_parallel_world_size()
-        self.first_head = parallel_state.get_tensor_model_parallel_rank() * (config.num_attention_heads // size)
+        self.rule = AttentionRule(
+            scale=block.scale,
+            causal=is_causal(attn_mask_type),
+            form=block.form,
+            head_offset=parallel_state.get_tensor_model_parallel_rank() * (config.num_attention_heads // size),
+        )
         self.ulysses_group = parallel_state.get_context_parallel_group_for_hybrid_ulysses()
         self.ring_group = parallel_state.get_context_parallel_group_for_hybrid_ring()
 
@@ -67,32 +72,14 @@ class CoreAttention(nn.Cell):
         """
         cache = key_value_cache.current()
         if cache is not None and cache.continues:
-            return kernels.cached_attention(
-                query,
-                key,
-                value,
-                cache.ages(self.layer_number),
-                scale=self.scale,
-                head_offset=self.first_head,
-                form=self.form,
-            )
+            return kernels.cached_attention(query, key, value, cache.ages(self.layer_number), self.rule)
         rate = self.dropout_rate if self.training else 0.0
+        dropout_key = get_rng_tracer().key(self.layer_number, ATTENTION_DROPOUT) if rate else ()
+        given = replace(
+            self.rule, mask=attention_mask, first_keys=document_starts, dropout_rate=rate, dropout_key=dropout_key
+        )
         with left_out(query, key, value):
-            return context_parallel_attention(
-                query,
-                key,
-                value,
-                self.ulysses_group,
-                self.ring_group,
-                scale=self.scale,
-                causal=self.causal,
-                mask=attention_mask,
-                first_keys=document_starts,
-                dropout_rate=rate,
-                dropout_key=get_rng_tracer().key(self.layer_number, ATTENTION_DROPOUT) if rate else None,
-                head_offset=self.first_head,
-                form=self.form,
-            )
+            return context_parallel_attention(query, key, value, self.ulysses_group, self.ring_group, given)
 
 
 class ParallelAttention(nn.Cell):
@@ -150,6 +137,6 @@ class ParallelAttention(nn.Cell):
             key = kernels.rotary(key, cos, sin, self.rotary.interleaved)
         cache = key_value_cache.current()
         if cache is not None:
-            key, value = cache.keep(self.core_attention.layer_number, self.core_attention.form, key, value)
+            key, value = cache.keep(self.core_attention.layer_number, self.core_attention.rule.form, key, value)
         out = run_part(self, "core_attention", self.core_attention, query, key, value, attention_mask, document_starts)
         return run_part(self, "linear_proj", self.linear_proj, out)

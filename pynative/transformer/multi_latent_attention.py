@@ -127,7 +127,7 @@ class MLASelfAttention(nn.Cell):
         cache = key_value_cache.current()
         if cache is not None:
             joined = kernels.join_features(kernels.as_heads(latent, 1), shared)
-            (kept,) = cache.keep(self.core_attention.layer_number, self.core_attention.form, joined)
+            (kept,) = cache.keep(self.core_attention.layer_number, self.core_attention.rule.form, joined)
             absorbed = self._absorbed()
             if absorbed is not None:
                 return absorbed.query(query), kept, kept

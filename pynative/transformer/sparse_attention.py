@@ -21,6 +21,7 @@ from parallel_core.config import ModelConfig
 from parallel_core.numerics.averaging import MicroBatchWeight
 from parallel_core.step_figures import INDEXER_LOSS
 from pynative import kernels, parallel_state
+from pynative.kernels.block import AttentionRule
 from pynative.step_figures import current, seed
 from pynative.tape import autograd
 from pynative.tensor_parallel.layers import DuplicatedLinear
@@ -99,7 +100,7 @@ class DSAttention(nn.Cell):
         chosen = self._chosen(indexed)
         with left_out(query, key, value):
             if chosen is None:
-                out = kernels.attention(query, key, value, scale=self.scale)
+                out = kernels.attention(query, key, value, AttentionRule(scale=self.scale))
             else:
                 out = kernels.sparse_attention(query, key, value, chosen, self.scale)
         if not (self.training and autograd.is_recording() and self.coefficient):

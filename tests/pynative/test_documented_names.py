@@ -8,6 +8,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 
+from pynative.kernels.block import AttentionRule
 from tests.support.assets import ROOT
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
@@ -102,11 +103,12 @@ def attention(backend, kind: str) -> tuple[tuple, tuple]:
         generator = np.random.default_rng(backend.rank)
         q, k, v = (generator.normal(size=(8, 2, 4, 5)).astype(np.float32) for _ in range(3))
         dy = generator.normal(size=(8, 2, 20)).astype(np.float32)
+        rule = AttentionRule(scale=0.5)
         expected = through(
-            lambda t: context_parallel_attention(t, ms.Tensor(k), ms.Tensor(v), ulysses, ring, scale=0.5), q, dy
+            lambda t: context_parallel_attention(t, ms.Tensor(k), ms.Tensor(v), ulysses, ring, rule), q, dy
         )
         if kind == "ulysses":
-            cell = UlyssesContextAttention(lambda *heads: kernels.attention(*heads, scale=0.5, causal=True), ulysses)
+            cell = UlyssesContextAttention(lambda *heads: kernels.attention(*heads, rule), ulysses)
             return through(lambda t: cell(t, ms.Tensor(k), ms.Tensor(v)), q, dy), expected
         swapped = [np.ascontiguousarray(x.reshape(8, 2, -1).swapaxes(0, 1)) for x in (q, k, v, dy)]
         cell = RingAttention(4, scale_value=0.5) if kind == "ring" else FlashSP(4, scale_value=0.5, sp=2)

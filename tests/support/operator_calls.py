@@ -15,7 +15,7 @@ from mindspore import Tensor, from_numpy
 from parallel_core.attention.score_form import ScoreForm, alibi_slopes
 from parallel_core.moe.routing import Noise, RoutingRule
 from pynative import kernels
-from pynative.kernels.block import Scores
+from pynative.kernels.block import AttentionRule, Scores
 from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.memory.arrays import array_of
 from pynative.tape.autograd import Function, backward, leaf, recording, take_gradient
@@ -100,7 +100,7 @@ L2 = ADAM._replace(is_decoupled=False)
 
 
 def _attention(**options: Any) -> Call:
-    return _recorded(lambda q, k, v: kernels.attention(q, k, v, scale=0.2, **options), *HEADS)
+    return _recorded(lambda q, k, v: kernels.attention(q, k, v, AttentionRule(scale=0.2, **options)), *HEADS)
 
 
 def _heads(new: New, heads: Sequence[Array] = HEADS) -> list[Tensor]:
@@ -208,7 +208,7 @@ CALLS: dict[str, Call] = {
     "attention_block_gradient": lambda new: _block(new, gradient=True),
     "write_slots": lambda new: kernels.write_slots(new(X), new(Y[:2]), SLOTS),
     "cached_attention": lambda new: [
-        kernels.cached_attention(new(HEADS[0][:1]), *_heads(new)[1:], AGES, scale=0.2, form=form)
+        kernels.cached_attention(new(HEADS[0][:1]), *_heads(new)[1:], AGES, AttentionRule(scale=0.2, form=form))
         for form in (ScoreForm(), ScoreForm(70, 1.5, alibi_slopes(4)))
     ],
     "choose_keys": lambda new: kernels.choose_keys(*(new(x) for x in INDEXER), 20),

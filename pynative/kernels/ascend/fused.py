@@ -8,7 +8,6 @@ from typing import Any
 
 from mindspore import Tensor, ops
 
-from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.batch.documents import ends_in_rows, wrong_starts
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.ascend import always as unswitched
@@ -20,8 +19,8 @@ from pynative.kernels.ascend.attention_block import (
     fits,
     with_width,
 )
+from pynative.kernels.block import AttentionRule
 from pynative.kernels.contract.table import Operator
-from pynative.kernels.dropout import Key
 from pynative.kernels.ops import blocked_attention
 from pynative.kernels.ops import rotary as composed_rotary
 from pynative.kernels.ops.attention import causal_mask
@@ -94,31 +93,24 @@ def flash_attention(input_layout: str) -> Operator:
     operators.
     """
 
-    def attention(
-        q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-        first_keys: Array | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
-        head_offset: int = 0, form: ScoreForm = PLAIN,
-    ) -> Tensor:  # fmt: skip
-        is_masked = mask is not None or not causal
-        if not fits(q, v) or dropout_rate or form.changes_scores or not _can_mask(is_masked, form.window, first_keys):
-            return blocked_attention.attention(
-                q, k, v, scale=scale, causal=causal, mask=mask, first_keys=first_keys,
-                dropout_rate=dropout_rate, dropout_key=dropout_key, head_offset=head_offset, form=form,
-            )  # fmt: skip
-        width, layout = max(q.shape[3], v.shape[3]), input_layout if first_keys is None else DOCUMENTS
+    def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
+        if not fits(q, v) or rule.dropout_rate or rule.form.changes_scores or not _can_mask(rule):
+            return blocked_attention.attention(q, k, v, rule)
+        width, layout = max(q.shape[3], v.shape[3]), input_layout if rule.first_keys is None else DOCUMENTS
         heads = (_LAYOUTS[layout](with_width(x, width)) for x in (q, k, v))
-        masking = _masking(mask, causal, form.window) if first_keys is None else _documents(first_keys)
-        out = ops.flash_attention_score(*heads, q.shape[2], scalar_value=scale, input_layout=layout, **masking)
+        masking = _masking(rule) if rule.first_keys is None else _documents(rule.first_keys)
+        out = ops.flash_attention_score(*heads, q.shape[2], scalar_value=rule.scale, input_layout=layout, **masking)
         return _HEADS[layout](out, q)[..., : v.shape[3]].reshape(*q.shape[:2], -1)
 
     return attention
 
 
-def _can_mask(is_masked: bool, window: int | None, first_keys: Array | None) -> bool:
+def _can_mask(rule: AttentionRule) -> bool:
     """Whether the kernel takes these together: of a mask, a band and documents only one."""
+    window, first_keys = rule.form.window, rule.first_keys
     if first_keys is None:
-        return window is None or not is_masked
-    if is_masked or window is not None or wrong_starts(first_keys).any():
+        return window is None or rule.is_causal
+    if not rule.is_causal or window is not None or wrong_starts(first_keys).any():
         return False
     return len(ends_in_rows(first_keys)) <= MAXIMUM_DOCUMENTS
 
@@ -132,11 +124,12 @@ def _documents(first_keys: Array) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _masking(mask: Tensor | None, causal: bool, window: int | None) -> dict[str, Any]:
+def _masking(rule: AttentionRule) -> dict[str, Any]:
     """The kernel's arguments for a mask [b or 1, 1, s, s]; it wants one that all samples share as [s, s]."""
+    mask, window = rule.mask, rule.form.window
     if mask is not None:
         return {"attn_mask": mask.reshape(mask.shape[-2:]) if len(mask) == 1 else mask, "sparse_mode": DENSE_MASK}
-    if not causal:
+    if not rule.causal:
         return {"attn_mask": None, "sparse_mode": DENSE_MASK}
     triangle = causal_mask(COMPRESSED_MASK_SIZE)
     if window is None:

@@ -3,10 +3,7 @@
 
 from mindspore import Tensor
 
-from parallel_core.attention.score_form import PLAIN, ScoreForm
-from parallel_core.numerics.dtypes import Array
-from pynative.kernels.block import Partial, Scores
-from pynative.kernels.dropout import Key
+from pynative.kernels.block import AttentionRule, Partial, Scores
 
 
 def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -34,27 +31,10 @@ def latent_keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -
     heads [s, b, 1, r] -> k [s, b, n, p + r], each head's own part first, and v [s, b, n, e]."""
 
 
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float,
-    causal: bool = True,
-    mask: Tensor | None = None,
-    first_keys: Array | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: Key | None = None,
-    head_offset: int = 0,
-    form: ScoreForm = PLAIN,
-) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
     """softmax(scale q k^T, masked scores -10000) v: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e].
 
-    Query head j uses group j // (n/g). mask: bool [b or 1, 1, s, s], True = masked out; given, it alone decides and
-    `causal` is not looked at. head_offset: number of the first head among all ranks' heads, for dropout and ALiBi.
-    form: what the model makes of the scaled scores before they are masked; its window acts beside mask and `causal`.
-    first_keys: int32 [b, s] on the host, of each query the first key that it sees, at most its own; they never decrease
-    along a row, act beside all the others, and what no query sees costs nothing.
+    Query head j uses group j // (n/g). What no query sees by the rule's window or first keys costs nothing.
     """
 
 

@@ -3,8 +3,8 @@
 
 from mindspore import Tensor
 
-from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.numerics.dtypes import Array
+from pynative.kernels.block import AttentionRule
 
 
 def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
@@ -14,9 +14,7 @@ def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
     """
 
 
-def cached_attention(
-    q: Tensor, k: Tensor, v: Tensor, ages: Array, *, scale: float, head_offset: int = 0, form: ScoreForm = PLAIN
-) -> Tensor:
+def cached_attention(q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: AttentionRule) -> Tensor:
     """`attention` of one query of each text, q [1, b, n, d], with a cache k [S, b, g, d], v [S, b, g, e] ->
     [1, b, n * e].
 

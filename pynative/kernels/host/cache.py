@@ -3,8 +3,8 @@
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.numerics.dtypes import Array
+from pynative.kernels.block import AttentionRule
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import bits, convert, widened
 
@@ -15,40 +15,35 @@ def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
     return cache
 
 
-def cached_attention(
-    q: Tensor, k: Tensor, v: Tensor, ages: Array, *, scale: float, head_offset: int = 0, form: ScoreForm = PLAIN
-) -> Tensor:
-    queries = array_of(q)
+def cached_attention(q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: AttentionRule) -> Tensor:
+    queries, bias = array_of(q), bias_of(ages, rule, q.shape[2])
     keys, values = (widened(array_of(x)[: len(ages)]) for x in (k, v))
-    out = attend(widened(queries)[0], keys, values, bias_of(ages, form, head_offset, q.shape[2]), scale, form.soft_cap)
+    out = attend(widened(queries)[0], keys, values, bias, rule)
     result = np.empty((1, len(out), out[0].size), queries.dtype)
     convert(out.reshape(result.shape), result)
     return from_numpy(result)
 
 
-def bias_of(ages: Array, form: ScoreForm, head_offset: int, heads: int) -> Array | None:
-    """Terms added to a query's scores: ALiBi's, and -inf for keys that it does not see. Float32 [b, 1, S], with ALiBi
-    [b, n, S]; None where it is 0 everywhere."""
-    hidden = ages < 0
+def bias_of(ages: Array, rule: AttentionRule, heads: int) -> Array | None:
+    """Terms added to a query's scores: the model's, and -inf for keys that it does not see. Float32 [b, 1, S], with
+    terms by head [b, n, S]; None where it is 0 everywhere."""
+    hidden, form = ages < 0, rule.form
     if form.window is not None:
         hidden |= ages > form.window
     if form.slopes is None and not hidden.any():
         return None
     bias = np.where(hidden, np.float32(-np.inf), np.float32(0)).T[:, None]
-    if form.slopes is None:
-        return bias
-    slopes = np.array(form.slopes[head_offset : head_offset + heads], np.float32)
-    return bias - slopes[:, None] * ages.T[:, None].astype(np.float32)
+    first = rule.head_offset
+    return bias if form.slopes is None else bias + form.bias(range(first, first + heads), -ages.T).swapaxes(0, 1)
 
 
-def attend(
-    queries: Array, keys: Array, values: Array, bias: np.ndarray | None, scale: float, cap: float | None
-) -> Array:
+def attend(queries: Array, keys: Array, values: Array, bias: Array | None, rule: AttentionRule) -> Array:
     """queries [b, n, d], keys [S, b, g, d], values [S, b, g, e], float32, and `bias_of` -> [b, n, e]."""
     batch, heads, size = queries.shape
     groups = keys.shape[2]
-    grouped = (queries * np.float32(scale)).reshape(batch, groups, heads // groups, size)
+    grouped = (queries * np.float32(rule.scale)).reshape(batch, groups, heads // groups, size)
     scores = np.matmul(grouped, keys.transpose(1, 2, 3, 0)).reshape(batch, heads, -1)
+    cap = rule.form.soft_cap
     if cap is not None:
         scores = np.float32(cap) * np.tanh(scores / np.float32(cap))
     if bias is not None:

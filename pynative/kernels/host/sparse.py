@@ -9,9 +9,9 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from parallel_core.numerics.dtypes import Array
-from pynative.kernels.block import Scores
+from pynative.kernels.block import AttentionRule
 from pynative.kernels.host.arrays import array_or_none
-from pynative.kernels.host.attention import attend
+from pynative.kernels.host.attention import attention
 from pynative.kernels.host.attention.masks import shown_to
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run, spans
@@ -106,7 +106,7 @@ def _best(scores: Array, topk: int) -> Array:
 
 
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:
-    return attend(q, k, v, Scores.of_chosen(len(q), scale, chosen))
+    return attention(q, k, v, AttentionRule(scale=scale, chosen=chosen))
 
 
 def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: range, scale: float) -> Tensor:

@@ -6,10 +6,9 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy, ops
 
-from parallel_core.attention.score_form import PLAIN, ScoreForm
+from parallel_core.attention.score_form import ScoreForm
 from parallel_core.context import Ranges, as_array
-from parallel_core.numerics.dtypes import Array
-from pynative.kernels.block import Partial, Scores
+from pynative.kernels.block import AttentionRule, Partial, Scores
 from pynative.kernels.dropout import Key, attention_dropout_mask
 from pynative.kernels.ops.elementwise import cast, shaped, soft_cap, soft_cap_slope, widened_on_cpu
 from pynative.tape.autograd import Function
@@ -55,7 +54,7 @@ def biases(scores: Scores, heads: int) -> Tensor | None:
     """Float32 [n, q, k], what a model's slopes (ALiBi) add to the scaled scores."""
     if scores.form.slopes is None:
         return None
-    slopes = from_numpy(scores.slopes(heads).reshape(-1, 1, 1))
+    slopes = from_numpy(scores.form.bias(scores.heads(heads), np.ones((1, 1), np.float32)))
     return slopes * distances(scores.query_positions, scores.key_positions)
 
 
@@ -68,7 +67,7 @@ def formed(values: Tensor, cap: float | None, added: Tensor | None) -> Tensor:
 
 def hidden_scores(scores: Scores) -> Tensor | None:
     """Bool, broadcasting to [b, n, q, k], True = left out."""
-    of_form = left_out(scores.query_positions, scores.key_positions, scores.causal and scores.mask is None, scores.form)
+    of_form = left_out(scores.query_positions, scores.key_positions, scores.is_causal, scores.form)
     masks = [mask for mask in (_given(scores), before_first_keys(scores), of_form) if mask is not None]
     return reduce(ops.logical_or, masks) if masks else None
 
@@ -170,20 +169,12 @@ def _by_position(x: Tensor, rows: int) -> Tensor:
 
 
 @widened_on_cpu("q")
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-    first_keys: Array | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
-    head_offset: int = 0, form: ScoreForm = PLAIN,
-) -> Tensor:  # fmt: skip
-    scores = Scores(
-        scale=scale, causal=causal, mask=mask, dropout_rate=dropout_rate, dropout_key=dropout_key or (),
-        head_offset=head_offset, form=form, query_positions=(range(len(q)),), key_positions=(range(len(k)),),
-        seq_length=len(k), first_keys=first_keys,
-    )  # fmt: skip
-    shape = (*q.shape[1:3], len(q), len(k))
-    kept = dropout_masks(dropout_key or (), dropout_rate, head_offset, shape) if dropout_rate else None
+def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
+    scores, shape = Scores.whole(rule, q, k), (*q.shape[1:3], len(q), len(k))
+    kept = dropout_masks(rule.dropout_key, rule.dropout_rate, rule.head_offset, shape) if rule.dropout_rate else None
     hidden, added = hidden_scores(scores), biases(scores, q.shape[2])
-    return _Attention.apply(q, k, v, hidden, added, kept, scale, form.soft_cap, mask is not None)
+    cap, has_empty_rows = rule.form.soft_cap, rule.mask is not None
+    return _Attention.apply(q, k, v, hidden, added, kept, rule.scale, cap, has_empty_rows)
 
 
 class _Block:

@@ -9,10 +9,7 @@ from dataclasses import replace
 import mindspore
 from mindspore import Tensor, ops
 
-from parallel_core.attention.score_form import PLAIN, ScoreForm
-from parallel_core.numerics.dtypes import Array
-from pynative.kernels.block import Partial, Scores
-from pynative.kernels.dropout import Key
+from pynative.kernels.block import AttentionRule, Partial, Scores
 from pynative.kernels.ops.attention import attention_block, attention_block_gradient
 from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 from pynative.tape.autograd import Function
@@ -52,7 +49,7 @@ def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
         queries, keys = (range(rows.start, rows.stop),), (range(rows.stop),)
         part_of = replace(whole, chosen=None, mask=hidden, query_positions=queries, key_positions=keys)
         return [(slice(0, rows.stop), part_of)]
-    if not whole.causal:
+    if not whole.is_causal:
         return [part(0, whole.keys, False)]
     square, window = part(rows.start, rows.stop, True), whole.form.window
     first = 0 if window is None else max(0, rows.start - window)
@@ -92,19 +89,5 @@ class _BlockedAttention(Function):
 
 
 @widened_on_cpu("q")
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-    first_keys: Array | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
-    head_offset: int = 0, form: ScoreForm = PLAIN,
-) -> Tensor:  # fmt: skip
-    whole = Scores(
-        scale=scale, causal=causal and mask is None, mask=mask,
-        dropout_rate=dropout_rate, dropout_key=dropout_key or (), head_offset=head_offset, form=form,
-        query_positions=(range(len(q)),), key_positions=(range(len(k)),), seq_length=len(k), first_keys=first_keys,
-    )  # fmt: skip
-    return attend(q, k, v, whole)
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, whole: Scores) -> Tensor:
-    """Attention of a whole sequence, whatever decides about its scores; recorded."""
-    return _BlockedAttention.apply(q, k, v, whole)
+def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
+    return _BlockedAttention.apply(q, k, v, Scores.whole(rule, q, k))

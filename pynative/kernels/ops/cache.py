@@ -4,8 +4,8 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy, ops
 
-from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.numerics.dtypes import Array
+from pynative.kernels.block import AttentionRule
 from pynative.kernels.ops.elementwise import cast, soft_cap, widened_on_cpu
 
 _product = ops.BatchMatMul()
@@ -21,18 +21,17 @@ def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
 
 
 @widened_on_cpu("q")
-def cached_attention(
-    q: Tensor, k: Tensor, v: Tensor, ages: Array, *, scale: float, head_offset: int = 0, form: ScoreForm = PLAIN
-) -> Tensor:
+def cached_attention(q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: AttentionRule) -> Tensor:
     batch, heads, size = q.shape[1:]
     keys, values = (x[: len(ages)].transpose(1, 2, 0, 3) for x in (k, v))
-    grouped = (q * scale).reshape(batch, keys.shape[1], -1, size)
+    grouped = (q * rule.scale).reshape(batch, keys.shape[1], -1, size)
     scores = cast(_product_with_transposed(grouped, keys), mindspore.float32).reshape(batch, heads, -1)
+    form, first = rule.form, rule.head_offset
     if form.soft_cap is not None:
         scores = soft_cap(scores, form.soft_cap)
     if form.slopes is not None:
-        slopes = np.array(form.slopes[head_offset : head_offset + heads], np.float32)
-        scores = scores - from_numpy(slopes[:, None] * ages.T[:, None].astype(np.float32))
+        bias = form.bias(range(first, first + heads), -ages.T).swapaxes(0, 1)
+        scores = scores + from_numpy(np.ascontiguousarray(bias))
     hidden = (ages < 0) if form.window is None else (ages < 0) | (ages > form.window)
     scores = ops.masked_fill(scores, from_numpy(np.ascontiguousarray(hidden.T[:, None])), -np.inf)
     weights = cast(ops.softmax(scores, -1), values.dtype).reshape(*grouped.shape[:3], -1)

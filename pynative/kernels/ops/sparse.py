@@ -6,8 +6,8 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy, ops
 
-from pynative.kernels.block import Scores
-from pynative.kernels.ops.blocked_attention import attend, query_blocks, shown_to
+from pynative.kernels.block import AttentionRule
+from pynative.kernels.ops.blocked_attention import attention, query_blocks, shown_to
 from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 
 EPSILON = 1e-10
@@ -95,7 +95,7 @@ def _best(scores: Tensor, topk: int) -> Tensor:
 
 @widened_on_cpu("q")
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:
-    return attend(q, k, v, Scores.of_chosen(len(q), scale, chosen))
+    return attention(q, k, v, AttentionRule(scale=scale, chosen=chosen))
 
 
 def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: range, scale: float) -> Tensor:

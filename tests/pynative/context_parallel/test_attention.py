@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from parallel_core.attention.score_form import PLAIN, ScoreForm, alibi_slopes
 from parallel_core.batch.micro_batches import DOCUMENT_STARTS
 from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, as_array
+from pynative.kernels.block import AttentionRule
 from tests.support.distributed import run
 from tests.support.documents import drawn_starts
 from tests.support.kernels import assert_close, normal, run_operator
@@ -70,7 +71,7 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
         local = as_array(context_shard().layout.positions(len(arrays[0]), backend.rank))
         shape = (*arrays[0].shape[:2], arrays[0].shape[2] * arrays[2].shape[3])
         return run_operator(
-            lambda q, k, v: context_parallel_attention(q, k, v, *groups, scale=0.3, **options),
+            lambda q, k, v: context_parallel_attention(q, k, v, *groups, AttentionRule(scale=0.3, **options)),
             [x[local] for x in arrays],
             gradients=[upstream(shape, 0)[local]],
         )

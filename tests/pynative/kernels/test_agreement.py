@@ -9,6 +9,7 @@ from mindspore import from_numpy
 from parallel_core.attention.score_form import ScoreForm, alibi_slopes
 from parallel_core.config.fused import FusedOperators
 from pynative import kernels
+from pynative.kernels.block import AttentionRule
 from tests.support.documents import drawn_starts
 from tests.support.kernels import assert_close, linear, normal, run_operator, tensor
 
@@ -25,6 +26,10 @@ FORMS = {
 
 
 DOCUMENTS = drawn_starts(2, SEQUENCE, 0, 0.02)
+
+
+def attention(q, k, v, **rule):
+    return kernels.attention(q, k, v, AttentionRule(scale=0.2, **rule))
 
 
 def _cases():
@@ -45,18 +50,18 @@ def _cases():
         "swiglu": (lambda x, b: kernels.bias_activation(x, b, "swiglu"), (wide, normal(130))),
         "split_qkv": (lambda x: kernels.split_qkv(x, 3, 2, 17), (normal(SEQUENCE, 5, 204),)),
         "rotary": (lambda x: kernels.rotary(x, tensor(angles), tensor(angles)), (normal(SEQUENCE, 2, 13, 24),)),
-        "causal": (lambda q, k, v: kernels.attention(q, k, v, scale=0.2), heads),
-        "full": (lambda q, k, v: kernels.attention(q, k, v, scale=0.2, causal=False), heads),
-        "masked": (lambda q, k, v: kernels.attention(q, k, v, scale=0.2, mask=from_numpy(hidden)), heads),
-        "dropout": (lambda q, k, v: kernels.attention(q, k, v, scale=0.2, dropout_rate=0.2, dropout_key=key), heads),
-        **{name: (lambda q, k, v, form=form: kernels.attention(q, k, v, scale=0.2, form=form), heads)
+        "causal": (lambda q, k, v: attention(q, k, v), heads),
+        "full": (lambda q, k, v: attention(q, k, v, causal=False), heads),
+        "masked": (lambda q, k, v: attention(q, k, v, mask=from_numpy(hidden)), heads),
+        "dropout": (lambda q, k, v: attention(q, k, v, dropout_rate=0.2, dropout_key=key), heads),
+        **{name: (lambda q, k, v, form=form: attention(q, k, v, form=form), heads)
            for name, form in FORMS.items()},
         "window, masked": (
-            lambda q, k, v: kernels.attention(q, k, v, scale=0.2, mask=from_numpy(hidden), form=ScoreForm(50)), heads
+            lambda q, k, v: attention(q, k, v, mask=from_numpy(hidden), form=ScoreForm(50)), heads
         ),
         **{
             f"documents{name}": (
-                lambda q, k, v, more=more: kernels.attention(q, k, v, scale=0.2, first_keys=DOCUMENTS, **more), heads
+                lambda q, k, v, more=more: attention(q, k, v, first_keys=DOCUMENTS, **more), heads
             )
             for name, more in {
                 "": {}, ", window": {"form": ScoreForm(30)}, ", masked": {"mask": from_numpy(hidden)},
@@ -116,7 +121,9 @@ def test_attention_agrees_at_any_shape(sequence, batch, groups, heads_per_group,
     shapes = ((groups * heads_per_group, head_size), (groups, head_size), (groups, value_size))
     heads = [normal(sequence, batch, *shape, seed=shape[0]) for shape in shapes]
     case = (
-        lambda q, k, v: kernels.attention(q, k, v, scale=0.5, causal=causal, dropout_rate=rate, dropout_key=(1,)),
+        lambda q, k, v: kernels.attention(
+            q, k, v, AttentionRule(scale=0.5, causal=causal, dropout_rate=rate, dropout_key=(1,))
+        ),
         heads,
     )
     for ours, theirs in zip(_under("host", 2, case), _under("ops", 1, case), strict=True):
@@ -129,7 +136,7 @@ def test_dropout_of_attention_follows_the_global_head():
 
     def run(first, stop):
         parts = [tensor(x[:, :, first:stop]) for x in heads]
-        out = kernels.attention(*parts, scale=0.3, dropout_rate=0.5, dropout_key=(2,), head_offset=first)
+        out = kernels.attention(*parts, AttentionRule(scale=0.3, dropout_rate=0.5, dropout_key=(2,), head_offset=first))
         return out.asnumpy().reshape(40, 2, -1, 8)
 
     np.testing.assert_array_equal(run(2, 4), run(0, 4)[:, :, 2:])

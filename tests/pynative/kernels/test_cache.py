@@ -7,6 +7,7 @@ import pytest
 from parallel_core.attention.score_form import ScoreForm, alibi_slopes
 from pynative import kernels
 from pynative.kernels import host, ops
+from pynative.kernels.block import AttentionRule
 from pynative.kernels.host.attention import attention
 from pynative.key_value_cache import Cache
 
@@ -39,8 +40,9 @@ def test_the_last_query_sees_what_it_sees_in_the_whole_text(table, form, monkeyp
             continue
         assert len(keys.asnumpy()) <= (total if form.window is None else form.window + 1)
         query = ms.from_numpy(np.ascontiguousarray(q[places, texts]))
-        out = kernels.cached_attention(query, keys, values, cache.ages(1), scale=0.3, head_offset=1, form=form)
+        rule = AttentionRule(scale=0.3, head_offset=1, form=form)
+        out = kernels.cached_attention(query, keys, values, cache.ages(1), rule)
         for text, length in enumerate(lengths):
             whole = (ms.from_numpy(np.ascontiguousarray(x[:length, text : text + 1])) for x in (q, k, v))
-            expected = attention(*whole, scale=0.3, head_offset=1, form=form).asnumpy()[-1, 0]
+            expected = attention(*whole, rule).asnumpy()[-1, 0]
             np.testing.assert_allclose(out.asnumpy()[0, text], expected, atol=2e-5)

@@ -9,6 +9,7 @@ from mindspore import from_numpy
 
 from parallel_core.numerics.activations import GATES
 from pynative import kernels
+from pynative.kernels.block import AttentionRule
 from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
 from tests.support import kernels as support
 from tests.support.kernels import assert_equals_reference, linear, normal, tensor
@@ -166,7 +167,7 @@ def test_attention(heads, groups, causal, sequence):
     """Size 1 comes last: when the first softmax gradient is of size 1, MindSpore's CPU gets all later ones wrong."""
     hidden = np.triu(np.ones((sequence, sequence), bool), 1) & causal
     assert_equals_reference(
-        lambda q, k, v: kernels.attention(q, k, v, scale=0.6, causal=causal),
+        lambda q, k, v: kernels.attention(q, k, v, AttentionRule(scale=0.6, causal=causal)),
         lambda q, k, v: support.attention(q, k, v, 0.6, hidden),
         _heads(sequence, 2, heads, groups),
     )
@@ -178,7 +179,7 @@ def test_attention_mask_with_a_row_that_sees_nothing(batches):
     hidden = np.random.default_rng(0).random((batches, 1, 5, 5)) < 0.4
     hidden[0, 0, 2] = True
     assert_equals_reference(
-        lambda q, k, v: kernels.attention(q, k, v, scale=0.6, mask=from_numpy(hidden)),
+        lambda q, k, v: kernels.attention(q, k, v, AttentionRule(scale=0.6, mask=from_numpy(hidden))),
         lambda q, k, v: support.attention(q, k, v, 0.6, hidden),
         _heads(5, 2, 4, 2),
     )
@@ -191,7 +192,7 @@ def test_attention_dropout(masked):
     mask = from_numpy(hidden) if masked else None
     assert_equals_reference(
         lambda q, k, v: kernels.attention(
-            q, k, v, scale=0.6, mask=mask, dropout_rate=0.3, dropout_key=(9, 4), head_offset=7
+            q, k, v, AttentionRule(scale=0.6, mask=mask, dropout_rate=0.3, dropout_key=(9, 4), head_offset=7)
         ),
         lambda q, k, v: support.attention(q, k, v, 0.6, hidden, kept),
         _heads(5, 2, 4, 2),

@@ -5,6 +5,7 @@ import pytest
 from mindspore import from_numpy
 
 from pynative import kernels
+from pynative.kernels.block import AttentionRule
 from tests.support.kernels import normal, run_operator, tensor
 
 S, B, J, C, TOPK, SCALE = 300, 2, 3, 8, 17, 0.3
@@ -59,7 +60,7 @@ def test_attention_to_chosen_keys(implementation):
     chosen = kernels.choose_keys(tensor(QUERY), tensor(KEY), tensor(WEIGHTS), TOPK)
     hidden = from_numpy(~shown_by(chosen.asnumpy())[:, None])
     sparse = run_operator(lambda *x: kernels.sparse_attention(*x, chosen, SCALE), (Q, K, V))
-    masked = run_operator(lambda *x: kernels.attention(*x, scale=SCALE, mask=hidden), (Q, K, V))
+    masked = run_operator(lambda *x: kernels.attention(*x, AttentionRule(scale=SCALE, mask=hidden)), (Q, K, V))
     weighted = np.einsum("bnst,tbne->sbne", probabilities(best(scores())), V).reshape(S, B, -1)
     np.testing.assert_allclose(sparse[0][0], weighted, atol=1e-5)
     for one, other in zip((*sparse[0], *sparse[1]), (*masked[0], *masked[1]), strict=True):

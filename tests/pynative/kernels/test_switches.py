@@ -1,7 +1,5 @@
 """The switched operators of `ops`: both forms give the same, and a switch changes the form of its operator alone."""
 
-from functools import partial
-
 import mindspore
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ from mindspore import from_numpy
 
 from parallel_core.config.fused import NAMES, FusedOperators
 from pynative import kernels
+from pynative.kernels.block import AttentionRule
 from pynative.kernels.contract import CONTRACT
 from pynative.kernels.ops import blocked_attention
 from pynative.kernels.ops.attention import _Block
@@ -26,7 +25,9 @@ CASES = {
 
 
 def _run(settings, dtype=mindspore.float32):
-    outputs, gradients = run_operator(partial(kernels.attention, scale=0.4, **settings), HEADS, dtype)
+    outputs, gradients = run_operator(
+        lambda *qkv: kernels.attention(*qkv, AttentionRule(scale=0.4, **settings)), HEADS, dtype
+    )
     return outputs + gradients
 
 

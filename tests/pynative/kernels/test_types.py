@@ -14,6 +14,7 @@ import pytest
 from mindspore import from_numpy
 
 from pynative import kernels
+from pynative.kernels.block import AttentionRule
 from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
 from pynative.kernels.ops import cross_entropy
 from pynative.tape.autograd import backward, leaf, recording, take_gradient
@@ -113,12 +114,12 @@ CASES = {
         lambda rows, key: kernels.latent_keys_values(rows, key, 4, 2), _latent_heads, (WIDE, KEY)
     ),
     "attention": Case(
-        lambda q, k, v: kernels.attention(q, k, v, scale=0.25),
+        lambda q, k, v: kernels.attention(q, k, v, AttentionRule(scale=0.25)),
         lambda q, k, v: support.attention(q, k, v, 0.25, CAUSAL),
         tuple(HEADS),
     ),
     "attention with dropout": Case(
-        lambda q, k, v: kernels.attention(q, k, v, scale=0.25, dropout_rate=0.25, dropout_key=(7,)),
+        lambda q, k, v: kernels.attention(q, k, v, AttentionRule(scale=0.25, dropout_rate=0.25, dropout_key=(7,))),
         lambda q, k, v: support.attention(q, k, v, 0.25, CAUSAL, _attention_kept()),
         tuple(HEADS),
     ),

@@ -13,7 +13,7 @@ from mindspore import Tensor, ops
 from mindspore.ops.auto_generate import FlashAttentionScore, FlashAttentionScoreGrad
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm
-from pynative.kernels.block import Partial, Scores
+from pynative.kernels.block import AttentionRule, Partial, Scores
 from pynative.kernels.ops import attention as composed
 from tests.support.ascend.definitions import SIXTEEN_BITS, Double, require
 
@@ -110,7 +110,7 @@ def flash_attention_score(
         check_mask(attn_mask, sparse_mode, (1, head_num, len(query), len(key)))
         arrays = check_inputs(*(x.expand_dims(0) for x in (query, key, value)), "BSND", head_num)
         parts = ([x[start:stop] for x in arrays] for start, stop in pairwise((0, *lengths)))
-        outs = [composed.attention(*part, scale=scalar_value) for part in parts]
+        outs = [composed.attention(*part, AttentionRule(scale=scalar_value)) for part in parts]
         return ops.cat(outs).reshape(query.shape).astype(query.dtype)
     unused = (*unused, actual_seq_qlen, actual_seq_kvlen)
     form = PLAIN
@@ -125,7 +125,7 @@ def flash_attention_score(
     if dense is not None:
         dense = (dense if dense.ndim == 4 else dense.reshape(1, 1, *dense.shape)).astype(mindspore.bool_)
     causal = sparse_mode in (LEFT_UP_CAUSAL, BAND)
-    out = composed.attention(q, k, v, scale=scalar_value, causal=causal, mask=dense, form=form)
+    out = composed.attention(q, k, v, AttentionRule(scale=scalar_value, causal=causal, mask=dense, form=form))
     return in_layout(out.reshape(q.shape), input_layout).astype(query.dtype)
 
 

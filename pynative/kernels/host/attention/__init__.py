@@ -5,10 +5,8 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.numerics.dtypes import Array
-from pynative.kernels.block import Partial, Scores
-from pynative.kernels.dropout import Key
+from pynative.kernels.block import AttentionRule, Partial, Scores
 from pynative.kernels.host.attention.backward import attention_backward
 from pynative.kernels.host.attention.forward import attention_forward
 from pynative.kernels.host.attention.heads import Heads
@@ -45,22 +43,8 @@ class _Attention(Function):
         return *map(from_numpy, gradients), None
 
 
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool = True, mask: Tensor | None = None,
-    first_keys: Array | None = None, dropout_rate: float = 0.0, dropout_key: Key | None = None,
-    head_offset: int = 0, form: ScoreForm = PLAIN,
-) -> Tensor:  # fmt: skip
-    scores = Scores(
-        scale=scale, causal=causal, mask=mask, dropout_rate=dropout_rate, dropout_key=dropout_key or (),
-        head_offset=head_offset, form=form, query_positions=(range(len(q)),), key_positions=(range(len(k)),),
-        seq_length=len(k), first_keys=first_keys,
-    )  # fmt: skip
-    return attend(q, k, v, scores)
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
-    """Attention of a whole sequence, whatever decides about its scores; recorded."""
-    return _Attention.apply(q, k, v, scores)
+def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
+    return _Attention.apply(q, k, v, Scores.whole(rule, q, k))
 
 
 def _heads_of(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Heads:

@@ -64,7 +64,7 @@ class Heads:
         self.dtype, self.query_shape, self.key_shape = self.keys.dtype, q.shape, k.shape
         self.out_shape = (*q.shape[:3], v.shape[3])
         self.kept_scale = 1 / (1 - quantized_rate(scores.dropout_rate))
-        self.causal = scores.causal and scores.mask is None
+        self.causal = scores.is_causal
         self.query_positions, self.key_positions = as_array(scores.query_positions), as_array(scores.key_positions)
         self.first_keys = scores.block_first_keys
         self._blocks = self._blocks_of_samples()
@@ -206,8 +206,8 @@ class Block:
             return None
         per_group = len(self.heads.queries)
         numbers = np.arange(self.span.start, self.span.stop) % groups * per_group + self.stack
-        distances = (self.heads.key_positions[keys, None] - self.positions).astype(np.float32)
-        return scores.slopes(groups * per_group)[numbers, None, None] * distances
+        distances = self.heads.key_positions[keys, None] - self.positions
+        return scores.form.bias(scores.head_offset + numbers, distances)
 
     def dropout(self, keys: slice) -> Array | None:
         """Bits [j, k, q] of a tile, set where dropout keeps a probability; None without dropout."""

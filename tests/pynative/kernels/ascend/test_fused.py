@@ -15,6 +15,7 @@ from parallel_core.attention.score_form import ScoreForm, alibi_slopes
 from parallel_core.config.fused import NAMES, FusedOperators
 from pynative import kernels
 from pynative.kernels.ascend import fused, grouped_matmul
+from pynative.kernels.block import AttentionRule
 from pynative.kernels.contract.flat_buffers import AdamStep
 from pynative.moe.experts import grouped_linear
 from pynative.tape.autograd import backward, leaf, recording, take_gradient
@@ -89,16 +90,16 @@ VALUE_SIZES = {"causal": 8, "all": 32}
 def test_flash_attention(dtype, mask, layout, calls):
     """All layouts and masks, query heads that share keys. A CPU multiplies no bfloat16, so float16 is compared."""
     (given, causal), arrays = MASKS[mask], heads(value_size=VALUE_SIZES.get(mask, SIZE))
-    settings = {"scale": 0.25, "causal": causal, "mask": None if given is None else Tensor(given)}
+    rule = AttentionRule(scale=0.25, causal=causal, mask=None if given is None else Tensor(given))
     kind, tolerance = TYPES[dtype]
     if dtype == "float16":
-        equal(on_both("attention", arrays, kind, layout=layout, **settings), tolerance)
+        equal(on_both("attention", arrays, kind, layout=layout, rule=rule), tolerance)
     else:
         with ascend_operators():
             kernels.use("ops", fused=FusedOperators(tuple(NAMES), layout))
-            fused = computed("attention", arrays, kind, **settings)
+            fused = computed("attention", arrays, kind, rule=rule)
         kernels.use("ops")
-        equal((fused, computed("attention", arrays, mindspore.float32, **settings)), tolerance)
+        equal((fused, computed("attention", arrays, mindspore.float32, rule=rule)), tolerance)
     assert calls, "attention was composed"
 
 
@@ -109,21 +110,24 @@ def test_flash_attention(dtype, mask, layout, calls):
 def test_what_flash_attention_does_not_take_is_composed(size, dtype, dropout, calls):
     """Float32, head sizes beyond its limits, dropout."""
     kind = getattr(mindspore, dtype.lower())
-    settings = {"scale": 0.25, "dropout_rate": dropout, "dropout_key": (1, 2)}
-    equal(on_both("attention", heads(size, size), kind, **settings), 2.0**-7)
+    rule = AttentionRule(scale=0.25, dropout_rate=dropout, dropout_key=(1, 2))
+    equal(on_both("attention", heads(size, size), kind, rule=rule), 2.0**-7)
     assert not calls
 
 
 def test_a_window_is_a_band_of_the_kernel(calls):
     """sparse_mode 4; a cap and ALiBi, and a window beside a mask, are composed."""
     form = ScoreForm(window=3)
-    equal(on_both("attention", heads(), mindspore.float16, scale=0.25, form=form), 2.0**-7)
+    equal(on_both("attention", heads(), mindspore.float16, rule=AttentionRule(scale=0.25, form=form)), 2.0**-7)
     assert calls
     calls.clear()
     for form in (ScoreForm(soft_cap=1.0), ScoreForm(slopes=alibi_slopes(HEADS))):
-        equal(on_both("attention", heads(), mindspore.float16, scale=0.25, form=form), 2.0**-7)
+        equal(on_both("attention", heads(), mindspore.float16, rule=AttentionRule(scale=0.25, form=form)), 2.0**-7)
     mask = Tensor(MASKS["a mask each"][0])
-    equal(on_both("attention", heads(), mindspore.float16, scale=0.25, form=ScoreForm(3), mask=mask), 2.0**-7)
+    equal(
+        on_both("attention", heads(), mindspore.float16, rule=AttentionRule(scale=0.25, form=ScoreForm(3), mask=mask)),
+        2.0**-7,
+    )
     assert not calls
 
 
@@ -134,28 +138,28 @@ STARTS = np.array([[0] * 5 + [5] * 11 + [16] * 8, [0, 1, 2, *[3] * 21]], np.int3
 def test_documents_lie_one_behind_the_other_for_the_kernel(dtype, calls):
     """Layout TND and the lengths of documents; with a window, of which the kernel takes none there, or beside a mask
     they are composed."""
-    settings = {"scale": 0.25, "first_keys": STARTS}
+    rule = AttentionRule(scale=0.25, first_keys=STARTS)
     kind, tolerance = TYPES[dtype]
     with ascend_operators():
         kernels.use("ops", fused=FusedOperators(tuple(NAMES), "SBH"))
-        by_kernel = computed("attention", heads(value_size=8), kind, **settings)
+        by_kernel = computed("attention", heads(value_size=8), kind, rule=rule)
     assert calls, "attention was composed"
     calls.clear()
     kernels.use("ops")
-    equal((by_kernel, computed("attention", heads(value_size=8), mindspore.float32, **settings)), tolerance)
+    equal((by_kernel, computed("attention", heads(value_size=8), mindspore.float32, rule=rule)), tolerance)
     if dtype == "float16":
         seen = Tensor(~np.tri(SEQUENCE, dtype=bool)[None, None])
         for more in ({"form": ScoreForm(3)}, {"mask": seen}, {"causal": False}):
-            equal(on_both("attention", heads(), kind, **settings, **more), 2.0**-7)
+            equal(on_both("attention", heads(), kind, rule=replace(rule, **more)), 2.0**-7)
         assert not calls
 
 
 def test_more_documents_than_the_kernel_takes_are_composed(calls, monkeypatch):
     monkeypatch.setattr(fused, "MAXIMUM_DOCUMENTS", 6)
-    equal(on_both("attention", heads(), mindspore.float16, scale=0.25, first_keys=STARTS), 2.0**-7)
+    equal(on_both("attention", heads(), mindspore.float16, rule=AttentionRule(scale=0.25, first_keys=STARTS)), 2.0**-7)
     assert not calls
     monkeypatch.setattr(fused, "MAXIMUM_DOCUMENTS", 7)
-    equal(on_both("attention", heads(), mindspore.float16, scale=0.25, first_keys=STARTS), 2.0**-7)
+    equal(on_both("attention", heads(), mindspore.float16, rule=AttentionRule(scale=0.25, first_keys=STARTS)), 2.0**-7)
     assert calls
 
 

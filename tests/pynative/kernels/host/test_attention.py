@@ -11,6 +11,7 @@ from mindspore import from_numpy
 
 from parallel_core.attention.score_form import PLAIN, ScoreForm, alibi_slopes
 from pynative import kernels
+from pynative.kernels.block import AttentionRule
 from pynative.kernels.dropout import attention_dropout_mask
 from pynative.kernels.host.attention import backward, forward, heads
 from pynative.kernels.host.engine import ENGINE
@@ -74,7 +75,9 @@ def check(shape, options, dtype=mindspore.float32, spread=1.0):
         masks = [attention_dropout_mask(key, b, first + n, (length, length), rate)
                  for b in range(batch) for n in range(count)]  # fmt: skip
         kept = np.array(masks).reshape(batch, count, length, length)
-    outputs, gradients = run_operator(lambda *x: kernels.attention(*x, scale=0.4, **options), arrays, dtype)
+    outputs, gradients = run_operator(
+        lambda *x: kernels.attention(*x, AttentionRule(scale=0.4, **options)), arrays, dtype
+    )
     dout = upstream((length, batch, count * value_size), 0)
     form, first_head = options.get("form", PLAIN), options.get("head_offset", 0)
     expected, expected_gradients = reference(*arrays, 0.4, hidden, kept, dout, form, first_head)
@@ -156,7 +159,7 @@ def test_a_window_saves_work(monkeypatch):
 
     monkeypatch.setattr(ENGINE, "score_exponentials", counting)
     q, k, v = (from_numpy(normal(2048, 1, 1, 4, seed=seed)) for seed in range(3))
-    kernels.attention(q, k, v, scale=0.4, form=ScoreForm(window=200))
+    kernels.attention(q, k, v, AttentionRule(scale=0.4, form=ScoreForm(window=200)))
     assert sum(computed) <= 2048 * (200 + 2 * 128)
 
 
@@ -210,7 +213,9 @@ def counted(arrays, gradients, **options) -> tuple[list, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ENGINE, "score_exponentials", counting)
-        out, found = run_operator(lambda *x: kernels.attention(*x, scale=0.4, **options), arrays, gradients=gradients)
+        out, found = run_operator(
+            lambda *x: kernels.attention(*x, AttentionRule(scale=0.4, **options)), arrays, gradients=gradients
+        )
     return out + found, sum(computed)
 
 
@@ -227,7 +232,7 @@ def test_not_a_number_is_not_hidden(engine):
     """A query that is not a number gives a row that is not, and no other row suffers."""
     q, k, v = (normal(140, 1, 2, 8, seed=seed) for seed in range(3))
     q[5, 0, 1, 3] = np.nan
-    out = kernels.attention(*(from_numpy(x) for x in (q, k, v)), scale=0.4).asnumpy()
+    out = kernels.attention(*(from_numpy(x) for x in (q, k, v)), AttentionRule(scale=0.4)).asnumpy()
     rows = np.isnan(out).reshape(140, 2, 8)
     assert rows[5, 1].all() and rows.sum() == 8
 
@@ -237,9 +242,9 @@ def test_threads_change_nothing(dtype):
     """Runs of heads and blocks of rows depend on the shape alone."""
     arrays = [normal(300, 2, n, 16, seed=seed) for seed, n in enumerate((16, 8, 8))]
     kernels.use("host", threads=1)
-    alone = run_operator(lambda *x: kernels.attention(*x, scale=0.4), arrays, dtype)
+    alone = run_operator(lambda *x: kernels.attention(*x, AttentionRule(scale=0.4)), arrays, dtype)
     kernels.use("host", threads=2)
-    shared = run_operator(lambda *x: kernels.attention(*x, scale=0.4), arrays, dtype)
+    shared = run_operator(lambda *x: kernels.attention(*x, AttentionRule(scale=0.4)), arrays, dtype)
     for ours, theirs in zip(alone[0] + alone[1], shared[0] + shared[1], strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -249,7 +254,7 @@ def peak_bytes(length: int, **options) -> int:
     arrays = [normal(length, 1, 2, 4, seed=seed) for seed in range(3)]
     tracemalloc.start()
     try:
-        run_operator(lambda *x: kernels.attention(*x, scale=0.4, **options), arrays)
+        run_operator(lambda *x: kernels.attention(*x, AttentionRule(scale=0.4, **options)), arrays)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

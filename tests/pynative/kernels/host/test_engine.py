@@ -7,6 +7,7 @@ from mindspore import from_numpy
 
 from pynative import kernels
 from pynative.dtypes import BFLOAT16
+from pynative.kernels.block import AttentionRule
 from pynative.kernels.host import activation, cross_entropy, linear, norm, residual
 from pynative.kernels.host.attention import backward, forward, heads
 from pynative.kernels.host.engine import ENGINE, Engine
@@ -155,7 +156,7 @@ OPERATORS = {
         lambda x, b: kernels.bias_activation(x, b, "relu"), (X, VECTOR), {"activation", "activation_gradient"},
     ),
     "attention": (
-        lambda q, k, v: kernels.attention(q, k, v, scale=0.5), HEADS,
+        lambda q, k, v: kernels.attention(q, k, v, AttentionRule(scale=0.5)), HEADS,
         {"matmul", "score_exponentials", "score_gradient"},
     ),
     "bias_dropout_add": (lambda x, b: kernels.bias_dropout_add(x, b, x, 0.3, (1,)), (X, VECTOR), {"add", "sum_rows"}),

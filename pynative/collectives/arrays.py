@@ -13,6 +13,7 @@ from mindspore import Tensor
 
 from parallel_core.numerics.dtypes import DTYPES, Array
 from pynative.dtypes import BFLOAT16
+from pynative.memory import arrays
 from pynative.memory.rounding import convert, sum_into, widened
 
 
@@ -36,7 +37,7 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.add, "max": np.maximum, "
 """`numpy.add` of bools is the logical or."""
 
 
-def kind_of(dtype) -> Kind:
+def kind_of(dtype: object) -> Kind:
     """The kind of a MindSpore type. Raises ValueError for one that does not travel."""
     kind = KINDS.get(dtype)
     if kind is None:
@@ -46,7 +47,10 @@ def kind_of(dtype) -> Kind:
 
 def to_numpy(x: Tensor, kind: Kind) -> Array:
     """The tensor's own memory (a copy if it is not contiguous), bfloat16 as uint16."""
-    array = x.asnumpy()
+    return _storage(x.asnumpy(), kind)
+
+
+def _storage(array: Array, kind: Kind) -> Array:
     return array.view(np.uint16) if kind.name == "bfloat16" else array
 
 
@@ -57,10 +61,7 @@ def to_tensor(array: Array, kind: Kind) -> Tensor:
 
 def writable(x: Tensor, kind: Kind) -> Array:
     """The tensor's own memory, to be written. Raises ValueError for a view: MindSpore hands out copies of those."""
-    array = to_numpy(x, kind)
-    if array.__array_interface__["data"][0] != x.data_ptr():
-        raise ValueError("out is a view of another tensor, whose memory is out of reach; pass a tensor of its own")
-    return array
+    return _storage(arrays.writable(x), kind)
 
 
 def reduce_into(target: Array, parts: Sequence[Array], op: str, kind: Kind) -> None:

@@ -8,13 +8,16 @@ channels completes whatever is waited for first.
 
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
 
 from pynative.collectives.trace import Count
 from pynative.collectives.wire.arena import Arena
 from pynative.collectives.wire.mailbox import Channels, Target
 from pynative.collectives.wire.waiting import Pending, Waiter
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 Steps = Generator[Sequence[Target], None, Any]
 
@@ -146,7 +149,7 @@ class Engine:
             deadline = deadline or time.monotonic() + self.timeout
             self.waiting.pause(work.lane.works[0], [lane.works[0] for lane in self._busy], deadline)
 
-    def _guarded(self, action, argument):
+    def _guarded(self, action: Callable[[A], R], argument: A) -> R:
         """Whatever goes wrong inside an operation stops this rank's collectives for good, and tells the others."""
         self.waiting.raise_failure()
         try:

@@ -49,7 +49,8 @@ class Launcher:
             next(steps)
         except StopIteration as stop:
             count.seconds += time.perf_counter() - start
-            return stop.value
+            launched: Launched = stop.value
+            return launched
         raise AssertionError(f"{label} waits for another rank, which HCCL does by itself")
 
 
@@ -129,7 +130,8 @@ class HcclGroup(Group):
         kind, sends = kind_of(target.dtype), isinstance(message, Send)
         size = target.size * kind.storage.itemsize if sends else 0
         steps = _launched(None if sends else target, handles)
-        return self._run("send" if sends else "recv", self._call("message", ""), steps, True, size)
+        work: Work = self._run("send" if sends else "recv", self._call("message", ""), steps, True, size)
+        return work
 
     def _barrier(self, call: Call) -> Steps:
         distributed.barrier(self._native)

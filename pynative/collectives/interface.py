@@ -7,6 +7,7 @@ returns the result.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mindspore import Tensor
 
@@ -93,7 +94,7 @@ class Group(ABC):
 
     def all_reduce(
         self, x: Tensor, op: str = "sum", *, out: Tensor | None = None, async_op: bool = False, about: str = ""
-    ):
+    ) -> Any:
         """The sum, max or min over the ranks (for bools, sum is or); written into `out` if given (may be x)."""
         self._check_reduction(op)
         kind = kind_of(x.dtype)
@@ -106,7 +107,7 @@ class Group(ABC):
 
     def all_gather(
         self, x: Tensor, axis: int = 0, *, out: Tensor | None = None, async_op: bool = False, about: str = ""
-    ):
+    ) -> Any:
         """The ranks' x concatenated along `axis` in group order; written into `out` if given, along the first axis.
 
         x may be this rank's place in `out`, the memory of which is then the only one.
@@ -129,7 +130,7 @@ class Group(ABC):
         out: Tensor | None = None,
         async_op: bool = False,
         about: str = "",
-    ):
+    ) -> Any:
         """This rank's part, of `size` equal parts along `axis`, of the reduction over the ranks; written into `out` if
         given, along the first axis: this may be the part's own place in x."""
         self._check_reduction(op)
@@ -144,7 +145,7 @@ class Group(ABC):
         steps = self._reduce_scatter(call, x, kind, axis, op, out)
         return self._run("reduce_scatter", call, steps, async_op, _bytes(x, kind))
 
-    def broadcast(self, x: Tensor, source: int, *, async_op: bool = False):
+    def broadcast(self, x: Tensor, source: int, *, async_op: bool = False) -> Any:
         """The x of rank `source` (index in the group); the x of the others only gives shape and type."""
         self._check_rank("broadcast", source)
         if self.size == 1:
@@ -161,7 +162,7 @@ class Group(ABC):
         input_splits: Sequence[int] | None = None,
         output_splits: Sequence[int] | None = None,
         async_op: bool = False,
-    ):
+    ) -> Any:
         """Rows of x (axis 0) to every rank, rows from every rank, in group order.
 
         `input_splits[i]` rows go to rank i, `output_splits[i]` come from it; without both, equal parts.
@@ -175,7 +176,7 @@ class Group(ABC):
         sent = _bytes(x, kind) * (sum(rows[0]) - rows[0][self.rank]) // max(1, sum(rows[0]))
         return self._run("all_to_all", call, self._all_to_all(call, x, kind), async_op, sent)
 
-    def send(self, x: Tensor, to: int, *, async_op: bool = False):
+    def send(self, x: Tensor, to: int, *, async_op: bool = False) -> Any:
         """x to rank `to` (index in the group). Returns once it is on its way, not once it was received."""
         self._check_peer("send", to)
         kind = kind_of(x.dtype)
@@ -183,7 +184,7 @@ class Group(ABC):
         lane = self._send_lane(to)
         return self._run("send", call, self._send(call, x, kind, to), async_op, _bytes(x, kind), lane=lane)
 
-    def recv(self, shape: Sequence[int], dtype, source: int, *, async_op: bool = False):
+    def recv(self, shape: Sequence[int], dtype: object, source: int, *, async_op: bool = False) -> Any:
         """The next tensor from rank `source` (index in the group), which must have this shape and type."""
         self._check_peer("recv", source)
         kind = kind_of(dtype)
@@ -254,7 +255,7 @@ class Group(ABC):
         size: int,
         is_source: bool = False,
         lane: Lane | None = None,
-    ):
+    ) -> Any:
         lane = lane or self._lane
         lane.calls += 1
         call.number = lane.calls
@@ -265,7 +266,7 @@ class Group(ABC):
         work = self._engine.issue(lane, steps, label, count)
         return work if async_op else work.wait()
 
-    def _alone(self, x: Tensor, async_op: bool):
+    def _alone(self, x: Tensor, async_op: bool) -> Any:
         return Completed(x) if async_op else x
 
     def _check_reduction(self, op: str) -> None:
@@ -275,7 +276,7 @@ class Group(ABC):
     def _check_axis(self, operation: str, x: Tensor, axis: int) -> int:
         if not -x.ndim <= axis < x.ndim:
             raise ValueError(f"{operation}: axis={axis}, but x is {_typed(x)}")
-        return axis % x.ndim
+        return int(axis % x.ndim)
 
     def _check_out(self, operation: str, x: Tensor, axis: int, shape: tuple[int, ...], out: Tensor | None) -> None:
         if out is None:
@@ -299,12 +300,14 @@ class Group(ABC):
         if rank == self.rank:
             raise ValueError(f"{operation}: rank {rank} of group {self.name} is this rank itself")
 
-    def _check_splits(self, x: Tensor, input_splits, output_splits) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _check_splits(
+        self, x: Tensor, input_splits: Sequence[int] | None, output_splits: Sequence[int] | None
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if x.ndim == 0:
             raise ValueError("all_to_all: x has no rows, it is a single number")
         if (input_splits is None) != (output_splits is None):
             raise ValueError("all_to_all: give both input_splits and output_splits, or neither for equal parts")
-        if input_splits is None:
+        if input_splits is None or output_splits is None:
             self._check_divides("all_to_all", x, 0)
             input_splits = output_splits = (x.shape[0] // self.size,) * self.size
         rows = tuple(map(int, input_splits)), tuple(map(int, output_splits))
@@ -338,7 +341,7 @@ def _typed(x: Tensor) -> str:
 
 
 def _bytes(x: Tensor, kind: Kind) -> int:
-    return x.size * kind.storage.itemsize
+    return int(x.size) * kind.storage.itemsize
 
 
 def _copied(x: Tensor, out: Tensor, kind: Kind) -> Tensor:

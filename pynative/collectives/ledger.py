@@ -5,6 +5,7 @@ call site is carried along for the message. A rank's record, packed, starts with
 that agreement is one comparison.
 """
 
+import mmap
 import os
 import struct
 import sys
@@ -40,7 +41,7 @@ class Call:
         return head + signature + site + struct.pack(f"<{len(numbers)}q", *numbers)
 
     @staticmethod
-    def unpacked(memory, start: int) -> "Call":
+    def unpacked(memory: mmap.mmap, start: int) -> "Call":
         """The record at byte `start` of `memory`."""
         number, signature_size, site_size, row_count = _HEAD.unpack(memory[start : start + _HEAD.size])
         start += _HEAD.size
@@ -51,18 +52,18 @@ class Call:
         numbers = struct.unpack(f"<{2 * row_count}q", memory[start : start + 16 * row_count])
         return Call(signature, site, number, (numbers[:row_count], numbers[row_count:]))
 
-    def agrees(self, memory, start: int) -> bool:
+    def agrees(self, memory: mmap.mmap, start: int) -> bool:
         """Whether the record at byte `start` of `memory` has this number and signature."""
         signature = self.signature.encode()[:_SIGNATURE_LIMIT]
         number, size, *_ = _HEAD.unpack(memory[start : start + _HEAD.size])
         start += _HEAD.size
-        return number == self.number and memory[start : start + size] == signature
+        return bool(number == self.number) and memory[start : start + size] == signature
 
     def __str__(self) -> str:
         return f"{self.signature} (call {self.number}) at {self.site}"
 
 
-def check(memory, start: int, mine: Call, my_rank: int, peer: int, group: str) -> None:
+def check(memory: mmap.mmap, start: int, mine: Call, my_rank: int, peer: int, group: str) -> None:
     """Compare this rank's call with the record of global rank `peer` at byte `start` of `memory`.
 
     Raises CollectiveMismatch naming both calls.

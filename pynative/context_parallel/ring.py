@@ -6,6 +6,7 @@ and a key's head, e of a value's, r members.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mindspore import Tensor
 
@@ -62,27 +63,30 @@ class _Ring:
 
 class _RingAttention(Function):
     @staticmethod
-    def forward(ctx, q, k, v, ring):
-        partial = None
-        for source, keys_values in circulate(ring.group, (k, v)):
-            partial = kernels.attention_block(q, *keys_values, ring.block(source), partial)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: _Ring) -> Tensor:
+        partial: Partial | None = None
+        for source, (keys, values) in circulate(ring.group, (k, v)):
+            partial = kernels.attention_block(q, keys, values, ring.block(source), partial)
+        assert partial is not None
         ctx.ring = ring
         ctx.save_for_backward(q, k, v, *partial)
         return kernels.cast(partial.out, q.dtype)
 
     @staticmethod
-    def backward(ctx, dout):
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *statistics = ctx.saved_tensors
         ring, partial = ctx.ring, Partial(*statistics)
-        dq = own = arrive = None
-        for source, keys_values in circulate(ring.group, (k, v)):
-            dq, *gradients = kernels.attention_block_gradient(q, *keys_values, dout, partial, ring.block(source), dq)
+        own: Tensors | None = None
+        dq = arrive = None
+        for source, (keys, values) in circulate(ring.group, (k, v)):
+            dq, *gradients = kernels.attention_block_gradient(q, keys, values, dout, partial, ring.block(source), dq)
             if source == ring.group.rank:
                 own = gradients
                 continue
             if arrive is not None:
                 _add(gradients, arrive())
             arrive = _pass_on(ring.group, gradients)
+        assert own is not None and arrive is not None
         _add(own, arrive())
         return *(kernels.cast(x, q.dtype) for x in (dq, *own)), None
 

@@ -5,6 +5,7 @@ query's and a key's head, e of a value's, u ranks.
 """
 
 import math
+from typing import Any
 
 from mindspore import Tensor
 
@@ -15,7 +16,7 @@ from pynative.tape.autograd import Function
 
 class _SequenceToHeads(Function):
     @staticmethod
-    def forward(ctx, q, k, v, group):
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: Group) -> Tensor:
         size, groups = group.size, k.shape[2]
         copies = math.lcm(groups, size) // groups
         ctx.group, ctx.times, ctx.shapes = group, (1, copies, copies), [x.shape[2:] for x in (q, k, v)]
@@ -24,20 +25,20 @@ class _SequenceToHeads(Function):
         return kernels.unpack_heads(packed, 1, own, (1, 1, 1))
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         packed = ctx.group.all_to_all(kernels.pack_heads(gradients, 1, (1, 1, 1)))
         return *kernels.unpack_heads(packed, ctx.group.size, ctx.shapes, ctx.times), None
 
 
 class _HeadsToSequence(Function):
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
         ctx.group = group
         width = x.shape[-1] * group.size
         return kernels.unpack_heads(group.all_to_all(x), group.size, ((width,),), (1,))[0]
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         return ctx.group.all_to_all(kernels.pack_heads((dy,), ctx.group.size, (1,))), None
 
 

@@ -10,6 +10,7 @@ from mindspore import Tensor
 
 from parallel_core.numerics.dtypes import Array
 from pynative.dtypes import BFLOAT16
+from pynative.onednn.library import address_of
 
 _TYPES = {
     id(getattr(mindspore, name)): np.dtype(getattr(np, name))
@@ -27,10 +28,20 @@ def array_type(dtype: mindspore.Type) -> np.dtype[Any]:
 
 
 def array_of(tensor: Tensor) -> Array:
-    """The tensor's memory. `asnumpy` takes four times as long, and operators are given many tensors."""
+    """The tensor's memory, to be read: of a view with gaps MindSpore gives a copy. `asnumpy` takes four times as long,
+    and operators are given many tensors."""
     dtype = _TYPES.get(id(tensor.dtype))
     if dtype is None or not tensor.is_contiguous() or not tensor.size:
-        return tensor.asnumpy()
+        array: Array = tensor.asnumpy()
+        return array
     memory: Any = _memory_at(tensor.data_ptr())
     memory.owner = tensor
     return np.ndarray(tensor.shape, dtype, memory)
+
+
+def writable(tensor: Tensor) -> Array:
+    """The tensor's own memory, to be written. Raises ValueError for a view whose memory is out of reach."""
+    array = array_of(tensor)
+    if address_of(array) != tensor.data_ptr() and tensor.size:
+        raise ValueError(f"a tensor of shape {tensor.shape} to be written is a view of another; pass one of its own")
+    return array

@@ -9,7 +9,7 @@ import mindspore
 from mindspore import Tensor, ops
 
 from parallel_core.numerics.dtypes import Array
-from pynative.memory.arrays import array_of
+from pynative.memory.arrays import array_of, writable
 from pynative.memory.rounding import put, widened
 
 
@@ -59,9 +59,7 @@ def _host_memory(target: Tensor) -> Array | None:
     known: Array | None = getattr(target, "host_memory", None)
     if known is not None or not _is_narrow(target) or mindspore.get_context("device_target") != "CPU":
         return known
-    array = target.asnumpy()
-    assert array.ctypes.data == target.data_ptr(), "a view of another tensor, of which MindSpore gives a copy"
-    return array
+    return writable(target)
 
 
 def _is_narrow(target: Tensor) -> bool:

@@ -13,6 +13,9 @@ from parallel_core.numerics.dtypes import Array
 from pynative.dtypes import BFLOAT16
 from pynative.onednn import primitives
 from pynative.onednn.arrays import layout_of
+from pynative.onednn.library import Primitive
+
+FLOAT32 = np.dtype(np.float32)
 
 FEW = 1 << 15
 """Entries below which numpy is as fast as a call of oneDNN."""
@@ -30,10 +33,10 @@ def widened(array: Array) -> Array:
 def convert(source: Array, out: Array) -> None:
     """out = source, of one shape, whatever the two types."""
     types = source.dtype, out.dtype
-    if types == (BFLOAT16, np.float32):
+    if types == (BFLOAT16, FLOAT32):
         if not _reordered(source, out):
             np.left_shift(source.view(np.uint16), 16, out=out.view(np.uint32), dtype=np.uint32)
-    elif types == (np.float32, BFLOAT16):
+    elif types == (FLOAT32, BFLOAT16):
         if not _reordered(source, out):
             _round_bits(source, out)
     else:
@@ -49,7 +52,7 @@ def _reordered(source: Array, out: Array) -> bool:
     return _executed(primitives.reorder(layout_of(source), layout_of(out)), source, out)
 
 
-def _executed(primitive: primitives.Primitive | None, *arrays: Array) -> bool:
+def _executed(primitive: Primitive | None, *arrays: Array) -> bool:
     if primitive is None:
         return False
     primitive(*arrays)

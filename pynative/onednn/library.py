@@ -14,7 +14,7 @@ from enum import IntEnum
 from functools import cached_property, lru_cache, wraps
 from pathlib import Path
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -132,9 +132,9 @@ _RESULTS = {"primitive_desc_query_md": Handle, "memory_desc_get_size": ctypes.c_
 
 def function(name: str) -> Callable[..., Any]:
     """dnnl_`name`."""
-    found = getattr(library(), f"dnnl_{name}")
+    found: Any = getattr(library(), f"dnnl_{name}")
     found.restype = _RESULTS.get(name, ctypes.c_int)
-    return found
+    return cast(Callable[..., Any], found)
 
 
 @once

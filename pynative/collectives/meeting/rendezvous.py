@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from pynative.collectives.errors import PeerLate, PeerLost
@@ -92,7 +93,7 @@ def _bind(listener: socket.socket, place: Place) -> None:
     listener.listen(place.world_size)
 
 
-def _accept(listener: socket.socket, place: Place, present, deadline: float) -> socket.socket:
+def _accept(listener: socket.socket, place: Place, present: Iterable[int], deadline: float) -> socket.socket:
     listener.settimeout(max(0.001, deadline - time.monotonic()))
     try:
         connection, _ = listener.accept()
@@ -107,7 +108,7 @@ def _accept(listener: socket.socket, place: Place, present, deadline: float) -> 
     return connection
 
 
-def _welcome(connection: socket.socket, place: Place, present) -> tuple[int, tuple[int, int]]:
+def _welcome(connection: socket.socket, place: Place, present: Container[int]) -> tuple[int, tuple[int, int]]:
     """(rank, (doorbell, pid)) of a peer; one that does not fit learns why."""
     raw, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

@@ -33,7 +33,7 @@ def fits(q: Tensor, v: Tensor) -> bool:
     for n, and for d and e, the larger of which is both's width in the kernel."""
     heads, size = q.shape[2], max(q.shape[3], v.shape[3])
     sizes_fit = heads <= MAXIMUM_HEADS and size <= MAXIMUM_HEAD_SIZE and size % HEAD_SIZE_MULTIPLE == 0
-    return q.dtype != FLOAT32 and sizes_fit
+    return bool(q.dtype != FLOAT32) and bool(sizes_fit)
 
 
 def with_width(x: Tensor, width: int) -> Tensor:

@@ -3,6 +3,8 @@
 Saved for backward is the input only.
 """
 
+from typing import Any
+
 import numpy as np
 from mindspore import Tensor, from_numpy
 
@@ -22,7 +24,7 @@ def _forward(name: str, x: Array, bias: Array | None, y: Array) -> None:
     run(block, row_blocks(len(x), x.shape[1] * 4))
 
 
-def _backward(name: str, x: Array, bias: Array | None, dy: Array, dx: np.ndarray) -> np.ndarray | None:
+def _backward(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> Array | None:
     """Fill dx; return its sum over rows, the gradient of the bias."""
     blocks = row_blocks(len(x), x.shape[1] * 4)
     sums = None if bias is None else np.empty((len(blocks), x.shape[1]), np.float32)
@@ -37,7 +39,7 @@ def _backward(name: str, x: Array, bias: Array | None, dy: Array, dx: np.ndarray
 
 class _BiasActivation(Function):
     @staticmethod
-    def forward(ctx, x, bias, name):
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, name: str) -> Tensor:
         ctx.save_for_backward(x)
         ctx.name, ctx.bias = name, bias
         rows = rows_of(x)
@@ -47,7 +49,7 @@ class _BiasActivation(Function):
         return from_numpy(y.reshape(*x.shape[:-1], columns))
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x,), bias = ctx.saved_tensors, ctx.bias
         rows, dy_rows = rows_of(x), rows_of(dy)
         dx = np.empty(rows.shape, dy_rows.dtype)

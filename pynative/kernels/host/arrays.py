@@ -8,7 +8,7 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from parallel_core.numerics.dtypes import Array
-from pynative.memory.arrays import array_of
+from pynative.memory.arrays import array_of, writable
 from pynative.memory.rounding import put, widened
 from pynative.tape.autograd import add_weight_gradient
 
@@ -30,7 +30,7 @@ def as_float32(tensor: Tensor) -> Array:
 
 def gradient_memory(out: Tensor | None, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
     """Where a parameter's gradient of this shape goes: into `out` when given, else into new memory of this type."""
-    return np.empty(shape, dtype) if out is None else array_of(out).reshape(shape)
+    return np.empty(shape, dtype) if out is None else writable(out).reshape(shape)
 
 
 def delivered(gradient: Array, out: Tensor | None) -> Tensor:

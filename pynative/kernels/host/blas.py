@@ -55,7 +55,7 @@ def _core(library: ctypes.CDLL) -> str:
     if corename is None:
         return ""
     corename.restype = ctypes.c_char_p
-    return corename().decode()
+    return str(corename().decode())
 
 
 def cores() -> list[str]:

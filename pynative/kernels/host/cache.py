@@ -5,13 +5,13 @@ from mindspore import Tensor, from_numpy
 
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.block import AttentionRule
-from pynative.memory.arrays import array_of
+from pynative.memory.arrays import array_of, writable
 from pynative.memory.rounding import bits, convert, widened
 
 
 def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
     place, text = np.nonzero(slots >= 0)
-    bits(array_of(cache))[slots[place, text], text] = bits(array_of(rows))[place, text]
+    bits(writable(cache))[slots[place, text], text] = bits(array_of(rows))[place, text]
     return cache
 
 
@@ -52,4 +52,5 @@ def attend(queries: Array, keys: Array, values: Array, bias: Array | None, rule:
     np.exp(scores, out=scores)
     scores /= scores.sum(-1, keepdims=True)
     weights = scores.reshape(batch, groups, heads // groups, -1)
-    return np.matmul(weights, values.transpose(1, 2, 0, 3)).reshape(batch, heads, -1)
+    out: Array = np.matmul(weights, values.transpose(1, 2, 0, 3)).reshape(batch, heads, -1)
+    return out

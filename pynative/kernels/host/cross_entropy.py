@@ -9,7 +9,7 @@ from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import as_float32, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
-from pynative.memory.arrays import array_of
+from pynative.memory.arrays import array_of, writable
 from pynative.memory.rounding import widened
 from pynative.tape.autograd import Function
 
@@ -36,7 +36,7 @@ def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tup
     present, columns = _columns(array_of(target), first_id, rows.shape[1])
     target_logit[present] = widened(rows[present, columns])
     leading = logits.shape[:-1]
-    return tuple(from_numpy(values.reshape(leading)) for values in (maximum, total, target_logit))  # type: ignore
+    return tuple(from_numpy(values.reshape(leading)) for values in (maximum, total, target_logit))
 
 
 @_overflow_shows
@@ -62,7 +62,7 @@ def cross_entropy_gradient(
     overwrite: bool = False,
 ) -> Tensor:
     rows, highest = rows_of(logits), array_of(maximum).reshape(-1)
-    gradient = rows if overwrite else np.empty_like(rows)
+    gradient = writable(logits).reshape(rows.shape) if overwrite else np.empty_like(rows)
     upstream = as_float32(dloss).reshape(-1)
     weight = upstream / array_of(added)[0].reshape(-1)
     present, columns = _columns(array_of(target), first_id, rows.shape[1])
@@ -79,14 +79,14 @@ def cross_entropy_gradient(
 
 class _MaskedMean(Function):
     @staticmethod
-    def forward(ctx, losses, mask, count):
+    def forward(ctx: Any, losses: Tensor, mask: Tensor | None, count: float | None) -> Tensor:
         values = as_float32(losses)
         weights = np.ones(values.shape, np.float32) if mask is None else array_of(mask).astype(np.float32)
         ctx.weights = weights / np.float32(max(np.sum(weights) if count is None else count, 1))
         return from_numpy(np.sum(values * ctx.weights, keepdims=True).reshape(()))
 
     @staticmethod
-    def backward(ctx, dmean):
+    def backward(ctx: Any, dmean: Tensor) -> tuple[Tensor | None, ...]:
         return from_numpy(ctx.weights * as_float32(dmean)), None, None
 
 

@@ -50,12 +50,12 @@ def _product(x: Tensor, factor: float) -> Tensor:
 
 class _Cast(Function):
     @staticmethod
-    def forward(ctx, x, dtype):
+    def forward(ctx: Any, x: Tensor, dtype: mindspore.Type) -> Tensor:
         ctx.dtype = x.dtype
         return _rounded(x, dtype)
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         return _rounded(dy, ctx.dtype), None
 
 
@@ -65,12 +65,12 @@ def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:
 
 class _Scale(Function):
     @staticmethod
-    def forward(ctx, x, factor):
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
         ctx.factor = factor
         return _product(x, factor)
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         return _product(dy, ctx.factor), None
 
 
@@ -83,7 +83,7 @@ class _SoftCap(Function):
     near a rounded result no longer tells how near."""
 
     @staticmethod
-    def forward(ctx, x, cap):
+    def forward(ctx: Any, x: Tensor, cap: float) -> Tensor:
         ctx.cap, rows = cap, rows_of(x)
         ctx.save_for_backward(x)
         number = np.float32(cap)
@@ -92,7 +92,7 @@ class _SoftCap(Function):
         )
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         rows, dy_rows = rows_of(x), rows_of(dy)
 
@@ -105,7 +105,8 @@ class _SoftCap(Function):
 
 def _saturation(x: Array, cap: float, out: Array) -> Array:
     """tanh(x / cap), in `out`."""
-    return np.tanh(np.divide(widened(x), np.float32(cap), out=out), out=out)
+    result: Array = np.tanh(np.divide(widened(x), np.float32(cap), out=out), out=out)
+    return result
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:

@@ -1,6 +1,7 @@
 """Rows of a table by id, and the gradient that adds them up again, on the host."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, from_numpy
@@ -51,7 +52,7 @@ def _scatter_sum(rows: Array, gradients: Array, out: Array, accumulate: bool) ->
 
 class _Embedding(Function):
     @staticmethod
-    def forward(ctx, ids, weight, first_id):
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, first_id: int) -> Tensor:
         table, rows = array_of(weight), array_of(ids).reshape(-1) - first_id
         y = np.empty((len(rows), table.shape[1]), table.dtype)
         _gather(table, rows, y)
@@ -59,7 +60,7 @@ class _Embedding(Function):
         return from_numpy(y.reshape(*ids.shape, table.shape[1]))
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         return None, add_weight_gradient(ctx.weight, partial(_weight_gradient, ctx.rows, dy, ctx.weight)), None
 
 

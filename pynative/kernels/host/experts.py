@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate as running_sum
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, from_numpy
@@ -94,7 +95,7 @@ def grouped_linear_weight_gradient(
 
 class _AddGroupedBias(Function):
     @staticmethod
-    def forward(ctx, y, factors, counts, *biases):
+    def forward(ctx: Any, y: Tensor, factors: Tensor | None, counts: Sequence[int], *biases: Tensor) -> Tensor:
         ctx.save_for_backward(*(() if factors is None else (factors,)))
         ctx.counts, ctx.biases = counts, biases
         rows, weights = rows_of(y), None if factors is None else array_of(factors)
@@ -105,7 +106,7 @@ class _AddGroupedBias(Function):
         return from_numpy(result)
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         weights = array_of(ctx.saved_tensors[0]) if ctx.saved_tensors else None
         rows, sums = widened(rows_of(dy)), []
         of_factors = None if weights is None else np.empty(len(rows), np.float32)
@@ -125,7 +126,7 @@ def add_grouped_bias(
 
 class _WeightedActivation(Function):
     @staticmethod
-    def forward(ctx, x, factors, name):
+    def forward(ctx: Any, x: Tensor, factors: Tensor | None, name: str) -> Tensor:
         ctx.save_for_backward(x, factors)
         ctx.name = name
         rows, weights = rows_of(x), array_of(factors)
@@ -141,7 +142,7 @@ class _WeightedActivation(Function):
         return from_numpy(y)
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x, factors), name = ctx.saved_tensors, ctx.name
         rows, dy_rows, weights = rows_of(x), rows_of(dy), array_of(factors)
         dx, of_factors = np.empty_like(rows), np.empty(len(rows), np.float32)
@@ -173,13 +174,13 @@ def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
 
 class _SplitRows(Function):
     @staticmethod
-    def forward(ctx, x, counts):
+    def forward(ctx: Any, x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
         array = array_of(x)
         ctx.like, ctx.spans = (array.shape, array.dtype), _spans(counts)
         return tuple(from_numpy(array[span]) for span in ctx.spans)
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         dx = np.empty(*ctx.like)
         for span, gradient in zip(ctx.spans, gradients, strict=True):
             dx[span] = array_of(gradient)
@@ -187,17 +188,18 @@ class _SplitRows(Function):
 
 
 def split_rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
-    return _SplitRows.apply(x, counts)
+    results: tuple[Tensor, ...] = _SplitRows.apply(x, counts)
+    return results
 
 
 class _JoinRows(Function):
     @staticmethod
-    def forward(ctx, *parts):
+    def forward(ctx: Any, *parts: Tensor) -> Tensor:
         ctx.spans = _spans([len(part) for part in parts])
         return from_numpy(np.concatenate([array_of(part) for part in parts]))
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         array = array_of(dy)
         return tuple(from_numpy(array[span]) for span in ctx.spans)
 
@@ -208,7 +210,7 @@ def join_rows(parts: Sequence[Tensor]) -> Tensor:
 
 class _SigmoidGate(Function):
     @staticmethod
-    def forward(ctx, y, x, weight):
+    def forward(ctx: Any, y: Tensor, x: Tensor, weight: Tensor | None) -> Tensor:
         ctx.save_for_backward(y, x, weight)
         rows = rows_of(y)
         gate, result = _gate_of(x, weight), np.empty_like(rows)
@@ -216,7 +218,7 @@ class _SigmoidGate(Function):
         return from_numpy(result.reshape(y.shape))
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         y, x, weight = ctx.saved_tensors
         dy_rows, gate = widened(rows_of(dy)), _gate_of(x, weight)
         slope = np.einsum("rh,rh->r", dy_rows, widened(rows_of(y))) * gate * (1 - gate)
@@ -230,7 +232,8 @@ class _SigmoidGate(Function):
 def _gate_of(x: Tensor, weight: Tensor) -> Array:
     """sigmoid(x weight^T) of each row, float32; written so that exp does not overflow."""
     logits = widened(rows_of(x)) @ widened(array_of(weight))[0]
-    return 0.5 * (1 + np.tanh(0.5 * logits))
+    result: Array = 0.5 * (1 + np.tanh(0.5 * logits))
+    return result
 
 
 def _put_gate_gradient(slope: Array, x: Tensor, weight: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:

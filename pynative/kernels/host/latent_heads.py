@@ -1,6 +1,7 @@
 """Features and heads of latent attention (DeepSeek-V2, 2024) taken apart and put together, on the host."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, from_numpy
@@ -30,14 +31,14 @@ def _parts(array: Array, widths: Sequence[int]) -> list[Array]:
 
 class _SplitFeatures(Function):
     @staticmethod
-    def forward(ctx, x, widths):
+    def forward(ctx: Any, x: Tensor, widths: Sequence[int]) -> tuple[Tensor, ...]:
         ctx.widths, rows = widths, rows_of(x)
         parts = [np.empty((len(rows), width), rows.dtype) for width in widths]
         _copied([*zip(parts, _parts(rows, widths), strict=True)], rows.shape[1] * rows.itemsize)
         return tuple(from_numpy(part.reshape(*x.shape[:-1], -1)) for part in parts)
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         sources = [rows_of(gradient) for gradient in gradients]
         whole = np.empty((len(sources[0]), sum(ctx.widths)), sources[0].dtype)
         _copied([*zip(_parts(whole, ctx.widths), sources, strict=True)], whole.shape[1] * whole.itemsize)
@@ -45,16 +46,17 @@ class _SplitFeatures(Function):
 
 
 def split_features(x: Tensor, widths: tuple[int, ...]) -> tuple[Tensor, ...]:
-    return _SplitFeatures.apply(x, widths)
+    results: tuple[Tensor, ...] = _SplitFeatures.apply(x, widths)
+    return results
 
 
 class _AsHeads(Function):
     @staticmethod
-    def forward(ctx, x, heads):
+    def forward(ctx: Any, x: Tensor, heads: int) -> Tensor:
         return from_numpy(array_of(x).reshape(*x.shape[:-1], heads, -1))
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         return from_numpy(array_of(dy).reshape(*dy.shape[:-2], -1)), None
 
 
@@ -64,7 +66,7 @@ def as_heads(x: Tensor, heads: int) -> Tensor:
 
 class _LatentKeysValues(Function):
     @staticmethod
-    def forward(ctx, rows, key, heads, value_size):
+    def forward(ctx: Any, rows: Tensor, key: Tensor, heads: int, value_size: int) -> tuple[Tensor, ...]:
         source, shared = rows_of(rows), array_of(key)
         both = source.reshape(len(source), heads, -1)
         plain = both.shape[2] - value_size
@@ -77,7 +79,7 @@ class _LatentKeysValues(Function):
         return tuple(from_numpy(x.reshape(*rows.shape[:-1], heads, -1)) for x in (k, v))
 
     @staticmethod
-    def backward(ctx, dk, dv):
+    def backward(ctx: Any, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
         keys, values = (array_of(x).reshape(-1, *x.shape[2:]) for x in (dk, dv))
         plain, key_size = ctx.plain, keys.shape[2] - ctx.plain
         both = np.empty((*keys.shape[:2], plain + values.shape[2]), keys.dtype)
@@ -89,4 +91,5 @@ class _LatentKeysValues(Function):
 
 
 def latent_keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -> tuple[Tensor, Tensor]:
-    return _LatentKeysValues.apply(rows, key, heads, value_size)
+    results: tuple[Tensor, Tensor] = _LatentKeysValues.apply(rows, key, heads, value_size)
+    return results

@@ -11,7 +11,7 @@ from pynative.memory.arrays import array_of
 from pynative.memory.rounding import put
 
 
-def _product(left: Array, right: Array, out: Array, bias: np.ndarray | None = None, accumulate: bool = False) -> None:
+def _product(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
     """`ENGINE.matmul`, each thread computing a span of rows; float64, which no engine has, is numpy's."""
     if left.dtype == np.float64:
         product = left @ right if bias is None else left @ right + bias
@@ -33,7 +33,8 @@ def _sum_of_rows(x: Array) -> Array:
         ENGINE.sum_rows(x[start:stop], sums[index])
 
     run(block, [(index, *span) for index, span in enumerate(blocks)])
-    return sums.sum(axis=0)
+    total: Array = sums.sum(axis=0)
+    return total
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

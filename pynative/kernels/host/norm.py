@@ -3,6 +3,8 @@
 Saved for backward: the input and two numbers a row, one for RMS norm.
 """
 
+from typing import Any
+
 import numpy as np
 from mindspore import Tensor, from_numpy
 
@@ -26,9 +28,7 @@ def _part(array: Array | None, start: int, stop: int) -> Array | None:
     return None if array is None else array[start:stop]
 
 
-def _forward(
-    x: Array, scale: Array, shift: Array | None, epsilon: float, y: np.ndarray, statistics: Statistics
-) -> None:
+def _forward(x: Array, scale: Array, shift: Array | None, epsilon: float, y: Array, statistics: Statistics) -> None:
     inverse, mean = statistics
 
     def block(start: int, stop: int) -> None:
@@ -38,7 +38,7 @@ def _forward(
     run(block, row_blocks(len(x), x.shape[1] * 4))
 
 
-def _backward(dy: Array, x: Array, scale: Array, statistics: Statistics, dx: np.ndarray) -> tuple[Array, Array]:
+def _backward(dy: Array, x: Array, scale: Array, statistics: Statistics, dx: Array) -> tuple[Array, Array]:
     """Fill dx; return the gradients of scale and, for layer norm, shift."""
     blocks, (inverse, mean) = row_blocks(len(x), x.shape[1] * 4), statistics
     scale_sums, shift_sums = np.zeros((2, len(blocks), x.shape[1]), np.float32)
@@ -55,7 +55,9 @@ def _backward(dy: Array, x: Array, scale: Array, statistics: Statistics, dx: np.
 
 class _NormFunction(Function):
     @staticmethod
-    def forward(ctx, x, weight, bias, epsilon, zero_centered):
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, zero_centered: bool
+    ) -> Tensor:
         ctx.parameters, ctx.zero_centered = (weight, bias), zero_centered
         shift, rows = None if bias is None else as_float32(bias), rows_of(x)
         y, inverse = np.empty(rows.shape, rows.dtype), np.empty(len(rows), np.float32)
@@ -66,7 +68,7 @@ class _NormFunction(Function):
         return from_numpy(y.reshape(x.shape))
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, inverse, *mean = ctx.saved_tensors
         weight, bias = ctx.parameters
         rows, dy_rows = rows_of(x), rows_of(dy)

@@ -11,7 +11,7 @@ from pynative.kernels.contract.flat_buffers import AdamStep, Formula
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.threads import run, spans
-from pynative.memory.arrays import array_of
+from pynative.memory.arrays import array_of, writable
 from pynative.memory.rounding import bits, convert, fill, put, widened
 
 CHUNK = 256 * 1024
@@ -21,7 +21,7 @@ of a quarter of that, and 1.8 by numpy's thirteen; the bytes alone would take ab
 
 def _in_chunks(update: Callable[..., None], *buffers: Tensor | None) -> None:
     """Call `update` on corresponding chunks of the buffers' memory; None stays None."""
-    arrays = [None if buffer is None else array_of(buffer).reshape(-1) for buffer in buffers]
+    arrays = [None if buffer is None else writable(buffer).reshape(-1) for buffer in buffers]
 
     def chunk(start: int, stop: int) -> None:
         update(*(None if array is None else array[start:stop] for array in arrays))
@@ -61,7 +61,7 @@ def adam_(
 ) -> None:  # fmt: skip
     factors = _factors(settings)
 
-    def update(p: Array, g: Array, m: Array, v: np.ndarray, rounded: np.ndarray | None) -> None:
+    def update(p: Array, g: Array, m: Array, v: Array, rounded: Array | None) -> None:
         average, square = widened(m), widened(v)
         ENGINE.adamw(p, _penalized(g, p, settings), average, square, factors)
         fill(m, average)
@@ -76,7 +76,7 @@ def update_(
     formula: Formula, param: Tensor, grad: Tensor, moments: Sequence[Tensor], grad_scale: float = 1.0,
     model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    def update(p: Array, g: Array, rounded: Array | None, *kept: np.ndarray) -> None:
+    def update(p: Array, g: Array, rounded: Array | None, *kept: Array) -> None:
         updated = formula(np, p, widened(g) * np.float32(grad_scale), *map(widened, kept))
         for place, value in zip((p, *kept), updated, strict=True):
             convert(value, place)

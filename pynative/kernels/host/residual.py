@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, from_numpy
@@ -27,7 +28,7 @@ def _part(array: Array | None, start: int, stop: int) -> Array | None:
     return None if array is None else array[start:stop]
 
 
-def _forward(x: Array, bias: Array | None, residual: Array | None, masks: Masks | None) -> np.ndarray:
+def _forward(x: Array, bias: Array | None, residual: Array | None, masks: Masks | None) -> Array:
     """[r, h] of the residual's type, which may be longer than x's."""
     y = np.empty(x.shape, x.dtype if residual is None else residual.dtype)
 
@@ -59,7 +60,7 @@ def _backward(dy: Array, dx: Array, masks: Masks | None, biased: bool) -> Array 
 
 class _BiasDropoutAdd(Function):
     @staticmethod
-    def forward(ctx, x, bias, residual, dropout):
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, residual: Tensor | None, dropout: Dropout) -> Tensor:
         rows = rows_of(x)
         ctx.bias, ctx.masks, ctx.has_residual = bias, _masks(dropout, x.shape), residual is not None
         ctx.dtype = rows.dtype
@@ -67,7 +68,7 @@ class _BiasDropoutAdd(Function):
         return from_numpy(y.reshape(x.shape))
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         rows = rows_of(dy)
         stays = ctx.masks is None and rows.dtype == ctx.dtype
         dx = rows if stays else np.empty(rows.shape, ctx.dtype)
@@ -95,12 +96,12 @@ def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tenso
 
 class _Fork(Function):
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
         array = array_of(x)
         return from_numpy(array), from_numpy(array)
 
     @staticmethod
-    def backward(ctx, one, other):
+    def backward(ctx: Any, one: Tensor, other: Tensor) -> Tensor:
         left, right = rows_of(one), rows_of(other)
         total = np.empty(left.shape, left.dtype)
 
@@ -112,17 +113,18 @@ class _Fork(Function):
 
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:
-    return _Fork.apply(x)
+    results: tuple[Tensor, Tensor] = _Fork.apply(x)
+    return results
 
 
 class _JoinFeatures(Function):
     @staticmethod
-    def forward(ctx, x, y):
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
         ctx.width = x.shape[-1]
         return from_numpy(np.concatenate((array_of(x), array_of(y)), axis=-1))
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         halves = np.split(array_of(gradient), [ctx.width], axis=-1)
         return tuple(from_numpy(np.ascontiguousarray(half)) for half in halves)
 

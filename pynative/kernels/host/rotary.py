@@ -1,7 +1,7 @@
 """Heads out of Megatron's fused q/k/v rows, and rotary position embedding (Su et al. 2021), on the host."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from mindspore import Tensor, from_numpy
@@ -18,7 +18,7 @@ BLOCK_BYTES = 256 * 1024
 """Of elements that are rotated at a time: several passes, which the second level of the cache is to serve."""
 
 
-def _group_parts(qkv: Array, layout: tuple[int, int, int]) -> tuple[Array, Array, np.ndarray]:
+def _group_parts(qkv: Array, layout: tuple[int, int, int]) -> tuple[Array, Array, Array]:
     """Views of qkv [..., g*(m+2)*d] as q [r, g, m], k [r, g, 1], v [r, g, 1]; m query heads a group."""
     groups, heads_per_group, head_size = layout
     q, k, v = heads_of_group(heads_per_group)
@@ -33,7 +33,7 @@ def _whole_heads(array: Array, head_size: int) -> Array:
 
 class _SplitQkv(Function):
     @staticmethod
-    def forward(ctx, qkv, groups, heads_per_group, head_size):
+    def forward(ctx: Any, qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, ...]:
         ctx.layout, ctx.shape, array = (groups, heads_per_group, head_size), qkv.shape, array_of(qkv)
         parts = _group_parts(array, ctx.layout)
         heads = [np.empty((*ctx.shape[:-1], part[0].size, head_size), array.dtype) for part in parts]
@@ -41,7 +41,7 @@ class _SplitQkv(Function):
         return tuple(map(from_numpy, heads))
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         heads, head_size = [array_of(gradient) for gradient in gradients], ctx.layout[2]
         merged = np.empty(ctx.shape, heads[0].dtype)
         parts = _group_parts(merged, ctx.layout)
@@ -60,7 +60,8 @@ def _copy(sources: Sequence[Array], outs: Sequence[Array]) -> None:
 
 
 def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    return _SplitQkv.apply(qkv, groups, heads_per_group, head_size)
+    results: tuple[Tensor, Tensor, Tensor] = _SplitQkv.apply(qkv, groups, heads_per_group, head_size)
+    return results
 
 
 class Setting(NamedTuple):
@@ -90,7 +91,7 @@ def _factors(cos: Array, sin: Array, head_size: int, planes: tuple[slice, slice]
     return own, other
 
 
-def _rotate(x: Array, angles: tuple[Array, Array], setting: Setting, inverse: bool) -> np.ndarray:
+def _rotate(x: Array, angles: tuple[Array, Array], setting: Setting, inverse: bool) -> Array:
     """Of x [s, b, n, d] the elements from the start on times their factors, plus those elements exchanged within planes
     times theirs."""
     cos, sin = angles
@@ -118,12 +119,12 @@ def _rotate(x: Array, angles: tuple[Array, Array], setting: Setting, inverse: bo
 
 class _Rotary(Function):
     @staticmethod
-    def forward(ctx, x, cos, sin, setting):
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, setting: Setting) -> Tensor:
         ctx.angles, ctx.setting = (as_float32(cos), as_float32(sin)), setting
         return from_numpy(_rotate(array_of(x), ctx.angles, setting, inverse=False))
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         return from_numpy(_rotate(array_of(dy), ctx.angles, ctx.setting, inverse=True)), None, None, None
 
 

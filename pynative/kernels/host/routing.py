@@ -1,6 +1,7 @@
 """The operators of a router on the host: the functions of `parallel_core.moe.routing`, a block of tokens at a time."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, from_numpy
@@ -15,7 +16,7 @@ from pynative.memory.rounding import convert, widened
 from pynative.tape.autograd import Function
 
 
-def _by_blocks(logits: Array, out: Array, compute: Callable[..., Array], *others: np.ndarray) -> None:
+def _by_blocks(logits: Array, out: Array, compute: Callable[..., Array], *others: Array) -> None:
     """out = compute(logits, *others), all of them rows, the logits widened a block at a time."""
 
     def block(start: int, stop: int) -> None:
@@ -35,7 +36,7 @@ def choose_experts(logits: Tensor, rule: RoutingRule, bias: Tensor | None = None
 
 class _Probabilities(Function):
     @staticmethod
-    def forward(ctx, logits, experts, rule):
+    def forward(ctx: Any, logits: Tensor, experts: Tensor, rule: RoutingRule) -> Tensor:
         ctx.save_for_backward(logits, experts)
         ctx.rule = rule
         probs = np.empty(experts.shape, np.float32)
@@ -43,12 +44,12 @@ class _Probabilities(Function):
         return from_numpy(probs)
 
     @staticmethod
-    def backward(ctx, dprobs):
+    def backward(ctx: Any, dprobs: Tensor) -> tuple[Tensor | None, ...]:
         (logits, experts), rule = ctx.saved_tensors, ctx.rule
         rows = rows_of(logits)
         gradient = np.empty(rows.shape, rows.dtype)
 
-        def compute(x: Array, chosen: Array, upstream: Array) -> np.ndarray:
+        def compute(x: Array, chosen: Array, upstream: Array) -> Array:
             return routing.probabilities_gradient(x, chosen, rule, upstream)
 
         _by_blocks(rows, gradient, compute, array_of(experts), as_float32(dprobs))
@@ -61,40 +62,44 @@ def routing_probabilities(logits: Tensor, experts: Tensor, rule: RoutingRule) ->
 
 class _Sampled(Function):
     @staticmethod
-    def forward(ctx, logits, jitter, noise):
+    def forward(ctx: Any, logits: Tensor, jitter: float, noise: Noise | None) -> tuple[Tensor, ...]:
         draws = routing.sample(widened(rows_of(logits)), jitter, noise)
         ctx.shape, ctx.dtype, ctx.draws = logits.shape, array_of(logits).dtype, draws
         probs = np.stack([draw.weights for draw in draws], axis=1)
         return from_numpy(probs), from_numpy(np.stack([draw.experts for draw in draws], axis=1).astype(np.int32))
 
     @staticmethod
-    def backward(ctx, dprobs, _):
+    def backward(ctx: Any, dprobs: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         upstream, gradient = as_float32(dprobs), np.empty(ctx.shape, ctx.dtype)
-        total = sum(routing.sampled_gradient(draw, upstream[:, turn]) for turn, draw in enumerate(ctx.draws))
+        total: Any = sum(routing.sampled_gradient(draw, upstream[:, turn]) for turn, draw in enumerate(ctx.draws))
         convert(total.reshape(ctx.shape), gradient)
         return from_numpy(gradient), None, None
 
 
 def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
-    return _Sampled.apply(logits, jitter, noise)
+    results: tuple[Tensor, Tensor] = _Sampled.apply(logits, jitter, noise)
+    return results
 
 
 class _Dropped(Function):
     @staticmethod
-    def forward(ctx, probs, experts, capacity, by_position):
+    def forward(
+        ctx: Any, probs: Tensor, experts: Tensor, capacity: int | Array, by_position: bool
+    ) -> tuple[Tensor, ...]:
         values, chosen = array_of(probs), array_of(experts)
         ctx.kept = routing.kept_within(capacity, values, chosen, by_position)
         return from_numpy(values * ctx.kept), from_numpy(np.where(ctx.kept, chosen, np.int32(-1)))
 
     @staticmethod
-    def backward(ctx, dprobs, _):
+    def backward(ctx: Any, dprobs: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         return from_numpy(array_of(dprobs) * ctx.kept), None, None, None
 
 
 def drop_over_capacity(
     probs: Tensor, experts: Tensor, capacity: int | Array, by_position: bool
 ) -> tuple[Tensor, Tensor]:
-    return _Dropped.apply(probs, experts, capacity, by_position)
+    results: tuple[Tensor, Tensor] = _Dropped.apply(probs, experts, capacity, by_position)
+    return results
 
 
 def load_of_experts(experts: Tensor, batch: int, number: int, groups: int | None = None) -> Tensor:
@@ -122,13 +127,13 @@ def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> 
 
 class _WithLosses(Function):
     @staticmethod
-    def forward(ctx, logits, weights, z_weight, rule):
+    def forward(ctx: Any, logits: Tensor, weights: Tensor | None, z_weight: float, rule: RoutingRule) -> Tensor:
         ctx.save_for_backward(logits)
         ctx.weights, ctx.z_weight, ctx.rule = weights, z_weight, rule
         return from_numpy(array_of(logits))
 
     @staticmethod
-    def backward(ctx, dlogits):
+    def backward(ctx: Any, dlogits: Tensor) -> tuple[Tensor | None, ...]:
         (logits,) = ctx.saved_tensors
         rows, upstream = rows_of(logits), rows_of(dlogits)
         gradient = np.empty(rows.shape, upstream.dtype)

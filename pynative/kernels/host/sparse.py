@@ -15,7 +15,7 @@ from pynative.kernels.host.attention import attention
 from pynative.kernels.host.attention.masks import shown_to
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run, spans
-from pynative.memory.arrays import array_of
+from pynative.memory.arrays import array_of, writable
 from pynative.memory.rounding import widened
 
 QUERIES = 64
@@ -102,7 +102,8 @@ def _best(scores: Array, topk: int) -> Array:
     lowest = np.partition(scores, -topk, axis=1)[:, -topk, None]
     above, ties = scores > lowest, scores == lowest
     room = topk - above.sum(axis=1, keepdims=True)
-    return (above | ties & (np.cumsum(ties, axis=1) <= room)) & np.isfinite(scores)
+    kept: Array = (above | ties & (np.cumsum(ties, axis=1) <= room)) & np.isfinite(scores)
+    return kept
 
 
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:
@@ -149,19 +150,19 @@ def indexer_gradient(
         indexer.gradients(scores, dquery[rows, entry], dweights[rows, entry], key_gradients[number])
 
     run(work, [(number, *task) for number, task in enumerate(tasks)])
-    sums = array_of(dkey)
+    sums = writable(dkey)
     for number, (entry, block) in enumerate(tasks):
         sums[: block.stop, entry] += key_gradients[number]
     return float(losses.sum()), from_numpy(dquery), from_numpy(dweights)
 
 
-def _divergence(scores: Array, target: Array) -> np.float32:
+def _divergence(scores: Array, target: Array) -> float:
     """KL(target || p), p = softmax(scores), summed over rows; scores become its gradient: with g = target / (p +
     EPSILON), p (sum(p g) - g)."""
     _softmax(scores)
     target = target / target.sum(axis=1, keepdims=True)
     shifted = scores + EPSILON
-    loss = (target * (np.log(target + EPSILON) - np.log(shifted))).sum()
+    loss = float((target * (np.log(target + EPSILON) - np.log(shifted))).sum())
     np.divide(target, shifted, out=shifted)
     shifted -= (scores * shifted).sum(axis=1, keepdims=True)
     scores *= -shifted

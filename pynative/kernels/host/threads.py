@@ -31,7 +31,10 @@ MATMUL_WORK = 4_000_000
 Spans = tuple[tuple[int, int], ...]
 """(start, stop) of consecutive rows."""
 
-_jobs: SimpleQueue = SimpleQueue()
+Job = tuple[Callable[[], None], "SimpleQueue[BaseException | None]"]
+"""What a thread is to do, and where it says how that ended."""
+
+_jobs: SimpleQueue[Job] = SimpleQueue()
 _threads = 1
 _workers: list[Thread] = []
 
@@ -52,7 +55,7 @@ def thread_count() -> int:
     return _threads
 
 
-def _serve(jobs: SimpleQueue) -> None:
+def _serve(jobs: SimpleQueue[Job]) -> None:
     while True:
         drain, finished = jobs.get()
         finished.put(_outcome(drain))
@@ -99,7 +102,7 @@ def run(work: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> None:
     if helpers <= 0:
         return _drain(work, tasks)
     # `next` of a list's iterator is atomic under the GIL.
-    drain, finished = partial(_drain, work, iter(tasks)), SimpleQueue()  # type: ignore[var-annotated]
+    drain, finished = partial(_drain, work, iter(tasks)), SimpleQueue[BaseException | None]()
     for _ in range(helpers):
         _jobs.put((drain, finished))
     outcomes = [_outcome(drain)] + [finished.get() for _ in range(helpers)]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from math import pi, sqrt
+from typing import Any
 
 from mindspore import Tensor, ops
 from mindspore.ops.auto_generate.gen_ops_prim import SiLUGrad
@@ -90,13 +91,13 @@ def _gradient(dy: Tensor, x: Tensor, bias: Tensor | None, activation: str) -> Te
 
 class _BiasActivation(Function):
     @staticmethod
-    def forward(ctx, x, bias, activation):
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
         ctx.save_for_backward(x)
         ctx.bias, ctx.activation = bias, activation
         return _forward(x, bias, activation)
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         dx = _gradient(dy, x, ctx.bias, ctx.activation)
         of_bias = None if ctx.bias is None else add_weight_gradient(ctx.bias, partial(bias_gradient, dx))

@@ -1,6 +1,7 @@
 """Scaled dot-product attention of MindSpore operators, with all the scores of a block at once."""
 
 from functools import lru_cache, reduce
+from typing import Any
 
 import mindspore
 import numpy as np
@@ -139,7 +140,18 @@ def _attend_gradient(
 
 class _Attention(Function):
     @staticmethod
-    def forward(ctx, q, k, v, hidden, added, kept, scale, cap, has_empty_rows):
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        hidden: Tensor | None,
+        added: Tensor | None,
+        kept: Tensor | None,
+        scale: float,
+        cap: float | None,
+        has_empty_rows: bool,
+    ) -> Tensor:
         out, *saved, products, probabilities = _attend(q, k, v, hidden, added, kept, scale, cap)
         ctx.save_for_backward(*saved, probabilities)
         ctx.products, ctx.hidden = None if cap is None else products, hidden if has_empty_rows else None
@@ -147,10 +159,12 @@ class _Attention(Function):
         return out
 
     @staticmethod
-    def backward(ctx, dout):
-        *saved, probabilities = ctx.saved_tensors
-        constants = ctx.hidden, ctx.kept, ctx.scale, ctx.cap
-        return *_attend_gradient(dout, *saved, ctx.products, probabilities, *constants), *(None,) * 6
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        scaled, keys, values, probabilities = ctx.saved_tensors
+        gradients = _attend_gradient(
+            dout, scaled, keys, values, ctx.products, probabilities, ctx.hidden, ctx.kept, ctx.scale, ctx.cap
+        )
+        return *gradients, *(None,) * 6
 
 
 def _by_group(x: Tensor, groups: int) -> Tensor:

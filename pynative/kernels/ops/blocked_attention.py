@@ -5,6 +5,7 @@ Kept for backward, beside the input: the output and two numbers a row, from whic
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import mindspore
 from mindspore import Tensor, ops
@@ -60,7 +61,7 @@ def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
 
 class _BlockedAttention(Function):
     @staticmethod
-    def forward(ctx, q, k, v, whole):
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, whole: Scores) -> Tensor:
         partials = []
         for rows in query_blocks(whole.queries):
             partial = None
@@ -74,7 +75,7 @@ class _BlockedAttention(Function):
         return cast(out, q.dtype)
 
     @staticmethod
-    def backward(ctx, dout):
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, maximum, inverse_sum = ctx.saved_tensors
         dq_blocks, dk, dv = [], ops.zeros(k.shape, out.dtype), ops.zeros(v.shape, out.dtype)
         for rows in query_blocks(len(q)):

@@ -1,6 +1,7 @@
 """Linears of several weights over rows sorted by weight, and what experts do to their rows, of MindSpore operators."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, ops
@@ -26,27 +27,28 @@ class _SplitRows(Function):
     """On a CPU the tape's own backward of `split` fails where a part is empty."""
 
     @staticmethod
-    def forward(ctx, x, counts):
+    def forward(ctx: Any, x: Tensor, counts: Sequence[int]) -> Tensor:
         return parts(x, counts)
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return joined(gradients), None
 
 
 class _JoinRows(Function):
     @staticmethod
-    def forward(ctx, *parts):
+    def forward(ctx: Any, *parts: Tensor) -> Tensor:
         ctx.counts = [len(part) for part in parts]
         return joined(parts)
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
         return parts(dy, ctx.counts)
 
 
 def split_rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
-    return _SplitRows.apply(x, counts) if len(counts) > 1 else (x,)
+    results: tuple[Tensor, ...] = _SplitRows.apply(x, counts) if len(counts) > 1 else (x,)
+    return results
 
 
 def join_rows(parts: Sequence[Tensor]) -> Tensor:

@@ -1,6 +1,7 @@
 """Dropout, and where branches part and meet, of MindSpore operators; masks come from the host's generator."""
 
 from functools import partial
+from typing import Any
 
 from mindspore import Tensor, from_numpy, ops
 
@@ -25,13 +26,13 @@ def _sum(x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor |
 
 class _BiasDropoutAdd(Function):
     @staticmethod
-    def forward(ctx, x, bias, residual, mask):
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor | None) -> Tensor:
         ctx.bias, ctx.mask = bias, mask
         ctx.dtype, ctx.residual_dtype = x.dtype, None if residual is None else residual.dtype
         return _sum(x, bias, residual, mask)
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         branch = dy if ctx.mask is None else _sum(dy, None, None, ctx.mask)
         of_bias = None if ctx.bias is None else add_weight_gradient(ctx.bias, partial(bias_gradient, branch))
         return cast(branch, ctx.dtype), of_bias, None if ctx.residual_dtype is None else dy, None
@@ -58,16 +59,17 @@ class _Fork(Function):
     """The tape's own backward would add in a launch of its own."""
 
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
         return x, x
 
     @staticmethod
-    def backward(ctx, one, other):
+    def backward(ctx: Any, one: Tensor, other: Tensor) -> Tensor:
         return _sum(one, None, other, None)
 
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:
-    return _Fork.apply(x)
+    results: tuple[Tensor, Tensor] = _Fork.apply(x)
+    return results
 
 
 def join_features(x: Tensor, y: Tensor) -> Tensor:

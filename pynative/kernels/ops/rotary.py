@@ -1,5 +1,7 @@
 """Heads out of Megatron's fused q/k/v rows, and rotary position embedding, of MindSpore operators."""
 
+from typing import Any
+
 from mindspore import Tensor, ops
 
 from parallel_core.attention.fused_rows import heads_of_group
@@ -25,18 +27,19 @@ class _SplitQkv(Function):
     """The tape's own backward would make three tensors as wide as the input, zero beside their part, and add them."""
 
     @staticmethod
-    def forward(ctx, qkv, groups, heads, head_size):
+    def forward(ctx: Any, qkv: Tensor, groups: int, heads: tuple[int, int, int], head_size: int) -> tuple[Tensor, ...]:
         ctx.groups = groups
         return _split(qkv, groups, heads, head_size)
 
     @staticmethod
-    def backward(ctx, dq, dk, dv):
+    def backward(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
         return _joined(dq, dk, dv, ctx.groups), None, None, None
 
 
 @widened_on_cpu("qkv")
 def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    return _SplitQkv.apply(qkv, groups, heads_of_group(heads_per_group), head_size)
+    results: tuple[Tensor, Tensor, Tensor] = _SplitQkv.apply(qkv, groups, heads_of_group(heads_per_group), head_size)
+    return results
 
 
 def _rotate_half(x: Tensor, interleaved: bool) -> Tensor:
@@ -47,7 +50,7 @@ def _rotate_half(x: Tensor, interleaved: bool) -> Tensor:
     return ops.cat((-two, one), -1)
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int, inverse: bool) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int, *, inverse: bool) -> Tensor:
     """As `rotary` says; `inverse` applies the transpose of that matrix, which is its gradient."""
     shape = (x.shape[0], -1, 1, cos.shape[-1])
     cos, sin = cos.reshape(shape), sin.reshape(shape)
@@ -70,13 +73,13 @@ class _Rotary(Function):
     """Nothing of x is kept: a rotation's gradient is the rotation back."""
 
     @staticmethod
-    def forward(ctx, x, cos, sin, interleaved, start):
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int) -> Tensor:
         ctx.setting = (cos, sin, interleaved, start)
-        return _rotate(x, *ctx.setting, False)
+        return _rotate(x, *ctx.setting, inverse=False)
 
     @staticmethod
-    def backward(ctx, dy):
-        return _rotate(dy, *ctx.setting, True), None, None, None, None
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        return _rotate(dy, *ctx.setting, inverse=True), None, None, None, None
 
 
 @widened_on_cpu("x")

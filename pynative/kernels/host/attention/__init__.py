@@ -10,7 +10,7 @@ from pynative.kernels.block import AttentionRule, Partial, Scores
 from pynative.kernels.host.attention.backward import attention_backward
 from pynative.kernels.host.attention.forward import attention_forward
 from pynative.kernels.host.attention.heads import Heads
-from pynative.memory.arrays import array_of
+from pynative.memory.arrays import array_of, writable
 from pynative.tape.autograd import Function
 
 
@@ -25,7 +25,7 @@ def _forward(heads: Heads, dtype: np.dtype[Any]) -> tuple[Array, Array, Array]:
 
 class _Attention(Function):
     @staticmethod
-    def forward(ctx, q, k, v, scores):
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
         q_array = array_of(q)
         out, maximum, inverse_sum = _forward(Heads(q_array, array_of(k), array_of(v), scores), q_array.dtype)
         result = from_numpy(out.reshape(*out.shape[:2], -1))
@@ -34,13 +34,13 @@ class _Attention(Function):
         return result
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, maximum, inverse_sum = ctx.saved_tensors
         heads, dout = Heads(array_of(q), array_of(k), array_of(v), ctx.scores), array_of(dy)
-        gradients = tuple(np.empty(x.shape, dout.dtype) for x in (q, k, v))
+        dq, dk, dv = (np.empty(x.shape, dout.dtype) for x in (q, k, v))
         dout_heads, out_heads = (x.reshape(heads.out_shape) for x in (dout, array_of(out)))
-        attention_backward(heads, dout_heads, out_heads, array_of(maximum), array_of(inverse_sum), gradients)
-        return *map(from_numpy, gradients), None
+        attention_backward(heads, dout_heads, out_heads, array_of(maximum), array_of(inverse_sum), (dq, dk, dv))
+        return from_numpy(dq), from_numpy(dk), from_numpy(dv), None
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
@@ -66,8 +66,8 @@ def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Pa
 def _merge(partial: Partial, out: Array, maximum: Array, inverse_sum: Array) -> None:
     """Add a block's result to that of its queries, the last ones of `partial`, in place."""
     queries = maximum.shape[-1]
-    old_out = array_of(partial.out)[-queries:].reshape(out.shape)
-    old_maximum, old_inverse = (array_of(x)[..., -queries:] for x in (partial.maximum, partial.inverse_sum))
+    old_out = writable(partial.out)[-queries:].reshape(out.shape)
+    old_maximum, old_inverse = (writable(x)[..., -queries:] for x in (partial.maximum, partial.inverse_sum))
     highest = np.maximum(old_maximum, maximum)
     old_weight, weight = np.exp(old_maximum - highest) / old_inverse, np.exp(maximum - highest) / inverse_sum
     inverse = 1 / (old_weight + weight)
@@ -89,5 +89,5 @@ def attention_block_gradient(
     )  # fmt: skip
     if dq is None:
         return from_numpy(own_dq), from_numpy(dk), from_numpy(dv)
-    array_of(dq)[last] += own_dq
+    writable(dq)[last] += own_dq
     return dq, from_numpy(dk), from_numpy(dv)

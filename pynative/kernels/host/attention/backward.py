@@ -52,7 +52,9 @@ class Upstream:
         self.delta = np.einsum("jqd,jqd->jq", widened(dout), widened(out), order="C")[:, None]
 
 
-def _block(block: Block, upstream: Upstream, memory: tuple[Array, Array], key_gradient: Array, value_gradient: Array):
+def _block(
+    block: Block, upstream: Upstream, memory: tuple[Array, Array], key_gradient: Array, value_gradient: Array
+) -> Array:
     """Add the block's part to the gradients of keys and values (without their factors); return its queries'."""
     tiles = tuple(block.tiles())
     gradient = (np.empty if tiles else np.zeros)(block.queries.shape, np.float32)

@@ -82,7 +82,7 @@ class Heads:
 
     def sample(self, span: slice) -> int:
         """The entry of the batch that these heads of a stack are the first of."""
-        return span.start // self.groups
+        return int(span.start) // self.groups
 
     def _spans(self) -> list[slice]:
         """The heads of a stack in runs that are computed at once. They depend on the shapes alone."""
@@ -207,7 +207,7 @@ class Block:
         per_group = len(self.heads.queries)
         numbers = np.arange(self.span.start, self.span.stop) % groups * per_group + self.stack
         distances = self.heads.key_positions[keys, None] - self.positions
-        return scores.form.bias(scores.head_offset + numbers, distances)
+        return scores.form.bias([*map(int, scores.head_offset + numbers)], distances)
 
     def dropout(self, keys: slice) -> Array | None:
         """Bits [j, k, q] of a tile, set where dropout keeps a probability; None without dropout."""

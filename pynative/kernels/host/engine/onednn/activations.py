@@ -9,8 +9,8 @@ from parallel_core.numerics.dtypes import Array
 from pynative.memory.rounding import convert, fill, widened
 from pynative.onednn import primitives
 from pynative.onednn.arrays import layout_of, row_layout
-from pynative.onednn.library import Algorithm
-from pynative.onednn.primitives import Eltwise, Primitive
+from pynative.onednn.library import Algorithm, Primitive
+from pynative.onednn.primitives import Eltwise
 
 PLAIN = {
     "gelu_tanh": (Algorithm.GELU_TANH, 0.0),

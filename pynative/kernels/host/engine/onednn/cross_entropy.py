@@ -7,8 +7,8 @@ from pynative.kernels.host.engine.numpy_engine import cross_entropy as by_numpy
 from pynative.memory.rounding import fill, float32_for, widened
 from pynative.onednn import primitives
 from pynative.onednn.arrays import layout_of
-from pynative.onednn.library import Algorithm
-from pynative.onednn.primitives import Eltwise, Primitive
+from pynative.onednn.library import Algorithm, Primitive
+from pynative.onednn.primitives import Eltwise
 
 _EXPONENTIAL = (Eltwise(Algorithm.EXP),)
 

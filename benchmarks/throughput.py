@@ -8,7 +8,8 @@ all ranks (attention as the whole square, recomputation not at all); `sgemm_peak
 threads of a large float32 product, whatever the precision: the best of what the ranks reach after their last step, and
 of what every kind of BLAS kernels that this CPU can run reaches in a process of its own, so that a library which chose
 slow kernels does not become the measure of itself; `blas_cores` are what the ranks used; `comm_ms` the time rank 0
-spent in collectives, a step; `peak_rss_mb` the most memory that rank 0 had.
+spent in collectives, a step; `peak_rss_mb` the most memory that rank 0 had, `above_interpreter_mb`
+what of it came after the interpreter had imported MindSpore and joined the job.
 """
 
 import argparse
@@ -154,6 +155,7 @@ def work(options: argparse.Namespace) -> None:
     backend = parallel_state.get_backend()
 
     clock = StepClock(backend, options.warm_up, lambda: sgemm_gflops(options.threads))
+    before_model = peak_memory_mb()
     samples = config.training_config.training_iters * config.dataset_config.global_batch_size
     rows = RandomTokens(options.vocab, options.seq, samples)
     pretrain(
@@ -169,6 +171,7 @@ def work(options: argparse.Namespace) -> None:
         more = {
             "blas_cores": blas.cores(),
             "peak_rss_mb": round(peak_memory_mb()),
+            "above_interpreter_mb": round(peak_memory_mb() - before_model),
             "comm_ms": round(clock.communication_seconds * 1e3 / options.steps, 1),
         }
         (options.out / "figures.json").write_text(json.dumps({**rates, **more}))

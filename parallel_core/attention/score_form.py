@@ -44,7 +44,12 @@ class ScoreForm:
     @property
     def changes_scores(self) -> bool:
         """Whether scores are not the scaled products alone."""
-        return self.soft_cap is not None or self.slopes is not None
+        return self.soft_cap is not None or self.has_bias
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether something is added to scores (`bias`)."""
+        return self.slopes is not None
 
     def bias(self, heads: Sequence[int], distances: Array) -> Array:
         """Float32 [n, ...]: what is added to the scores of these heads, counted among all ranks'. distances [...]: each

@@ -30,11 +30,11 @@ def bias_of(ages: Array, rule: AttentionRule, heads: int) -> Array | None:
     hidden, form = ages < 0, rule.form
     if form.window is not None:
         hidden |= ages > form.window
-    if form.slopes is None and not hidden.any():
+    if not form.has_bias and not hidden.any():
         return None
     bias = np.where(hidden, np.float32(-np.inf), np.float32(0)).T[:, None]
     first = rule.head_offset
-    return bias if form.slopes is None else bias + form.bias(range(first, first + heads), -ages.T).swapaxes(0, 1)
+    return bias + form.bias(range(first, first + heads), -ages.T).swapaxes(0, 1) if form.has_bias else bias
 
 
 def attend(queries: Array, keys: Array, values: Array, bias: Array | None, rule: AttentionRule) -> Array:

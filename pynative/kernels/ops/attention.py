@@ -53,7 +53,7 @@ def before_first_keys(scores: Scores) -> Tensor | None:
 
 def biases(scores: Scores, heads: int) -> Tensor | None:
     """Float32 [n, q, k], what a model's slopes (ALiBi) add to the scaled scores."""
-    if scores.form.slopes is None:
+    if not scores.form.has_bias:
         return None
     slopes = from_numpy(scores.form.bias(scores.heads(heads), np.ones((1, 1), np.float32)))
     return slopes * distances(scores.query_positions, scores.key_positions)

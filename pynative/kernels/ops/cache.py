@@ -29,7 +29,7 @@ def cached_attention(q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: Attenti
     form, first = rule.form, rule.head_offset
     if form.soft_cap is not None:
         scores = soft_cap(scores, form.soft_cap)
-    if form.slopes is not None:
+    if form.has_bias:
         bias = form.bias(range(first, first + heads), -ages.T).swapaxes(0, 1)
         scores = scores + from_numpy(np.ascontiguousarray(bias))
     hidden = (ages < 0) if form.window is None else (ages < 0) | (ages > form.window)

@@ -202,7 +202,7 @@ class Block:
     def bias(self, keys: slice) -> Array | None:
         """ALiBi's [j, k, q] of a tile, float32; None without."""
         scores, groups = self.heads.scores, self.heads.groups
-        if scores.form.slopes is None:
+        if not scores.form.has_bias:
             return None
         per_group = len(self.heads.queries)
         numbers = np.arange(self.span.start, self.span.stop) % groups * per_group + self.stack

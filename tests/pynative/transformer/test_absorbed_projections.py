@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from pynative import kernels
+from pynative.kernels.block import AttentionRule
 from pynative.transformer.absorbed_projections import AbsorbedProjections
 from tests.support.kernel_stacks import STACKS, selected
 
@@ -32,5 +33,7 @@ def test_scores_and_sums_are_those_of_projected_keys_and_values(stack):
     with selected(stack):
         absorbed = AbsorbedProjections(given(weight.reshape(-1, LATENT)), HEADS, VALUE, (LATENT, ROTARY))
         kept = given(np.concatenate((latents, rotary_keys), -1)[:, :, None])
-        attended = kernels.cached_attention(absorbed.query(given(query[None])), kept, kept, ages, scale=0.3)
+        attended = kernels.cached_attention(
+            absorbed.query(given(query[None])), kept, kept, ages, AttentionRule(scale=0.3)
+        )
         np.testing.assert_allclose(absorbed.values(attended).asnumpy(), expected, atol=1e-5)

@@ -145,13 +145,12 @@ def main(argv: list[str] | None = None, called: str | None = None) -> None:
     logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output has the result alone
     options = parse(argv, called)
     try:
-        given = evaluate(options)
+        with ends_quietly():
+            given = evaluate(options)
+            if parallel_state.get_global_rank() == 0:
+                show(given, options.json)
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
-    if parallel_state.get_global_rank() != 0:
-        return
-    with ends_quietly():
-        show(given, options.json)
 
 
 if __name__ == "__main__":

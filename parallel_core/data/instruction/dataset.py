@@ -1,12 +1,84 @@
-"""The training data of `--is-instruction-dataset`."""
+"""The training data of `--is-instruction-dataset`: samples of different lengths, and batches that training reads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from parallel_core.data.instruction.collate import Batch, Collator
+import numpy as np
+
+from parallel_core.data.instruction.encoding import IGNORED
 from parallel_core.data.instruction.samples import Conversations, Sample, SampleRules, sampled
 from parallel_core.numerics.dtypes import Array
+
+Batch = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Fills up samples to a common length."""
+
+    pad: int
+    multiple: int
+    """The length is a multiple of it."""
+    left: bool = False
+    """Padding goes to the front."""
+    resets_positions: bool = False
+    """Positions count from the start of each document."""
+
+    def padded(self, samples: Sequence[Sample]) -> Batch:
+        """input_ids, attention_mask (0: padding), labels (-100: no loss) and document_starts, int32 [b, s]."""
+        longest = max(len(sample["input_ids"]) for sample in samples)
+        length = -(-max(longest, 1) // self.multiple) * self.multiple
+        fillings = {"input_ids": self.pad, "attention_mask": 0, "labels": IGNORED}
+        batch = {
+            part: np.stack([self._filled(sample[part], length, filling) for sample in samples])
+            for part, filling in fillings.items()
+        }
+        if self.left or "document_starts" in samples[0]:
+            batch["document_starts"] = np.stack([self._starts(sample, length) for sample in samples])
+        return batch
+
+    def _filled(self, array: Array, length: int, filling: int) -> Array:
+        missing = length - len(array)
+        return np.pad(array, (missing, 0) if self.left else (0, missing), constant_values=filling).astype(np.int32)
+
+    def _starts(self, sample: Sample, length: int) -> Array:
+        """Padding in front is a document a token; behind, it is one document."""
+        number = len(sample["input_ids"])
+        starts = sample.get("document_starts", np.zeros(number, np.int32))
+        missing = length - number
+        if not self.left:
+            return np.concatenate([starts, np.full(missing, number, np.int32)]).astype(np.int32)
+        return np.concatenate([np.arange(missing, dtype=np.int32), starts + missing]).astype(np.int32)
+
+    def __call__(self, samples: Sequence[Sample]) -> Batch:
+        """A batch as the model reads it: tokens, labels, loss_mask, position_ids [b, s], and document_starts; and,
+        where padding is behind, lengths [b], by which micro-batches are cut.
+
+        Labels are those of the next token here: MindSpeed-LLM leaves out the last prediction and the first label
+        instead. Padding that nothing looks back at needs no mask.
+        """
+        padded = self.padded(samples)
+        tokens = padded["input_ids"]
+        following = np.full_like(tokens, IGNORED)
+        following[:, :-1] = padded["labels"][:, 1:]
+        counts = following != IGNORED
+        positions = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
+        batch = {
+            "tokens": tokens,
+            "labels": np.where(counts, following, 0).astype(np.int32),
+            "loss_mask": counts.astype(np.float32),
+            "position_ids": np.ascontiguousarray(positions),
+        }
+        if not self.left:
+            numbers = np.array([len(sample["input_ids"]) for sample in samples], np.int32)
+            batch["lengths"] = -(-np.maximum(numbers, 1) // self.multiple) * self.multiple
+        if "document_starts" in padded:
+            batch["document_starts"] = padded["document_starts"]
+            if self.resets_positions:
+                batch["position_ids"] = batch["position_ids"] - padded["document_starts"]
+        return batch
 
 
 class InstructionDataset:

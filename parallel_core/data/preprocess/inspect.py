@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from parallel_core.data.indexed_dataset import IndexedDataset, bin_path, smallest_token_type
+from parallel_core.data.instruction.encoding import IGNORED
 from parallel_core.data.instruction.preprocess import data_set
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.numerics.dtypes import Array
 
 _SHOWN = 400
 """Characters, or 64 ids, of a sample."""
-_NOT_LEARNT = -100
-"""Label of a token that does not count in the loss."""
 _QUANTILES = {"shortest": 0.0, "10%": 0.1, "median": 0.5, "90%": 0.9, "longest": 1.0}
 
 
@@ -44,7 +43,7 @@ def report(prefix: str, tokenizer: MegatronTokenizer | None = None, samples: int
         raise ValueError(f"{instruction}: input_ids and labels differ in their lengths; preprocess the data again")
     yield from _sizes(tokens, tokenizer)
     lengths = labels.sequence_lengths
-    counts = labels.tokens != _NOT_LEARNT
+    counts = labels.tokens != IGNORED
     firsts = (np.cumsum(lengths, dtype=np.int64) - lengths)[lengths > 0]
     learnt = int(counts.sum() - counts[firsts].sum())
     yield f"tokens that count in the loss: {learnt} ({learnt / max(1, len(labels.tokens)):.1%})"
@@ -114,7 +113,7 @@ def _text(ids: list[int], tokenizer: MegatronTokenizer) -> str:
 def _turns(ids: Array, labels: Array, tokenizer: MegatronTokenizer | None) -> Iterator[str]:
     """Stretches of tokens that count, and of those that don't. Each is predicted by the token before it, so that the
     first of a sample never counts."""
-    counts = labels != _NOT_LEARNT
+    counts = labels != IGNORED
     counts[:1] = False
     borders = [0, *(np.flatnonzero(np.diff(counts)) + 1).tolist(), len(ids)]
     for begin, end in pairwise(borders):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -49,6 +49,14 @@ class MegatronTokenizer(ABC):
     @abstractmethod
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text that `token_ids` stand for. Raises ValueError for an id that no token can have."""
+
+    def _known(self, token_ids: Sequence[int], among: Container[int] | None = None) -> list[int]:
+        """The ids, by default those below the size. Raises ValueError for one that no token has."""
+        ids, known = [int(token_id) for token_id in token_ids], range(self.vocab_size) if among is None else among
+        wrong = [token_id for token_id in ids if token_id not in known]
+        if wrong:
+            raise ValueError(f"token id {wrong[0]} is none of the tokenizer's {self.vocab_size}")
+        return ids
 
     @property
     @abstractmethod

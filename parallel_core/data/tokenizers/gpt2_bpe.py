@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
+from parallel_core.data.tokenizers.base import Facts
 from parallel_core.data.tokenizers.json_files import read_json, token_ids
-from parallel_core.data.tokenizers.library import library
+from parallel_core.data.tokenizers.library import TokenizersTokenizer, library
 from parallel_core.data.tokenizers.options import TokenizerOptions
 
 END_OF_TEXT = "<|endoftext|>"
@@ -23,7 +23,7 @@ def _facts(vocab: dict[str, int]) -> Facts:
     return Facts(len(vocab), eod=vocab[END_OF_TEXT])
 
 
-class GPT2BPETokenizer(MegatronTokenizer):
+class GPT2BPETokenizer(TokenizersTokenizer):
     """Byte-level BPE: any text is encodable, and `detokenize(tokenize(text)) == text`.
 
     `<|endoftext|>` in the text is encoded as the ordinary characters it consists of: a document can't end itself.
@@ -43,24 +43,8 @@ class GPT2BPETokenizer(MegatronTokenizer):
             )
         self._backend = _backend(self._vocab, merges)
 
-    def tokenize(self, text: str) -> list[int]:
-        try:
-            return self._backend.encode(text, add_special_tokens=False).ids
-        except TypeError as error:
-            raise ValueError(f"text is not valid Unicode: {text[:40]!r} ({error})") from error
-
-    def tokenize_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        try:
-            return [found.ids for found in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
-        except TypeError as error:
-            raise ValueError(f"one of {len(texts)} texts is not valid Unicode ({error})") from error
-
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        ids = [int(token_id) for token_id in token_ids]
-        wrong = [token_id for token_id in ids if token_id not in self.inv_vocab]
-        if wrong:
-            raise ValueError(f"token id {wrong[0]} is not in the vocabulary of {self.vocab_size} entries")
-        return self._backend.decode(ids, skip_special_tokens=False)
+        return self._backend.decode(self._known(token_ids, self.inv_vocab), skip_special_tokens=False)
 
     @property
     def vocab(self) -> dict[str, int]:

@@ -14,7 +14,7 @@ from parallel_core.data.tokenizers.added_token import AddedToken
 from parallel_core.data.tokenizers.as_transformers import as_transformers_reads, without_blanks
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
 from parallel_core.data.tokenizers.huggingface_folder import FLAG, ROLES, HuggingFaceFolder, add
-from parallel_core.data.tokenizers.library import library
+from parallel_core.data.tokenizers.library import TokenizersTokenizer, library
 from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.data.tokenizers.own_code import OwnCodeTokenizer, is_trusted_code
 
@@ -57,7 +57,7 @@ def build(options: TokenizerOptions) -> MegatronTokenizer:
     return OwnCodeTokenizer(options) if is_trusted_code(options) else HuggingFaceTokenizer(options)
 
 
-class HuggingFaceTokenizer(MegatronTokenizer):
+class HuggingFaceTokenizer(TokenizersTokenizer):
     """A `tokenizer.json`. Special names in a text become their ids.
 
     `special`: what the folder puts around a text (BOS, EOS) is put around it, and special tokens show in text.
@@ -79,27 +79,8 @@ class HuggingFaceTokenizer(MegatronTokenizer):
         if options.tokenizer_special_tokens and not options.legacy:
             self._add(options.tokenizer_special_tokens)
 
-    def tokenize(self, text: str) -> list[int]:
-        return self.encode(text, self._special)
-
-    def tokenize_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        try:
-            found = self._backend.encode_batch_fast(texts, add_special_tokens=self._special)
-        except TypeError as error:
-            raise ValueError(f"one of {len(texts)} texts is not valid Unicode ({error})") from error
-        return [encoding.ids for encoding in found]
-
-    def encode(self, text: str, special: bool = False) -> list[int]:
-        try:
-            return self._backend.encode(text, add_special_tokens=special).ids
-        except TypeError as error:
-            raise ValueError(f"text is not valid Unicode: {text[:40]!r} ({error})") from error
-
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        ids = [int(token_id) for token_id in token_ids]
-        wrong = [token_id for token_id in ids if not 0 <= token_id <= _LARGEST]
-        if wrong:
-            raise ValueError(f"token id {wrong[0]} is none of the tokenizer's {self.vocab_size}")
+        ids = self._known(token_ids, range(_LARGEST + 1))
         if self._is_newer:
             return self._backend.decode([i for i in ids if i not in self._hidden], skip_special_tokens=False)
         text = self._backend.decode(ids, skip_special_tokens=not self._special)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
+from parallel_core.data.tokenizers.base import MegatronTokenizer
 from parallel_core.findings import ConfigError, Finding
 
 INSTALL = "pip install -e '.[tokenizers]'"
@@ -25,3 +28,26 @@ def library(tokenizer_type: str, name: str) -> ModuleType:
     if finding is not None:
         raise ConfigError([finding])
     return import_module(name)
+
+
+class TokenizersTokenizer(MegatronTokenizer):
+    """Text to ids by the package `tokenizers`."""
+
+    _backend: Any
+    _special = False
+    """Whether a document gets the tokens that are put around a text."""
+
+    def tokenize(self, text: str) -> list[int]:
+        return self.encode(text, self._special)
+
+    def tokenize_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        try:
+            return [found.ids for found in self._backend.encode_batch_fast(texts, add_special_tokens=self._special)]
+        except TypeError as error:
+            raise ValueError(f"one of {len(texts)} texts is not valid Unicode ({error})") from error
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        try:
+            return self._backend.encode(text, add_special_tokens=special).ids
+        except TypeError as error:
+            raise ValueError(f"text is not valid Unicode: {text[:40]!r} ({error})") from error

@@ -139,10 +139,7 @@ class SentencePieceTokenizer(MegatronTokenizer):
         return {token_id: token for token, token_id in self._special.items()}
 
     def _decoded(self, ids: list[int]) -> str:
-        wrong = [token_id for token_id in ids if not 0 <= token_id < len(self._model.pieces)]
-        if wrong:
-            raise ValueError(f"token id {wrong[0]} is none of the tokenizer's {self.vocab_size}")
-        return self._backend.decode(ids)
+        return self._backend.decode(self._known(ids, range(len(self._model.pieces))))
 
     @cached_property
     def _vocab(self) -> dict[str, int]:

@@ -85,10 +85,7 @@ class TikTokenizer(MegatronTokenizer):
         return self._backend.encode(text, allowed_special="all")
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        ids = [int(token_id) for token_id in token_ids]
-        wrong = [token_id for token_id in ids if not 0 <= token_id < self.vocab_size]
-        if wrong:
-            raise ValueError(f"token id {wrong[0]} is none of the tokenizer's {self.vocab_size}")
+        ids = self._known(token_ids)
         if self._is_legacy:
             return self._backend.decode(ids)
         # Megatron 0.16.1 decodes each token by itself, so that a cut character is U+FFFD.

@@ -74,10 +74,7 @@ class BertWordPieceTokenizer(MegatronTokenizer):
         return self._backend.encode(valid, add_special_tokens=False).ids
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        ids = [int(token_id) for token_id in token_ids]
-        wrong = [token_id for token_id in ids if token_id not in self.inv_vocab]
-        if wrong:
-            raise ValueError(f"token id {wrong[0]} is none of the tokenizer's {self.vocab_size}")
+        ids = self._known(token_ids, self.inv_vocab)
         return without_blanks(" ".join(map(self.inv_vocab.__getitem__, ids)).replace(" ##", "").strip())
 
     @property

@@ -52,7 +52,7 @@ def test_a_word_of_a_hundred_thousand_letters_takes_no_quadratic_time(shipped):
 
 
 def test_id_outside_the_vocabulary_is_named(shipped):
-    with pytest.raises(ValueError, match="token id 4096 is not in the vocabulary of 4096 entries"):
+    with pytest.raises(ValueError, match="token id 4096 is none of the tokenizer's 4096"):
         shipped.detokenize([4096])
 
 

@@ -6,6 +6,7 @@ from setuptools import find_packages, setup
 
 TOKENIZERS = ["tokenizers", "sentencepiece", "tiktoken", "jinja2"]
 ZSTANDARD = "zstandard"
+TENSORBOARD = "tensorboard"
 # Later ones need NumPy 2.
 PYARROW = "pyarrow<26"
 
@@ -23,12 +24,23 @@ setup(
     # MindSpore's wheel is built against NumPy 1.x and its tensors break under 2.x, which its own metadata doesn't say.
     install_requires=["mindspore==2.10.*", "numpy>=1.26,<2", "psutil", "pyyaml"],
     extras_require={
-        "test": ["pytest", "hypothesis", "ruff", "mypy", "types-PyYAML", "matplotlib", *TOKENIZERS, PYARROW, ZSTANDARD],
+        "test": [
+            "pytest",
+            "hypothesis",
+            "ruff",
+            "mypy",
+            "types-PyYAML",
+            "matplotlib",
+            TENSORBOARD,
+            *TOKENIZERS,
+            PYARROW,
+            ZSTANDARD,
+        ],
         "tokenizers": TOKENIZERS,
         "parquet": [PYARROW],
         "zstd": [ZSTANDARD],
         "hf": ["transformers"],
-        "tb": ["tensorboard"],
+        "tb": [TENSORBOARD],
         "plot": ["matplotlib"],
     },
 )

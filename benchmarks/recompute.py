@@ -49,7 +49,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     from mapping import init_configs_from_args, initialize_megatron
     from parallel_core.costs import StagePlan, peak_kept_bytes
     from pynative.training.callbacks import Callback
-    from pynative.training.callbacks.log import peak_memory_mb
+    from pynative.training.callbacks.memory import peak_memory_mb
     from pynative.training.data import build_pretraining_data_loader
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel

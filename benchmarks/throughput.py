@@ -144,7 +144,7 @@ def work(options: argparse.Namespace) -> None:
     from parallel_core.costs import training_flops
     from pynative import parallel_state
     from pynative.kernels.host import blas
-    from pynative.training.callbacks.log import peak_memory_mb
+    from pynative.training.callbacks.memory import peak_memory_mb
     from pynative.training.training import pretrain
     from pynative.training.utils import set_parallel_context, set_seed
     from pynative.transformer.gpt_model import GPTModel

@@ -90,7 +90,7 @@ FLOORS = {
         {"planner", "start_lines"},
     ),
     "pynative": (
-        {"dtypes"},
+        {"dtypes", "timers"},
         {"onednn"},
         {"memory"},
         {"collectives", "step_position"},

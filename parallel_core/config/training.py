@@ -5,6 +5,7 @@ from __future__ import annotations
 from parallel_core.config.base import Config, concern, option, section
 from parallel_core.config.checkpoint import CheckpointConfig
 from parallel_core.config.gradient import GradientConfig
+from parallel_core.config.log import LogConfig
 from parallel_core.config.offload import OffloadConfig
 from parallel_core.config.precision import PrecisionConfig
 from parallel_core.config.profiler import ProfilerConfig
@@ -61,6 +62,8 @@ class TrainingConfig(Config):
     """Gradients between data-parallel ranks."""
     offload: OffloadConfig = concern(OffloadConfig)
     """What lies elsewhere than on the device."""
+    log: LogConfig = concern(LogConfig)
+    """What is logged, and where."""
     profiler: ProfilerConfig = concern(ProfilerConfig)
     """The profile of a few iterations."""
 

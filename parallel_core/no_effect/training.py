@@ -33,6 +33,15 @@ def _ends_before_its_profile(config: AllConfig) -> bool:
     return not training.profiler.is_dynamic and 0 < training.training_iters <= training.profiler.profile_step_start
 
 
+def _writes_no_times(config: AllConfig) -> bool:
+    log = config.training_config.log
+    return not (log.writers("") and log.log_timers_to_tensorboard)
+
+
+def _never_evaluates(config: AllConfig) -> bool:
+    return not (config.training_config.eval_iters and config.training_config.eval_interval)
+
+
 def _ends_no_documents(config: AllConfig) -> bool:
     data = config.dataset_config
     return not (data.instruction.enabled or data.reset_position_ids or data.reset_attention_mask or data.eod_mask_loss)
@@ -125,6 +134,18 @@ ROWS = (
     needs("use_checkpoint_args", "use_mp_args_from_checkpoint_args use_tokenizer_model_from_checkpoint_args"),
     needs("convert_to_huggingface", "huggingface_model_type"),
     needs("eval_iters", "eval_interval"),
+    needs("tensorboard_dir", "tensorboard_queue_size"),
+    needs("wandb_project", "wandb_exp_name wandb_save_dir wandb_entity"),
+    Idle(
+        "tensorboard_log_interval log_timers_to_tensorboard log_loss_scale_to_tensorboard "
+        "log_validation_ppl_to_tensorboard log_memory_to_tensorboard log_world_size_to_tensorboard",
+        lambda config: not config.training_config.log.writers(""),
+        "needs --tensorboard-dir or another writer",
+    ),
+    Idle("log_throughput", _writes_no_times, "the log has TFLOP/s always; curves need --log-timers-to-tensorboard"),
+    Idle("log_validation_ppl_to_tensorboard", _never_evaluates, "needs --eval-iters and --eval-interval"),
+    needs("output_dir", "log_progress"),
+    needs("timing_log_level", "timing_log_option barrier_with_L1_time"),
     needs("profile", _OF_PROFILES),
     Idle(
         f"profile {_OF_PROFILES}",

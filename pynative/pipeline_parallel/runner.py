@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from mindspore import Tensor
 
-from parallel_core.schedules import Exchange, WeightGrad
+from parallel_core.schedules import Backward, Exchange, Forward, WeightGrad
 from parallel_core.schedules.actions import Action, Compute
 from pynative.pipeline_parallel.channel import Arrival, Channel
+from pynative.timers import Timers
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,14 @@ class Plan:
         return cls(tuple(actions), sent, defers, frozenset(last.values()))
 
 
-def run(plan: Plan, compute: Callable[[Compute, Tensor | None], Tensor | None], channel: Channel) -> None:
+COMPUTE = {Forward: "forward-compute", Backward: "backward-compute", WeightGrad: "weight-gradients-compute"}
+RECEIVE = {Forward: "forward-recv", Backward: "backward-recv"}
+"""Megatron's names of the timers around an action, and around the wait for its input."""
+
+
+def run(
+    plan: Plan, compute: Callable[[Compute, Tensor | None], Tensor | None], channel: Channel, timers: Timers
+) -> None:
     """Run one stage.
 
     `compute(action, received tensor)` gives what is sent on: of a forward hidden states [s, b, h], of a backward
@@ -44,7 +52,12 @@ def run(plan: Plan, compute: Callable[[Compute, Tensor | None], Tensor | None], 
             arrivals.update(channel.exchange(action, results))
             continue
         arrival = arrivals.pop(action, None)
-        result = compute(action, arrival and arrival.wait())
+        received = None
+        if arrival is not None:
+            with timers(RECEIVE[type(action)]):
+                received = arrival.wait()
+        with timers(COMPUTE[type(action)], about=action):
+            result = compute(action, received)
         if action in plan.sent:
             assert result is not None, f"{action} gave nothing to send"
             results[action] = result

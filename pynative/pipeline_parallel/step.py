@@ -23,6 +23,7 @@ from pynative.pipeline_parallel.runner import Plan, run
 from pynative.pipeline_parallel.stage import ForwardStep, Stage
 from pynative.step_figures import StepFigures, collected
 from pynative.step_position import StepPosition, get_step_position, set_step_position
+from pynative.timers import Timers
 
 
 class GlobalLoss(NamedTuple):
@@ -46,7 +47,14 @@ class GlobalLoss(NamedTuple):
 class PipelineStep:
     """Runs the configuration's schedule over this rank's chunks and sums the losses over the job."""
 
-    def __init__(self, model: nn.CellList, config: AllConfig, loss_scaler: LossScaler | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.CellList,
+        config: AllConfig,
+        loss_scaler: LossScaler | None = None,
+        timers: Timers | None = None,
+    ) -> None:
+        self._timers = timers or Timers()
         self.chunks = len(model)
         self.averaging = Averaging(
             per_token=config.training_config.calculate_per_token_loss,
@@ -96,11 +104,12 @@ class PipelineStep:
             self._plans[train, number] = self._plan(train, number)
         plan = self._plans[train, number]
         self.averaging = self.stage.averaging = replace(self.averaging, micro_batches=number)
-        forward_step.begin(data_iterator, self.stage.model, number, self._rules)
+        with self._timers("batch-generator"):
+            forward_step.begin(data_iterator, self.stage.model, number, self._rules)
         self.stage.begin(forward_step, train, plan.defers_weight_gradients, plan.completing)
         figures = StepFigures(self._figures if train else (), self.averaging)
         with collected(figures if train else None):
-            run(plan, partial(self._compute, plan), self.channel)
+            run(plan, partial(self._compute, plan), self.channel, self._timers)
         return self._global_loss(figures)
 
     def _compute(self, plan: Plan, action: Compute, received: Tensor | None) -> Tensor | None:

@@ -11,6 +11,7 @@ from parallel_core.config import AllConfig, ModelConfig, ParallelConfig, Trainin
 from parallel_core.numerics.dtypes import Array
 from parallel_core.numerics.loss_scale import LossScaler
 from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
+from pynative import parallel_state
 from pynative.distributed.finalize_model_grads import finalize_model_grads
 from pynative.moe.expert_bias import ExpertBiases
 from pynative.moe.hot_experts import HotExpertLayers
@@ -19,6 +20,7 @@ from pynative.optimizer.grad_norm import GradientNorm, clip_coefficient
 from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.pipeline_parallel.step import PipelineStep
 from pynative.step_position import StepPosition, set_step_position
+from pynative.timers import Timers
 from pynative.training.forward_step import BatchedForwardStep
 from pynative.training.utils import set_training
 
@@ -86,7 +88,10 @@ class TrainOneStepCell:
         self.buffers = optimizer.buffers
         self.forward_step = forward_step or BatchedForwardStep()
         self.loss_scaler = optimizer.grad_scaler = loss_scaler or optimizer.grad_scaler
-        self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler)
+        log = training_config.log
+        barrier = parallel_state.get_world_group().barrier if log.barrier_with_L1_time else None
+        self.timers = Timers(log.timing_log_level, barrier)
+        self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler, self.timers)
         if training_config.check_for_nan_in_grad and self.loss_scaler is None:
             for bucket in self.buffers.buckets:
                 bucket.is_checked = True
@@ -119,12 +124,14 @@ class TrainOneStepCell:
         samples = data.batch_size * replicas * (micro_batches or data.micro_batch_num)
         set_training(self.model, True)
         self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
-        with self.hot_experts.replicated(train=True):
+        with self.timers("forward-backward", 1), self.hot_experts.replicated(train=True):
             loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
         averaging = self.pipeline.averaging
-        finalize_model_grads(self.buffers)
+        with self.timers("all-grads-sync", 1):
+            finalize_model_grads(self.buffers)
         loss_scale, scale = averaging.loss_scale, averaging.gradient_scale(loss.tokens)
-        norm = self.gradient_norm(scale)
+        with self.timers("optimizer-clip-main-grad", 1):
+            norm = self.gradient_norm(scale)
         if before_update:
             before_update(scale)
         self.expert_biases.update(loss.figures)
@@ -135,7 +142,8 @@ class TrainOneStepCell:
             self.loss_scaler.update(overflow=not is_finite)
         if is_finite:
             clipped = scale * clip_coefficient(norm, self.config.optimizer_config.clip_grad)
-            self.optimizer.step(rates.learning_rate, rates.weight_decay, clipped, rates.decoupled_lr)
+            with self.timers("optimizer", 1):
+                self.optimizer.step(rates.learning_rate, rates.weight_decay, clipped, rates.decoupled_lr)
             self.scheduler.step(samples)
         self.skipped_steps += not is_finite
         return StepResult(

@@ -13,7 +13,6 @@ import mindspore as ms
 from mindspore import nn
 
 from parallel_core.blocks import adapter_findings, recompute_findings, recompute_lines
-from parallel_core.checkpoint.commit import METRICS
 from parallel_core.checkpoint.convert.huggingface.write import huggingface_findings
 from parallel_core.checkpoint.save_folder import save_findings
 from parallel_core.config import AllConfig, ConfigError, Finding, LoraConfig, TrainingConfig
@@ -30,23 +29,9 @@ from pynative.startup.log import log, warn
 from pynative.step_position import StepPosition, set_step_position
 from pynative.tape.layer_events import LayerEvents
 from pynative.tensor_parallel.offload import offload_notice
-from pynative.training.callbacks import (
-    Callback,
-    CheckpointCallback,
-    EvaluationCallback,
-    ExitCallback,
-    FiniteCallback,
-    GradientNormsCallback,
-    LogCallback,
-    MetricsCallback,
-    SignalCallback,
-    SkippedStepsCallback,
-    TrainingState,
-    WeightHashCallback,
-    expert_callbacks,
-    profile_callbacks,
-)
+from pynative.training.callbacks import Callback, TrainingState
 from pynative.training.callbacks.evaluation import evaluate
+from pynative.training.callbacks.of_run import callbacks_of_run
 from pynative.training.data import (
     DataSources,
     RunData,
@@ -72,8 +57,6 @@ __all__ = [
     "set_seed",
     "train",
 ]
-
-DEFAULT_OUTPUT = "output"
 
 
 def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | TrainingConfig) -> nn.CellList:
@@ -113,34 +96,6 @@ def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int, lora: LoraCon
         parameter.requires_grad = parameter.requires_grad and lora.trains(parameter.meta.spec)
     LayerEvents.of(model)
     return model
-
-
-def _callbacks(config: AllConfig, data: RunData, more: Sequence[Callback]) -> list[Callback]:
-    training, checkpoint = config.training_config, config.training_config.checkpoint
-    output = Path(checkpoint.output_dir or DEFAULT_OUTPUT)
-    callbacks: list[Callback] = [LogCallback(training.log_interval), SkippedStepsCallback()]
-    if training.eval_iters and training.eval_interval:
-        callbacks.append(EvaluationCallback(data, training.eval_interval, training.eval_iters))
-    if parallel_state.get_global_rank() == 0:
-        callbacks.append(MetricsCallback(output / METRICS))
-    if training.check_for_nan_in_grad:
-        callbacks.append(FiniteCallback())
-    if training.check_weight_hash_across_dp_replicas_interval:
-        callbacks.append(WeightHashCallback(training.check_weight_hash_across_dp_replicas_interval))
-    if training.log_local_norm:
-        callbacks.append(GradientNormsCallback(training.log_interval))
-    callbacks += expert_callbacks(config.model_config, output, more)
-    callbacks += profile_callbacks(training.profiler)
-    callbacks += more
-    if checkpoint.output_dir:
-        directory = Path(checkpoint.output_dir)
-        may_fail = checkpoint.on_save_failure == "warn"
-        callbacks.append(CheckpointCallback(directory, checkpoint.save_interval, checkpoint.async_save, may_fail))
-    if training.exit_interval or training.exit_duration_in_mins:
-        callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))
-    if training.exit_signal_handler:
-        callbacks.append(SignalCallback())  # the last: a signal must not end the process while it saves at the end
-    return callbacks
 
 
 def _train(state: TrainingState, data_iterator: Iterator[Any] | None, callbacks: Sequence[Callback]) -> None:
@@ -303,7 +258,7 @@ def _run(state: TrainingState, sources: DataSources, callbacks: Sequence[Callbac
     if state.config.training_config.skip_train:
         evaluate_only(state, data)
     else:
-        made = _callbacks(state.config, data, callbacks)
+        made = callbacks_of_run(state.config, data, callbacks)
         with ExitStack() as stack:
             for callback in made:
                 stack.callback(callback.close)

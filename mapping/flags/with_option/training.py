@@ -20,6 +20,8 @@ ACTING = Acting(
         "--loss-scale-window": {"default": None},
         "--zero-stage": {"choices": (0, 1, 2, 3)},
         "--profile-with-memory": {"aliases": ("--profile-memory",)},
+        "--no-log-loss-scale-to-tensorboard": {"aliases": ("--disable-log-loss-scale-to-tensorboard",)},
+        "--no-barrier-with-level-1-timing": {"dest": "barrier_with_L1_time"},
         "--ddp-bucket-size": {"aliases": ("--bucket-size",)},
         "--ddp-average-in-collective": {"aliases": ("--average-in-collective",)},
     },

@@ -9,17 +9,11 @@ FLAGS = group(
         """
         --use-pytorch-profiler --pytorch-profiler-collect-shapes --pytorch-profiler-collect-callstack
         --pytorch-profiler-collect-chakra --memory-snapshot-path=str:snapshot.pickle --record-shapes --nvtx-ranges
-        --log-progress --timing-log-level=int{0,1,2}:0 --timing-log-option=str{max,minmax,all}:minmax
-        --tensorboard-dir=str --tensorboard-log-interval=int:1 --tensorboard-queue-size=int:1000
-        --log-timers-to-tensorboard --no-log-loss-scale-to-tensorboard|--disable-log-loss-scale-to-tensorboard=off
-        --log-validation-ppl-to-tensorboard --log-memory-to-tensorboard --log-memory-interval=int
-        --log-device-memory-used --log-max-attention-logit --no-barrier-with-level-1-timing>barrier_with_L1_time=off
-        --log-world-size-to-tensorboard --wandb-project=str --wandb-exp-name=str --wandb-save-dir=str --wandb-entity=str
-        --log-energy --otel-enabled --otel-service-name=str --otel-span-groups=str --log-straggler
-        --straggler-ctrlr-port=int:65535 --straggler-minmax-count=int:1 --disable-straggler-on-startup
+        --log-device-memory-used --log-max-attention-logit --log-energy --otel-enabled
+        --otel-service-name=str --otel-span-groups=str --log-straggler --straggler-ctrlr-port=int:65535
+        --straggler-minmax-count=int:1 --disable-straggler-on-startup
         --no-one-logger>enable_one_logger=off --one-logger-project=str:megatron-lm --one-logger-run-name=str
-        --one-logger-async --app-tag-run-name=str --app-tag-run-version=str:0.0.0 --log-batch-size-to-tensorboard
-        --no-log-learnig-rate-to-tensorboard>log_learning_rate_to_tensorboard=off --enable-one-logger
+        --one-logger-async --app-tag-run-name=str --app-tag-run-version=str:0.0.0 --enable-one-logger
         --one-logger-entity=str:hwinf_dcm --op-cal-tflops --use-wandb --profile-export-type=str{text,db}:text
         --verbosity=str:INFO
         """,
@@ -28,6 +22,9 @@ FLAGS = group(
         "it drives Python's garbage collector or the host only",
         "--manual-gc --manual-gc-interval=int:0 --no-manual-gc-eval|--disable-manual-gc-eval=off",
     ),
-    ignored("it is always logged", "--log-throughput"),
+    ignored(
+        "it is always written",
+        "--log-batch-size-to-tensorboard --no-log-learnig-rate-to-tensorboard>log_learning_rate_to_tensorboard=off",
+    ),
     ignored("there is one level of detail", "--logging-level=int"),
 )

@@ -9,9 +9,13 @@ from pynative.training.callbacks.finite import FiniteCallback, SkippedStepsCallb
 from pynative.training.callbacks.gradient_norms import GradientNormsCallback
 from pynative.training.callbacks.hot_experts import ColdHotExpertMonitor
 from pynative.training.callbacks.log import LogCallback
+from pynative.training.callbacks.memory import MemoryCallback
 from pynative.training.callbacks.metrics import MetricsCallback
 from pynative.training.callbacks.profile import profile_callbacks
+from pynative.training.callbacks.progress import ProgressCallback
+from pynative.training.callbacks.timings import TimingsCallback
 from pynative.training.callbacks.weight_hash import WeightHashCallback
+from pynative.training.callbacks.writers import WritersCallback, writers_callbacks
 
 __all__ = [
     "Callback",
@@ -22,13 +26,18 @@ __all__ = [
     "FiniteCallback",
     "GradientNormsCallback",
     "LogCallback",
+    "MemoryCallback",
     "MetricsCallback",
     "MoEDropRateCallback",
+    "ProgressCallback",
     "SignalCallback",
     "SkippedStepsCallback",
     "SummaryMonitor",
+    "TimingsCallback",
     "TrainingState",
     "WeightHashCallback",
+    "WritersCallback",
     "expert_callbacks",
     "profile_callbacks",
+    "writers_callbacks",
 ]

@@ -32,6 +32,8 @@ class TrainingState:
     step_seconds: float = 0.0
     metrics: dict[str, Any] = field(default_factory=dict)
     """The step's figures by the names of the log line."""
+    timings: dict[str, float] = field(default_factory=dict)
+    """Mean seconds of an iteration and of its timers, by the names of curves; empty but where they are logged."""
     should_stop: bool = False
     callbacks: Sequence[Callback] = ()
     """All of the run's."""

@@ -1,11 +1,9 @@
 """A line an iteration on every rank."""
 
-import resource
+import math
 import time
 from collections import deque
 from typing import Any
-
-import mindspore as ms
 
 from parallel_core.costs import training_flops
 from parallel_core.step_figures import logged, logged_by_layer
@@ -13,15 +11,10 @@ from pynative import parallel_state
 from pynative.optimizer.statistics import ModelStatistics
 from pynative.startup.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.memory import peak_memory_mb
+from pynative.training.callbacks.peak import peak_tflops
 
 _RECENT = 20  # iterations whose mean time the estimate of the time left is made from
-
-
-def peak_memory_mb() -> float:
-    """Most memory this process has held: of the device, or on a CPU resident in main memory."""
-    if ms.get_context("device_target") == "CPU":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
-    return ms.runtime.max_memory_allocated() / 2.0**20
 
 
 _ASKED_FOR = {"decoupled_lr": "Decoupled_learning_rate", "params_norm": "Params_norm", "num_zeros": "Num_zeros"}
@@ -36,13 +29,14 @@ class LogCallback(Callback):
     def __init__(self, interval: int) -> None:
         self.interval = interval
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._skipped = 0
+        self._skipped = self._nan = 0
         self._asked_for: dict[str, float] = {}
 
     def on_train_begin(self, state: TrainingState) -> None:
         untrained = {id(bias) for bias in state.step_cell.expert_biases.biases}
         frozen = [p for p in state.model.get_parameters() if not p.requires_grad and id(p) not in untrained]
         self._statistics = ModelStatistics(state.step_cell.buffers, frozen)
+        self._peak = peak_tflops(state.config)
         self._flops = training_flops(state.config.model_config, samples=1) / parallel_state.get_world_group().size
 
     def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
@@ -54,6 +48,7 @@ class LogCallback(Callback):
             self._asked_for["params_norm"] = self._statistics.parameter_norm()
         self._recent.append(state.step_seconds)
         self._skipped += state.result.skipped
+        self._nan += not math.isfinite(state.result.loss)
         state.metrics = self._figures(state)
         total = state.config.training_config.training_iters
         model, reported = state.config.model_config, state.result.figures
@@ -61,13 +56,15 @@ class LogCallback(Callback):
         by_layer = logged_by_layer(model, reported) if model.moe_config.monitors.moe_per_layer_logging else {}
         state.metrics |= losses | by_layer
         if state.iteration % self.interval == 0 or state.iteration in (1, total):
-            log(_line(state.metrics, self._skipped, losses))
+            log(_line(state.metrics, self._skipped, self._nan, losses))
             for name, value in by_layer.items():
                 log(f"Step: {state.iteration}, {name}: {value:.6e}")
-            self._skipped = 0
+            self._skipped = self._nan = 0
 
     def _figures(self, state: TrainingState) -> dict[str, float | int | bool]:
         result, config = state.result, state.config
+        tokens = result.samples * config.model_config.seq_length / state.step_seconds
+        tflops = self._flops * result.samples / state.step_seconds / 1e12
         left = config.training_config.training_iters - state.iteration
         return {
             "epoch": state.consumed_samples // state.samples_per_epoch if state.samples_per_epoch else 0,
@@ -79,8 +76,11 @@ class LogCallback(Callback):
             "learning_rate": result.learning_rate,
             "weight_decay": result.weight_decay,
             "grad_norm": result.gradient_norm,
-            "tokens_per_second": result.samples * config.model_config.seq_length / state.step_seconds,
-            "tflops": self._flops * result.samples / state.step_seconds / 1e12,
+            "consumed_samples": state.consumed_samples,
+            "tokens_per_second": tokens,
+            "tokens_per_second_per_device": tokens / config.parallel_config.world_size,
+            "tflops": tflops,
+            **({} if self._peak is None else {"mfu": tflops / self._peak}),
             "memory_mb": peak_memory_mb(),
             "eta_seconds": left * sum(self._recent) / len(self._recent),
             "milliseconds": state.step_seconds * 1e3,
@@ -89,16 +89,18 @@ class LogCallback(Callback):
         }
 
 
-def _line(metrics: dict[str, Any], skipped: int, losses: dict[str, float]) -> str:
+def _line(metrics: dict[str, Any], skipped: int, nan: int, losses: dict[str, float]) -> str:
     eta = time.strftime("%H:%M:%S", time.gmtime(metrics["eta_seconds"]))
     days = f"{int(metrics['eta_seconds'] // 86400)}d " if metrics["eta_seconds"] >= 86400 else ""
     asked_for = "".join(f"{name}: {metrics[key]:g}, " for key, name in _ASKED_FOR.items() if key in metrics)
     asked_for += "".join(f"{name}: {value:.6f}, " for name, value in losses.items())
+    mfu = f"MFU: {metrics['mfu']:.2%}, " if "mfu" in metrics else ""
     return (
         f"Epoch: {metrics['epoch']}, Step: {metrics['step']}, Loss: {metrics['loss']:.16f}, "
         f"Finite_grads: {metrics['finite_grads']}, Loss_scale: {metrics['loss_scale']}, "
         f"Learning_rate: {metrics['learning_rate']:.16f}, Grad_norm: {metrics['grad_norm']:.6f}, {asked_for}"
-        f"Number of skipped iterations: {skipped}, "
-        f"Tokens/s: {metrics['tokens_per_second']:.1f}, TFLOP/s: {metrics['tflops']:.4f}, "
+        f"Number of skipped iterations: {skipped}, Number of nan iterations: {nan}, "
+        f"Samples: {metrics['consumed_samples']}, Tokens/s: {metrics['tokens_per_second']:.1f}, "
+        f"Tokens/s/device: {metrics['tokens_per_second_per_device']:.1f}, TFLOP/s: {metrics['tflops']:.4f}, {mfu}"
         f"Memory: {metrics['memory_mb']:.0f} MB, ETA: {days}{eta}, Time: {metrics['milliseconds']:.2f} ms"
     )

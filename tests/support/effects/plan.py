@@ -41,6 +41,7 @@ PARTS: dict[str, Callable[[AllConfig], Any]] = {
     "updates": _treatments,
     "buffers": lambda config: [StagePlan(config, stage).buffers for stage in _stages(config)],
     "memory": memory_of_stages,
+    "writers": lambda config: config.training_config.log.writers("output"),
     "traffic": lambda config: [step_traffic(StagePlan(config, stage)) for stage in _stages(config)],
 }
 """By name, cheap ones first."""

@@ -51,8 +51,20 @@ VALUES = {
     "--moe-router-group-topk": "1",
     "--original-max-position-embeddings": "8",
     "--summary-dir": "SAVE/summary",
+    "--log-memory-interval": "1",
 }
 """Folders, and values that a run of a few steps shows, in the place of what the lists of words have."""
+
+_OF_WRITERS = (
+    "--tensorboard-log-interval",
+    "--tensorboard-queue-size",
+    "--log-timers-to-tensorboard",
+    "--no-log-loss-scale-to-tensorboard",
+    "--log-validation-ppl-to-tensorboard",
+    "--log-memory-to-tensorboard",
+    "--log-world-size-to-tensorboard",
+    "--log-throughput",
+)
 
 BESIDE = {
     "--moe-router-group-topk": "--num-experts 4 --moe-router-num-groups 2",
@@ -77,6 +89,11 @@ BESIDE = {
     ),
     "--make-vocab-size-divisible-by": "~padded-vocab-size",
     **dict.fromkeys(("--context-parallel-algo", "--ulysses-degree-in-cp"), "--context-parallel-size 2"),
+    **dict.fromkeys(_OF_WRITERS, "--tensorboard-dir SAVE/curves --log-timers-to-tensorboard --eval-iters 1"),
+    "--wandb-project": "--wandb-exp-name x",
+    **dict.fromkeys(("--wandb-exp-name", "--wandb-save-dir", "--wandb-entity"), "--wandb-project x --wandb-exp-name y"),
+    **dict.fromkeys(("--timing-log-option", "--no-barrier-with-level-1-timing"), "--timing-log-level 2"),
+    "--log-progress": "--save SAVE --save-interval 1",
     **dict.fromkeys(("--summary-dir", "--summary-collect-freq"), "--num-experts 4 --save-token-distribution"),
 }
 """What a value is tried beside first, for the same reason."""

@@ -6,12 +6,25 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 from tests.support.corpus import write_corpus
 from tests.support.engine import config_of, job
 from tests.support.gathering import digests
 from tests.support.pretraining import listening
 
-MEASURED = re.compile(r"(Tokens/s|TFLOP/s|Memory|ETA|Time): [\d.:]+( MB| ms)?|[\d.]+ (s|ms)\b")
+MEASURED = re.compile(
+    r"(Tokens/s|Tokens/s/device|TFLOP/s|MFU|Memory|ETA|Time): [\d.:]+( MB| ms|%)?|[\d.]+ ((s|ms)\b|TFLOP/s, measured)"
+)
+
+
+_EVENTS = re.compile(r"(?<=events\.out\.tfevents)\..*")
+
+
+def _curves(path: Path) -> list[tuple[str, list[int]]]:
+    """Tags of a TensorBoard file, with the steps of their points."""
+    read = EventAccumulator(str(path), size_guidance={"scalars": 0}).Reload()
+    return [(tag, [event.step for event in read.Scalars(tag)]) for tag in sorted(read.Tags()["scalars"])]
 
 
 def write_corpora(folder: str) -> None:
@@ -37,7 +50,8 @@ def _run(backend, line: Sequence[str], corpus: str, folder: Path) -> dict[str, s
             found["error"] = f"{type(error).__name__}: {error}"
     found["lines"] = [MEASURED.sub("", text) for text in said]
     files = [path for path in folder.rglob("*") if path.is_file()]
-    found["files"] = sorted((str(path.relative_to(folder)), _size(path)) for path in files)
+    found["files"] = sorted((_EVENTS.sub("", str(path.relative_to(folder))), _size(path)) for path in files)
+    found["curves"] = [(tag, steps) for path in files if _EVENTS.search(path.name) for tag, steps in _curves(path)]
     return {name: _plain(value, folder) for name, value in found.items()}
 
 

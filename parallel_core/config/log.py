@@ -1,0 +1,92 @@
+"""What is said of a run, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from parallel_core.config.base import Config, option
+from parallel_core.findings import Finding
+
+
+class WriterPlan(NamedTuple):
+    """A logging back end that a run writes to."""
+
+    package: str
+    """That it needs: the name under which it is imported, and installed."""
+    flag: str
+    """That asks for it, with its value."""
+    options: dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class LogConfig(Config):
+    """What is logged, and where; timers."""
+
+    tensorboard_dir: str | None = option("--tensorboard-dir", None)
+    """Where TensorBoard files are written, by the last rank and with Megatron's tags; not if not given."""
+    tensorboard_log_interval: int = option("--tensorboard-log-interval", 1, at_least=1)
+    """Iterations from one point of the curves to the next."""
+    tensorboard_queue_size: int = option("--tensorboard-queue-size", 1000, at_least=1)
+    """Points that wait in memory before TensorBoard's file must take them."""
+    log_timers_to_tensorboard: bool = option("--log-timers-to-tensorboard", False)
+    """Write the time of an iteration and the timers as curves, too."""
+    log_loss_scale_to_tensorboard: bool = option("--no-log-loss-scale-to-tensorboard", True)
+    """Write the loss scale as a curve."""
+    log_validation_ppl_to_tensorboard: bool = option("--log-validation-ppl-to-tensorboard", False)
+    """Write the perplexity of evaluations as a curve."""
+    log_memory_to_tensorboard: bool = option("--log-memory-to-tensorboard", False)
+    """Write memory as curves."""
+    log_world_size_to_tensorboard: bool = option("--log-world-size-to-tensorboard", False)
+    """Write the number of ranks as a curve."""
+    log_throughput: bool = option("--log-throughput", False)
+    """Write TFLOP/s as a curve; the log has them in any case."""
+    peak_tflops: float | None = option("--peak-tflops", None, above=0)
+    """TFLOP/s that one device reaches at most in the type that layers compute in, of which the MFU is a part. If not
+    given it is measured on a CPU when training begins; on an Ascend there is no MFU then."""
+    log_memory_interval: int | None = option("--log-memory-interval", None, at_least=1)
+    """Iterations from one line with every rank's memory to the next."""
+    log_progress: bool = option("--log-progress", False)
+    """Add a line to progress.txt in the directory of --save for every start and every checkpoint."""
+    timing_log_level: int = option("--timing-log-level", 0, choices=(0, 1, 2))
+    """Timers in the log: 0, none; 1, parts of a step; 2, also every forward, backward and receive."""
+    timing_log_option: str = option("--timing-log-option", "minmax", choices=("max", "minmax", "all"))
+    """Of each timer the longest of all ranks, the shortest and the longest, or every rank's."""
+    barrier_with_L1_time: bool = option("--no-barrier-with-level-1-timing", True)
+    """Timers of level 1 begin when all ranks have come."""
+    wandb_project: str | None = option("--wandb-project", None)
+    """Project at Weights & Biases that the last rank writes to; none if not given."""
+    wandb_exp_name: str | None = option("--wandb-exp-name", None)
+    """Name of the run there."""
+    wandb_save_dir: str | None = option("--wandb-save-dir", None)
+    """Directory of its files; `wandb` in that of --save if not given."""
+    wandb_entity: str | None = option("--wandb-entity", None)
+    """User or team that owns the project."""
+    mlflow_experiment: str | None = option("--mlflow-experiment", None)
+    """Experiment of MLflow that the last rank writes to, on the server of MLFLOW_TRACKING_URI; none if not given."""
+    swanlab_project: str | None = option("--swanlab-project", None)
+    """Project of SwanLab that the last rank writes to; none if not given."""
+
+    def rules(self) -> Iterable[Finding]:
+        if self.wandb_project and not self.wandb_exp_name:
+            yield Finding("--wandb-project", self.wandb_project, "needs a name of the run", "add --wandb-exp-name")
+
+    def writers(self, output: str) -> list[WriterPlan]:
+        """Those that are asked for. output: the directory of the run's files."""
+        plans = []
+        if self.tensorboard_dir:
+            options = {"log_dir": self.tensorboard_dir, "queue_size": self.tensorboard_queue_size}
+            plans.append(WriterPlan("tensorboard", f"--tensorboard-dir {self.tensorboard_dir}", options))
+        if self.wandb_project:
+            folder = self.wandb_save_dir or f"{output}/wandb"
+            options = {"project": self.wandb_project, "name": self.wandb_exp_name, "dir": folder}
+            options |= {"entity": self.wandb_entity} if self.wandb_entity else {}
+            plans.append(WriterPlan("wandb", f"--wandb-project {self.wandb_project}", options))
+        if self.mlflow_experiment:
+            options = {"experiment": self.mlflow_experiment}
+            plans.append(WriterPlan("mlflow", f"--mlflow-experiment {self.mlflow_experiment}", options))
+        if self.swanlab_project:
+            options = {"project": self.swanlab_project, "logdir": f"{output}/swanlab"}
+            plans.append(WriterPlan("swanlab", f"--swanlab-project {self.swanlab_project}", options))
+        return plans

@@ -1,0 +1,61 @@
+"""How long the parts of a step take, by Megatron's names; the same places are what a trace is made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class Timed(NamedTuple):
+    """One run of a part, in seconds of `time.perf_counter`."""
+
+    name: str
+    start: float
+    stop: float
+    about: object
+    """Whose text says what it was, such as the action of a schedule."""
+
+
+class Timers:
+    """Sums of seconds by name since the last `take`, and with `recorded` each run of its own.
+
+    Args:
+        level: parts of a higher level are not timed, unless they are recorded.
+        barrier: called before a part of level 1 is timed.
+    """
+
+    def __init__(self, level: int = 0, barrier: Callable[[], None] | None = None) -> None:
+        self.level, self.barrier = level, barrier
+        self.seconds: dict[str, float] = {}
+        self.recorded: list[Timed] | None = None
+
+    def __call__(self, name: str, level: int = 2, about: object = "") -> AbstractContextManager[object]:
+        """Time what is done inside the block."""
+        if level > self.level and self.recorded is None:
+            return _NOTHING
+        if self.barrier is not None and level == 1 <= self.level:
+            self.barrier()
+        return _Running(self, name, about)
+
+    def take(self) -> dict[str, float]:
+        """The sums, which begin anew."""
+        taken, self.seconds = self.seconds, {}
+        return taken
+
+
+class _Running:
+    def __init__(self, timers: Timers, name: str, about: object) -> None:
+        self._timers, self._name, self._about = timers, name, about
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        stop, timers = time.perf_counter(), self._timers
+        timers.seconds[self._name] = timers.seconds.get(self._name, 0.0) + stop - self._start
+        if timers.recorded is not None:
+            timers.recorded.append(Timed(self._name, self._start, stop, self._about))

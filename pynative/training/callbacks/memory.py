@@ -1,0 +1,50 @@
+"""How much memory a process holds."""
+
+import resource
+
+import mindspore as ms
+import psutil
+
+from pynative import parallel_state
+from pynative.startup.log import log
+from pynative.training.callbacks.base import Callback, TrainingState
+
+
+def is_on_cpu() -> bool:
+    """Whether tensors lie in main memory."""
+    return bool(ms.get_context("device_target") == "CPU")
+
+
+def peak_memory_mb() -> float:
+    """Most memory this process has held: of the device, or on a CPU resident in main memory."""
+    if is_on_cpu():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+    return float(ms.runtime.max_memory_allocated()) / 2.0**20
+
+
+def memory_bytes() -> dict[str, float]:
+    """By Megatron's tags; on a CPU what is resident. There is no count of allocations."""
+    if is_on_cpu():
+        held, peak = float(psutil.Process().memory_info().rss), peak_memory_mb() * 2**20
+        return {"mem-reserved-bytes": held, "mem-allocated-bytes": held, "mem-max-allocated-bytes": peak}
+    runtime = ms.runtime
+    return {
+        "mem-reserved-bytes": float(runtime.memory_reserved()),
+        "mem-allocated-bytes": float(runtime.memory_allocated()),
+        "mem-max-allocated-bytes": float(runtime.max_memory_allocated()),
+    }
+
+
+class MemoryCallback(Callback):
+    """--log-memory-interval: a line on every rank."""
+
+    reads_parameters = False
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+
+    def on_step_end(self, state: TrainingState) -> None:
+        if state.iteration % self.interval == 0:
+            held = {name: value / 2**20 for name, value in memory_bytes().items()}
+            sizes = ", ".join(f"{name.removesuffix('-bytes')} {value:.1f}" for name, value in held.items())
+            log(f"Memory of rank {parallel_state.get_global_rank()} after {state.iteration} iterations (MiB): {sizes}")

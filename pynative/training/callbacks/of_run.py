@@ -1,0 +1,65 @@
+"""The callbacks of a run, in their order."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from parallel_core.checkpoint.commit import METRICS
+from parallel_core.config import AllConfig
+from pynative import parallel_state
+from pynative.training.callbacks import (
+    Callback,
+    CheckpointCallback,
+    EvaluationCallback,
+    ExitCallback,
+    FiniteCallback,
+    GradientNormsCallback,
+    LogCallback,
+    MemoryCallback,
+    MetricsCallback,
+    ProgressCallback,
+    SignalCallback,
+    SkippedStepsCallback,
+    TimingsCallback,
+    WeightHashCallback,
+    expert_callbacks,
+    profile_callbacks,
+    writers_callbacks,
+)
+from pynative.training.data import RunData
+
+DEFAULT_OUTPUT = "output"
+
+
+def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback]) -> list[Callback]:
+    """Those that the configuration asks for, with `more` ahead of the ones that save and stop."""
+    training, checkpoint = config.training_config, config.training_config.checkpoint
+    output = Path(checkpoint.output_dir or DEFAULT_OUTPUT)
+    callbacks: list[Callback] = [LogCallback(training.log_interval), SkippedStepsCallback()]
+    callbacks.append(TimingsCallback(training.log, training.log_interval))
+    if training.eval_iters and training.eval_interval:
+        callbacks.append(EvaluationCallback(data, training.eval_interval, training.eval_iters))
+    if parallel_state.get_global_rank() == 0:
+        callbacks.append(MetricsCallback(output / METRICS))
+    callbacks += writers_callbacks(training.log, output)
+    if training.log.log_memory_interval:
+        callbacks.append(MemoryCallback(training.log.log_memory_interval))
+    if training.check_for_nan_in_grad:
+        callbacks.append(FiniteCallback())
+    if training.check_weight_hash_across_dp_replicas_interval:
+        callbacks.append(WeightHashCallback(training.check_weight_hash_across_dp_replicas_interval))
+    if training.log_local_norm:
+        callbacks.append(GradientNormsCallback(training.log_interval))
+    callbacks += expert_callbacks(config.model_config, output, more)
+    callbacks += profile_callbacks(training.profiler)
+    callbacks += more
+    if checkpoint.output_dir:
+        directory = Path(checkpoint.output_dir)
+        may_fail = checkpoint.on_save_failure == "warn"
+        callbacks.append(CheckpointCallback(directory, checkpoint.save_interval, checkpoint.async_save, may_fail))
+        if training.log.log_progress and parallel_state.get_global_rank() == 0:
+            callbacks.append(ProgressCallback(directory, checkpoint.async_save))
+    if training.exit_interval or training.exit_duration_in_mins:
+        callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))
+    if training.exit_signal_handler:
+        callbacks.append(SignalCallback())  # the last: a signal must not end the process while it saves at the end
+    return callbacks

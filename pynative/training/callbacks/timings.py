@@ -1,0 +1,83 @@
+"""Timers in the log, and the times that writers get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core.config.log import LogConfig
+from parallel_core.numerics.dtypes import Array
+from pynative import parallel_state
+from pynative.startup.log import log
+from pynative.training.callbacks.base import Callback, TrainingState
+
+NAMES = (
+    "forward-backward",
+    "all-grads-sync",
+    "optimizer-clip-main-grad",
+    "optimizer",
+    "batch-generator",
+    "forward-compute",
+    "backward-compute",
+    "weight-gradients-compute",
+    "forward-recv",
+    "backward-recv",
+)
+"""Megatron's, where it has one; in the order in which they are printed."""
+
+
+class TimingsCallback(Callback):
+    """--timing-log-level: every `interval` iterations the mean time of each timer that any rank has, in milliseconds.
+    All ranks have this callback."""
+
+    reads_parameters = False
+
+    def __init__(self, config: LogConfig, interval: int) -> None:
+        self.config, self.interval = config, interval
+        self._seconds: list[float] = []
+
+    def on_train_begin(self, state: TrainingState) -> None:
+        state.step_cell.timers.take()
+
+    def on_step_end(self, state: TrainingState) -> None:
+        self._seconds.append(state.step_seconds)
+        state.timings = {}
+        if state.iteration % self.interval:
+            return
+        steps, self._seconds = self._seconds, []
+        state.timings = {"iteration-time": sum(steps) / len(steps)}
+        if self.config.log_throughput:
+            state.timings["throughput"] = state.metrics["tflops"] * state.step_seconds / state.timings["iteration-time"]
+        if self.config.timing_log_level:
+            taken = state.step_cell.timers.take()
+            seconds = _of_all_ranks([taken.get(name, 0.0) / len(steps) for name in NAMES])
+            state.timings |= {
+                f"{name}-time": times.max() for name, times in zip(NAMES, seconds, strict=True) if times.any()
+            }
+            if parallel_state.get_global_rank() == len(seconds[0]) - 1 and seconds.any():
+                log("\n".join(_lines(seconds * 1e3, self.config.timing_log_option)))
+
+
+def _of_all_ranks(seconds: Sequence[float]) -> Array:
+    """[names, ranks]."""
+    world = parallel_state.get_world_group()
+    own = Tensor(np.array([seconds], np.float32))
+    return np.asarray(world.all_gather(own).asnumpy().T, np.float64)
+
+
+def _lines(milliseconds: Array, option: str) -> Iterator[str]:
+    """Timers that no rank has are left out; so are ranks that do not have one."""
+    titles = {"max": "max time", "minmax": "(min, max) time", "all": "times"}
+    yield f"{titles[option]} across ranks (ms):"
+    for name, times in zip(NAMES, milliseconds, strict=True):
+        own = times[times > 0]
+        if not own.size:
+            continue
+        dots = f"    {name} ".ljust(52, ".")
+        if option == "all":
+            yield f"  {name}:"
+            yield from (f"     rank {rank:2d}: {time:.2f}" for rank, time in enumerate(times) if time > 0)
+        else:
+            yield f"{dots}: {own.max():.2f}" if option == "max" else f"{dots}: ({own.min():.2f}, {own.max():.2f})"

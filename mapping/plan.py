@@ -11,14 +11,18 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 
 from mapping.flags import BY_NAME, REFUSED
 from mapping.merge import Reading
 from mapping.reading import read
+from mapping.suggest import Suggestions, suggest, suggestion_lines
 from parallel_core.config.base import Unknown
 from parallel_core.findings import ConfigError, Finding
 from parallel_core.planner import Plan, find_device
-from parallel_core.planner.answer import answer
+from parallel_core.planner.answer import Answer, answer, layout_answer, reliability_answer
+from parallel_core.planner.drawing import draw
+from parallel_core.planner.failures import Reliability, reliability
 from parallel_core.planner.report import lines
 from parallel_core.system.command_line import command_line, ends_quietly
 
@@ -31,10 +35,27 @@ def options_of(argv: Sequence[str]) -> tuple[Namespace, list[str]]:
     parser = command_line(__doc__, "python -m mapping plan", "%(prog)s [OPTIONS] -- THE SCRIPT'S ARGUMENTS")
     parser.add_argument("--world-size", type=int, help="devices of the job; default: what the environment says, or 1")
     parser.add_argument("--device", default="Ascend-910B", metavar="NAME|FILE.yaml", help="kind of device")
+    parser.add_argument("--suggest", action="store_true", help="search the layouts of these devices")
+    parser.add_argument(
+        "--mtbf-hours", type=float, metavar="H", help="mean time between failures of one device; plans checkpoints"
+    )
+    parser.add_argument(
+        "--save-seconds", type=float, default=60.0, metavar="S", help="seconds for which a checkpoint stops training"
+    )
+    parser.add_argument(
+        "--restart-seconds", type=float, default=600.0, metavar="S", help="from a failure to the first step after it"
+    )
+    parser.add_argument("--draw", metavar="FILE", help="draw the step: .svg, or .json for chrome://tracing")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options, others = parser.parse_known_args(argv[:split])
     if others or "--" not in argv:
         parser.error(f"{' '.join(others) or 'nothing to plan'}: the script's arguments come after --")
+    for name in ("mtbf_hours", "save_seconds", "restart_seconds"):
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            parser.error(f"--{name.replace('_', '-')} {value}: must be above 0")
+    if options.draw and Path(options.draw).suffix not in (".svg", ".json"):
+        parser.error(f"--draw {options.draw}: must end in .svg or .json")
     if options.world_size is not None and options.world_size < 1:
         parser.error(f"--world-size {options.world_size}: must be at least 1")
     return options, list(argv[split + 1 :])
@@ -74,9 +95,34 @@ def main(argv: Sequence[str]) -> int:
     except ConfigError as error:
         print("\n".join(f"error: {line}" for line in error.errors), file=sys.stderr)
         return 2
+    found = suggest(arguments, plan) if options.suggest else None
+    failures = _failures(options, plan)
+    if options.draw:
+        draw(plan, Path(options.draw))
     with ends_quietly():
-        print(json.dumps(answer(plan), indent=1) if options.json else "\n".join(lines(plan)))
+        print(json.dumps(_answer(plan, found, failures), indent=1) if options.json else _text(plan, found, failures))
     return 0 if plan.fits else 1
+
+
+def _failures(options: Namespace, plan: Plan) -> Reliability | None:
+    if options.mtbf_hours is None:
+        return None
+    hours = options.mtbf_hours / plan.config.parallel_config.world_size
+    return reliability(hours * 3600, options.save_seconds, options.restart_seconds)
+
+
+def _answer(plan: Plan, found: Suggestions | None, failures: Reliability | None) -> Answer:
+    whole = answer(plan)
+    whole["reliability"] = None if failures is None else reliability_answer(failures)
+    whole["layouts"] = [layout_answer(one) for one in found.layouts] if found else []
+    return whole
+
+
+def _text(plan: Plan, found: Suggestions | None, failures: Reliability | None) -> str:
+    behind = [""] if failures or found else []
+    behind += [str(failures)] if failures else []
+    behind += [*suggestion_lines(found, plan)] if found else []
+    return "\n".join([*lines(plan), *behind])
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ FLOORS = {
         {"contradictions", "flag_reference", "memory"},
         {"merge"},
         {"from_yaml", "reading"},
+        {"suggest"},
         {"arguments", "explain", "launch", "plan"},
         {"__main__"},
     ),

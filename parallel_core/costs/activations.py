@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from parallel_core.blocks import MicroBatch
 from parallel_core.costs.stage import StagePlan
 from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, WeightGrad, communicate
 from parallel_core.schedules.actions import Action, Compute
 
 if TYPE_CHECKING:
-    from parallel_core.config import AllConfig, ModelConfig
+    from parallel_core.config import AllConfig
 
 
 def kept_bytes(plan: StagePlan) -> list[int]:
@@ -52,7 +51,7 @@ def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) ->
     stages, micro_batches = parallel.pipeline_model_parallel_size, enough_micro_batches(config)
     actions = _schedule(parallel.schedule_name, stages, micro_batches, len(chunks), group_size)[plan.stage]
     last = WeightGrad if any(isinstance(action, WeightGrad) for action in actions) else Backward
-    hidden_states, now = _hidden_states(plan.micro_batch, config.model_config), 0
+    hidden_states, now = hidden_state_bytes(plan), 0
     for action, messages in _with_messages(actions):
         now += kept[action.chunk] * isinstance(action, Forward)
         again = (in_backward[action.chunk] - kept[action.chunk]) * isinstance(action, Backward)
@@ -93,6 +92,7 @@ def _with_messages(actions: Sequence[Action]) -> Iterator[tuple[Compute, int]]:
         before = {action}
 
 
-def _hidden_states(micro_batch: MicroBatch, model: ModelConfig) -> int:
-    """Bytes of what goes from one stage to another."""
-    return micro_batch.tokens_between * model.hidden_size * micro_batch.residual_item_size
+def hidden_state_bytes(plan: StagePlan) -> int:
+    """Bytes of the residual stream, which goes from one stage to another."""
+    micro_batch = plan.micro_batch
+    return micro_batch.tokens_between * plan.config.model_config.hidden_size * micro_batch.residual_item_size

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from parallel_core.planner.failures import Reliability
 from parallel_core.planner.plan import Plan
+from parallel_core.planner.search import Found
 
 
 class StageAnswer(TypedDict):
@@ -118,6 +120,25 @@ def answer(plan: Plan) -> Answer:
         "assumptions": plan.assumptions,
         "reliability": None,
         "layouts": [],
+    }
+
+
+def layout_answer(found: Found) -> LayoutAnswer:
+    """One suggestion."""
+    return {
+        "flags": found.layout.flags(),
+        "step_seconds": found.seconds,
+        "memory_bytes": round(found.memory),
+        "fits": found.plan.fits,
+    }
+
+
+def reliability_answer(found: Reliability) -> ReliabilityAnswer:
+    """Failures and checkpoints."""
+    return {
+        "mean_hours_between_failures": found.between_failures / 3600,
+        "checkpoint_seconds": found.interval,
+        "goodput": found.goodput,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parallel_core.costs import MemoryBytes, StagePlan
-from parallel_core.costs.activations import Moment, moments
+from parallel_core.costs.activations import Moment, hidden_state_bytes, moments
 from parallel_core.planner.device import Device
 from parallel_core.planner.engine import Engine, engine_of
 from parallel_core.schedules import Backward
@@ -77,8 +77,9 @@ def _peak(plan: StagePlan, engine: Engine) -> tuple[Moment, dict[str, float]]:
     again = [chunk.bytes_in_backward(micro_batch) for chunk in plan.chunks]
     beside = [engine.kept_by_second_run(chunk, micro_batch) for chunk in plan.chunks]
     on_device = [a + b - c for a, b, c in zip(kept, extra, elsewhere, strict=True)]
+    stream = hidden_state_bytes(plan)  # of gradients, which are among the transients: `again` has two of them
     in_backward = [
-        own + max(0, second - first) + more
+        own + max(0, second - first - 2 * stream) + more
         for own, second, first, more in zip(on_device, again, kept, beside, strict=True)
     ]
     transients = [engine.transients(chunk, micro_batch) for chunk in plan.chunks]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from parallel_core.costs import MemoryBytes, StagePlan, memory, training_flops
+from parallel_core.costs import MemoryBytes, StagePlan, memory
+from parallel_core.costs.flops import flops_of
 from parallel_core.costs.traffic import step_traffic
 from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.planner.device import Device
@@ -96,11 +97,16 @@ class Plan:
         """Of the whole job."""
         return self.samples * self.config.model_config.seq_length / self.step.total
 
+    @cached_property
+    def flops(self) -> float:
+        """Floating-point operations of the model in a step, without what is computed again."""
+        chunks = (chunk for stage in self.stages for chunk in stage.chunks)
+        return flops_of(chunks, self.config.model_config.seq_length) * self.samples
+
     @property
     def flops_per_device(self) -> float:
-        """Floating-point operations a second of the model, without what is computed again."""
-        whole = training_flops(self.config.model_config, self.samples)
-        return whole / self.config.parallel_config.world_size / self.step.total
+        """Of these, every second on one device."""
+        return self.flops / self.config.parallel_config.world_size / self.step.total
 
     @property
     def mfu(self) -> float:

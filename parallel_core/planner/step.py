@@ -70,6 +70,15 @@ def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
     return Passes(forward, backward, weight, {TENSOR: hidden}, flops)
 
 
+def _passes(plan: StagePlan, speed: Speed) -> list[Passes]:
+    """Of each chunk; equal ones are computed once."""
+    found: list[Passes] = []
+    for number, shape in enumerate(plan.shape):
+        earlier = plan.shape.index(shape)
+        found.append(found[earlier] if earlier < number else passes_of(plan.chunks[number], plan, speed))
+    return found
+
+
 def _backward(operations: Iterable[Operation]) -> Iterator[tuple[Operation, Work]]:
     for one in operations:
         yield one, one.backward
@@ -147,7 +156,7 @@ class StepTime:
 def step_time(plans: Sequence[StagePlan], owned: Sequence[MemoryBytes], speed: Speed) -> StepTime:
     """The step of a pipeline; `owned` says what each stage's update reads and writes. Equal stages share a value."""
     config, distinct = plans[0].config, {id(plan): plan for plan in plans}
-    made = {number: [passes_of(chunk, plan, speed) for chunk in plan.chunks] for number, plan in distinct.items()}
+    made = {number: _passes(plan, speed) for number, plan in distinct.items()}
     passes = [made[id(plan)] for plan in plans]
     micro_batches, chunks = config.dataset_config.micro_batch_num, len(passes[0])
     work = [micro_batches * sum(sum(one.totals) for one in row) for row in passes]

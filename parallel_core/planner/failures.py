@@ -1,0 +1,51 @@
+"""Failures of devices: how often a job should save, and how much of its time brings training on.
+
+Young, "A First Order Approximation to the Optimum Checkpoint Interval" (1974); Daly, "A Higher Order Estimate of the
+Optimum Checkpoint Interval for Restart Dumps" (2006), equations 20 and 37.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, sqrt
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Of a job; all in seconds."""
+
+    between_failures: float
+    """Mean time between two failures of any of its devices."""
+    interval: float
+    """The best time of training between two checkpoints."""
+    goodput: float
+    """The part of the time that brings training on."""
+
+    def __str__(self) -> str:
+        hours, minutes = self.between_failures / 3600, self.interval / 60
+        return (
+            f"a failure every {hours:,.1f} hours: save every {minutes:,.1f} minutes, "
+            f"so that {self.goodput:.1%} of the time brings training on"
+        )
+
+
+def best_interval(between_failures: float, save: float) -> float:
+    """Seconds of training between two checkpoints that lose least, each of which takes `save` seconds (Daly's)."""
+    if save >= 2 * between_failures:
+        return between_failures
+    ratio = save / (2 * between_failures)
+    return sqrt(2 * save * between_failures) * (1 + sqrt(ratio) / 3 + ratio / 9) - save
+
+
+def goodput(between_failures: float, save: float, restart: float, interval: float) -> float:
+    """Training time / expected wall time, failures coming at random, during saves and restarts as well (Daly's)."""
+    exponent = (interval + save) / between_failures
+    if exponent + restart / between_failures > 700:
+        return 0.0
+    return interval / (between_failures * exp(restart / between_failures) * (exp(exponent) - 1))
+
+
+def reliability(between_failures: float, save: float, restart: float) -> Reliability:
+    """The best interval and its goodput."""
+    interval = best_interval(between_failures, save)
+    return Reliability(between_failures, interval, goodput(between_failures, save, restart, interval))

@@ -1,0 +1,125 @@
+"""Layouts of a job as values: all that the sizes allow, the flags that ask for one, and single changes of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product as combinations
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from parallel_core.config import AllConfig
+
+RECOMPUTE = {
+    "none": (),
+    "selective": ("--recompute-granularity", "selective"),
+    "full": ("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"),
+}
+REPLACED = (
+    "--tensor-model-parallel-size", "--sequence-parallel", "--pipeline-model-parallel-size", "--context-parallel-size",
+    "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank",
+    "--virtual-pipeline-model-parallel-size", "--pipeline-schedule", "--expert-model-parallel-size",
+    "--expert-tensor-parallel-size", "--micro-batch-size", "--use-distributed-optimizer", "--zero-stage",
+    "--recompute-granularity", "--recompute-method", "--recompute-num-layers", "--recompute-modules",
+    "--recompute-activations", "--pipeline-model-parallel-layout", "--decoder-first-pipeline-num-layers",
+    "--decoder-last-pipeline-num-layers", "--microbatch-group-size-per-virtual-pipeline-stage",
+)  # fmt: skip
+"""Flags that a layout says anew."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything that is searched."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    virtual: int = 1
+    context: int = 1
+    expert: int = 1
+    micro_batch: int = 1
+    recompute: str = "none"
+    shards_optimizer: bool = False
+
+    def flags(self) -> list[str]:
+        """The words that ask for it."""
+        sizes = {
+            "--tensor-model-parallel-size": self.tensor,
+            "--pipeline-model-parallel-size": self.pipeline,
+            "--num-virtual-stages-per-pipeline-rank": self.virtual,
+            "--context-parallel-size": self.context,
+            "--expert-model-parallel-size": self.expert,
+        }
+        words = [word for flag, size in sizes.items() if size > 1 for word in (flag, str(size))]
+        words += ["--sequence-parallel"] * (self.tensor > 1) + ["--micro-batch-size", str(self.micro_batch)]
+        return [*words, *RECOMPUTE[self.recompute], *["--use-distributed-optimizer"] * self.shards_optimizer]
+
+    def changed(self, other: Layout) -> list[str]:
+        """Names of the fields in which two differ."""
+        return [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
+
+
+def layout_of(config: AllConfig) -> Layout:
+    """The layout that a configuration has."""
+    parallel = config.parallel_config
+    granularity = config.model_config.recompute_config.recompute_granularity
+    return Layout(
+        parallel.tensor_model_parallel_size,
+        parallel.pipeline_model_parallel_size,
+        parallel.virtual_pipeline_model_parallel_size or 1,
+        parallel.context_parallel_size,
+        parallel.expert_model_parallel_size,
+        config.dataset_config.batch_size,
+        granularity if granularity in RECOMPUTE else "none",
+        config.training_config.gradient.shards_states,
+    )
+
+
+def without_layout(argv: Sequence[str]) -> list[str]:
+    """A script's arguments without the flags that a layout replaces, and their values."""
+    kept, dropping = [], False
+    for word in argv:
+        if word.startswith("--"):
+            dropping = word.partition("=")[0] in REPLACED
+        if not dropping:
+            kept.append(word)
+    return kept
+
+
+def all_layouts(config: AllConfig, world_size: int) -> Iterator[Layout]:
+    """Every layout that divides the model, the devices and the batch."""
+    model, experts, batch = config.model_config, config.moe_config.num_experts or 1, config.batch_sizes.final
+    tensors = [size for size in powers(world_size) if model.num_attention_heads % size == 0]
+    contexts = [1, *(size for size in powers(world_size) if size > 1 and model.seq_length // size >= 4096)]
+    stages = [size for size in _divisors(model.num_layers) if world_size % size == 0]
+    for tensor, context, pipeline, expert in combinations(tensors, contexts, stages, powers(experts)):
+        shared = tensor * context * pipeline
+        if world_size % shared or experts % expert or (world_size // pipeline) % expert:
+            continue
+        replicas = world_size // shared
+        for micro_batch, recompute in combinations((1, 2, 4, 8), RECOMPUTE):
+            if batch % (replicas * micro_batch):
+                continue
+            count = batch // (replicas * micro_batch)
+            for virtual in _virtual(model.num_layers, pipeline, count):
+                yield Layout(tensor, pipeline, virtual, context, expert, micro_batch, recompute, replicas * context > 1)
+
+
+def _virtual(layers: int, pipeline: int, micro_batches: int) -> Iterator[int]:
+    yield 1
+    if pipeline > 1 and micro_batches % pipeline == 0:
+        yield from (chunks for chunks in _divisors(layers // pipeline) if 1 < chunks <= 4)
+
+
+def neighbours(layout: Layout, everything: Sequence[Layout]) -> list[Layout]:
+    """Those that differ in one field, or in one and whether the optimizer is sharded."""
+    alike = (replace(other, shards_optimizer=layout.shards_optimizer) for other in everything)
+    return [other for other, same in zip(everything, alike, strict=True) if len(same.changed(layout)) == 1]
+
+
+def powers(limit: int) -> list[int]:
+    """Powers of two up to a limit."""
+    return [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]

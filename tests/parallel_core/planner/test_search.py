@@ -1,0 +1,107 @@
+"""The search for layouts beside the exhaustive one; failures; pictures."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mapping.plan import main, plan_of
+from mapping.suggest import suggest
+from parallel_core.planner import Plan
+from parallel_core.planner.drawing import draw
+from parallel_core.planner.failures import best_interval, goodput
+from parallel_core.planner.layouts import all_layouts, without_layout
+from parallel_core.planner.search import Bound
+
+SMALL = shlex.split(
+    "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 "
+    "--tokenizer-type NullTokenizer --vocab-size 31999 --mock-data --micro-batch-size 1 --global-batch-size 16 "
+    "--tensor-model-parallel-size 2 --sequence-parallel --train-iters 5 --lr 1e-4 --bf16"
+)
+
+
+def test_the_search_finds_what_trying_all_finds():
+    """Bounds are below every layout's time, and the fastest ones are the same: of those that recompute only where the
+    layout would not fit without."""
+    plan = plan_of(SMALL, 4, "A100")
+    layouts = [one for one in all_layouts(plan.config, 4) if one.recompute != "selective"]
+    base, bound = without_layout(SMALL), Bound(plan.flops, 4, 16, plan.device, "bfloat16")
+    times = {}
+    for layout in layouts:
+        made = plan_of([*base, *layout.flags()], 4, "A100")
+        assert bound(layout) <= made.step.total, layout
+        if made.fits:
+            times[layout] = made.step.total
+    needless = [one for one in times if one.recompute != "none" and replace(one, recompute="none") in times]
+    for layout in needless:
+        del times[layout]
+    found = suggest(SMALL, plan).layouts
+    assert len(layouts) > 40
+    assert [one.seconds for one in found] == pytest.approx(sorted(times.values())[:5])
+
+
+def test_a_layouts_flags_replace_the_scripts():
+    """Their values go with them, whatever their form."""
+    words = [
+        "--lr",
+        "1",
+        "--tensor-model-parallel-size=2",
+        "--sequence-parallel",
+        "--recompute-modules",
+        "a",
+        "b",
+        "--bf16",
+    ]
+    assert without_layout(words) == ["--lr", "1", "--bf16"]
+
+
+def test_the_best_interval_between_checkpoints():
+    """No other interval has a better goodput; rarer failures leave more of the time."""
+    for between in (3600.0, 86400.0):
+        best = best_interval(between, 60)
+        of_best = goodput(between, 60, 300, best)
+        assert all(goodput(between, 60, 300, best * factor) < of_best + 1e-4 for factor in (0.5, 0.8, 1.25, 2))
+    assert goodput(3600, 60, 300, best_interval(3600, 60)) < goodput(86400, 60, 300, best_interval(86400, 60)) < 1
+    assert goodput(1, 60, 300, best_interval(1, 60)) < 1e-9
+
+
+@pytest.fixture(scope="module")
+def pipelined() -> Plan:
+    """Four stages."""
+    return plan_of([*SMALL, "--pipeline-model-parallel-size", "4"], 8, "A100")
+
+
+def test_a_step_is_drawn(pipelined: Plan, tmp_path: Path):
+    """As a picture of all stages, and as a trace in which every stage ends with its update."""
+    draw(pipelined, tmp_path / "step.svg")
+    picture = (tmp_path / "step.svg").read_text()
+    assert picture.startswith("<svg") and "stage 3" in picture
+    draw(pipelined, tmp_path / "step.json")
+    events = [event for event in json.loads((tmp_path / "step.json").read_text())["traceEvents"] if event["ph"] == "X"]
+    assert {event["pid"] for event in events} == {0, 2, 4, 6}
+    ends = {event["pid"]: event["ts"] + event["dur"] for event in events if event["cat"] == "optimizer"}
+    assert len({round(end, 1) for end in ends.values()}) == 1
+
+
+def test_the_options_of_the_command(capsys, tmp_path):
+    """Suggestions, failures and a picture at once; sizes that mean nothing are refused."""
+    options = ["--world-size", "4", "--device", "A100", "--json", "--suggest", "--mtbf-hours", "40000"]
+    assert main([*options, "--draw", str(tmp_path / "a.svg"), "--", *SMALL]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["layouts"]) == 5 and found["layouts"][0]["fits"] and (tmp_path / "a.svg").exists()
+    assert found["reliability"]["mean_hours_between_failures"] == pytest.approx(10000)
+    for wrong in (["--mtbf-hours", "0"], ["--draw", "a.gif"], ["--world-size", "0"]):
+        with pytest.raises(SystemExit):
+            main([*wrong, "--", *SMALL])
+
+
+def test_a_hundred_thousand_ranks():
+    """Memory, time and messages, in seconds; groups are looked up without listing all of them."""
+    flags = [*SMALL, "--pipeline-model-parallel-size", "4", "--global-batch-size", "51200"]
+    plan = plan_of(flags, 102400, "H100")
+    assert plan.fits and plan.step.total > 0
+    assert plan.placement.group("dp-cp") == (12800, 4)
